@@ -1,0 +1,125 @@
+"""Everything that can go wrong with a command, without a word about HTTP.
+
+::
+
+    LeaseholdError
+    ├── QueueNotFound            ├── QueueExists
+    ├── MessageNotFound          ├── LeaseLost
+    ├── ReceiptMalformed         ├── OutOfRange
+    ├── VisibilityPastExpiry     ├── BodyTooLarge
+    ├── InvalidQueueName         ├── InvalidMarker
+    └── Unavailable
+        ├── StoreFull            ├── Overloaded
+        ├── Stopping             └── StoreFailed
+
+The first line of a docstring is the message; facts are attributes. Each dialect has one table from
+these classes to its own codes, and a test that the table is complete.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+
+class LeaseholdError(Exception):
+    """The command could not be carried out."""
+
+    def __init__(self) -> None:
+        super().__init__((type(self).__doc__ or "").split("\n", 1)[0])
+
+
+class QueueNotFound(LeaseholdError):
+    """The queue does not exist."""
+
+
+class QueueExists(LeaseholdError):
+    """A queue of this name exists already and has other metadata."""
+
+
+class InvalidQueueName(LeaseholdError):
+    """A queue name is 3 to 63 of a-z, 0-9 and single inner dashes."""
+
+    def __init__(self, name: str, reason: Literal["length", "characters"]) -> None:
+        super().__init__()
+        self.name = name
+        self.reason = reason
+
+
+class MessageNotFound(LeaseholdError):
+    """The queue holds no such message: it was never there, or is completed, cleared or expired."""
+
+
+class LeaseLost(LeaseholdError):
+    """The receipt is not the message's current one, so its holder may not act.
+
+    ``reason`` is ``superseded`` (the message was received or renewed since), ``lapsed`` (strict
+    rule only) or ``foreign`` (this store never issued the receipt, or it is another message's).
+    """
+
+    def __init__(self, reason: Literal["superseded", "lapsed", "foreign"]) -> None:
+        super().__init__()
+        self.reason = reason
+
+
+class ReceiptMalformed(LeaseholdError):
+    """The receipt does not have the form of a receipt."""
+
+    def __init__(self, receipt: str) -> None:
+        super().__init__()
+        self.receipt = receipt
+
+
+class OutOfRange(LeaseholdError):
+    """A value is outside the limits in force."""
+
+    def __init__(self, *, field: str, value: int, minimum: int, maximum: int) -> None:
+        super().__init__()
+        self.field = field
+        self.value = value
+        self.minimum = minimum
+        self.maximum = maximum
+
+
+class VisibilityPastExpiry(LeaseholdError):
+    """The message would become visible only when it has expired."""
+
+    def __init__(self, verb: Literal["put", "renew"], visibility_timeout_s: int) -> None:
+        super().__init__()
+        self.verb = verb
+        self.visibility_timeout_s = visibility_timeout_s
+
+
+class BodyTooLarge(LeaseholdError):
+    """The body is larger than the queue takes; ``size_bytes`` and ``limit_bytes`` say by how much.
+
+    The size is that of the body itself, not of its encoding on the wire.
+    """
+
+    def __init__(self, *, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__()
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+
+class InvalidMarker(LeaseholdError):
+    """The marker of the page to list is not one that this server gave out."""
+
+
+class Unavailable(LeaseholdError):
+    """The server cannot do this now; nothing was changed and the same call may work later."""
+
+
+class StoreFull(Unavailable):
+    """The disk is full: nothing can be put until there is room, but consumers may go on."""
+
+
+class Overloaded(Unavailable):
+    """Too many requests are waiting for an answer."""
+
+
+class Stopping(Unavailable):
+    """The server is stopping."""
+
+
+class StoreFailed(Unavailable):
+    """The store failed while writing, so whether the command took effect is not known."""

@@ -1,0 +1,88 @@
+"""Limits are data: which values a dialect allows, with the source of each number."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from leasehold.domain.errors import BodyTooLarge, InvalidQueueName, OutOfRange
+
+DAY_S: Final = 86_400
+WEEK_S: Final = 7 * DAY_S
+
+_QUEUE_NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9])*")
+_QUEUE_NAME_MIN = 3
+_QUEUE_NAME_MAX = 63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The ranges in force for one request; both ends are allowed values."""
+
+    body_bytes: int
+    """Largest body, in bytes of the body itself."""
+    delay_s: tuple[int, int]
+    """Seconds a message may be hidden when put."""
+    lease_s: tuple[int, int]
+    """Seconds a receive may lease for."""
+    renew_s: tuple[int, int]
+    """Seconds a renewal may lease for; 0 gives the message back."""
+    time_to_live_s: tuple[int, int]
+    """Seconds a message may live."""
+    unlimited_time_to_live: bool
+    """Whether a message may never expire."""
+    receive_count: tuple[int, int]
+    """Messages one receive or peek may ask for."""
+
+
+AZURE: Final = Limits(
+    # Put Message and Update Message, versions from 2017-07-29 on.
+    body_bytes=65_536,
+    delay_s=(0, WEEK_S),
+    lease_s=(1, WEEK_S),
+    renew_s=(0, WEEK_S),
+    time_to_live_s=(1, 2**31 - 1),
+    unlimited_time_to_live=True,
+    receive_count=(1, 32),
+)
+AZURE_BEFORE_2017_07_29: Final = Limits(
+    # messagettl was at most seven days and could not be -1.
+    body_bytes=65_536,
+    delay_s=(0, WEEK_S),
+    lease_s=(1, WEEK_S),
+    renew_s=(0, WEEK_S),
+    time_to_live_s=(1, WEEK_S),
+    unlimited_time_to_live=False,
+    receive_count=(1, 32),
+)
+AZURE_BEFORE_2011_08_18: Final = Limits(
+    # 8 KiB messages, leases of at most two hours, neither delays nor Update Message.
+    body_bytes=8_192,
+    delay_s=(0, 0),
+    lease_s=(1, 7_200),
+    renew_s=(0, 0),
+    time_to_live_s=(1, WEEK_S),
+    unlimited_time_to_live=False,
+    receive_count=(1, 32),
+)
+
+
+def check_range(field: str, value: int, bounds: tuple[int, int]) -> None:
+    """Raise OutOfRange unless *value* lies within *bounds*."""
+    if not bounds[0] <= value <= bounds[1]:
+        raise OutOfRange(field=field, value=value, minimum=bounds[0], maximum=bounds[1])
+
+
+def check_body(size_bytes: int, limits: Limits) -> None:
+    """Raise BodyTooLarge if a body of this size is too large."""
+    if size_bytes > limits.body_bytes:
+        raise BodyTooLarge(size_bytes=size_bytes, limit_bytes=limits.body_bytes)
+
+
+def check_queue_name(name: str) -> None:
+    """Raise InvalidQueueName unless *name* may name a queue (Azure, "Naming Queues")."""
+    if not _QUEUE_NAME_MIN <= len(name) <= _QUEUE_NAME_MAX:
+        raise InvalidQueueName(name, "length")
+    if _QUEUE_NAME.fullmatch(name) is None:
+        raise InvalidQueueName(name, "characters")
