@@ -1,0 +1,86 @@
+"""What the engine asks of a store.
+
+A store carries out *batches* of commands. One batch is one transaction; one transaction is one
+commit to disk, however many clients it serves. A store never reads a clock, never waits and never
+speaks to the network of a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from leasehold.domain.commands import Command, Result
+from leasehold.domain.types import Queue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreHealth:
+    """What a store says of itself; everything here was read back, not assumed."""
+
+    kind: str
+    """Name of the store, for people."""
+    durable: bool
+    """Whether an answered command survives a power cut."""
+    writable: bool
+    """False while the disk is full."""
+    details: dict[str, str | int]
+    """Settings as the database reports them."""
+
+
+class Store(Protocol):
+    """A place for messages.
+
+    ``execute`` and ``commit`` are apart because the engine runs the statements where it is and
+    only the commit, one long call into the database, on a thread of its own. Between the two
+    nothing else may be called but ``find_queue`` and ``health``.
+    """
+
+    def execute(self, batch: Sequence[Command], *, now_ms: int) -> list[Result]:
+        """Carry out *batch* in the order given, inside a transaction left open.
+
+        Every command sees what those before it did. A refused command changes nothing and has an
+        error as its result; the others are not disturbed. Results come in the batch's order and
+        may be told to nobody before ``commit`` has returned.
+
+        Args:
+            batch: Commands whose values are within the limits in force.
+            now_ms: The time, Unix milliseconds, the same for the whole batch.
+
+        Raises:
+            StoreFull: As for ``commit``.
+            StoreFailed: Nothing of the batch was done, and the store is of no more use.
+        """
+        ...
+
+    def commit(self) -> None:
+        """Make the batch durable. May be called from another thread than ``execute``.
+
+        Raises:
+            StoreFull: There is no room on the disk. Nothing of the batch was done. ``execute``
+                may be called with it once more: whatever needs room is then refused with
+                StoreFull, and the rest works from a reserve.
+            StoreFailed: What was done of the batch is unknown, and the store is of no more use.
+        """
+        ...
+
+    def find_queue(self, account: str, queue: str) -> Queue | None:
+        """Return a queue as the last batch left it, without waiting for anything."""
+        ...
+
+    def health(self) -> StoreHealth:
+        """Say how the store is."""
+        ...
+
+    def last_seen_ms(self) -> int:
+        """Return the time last noted before the store was opened, 0 if none was."""
+        ...
+
+    def relieve(self) -> bool:
+        """Try to make the store writable again after StoreFull; tell whether it is writable."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back. What was committed stays; an open batch is undone."""
+        ...

@@ -1,0 +1,39 @@
+"""Loader of named SQL statements: a query is text in a ``.sql`` file, never a Python string.
+
+A file is a row of statements, each under a comment line ``-- name: NAME``. Lines before the first
+name, and further comments, are for the reader.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from typing import Final
+
+_NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+
+
+def load_queries(package: str, file_name: str = "queries.sql") -> dict[str, str]:
+    """Return the statements of *file_name* in *package* by name, without their comments."""
+    text = (files(package) / file_name).read_text(encoding="utf-8")
+    parts = _NAME.split(text)
+    return {
+        name: "\n".join(
+            line for line in body.splitlines() if line.strip() and not line.startswith("--")
+        )
+        for name, body in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+def load_migrations(package: str) -> list[tuple[int, str]]:
+    """Return the numbered migrations of *package* in order; names look like ``0001_initial.sql``.
+
+    The numbers must be 1, 2, 3 and so on without a gap.
+    """
+    found = sorted(entry.name for entry in files(package).iterdir() if entry.name.endswith(".sql"))
+    migrations = [
+        (int(name.split("_", 1)[0]), (files(package) / name).read_text(encoding="utf-8"))
+        for name in found
+    ]
+    assert [number for number, _ in migrations] == list(range(1, len(migrations) + 1))
+    return migrations

@@ -1,0 +1,114 @@
+"""Opening the database: settings, reading them back, migrations.
+
+One connection does everything, checkpoints included. SQLite's WAL-reset corruption bug needs two
+that write or checkpoint at once; apsw's own SQLite has it fixed besides.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from leasehold.domain.errors import StoreFailed
+from leasehold.stores.sql_files import load_migrations
+
+APPLICATION_ID: Final = 0x4C534844  # "LSHD"
+_MIGRATIONS: Final = "leasehold.stores.sqlite.migrations"
+
+# Each is set on its own and read back: a driver that runs only the first of several statements
+# would otherwise leave a store that looks durable and is not.
+_PRAGMAS: Final[dict[str, str | int]] = {
+    "journal_mode": "wal",
+    "synchronous": 2,  # FULL: every commit reaches the disk before it is answered
+    "foreign_keys": 1,
+    "trusted_schema": 0,
+    "wal_autocheckpoint": 1000,  # pages
+    "journal_size_limit": 64 * 1024 * 1024,  # bytes; a WAL grown by a huge batch shrinks again
+    "busy_timeout": 5000,  # milliseconds; only a person with a shell can make us wait
+    "temp_store": 2,  # memory: sorting must work on a full disk
+}
+_REPORTED: Final = ("journal_mode", "synchronous", "page_size", "wal_autocheckpoint", "cache_size")
+
+
+class WrongDatabase(StoreFailed):
+    """The file is not a Leasehold database, or a newer version of Leasehold wrote it."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__()
+        self.args = (detail,)
+
+
+def open_database(path: Path, *, cache_mib: int, vfs: str | None = None) -> apsw.Connection:
+    """Open (or create) the database at *path*, bring it to the newest format, and sync its folder.
+
+    Args:
+        path: File to open; its folder must exist.
+        cache_mib: Size of SQLite's page cache in MiB.
+        vfs: Name of a registered SQLite VFS, for tests that injure the disk.
+
+    Raises:
+        WrongDatabase: It is another program's database or one of a newer format.
+        StoreFailed: A setting could not be made.
+    """
+    connection = apsw.Connection(str(path), vfs=vfs)
+    try:
+        _identify(connection, path)
+        _configure(connection, path)
+        connection.pragma("cache_size", -cache_mib * 1024)
+        migrate(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    _sync_folder(path.parent)
+    return connection
+
+
+def _identify(connection: apsw.Connection, path: Path) -> None:
+    """Mark a new file as ours; refuse one that is somebody else's."""
+    if connection.pragma("page_count") == 0:
+        connection.pragma("auto_vacuum", 2)  # incremental: room can be given back
+        connection.pragma("application_id", APPLICATION_ID)
+    elif connection.pragma("application_id") != APPLICATION_ID:
+        raise WrongDatabase(f"{path} is not a Leasehold database")
+
+
+def _configure(connection: apsw.Connection, path: Path) -> None:
+    for name, value in _PRAGMAS.items():
+        connection.pragma(name, value)
+        if connection.pragma(name) != value:
+            raise WrongDatabase(f"{path}: SQLite did not accept {name}={value}")
+
+
+def migrate(connection: apsw.Connection, path: Path) -> None:
+    """Apply the migrations the database does not have yet, each in a transaction of its own."""
+    migrations = load_migrations(_MIGRATIONS)
+    version = connection.pragma("user_version")
+    if version > len(migrations):
+        raise WrongDatabase(
+            f"{path} has format {version}, written by a newer Leasehold; "
+            f"this one knows formats up to {len(migrations)}"
+        )
+    for number, script in migrations[version:]:
+        with connection:
+            connection.execute(script)
+            connection.pragma("user_version", number)
+
+
+def read_back(connection: apsw.Connection) -> dict[str, str | int]:
+    """Return what the database says of its own settings."""
+    found: dict[str, str | int] = {name: connection.pragma(name) for name in _REPORTED}
+    found["format"] = connection.pragma("user_version")
+    found["sqlite_version"] = apsw.sqlite_lib_version()
+    return found
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names of new files in *folder* durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

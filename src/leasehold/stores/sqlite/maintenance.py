@@ -1,0 +1,67 @@
+"""Sweeps in SQLite, each in slices, so that no sweep holds up a client."""
+
+from __future__ import annotations
+
+from leasehold.domain import commands as c
+from leasehold.stores.sqlite.state import State
+
+
+class MaintenanceVerbs:
+    """Each method carries out one command."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def retire_expired(self, command: c.RetireExpired, now_ms: int) -> c.Result:
+        """Take expired rows out of the way of receives, oldest first.
+
+        The sweep remembers how far it came, so it never walks over retired rows again.
+        """
+        state = self._state
+        reached_ms = min(state.retired_until_ms, now_ms)
+        retired = 0
+        while retired < command.limit:
+            wanted = command.limit - retired
+            rows = state.fetch("expired", (reached_ms, now_ms, wanted))
+            state.cursor.executemany(state.sql["retire"], [(row_key,) for row_key, _, _ in rows])
+            for _, partition, _ in rows:
+                entry = state.catalog.of_partition(partition)
+                if entry is not None:  # rows of a dropped partition count nowhere
+                    entry.message_count -= 1
+                    state.touched.add(entry)
+                    retired += 1
+            reached_ms = rows[-1][2] if rows else reached_ms
+            if len(rows) < wanted:
+                reached_ms = now_ms
+                break
+        if reached_ms != state.retired_until_ms:
+            state.set_retired_until(reached_ms)
+        return c.Swept(retired)
+
+    def remove_retired(self, command: c.RemoveRetired, _now_ms: int) -> c.Result:
+        """Remove rows that have been expired for long enough."""
+        state = self._state
+        state.cursor.execute(
+            state.sql["remove_retired"], (command.expired_before_ms, command.limit)
+        )
+        return c.Swept(state.cursor.connection.changes())
+
+    def reap_dropped(self, command: c.ReapDropped, _now_ms: int) -> c.Result:
+        """Remove rows of dropped partitions, and forget a partition once it is empty."""
+        state = self._state
+        removed = 0
+        for (partition,) in state.fetch("dropped_partitions"):
+            if removed == command.limit:
+                break
+            wanted = command.limit - removed
+            state.cursor.execute(state.sql["reap"], (partition, wanted))
+            count = state.cursor.connection.changes()
+            removed += count
+            if count < wanted:
+                state.cursor.execute(state.sql["forget_partition"], (partition,))
+        return c.Swept(removed)
+
+    def note_time(self, _command: c.NoteTime, now_ms: int) -> c.Result:
+        """Keep the time for the next start."""
+        self._state.set_meta("last_seen_ms", now_ms)
+        return c.DONE

@@ -1,0 +1,124 @@
+"""Queues and account documents in SQLite."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from leasehold.domain import commands as c
+from leasehold.domain.errors import QueueExists
+from leasehold.domain.queues import same_metadata
+from leasehold.domain.types import Queue
+from leasehold.stores.sqlite.catalog import Entry, metadata_to_json, policies_to_json
+from leasehold.stores.sqlite.state import State
+
+
+class QueueVerbs:
+    """Each method carries out one command; refusals are raised."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def create(self, command: c.CreateQueue, now_ms: int) -> c.Result:
+        """Create a queue."""
+        state = self._state
+        entry = state.catalog.find(command.account, command.queue)
+        if entry is not None:
+            if same_metadata(entry.queue.metadata, command.metadata):
+                return c.QueueCreated(created=False)
+            raise QueueExists
+        queue = Queue(
+            account=command.account,
+            name=command.queue,
+            metadata=dict(command.metadata),
+            created_at_ms=now_ms,
+        )
+        partition = state.new_partition()
+        state.cursor.execute(
+            state.sql["insert_queue"],
+            (
+                queue.account,
+                queue.name,
+                partition,
+                metadata_to_json(queue.metadata),
+                queue.lapsed_receipts.value,
+                now_ms,
+            ),
+        )
+        state.catalog.add(Entry(queue, partition, 0))
+        return c.QueueCreated(created=True)
+
+    def delete(self, command: c.DeleteQueue, _now_ms: int) -> c.Result:
+        """Delete a queue; its messages are out of reach at once."""
+        state = self._state
+        entry = state.catalog.get(command.account, command.queue)
+        state.drop_partition(entry)
+        state.cursor.execute(state.sql["delete_queue"], (command.account, command.queue))
+        state.catalog.remove(entry)
+        return c.DONE
+
+    def clear(self, command: c.Clear, _now_ms: int) -> c.Result:
+        """Empty a queue by giving it a new partition."""
+        state = self._state
+        entry = state.catalog.get(command.account, command.queue)
+        state.drop_partition(entry)
+        partition = state.new_partition()
+        state.cursor.execute(state.sql["move_queue"], (partition, command.account, command.queue))
+        state.catalog.move(entry, partition)
+        return c.DONE
+
+    def get(self, command: c.GetQueue, _now_ms: int) -> c.Result:
+        """Return a queue and its count, which the open batch has kept up to date."""
+        entry = self._state.catalog.get(command.account, command.queue)
+        return c.QueueInfo(queue=entry.queue, message_count=entry.message_count)
+
+    def set_metadata(self, command: c.SetQueueMetadata, _now_ms: int) -> c.Result:
+        """Replace the metadata."""
+        state = self._state
+        entry = state.catalog.get(command.account, command.queue)
+        state.cursor.execute(
+            state.sql["set_metadata"],
+            (metadata_to_json(command.metadata), command.account, command.queue),
+        )
+        entry.queue = replace(entry.queue, metadata=dict(command.metadata))
+        return c.DONE
+
+    def set_policies(self, command: c.SetQueuePolicies, _now_ms: int) -> c.Result:
+        """Replace the stored access policies."""
+        state = self._state
+        entry = state.catalog.get(command.account, command.queue)
+        state.cursor.execute(
+            state.sql["set_policies"],
+            (policies_to_json(command.policies), command.account, command.queue),
+        )
+        entry.queue = replace(entry.queue, policies=command.policies)
+        return c.DONE
+
+    def list(self, command: c.ListQueues, _now_ms: int) -> c.Result:
+        """List queues by name."""
+        state = self._state
+        names = [
+            name
+            for (name,) in state.cursor.execute(
+                state.sql["list_queues"],
+                (command.account, command.prefix, command.start, command.limit + 1),
+            )
+        ]
+        queues = tuple(
+            state.catalog.get(command.account, name).queue for name in names[: command.limit]
+        )
+        return c.QueuePage(
+            queues=queues,
+            next_start=names[command.limit] if len(names) > command.limit else None,
+        )
+
+    def get_document(self, command: c.GetAccountDocument, _now_ms: int) -> c.Result:
+        """Read a document."""
+        rows = self._state.fetch("get_document", (command.account, command.kind))
+        return c.AccountDocument(rows[0][0] if rows else None)
+
+    def set_document(self, command: c.SetAccountDocument, _now_ms: int) -> c.Result:
+        """Write a document."""
+        self._state.cursor.execute(
+            self._state.sql["set_document"], (command.account, command.kind, command.content)
+        )
+        return c.DONE

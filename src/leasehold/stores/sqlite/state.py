@@ -1,0 +1,97 @@
+"""What the verbs of a SQLite store share: cursor, statements, catalog, row keys."""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+import apsw
+
+from leasehold.stores.sqlite.catalog import Catalog, Entry, QueueRow
+
+_BLOCK: Final = 65_536
+"""Row keys are reserved in blocks, so that a restart never uses one twice and puts need not write
+a counter each time."""
+
+
+class State:
+    """Shared state of one store; *row_key* numbers and counts are part of the open batch."""
+
+    def __init__(self, cursor: apsw.Cursor, queries: dict[str, str], catalog: Catalog) -> None:
+        self.cursor = cursor
+        self.sql = queries
+        self.catalog = catalog
+        self.receipt_key = b""
+        self.touched: set[Entry] = set()
+        self._next_row_key = 0
+        self._reserved = 0
+        self._last_partition = 0
+        self.retired_until_ms = 0
+        self.last_seen_ms = 0
+
+    def load(self, new_key: bytes | None) -> None:
+        """Read everything from the database, at the start and after an undone batch.
+
+        Args:
+            new_key: Key that seals the receipts of a new store; one that has a key keeps it.
+        """
+        meta: dict[str, Any] = {
+            str(name): value for name, value in self.cursor.execute(self.sql["load_meta"])
+        }
+        if "receipt_key" not in meta:
+            assert new_key is not None
+            meta["receipt_key"] = new_key
+            self.set_meta("receipt_key", new_key)
+        self.receipt_key = meta["receipt_key"]
+        self._reserved = meta["row_keys_reserved"]
+        # Never below what was handed out already: keys of an undone batch are not used again.
+        self._next_row_key = max(self._next_row_key, self._reserved + 1)
+        self._last_partition = meta["last_partition"]
+        self.retired_until_ms = meta["retired_until_ms"]
+        self.last_seen_ms = meta["last_seen_ms"]
+        self.catalog.load(cast("list[QueueRow]", self.fetch("load_queues")))
+        self.touched.clear()
+
+    def fetch(self, query: str, bounds: tuple[object, ...] = ()) -> list[Any]:
+        """Run a query and return its rows."""
+        return self.cursor.execute(self.sql[query], bounds).fetchall()
+
+    def set_meta(self, name: str, value: int | bytes) -> None:
+        """Keep a value under a name."""
+        self.cursor.execute(self.sql["set_meta"], (name, value))
+
+    def set_retired_until(self, moment_ms: int) -> None:
+        """Note that everything that expired before *moment_ms* has been retired."""
+        self.retired_until_ms = moment_ms
+        self.set_meta("retired_until_ms", moment_ms)
+
+    def take_row_keys(self, count: int) -> int:
+        """Return the first of *count* row keys that follow each other."""
+        first = self._next_row_key
+        self._next_row_key += count
+        if self._next_row_key > self._reserved + 1:
+            self._reserved = self._next_row_key + _BLOCK
+            self.set_meta("row_keys_reserved", self._reserved)
+        return first
+
+    def new_partition(self) -> int:
+        """Return the number of a partition that has never been used."""
+        self._last_partition += 1
+        self.set_meta("last_partition", self._last_partition)
+        return self._last_partition
+
+    def drop_partition(self, entry: Entry) -> None:
+        """Leave the messages of a queue to the reaper."""
+        self.cursor.execute(self.sql["drop_partition"], (entry.partition,))
+        self.touched.discard(entry)
+
+    def write_counts(self) -> None:
+        """Write the message counts that the batch has changed."""
+        if self.touched:
+            self.cursor.executemany(
+                self.sql["set_count"],
+                [
+                    (entry.message_count, entry.queue.account, entry.queue.name)
+                    for entry in self.touched
+                ],
+            )
+            self.touched.clear()

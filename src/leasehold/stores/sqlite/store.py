@@ -1,0 +1,199 @@
+"""The SQLite store: batches in, one transaction and one fsync out."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from leasehold.domain import commands as c
+from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull
+from leasehold.domain.receipts import KEY_BYTES
+from leasehold.domain.types import Queue
+from leasehold.stores.base import StoreHealth
+from leasehold.stores.sql_files import load_queries
+from leasehold.stores.sqlite.catalog import Catalog
+from leasehold.stores.sqlite.connection import open_database, read_back
+from leasehold.stores.sqlite.maintenance import MaintenanceVerbs
+from leasehold.stores.sqlite.messages import MessageVerbs
+from leasehold.stores.sqlite.queues import QueueVerbs
+from leasehold.stores.sqlite.reserve import Reserve
+from leasehold.stores.sqlite.state import State
+
+FILE_NAME: Final = "leasehold.db"
+RESERVE_NAME: Final = "reserve"
+_QUERIES: Final = load_queries("leasehold.stores.sqlite")
+
+
+class SqliteStore:
+    """See :class:`leasehold.stores.base.Store`.
+
+    Args:
+        folder: Folder of the database, created if it is not there.
+        cache_mib: Size of SQLite's page cache in MiB; bounds the memory of a store of any size.
+        reserve_bytes: Room kept aside for draining a full disk; 0 for none.
+        vfs: Name of a registered SQLite VFS, for tests that injure the disk.
+
+    Raises:
+        StoreFailed: The database cannot be opened.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        cache_mib: int = 32,
+        reserve_bytes: int = 0,
+        vfs: str | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._reserve = Reserve(folder / RESERVE_NAME, reserve_bytes)
+        try:
+            self._connection = open_database(folder / FILE_NAME, cache_mib=cache_mib, vfs=vfs)
+            self._settings = read_back(self._connection)
+            self._state = State(self._connection.cursor(), _QUERIES, Catalog())
+            self._state.load(secrets.token_bytes(KEY_BYTES))
+        except apsw.Error as error:
+            raise StoreFailed from error
+        self._full = not self._reserve.take()
+        messages = MessageVerbs(self._state)
+        queues = QueueVerbs(self._state)
+        maintenance = MaintenanceVerbs(self._state)
+        self._runs: dict[type, Callable[[Sequence[Any], int], Sequence[c.Result]]] = {
+            c.Put: messages.put,
+            c.Receive: messages.receive,
+            c.Peek: _one_by_one(messages.peek),
+            c.Renew: _one_by_one(messages.renew),
+            c.Complete: messages.complete,
+            c.Clear: _one_by_one(queues.clear),
+            c.CreateQueue: _one_by_one(queues.create),
+            c.DeleteQueue: _one_by_one(queues.delete),
+            c.GetQueue: _one_by_one(queues.get),
+            c.SetQueueMetadata: _one_by_one(queues.set_metadata),
+            c.SetQueuePolicies: _one_by_one(queues.set_policies),
+            c.ListQueues: _one_by_one(queues.list),
+            c.GetAccountDocument: _one_by_one(queues.get_document),
+            c.SetAccountDocument: _one_by_one(queues.set_document),
+            c.RetireExpired: _one_by_one(maintenance.retire_expired),
+            c.RemoveRetired: _one_by_one(maintenance.remove_retired),
+            c.ReapDropped: _one_by_one(maintenance.reap_dropped),
+            c.NoteTime: _one_by_one(maintenance.note_time),
+        }
+
+    def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
+        """See :meth:`Store.execute`. Commands of one kind that follow each other share statements.
+
+        On a full disk, commands that need room are refused and the others are carried out.
+        """
+        results: list[c.Result] = []
+        try:
+            self._state.cursor.execute("BEGIN IMMEDIATE")
+            start, end = 0, len(batch)
+            while start < end:
+                kind = type(batch[start])
+                stop = start + 1
+                while stop < end and type(batch[stop]) is kind:
+                    stop += 1
+                if self._full and kind in _NEED_ROOM:
+                    results.extend(self._refuse_growth(batch[start:stop], now_ms))
+                else:
+                    results.extend(self._runs[kind](batch[start:stop], now_ms))
+                start = stop
+            self._state.write_counts()
+        except apsw.Error as error:
+            raise self._undo(error) from error
+        return results
+
+    def commit(self) -> None:
+        """See :meth:`Store.commit`."""
+        try:
+            self._state.cursor.execute("COMMIT")
+        except apsw.Error as error:
+            raise self._undo(error) from error
+
+    def find_queue(self, account: str, queue: str) -> Queue | None:
+        """See :meth:`Store.find_queue`."""
+        entry = self._state.catalog.find(account, queue)
+        return entry.queue if entry else None
+
+    def health(self) -> StoreHealth:
+        """See :meth:`Store.health`."""
+        durable = (
+            self._settings["journal_mode"] == "wal" and int(self._settings["synchronous"]) >= 2  # noqa: PLR2004 - FULL
+        )
+        return StoreHealth(
+            kind="sqlite", durable=durable, writable=not self._full, details=dict(self._settings)
+        )
+
+    def last_seen_ms(self) -> int:
+        """See :meth:`Store.last_seen_ms`."""
+        return self._state.last_seen_ms
+
+    def relieve(self) -> bool:
+        """See :meth:`Store.relieve`. There is room again once the reserve can be allocated."""
+        if not self._full:
+            return True
+        try:
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self._state.cursor.execute("PRAGMA incremental_vacuum")
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.FullError:
+            return False
+        except apsw.Error as error:
+            raise StoreFailed from error
+        self._full = not self._reserve.take()
+        return not self._full
+
+    def close(self) -> None:
+        """See :meth:`Store.close`."""
+        self._state.cursor.close(force=True)
+        self._connection.close()
+
+    def _refuse_growth(self, run: Sequence[c.Command], now_ms: int) -> list[c.Result]:
+        results: list[c.Result] = []
+        for command in run:
+            if isinstance(command, c.Renew) and command.body is None:
+                results.extend(self._runs[c.Renew]([command], now_ms))
+            else:
+                results.append(StoreFull())
+        return results
+
+    def _undo(self, error: apsw.Error) -> LeaseholdError:
+        """Undo the open batch and say what happened to it."""
+        full = isinstance(error, apsw.FullError)
+        try:
+            if self._connection.in_transaction:
+                self._state.cursor.execute("ROLLBACK")
+            if full:
+                self._full = True
+                self._reserve.give_up()
+                self._state.load(None)
+        except apsw.Error:
+            return StoreFailed()
+        return StoreFull() if full else StoreFailed()
+
+
+_NEED_ROOM: Final = frozenset(
+    {c.Put, c.Renew, c.CreateQueue, c.SetQueueMetadata, c.SetQueuePolicies, c.SetAccountDocument}
+)
+
+
+def _one_by_one(
+    verb: Callable[[Any, int], c.Result],
+) -> Callable[[Sequence[Any], int], list[c.Result]]:
+    """Make a verb for one command into one for a run of them; refusals become results."""
+
+    def run(commands: Sequence[Any], now_ms: int) -> list[c.Result]:
+        results: list[c.Result] = []
+        for command in commands:
+            try:
+                results.append(verb(command, now_ms))
+            except LeaseholdError as error:
+                results.append(error)
+        return results
+
+    return run

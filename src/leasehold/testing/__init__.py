@@ -1,0 +1,5 @@
+"""Doubles for tests: ours and our users'."""
+
+from leasehold.testing.clock import ManualClock
+
+__all__ = ["ManualClock"]
