@@ -1,0 +1,209 @@
+"""Group commit: what arrives while one commit is under way shares the next.
+
+The statements of a batch run in the event loop and only the commit, one long call that lets go of
+the interpreter lock, runs on a thread of its own. Figures and the forms tried stand in
+``docs/decisions/0002-group-commit.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Final
+
+import structlog
+
+from leasehold.clock import Clock
+from leasehold.domain import commands as c
+from leasehold.domain.errors import LeaseholdError, Stopping, StoreFailed, StoreFull
+from leasehold.engine.stats import EngineStats
+from leasehold.stores.base import Store
+
+MAX_BATCH: Final = 512
+"""Commands in one transaction: bounds how long the event loop is held and what an undo costs."""
+
+_log = structlog.get_logger(__name__)
+
+# Within a batch any order is allowed, as none of its commands has been answered when the last one
+# arrives. Alike commands share statements, and what finishes work goes before what takes new work.
+_ORDER: Final[dict[type, int]] = {c.Put: 1, c.Complete: 2, c.Renew: 3, c.Receive: 4, c.Peek: 5}
+
+_Waiting = tuple[c.Command, "asyncio.Future[c.Result]"]
+
+
+class Batcher:
+    """Turns single commands into batches; lives in one event loop.
+
+    Args:
+        store: Where the batches go.
+        clock: Read once per batch.
+        stats: Where to count.
+        on_failure: Called once when the store has failed and is of no more use.
+    """
+
+    def __init__(
+        self, store: Store, clock: Clock, stats: EngineStats, on_failure: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._stats = stats
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[_Waiting] = []
+        self._between: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []
+        self._busy = False
+        self._stopping = False
+        self._failed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._to_commit: SimpleQueue[list[_Waiting] | None] = SimpleQueue()
+        self._results: list[c.Result] = []
+        self._thread = threading.Thread(target=self._commit_loop, name="commit", daemon=True)
+        self._thread.start()
+
+    def submit(self, command: c.Command) -> asyncio.Future[c.Result]:
+        """Put *command* in the next batch; the future has its result once that is durable."""
+        future: asyncio.Future[c.Result] = self._loop.create_future()
+        if self._stopping or self._failed:
+            future.set_result(StoreFailed() if self._failed else Stopping())
+            return future
+        self._waiting.append((command, future))
+        if not self._busy:
+            self._busy = True
+            self._idle.clear()
+            # Not at once: what else is readable in this turn of the loop comes along.
+            self._loop.call_soon(self._start_batch)
+        return future
+
+    def between_batches(self, work: Callable[[], bool]) -> asyncio.Future[bool]:
+        """Call *work* when no batch is open, for what cannot be part of one."""
+        future: asyncio.Future[bool] = self._loop.create_future()
+        self._between.append((work, future))
+        if not self._busy:
+            self._busy = True
+            self._idle.clear()
+            self._loop.call_soon(self._start_batch)
+        return future
+
+    @property
+    def backlog(self) -> int:
+        """Return how many commands wait for the next batch."""
+        return len(self._waiting)
+
+    async def stop(self) -> None:
+        """Refuse what is new, finish what was taken."""
+        self._stopping = True
+        await self._idle.wait()
+        self._to_commit.put(None)
+        self._thread.join()
+
+    def _start_batch(self) -> None:
+        if self._between and not self._do_between():
+            return
+        waiting = self._waiting
+        if not waiting:
+            self._busy = False
+            self._idle.set()
+            return
+        if len(waiting) > MAX_BATCH:
+            batch, self._waiting = waiting[:MAX_BATCH], waiting[MAX_BATCH:]
+        else:
+            batch, self._waiting = waiting, []
+        batch.sort(key=_order)
+        try:
+            self._execute(batch)
+        except LeaseholdError as error:
+            self._after_failed_batch(batch, error)
+            return
+        self._to_commit.put(batch)
+
+    def _do_between(self) -> bool:
+        """Do what waits for the time between batches; False if the store failed at it."""
+        between, self._between = self._between, []
+        for work, future in between:
+            try:
+                done = work()
+            except LeaseholdError as error:
+                future.set_exception(error)
+                self._after_failed_batch([], error)
+                return False
+            if not future.done():
+                future.set_result(done)
+        return True
+
+    def _execute(self, batch: Sequence[_Waiting]) -> None:
+        commands = [command for command, _ in batch]
+        now_ms = self._clock.now_ms()
+        try:
+            self._results = self._store.execute(commands, now_ms=now_ms)
+        except StoreFull:
+            self._results = self._store.execute(commands, now_ms=now_ms)
+
+    def _commit_loop(self) -> None:
+        """Run on the commit thread."""
+        while (batch := self._to_commit.get()) is not None:
+            started_s = self._clock.monotonic_s()
+            error: LeaseholdError | None = None
+            try:
+                self._store.commit()
+            except LeaseholdError as raised:
+                error = raised
+            except BaseException as raised:  # noqa: BLE001 - a dead commit thread would hang all
+                error = StoreFailed()
+                error.__cause__ = raised
+            duration_s = self._clock.monotonic_s() - started_s
+            self._loop.call_soon_threadsafe(self._committed, batch, error, duration_s)
+
+    def _committed(
+        self, batch: list[_Waiting], error: LeaseholdError | None, duration_s: float
+    ) -> None:
+        if error is not None:
+            self._after_failed_commit(batch, error)
+            return
+        stats = self._stats
+        stats.batches += 1
+        stats.commands += len(batch)
+        stats.commit_seconds.observe(duration_s)
+        count = stats.count
+        for (command, future), result in zip(batch, self._results, strict=True):
+            count(command, result)
+            if not future.done():
+                future.set_result(result)
+        self._start_batch()
+
+    def _after_failed_commit(self, batch: list[_Waiting], error: LeaseholdError) -> None:
+        """Play the batch once more if the disk was full: what needs no room may succeed."""
+        if not isinstance(error, StoreFull):
+            self._after_failed_batch(batch, error)
+            return
+        try:
+            self._execute(batch)
+            self._store.commit()
+        except LeaseholdError as again:
+            self._after_failed_batch(batch, again)
+        else:
+            self._committed(batch, None, 0.0)
+
+    def _after_failed_batch(self, batch: Sequence[_Waiting], error: LeaseholdError) -> None:
+        for _, future in batch:
+            if not future.done():
+                future.set_result(error)
+        if isinstance(error, StoreFull):
+            self._start_batch()
+            return
+        # Whether the disk still holds what it took is unknown: only a new start from the file can
+        # tell, and syncing the same handle again must not be tried.
+        _log.critical("store.failed", exc_info=error)
+        self._failed = True
+        for _, future in self._waiting:
+            future.set_result(StoreFailed())
+        self._waiting = []
+        self._busy = False
+        self._idle.set()
+        self._on_failure()
+
+
+def _order(waiting: _Waiting) -> int:
+    return _ORDER.get(type(waiting[0]), 0)
