@@ -55,6 +55,10 @@ def open_database(path: Path, *, cache_mib: int, vfs: str | None = None) -> apsw
     """
     connection = apsw.Connection(str(path), vfs=vfs)
     try:
+        if vfs is not None:
+            # A VFS written in Python has no shared memory, which WAL needs unless one process
+            # has the file to itself.
+            connection.pragma("locking_mode", "exclusive")
         _identify(connection, path)
         _configure(connection, path)
         connection.pragma("cache_size", -cache_mib * 1024)
@@ -69,6 +73,9 @@ def open_database(path: Path, *, cache_mib: int, vfs: str | None = None) -> apsw
 def _identify(connection: apsw.Connection, path: Path) -> None:
     """Mark a new file as ours; refuse one that is somebody else's."""
     if connection.pragma("page_count") == 0:
+        # Of 4, 8 and 16 KiB, 8 was as fast as any with a million messages of 1 KiB and takes 15 %
+        # less disk than 4; bigger pages cost single commits more.
+        connection.pragma("page_size", 8192)
         connection.pragma("auto_vacuum", 2)  # incremental: room can be given back
         connection.pragma("application_id", APPLICATION_ID)
     elif connection.pragma("application_id") != APPLICATION_ID:

@@ -1,0 +1,59 @@
+# Leasehold. `make` prints what can be made; `make demo` and `make test` set up what they need.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+CODE   := src tests benchmarks examples tools
+
+.DEFAULT_GOAL := help
+
+help: ## Print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: $(READY) ## Build .venv with the `leasehold` command and all tools
+
+demo: $(READY) ## Run the main job: the video pipeline, with a worker killed in the middle
+	$(BIN)/python -m examples.video_pipeline
+
+serve: $(READY) ## Start a server on 127.0.0.1:10001 with its data in ./data
+	$(BIN)/leasehold serve
+
+test: $(READY) ## Run the tests (under 5 minutes on two cores)
+	$(BIN)/pytest -n 2 --dist worksteal
+
+test-slow: $(READY) ## Run the long rounds of the reliability suite
+	$(BIN)/pytest -m slow -s
+
+check: lint types imports docs test ## Everything that must be clean before a commit lands
+
+lint: $(READY) ## Check style
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/python tools/tidy.py
+
+types: $(READY) ## Check types
+	$(BIN)/mypy
+
+imports: $(READY) ## Check that imports point one way
+	$(BIN)/lint-imports
+
+docs: $(READY) ## Build the documentation strictly into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: $(READY) ## Measure against the peers and write benchmarks/results/latest.json
+	$(BIN)/python -m benchmarks run --suite quick --out benchmarks/results/latest.json
+
+wheel: $(READY) ## Build the wheel and try it in an environment of its own
+	$(BIN)/python tools/try_wheel.py
+
+clean: ## Remove what was made here
+	rm -rf $(VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.PHONY: help setup demo serve test test-slow check lint types imports docs bench wheel clean

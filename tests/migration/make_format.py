@@ -1,0 +1,66 @@
+"""Write a database of today's format for the tests of tomorrow.
+
+Run once after a migration was added, and never again for the same format::
+
+    python -m tests.migration.make_format tests/migration/format1.db
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from leasehold.domain import commands as c
+from leasehold.domain.types import AccessPolicy, Lease
+from leasehold.stores.sqlite import SqliteStore
+from leasehold.stores.sqlite.store import FILE_NAME
+
+NOW_MS = 1_767_225_600_000
+
+
+def fill(store: SqliteStore) -> Lease:
+    """Put one of everything into a store; return the lease on ``leased``."""
+
+    def ask(command: c.Command) -> c.Result:
+        (result,) = store.execute([command], now_ms=NOW_MS)
+        store.commit()
+        return result
+
+    ask(c.CreateQueue("coho", "videos", {"Owner": "Maintainers"}))
+    ask(c.CreateQueue("coho", "cleared", {}))
+    policy = AccessPolicy(policy_id="workers", start="2026-01-01", permission="rp")
+    ask(c.SetQueuePolicies("coho", "videos", (policy,)))
+    ask(c.SetAccountDocument("coho", "azure-service-properties", "{}"))
+    for body, delay_s, ttl_s, queue in (
+        (b"leased", 0, None, "videos"),
+        (b"visible", 0, 604_800, "videos"),
+        (b"delayed", 3600, 604_800, "videos"),
+        (b"expired", 0, 1, "videos"),
+        (b"x" * 20_000, 0, None, "videos"),
+        (b"dropped", 0, None, "cleared"),
+    ):
+        entropy = body[:1] * 10
+        ask(c.Put("coho", queue, body, delay_s, ttl_s, entropy))
+    leases = ask(c.Receive("coho", "videos", 1, 30))
+    assert isinstance(leases, tuple)
+    ask(c.Clear("coho", "cleared"))
+    ask(c.NoteTime())
+    lease = leases[0]
+    assert isinstance(lease, Lease)
+    return lease
+
+
+def main(target: Path) -> None:
+    """Write the database to *target* and print the receipt a test needs."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = SqliteStore(Path(folder))
+        lease = fill(store)
+        store.close()
+        shutil.copy(Path(folder) / FILE_NAME, target)
+    print(lease.message.message_id, lease.receipt)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,80 @@
+"""Data written by an older version opens in this one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from leasehold.domain import commands as c
+from leasehold.domain.types import AccessPolicy
+from leasehold.stores.sql_files import load_migrations
+from leasehold.stores.sqlite import SqliteStore
+from leasehold.stores.sqlite.store import FILE_NAME
+
+from .make_format import NOW_MS
+
+HERE = Path(__file__).parent
+OLD_DATABASES = {
+    # The id and the receipt of the message "leased" in each.
+    "format1.db": (
+        "00000000-0001-86c6-ac6c-6c6c6c6c6c6c",
+        "AAAAAAAAAQAAAAErV8mqrjZo18C3U4330O5H",
+    ),
+}
+
+
+def schema(folder: Path) -> list[tuple[object, ...]]:
+    store = SqliteStore(folder)
+    rows = store._state.cursor.execute(
+        "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name"
+    ).fetchall()
+    store.close()
+    return rows
+
+
+@pytest.mark.parametrize("name", OLD_DATABASES)
+def test_old_database_opens_with_all_that_was_in_it(name: str, tmp_path: Path) -> None:
+    """Queues, policies, documents, messages and receipts survive the migration."""
+    shutil.copy(HERE / name, tmp_path / FILE_NAME)
+    store = SqliteStore(tmp_path)
+
+    def ask(command: c.Command, after_s: int = 2) -> c.Result:
+        (result,) = store.execute([command], now_ms=NOW_MS + after_s * 1000)
+        store.commit()
+        return result
+
+    info = ask(c.GetQueue("coho", "videos"))
+    assert isinstance(info, c.QueueInfo)
+    assert info.message_count == 5
+    assert info.queue.metadata == {"Owner": "Maintainers"}
+    assert info.queue.policies == (
+        AccessPolicy(policy_id="workers", start="2026-01-01", permission="rp"),
+    )
+    document = ask(c.GetAccountDocument("coho", "azure-service-properties"))
+    assert document == c.AccountDocument("{}")
+    peeked = ask(c.Peek("coho", "videos", 32))
+    assert [message.body for message in peeked] == [b"visible", b"x" * 20_000]  # type: ignore[union-attr]
+    message_id, receipt = OLD_DATABASES[name]
+    assert ask(c.Complete("coho", "videos", message_id, receipt)) == c.DONE
+    delayed = ask(c.Peek("coho", "videos", 32), after_s=3600)
+    assert b"delayed" in [message.body for message in delayed]  # type: ignore[union-attr]
+    assert ask(c.RetireExpired(10)) == c.Swept(1)
+    assert ask(c.ReapDropped(10)) == c.Swept(1)
+    assert store.last_seen_ms() == NOW_MS
+    store.close()
+
+
+@pytest.mark.parametrize("name", OLD_DATABASES)
+def test_migrated_schema_is_that_of_a_new_database(name: str, tmp_path: Path) -> None:
+    """There is one schema, whichever way a database came to it."""
+    (tmp_path / "old").mkdir()
+    shutil.copy(HERE / name, tmp_path / "old" / FILE_NAME)
+    assert schema(tmp_path / "old") == schema(tmp_path / "new")
+
+
+def test_every_format_has_a_database_to_prove_it() -> None:
+    """Whoever adds a migration adds a database of that format."""
+    formats = len(load_migrations("leasehold.stores.sqlite.migrations"))
+    assert set(OLD_DATABASES) == {f"format{number}.db" for number in range(1, formats + 1)}

@@ -1,0 +1,283 @@
+"""The engine: group commit, failure, a full disk, stopping, maintenance."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Self
+
+import pytest
+
+from leasehold.domain import commands as c
+from leasehold.domain.errors import (
+    QueueNotFound,
+    Stopping,
+    StoreFailed,
+    StoreFull,
+)
+from leasehold.engine import Engine, MaintenancePlan
+from leasehold.stores.base import StoreHealth
+from leasehold.stores.memory import MemoryStore
+from leasehold.testing import ManualClock
+
+
+class WatchedStore(MemoryStore):
+    """A memory store that records its batches and fails when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[str]] = []
+        self.execute_errors: list[Exception] = []
+        self.commit_errors: list[Exception] = []
+        self.full = False
+        self.relieved = 0
+        self.closed = False
+        self.seen_ms = 0
+
+    def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
+        self.batches.append([type(command).__name__ for command in batch])
+        if self.execute_errors:
+            raise self.execute_errors.pop(0)
+        if self.full:
+            return [StoreFull() if isinstance(command, c.Put) else c.DONE for command in batch]
+        return super().execute(batch, now_ms=now_ms)
+
+    def commit(self) -> None:
+        if self.commit_errors:
+            raise self.commit_errors.pop(0)
+
+    def health(self) -> StoreHealth:
+        return StoreHealth(kind="watched", durable=True, writable=not self.full, details={})
+
+    def last_seen_ms(self) -> int:
+        return self.seen_ms
+
+    def relieve(self) -> bool:
+        self.relieved += 1
+        self.full = False
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def put(body: bytes = b"x", ttl_s: int | None = None) -> c.Put:
+    return c.Put("a", "queue", body, 0, ttl_s, b"0123456789")
+
+
+RECEIVE = c.Receive("a", "queue", 32, 30)
+
+
+class Running:
+    """An engine over a watched store with one queue."""
+
+    def __init__(self, plan: MaintenancePlan | None = None) -> None:
+        self.store = WatchedStore()
+        self.clock = ManualClock()
+        self.engine = Engine(self.store, self.clock, plan=plan)
+
+    async def __aenter__(self) -> Self:
+        await self.engine.start()
+        await self.engine.perform(c.CreateQueue("a", "queue", {}))
+        self.store.batches.clear()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self.store.closed:
+            await self.engine.stop()
+
+    async def all(self, *commands: c.Command) -> list[Any]:
+        return await asyncio.gather(
+            *(self.engine.perform(command) for command in commands), return_exceptions=True
+        )
+
+
+def test_concurrent_commands_share_a_batch() -> None:
+    """What is asked in one turn of the loop is one transaction, alike commands side by side."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            results = await running.all(RECEIVE, put(), c.GetQueue("a", "queue"), RECEIVE, put())
+            assert running.store.batches == [["GetQueue", "Put", "Put", "Receive", "Receive"]]
+            assert [len(results[0]), len(results[3])] == [2, 0]
+            assert running.engine.stats.batches == 2
+            assert running.engine.stats.commands == 6
+
+    asyncio.run(scenario())
+
+
+def test_refusals_are_raised_to_their_own_caller_only() -> None:
+    """One refused command of a batch does not disturb the others."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            refused, leased = await running.all(c.Peek("a", "missing", 1), put())
+            assert isinstance(refused, QueueNotFound)
+            assert leased.message.body == b"x"
+
+    asyncio.run(scenario())
+
+
+def test_huge_bursts_are_cut_into_bounded_batches() -> None:
+    """No transaction grows without limit, and nobody is forgotten."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            results = await running.all(*(put() for _ in range(1100)))
+            assert len(results) == 1100
+            assert [len(batch) for batch in running.store.batches] == [512, 512, 76]
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_went_away_does_not_disturb_the_rest() -> None:
+    """A cancelled request is carried out like any other; its answer is dropped."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            gone = asyncio.ensure_future(running.engine.perform(put()))
+            await asyncio.sleep(0)
+            gone.cancel()
+            await running.engine.perform(put())
+            assert len(await running.engine.perform(RECEIVE)) == 2  # type: ignore[arg-type]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("where", ["execute_errors", "commit_errors"])
+def test_a_failed_store_is_never_used_again(where: str) -> None:
+    """After a failed write everybody is told, the signal is set, and nothing more is tried."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            getattr(running.store, where).append(StoreFailed())
+            first, second = await running.all(put(), put())
+            assert isinstance(first, StoreFailed)
+            assert isinstance(second, StoreFailed)
+            assert running.engine.failed.is_set()
+            batches = len(running.store.batches)
+            with pytest.raises(StoreFailed):
+                await running.engine.perform(RECEIVE)
+            assert len(running.store.batches) == batches
+
+    asyncio.run(scenario())
+
+
+def test_unforeseen_error_of_a_commit_is_a_failed_store() -> None:
+    """Whatever a commit raises, the callers hear of it."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            running.store.commit_errors.append(ValueError("surprise"))
+            (result,) = await running.all(put())
+            assert isinstance(result, StoreFailed)
+            assert running.engine.failed.is_set()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("where", ["execute_errors", "commit_errors"])
+def test_on_a_full_disk_the_batch_is_played_once_more(where: str) -> None:
+    """Puts are refused and completes go through, in the same batch, and the store lives on."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            getattr(running.store, where).append(StoreFull())
+            running.store.full = True
+            complete = c.Complete("a", "queue", "", "")
+            refused, done = await running.all(put(), complete)
+            assert isinstance(refused, StoreFull)
+            assert done == c.DONE
+            assert not running.engine.failed.is_set()
+            await running.engine.sweep()
+            assert running.store.relieved == 1
+            assert (await running.engine.perform(put())).message.body == b"x"  # type: ignore[union-attr]
+
+    asyncio.run(scenario())
+
+
+def test_a_disk_full_twice_refuses_the_batch_and_lives_on() -> None:
+    """Even when the reserve does not help, the store is not given up."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            running.store.commit_errors += [StoreFull(), StoreFull()]
+            (refused,) = await running.all(put())
+            assert isinstance(refused, StoreFull)
+            assert (await running.engine.perform(RECEIVE)) is not None
+            assert not running.engine.failed.is_set()
+
+    asyncio.run(scenario())
+
+
+def test_stop_finishes_what_was_taken_and_refuses_what_is_new() -> None:
+    """Nobody who was let in is left without an answer; the store is closed at the end."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            taken = [asyncio.ensure_future(running.engine.perform(put())) for _ in range(3)]
+            await asyncio.sleep(0)
+            await running.engine.stop()
+            assert [type(future.result()).__name__ for future in taken] == ["Lease"] * 3
+            assert running.store.closed
+            with pytest.raises(Stopping):
+                await running.engine.perform(put())
+
+    asyncio.run(scenario())
+
+
+def test_sweep_retires_then_removes_after_the_grace() -> None:
+    """Expired messages stop counting at once and leave the disk a grace later."""
+
+    async def scenario() -> None:
+        async with Running(MaintenancePlan(interval_s=3600, expiry_grace_s=100)) as running:
+            await running.all(*(put(ttl_s=10) for _ in range(3)))
+            running.clock.advance(s=10)
+            await running.engine.sweep()
+            info = await running.engine.perform(c.GetQueue("a", "queue"))
+            assert info.message_count == 0  # type: ignore[union-attr]
+            held = running.store._queues["a", "queue"]
+            assert len(held.retired) == 3
+            running.clock.advance(s=101)
+            await running.engine.sweep()
+            assert len(held.retired) == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_start_far_ahead_of_the_time_last_seen_retires_nothing_for_an_hour() -> None:
+    """With a suspicious clock expiry hides, but nothing irrevocable is done."""
+
+    async def scenario() -> None:
+        running = Running()
+        running.store.seen_ms = running.clock.now_ms() - 400 * 86_400_000
+        async with running:
+            await running.all(put(ttl_s=10))
+            running.clock.advance(s=60)
+            await running.engine.sweep()
+            assert len(running.store._queues["a", "queue"].rows) == 1
+            assert await running.engine.perform(RECEIVE) == ()
+            running.clock.advance(s=3600)
+            await running.engine.sweep()
+            assert len(running.store._queues["a", "queue"].rows) == 0
+
+    asyncio.run(scenario())
+
+
+def test_counters_tell_what_happened_in_a_queue() -> None:
+    """Sent, received, redelivered, completed and refused receipts are counted per queue."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            await running.engine.perform(put())
+            ((late,),) = await running.all(RECEIVE)
+            running.clock.advance(s=30)
+            ((lease,),) = await running.all(RECEIVE)
+            message_id = lease.message.message_id
+            for receipt in (late.receipt, lease.receipt):
+                await running.all(c.Complete("a", "queue", message_id, receipt))
+            stats = running.engine.stats.queues["a", "queue"]
+            assert (stats.sent, stats.received, stats.redelivered) == (1, 2, 1)
+            assert (stats.completed, stats.rejected_receipts) == (1, 1)
+
+    asyncio.run(scenario())
