@@ -25,6 +25,7 @@ from leasehold.stores.sqlite.state import State
 
 FILE_NAME: Final = "leasehold.db"
 RESERVE_NAME: Final = "reserve"
+_VACUUM_PAGES: Final = 250
 _QUERIES: Final = load_queries("leasehold.stores.sqlite")
 
 
@@ -139,7 +140,8 @@ class SqliteStore:
             return True
         try:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            self._state.cursor.execute("PRAGMA incremental_vacuum")
+            # Moving pages takes room in the WAL first, so it goes by slices.
+            self._state.cursor.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.FullError:
             return False
