@@ -1,8 +1,9 @@
 """Group commit: what arrives while one commit is under way shares the next.
 
-The statements of a batch run in the event loop and only the commit, one long call that lets go of
-the interpreter lock, runs on a thread of its own. Figures and the forms tried stand in
-``docs/decisions/0002-group-commit.md``.
+The statements of a batch run in the event loop. Where the commit runs depends on the disk: one that
+takes long lets go of the interpreter lock on a thread of its own, so that requests are read
+meanwhile; one that is over sooner than two threads can hand the lock to and fro runs in the loop.
+Figures and the forms tried stand in ``docs/decisions/0002-group-commit.md``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ from leasehold.stores.base import Store
 MAX_BATCH: Final = 512
 """Commands in one transaction: bounds how long the event loop is held and what an undo costs."""
 
+INLINE_BELOW_S: Final = 0.001
+"""Commits that typically take less than this run in the loop."""
+
+_MEMORY: Final = 1 / 16
+"""Weight of the newest commit in what is typical."""
+
 _log = structlog.get_logger(__name__)
 
 # Within a batch any order is allowed, as none of its commands has been answered when the last one
@@ -41,15 +48,24 @@ class Batcher:
         clock: Read once per batch.
         stats: Where to count.
         on_failure: Called once when the store has failed and is of no more use.
+        inline_below_s: See INLINE_BELOW_S; 0 to commit on the thread always.
     """
 
     def __init__(
-        self, store: Store, clock: Clock, stats: EngineStats, on_failure: Callable[[], None]
+        self,
+        store: Store,
+        clock: Clock,
+        stats: EngineStats,
+        on_failure: Callable[[], None],
+        *,
+        inline_below_s: float = INLINE_BELOW_S,
     ) -> None:
         self._store = store
         self._clock = clock
         self._stats = stats
         self._on_failure = on_failure
+        self._inline_below_s = inline_below_s
+        self._typical_commit_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_Waiting] = []
         self._between: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []
@@ -141,20 +157,23 @@ class Batcher:
         except StoreFull:
             self._results = self._store.execute(commands, now_ms=now_ms)
 
+    def _commit(self) -> tuple[LeaseholdError | None, float]:
+        """Commit; return what went wrong, if anything, and the seconds it took."""
+        started_s = self._clock.monotonic_s()
+        error: LeaseholdError | None = None
+        try:
+            self._store.commit()
+        except LeaseholdError as raised:
+            error = raised
+        except BaseException as raised:  # noqa: BLE001 - a dead commit thread would hang all
+            error = StoreFailed()
+            error.__cause__ = raised
+        return error, self._clock.monotonic_s() - started_s
+
     def _commit_loop(self) -> None:
         """Run on the commit thread."""
         while (batch := self._to_commit.get()) is not None:
-            started_s = self._clock.monotonic_s()
-            error: LeaseholdError | None = None
-            try:
-                self._store.commit()
-            except LeaseholdError as raised:
-                error = raised
-            except BaseException as raised:  # noqa: BLE001 - a dead commit thread would hang all
-                error = StoreFailed()
-                error.__cause__ = raised
-            duration_s = self._clock.monotonic_s() - started_s
-            self._loop.call_soon_threadsafe(self._committed, batch, error, duration_s)
+            self._loop.call_soon_threadsafe(self._committed, batch, *self._commit())
 
     def _committed(
         self, batch: list[_Waiting], error: LeaseholdError | None, duration_s: float
@@ -166,6 +185,7 @@ class Batcher:
         stats.batches += 1
         stats.commands += len(batch)
         stats.commit_seconds.observe(duration_s)
+        self._typical_commit_s += (duration_s - self._typical_commit_s) * _MEMORY
         count = stats.count
         for (command, future), result in zip(batch, self._results, strict=True):
             count(command, result)

@@ -9,7 +9,7 @@ from leasehold.clock import Clock
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError, Stopping
 from leasehold.domain.types import Queue
-from leasehold.engine.batching import Batcher
+from leasehold.engine.batching import INLINE_BELOW_S, Batcher
 from leasehold.engine.maintenance import Maintenance, MaintenancePlan
 from leasehold.engine.stats import EngineStats
 from leasehold.stores.base import Store, StoreHealth
@@ -22,22 +22,37 @@ class Engine:
         store: Store that the engine owns from now on; it is closed with the engine.
         clock: Source of all time.
         plan: Pace of the maintenance; None for none (tests call :meth:`sweep` themselves).
+        inline_below_s: Commits that typically take less run in the event loop, others on a thread.
     """
 
-    def __init__(self, store: Store, clock: Clock, *, plan: MaintenancePlan | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        plan: MaintenancePlan | None = None,
+        inline_below_s: float = INLINE_BELOW_S,
+    ) -> None:
         self.stats = EngineStats()
         self.failed = asyncio.Event()
         """Set when the store has failed: the process must end and start again from the file."""
         self._store = store
         self._clock = clock
         self._plan = plan
+        self._inline_below_s = inline_below_s
         self._batcher: Batcher | None = None
         self._maintenance: Maintenance | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to take commands; call it in the event loop that will use the engine."""
-        self._batcher = Batcher(self._store, self._clock, self.stats, self.failed.set)
+        self._batcher = Batcher(
+            self._store,
+            self._clock,
+            self.stats,
+            self.failed.set,
+            inline_below_s=self._inline_below_s,
+        )
         self._maintenance = Maintenance(
             self._store,
             self._clock,

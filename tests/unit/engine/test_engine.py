@@ -71,10 +71,12 @@ RECEIVE = c.Receive("a", "queue", 32, 30)
 class Running:
     """An engine over a watched store with one queue."""
 
+    inline_below_s = 0.0
+
     def __init__(self, plan: MaintenancePlan | None = None) -> None:
         self.store = WatchedStore()
         self.clock = ManualClock()
-        self.engine = Engine(self.store, self.clock, plan=plan)
+        self.engine = Engine(self.store, self.clock, plan=plan, inline_below_s=self.inline_below_s)
 
     async def __aenter__(self) -> Self:
         await self.engine.start()
@@ -90,6 +92,12 @@ class Running:
         return await asyncio.gather(
             *(self.engine.perform(command) for command in commands), return_exceptions=True
         )
+
+
+@pytest.fixture(autouse=True, params=[0.0, 1.0], ids=["on-thread", "in-loop"])
+def where_commits_run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything holds wherever commits run."""
+    monkeypatch.setattr(Running, "inline_below_s", request.param)
 
 
 def test_concurrent_commands_share_a_batch() -> None:
