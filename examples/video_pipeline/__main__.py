@@ -1,0 +1,113 @@
+"""Run the demonstration: ``python -m examples.video_pipeline``, from the top of the checkout."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+from azure.core.exceptions import AzureError
+from examples.video_pipeline.checks import check_all
+from examples.video_pipeline.leases import open_queue
+from examples.video_pipeline.producer import CLIPS, FEWEST
+from examples.video_pipeline.report import Summary, print_summary, write_json
+from examples.video_pipeline.screen import Screen
+from examples.video_pipeline.server import ServerFailed, running_server
+from examples.video_pipeline.story import QueueInUse, Setting, play
+from rich.console import Console
+from rich.text import Text
+
+_MARK = ".video-pipeline"
+"""A file that says that the folder may be emptied by the next run."""
+
+
+def main() -> int:
+    """Run the story; returns the exit code, 0 only if every check holds."""
+    options = _options()
+    # Without a terminal there is no width to respect, and the table needs this much.
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    began_s = time.monotonic()
+    # A terminated run must end its workers and its server as an interrupted one does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        root = _fresh_folder(options.data_dir)
+        given = options.connection_string
+        with nullcontext(given) if given else running_server(root) as connection_string:
+            setting = Setting(
+                root=root,
+                connection_string=connection_string,
+                queue=options.queue,
+                clips=CLIPS[: options.videos],
+                seconds=options.seconds,
+                lease_s=options.lease,
+                workers=options.workers,
+                timeout_s=options.timeout,
+                tidy=bool(given),
+            )
+            evidence = play(setting, Screen(console))
+            url = open_queue(connection_string, options.queue).url
+    except (ServerFailed, QueueInUse, AzureError, OSError) as error:
+        console.print(Text(f"The story could not be told: {error}", "bold red"), soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        console.print("Stopped; nothing is left running.")
+        return 130
+    summary = Summary(
+        endpoint=url,
+        seconds=time.monotonic() - began_s,
+        evidence=evidence,
+        checks=check_all(evidence),
+    )
+    print_summary(console, summary)
+    places = f"The videos are in {root / 'outputs'}, the journals in {root / 'journals'}."
+    console.print(places, soft_wrap=True)
+    if options.json:
+        write_json(options.json, summary)
+    return 0 if summary.ok else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m examples.video_pipeline", description=__doc__)
+    parser.add_argument(
+        "--connection-string",
+        help="run against this queue service instead of starting leasehold serve",
+    )
+    parser.add_argument("--queue", default="videos", help="name of the queue (videos)")
+    parser.add_argument(
+        "--data-dir", type=Path, default=Path("demo-data"), help="emptied first (demo-data)"
+    )
+    parser.add_argument(
+        "--videos",
+        type=int,
+        choices=range(FEWEST, len(CLIPS) + 1),
+        default=len(CLIPS),
+        help=f"how many videos, {FEWEST} to {len(CLIPS)} ({len(CLIPS)})",
+        metavar="N",
+    )
+    parser.add_argument("--seconds", type=float, default=4, help="footage per video (4)")
+    parser.add_argument("--lease", type=int, default=3, help="visibility timeout, seconds (3)")
+    parser.add_argument("--workers", type=int, choices=range(2, 9), default=3, help="2 to 8 (3)")
+    parser.add_argument("--timeout", type=float, default=120, help="give up after, seconds (120)")
+    parser.add_argument("--json", type=Path, help="write a summary for programs to this file")
+    return parser.parse_args()
+
+
+def _fresh_folder(folder: Path) -> Path:
+    """Return the folder, empty. Refuses to empty one that this program has not made."""
+    folder = folder.resolve()
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / _MARK).exists():
+            raise FileExistsError(f"{folder} is not empty and not from an earlier run")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _MARK).touch()
+    (folder / "logs").mkdir()
+    return folder
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""The end of the story: the table of all messages, the checks, and the same as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from examples.video_pipeline.checks import Check, Evidence
+from examples.video_pipeline.ledger import Attempt, Ledger, Record
+from rich import box
+from rich.console import Console, JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+_STYLE: Final = {
+    "done": "green",
+    "completed": "green",
+    "failed": "red",
+    "killed": "bold red",
+    "lease lost": "yellow",
+    "poisoned": "magenta",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Everything that is told at the end."""
+
+    endpoint: str
+    seconds: float
+    evidence: Evidence
+    checks: list[Check]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check holds."""
+        return all(check.ok for check in self.checks)
+
+
+def print_summary(console: Console, summary: Summary) -> None:
+    """Print the table and the checks."""
+    ledger = summary.evidence.ledger
+    console.print()
+    console.print(_table(ledger, wide=console.width >= _WIDE))
+    console.print()
+    notes = Table.grid(padding=(0, 2, 0, 1))
+    for record in ledger.records.values():
+        if record.events:
+            notes.add_row(Text(record.video, "bold"), "\n".join(record.events))
+    console.print(notes)
+    console.print()
+    outcomes = Table.grid(padding=(0, 2, 0, 1))
+    for check in summary.checks:
+        mark = Text("✓", "green") if check.ok else Text("✗", "bold red")
+        outcomes.add_row(mark, check.name, Text(check.detail, "dim" if check.ok else "red"))
+    console.print(outcomes)
+    console.print()
+    failed = sum(not check.ok for check in summary.checks)
+    verdict = f"{failed} checks failed" if failed else f"all {len(summary.checks)} checks hold"
+    verdict += f"; {summary.seconds:.1f} s against {summary.endpoint}"
+    console.print(Text(verdict, "bold red" if failed else "bold green"), soft_wrap=True)
+
+
+def write_json(path: Path, summary: Summary) -> None:
+    """Write what the table and the checks say, for programs."""
+    facts = {
+        "ok": summary.ok,
+        "endpoint": summary.endpoint,
+        "seconds": round(summary.seconds, 3),
+        "videos": [_facts(record) for record in summary.evidence.ledger.records.values()],
+        "poison": summary.evidence.poison,
+        "checks": [asdict(check) for check in summary.checks],
+    }
+    path.write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def _facts(record: Record) -> dict[str, Any]:
+    return {
+        "video": record.video,
+        "delay_s": record.delay_s,
+        "dequeue_count": record.deliveries[-1].dequeue_count if record.deliveries else 0,
+        "workers": record.workers,
+        "deliveries": [asdict(each) for each in record.deliveries],
+        "attempts": [asdict(each) for each in record.attempts],
+        "published": sorted(record.published),
+        "renewals": record.renewals,
+        "events": record.events,
+        "result": record.result,
+        "reason": record.reason,
+        "seconds": round(record.seconds, 3),
+    }
+
+
+def _table(ledger: Ledger, *, wide: bool) -> Table:
+    """Return the table; a narrow terminal gets fewer columns."""
+    table = Table(
+        title="What happened to each message",
+        title_style="bold",
+        title_justify="left",
+        box=box.HORIZONTALS,
+        padding=(0, 1, 0, 0),
+        caption="Seconds: from the first delivery to the end." if wide else None,
+        caption_justify="left",
+    )
+    columns = [each for each in _COLUMNS if wide or not each.wide_only]
+    for column in columns:
+        table.add_column(
+            column.heading,
+            justify=column.justify,
+            no_wrap=True,
+        )
+    for record in ledger.records.values():
+        table.add_row(*(column.cell(record) for column in columns))
+    return table
+
+
+def _tries(attempts: list[Attempt]) -> Text:
+    """Return one line per try: who, how long, and how it ended unless it went well."""
+    lines = []
+    for number, each in enumerate(attempts):
+        what = "" if each.outcome == "done" else f" {each.outcome}"
+        if number and not what:
+            what = " resumed"
+        took = "" if each.ended_s is None else f" {each.ended_s - each.began_s:.1f} s"
+        lines.append(Text(f"{each.worker}{what}{took}", _STYLE.get(each.outcome, "")))
+    return Text("\n").join(lines)
+
+
+def _hidden(record: Record) -> str:
+    return f"{record.delay_s} s" if record.delay_s else ""
+
+
+def _result(record: Record) -> Text:
+    result = record.result or "open"
+    return Text(result, _STYLE.get(result, "bold red"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    heading: str
+    cell: Callable[[Record], str | Text]
+    justify: JustifyMethod = "left"
+    wide_only: bool = False
+
+
+_COLUMNS: Final = (
+    _Column("Video", lambda record: record.video),
+    _Column("Hidden", _hidden, "right", wide_only=True),
+    _Column("Tries", lambda record: str(len(record.deliveries)), "right"),
+    _Column("Workers", lambda record: " ".join(record.workers), wide_only=True),
+    _Column("Scan", lambda record: _tries(record.tries("scan"))),
+    _Column("Encode", lambda record: _tries(record.tries("encode"))),
+    _Column("Compress", lambda record: _tries(record.tries("compress")), wide_only=True),
+    _Column("Renewed", lambda record: str(record.renewals or ""), "right", wide_only=True),
+    _Column("Result", _result),
+    _Column("Seconds", lambda record: f"{record.seconds:.1f}", "right", wide_only=True),
+)
+_WIDE: Final = 100
+"""Columns of a terminal on which the whole table is readable."""

@@ -1,0 +1,96 @@
+"""Starting and stopping the queue server of the demonstration."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+READY_WITHIN_S: Final = 20
+STOPPED_WITHIN_S: Final = 10
+ACCOUNT: Final = "devstoreaccount1"
+KEY: Final = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+"""The account that every emulator of Azure Storage has, with its published key."""
+
+
+class ServerFailed(Exception):
+    """The server did not come up; the text says where its log is and how it ends."""
+
+
+@contextmanager
+def running_server(root: Path) -> Iterator[str]:
+    """Run ``leasehold serve`` on a free port while the block runs; yields a connection string.
+
+    The data is in *root*``/server``, the log in *root*``/logs/server.log``.
+    """
+    port = _free_port()
+    log = root / "logs" / "server.log"
+    command = (
+        *(sys.executable, "-m", "leasehold.cli", "serve"),
+        *("--data", str(root / "server"), "--host", "127.0.0.1", "--port", str(port)),
+    )
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            start_new_session=True,  # Ctrl-C stops the story first, and the story stops the server
+        )
+    try:
+        _wait_until_ready(process, f"http://127.0.0.1:{port}/readyz", log)
+        yield connection_string(port)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOPPED_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def connection_string(port: int) -> str:
+    """Return what an Azure SDK wants to know about the server on *port* of this machine."""
+    return (
+        f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};"
+        f"QueueEndpoint=http://127.0.0.1:{port}/{ACCOUNT};"
+    )
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _environment() -> dict[str, str]:
+    """Let the server be found when Leasehold is not installed but lies in ``src``."""
+    source = Path(__file__).resolve().parents[2] / "src"
+    # Settings of another server in the environment would be settings of this one too.
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
+    paths = [str(source), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**ours, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    give_up_at_s = time.monotonic() + READY_WITHIN_S
+    while process.poll() is None and time.monotonic() < give_up_at_s:
+        try:
+            with urllib.request.urlopen(url, timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.05)
+    tail = log.read_text(errors="replace").strip().splitlines()[-5:]
+    state = "does not answer" if process.poll() is None else f"ended with {process.returncode}"
+    raise ServerFailed("\n  ".join((f"leasehold serve {state}; the end of {log}:", *tail)))
