@@ -1,0 +1,1 @@
+"""Leasehold measured beside its peers: same machine, same run, rounds interleaved."""

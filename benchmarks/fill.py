@@ -1,0 +1,143 @@
+"""Fill a store with waiting messages, past the server: ten million puts over HTTP take too long.
+
+The messages are what ten million clients would have put: written through the store's own commands,
+with a finite time to live, so that every index has its entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.load.dialects import make_body
+from benchmarks.load.job import EMULATOR_ACCOUNT
+from benchmarks.workspace import Workspace, disk_bytes
+from leasehold.clock import SystemClock
+from leasehold.domain.commands import Command, CreateQueue, Put
+from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.ids import ENTROPY_BYTES
+from leasehold.stores import sqlite
+from leasehold.stores.base import Store
+
+Progress = Callable[[int], None]
+
+_BATCH: Final = 10_000
+_TIME_TO_LIVE_S: Final = 2**31 - 1
+_AGE_MS: Final = 3_600_000
+"""The oldest message is this old: nothing may lie in the future when the server starts."""
+_ROW_BYTES: Final = 400
+"""Generous allowance for a row beside its body."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fill:
+    """What to fill a store with: visible messages in the queue ``bench``."""
+
+    messages: int
+    body_bytes: int
+    progress: Progress
+    """Called with the number of messages written so far."""
+
+    def estimate_bytes(self) -> int:
+        """Return a generous estimate of what the store takes on disk."""
+        return self.messages * (self.body_bytes + _ROW_BYTES) + 100_000_000
+
+
+class NoRoom(Exception):
+    """The disk cannot take the store."""
+
+
+def cached_store(workspace: Workspace, fill: Fill) -> tuple[Path, Mapping[str, float]]:
+    """Return a folder with a filled store, made now unless an earlier run has left it.
+
+    The folder's name holds a digest of the migrations, so that a store of another format is never
+    taken for one of this format; such a one is removed.
+
+    Returns:
+        The folder, and what is known of the filling: messages, body_bytes, seconds, disk_bytes.
+
+    Raises:
+        NoRoom: The disk cannot take it.
+    """
+    stem = f"sqlite-{fill.messages}x{fill.body_bytes}-"
+    folder = workspace.fills / f"{stem}{_format_digest()}"
+    note = folder.with_suffix(".json")
+    if not note.exists():
+        for old in workspace.fills.glob(f"{stem}*"):
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+        need = fill.estimate_bytes()
+        if shutil.disk_usage(workspace.root).free < need:
+            raise NoRoom(
+                f"{fill.messages:,} messages of {fill.body_bytes} bytes need {need / 1e9:.0f} GB"
+            )
+        began = time.perf_counter()
+        store = sqlite.SqliteStore(folder)
+        try:
+            fill_store(store, fill)
+        finally:
+            store.close()
+        os.sync()
+        facts = {
+            "messages": fill.messages,
+            "body_bytes": fill.body_bytes,
+            "seconds": round(time.perf_counter() - began, 1),
+            "disk_bytes": disk_bytes(folder),
+        }
+        note.write_text(json.dumps(facts))
+    found: Mapping[str, float] = json.loads(note.read_text())
+    return folder, found
+
+
+def forget_store(folder: Path) -> None:
+    """Note that the cached store in *folder* was taken away."""
+    folder.with_suffix(".json").unlink(missing_ok=True)
+
+
+def fill_store(store: Store, fill: Fill) -> None:
+    """Put the messages, one millisecond to a batch."""
+    body = make_body(fill.body_bytes)
+    now_ms = SystemClock().now_ms() - _AGE_MS
+    _do(store, [CreateQueue(EMULATOR_ACCOUNT, "bench", {})], now_ms)
+    written = 0
+    for batch_number in itertools.count(1):
+        size = min(_BATCH, fill.messages - written)
+        if not size:
+            break
+        entropy = os.urandom(ENTROPY_BYTES * size)
+        batch = [
+            Put(
+                EMULATOR_ACCOUNT,
+                "bench",
+                body,
+                0,
+                _TIME_TO_LIVE_S,
+                entropy[at : at + ENTROPY_BYTES],
+            )
+            for at in range(0, len(entropy), ENTROPY_BYTES)
+        ]
+        _do(store, batch, now_ms + batch_number)
+        written += size
+        fill.progress(written)
+
+
+def _do(store: Store, batch: list[Command] | list[Put] | list[CreateQueue], now_ms: int) -> None:
+    for result in store.execute(batch, now_ms=now_ms):
+        if isinstance(result, LeaseholdError):
+            raise result
+    store.commit()
+
+
+def _format_digest() -> str:
+    """Return eight characters that stand for the store's format."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(sqlite.__file__).parent.glob("migrations/*.sql")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]

@@ -1,0 +1,148 @@
+"""Run one job: its JSON on the standard input, the result's JSON on the standard output.
+
+The exit status is 1, with the reason in ``error``, when the server did not answer as it should.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import resource
+import sys
+from dataclasses import asdict
+from time import perf_counter
+
+import uvloop
+
+from benchmarks.load import admin
+from benchmarks.load.dialects import VERBS, Dialect, make_dialect
+from benchmarks.load.job import Job
+from benchmarks.load.process import ServerProcesses
+from benchmarks.load.workloads import (
+    Connection,
+    Cycle,
+    Deletes,
+    Gets,
+    LoadFailed,
+    Puts,
+    Workload,
+)
+from benchmarks.records import Latency, Measured, Phase
+from leasehold.clock import SystemClock
+
+_TICK_S = 5
+
+
+class Generator:
+    """Carries out one job on its connections."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._dialect: Dialect = make_dialect(job)
+        self._server = ServerProcesses(job.server_pids)
+        self._connections: list[Connection] = []
+        self._shared: list[bytes] = []
+
+    async def run(self) -> Measured:
+        """Measure.
+
+        Raises:
+            LoadFailed: A wrong answer, none at all, or messages left over or missing.
+        """
+        job = self._job
+        admin.create_queue(job)
+        before = admin.count_messages(job)
+        ticking = asyncio.create_task(self._tick())
+        gc.disable()  # only flat lists grow here
+        try:
+            phases = await self._phases()
+        except LoadFailed:
+            if not job.until_killed:
+                raise
+            return Measured(phases=(), waiting_before=before, waiting_after=None, memory=None)
+        finally:
+            ticking.cancel()
+        after = admin.count_messages(job)
+        added = sum(phase.operations for phase in phases) if job.workload == "fill" else 0
+        if before is not None and after != before + added:
+            raise LoadFailed(f"{before + added} messages should be waiting, and {after} are")
+        return Measured(
+            phases=phases,
+            waiting_before=before,
+            waiting_after=after,
+            memory=self._server.memory(),
+        )
+
+    async def _connect(self) -> None:
+        """Open all connections, or those again that an idle time-out has closed."""
+        loop = asyncio.get_running_loop()
+        live = [connection for connection in self._connections if not connection.closed]
+        while len(live) < self._job.connections:
+            held = [] if self._dialect.leases_are_bound else self._shared
+            connection = Connection(self._dialect, held)
+            await loop.create_connection(lambda it=connection: it, "127.0.0.1", self._job.port)  # type: ignore[misc]
+            live.append(connection)
+        self._connections = live
+
+    async def _tick(self) -> None:
+        clock = SystemClock()
+        while True:
+            self._dialect.tick(clock.now_ms())
+            await asyncio.sleep(_TICK_S)
+
+    async def _phases(self) -> tuple[Phase, ...]:
+        job, dialect = self._job, self._dialect
+        await asyncio.sleep(0)  # the first tick
+        if job.workload == "cycle":
+            if job.warmup_s:
+                await self._measure("cycle", Cycle(dialect), job.warmup_s)
+            return (await self._measure("cycle", Cycle(dialect), job.duration_s),)
+        if job.workload == "fill":
+            return (await self._measure("put", Puts(dialect, job.count), None),)
+        puts = await self._measure("put", Puts(dialect, job.count), job.duration_s)
+        gets = await self._measure("get", Gets(dialect, puts.operations, job.batch), None)
+        return puts, gets, await self._measure("delete", Deletes(dialect), None)
+
+    async def _measure(self, name: str, work: Workload, duration_s: float | None) -> Phase:
+        await self._connect()
+        server_s, own, began = self._server.cpu_s(), _own_usage(), perf_counter()
+        await work.run(self._connections, duration_s, self._job.timeout_s)
+        seconds = perf_counter() - began
+        user_s, kernel_s = (end - start for end, start in zip(_own_usage(), own, strict=True))
+        server_s = self._server.cpu_s() - server_s
+        requests = sum(map(len, work.latencies))
+        latencies = dict(zip((*VERBS, "cycle"), (*work.latencies, work.cycles), strict=True))
+        return Phase(
+            name=name,
+            operations=work.messages if name == "get" else requests - work.empty_gets,
+            requests=requests,
+            seconds=round(seconds, 6),
+            latencies={verb: Latency.of(taken) for verb, taken in latencies.items() if taken},
+            server_cpu_s=round(server_s, 6),
+            generator_cpu_s=round(user_s + kernel_s, 6),
+            generator_kernel_s=round(kernel_s, 6),
+            empty_gets=work.empty_gets,
+        )
+
+
+def _own_usage() -> tuple[float, float]:
+    """Return the CPU seconds this process has used, its own and the kernel's."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime, usage.ru_stime
+
+
+def main() -> int:
+    """Run the job on the standard input; return the exit status."""
+    job = Job.from_json(sys.stdin.read())
+    try:
+        measured = uvloop.run(Generator(job).run())
+    except (LoadFailed, OSError) as error:
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}))
+        return 1
+    print(json.dumps(asdict(measured)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

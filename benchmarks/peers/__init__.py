@@ -1,0 +1,1 @@
+"""The servers that are measured, each started and stopped by the harness."""

@@ -1,0 +1,236 @@
+"""From raw rounds to medians, ratios and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from benchmarks.records import Phase, Run
+
+CYCLE: Final = "cycle/32/sas"
+"""The case that the bars look at."""
+_MEGABYTE: Final = 1_000_000
+_LARGE: Final = 10_000_000
+_BUSY: Final = 0.85
+"""At 32 connections the no-op uses this much of a core and more, unless somebody else does."""
+_FEW_ROUNDS: Final = 3
+_FSYNC_DRIFT: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The median of the rounds, and the lowest and highest of them."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        """Return the spread of *values*, of which there must be some."""
+        kept = list(values)
+        return cls(median(kept), min(kept), max(kept))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One phase of one subject in one case, over all rounds."""
+
+    case: str
+    subject: str
+    phase: str
+    rounds: int
+    per_s: Spread
+    """Operations per second."""
+    server_us: Spread
+    """CPU time of the server per operation, microseconds."""
+    generator_us: Spread
+    """CPU time of the generator per request, microseconds."""
+    generator_kernel_us: Spread
+    """The part of it spent in the kernel."""
+    latency_us: Mapping[str, Mapping[str, float]]
+    """By verb: medians of p50, p90 and p99, and the highest max."""
+
+
+def rows(run: Run) -> list[Row]:
+    """Return the medians of *run* in the order of measurement."""
+    groups: dict[tuple[str, str, str], list[Phase]] = {}
+    for sample in run.samples:
+        for phase in sample.measured.phases:
+            groups.setdefault((sample.case, sample.subject, phase.name), []).append(phase)
+    return [
+        Row(
+            case=case,
+            subject=subject,
+            phase=name,
+            rounds=len(phases),
+            per_s=Spread.of(phase.per_s for phase in phases),
+            server_us=Spread.of(phase.server_us for phase in phases),
+            generator_us=Spread.of(phase.generator_us for phase in phases),
+            generator_kernel_us=Spread.of(phase.generator_kernel_us for phase in phases),
+            latency_us=_latencies(phases),
+        )
+        for (case, subject, name), phases in groups.items()
+    ]
+
+
+def _latencies(phases: list[Phase]) -> dict[str, dict[str, float]]:
+    verbs = {verb: None for phase in phases for verb in phase.latencies}
+    found = {}
+    for verb in verbs:
+        taken = [phase.latencies[verb] for phase in phases if verb in phase.latencies]
+        found[verb] = {
+            "p50": median(one.p50_us for one in taken),
+            "p90": median(one.p90_us for one in taken),
+            "p99": median(one.p99_us for one in taken),
+            "max": max(one.max_us for one in taken),
+        }
+    return found
+
+
+def warnings(run: Run) -> list[str]:
+    """Say what makes the figures of *run* less than trustworthy."""
+    found = []
+    for row in rows(run):
+        if (row.case, row.subject) == (CYCLE, "noop"):
+            share = row.server_us.median * row.per_s.median / 1e6
+            if share < _BUSY:
+                found.append(
+                    f"the no-op got only {share:.0%} of a core in {CYCLE}: something else was "
+                    f"using the machine, and the ratios of this run cannot be trusted"
+                )
+    syncs = [run.machine.get(name, {}).get("p50", 0.0) for name in ("fsync_us", "fsync_us_after")]
+    if min(syncs) > 0 and max(syncs) / min(syncs) > _FSYNC_DRIFT:
+        found.append(f"fsync took {syncs[0]:.0f} us before the run and {syncs[1]:.0f} us after it")
+    if run.options.get("rounds", _FEW_ROUNDS) < _FEW_ROUNDS:
+        found.append(f"fewer than {_FEW_ROUNDS} rounds: the spread is not known")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One promise and what was measured of it."""
+
+    name: str
+    bound: str
+    """The promise, such as ``>= 0.35``."""
+    value: float | None
+    """None when it was not measured."""
+    passed: bool | None
+    detail: str
+    """The figures behind the value, or why there is none."""
+
+
+def bars(run: Run) -> list[Bar]:
+    """Hold *run* against the promises; a bar whose figures are missing says so."""
+    found = {(row.case, row.subject, row.phase): row for row in rows(run)}
+    speeds = {subject: row.per_s for (case, subject, _), row in found.items() if case == CYCLE}
+    large = [info for info in run.subjects if info.waiting >= _LARGE and not info.absent]
+    name = large[0].name if large else "leasehold-10M"
+    return [
+        _ratio("cycle against beanstalkd with fsync", speeds, "beanstalkd", 1.0, run),
+        _ratio("cycle against Azurite, 5,000 waiting", speeds, "azurite-5k", 50.0, run),
+        _ratio("cycle against the no-op", speeds, "noop", 0.35, run),
+        *_backlog_cost(found.get((CYCLE, "leasehold", "cycle")), found.get((CYCLE, name, "cycle"))),
+        _memory(run, name),
+        *(_restart(run, name, cold=cold) for cold in (False, True)),
+    ]
+
+
+def _ratio(name: str, speeds: Mapping[str, Spread], peer: str, bound: float, run: Run) -> Bar:
+    own, other = speeds.get("leasehold"), speeds.get(peer)
+    promise = f">= {bound:g}"
+    if own is None or other is None:
+        missing = "leasehold" if own is None else peer
+        return Bar(
+            name=name, bound=promise, value=None, passed=None, detail=_why_missing(run, missing)
+        )
+    value = own.median / other.median
+    each = Spread.of(_paired(run, peer))
+    detail = (
+        f"{own.median:,.0f} / {other.median:,.0f} operations per second; "
+        f"round by round {each.low:.2f} to {each.high:.2f}"
+    )
+    return Bar(name=name, bound=promise, value=value, passed=value >= bound, detail=detail)
+
+
+def _paired(run: Run, peer: str) -> list[float]:
+    """Return the ratio within each round in which both were measured."""
+    speeds: dict[int, dict[str, float]] = {}
+    for sample in run.samples:
+        if sample.case == CYCLE:
+            speeds.setdefault(sample.round, {})[sample.subject] = sample.measured.phases[0].per_s
+    return [
+        both["leasehold"] / both[peer]
+        for both in speeds.values()
+        if {"leasehold", peer} <= both.keys()
+    ]
+
+
+def _backlog_cost(empty: Row | None, full: Row | None) -> list[Bar]:
+    names = (
+        "CPU per operation, 10 M waiting against empty",
+        "time per operation, 10 M waiting against empty",
+    )
+    promise = "<= 1.25"
+    if empty is None or full is None:
+        return [
+            Bar(name=name, bound=promise, value=None, passed=None, detail="not measured")
+            for name in names
+        ]
+    cpu = full.server_us.median / empty.server_us.median
+    wall = empty.per_s.median / full.per_s.median
+    details = (
+        f"{full.server_us.median:.1f} / {empty.server_us.median:.1f} microseconds",
+        f"{full.per_s.median:,.0f} against {empty.per_s.median:,.0f} operations per second",
+    )
+    return [
+        Bar(name=name, bound=promise, value=value, passed=value <= 1.25, detail=detail)
+        for name, value, detail in zip(names, (cpu, wall), details, strict=True)
+    ]
+
+
+def _memory(run: Run, subject: str) -> Bar:
+    name, promise = "resident memory with 10 M waiting, MB", "< 200"
+    peaks = [
+        (memory.peak, memory.anonymous)
+        for sample in run.samples
+        if sample.subject == subject and (memory := sample.measured.memory)
+    ]
+    if not peaks:
+        return Bar(
+            name=name, bound=promise, value=None, passed=None, detail=_why_missing(run, subject)
+        )
+    peak, anonymous = (max(values) / _MEGABYTE for values in zip(*peaks, strict=True))
+    detail = f"highest ever; {anonymous:.0f} of it not pages of files"
+    return Bar(name=name, bound=promise, value=peak, passed=peak < 200, detail=detail)
+
+
+def _restart(run: Run, subject: str, *, cold: bool) -> Bar:
+    name = f"start after kill -9 with 10 M waiting, {'cold' if cold else 'warm'} files, s"
+    promise = "< 2"
+    taken = [one for one in run.restarts if one.subject == subject and one.cold is cold]
+    if not taken:
+        return Bar(
+            name=name, bound=promise, value=None, passed=None, detail=_why_missing(run, subject)
+        )
+    answers = Spread.of(one.answer_s for one in taken)
+    ready = median(one.ready_s for one in taken)
+    detail = f"to the first message; {answers.low:.2f} to {answers.high:.2f}; ready at {ready:.2f}"
+    return Bar(
+        name=name,
+        bound=promise,
+        value=answers.median,
+        passed=answers.median < 2,
+        detail=detail,
+    )
+
+
+def _why_missing(run: Run, subject: str) -> str:
+    reasons = [info.absent for info in run.subjects if info.name == subject and info.absent]
+    reasons += [failure.reason for failure in run.failures if failure.subject == subject]
+    if not reasons:
+        return "not part of this run"
+    return "not measured: " + reasons[0].splitlines()[-1]
