@@ -1,0 +1,266 @@
+"""One question for a dialect to ask: may this request do this, and who is asking?"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from leasehold.auth.recent import Recent
+from leasehold.auth.roles import OPERATION_ACTIONS, operations_of
+from leasehold.auth.sas import SasKind, string_to_sign
+from leasehold.auth.sas_rules import (
+    FindPolicy,
+    Pairs,
+    Sas,
+    check_conditions,
+    expected_signature,
+    is_signed,
+    parse_sas,
+    sas_fields,
+)
+from leasehold.auth.sharedkey import SharedKeyHeader, check_shared_key, parse_authorization
+from leasehold.auth.types import (
+    Account,
+    BadSignature,
+    MalformedCredentials,
+    NoCredentials,
+    NotAllowed,
+    Operation,
+    PermissionMissing,
+    SignedRequest,
+    Target,
+    UnknownAccount,
+)
+
+if TYPE_CHECKING:
+    # At run time it comes from the caller: without it the standard library is enough.
+    from leasehold.auth.bearer import BearerToken, BearerVerifier
+
+BEARER_SINCE: Final = "2017-11-09"
+"""Protocol version from which on bearer tokens are taken."""
+
+_BEARER: Final = "bearer "
+_REMEMBERED_SIGNATURES: Final = 4_096
+_REMEMBERED_GRANTS: Final = 256
+_NOBODY: Final = Account(name="", keys=(b"\0" * 64,))
+
+
+class CredentialKind(StrEnum):
+    """How a request has proved its right."""
+
+    SHARED_KEY = "shared-key"
+    SHARED_KEY_LITE = "shared-key-lite"
+    ACCOUNT_SAS = SasKind.ACCOUNT.value
+    SERVICE_SAS = SasKind.SERVICE.value
+    USER_DELEGATION_SAS = SasKind.USER_DELEGATION.value
+    BEARER = "bearer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """Who is asking. It holds no secrets, so it may be logged."""
+
+    kind: CredentialKind
+    account: str
+    key_number: int | None = None
+    """Which of the account's keys has signed, 1 or 2; None for bearer tokens."""
+    policy_id: str | None = None
+    """Stored policy that a service signature leans on."""
+    object_id: str | None = None
+    """User behind a bearer token or a delegation key."""
+    tenant_id: str | None = None
+    """Directory of that user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verified:
+    """A signature found genuine, and what that depended on."""
+
+    sas: Sas
+    key: bytes = field(repr=False)
+    queue: str | None
+    """None for an account signature, which is of no one queue."""
+    grant: Grant
+
+
+def is_bearer(request: SignedRequest) -> bool:
+    """Tell whether the request must go to :meth:`Authenticator.check_bearer`."""
+    return request.headers.get("authorization", "")[:7].lower() == _BEARER
+
+
+class Authenticator:
+    """Checks requests against accounts, stored policies and, if given, an issuer of tokens.
+
+    Args:
+        accounts: Accounts by name. It is read at each request: a key taken out of it is dead from
+            then on, with all signatures and delegation keys made from it.
+        find_policy: Looks a stored policy up; called at each use of a signature that names one.
+        bearer: Checks bearer tokens; None to take none.
+    """
+
+    def __init__(
+        self,
+        accounts: Mapping[str, Account],
+        find_policy: FindPolicy,
+        bearer: BearerVerifier | None = None,
+    ) -> None:
+        self._accounts = accounts
+        self._find_policy = find_policy
+        self._bearer = bearer
+        self._verified: Recent[tuple[str, Pairs], _Verified] = Recent(_REMEMBERED_SIGNATURES)
+        self._grants: Recent[tuple[str, bool, int], Grant] = Recent(_REMEMBERED_GRANTS)
+
+    def check(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
+        """Let a request with a SharedKey header or a shared access signature pass.
+
+        Args:
+            request: The request as it arrived.
+            target: What it wants, as the dialect has understood it.
+            now_ms: The time, Unix milliseconds.
+
+        Raises:
+            AuthError: It may not pass; each subclass says why.
+        """
+        header = request.headers.get("authorization")
+        if header is None:
+            return self._check_sas(request, target, None, now_ms)
+        if is_signed(request.query):
+            raise MalformedCredentials("The request carries a header and a signature in its query.")
+        return self._check_header(request, target, header, now_ms)
+
+    async def check_bearer(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
+        """Let a request with a bearer token pass; it may have to wait for the issuer's keys.
+
+        Arguments and errors are those of :meth:`check`. A user delegation signature that is for
+        one user alone is checked here too, since that user must present it with a token.
+        """
+        if self._bearer is None:
+            raise MalformedCredentials("Bearer tokens are not taken here.")
+        if not request.https:
+            raise BadSignature("A bearer token may be sent over https only.")
+        if request.version < BEARER_SINCE:
+            raise MalformedCredentials(f"Bearer tokens are taken from version {BEARER_SINCE} on.")
+        text = request.headers.get("authorization", "")[len(_BEARER) :].strip()
+        token = await self._bearer.verify(text, account=target.account, now_ms=now_ms)
+        if target.account not in self._accounts:
+            raise UnknownAccount
+        allowed = self._bearer.config.accounts
+        if allowed is not None and target.account not in allowed:
+            raise NotAllowed
+        if is_signed(request.query):
+            return self._check_sas(request, target, token, now_ms)
+        if target.operation not in OPERATION_ACTIONS:
+            raise NotAllowed
+        if target.operation not in operations_of(token.roles):
+            raise PermissionMissing
+        return Grant(
+            kind=CredentialKind.BEARER,
+            account=target.account,
+            object_id=token.object_id,
+            tenant_id=token.tenant_id,
+        )
+
+    def _check_header(
+        self, request: SignedRequest, target: Target, header: str, now_ms: int
+    ) -> Grant:
+        signed = parse_authorization(header)
+        account = self._accounts.get(target.account)
+        if account is None:
+            _spend_as_much(request, target, signed, now_ms)
+            raise UnknownAccount
+        number = check_shared_key(request, target, account, signed, now_ms=now_ms)
+        if target.operation is Operation.GET_USER_DELEGATION_KEY:
+            raise NotAllowed
+        who = (target.account, signed.lite, number)
+        grant = self._grants.get(who)
+        if grant is None:
+            kind = CredentialKind.SHARED_KEY_LITE if signed.lite else CredentialKind.SHARED_KEY
+            grant = Grant(kind=kind, account=target.account, key_number=number + 1)
+            self._grants.keep(who, grant)
+        return grant
+
+    def _check_sas(
+        self,
+        request: SignedRequest,
+        target: Target,
+        presenter: BearerToken | None,
+        now_ms: int,
+    ) -> Grant:
+        fields = sas_fields(request.query)
+        known = self._verified.get((target.account, fields))
+        account = self._accounts.get(target.account)
+        if (
+            known is None
+            or account is None
+            or known.key not in account.keys
+            or (known.queue is not None and known.queue != target.queue)
+        ):
+            known = self._verify_sas(fields, target, account)
+        _check_presenter(known.sas, presenter)
+        check_conditions(known.sas, request, target, self._find_policy, now_ms=now_ms)
+        return known.grant
+
+    def _verify_sas(self, fields: Pairs, target: Target, account: Account | None) -> _Verified:
+        if not is_signed(fields):
+            raise NoCredentials
+        sas = parse_sas(fields)
+        queue = None if sas.kind is SasKind.ACCOUNT else target.queue
+        if queue is None and sas.kind is not SasKind.ACCOUNT:
+            # A signature on a queue never opens the account, genuine or not; which queue it is
+            # on cannot be told from here.
+            raise NotAllowed
+        given = sas.values.get("sig", "").encode("utf-8", "surrogatepass")
+        number = _signing_key_number(sas, account or _NOBODY, target.account, queue, given)
+        if account is None:
+            raise UnknownAccount
+        if number is None:
+            text = string_to_sign(sas.kind, sas.values, target.account, queue)
+            raise BadSignature(f"The signature is not that of this string to sign: '{text}'")
+        delegation = sas.delegation
+        grant = Grant(
+            kind=CredentialKind(sas.kind.value),
+            account=target.account,
+            key_number=number + 1,
+            policy_id=sas.policy_id,
+            object_id=delegation.object_id if delegation else None,
+            tenant_id=delegation.tenant_id if delegation else None,
+        )
+        verified = _Verified(sas=sas, key=account.keys[number], queue=queue, grant=grant)
+        self._verified.keep((target.account, fields), verified)
+        return verified
+
+
+def _signing_key_number(
+    sas: Sas, account: Account, name: str, queue: str | None, given: bytes
+) -> int | None:
+    for number, key in enumerate(account.keys):
+        # An empty key would let everybody sign.
+        if key and hmac.compare_digest(expected_signature(sas, name, key, queue), given):
+            return number
+    return None
+
+
+def _spend_as_much(
+    request: SignedRequest, target: Target, header: SharedKeyHeader, now_ms: int
+) -> None:
+    """Do for an account that does not exist what is done for one that does."""
+    with suppress(BadSignature):
+        check_shared_key(request, target, _NOBODY, header, now_ms=now_ms)
+
+
+def _check_presenter(sas: Sas, presenter: BearerToken | None) -> None:
+    """Check that a signature for one user comes with that user's token, and no other does."""
+    if sas.presenter_id is None:
+        if presenter is not None:
+            raise MalformedCredentials("The request carries a token and a signature for anybody.")
+        return
+    if presenter is None:
+        raise BadSignature("The signature must be presented with its user's bearer token.")
+    assert sas.delegation is not None
+    tenant_id = sas.delegation.delegated_tenant_id or sas.delegation.tenant_id
+    if (presenter.object_id, presenter.tenant_id) != (sas.presenter_id, tenant_id):
+        raise BadSignature("The signature is for another user than the bearer of the token.")

@@ -1,0 +1,271 @@
+"""Bearer tokens: JSON Web Tokens signed by an issuer the operator trusts.
+
+This module alone needs PyJWT; import it only where bearer tokens are configured. The library
+checks signatures, while times, issuer and audience are checked here, against the time passed in.
+
+Sources: RFC 7519 (claims), RFC 7517 (key sets), RFC 8725 (what to be wary of).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import jwt
+
+from leasehold.auth.recent import Recent
+from leasehold.auth.types import BadToken
+from leasehold.domain.types import NEVER_MS
+
+REFRESH_MS: Final = 5 * 60 * 1000
+"""Age at which a fetched key set is fetched again: the delay until a withdrawn key is refused."""
+COOLDOWN_MS: Final = 30 * 1000
+"""Shortest time between two attempts to fetch, so that forged key ids cause no load."""
+
+_FETCH_TIMEOUT_S: Final = 5.0
+_TOKEN_CHARS_MAX: Final = 16_384
+_REMEMBERED_TOKENS: Final = 1_024
+_LAST_S: Final = NEVER_MS // 1000
+_RSA_BITS_MIN: Final = 2_048
+# Asymmetric algorithms only: with any other the public key would be the secret.
+_RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_EC_ALGORITHMS: Final = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BearerConfig:
+    """Whose tokens are taken, and what they are good for."""
+
+    issuers: frozenset[str]
+    """Values of ``iss`` that are trusted; compared exactly."""
+    audiences: frozenset[str]
+    """Values of ``aud`` that mean this server. ``{account}`` in one stands for the name of the
+    account addressed, as in ``https://{account}.queue.example.net``."""
+    key_set: Mapping[str, Any] | None = field(default=None, repr=False)
+    """The issuer's public keys, a JSON Web Key Set; or None when they are fetched."""
+    key_set_url: str | None = None
+    """Where to fetch the keys, http or https; used when *key_set* is None."""
+    accounts: frozenset[str] | None = None
+    """Accounts that tokens may use; None for all."""
+    roles_claim: str = "roles"
+    """Claim that lists the roles; see :mod:`leasehold.auth.roles`."""
+    default_roles: frozenset[str] = frozenset()
+    """Roles of a token that has no such claim at all."""
+    leeway_s: int = 0
+    """Seconds by which the issuer's clock may be off, 0 to 300."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BearerToken:
+    """What a genuine token says. The token itself is not kept."""
+
+    object_id: str
+    """``oid``, or ``sub`` from issuers that have no such claim."""
+    tenant_id: str
+    """``tid``, or ``iss`` from issuers that have no such claim."""
+    audiences: frozenset[str]
+    roles: frozenset[str]
+    starts_at_ms: float
+    expires_at_ms: float
+
+
+class _SigningKey(NamedTuple):
+    key: Any
+    algorithms: tuple[str, ...]
+
+
+class SigningKeys:
+    """The issuer's public keys by id, given or fetched."""
+
+    def __init__(self, key_set: Mapping[str, Any] | None, url: str | None) -> None:
+        self._keys = {} if key_set is None else _usable_keys(dict(key_set))
+        self._client: jwt.PyJWKClient | None = None
+        if key_set is None and url is not None:
+            self._client = jwt.PyJWKClient(url, cache_jwk_set=False, timeout=_FETCH_TIMEOUT_S)
+        self._lock = asyncio.Lock()
+        self._attempted_at_ms: int | None = None
+        self._loaded_at_ms: int | None = None
+        self.generation = 0
+        """Rises each time the keys are fetched."""
+        self.last_failure: str | None = None
+        """Why the last attempt to fetch failed; None when it did not."""
+
+    async def freshen(self, now_ms: int) -> None:
+        """Fetch the keys if they are old or were never fetched."""
+        if self._client is not None and (
+            self._loaded_at_ms is None or now_ms - self._loaded_at_ms >= REFRESH_MS
+        ):
+            await self._load(self._client, now_ms)
+
+    async def find(self, key_id: str, now_ms: int) -> _SigningKey | None:
+        """Return the key, fetching once more if it is not known and the last time is long ago."""
+        key = self._keys.get(key_id)
+        if key is None and self._client is not None:
+            await self._load(self._client, now_ms)
+            key = self._keys.get(key_id)
+        return key
+
+    async def _load(self, client: jwt.PyJWKClient, now_ms: int) -> None:
+        if self._keys and self._lock.locked():
+            return  # somebody is fetching; what is known will do until then
+        async with self._lock:
+            last_ms = self._attempted_at_ms
+            if last_ms is not None and now_ms - last_ms < COOLDOWN_MS:
+                return
+            self._attempted_at_ms = now_ms
+            try:
+                document = await asyncio.to_thread(client.fetch_data)
+            except (jwt.PyJWTError, ValueError, OSError) as failure:
+                # The keys known so far stay good: an outage of the issuer is not ours.
+                self.last_failure = str(failure)
+                return
+            self._keys = _usable_keys(document)
+            self._loaded_at_ms = now_ms
+            self.generation += 1
+            self.last_failure = None
+
+
+class BearerVerifier:
+    """Checks bearer tokens of one configuration."""
+
+    def __init__(self, config: BearerConfig) -> None:
+        self.config = config
+        self.keys = SigningKeys(config.key_set, config.key_set_url)
+        # By digest, so that no token stays in memory.
+        self._verified: Recent[bytes, tuple[int, BearerToken]] = Recent(_REMEMBERED_TOKENS)
+
+    async def verify(self, text: str, *, account: str, now_ms: int) -> BearerToken:
+        """Check a token.
+
+        Args:
+            text: The token, without the word Bearer.
+            account: Name of the account addressed.
+            now_ms: The time, Unix milliseconds.
+
+        Raises:
+            BadToken: It is not a token of a trusted issuer, for this server, for now.
+        """
+        if len(text) > _TOKEN_CHARS_MAX or not text.isascii():
+            raise BadToken("The bearer token is not well-formed.")
+        await self.keys.freshen(now_ms)
+        digest = hashlib.sha256(text.encode("ascii")).digest()
+        known = self._verified.get(digest)
+        if known is not None and known[0] == self.keys.generation:
+            token = known[1]
+        else:
+            token = self._read_claims(await self._verified_claims(text, now_ms))
+            self._verified.keep(digest, (self.keys.generation, token))
+        leeway_ms = self.config.leeway_s * 1000
+        if now_ms >= token.expires_at_ms + leeway_ms:
+            raise BadToken("The bearer token has expired.")
+        if now_ms < token.starts_at_ms - leeway_ms:
+            raise BadToken("The bearer token is not valid yet.")
+        meant = {name.replace("{account}", account) for name in self.config.audiences}
+        if token.audiences.isdisjoint(meant):
+            raise BadToken("The bearer token is meant for another audience.")
+        return token
+
+    async def _verified_claims(self, text: str, now_ms: int) -> Mapping[str, Any]:
+        # The header is read before anything is verified; deeply nested JSON in it ends in
+        # RecursionError in older releases of the library.
+        try:
+            key_id = jwt.get_unverified_header(text).get("kid")
+        except (jwt.PyJWTError, ValueError, RecursionError):
+            raise BadToken("The bearer token is not well-formed.") from None
+        key = await self.keys.find(key_id, now_ms) if isinstance(key_id, str) else None
+        if key is None:
+            raise BadToken("The bearer token is signed with a key that is not known.")
+        try:
+            return jwt.decode(
+                text,
+                key.key,
+                algorithms=key.algorithms,
+                options={
+                    "verify_signature": True,
+                    "verify_exp": False,
+                    "verify_nbf": False,
+                    "verify_iat": False,
+                    "verify_aud": False,
+                    "verify_iss": False,
+                    "verify_sub": False,
+                    "verify_jti": False,
+                },
+            )
+        except (jwt.PyJWTError, ValueError, RecursionError):
+            raise BadToken("The bearer token's signature is not right.") from None
+
+    def _read_claims(self, claims: Mapping[str, Any]) -> BearerToken:
+        issuer = claims.get("iss")
+        if not isinstance(issuer, str) or issuer not in self.config.issuers:
+            raise BadToken("The bearer token is of another issuer.")
+        object_id = claims.get("oid", claims.get("sub"))
+        tenant_id = claims.get("tid", issuer)
+        for who in (object_id, tenant_id):
+            # Both become fields of strings to sign, and may be logged.
+            if not (isinstance(who, str) and who and who.isprintable()):
+                raise BadToken("The bearer token does not say whose it is.")
+        return BearerToken(
+            object_id=object_id,
+            tenant_id=tenant_id,
+            audiences=_strings(claims.get("aud")),
+            roles=_strings(claims.get(self.config.roles_claim, self.config.default_roles)),
+            starts_at_ms=_moment(claims, "nbf") if "nbf" in claims else 0,
+            expires_at_ms=_moment(claims, "exp"),
+        )
+
+
+def _moment(claims: Mapping[str, Any], name: str) -> float:
+    """Return a NumericDate claim as Unix milliseconds."""
+    value = claims.get(name)
+    # The comparison also refuses infinities and what is not a number.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LAST_S:
+        raise BadToken(f"The bearer token's '{name}' is missing or not a number.")
+    return value * 1000
+
+
+def _strings(value: Any) -> frozenset[str]:
+    """Return a claim that may be one string or several; anything else counts as none."""
+    if isinstance(value, str):
+        return frozenset((value,))
+    if isinstance(value, list | frozenset):
+        return frozenset(item for item in value if isinstance(item, str))
+    return frozenset()
+
+
+def _usable_keys(key_set: object) -> dict[str, _SigningKey]:
+    """Return the keys of a set that may verify tokens; others are passed over."""
+    found: dict[str, _SigningKey] = {}
+    # What was fetched may be any JSON.
+    entries = key_set.get("keys") if isinstance(key_set, dict) else None
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("kid"), str):
+            key = _usable_key(entry)
+            if key is not None:
+                found.setdefault(entry["kid"], key)
+    return found
+
+
+def _usable_key(entry: dict[str, Any]) -> _SigningKey | None:
+    if entry.get("use", "sig") != "sig" or "d" in entry:
+        return None
+    algorithms: tuple[str, ...] = ()
+    if entry.get("kty") == "RSA":
+        algorithms = _RSA_ALGORITHMS
+    elif entry.get("kty") == "EC" and entry.get("crv") in _EC_ALGORITHMS:
+        algorithms = (_EC_ALGORITHMS[entry["crv"]],)
+    if "alg" in entry:
+        algorithms = tuple(name for name in algorithms if name == entry["alg"])
+    if not algorithms:
+        return None
+    try:
+        key = jwt.PyJWK(entry).key
+    except (jwt.PyJWTError, ValueError, TypeError):
+        return None
+    return _SigningKey(key, algorithms) if key.key_size >= _bits_min(entry) else None
+
+
+def _bits_min(entry: Mapping[str, Any]) -> int:
+    return _RSA_BITS_MIN if entry["kty"] == "RSA" else 0

@@ -1,0 +1,100 @@
+"""Roles of bearer tokens: which role may do what, as data.
+
+Roles carry the names of Azure's built-in ones and the actions those have on queues; an operation
+asks for actions. Reading and writing stored policies asks for none: no token can do it.
+
+Sources: Azure RBAC, "Azure built-in roles for Storage"; Azure Storage, "Authorize with Microsoft
+Entra ID", permissions for calling queue operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+from leasehold.auth.types import Operation
+
+# Actions below Microsoft.Storage/storageAccounts/queueServices/.
+_SERVICE_READ: Final = "read"
+_SERVICE_WRITE: Final = "write"
+_DELEGATE: Final = "generateUserDelegationKey/action"
+_QUEUE_READ: Final = "queues/read"
+_QUEUE_WRITE: Final = "queues/write"
+_QUEUE_DELETE: Final = "queues/delete"
+_MESSAGE_READ: Final = "queues/messages/read"
+_MESSAGE_WRITE: Final = "queues/messages/write"
+_MESSAGE_DELETE: Final = "queues/messages/delete"
+_MESSAGE_ADD: Final = "queues/messages/add/action"
+_MESSAGE_PROCESS: Final = "queues/messages/process/action"
+
+OPERATION_ACTIONS: Final[Mapping[Operation, tuple[frozenset[str], ...]]] = MappingProxyType(
+    # Alternatives: all actions of one of the sets are enough.
+    {
+        Operation.LIST_QUEUES: (frozenset((_QUEUE_READ,)),),
+        Operation.GET_SERVICE_PROPERTIES: (frozenset((_SERVICE_READ,)),),
+        Operation.SET_SERVICE_PROPERTIES: (frozenset((_SERVICE_WRITE,)),),
+        Operation.GET_SERVICE_STATS: (frozenset((_SERVICE_READ,)),),
+        Operation.GET_USER_DELEGATION_KEY: (frozenset((_DELEGATE,)),),
+        Operation.CREATE_QUEUE: (frozenset((_QUEUE_WRITE,)),),
+        Operation.DELETE_QUEUE: (frozenset((_QUEUE_DELETE,)),),
+        Operation.GET_QUEUE_METADATA: (frozenset((_QUEUE_READ,)),),
+        Operation.SET_QUEUE_METADATA: (frozenset((_QUEUE_WRITE,)),),
+        Operation.PUT_MESSAGE: (frozenset((_MESSAGE_ADD,)), frozenset((_MESSAGE_WRITE,))),
+        Operation.GET_MESSAGES: (
+            frozenset((_MESSAGE_PROCESS,)),
+            frozenset((_MESSAGE_READ, _MESSAGE_DELETE)),
+        ),
+        Operation.PEEK_MESSAGES: (frozenset((_MESSAGE_READ,)),),
+        Operation.UPDATE_MESSAGE: (frozenset((_MESSAGE_WRITE,)),),
+        Operation.DELETE_MESSAGE: (frozenset((_MESSAGE_PROCESS,)), frozenset((_MESSAGE_DELETE,))),
+        Operation.CLEAR_MESSAGES: (frozenset((_MESSAGE_DELETE,)),),
+    }
+)
+
+ROLE_ACTIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    # Only the role that may do everything with messages may ask for delegation keys. The service
+    # cuts such a key down to the rights of its owner; here nothing about owners is stored, so a
+    # key for a lesser role would be a way to more rights.
+    {
+        "Storage Queue Data Contributor": frozenset(
+            (
+                *(_QUEUE_READ, _QUEUE_WRITE, _QUEUE_DELETE, _DELEGATE),
+                *(_MESSAGE_READ, _MESSAGE_WRITE, _MESSAGE_DELETE, _MESSAGE_PROCESS),
+            )
+        ),
+        "Storage Queue Data Reader": frozenset((_QUEUE_READ, _MESSAGE_READ)),
+        "Storage Queue Data Message Processor": frozenset((_MESSAGE_READ, _MESSAGE_PROCESS)),
+        "Storage Queue Data Message Sender": frozenset((_MESSAGE_ADD,)),
+        "Storage Account Contributor": frozenset(
+            (_SERVICE_READ, _SERVICE_WRITE, _QUEUE_READ, _QUEUE_WRITE, _QUEUE_DELETE)
+        ),
+    }
+)
+
+_SEPARATORS: Final = str.maketrans("", "", " .-_")
+
+
+def _plain(role: str) -> str:
+    # Values of the ``roles`` claim may not contain spaces in Entra ID, so
+    # "Storage.Queue.Data.Reader" and "StorageQueueDataReader" must do as well.
+    return role.translate(_SEPARATORS).lower()
+
+
+_ACTIONS_BY_PLAIN_NAME: Final = {_plain(role): actions for role, actions in ROLE_ACTIONS.items()}
+
+
+@lru_cache(maxsize=256)
+def operations_of(roles: frozenset[str]) -> frozenset[Operation]:
+    """Return what somebody with these roles may do together; unknown roles add nothing.
+
+    Case, spaces, dots, dashes and underscores in a role's name do not matter.
+    """
+    nothing: frozenset[str] = frozenset()
+    actions = nothing.union(*[_ACTIONS_BY_PLAIN_NAME.get(_plain(role), nothing) for role in roles])
+    return frozenset(
+        operation
+        for operation, alternatives in OPERATION_ACTIONS.items()
+        if any(needed <= actions for needed in alternatives)
+    )
