@@ -1,0 +1,115 @@
+"""One request on its way through the dialect, and the answers made for it."""
+
+from __future__ import annotations
+
+import os
+from itertools import count
+from typing import Final, TypeAlias
+
+from leasehold.http.azure.dates import iso8601
+from leasehold.http.azure.errors import Fault
+from leasehold.http.azure.parameters import Pairs
+from leasehold.http.azure.routing import Route
+from leasehold.http.azure.versions import UNREADABLE, Version
+from leasehold.http.azure.xml_out import PROLOG, element, parent
+from leasehold.http.messages import Request, Response
+
+Header: TypeAlias = tuple[bytes, bytes]
+
+_CONTENT_TYPE: Final = (b"content-type", b"application/xml")
+_NO_CACHE: Final = (b"cache-control", b"no-cache")
+_CLIENT_REQUEST_ID: Final = "x-ms-client-request-id"
+_CLIENT_REQUEST_ID_CHARS: Final = 1024
+
+
+class RequestIds:
+    """Ids of the form the service uses: a GUID whose last six digits are zero.
+
+    The first eight digits count, the rest is drawn once per process.
+    """
+
+    def __init__(self, entropy: bytes | None = None) -> None:
+        drawn = (os.urandom(13) if entropy is None else entropy).hex()
+        self._tail = f"-{drawn[:4]}-4{drawn[4:7]}-8{drawn[7:10]}-{drawn[10:16]}000000".encode()
+        self._count = count(int(drawn[16:24], 16))
+
+    def draw(self) -> bytes:
+        """Return the next id; ids repeat after 2**32 requests."""
+        return b"%08x%b" % (next(self._count) & 0xFFFF_FFFF, self._tail)
+
+
+class Call:
+    """What is known so far about a request. The dialect fills it in, stage by stage."""
+
+    __slots__ = (
+        "account",
+        "now_ms",
+        "operation",
+        "pairs",
+        "params",
+        "request",
+        "request_id",
+        "route",
+        "version",
+    )
+    route: Route
+    """Set before any operation reads its request."""
+
+    def __init__(self, request: Request, request_id: bytes, now_ms: int) -> None:
+        self.request = request
+        self.request_id = request_id
+        self.now_ms = now_ms
+        self.version: Version = UNREADABLE
+        self.pairs: Pairs = ()
+        self.params: dict[str, str] = {}
+        self.account = ""
+        self.operation = "unknown"
+
+    def reply(self, status: int, *extra: Header) -> Response:
+        """Return an answer without a body."""
+        return Response(status, self._headers(*extra))
+
+    def reply_xml(self, status: int, root: bytes) -> Response:
+        """Return an answer with a body; *root* is its root element."""
+        if self.request.method == "HEAD":
+            return Response(status, self._headers())
+        return Response(status, self._headers(_CONTENT_TYPE), PROLOG + root)
+
+    def reply_fault(self, fault: Fault) -> Response:
+        """Return an error."""
+        extra = fault.headers
+        if self.version.error_code_header:
+            extra += ((b"x-ms-error-code", fault.code.encode("ascii")),)
+        if self.request.method == "HEAD":
+            return Response(fault.status, self._headers(*extra))
+        request_id = self.request_id.decode("ascii")
+        message = f"{fault.message}\nRequestId:{request_id}\nTime:{iso8601(self.now_ms)}"
+        root = parent(
+            "Error",
+            element("Code", fault.code),
+            element("Message", message),
+            *(element(name, value) for name, value in fault.details),
+        )
+        return Response(fault.status, self._headers(_CONTENT_TYPE, *extra), PROLOG + root)
+
+    def _headers(self, *extra: Header) -> list[Header]:
+        version = self.version
+        headers = [(b"x-ms-request-id", self.request_id), *extra]
+        if version.header is not None:
+            headers.append(version.header)
+        if version.echoes_client_request_id:
+            client_id = self.request.headers.get(_CLIENT_REQUEST_ID)
+            if client_id and _is_echoed(client_id):
+                headers.append((b"x-ms-client-request-id", client_id.encode("ascii")))
+        if self.request.method == "GET":
+            headers.append(_NO_CACHE)
+        return headers
+
+
+def _is_echoed(text: str) -> bool:
+    return (
+        text.isascii()
+        and text.isprintable()
+        and " " not in text
+        and len(text) <= _CLIENT_REQUEST_ID_CHARS
+    )

@@ -1,0 +1,263 @@
+"""The Azure Queue Storage dialect: from a request to an answer.
+
+The order of checks: the version, the address, the credentials, the parameters, the body. Nothing
+that depends on what the store holds is told to anybody who has not shown credentials for it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import traceback
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Final, Protocol
+
+import structlog
+
+from leasehold.auth.authenticator import Grant, is_bearer
+from leasehold.auth.types import Account, AuthError, NoCredentials, Operation, SignedRequest, Target
+from leasehold.clock import Clock
+from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.limits import check_queue_name
+from leasehold.http.azure.call import Call, RequestIds
+from leasehold.http.azure.cors import CorsRule, add_headers, preflight_headers
+from leasehold.http.azure.delegation import get_delegation_key
+from leasehold.http.azure.errors import Fault, body_too_large, fault_of
+from leasehold.http.azure.operations import HANDLERS, RULES, Rules
+from leasehold.http.azure.parameters import parse_query, timeout_s
+from leasehold.http.azure.routing import Router, operation_of
+from leasehold.http.azure.service import AccountService, Perform
+from leasehold.http.azure.versions import choose_version
+from leasehold.http.messages import Request, Response
+
+MAX_REQUEST_BODY_BYTES: Final = 131_584
+"""Largest body of a request: 128 KiB and 512 bytes, the service's own limit for messages."""
+
+DEFAULT_AUTHORIZATION_URI: Final = (
+    "https://leasehold.invalid/00000000-0000-0000-0000-000000000000/oauth2/authorize"
+)
+"""A placeholder. Clients take its first segment for a tenant, and some insist that it is a UUID."""
+DEFAULT_RESOURCE_ID: Final = "https://storage.azure.com"
+
+_MD5_BYTES: Final = 16
+# Remembers which names have passed: the same few are used over and over.
+_check_queue_name = lru_cache(maxsize=1024)(check_queue_name)
+_log = structlog.get_logger("leasehold.http.azure")
+
+
+class Authorizer(Protocol):
+    """What the dialect asks of :class:`~leasehold.auth.authenticator.Authenticator`."""
+
+    def check(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
+        """Let a signed request pass, or raise AuthError."""
+        ...
+
+    async def check_bearer(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
+        """Let a request with a bearer token pass, or raise AuthError."""
+        ...
+
+
+def _observe_nothing(operation: str, status: int) -> None:
+    del operation, status
+
+
+class AzureDialect:
+    """Speaks the REST protocol of Azure Queue Storage.
+
+    Args:
+        perform: Carries a command out durably; raises LeaseholdError where it is refused.
+        authenticator: Decides who may do what.
+        clock: Source of all time.
+        accounts: Accounts by name, as the authenticator has them; read at each request.
+        authorization_uri: Where clients without credentials are sent for a token.
+        resource_id: For what they ask a token there.
+        observe: Called once per request with the name of the operation and the status. A request
+            that names no operation is ``unknown``, a CORS preflight is ``preflight``.
+    """
+
+    def __init__(  # noqa: PLR0913 - keyword-only, and each is a collaborator of its own
+        self,
+        *,
+        perform: Perform,
+        authenticator: Authorizer,
+        clock: Clock,
+        accounts: Mapping[str, Account],
+        authorization_uri: str = DEFAULT_AUTHORIZATION_URI,
+        resource_id: str = DEFAULT_RESOURCE_ID,
+        observe: Callable[[str, int], None] = _observe_nothing,
+    ) -> None:
+        self._perform = perform
+        self._authenticator = authenticator
+        self._clock = clock
+        self._accounts = accounts
+        self._observe = observe
+        self._router = Router(accounts)
+        self._service = AccountService(perform)
+        self._request_ids = RequestIds()
+        challenge = f"Bearer authorization_uri={authorization_uri} resource_id={resource_id}"
+        self._challenge = (b"www-authenticate", challenge.encode("ascii"))
+
+    async def handle(self, request: Request) -> Response:
+        """Answer one request. Raises nothing, whatever the request holds."""
+        now_ms = self._clock.now_ms()
+        call = Call(request, self._request_ids.draw(), now_ms)
+        try:
+            response = await self._answer(call)
+        except Fault as fault:
+            response = call.reply_fault(fault)
+        except (LeaseholdError, AuthError) as error:
+            response = call.reply_fault(self._translate(call, error))
+        except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
+            _log_failure(call, error)
+            response = call.reply_fault(Fault("InternalError"))
+        if call.account:
+            rules = self._service.current_rules(call.account, now_ms)
+            if rules is None or rules:
+                await self._add_cors_headers(call, response)
+        self._observe(call.operation, response.status)
+        return response
+
+    async def _answer(self, call: Call) -> Response:
+        request = call.request
+        headers = request.headers
+        call.pairs, call.params = parse_query(request.raw_query)
+        call.version = choose_version(headers, call.params)
+        if request.method == "OPTIONS":
+            return await self._preflight(call)
+        route = call.route = self._router.find(request.raw_path, headers.get("host", ""))
+        call.account = route.place.account
+        operation = operation_of(route.kind, request.method, call.params)
+        call.operation = operation
+        grant = await self._authorize(call, operation)
+        rules = RULES[operation]
+        _check_rules(call, rules)
+        if route.queue:
+            _check_queue_name(route.queue)
+        _check_body(call, rules)
+        handler = HANDLERS.get(operation)
+        if handler is not None:
+            return handler.write(call, await self._perform(handler.read(call)))
+        return await self._answer_for_account(call, operation, grant)
+
+    async def _answer_for_account(self, call: Call, operation: Operation, grant: Grant) -> Response:
+        if operation is Operation.GET_SERVICE_PROPERTIES:
+            return await self._service.get_properties(call)
+        if operation is Operation.SET_SERVICE_PROPERTIES:
+            return await self._service.set_properties(call)
+        if operation is Operation.GET_SERVICE_STATS:
+            return await self._service.get_stats(call)
+        assert operation is Operation.GET_USER_DELEGATION_KEY
+        return get_delegation_key(call, self._accounts[call.account], grant)
+
+    async def _authorize(self, call: Call, operation: Operation) -> Grant:
+        request = call.request
+        place = call.route.place
+        signed = SignedRequest(
+            method=request.method,
+            path=request.raw_path,
+            query=call.pairs,
+            headers=request.headers,
+            version=call.version.text,
+            client_ip=request.client_ip,
+            https=request.https,
+        )
+        target = Target(
+            account=place.account,
+            operation=operation,
+            queue=call.route.queue or None,
+            secondary=place.secondary,
+        )
+        if is_bearer(signed):
+            return await self._authenticator.check_bearer(signed, target, now_ms=call.now_ms)
+        return self._authenticator.check(signed, target, now_ms=call.now_ms)
+
+    async def _preflight(self, call: Call) -> Response:
+        call.operation = "preflight"
+        request = call.request
+        place = self._router.find_place(request.raw_path, request.headers.get("host", ""))
+        rules = await self._rules(place.account, call.now_ms)
+        return call.reply(200, *preflight_headers(rules, request.headers))
+
+    async def _add_cors_headers(self, call: Call, response: Response) -> None:
+        try:
+            rules = await self._rules(call.account, call.now_ms)
+        except Exception as error:  # noqa: BLE001 - what was done is done, and must be told
+            _log_failure(call, error)
+            return
+        if rules:
+            origin = call.request.headers.get("origin")
+            add_headers(rules, call.request.method, origin, response.headers)
+
+    async def _rules(self, account: str, now_ms: int) -> tuple[CorsRule, ...]:
+        if account not in self._accounts:
+            return ()
+        rules = self._service.current_rules(account, now_ms)
+        return await self._service.fetch_rules(account, now_ms) if rules is None else rules
+
+    def _translate(self, call: Call, error: LeaseholdError | AuthError) -> Fault:
+        """Return the fault for an error; early versions hid what they refused."""
+        hidden = isinstance(error, NoCredentials) and not call.version.challenges
+        if isinstance(error, AuthError) and "sig" in call.params:
+            hidden = hidden or not call.version.sas_forbidden
+        fault = Fault("ResourceNotFound") if hidden else fault_of(error)
+        if fault.status == 401:  # noqa: PLR2004 - RFC 9110, section 15.5.2, asks for a challenge
+            fault.headers += (self._challenge,)
+        return fault
+
+
+def _log_failure(call: Call, error: Exception) -> None:
+    # Neither its message nor the values around it, which may hold what a client sent.
+    _log.error(
+        "A request failed unexpectedly.",
+        action="azure.internal_error",
+        operation=call.operation,
+        request_id=call.request_id.decode("ascii"),
+        error=type(error).__qualname__,
+        traceback="".join(traceback.format_tb(error.__traceback__)),
+    )
+
+
+def _check_rules(call: Call, rules: Rules) -> None:
+    """Check what can be said about a request before its parameters are read."""
+    if call.version.text < rules.since:
+        raise Fault("FeatureVersionMismatch")
+    if call.route.place.secondary and not rules.on_secondary:
+        raise Fault("InsufficientAccountPermissions")
+    headers = call.request.headers
+    if (
+        "if-match" in headers
+        or "if-none-match" in headers
+        or "if-modified-since" in headers
+        or "if-unmodified-since" in headers
+    ):
+        raise Fault("ConditionHeadersNotSupported")
+    if "timeout" in call.params:
+        timeout_s(call.params)
+
+
+def _check_body(call: Call, rules: Rules) -> None:
+    """Check the size of the body, and that it arrived whole."""
+    request = call.request
+    body = request.body
+    headers = request.headers
+    if request.body_too_large or len(body) > MAX_REQUEST_BODY_BYTES:
+        raise body_too_large(MAX_REQUEST_BODY_BYTES)
+    if (
+        rules.needs_length
+        and not body
+        and "content-length" not in headers
+        and "transfer-encoding" not in headers
+    ):
+        raise Fault("MissingContentLengthHeader")
+    md5 = headers.get("content-md5")
+    if md5:
+        try:
+            expected = b64decode(md5, validate=True)
+        except (binascii.Error, ValueError):
+            raise Fault("InvalidMd5") from None
+        if len(expected) != _MD5_BYTES:
+            raise Fault("InvalidMd5")
+        if hashlib.md5(body, usedforsecurity=False).digest() != expected:
+            raise Fault("Md5Mismatch")

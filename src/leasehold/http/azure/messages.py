@@ -1,0 +1,199 @@
+"""The operations on messages: read the request into a command, write its result as an answer.
+
+Source: "Operations on messages (Azure Queue Storage)".
+"""
+
+from __future__ import annotations
+
+import os
+
+from leasehold.domain.commands import Clear, Complete, Done, Peek, Put, Receive, Renew
+from leasehold.domain.ids import ENTROPY_BYTES
+from leasehold.domain.limits import WEEK_S, check_body, check_range
+from leasehold.domain.types import Lease, Message
+from leasehold.domain.visibility import expiry_of, put_refusal
+from leasehold.http.azure.call import Call
+from leasehold.http.azure.dates import rfc1123
+from leasehold.http.azure.errors import Fault
+from leasehold.http.azure.parameters import (
+    optional_integer,
+    required,
+    required_integer,
+    whole_number,
+)
+from leasehold.http.azure.xml_in import message_text
+from leasehold.http.azure.xml_out import escape_bytes
+from leasehold.http.messages import Response
+
+_DEFAULT_LEASE_S = 30
+_DEFAULT_TIME_TO_LIVE_S = WEEK_S
+_NEVER = -1
+
+
+def parse_put(call: Call) -> Put:
+    """Read Put Message."""
+    limits = call.version.limits
+    delay_s, time_to_live_s = _delay_and_life_s(call) if call.params else (0, WEEK_S)
+    body = message_text(call.request.body)
+    check_body(len(body), limits)
+    route = call.route
+    return Put(call.account, route.queue, body, delay_s, time_to_live_s, os.urandom(ENTROPY_BYTES))
+
+
+def _delay_and_life_s(call: Call) -> tuple[int, int | None]:
+    params = call.params
+    limits = call.version.limits
+    if "visibilitytimeout" in params and not call.version.delayed_put:
+        detail = ("QueryParameterName", "visibilitytimeout")
+        raise Fault("UnsupportedQueryParameter", (detail,))
+    delay_s = optional_integer(params, "visibilitytimeout", 0, limits.delay_s)
+    life_s: int | None = _DEFAULT_TIME_TO_LIVE_S
+    text = params.get("messagettl")
+    if text:
+        life_s = whole_number("messagettl", text)
+        if life_s == _NEVER and limits.unlimited_time_to_live:
+            life_s = None
+        else:
+            check_range("messagettl", life_s, limits.time_to_live_s)
+    if delay_s:
+        refusal = put_refusal(0, delay_s, expiry_of(0, life_s))
+        if refusal is not None:
+            raise refusal
+    return delay_s, life_s
+
+
+def render_put(call: Call, lease: Lease) -> Response:
+    """Write the answer to Put Message; early versions have an empty one."""
+    if not call.version.put_answers:
+        return call.reply(201)
+    message = lease.message
+    return call.reply_xml(
+        201,
+        b"<QueueMessagesList><QueueMessage>"
+        b"<MessageId>%b</MessageId><InsertionTime>%b</InsertionTime>"
+        b"<ExpirationTime>%b</ExpirationTime><PopReceipt>%b</PopReceipt>"
+        b"<TimeNextVisible>%b</TimeNextVisible>"
+        b"</QueueMessage></QueueMessagesList>"
+        % (
+            message.message_id.encode(),
+            rfc1123(message.inserted_at_ms),
+            rfc1123(message.expires_at_ms),
+            lease.receipt.encode(),
+            rfc1123(message.visible_at_ms),
+        ),
+    )
+
+
+def parse_get(call: Call) -> Receive:
+    """Read Get Messages."""
+    params = call.params
+    limits = call.version.limits
+    return Receive(
+        call.account,
+        call.route.queue,
+        optional_integer(params, "numofmessages", 1, limits.receive_count),
+        optional_integer(params, "visibilitytimeout", _DEFAULT_LEASE_S, limits.lease_s),
+    )
+
+
+def render_get(call: Call, leases: tuple[Lease, ...]) -> Response:
+    """Write the answer to Get Messages."""
+    return _reply_list(call, [_leased(lease) for lease in leases])
+
+
+def _leased(lease: Lease) -> bytes:
+    message = lease.message
+    return (
+        b"<QueueMessage><MessageId>%b</MessageId><InsertionTime>%b</InsertionTime>"
+        b"<ExpirationTime>%b</ExpirationTime><PopReceipt>%b</PopReceipt>"
+        b"<TimeNextVisible>%b</TimeNextVisible><DequeueCount>%d</DequeueCount>"
+        b"%b</QueueMessage>"
+        % (
+            message.message_id.encode(),
+            rfc1123(message.inserted_at_ms),
+            rfc1123(message.expires_at_ms),
+            lease.receipt.encode(),
+            rfc1123(message.visible_at_ms),
+            message.dequeue_count,
+            _text(message.body),
+        )
+    )
+
+
+def parse_peek(call: Call) -> Peek:
+    """Read Peek Messages."""
+    bounds = call.version.limits.receive_count
+    limit = optional_integer(call.params, "numofmessages", 1, bounds)
+    return Peek(call.account, call.route.queue, limit)
+
+
+def render_peek(call: Call, messages: tuple[Message, ...]) -> Response:
+    """Write the answer to Peek Messages: nothing that would let the reader act on a message."""
+    return _reply_list(
+        call,
+        [
+            b"<QueueMessage><MessageId>%b</MessageId><InsertionTime>%b</InsertionTime>"
+            b"<ExpirationTime>%b</ExpirationTime><DequeueCount>%d</DequeueCount>"
+            b"%b</QueueMessage>"
+            % (
+                message.message_id.encode(),
+                rfc1123(message.inserted_at_ms),
+                rfc1123(message.expires_at_ms),
+                message.dequeue_count,
+                _text(message.body),
+            )
+            for message in messages
+        ],
+    )
+
+
+def _text(body: bytes) -> bytes:
+    if not body:
+        return b"<MessageText />"
+    return b"<MessageText>%b</MessageText>" % escape_bytes(body)
+
+
+def _reply_list(call: Call, entries: list[bytes]) -> Response:
+    if not entries:
+        return call.reply_xml(200, b"<QueueMessagesList />")
+    return call.reply_xml(200, b"<QueueMessagesList>%b</QueueMessagesList>" % b"".join(entries))
+
+
+def parse_update(call: Call) -> Renew:
+    """Read Update Message; without a body it changes the visibility only."""
+    params = call.params
+    limits = call.version.limits
+    receipt = required(params, "popreceipt")
+    visibility_timeout_s = required_integer(params, "visibilitytimeout", limits.renew_s)
+    body = None
+    if call.request.body:
+        body = message_text(call.request.body)
+        check_body(len(body), limits)
+    route = call.route
+    return Renew(call.account, route.queue, route.message_id, receipt, visibility_timeout_s, body)
+
+
+def render_update(call: Call, lease: Lease) -> Response:
+    """Write the answer to Update Message."""
+    return call.reply(
+        204,
+        (b"x-ms-popreceipt", lease.receipt.encode()),
+        (b"x-ms-time-next-visible", rfc1123(lease.message.visible_at_ms)),
+    )
+
+
+def parse_delete(call: Call) -> Complete:
+    """Read Delete Message."""
+    route = call.route
+    receipt = required(call.params, "popreceipt")
+    return Complete(call.account, route.queue, route.message_id, receipt)
+
+
+def parse_clear(call: Call) -> Clear:
+    """Read Clear Messages."""
+    return Clear(call.account, call.route.queue)
+
+
+def render_done(call: Call, _: Done) -> Response:
+    """Write the answer of what has nothing to tell."""
+    return call.reply(204)

@@ -1,0 +1,89 @@
+"""The operations on queues: create, delete, metadata.
+
+Source: "Operations on queues (Azure Queue Storage)" and "Naming queues and metadata".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from leasehold.domain.commands import (
+    CreateQueue,
+    DeleteQueue,
+    GetQueue,
+    QueueCreated,
+    QueueInfo,
+    SetQueueMetadata,
+)
+from leasehold.http.azure.call import Call
+from leasehold.http.azure.errors import Fault
+from leasehold.http.messages import Request, Response
+
+# A client library sends a stray "x-ms-meta" as well; without the dash it is no metadata.
+_PREFIX: Final = "x-ms-meta-"
+_MAX_METADATA_BYTES: Final = 8192
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VALUE: Final = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
+
+
+def read_metadata(request: Request) -> dict[str, str]:
+    """Return the metadata among the headers: names without the prefix, in the case they came in.
+
+    Raises:
+        Fault: A name is empty or no identifier, a value is not header text, or all of them
+            together are larger than 8 KiB.
+    """
+    metadata = {}
+    size = 0
+    spellings = request.raw_header_names or {}
+    for header, value in request.headers.items():
+        if not header.startswith(_PREFIX):
+            continue
+        name = spellings.get(header, header)[len(_PREFIX) :]
+        if not name:
+            raise Fault("EmptyMetadataKey")
+        if _IDENTIFIER.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
+            raise Fault("InvalidMetadata")
+        metadata[name] = value
+        size += len(name) + len(value)
+    if size > _MAX_METADATA_BYTES:
+        raise Fault("MetadataTooLarge")
+    return metadata
+
+
+def parse_create(call: Call) -> CreateQueue:
+    """Read Create Queue."""
+    return CreateQueue(call.account, call.route.queue, read_metadata(call.request))
+
+
+def render_create(call: Call, result: QueueCreated) -> Response:
+    """Write the answer to Create Queue."""
+    return call.reply(201 if result.created else 204)
+
+
+def parse_delete(call: Call) -> DeleteQueue:
+    """Read Delete Queue."""
+    return DeleteQueue(call.account, call.route.queue)
+
+
+def parse_get_metadata(call: Call) -> GetQueue:
+    """Read Get Queue Metadata."""
+    return GetQueue(call.account, call.route.queue)
+
+
+def render_metadata(call: Call, info: QueueInfo) -> Response:
+    """Write the answer to Get Queue Metadata: headers only."""
+    return call.reply(
+        200,
+        (b"x-ms-approximate-messages-count", b"%d" % info.message_count),
+        *(
+            (_PREFIX.encode() + name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in info.queue.metadata.items()
+        ),
+    )
+
+
+def parse_set_metadata(call: Call) -> SetQueueMetadata:
+    """Read Set Queue Metadata; no metadata at all removes what there is."""
+    return SetQueueMetadata(call.account, call.route.queue, read_metadata(call.request))

@@ -1,0 +1,48 @@
+"""Writing XML: a byte order mark, a prolog, then everything on one line, as the service does."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+PROLOG: Final = b'\xef\xbb\xbf<?xml version="1.0" encoding="utf-8"?>'
+
+# What XML 1.0 cannot hold in any form, not even as a reference.
+_ILLEGAL: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+
+
+def escape_bytes(text: bytes) -> bytes:
+    """Escape UTF-8 text that came out of XML; a carriage return would not survive as itself."""
+    return (
+        text.replace(b"&", b"&amp;")
+        .replace(b"<", b"&lt;")
+        .replace(b">", b"&gt;")
+        .replace(b"\r", b"&#xD;")
+    )
+
+
+def escape(text: str) -> bytes:
+    """Escape any text for an element or an attribute; illegal characters become U+FFFD."""
+    legal = _ILLEGAL.sub("\ufffd", text).encode("utf-8")
+    return escape_bytes(legal).replace(b'"', b"&quot;")
+
+
+def element(name: str, text: str) -> bytes:
+    """Write an element that holds text only. *name* must be an XML name."""
+    if not text:
+        return f"<{name} />".encode()
+    return b"<%b>%b</%b>" % (name.encode(), escape(text), name.encode())
+
+
+def parent(name: str, *children: bytes) -> bytes:
+    """Write an element around *children*, which are XML already."""
+    inner = b"".join(children)
+    if not inner:
+        return f"<{name} />".encode()
+    return b"<%b>%b</%b>" % (name.encode(), inner, name.encode())
+
+
+def is_xml_name(text: str) -> bool:
+    """Tell whether *text* may name an element (ASCII names only)."""
+    return _NAME.fullmatch(text) is not None

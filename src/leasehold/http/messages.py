@@ -1,0 +1,35 @@
+"""HTTP requests and responses as the dialects see them, free of any server's types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """One request whose body, if any, has arrived."""
+
+    method: str
+    raw_path: str
+    """The path as sent, still percent-encoded, without the query."""
+    raw_query: str
+    """The query as sent, without the question mark."""
+    headers: Mapping[str, str]
+    """Lower-case names; the values of a repeated header are joined with a comma."""
+    body: bytes
+    body_too_large: bool
+    """The body was longer than the server reads; *body* is then empty and the connection ends."""
+    client_ip: str
+    https: bool
+    raw_header_names: Mapping[str, str] | None = None
+    """Lower-case name to name as sent, for metadata headers sent with capitals; None if none."""
+
+
+class Response(NamedTuple):
+    """An answer; ``Content-Length`` is added by the application."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes = b""
