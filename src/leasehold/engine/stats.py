@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Final
+from typing import Final, cast
 
 from leasehold.domain import commands as c
-from leasehold.domain.errors import LeaseLost
+from leasehold.domain.errors import LeaseLost, QueueNotFound
+from leasehold.domain.types import Lease
 
 LATENCY_BUCKETS_S: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
@@ -54,31 +55,28 @@ class EngineStats:
 
     def count(self, command: c.Command, result: c.Result) -> None:
         """Count what one command did."""
-        kind = type(command)
-        if kind not in _COUNTED:
+        if not isinstance(command, _COUNTED):
+            if type(command) is c.DeleteQueue:
+                self.queues.pop((command.account, command.queue), None)
             return
-        assert isinstance(command, c.Put | c.Receive | c.Renew | c.Complete)
         key = (command.account, command.queue)
         stats = self.queues.get(key)
         if stats is None:
+            if type(result) is QueueNotFound:
+                return  # anybody can ask for queues that are not there
             stats = self.queues[key] = QueueStats()
         if isinstance(result, Exception):
             stats.rejected_receipts += type(result) is LeaseLost
-        elif kind is c.Put:
+        elif type(command) is c.Put:
             stats.sent += 1
-        elif kind is c.Complete:
+        elif type(command) is c.Complete:
             stats.completed += 1
-        elif kind is c.Renew:
+        elif type(command) is c.Renew:
             stats.renewed += 1
         else:
-            assert isinstance(result, tuple)
-            for lease in result:
+            for lease in cast("tuple[Lease, ...]", result):
                 stats.received += 1
-                stats.redelivered += lease.message.dequeue_count > 1  # type: ignore[union-attr]
-
-    def forget(self, account: str, queue: str) -> None:
-        """Drop the counters of a queue that was deleted."""
-        self.queues.pop((account, queue), None)
+                stats.redelivered += lease.message.dequeue_count > 1
 
 
-_COUNTED: Final = frozenset({c.Put, c.Receive, c.Renew, c.Complete})
+_COUNTED: Final = (c.Put, c.Receive, c.Renew, c.Complete)

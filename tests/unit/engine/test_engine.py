@@ -289,3 +289,16 @@ def test_counters_tell_what_happened_in_a_queue() -> None:
             assert (stats.completed, stats.rejected_receipts) == (1, 1)
 
     asyncio.run(scenario())
+
+
+def test_counters_are_kept_for_queues_that_exist_only() -> None:
+    """Asking for missing queues and deleting queues leaves nothing behind."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            await running.all(c.Receive("a", "missing", 1, 30), put())
+            assert list(running.engine.stats.queues) == [("a", "queue")]
+            await running.engine.perform(c.DeleteQueue("a", "queue"))
+            assert not running.engine.stats.queues
+
+    asyncio.run(scenario())
