@@ -101,6 +101,10 @@ class Engine:
         """Return a queue as the last batch left it, without waiting."""
         return self._store.find_queue(account, queue)
 
+    def message_counts(self) -> list[tuple[str, str, int]]:
+        """Return account, queue and message count of every queue."""
+        return self._store.message_counts()
+
     def health(self) -> StoreHealth:
         """Say how the store is."""
         return self._store.health()

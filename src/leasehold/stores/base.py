@@ -34,7 +34,7 @@ class Store(Protocol):
 
     ``execute`` and ``commit`` are apart because the engine runs the statements where it is and
     only the commit, one long call into the database, on a thread of its own. Between the two
-    nothing else may be called but ``find_queue`` and ``health``.
+    nothing else may be called but ``find_queue``, ``message_counts`` and ``health``.
     """
 
     def execute(self, batch: Sequence[Command], *, now_ms: int) -> list[Result]:
@@ -67,6 +67,14 @@ class Store(Protocol):
 
     def find_queue(self, account: str, queue: str) -> Queue | None:
         """Return a queue as the last batch left it, without waiting for anything."""
+        ...
+
+    def message_counts(self) -> list[tuple[str, str, int]]:
+        """Return account, queue and message count of every queue, as the last batch left them.
+
+        The counts are those of :class:`~leasehold.domain.commands.QueueInfo`. It takes time by the
+        number of queues, not of messages.
+        """
         ...
 
     def health(self) -> StoreHealth:

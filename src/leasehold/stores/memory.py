@@ -93,6 +93,10 @@ class MemoryStore:
         held = self._queues.get((account, queue))
         return held.queue if held else None
 
+    def message_counts(self) -> list[tuple[str, str, int]]:
+        """See :meth:`Store.message_counts`."""
+        return [(*key, len(held.rows)) for key, held in self._queues.items()]
+
     def health(self) -> StoreHealth:
         """See :meth:`Store.health`."""
         return StoreHealth(kind="memory", durable=False, writable=True, details={})

@@ -128,3 +128,18 @@ def test_clear_takes_leased_and_delayed_messages_too(asker: Asker) -> None:
     assert asker.receive() == ()
     asker.put("new")
     assert asker.bodies() == [b"new"]
+
+
+def test_counts_of_all_queues_can_be_had_at_once(asker: Asker) -> None:
+    """Every queue is in it, empty ones too, with the count that asking for it alone gives."""
+    asker.create("empty")
+    asker.create(account="other")
+    for _ in range(3):
+        asker.put()
+    asker.complete(asker.receive_one())
+    asker.put(account="other", delay_s=60)
+    assert sorted(asker.store.message_counts()) == [
+        (ACCOUNT, "empty", 0),
+        (ACCOUNT, QUEUE, 2),
+        ("other", QUEUE, 1),
+    ]

@@ -84,6 +84,10 @@ class Catalog:
         except KeyError:
             raise QueueNotFound from None
 
+    def message_counts(self) -> list[tuple[str, str, int]]:
+        """Return account, name and message count of every queue."""
+        return [(*key, entry.message_count) for key, entry in self._entries.items()]
+
     def of_partition(self, partition: int) -> Entry | None:
         """Return the queue whose messages are in *partition*, or None when it was dropped."""
         return self._by_partition.get(partition)

@@ -121,6 +121,10 @@ class SqliteStore:
         entry = self._state.catalog.find(account, queue)
         return entry.queue if entry else None
 
+    def message_counts(self) -> list[tuple[str, str, int]]:
+        """See :meth:`Store.message_counts`."""
+        return self._state.catalog.message_counts()
+
     def health(self) -> StoreHealth:
         """See :meth:`Store.health`."""
         durable = (
