@@ -133,7 +133,10 @@ class Batcher:
         except LeaseholdError as error:
             self._after_failed_batch(batch, error)
             return
-        self._to_commit.put(batch)
+        if self._typical_commit_s < self._inline_below_s:
+            self._committed(batch, *self._commit())
+        else:
+            self._to_commit.put(batch)
 
     def _do_between(self) -> bool:
         """Do what waits for the time between batches; False if the store failed at it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -29,6 +30,7 @@ class WatchedStore(MemoryStore):
         self.batches: list[list[str]] = []
         self.execute_errors: list[Exception] = []
         self.commit_errors: list[Exception] = []
+        self.committed_on: set[str] = set()
         self.full = False
         self.relieved = 0
         self.closed = False
@@ -43,6 +45,7 @@ class WatchedStore(MemoryStore):
         return super().execute(batch, now_ms=now_ms)
 
     def commit(self) -> None:
+        self.committed_on.add(threading.current_thread().name)
         if self.commit_errors:
             raise self.commit_errors.pop(0)
 
@@ -122,6 +125,39 @@ def test_refusals_are_raised_to_their_own_caller_only() -> None:
             refused, leased = await running.all(c.Peek("a", "missing", 1), put())
             assert isinstance(refused, QueueNotFound)
             assert leased.message.body == b"x"
+
+    asyncio.run(scenario())
+
+
+def test_commits_run_where_they_cost_least() -> None:
+    """Quick ones in the loop, others on the thread that is there for them."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            await running.all(put())
+            in_loop = running.inline_below_s > 0
+            expected = threading.current_thread().name if in_loop else "commit"
+            assert running.store.committed_on == {expected}
+
+    asyncio.run(scenario())
+
+
+def test_commits_move_to_the_thread_when_the_disk_is_slow() -> None:
+    """What is typical follows the disk, both ways, and one slow commit alone decides nothing."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            batcher = running.engine._batcher
+            assert batcher is not None
+            batcher._inline_below_s = 0.001
+            batcher._results = []
+            for commit_s, expected in ((0.0001, True), (0.003, True), (0.02, False)):
+                for _ in range(1 if commit_s == 0.003 else 40):
+                    batcher._committed([], None, commit_s)
+                assert (batcher._typical_commit_s < batcher._inline_below_s) is expected
+            for _ in range(60):
+                batcher._committed([], None, 0.0001)
+            assert batcher._typical_commit_s < batcher._inline_below_s
 
     asyncio.run(scenario())
 

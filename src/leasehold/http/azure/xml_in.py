@@ -118,13 +118,19 @@ def _invalid(line: int, column: int, reason: str) -> Fault:
     )
 
 
+_UTF_16_MARKS: Final = (b"\xfe\xff", b"\xff\xfe")
+
+
 def parse_tree(body: bytes) -> Element:
     """Parse a document and return its root.
 
     Raises:
         Fault: It is not well-formed UTF-8 XML, has a document type, or is too deep or too large.
     """
-    # Naming the encoding here makes the parser ignore what the document says of itself.
+    # Naming the encoding here makes the parser ignore what the document says of itself, but not
+    # that it begins like UTF-16.
+    if b"\0" in body[:4] or body[:2] in _UTF_16_MARKS:
+        raise _invalid(1, 1, NOT_WELL_FORMED)
     parser = expat.ParserCreate("utf-8")
     tree = _Tree(parser)
     try:

@@ -1,0 +1,5 @@
+"""``python -m leasehold.cli``."""
+
+from leasehold.cli.root import main
+
+main()

@@ -1,0 +1,196 @@
+"""What a server needs before it can serve, and how it says that it cannot have it."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import json
+import os
+import resource
+import socket
+from collections.abc import Sequence
+from enum import IntEnum
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+import structlog
+
+from leasehold.auth.roles import operations_of
+from leasehold.settings import Settings
+
+if TYPE_CHECKING:
+    from leasehold.auth.bearer import BearerVerifier
+
+LOCK_NAME: Final = "lock"
+_FILES_BESIDE_CONNECTIONS: Final = 512  # database, log, and connections being refused
+
+_log = structlog.get_logger(__name__)
+
+
+class ExitCode(IntEnum):
+    """How the process ends; the numbers are those of sysexits.h where it has one."""
+
+    STOPPED = 0
+    """Told to stop; everything that was answered is on disk."""
+    ADDRESS = 69
+    """The address or port cannot be listened on."""
+    STORE_FAILED = 70
+    """The store cannot be opened, or failed while serving. Start again: nothing answered is lost,
+    but what was not answered may or may not have been done."""
+    DATA_IN_USE = 75
+    """Another server uses the data folder."""
+    SETTINGS = 78
+    """A setting, or a file that one names, cannot be used."""
+
+
+class StartFailed(Exception):
+    """The server cannot start. The text says why and is safe to show."""
+
+    def __init__(self, code: ExitCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class DataLock:
+    """Holds the data folder for this process; the kernel lets go of it whatever happens.
+
+    Args:
+        folder: Made, for the owner alone, if it is missing.
+
+    Raises:
+        StartFailed: Another process holds it, or it cannot be written to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = -1
+
+    def __enter__(self) -> Self:
+        path = self._folder / LOCK_NAME
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StartFailed(
+                ExitCode.SETTINGS, f"data: {self._folder} cannot be used: {error.strerror}"
+            ) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._file, 32, 0).decode("ascii", "replace").strip()
+            os.close(self._file)
+            raise StartFailed(
+                ExitCode.DATA_IN_USE,
+                f"data: {self._folder.resolve()} is in use by another server (process {holder}); "
+                "each server needs a folder of its own",
+            ) from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode("ascii"), 0)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._file)
+
+
+def listen_on(settings: Settings) -> list[socket.socket]:
+    """Bind a socket to every address in ``host``; they do not listen yet.
+
+    Raises:
+        StartFailed: An address is unknown or taken, or a name that was thought to mean this
+            machine alone does not while the development account is on.
+    """
+    sockets: list[socket.socket] = []
+    port = settings.port
+    try:
+        for host in settings.addresses():
+            for family, kind, protocol, _, address in socket.getaddrinfo(
+                host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            ):
+                listener = socket.socket(family, kind, protocol)
+                sockets.append(listener)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listener.bind((address[0], port, *address[2:]))
+                port = listener.getsockname()[1]
+    except OSError as error:
+        _close_all(sockets)
+        raise StartFailed(
+            ExitCode.ADDRESS, f"cannot listen on {host} port {port}: {error.strerror}"
+        ) from error
+    bound = [listener.getsockname()[0] for listener in sockets]
+    if settings.dev_account_on() and not all(ipaddress.ip_address(a).is_loopback for a in bound):
+        _close_all(sockets)
+        raise StartFailed(
+            ExitCode.SETTINGS,
+            f"dev_account: host {settings.host!r} means {', '.join(bound)}, which other machines "
+            "can reach",
+        )
+    return sockets
+
+
+def url_of(listener: socket.socket, *, tls: bool) -> str:
+    """Return the address that clients on this machine use for a bound socket."""
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if tls else 'http'}://{shown}:{port}"
+
+
+def raise_file_limit(max_connections: int) -> None:
+    """Raise the limit on open files as far as the connections need; say so if it cannot be."""
+    wanted = max_connections + _FILES_BESIDE_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
+    if possible < wanted:
+        _log.warning("server.few_open_files", wanted=wanted, allowed=possible)
+
+
+def bearer_verifier(settings: Settings) -> BearerVerifier | None:
+    """Return what checks bearer tokens, or None if none are taken.
+
+    Raises:
+        StartFailed: The file of keys cannot be read, or a default role does not exist.
+    """
+    if not settings.oidc_issuer:
+        return None
+    # Late, because the library is only needed where tokens are taken.
+    from leasehold.auth.bearer import BearerConfig, BearerVerifier  # noqa: PLC0415
+
+    for role in settings.oidc_default_roles:
+        if not operations_of(frozenset({role})):
+            raise StartFailed(ExitCode.SETTINGS, f"oidc_default_roles: no role is called {role!r}")
+    remote = settings.oidc_jwks.startswith("https://")
+    key_set = None
+    if not remote:
+        try:
+            key_set = json.loads(Path(settings.oidc_jwks).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise StartFailed(
+                ExitCode.SETTINGS, f"oidc_jwks: {settings.oidc_jwks} cannot be read: {error}"
+            ) from error
+    return BearerVerifier(
+        BearerConfig(
+            issuers=frozenset({settings.oidc_issuer}),
+            audiences=frozenset(settings.oidc_audience),
+            key_set=key_set,
+            key_set_url=settings.oidc_jwks if remote else None,
+            accounts=frozenset(settings.oidc_accounts) or None,
+            roles_claim=settings.oidc_roles_claim,
+            default_roles=frozenset(settings.oidc_default_roles),
+            leeway_s=settings.oidc_leeway_s,
+        )
+    )
+
+
+def _close_all(sockets: Sequence[socket.socket]) -> None:
+    for listener in sockets:
+        listener.close()

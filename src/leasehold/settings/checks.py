@@ -1,0 +1,87 @@
+"""What is wrong with a set of settings: bounds, and pairs that depend on each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from leasehold.settings.meta import Meta, bounds_text
+from leasehold.settings.values import DEV_ACCOUNT, Problem
+
+if TYPE_CHECKING:
+    from leasehold.settings.fields import Settings
+
+
+def find_problems(settings: Settings, table: Mapping[str, tuple[Meta, Any]]) -> tuple[Problem, ...]:
+    """Return everything that is wrong with *settings*, whose fields *table* describes."""
+    return (
+        *_check_bounds(settings, table),
+        *_check_listening(settings),
+        *_check_accounts(settings),
+        *_check_dev_account(settings),
+        *_check_tokens(settings),
+    )
+
+
+def _check_bounds(settings: Settings, table: Mapping[str, tuple[Meta, Any]]) -> Iterator[Problem]:
+    for name, (meta, _) in table.items():
+        value = getattr(settings, name)
+        if meta.choices and value not in meta.choices:
+            yield Problem(name, f"is {value!r}; it must be {bounds_text(meta)}")
+        elif meta.bounds is not None and not meta.bounds[0] <= value <= meta.bounds[1]:
+            unit = f" {meta.unit}" if meta.unit else ""
+            yield Problem(name, f"is {value}; it must be {bounds_text(meta)}{unit}")
+
+
+def _check_listening(settings: Settings) -> Iterator[Problem]:
+    if not settings.addresses():
+        yield Problem("host", f"{settings.host!r} names no address")
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        missing = "tls_cert" if settings.tls_cert is None else "tls_key"
+        yield Problem(missing, "is missing; tls_cert and tls_key go together")
+    if settings.tls_terminated and settings.tls_cert is not None:
+        yield Problem("tls_terminated", "is true, but tls_cert is set: TLS ends in one place only")
+
+
+def _check_accounts(settings: Settings) -> Iterator[Problem]:
+    names = settings.account_names()
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Problem("accounts", f"{name!r} is there twice")
+    if not settings.accounts and not settings.dev_account_on():
+        yield Problem(
+            "accounts",
+            f"there is none, and {DEV_ACCOUNT!r} is off (dev_account is "
+            f"{settings.dev_account!r}, host is {settings.host!r}): nobody could sign in",
+        )
+
+
+def _check_dev_account(settings: Settings) -> Iterator[Problem]:
+    if settings.dev_account != "on":
+        return
+    if not settings.is_private():
+        where = "a proxy in front" if settings.tls_terminated else f"host {settings.host!r}"
+        yield Problem(
+            "dev_account",
+            f"is 'on', but {where} lets other machines connect: an account whose key is public "
+            "must not be reachable from there. Listen on 127.0.0.1 without a proxy, or give "
+            "accounts of your own in accounts",
+        )
+    if DEV_ACCOUNT in settings.account_names():
+        yield Problem("dev_account", f"is 'on', but accounts already has {DEV_ACCOUNT!r}")
+
+
+def _check_tokens(settings: Settings) -> Iterator[Problem]:
+    known = {account.name for account in settings.effective_accounts()}
+    for name in settings.oidc_accounts:
+        if name not in known:
+            yield Problem("oidc_accounts", f"{name!r} is no account of this server")
+    if settings.oidc_issuer:
+        for name in ("oidc_audience", "oidc_jwks"):
+            if not getattr(settings, name):
+                yield Problem(name, "is empty, but oidc_issuer is set")
+    elif settings.oidc_audience or settings.oidc_jwks:
+        yield Problem("oidc_issuer", "is empty, but other settings for tokens are set")
+    if "://" in settings.oidc_jwks and not settings.oidc_jwks.startswith("https://"):
+        yield Problem(
+            "oidc_jwks", f"is {settings.oidc_jwks!r}; an address must begin with https://"
+        )

@@ -1,0 +1,228 @@
+"""Where settings come from: options, then the environment, then a TOML file, then defaults.
+
+This package alone reads the process environment and the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from leasehold.settings.fields import Settings, all_settings
+from leasehold.settings.meta import Kind
+from leasehold.settings.values import AccountKeys, Problem, SettingsError, account_of
+
+PREFIX: Final = "LEASEHOLD_"
+FILE_VARIABLE: Final = "LEASEHOLD_CONFIG"
+_ACCOUNT_KEYS: Final = ("key1", "key2")
+_SWITCHES: Final = {
+    **dict.fromkeys(("true", "on", "yes", "1"), True),
+    **dict.fromkeys(("false", "off", "no", "0"), False),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """Settings, and for each of them where its value came from."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+
+def load_settings(
+    flags: Mapping[str, str | bool],
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Loaded:
+    """Put the settings together and validate them.
+
+    Args:
+        flags: Values given on the command line, by setting name.
+        file: TOML file; None for the one that LEASEHOLD_CONFIG names, if any.
+        environment: Variables to read in place of the process's own.
+
+    Raises:
+        SettingsError: A name is unknown, a value cannot be read, or it is outside its bounds.
+    """
+    environment = os.environ if environment is None else environment
+    gathered = _Gathered()
+    named = environment.get(FILE_VARIABLE, "")
+    path = file or (Path(named) if named else None)
+    if path is not None:
+        gathered.take_file(path)
+    gathered.take_environment(environment)
+    for name, value in flags.items():
+        gathered.put(name, value, f"option --{name.replace('_', '-')}", _from_text)
+    gathered.raise_problems()
+    settings = Settings(**gathered.values)
+    try:
+        settings.validate()
+    except SettingsError as error:
+        gathered.problems.extend(error.problems)
+    gathered.raise_problems()
+    return Loaded(
+        settings=settings,
+        origins={name: gathered.origins.get(name, "default") for name in all_settings()},
+    )
+
+
+class _Gathered:
+    """Values and their origins; a later source replaces an earlier one."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+        self.problems: list[Problem] = []
+
+    def put(
+        self, name: str, value: object, origin: str, read: Callable[[Kind, object], Any]
+    ) -> None:
+        """Read one value; one that cannot be read becomes a problem."""
+        self.origins[name] = origin
+        try:
+            self.values[name] = read(all_settings()[name][0].kind, value)
+        except ValueError as error:
+            self.problems.append(Problem(name, str(error)))
+
+    def take_environment(self, environment: Mapping[str, str]) -> None:
+        """Take every variable that begins with the prefix; an unknown one is a problem."""
+        names = {PREFIX + name.upper(): name for name in all_settings()}
+        for variable, text in environment.items():
+            if not variable.startswith(PREFIX) or variable == FILE_VARIABLE:
+                continue
+            if variable not in names:
+                self._unknown(variable, "environment", [*names, FILE_VARIABLE])
+                continue
+            self.put(names[variable], text, f"environment {variable}", _from_text)
+
+    def take_file(self, path: Path) -> None:
+        """Take every key of a TOML file; an unknown one is a problem."""
+        origin = f"file {path}"
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            self.problems.append(Problem("config", f"{path} cannot be read: {error}"))
+            return
+        for name, value in table.items():
+            if name not in all_settings():
+                self._unknown(name, origin, all_settings())
+                continue
+            self.put(name, value, origin, _from_toml)
+
+    def raise_problems(self) -> None:
+        """Raise what has gone wrong so far, each with where the value came from."""
+        if self.problems:
+            raise SettingsError(
+                tuple(
+                    Problem(each.field, f"{each.text} ({self.origins[each.field]})")
+                    if each.field in self.origins
+                    else each
+                    for each in self.problems
+                )
+            )
+
+    def _unknown(self, name: str, origin: str, known: Iterable[str]) -> None:
+        near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        self.problems.append(Problem(name, f"is no setting{hint} ({origin})"))
+
+
+def _from_text(kind: Kind, value: object) -> Any:
+    """Read a value from the command line or the environment."""
+    return value if isinstance(value, bool) else _READERS[kind](str(value).strip())
+
+
+def _whole(text: str) -> float:
+    return _number(int, text, "a whole number")
+
+
+def _decimal(text: str) -> float:
+    return _number(float, text, "a number")
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in _SWITCHES:
+        raise ValueError(f"is {text!r}; it must be true or false")
+    return _SWITCHES[text.lower()]
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _number(read: Callable[[str], float], text: str, what: str) -> float:
+    try:
+        # Python also reads "1_000", "nan" and digits of other scripts; no setting means those.
+        if not text.isascii() or "_" in text or "n" in text.lower():
+            raise ValueError  # noqa: TRY301 - one message for both
+        return read(text)
+    except ValueError:
+        raise ValueError(f"is {text!r}; it must be {what}") from None
+
+
+def _accounts_from_text(text: str) -> tuple[AccountKeys, ...]:
+    accounts = []
+    for entry in text.split(";"):
+        if entry.strip():
+            name, *keys = entry.strip().split(":")
+            accounts.append(account_of(name, keys))
+    return tuple(accounts)
+
+
+_READERS: Final[Mapping[Kind, Callable[[str], Any]]] = {
+    Kind.TEXT: str,
+    Kind.INTEGER: _whole,
+    Kind.NUMBER: _decimal,
+    Kind.SWITCH: _switch,
+    Kind.PATH: Path,
+    Kind.LIST: _list,
+    Kind.ACCOUNTS: _accounts_from_text,
+}
+_TOML_TYPES: Final[Mapping[Kind, tuple[type | tuple[type, ...], str]]] = {
+    Kind.TEXT: (str, "text in quotes"),
+    Kind.PATH: (str, "text in quotes"),
+    Kind.INTEGER: (int, "a whole number"),
+    Kind.NUMBER: ((int, float), "a number"),
+    Kind.SWITCH: (bool, "true or false"),
+    Kind.LIST: (list, "a list of texts"),
+    Kind.ACCOUNTS: (dict, "a table"),
+}
+
+
+def _from_toml(kind: Kind, value: object) -> Any:
+    """Read a value from the file, whose own types must fit."""
+    types, words = _TOML_TYPES[kind]
+    fits = isinstance(value, types) and (kind is Kind.SWITCH or not isinstance(value, bool))
+    if not fits or (isinstance(value, list) and not all(isinstance(v, str) for v in value)):
+        # The value may be a key in the wrong place, so it is not shown.
+        raise ValueError(f"must be {words}")
+    match value:
+        case dict():
+            return tuple(_account_from_toml(name, table) for name, table in value.items())
+        case list():
+            return tuple(value)
+        case str():
+            return Path(value) if kind is Kind.PATH else value
+        case int() if kind is Kind.NUMBER:
+            return float(value)
+        case _:
+            return value
+
+
+def _account_from_toml(name: str, table: object) -> AccountKeys:
+    if not isinstance(table, dict):
+        raise ValueError(f"account {name!r} must be a table with key1 and, if wanted, key2")  # noqa: TRY004 - all problems of a value are ValueErrors
+    for key, value in table.items():
+        if key not in _ACCOUNT_KEYS:
+            raise ValueError(f"account {name!r} has {key!r}; it may have key1 and key2")
+        if not isinstance(value, str):
+            raise ValueError(f"account {name!r}: {key} must be text in quotes")  # noqa: TRY004 - as above
+    if "key2" in table and "key1" not in table:
+        raise ValueError(f"account {name!r} has key2 but no key1")
+    return account_of(name, [table[key] for key in _ACCOUNT_KEYS if key in table])

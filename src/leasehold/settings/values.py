@@ -1,0 +1,107 @@
+"""What settings are made of: secrets, accounts, and the problems they can have."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+from typing import Final
+
+DEV_ACCOUNT: Final = "devstoreaccount1"
+"""The account that every emulator of the service has; its key is printed in public manuals."""
+DEV_KEY: Final = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+MIN_KEY_BYTES: Final = 32
+_RESERVED_NAMES: Final = frozenset({"healthz", "readyz", "metrics"})
+_ACCOUNT_NAME: Final = re.compile(r"[a-z0-9]{3,24}")
+_MASK: Final = "***"
+
+
+class Secret:
+    """Bytes that nobody may read by accident: whatever turns this into text shows a mask."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: bytes) -> None:
+        self._value = value
+
+    def reveal(self) -> bytes:
+        """Return the bytes themselves."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return _MASK
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountKeys:
+    """An account and its one or two keys, either of which signs for it."""
+
+    name: str
+    keys: tuple[Secret, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with one setting, in words."""
+
+    field: str
+    text: str
+
+
+class SettingsError(Exception):
+    """The settings cannot be used; ``problems`` names every reason, and the text has them all."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("\n".join(f"{problem.field}: {problem.text}" for problem in problems))
+        self.problems = problems
+
+
+def decode_key(text: str) -> Secret:
+    """Decode the base64 of an account key.
+
+    Raises:
+        ValueError: It is not base64, or has fewer than 32 bytes. The text never shows the key.
+    """
+    try:
+        raw = base64.b64decode(text.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("a key is not base64") from None
+    if len(raw) < MIN_KEY_BYTES:
+        raise ValueError(f"a key has {len(raw)} bytes; it must have at least {MIN_KEY_BYTES}")
+    return Secret(raw)
+
+
+def account_of(name: str, keys: list[str]) -> AccountKeys:
+    """Check the name and decode the keys of an account.
+
+    Args:
+        name: 3 to 24 of a-z and 0-9, and none of the server's own addresses.
+        keys: One or two keys in base64.
+
+    Raises:
+        ValueError: The name or a key will not do.
+    """
+    if _ACCOUNT_NAME.fullmatch(name) is None:
+        raise ValueError(f"{name!r} is no account name: it must be 3 to 24 of a-z and 0-9")
+    if name in _RESERVED_NAMES:
+        raise ValueError(f"{name!r} cannot be an account: it is an address of the server itself")
+    if len(keys) not in {1, 2}:
+        raise ValueError(f"account {name!r} has {len(keys)} keys; it must have one or two")
+    try:
+        return AccountKeys(name=name, keys=tuple(decode_key(key) for key in keys))
+    except ValueError as error:
+        raise ValueError(f"account {name!r}: {error}") from None
+
+
+def uses_public_key(account: AccountKeys) -> bool:
+    """Tell whether anybody can sign for *account*, because its key is the emulators' public one."""
+    return Secret(base64.b64decode(DEV_KEY)) in account.keys

@@ -1,0 +1,230 @@
+"""Health and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from leasehold import __version__
+from leasehold.engine.engine import Engine
+from leasehold.engine.stats import EngineStats, QueueStats
+from leasehold.http.admin import AdminPages
+from leasehold.http.admission import Admission
+from leasehold.http.guard import ConnectionLimits, Guard
+from leasehold.http.messages import Response
+from leasehold.http.metrics import Metrics, RequestStats
+from leasehold.stores.base import StoreHealth
+from leasehold.testing import ManualClock
+
+
+class StubEngine:
+    """What the pages ask of an engine."""
+
+    def __init__(self) -> None:
+        self.stats = EngineStats()
+        self.failed = asyncio.Event()
+        self.writable = True
+        self.messages: list[tuple[str, str, int]] = []
+
+    def message_counts(self) -> list[tuple[str, str, int]]:
+        """See ``Engine.message_counts``."""
+        return self.messages
+
+    def health(self) -> StoreHealth:
+        """See ``Engine.health``."""
+        return StoreHealth(
+            kind="stub", durable=True, writable=self.writable, details={"synchronous": 2}
+        )
+
+    async def perform(self, command: Any) -> Any:
+        """See ``Engine.perform``."""
+        raise AssertionError(command)
+
+
+class World:
+    """Pages over a stub engine."""
+
+    def __init__(self, *, max_queues: int = 1_000) -> None:
+        self.engine = StubEngine()
+        self.requests = RequestStats()
+        self.guard = Guard(ConnectionLimits(), ManualClock())
+        self.draining = False
+        self.metrics = Metrics(
+            requests=self.requests,
+            engine=cast("Engine", self.engine),
+            admission=Admission(self.engine.perform, limit=1),
+            guard=self.guard,
+            clock=ManualClock(),
+            max_queues=max_queues,
+        )
+        self.pages = AdminPages(
+            engine=cast("Engine", self.engine),
+            clock=ManualClock(),
+            draining=lambda: self.draining,
+            metrics=self.metrics,
+        )
+
+    def answer(self, path: str) -> Response:
+        """Return the answer to a GET."""
+        return asyncio.run(self.pages.answer(path))
+
+    def samples(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+        """Return what a scraper would read from the metrics."""
+        text = self.answer("/metrics").body.decode()
+        return {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+
+@pytest.fixture
+def world() -> World:
+    """Pages of a healthy server."""
+    return World()
+
+
+def fail(world: World) -> None:
+    """Let the store fail."""
+    world.engine.failed.set()
+
+
+def drain(world: World) -> None:
+    """Let the server stop."""
+    world.draining = True
+
+
+def fill(world: World) -> None:
+    """Let the disk be full."""
+    world.engine.writable = False
+
+
+def test_process_is_up(world: World) -> None:
+    """/healthz says that the process answers, whatever the store is like."""
+    fail(world)
+    assert world.answer("/healthz")[::2] == (200, b"ok\n")
+
+
+def test_readiness_says_how_the_store_is(world: World) -> None:
+    """/readyz repeats what the store says of itself, and the version."""
+    answer = world.answer("/readyz")
+    assert answer.status == 200
+    assert json.loads(answer.body) == {
+        "ready": True,
+        "draining": False,
+        "version": __version__,
+        "store": {
+            "kind": "stub",
+            "failed": False,
+            "durable": True,
+            "writable": True,
+            "details": {"synchronous": 2},
+        },
+        "clock": {"wall_drift_s": 0.0},
+    }
+
+
+@pytest.mark.parametrize("trouble", [fail, drain])
+def test_server_that_should_get_no_requests_is_not_ready(
+    world: World, trouble: Callable[[World], None]
+) -> None:
+    """A failed store and a stopping server are reasons to go elsewhere."""
+    trouble(world)
+    answer = world.answer("/readyz")
+    assert answer.status == 503
+    assert json.loads(answer.body)["ready"] is False
+
+
+def test_full_disk_is_told_but_keeps_the_server_ready(world: World) -> None:
+    """Consumers must get through to a server whose disk is full: they alone make room."""
+    fill(world)
+    answer = world.answer("/readyz")
+    assert answer.status == 200
+    assert json.loads(answer.body)["store"]["writable"] is False
+
+
+def test_metrics_can_be_left_out(world: World) -> None:
+    """Without metrics there is no such page."""
+    pages = AdminPages(
+        engine=cast("Engine", world.engine),
+        clock=ManualClock(),
+        draining=lambda: False,
+        metrics=None,
+    )
+    assert pages.paths == {"/healthz", "/readyz"}
+
+
+def test_requests_are_told_by_operation_and_status(world: World) -> None:
+    """Requests and durations appear under the operation's name."""
+    for status, duration_s in ((200, 0.0003), (200, 0.003), (503, 9.0)):
+        world.requests.answered("put-message", status)
+        world.requests.took(duration_s)
+    samples = world.samples()
+    verb = ("verb", "put-message")
+    assert samples["server_requests_total", (("status", "200"), verb)] == 2
+    assert samples["server_requests_total", (("status", "503"), verb)] == 1
+    assert samples["server_request_seconds_bucket", (("le", "0.0005"), verb)] == 1
+    assert samples["server_request_seconds_bucket", (("le", "0.005"), verb)] == 2
+    assert samples["server_request_seconds_bucket", (("le", "+Inf"), verb)] == 3
+    assert samples["server_request_seconds_count", (verb,)] == 3
+    assert samples["server_request_seconds_sum", (verb,)] == pytest.approx(9.0033)
+
+
+def test_commits_and_refusals_are_told(world: World) -> None:
+    """The wait for the disk, batches, connections and refusals appear."""
+    world.engine.stats.batches, world.engine.stats.commands = 2, 7
+    world.engine.stats.commit_seconds.observe(0.002)
+    world.guard.refused["slow_reader"] += 3
+    fill(world)
+    samples = world.samples()
+    assert samples["server_fsync_seconds_bucket", (("le", "0.0025"),)] == 1
+    assert samples["server_batches_total", ()] == 2
+    assert samples["server_commands_total", ()] == 7
+    assert samples["server_refused_connections_total", (("reason", "slow_reader"),)] == 3
+    assert samples["server_refused_connections_total", (("reason", "malformed"),)] == 0
+    assert samples["server_store_writable", ()] == 0
+    assert samples["server_info", (("version", __version__),)] == 1
+    assert samples["process_resident_memory_bytes", ()] > 0
+
+
+def test_queues_are_told_up_to_a_limit() -> None:
+    """Queues beyond the limit are added up, so that the page stays bounded."""
+    world = World(max_queues=2)
+    for number in range(5):
+        stats = world.engine.stats.queues["account", f"queue{number}"] = QueueStats()
+        stats.sent, stats.completed = 10 + number, 1
+    samples = world.samples()
+    sent = {
+        labels: value for (name, labels), value in samples.items() if name == "queue_sent_total"
+    }
+    assert sent == {
+        (("account", "account"), ("queue", "queue0")): 10,
+        (("account", "account"), ("queue", "queue1")): 11,
+        (("account", "_other"), ("queue", "_other")): 12 + 13 + 14,
+    }
+    other = (("account", "_other"), ("queue", "_other"))
+    assert samples["queue_completed_total", other] == 3
+
+
+def test_every_counter_of_a_queue_is_told(world: World) -> None:
+    """A counter that the engine gets must not be forgotten here."""
+    stats = world.engine.stats.queues["account", "queue"] = QueueStats()
+    for number, name in enumerate(QueueStats.__slots__):
+        setattr(stats, name, 100 + number)
+    told = {
+        value for (name, labels), value in world.samples().items() if ("queue", "queue") in labels
+    }
+    assert told == {100 + number for number in range(len(QueueStats.__slots__))}
+
+
+def test_messages_waiting_are_told_for_every_queue(world: World) -> None:
+    """The gauge has a line per queue, empty ones too, and adds up those above the limit."""
+    world.engine.messages = [("a", f"queue{number}", number) for number in range(3)]
+    text = world.answer("/metrics").body.decode()
+    for number in range(3):
+        assert f'queue_messages{{account="a",queue="queue{number}"}} {number}.0' in text

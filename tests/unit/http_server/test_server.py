@@ -1,0 +1,210 @@
+"""The process: start, signals, exit codes. Each test runs ``leasehold serve``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+TIMEOUT_S = 20
+SERVE = "from leasehold.cli import main; main()"
+
+
+class Process:
+    """A server whose log is read as events."""
+
+    def __init__(self, data: Path, *options: str, code: str = SERVE) -> None:
+        self.data = data
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("LEASEHOLD_")}
+        environment["PYTHONPATH"] = str(ROOT / "src")
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-c", code, "serve", "--port", "0", "--data", str(data)),
+                *("--log-format", "json", "--disk-reserve-mib", "0", *options),
+            ],
+            stderr=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        assert self.process.stderr is not None
+        self._watch = threading.Timer(TIMEOUT_S, self.process.kill)
+        self._watch.start()
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watch.cancel()
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    def event(self, name: str) -> dict[str, Any]:
+        """Read the log up to an event of this name."""
+        for event in self.events():
+            if event["event"] == name:
+                return event
+        raise AssertionError(f"the log ended without {name}")
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Read the log; every line must be an event."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            yield json.loads(line)
+
+    def ready(self) -> Self:
+        """Wait for the ready line and take the port from it."""
+        url = self.event("server.ready")["url"]
+        assert url.startswith("http://127.0.0.1:")
+        self.port = int(url.rsplit(":", 1)[1])
+        return self
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Return status and body of a GET."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}") as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.code, refusal.read()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and return the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(TIMEOUT_S)
+
+
+def test_server_starts_serves_and_stops(tmp_path: Path) -> None:
+    """It says when it is ready, warns of the public key, serves, and ends with 0 when told."""
+    with Process(tmp_path) as server:
+        events = server.events()
+        names = [next(events)["event"] for _ in range(2)]
+        assert names == ["server.started", "server.public_key"]
+        server.ready()
+        assert server.get("/healthz") == (200, b"ok\n")
+        assert server.get("/readyz")[0] == 200
+        status, page = server.get("/devstoreaccount1/queue1/messages")
+        assert (status, b"ResourceNotFound" in page) == (404, True)  # no credentials
+        assert (
+            b'server_requests_total{status="404",verb="get-messages"} 1.0'
+            in (server.get("/metrics")[1])
+        )
+        assert server.stop() == 0
+        assert [event["event"] for event in server.events()] == [
+            "server.stopping",
+            "server.stopped",
+        ]
+
+
+def test_request_that_has_begun_is_answered_while_the_server_stops(tmp_path: Path) -> None:
+    """After SIGTERM nobody new is let in, and who has begun is answered; then it ends with 0."""
+    with Process(tmp_path) as server:
+        server.ready()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as client:
+            path = b"/devstoreaccount1/queue1/messages"
+            head = b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\n" % path
+            client.sendall(head + b"01234")
+            # Only once a later connection is answered has the server surely read the first one.
+            assert server.get("/healthz")[0] == 200
+            server.process.send_signal(signal.SIGTERM)
+            server.event("server.stopping")
+            client.sendall(b"56789")
+            answer = b""
+            while part := client.recv(65_536):
+                answer += part
+        assert answer.startswith(b"HTTP/1.1 404 ")  # no credentials
+        assert b"\r\nconnection: close\r\n" in answer
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S)
+        assert server.process.wait(TIMEOUT_S) == 0
+
+
+def test_patience_with_clients_ends(tmp_path: Path) -> None:
+    """A client that does not finish its request cannot keep the server from stopping."""
+    with Process(tmp_path, "--drain-timeout-s", "0.2") as server:
+        server.ready()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as client:
+            client.sendall(b"POST /a/b HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\n01234")
+            assert server.get("/healthz")[0] == 200
+            assert server.stop() == 0
+
+
+def test_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
+    """Who is in a hurry sends the signal twice."""
+    with Process(tmp_path) as server:
+        server.ready()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as client:
+            client.sendall(b"POST /a/b HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\n01234")
+            assert server.get("/healthz")[0] == 200
+            server.process.send_signal(signal.SIGINT)
+            server.event("server.stopping")
+            assert server.stop(signal.SIGINT) == 128 + signal.SIGINT
+
+
+def test_second_server_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    """Two servers on one folder would destroy each other's work, so the second does not start."""
+    with Process(tmp_path) as first:
+        first.ready()
+        with Process(tmp_path) as second:
+            event = second.event("server.start_failed")
+            assert f"process {first.process.pid}" in event["reason"]
+            assert second.process.wait(TIMEOUT_S) == 75
+        assert first.get("/readyz")[0] == 200
+
+
+def test_taken_port_is_told(tmp_path: Path) -> None:
+    """A port that somebody else has is exit code 69."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with Process(tmp_path, "--port", str(port)) as server:
+            assert str(port) in server.event("server.start_failed")["reason"]
+            assert server.process.wait(TIMEOUT_S) == 69
+
+
+def test_unusable_certificate_is_told(tmp_path: Path) -> None:
+    """A certificate that is none is exit code 78, and the store is closed properly."""
+    options = ("--tls-cert", __file__, "--tls-key", __file__)
+    with Process(tmp_path, *options) as server:
+        assert "tls_cert" in server.event("server.start_failed")["reason"]
+        assert server.process.wait(TIMEOUT_S) == 78
+
+
+def test_unusable_store_is_told(tmp_path: Path) -> None:
+    """A database that is none is exit code 70."""
+    (tmp_path / "leasehold.db").write_bytes(b"this is no database" * 1_000)
+    with Process(tmp_path) as server:
+        assert "not a database" in server.event("server.start_failed")["reason"]
+        assert server.process.wait(TIMEOUT_S) == 70
+
+
+FAILING = """
+from leasehold.domain.errors import StoreFailed
+from leasehold.stores.sqlite.store import SqliteStore
+
+def fail(self):
+    raise StoreFailed
+
+SqliteStore.commit = fail
+"""
+
+
+def test_failed_store_ends_the_process(tmp_path: Path) -> None:
+    """A store that failed is of no more use: the process ends with 70, to be started again."""
+    with Process(tmp_path, code=FAILING + SERVE) as server:
+        server.event("store.failed")
+        assert server.event("server.stopped")["exit_code"] == 70
+        assert server.process.wait(TIMEOUT_S) == 70

@@ -1,0 +1,234 @@
+"""Where settings come from, which source wins, and what is refused on the way."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from leasehold.settings import Loaded, SettingsError, load_settings
+
+KEY1 = base64.b64encode(b"1" * 32).decode()
+KEY2 = base64.b64encode(b"2" * 64).decode()
+
+
+def load(
+    tmp_path: Path,
+    *,
+    file: str = "",
+    flags: dict[str, str | bool] | None = None,
+    **environment: str,
+) -> Loaded:
+    """Load settings from a file with this text, these options and this environment alone."""
+    path = tmp_path / "leasehold.toml"
+    path.write_text(file)
+    return load_settings(flags or {}, file=path, environment=environment)
+
+
+def refused(tmp_path: Path, **sources: str) -> str:
+    """Return why the settings are refused."""
+    with pytest.raises(SettingsError) as refusal:
+        load(tmp_path, **sources)  # type: ignore[arg-type]
+    return str(refusal.value)
+
+
+def test_first_source_that_has_a_setting_wins(tmp_path: Path) -> None:
+    """An option beats the environment, which beats the file, which beats the default."""
+    file = "port = 1\nmax_connections = 1\nlog_level = 'error'"
+    loaded = load(
+        tmp_path,
+        file=file,
+        flags={"port": "3"},
+        LEASEHOLD_PORT="2",
+        LEASEHOLD_MAX_CONNECTIONS="2",
+    )
+    settings, origins = loaded.settings, loaded.origins
+    assert (settings.port, origins["port"]) == (3, "option --port")
+    assert settings.max_connections == 2
+    assert origins["max_connections"] == "environment LEASEHOLD_MAX_CONNECTIONS"
+    assert settings.log_level == "error"
+    assert origins["log_level"] == f"file {tmp_path / 'leasehold.toml'}"
+    assert (settings.host, origins["host"]) == ("127.0.0.1", "default")
+
+
+def test_environment_names_the_file(tmp_path: Path) -> None:
+    """Without an option the environment says which file to read."""
+    (tmp_path / "a.toml").write_text("port = 1")
+    environment = {"LEASEHOLD_CONFIG": str(tmp_path / "a.toml")}
+    assert load_settings({}, environment=environment).settings.port == 1
+
+
+def test_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process's own environment is what counts in earnest."""
+    monkeypatch.setenv("LEASEHOLD_PORT", "7")
+    assert load_settings({}).settings.port == 7
+
+
+def test_values_in_text(tmp_path: Path) -> None:
+    """Text becomes what the setting is."""
+    settings = load(
+        tmp_path,
+        LEASEHOLD_DATA="/srv/data",
+        LEASEHOLD_HEADER_TIMEOUT_S="2.5",
+        LEASEHOLD_TLS_TERMINATED="Yes",
+        LEASEHOLD_ACCOUNTS=f"orders:{KEY1}",
+        LEASEHOLD_METRICS_ENABLED="off",
+        LEASEHOLD_OIDC_DEFAULT_ROLES="a, b,",
+        PATH="/ignored",
+    ).settings
+    assert settings.data == Path("/srv/data")
+    assert settings.header_timeout_s == 2.5
+    assert settings.tls_terminated is True
+    assert settings.metrics_enabled is False
+    assert settings.oidc_default_roles == ("a", "b")
+
+
+def test_values_in_the_file(tmp_path: Path) -> None:
+    """The file's own types are used; whole numbers do for numbers."""
+    settings = load(
+        tmp_path,
+        file="""
+            data = "/srv/data"
+            header_timeout_s = 2
+            tls_terminated = true
+            oidc_default_roles = ["a", "b"]
+            [accounts.orders]
+            key1 = "MTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTE="
+        """,
+    ).settings
+    assert settings.data == Path("/srv/data")
+    assert settings.header_timeout_s == 2.0
+    assert isinstance(settings.header_timeout_s, float)
+    assert settings.tls_terminated is True
+    assert settings.oidc_default_roles == ("a", "b")
+
+
+def test_accounts_in_the_file(tmp_path: Path) -> None:
+    """A table per account, with one key or two."""
+    file = f"[accounts.orders]\nkey1='{KEY1}'\nkey2='{KEY2}'\n[accounts.other]\nkey1='{KEY2}'"
+    accounts = load(tmp_path, file=file).settings.accounts
+    assert [(each.name, [key.reveal() for key in each.keys]) for each in accounts] == [
+        ("orders", [b"1" * 32, b"2" * 64]),
+        ("other", [b"2" * 64]),
+    ]
+
+
+def test_accounts_in_the_environment(tmp_path: Path) -> None:
+    """One line holds all accounts."""
+    text = f"orders:{KEY1}:{KEY2};other:{KEY2};"
+    accounts = load(tmp_path, LEASEHOLD_ACCOUNTS=text).settings.accounts
+    assert [(each.name, len(each.keys)) for each in accounts] == [("orders", 2), ("other", 1)]
+
+
+def test_unknown_key_of_the_file(tmp_path: Path) -> None:
+    """A mistyped key is refused with the nearest name and the file."""
+    text = refused(tmp_path, file="max_conections = 5")
+    assert "max_conections: is no setting; did you mean max_connections? (file " in text
+
+
+def test_unknown_variable(tmp_path: Path) -> None:
+    """A mistyped variable is refused with the nearest name."""
+    text = refused(tmp_path, LEASEHOLD_PROT="1")
+    assert "LEASEHOLD_PROT: is no setting; did you mean LEASEHOLD_PORT?" in text
+
+
+def test_unknown_name_that_is_near_nothing(tmp_path: Path) -> None:
+    """No guess is better than a wild one."""
+    assert refused(tmp_path, file="zzz = 1").startswith("zzz: is no setting (file ")
+
+
+@pytest.mark.parametrize("text", ["1_000", "nan", "1e3", "", "ten", "0x10", "\uff11"])
+def test_unreadable_whole_number(tmp_path: Path, text: str) -> None:
+    """Only plain digits are a whole number."""
+    assert refused(tmp_path, LEASEHOLD_PORT=text) == (
+        f"port: is {text!r}; it must be a whole number (environment LEASEHOLD_PORT)"
+    )
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-Infinity", "1_0.0", "soon"])
+def test_unreadable_number(tmp_path: Path, text: str) -> None:
+    """Only finite numbers are numbers."""
+    text = refused(tmp_path, LEASEHOLD_HEADER_TIMEOUT_S=text)
+    assert "header_timeout_s: is " in text
+    assert "it must be a number" in text
+
+
+def test_unreadable_switch(tmp_path: Path) -> None:
+    """Anything but a yes or a no is refused."""
+    assert "it must be true or false" in refused(tmp_path, LEASEHOLD_TLS_TERMINATED="maybe")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("port = '1'", "port: must be a whole number"),
+        ("port = true", "port: must be a whole number"),
+        ("port = 1.5", "port: must be a whole number"),
+        ("header_timeout_s = true", "header_timeout_s: must be a number"),
+        ("tls_terminated = 1", "tls_terminated: must be true or false"),
+        ("host = 1", "host: must be text in quotes"),
+        ("oidc_default_roles = 'a'", "oidc_default_roles: must be a list of texts"),
+        ("oidc_default_roles = [1]", "oidc_default_roles: must be a list of texts"),
+        ("accounts = 'a'", "accounts: must be a table"),
+    ],
+)
+def test_wrong_type_in_the_file(tmp_path: Path, line: str, words: str) -> None:
+    """A value of another type is refused, not converted."""
+    assert refused(tmp_path, file=line).startswith(words)
+
+
+def test_unreadable_file(tmp_path: Path) -> None:
+    """A file that is missing or no TOML is refused by name."""
+    assert "leasehold.toml cannot be read" in refused(tmp_path, file="port = ")
+    with pytest.raises(SettingsError, match=r"nowhere\.toml cannot be read"):
+        load_settings({}, file=Path("nowhere.toml"), environment={})
+
+
+def test_value_out_of_bounds_names_its_origin(tmp_path: Path) -> None:
+    """Whoever set the wrong value must be able to find it."""
+    assert refused(tmp_path, LEASEHOLD_IDLE_TIMEOUT_S="5") == (
+        "idle_timeout_s: is 5.0; it must be 75 to 86,400 seconds "
+        "(environment LEASEHOLD_IDLE_TIMEOUT_S)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"ab:{KEY1}", "'ab' is no account name"),
+        (f"{'a' * 25}:{KEY1}", "is no account name"),
+        (f"Orders:{KEY1}", "'Orders' is no account name"),
+        (f"or-ders:{KEY1}", "'or-ders' is no account name"),
+        (f"healthz:{KEY1}", "it is an address of the server itself"),
+        (f"readyz:{KEY1}", "it is an address of the server itself"),
+        (f"metrics:{KEY1}", "it is an address of the server itself"),
+        ("orders", "has 0 keys"),
+        (f"orders:{KEY1}:{KEY1}:{KEY1}", "has 3 keys"),
+        ("orders:c2hvcnQ=", "a key has 5 bytes; it must have at least 32"),
+        ("orders:this is no base64!", "a key is not base64"),
+    ],
+)
+def test_unusable_account(tmp_path: Path, text: str, words: str) -> None:
+    """What is wrong with an account is said without showing its key."""
+    told = refused(tmp_path, LEASEHOLD_ACCOUNTS=text)
+    assert words in told
+    assert KEY1 not in told
+    assert "this is no" not in told
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("[accounts]\norders = 'x'", "must be a table with key1"),
+        (f"[accounts.orders]\nkey3 = '{KEY1}'", "has 'key3'; it may have key1 and key2"),
+        (f"[accounts.orders]\nkey2 = '{KEY1}'", "has key2 but no key1"),
+        ("[accounts.orders]\nkey1 = 5", "key1 must be text in quotes"),
+        ("[accounts.orders]", "has 0 keys"),
+    ],
+)
+def test_unusable_account_in_the_file(tmp_path: Path, table: str, words: str) -> None:
+    """The form of an account's table is checked, too."""
+    told = refused(tmp_path, file=table)
+    assert words in told
+    assert KEY1 not in told
