@@ -1,0 +1,197 @@
+"""Examples run, and print what the pages say they print.
+
+The blocks of a page run in order and in one namespace; see CONTRIBUTING.md for the fences.
+"""
+
+from __future__ import annotations
+
+import base64
+import doctest
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+import pytest
+
+from leasehold.cli import main
+from leasehold.settings import load_settings
+from tests.docs.pages import DOCS, ROOT, Block, blocks, page_id, pages
+from tests.e2e.azure_js import test_azure_js as official
+from tests.e2e.identity import IdentityProvider
+from tests.e2e.server import Endpoint, Server
+
+DEVELOPMENT: Final = "UseDevelopmentStorage=true"
+SHOP: Final = "https://queues.example.net/shop"
+TOKENS: Final = DOCS / "howto" / "bearer-tokens.md"
+IN_A_HURRY: Final = {"visibility_timeout=10)": "visibility_timeout=2)"}
+"""Readers of the tutorial need a lease long enough to paste into; a test does not."""
+MARK: Final = "---- block {} ----"
+TIMEOUT_S: Final = 60
+
+
+def _pages_with(language: str) -> list[Path]:
+    return [page for page in pages() if any(b.language == language for b in blocks(page))]
+
+
+def _id(value: object) -> str:
+    return page_id(value) if isinstance(value, Path) else str(value)
+
+
+PYTHON: Final = [page for page in _pages_with("python") if page != TOKENS]
+SCRIPT: Final = _pages_with("js")
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
+    """A new server: pages create the queues that they use."""
+    with Server(tmp_path / "server") as started:
+        yield started
+
+
+def examples(page: Path, language: str) -> list[tuple[Block, str | None]]:
+    """Return the blocks that run, each with what it must print if the page says so."""
+    found: list[tuple[Block, str | None]] = []
+    for block in blocks(page):
+        if block.language == language:
+            found.append((block, None))
+        elif block.language == "text" and block.adjacent and found:
+            found[-1] = (found[-1][0], block.text)
+    return found
+
+
+def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
+    """Run a program in *folder*; return what it printed."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "NO_PROXY": "*", **environment},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def check_output(page: Path, shown: Sequence[tuple[Block, str | None]], printed: str) -> None:
+    """Compare what each block printed with the page."""
+    checker = doctest.OutputChecker()
+    parts = re.split(re.escape(MARK).replace(r"\{\}", r"\d+") + "\n", printed)[1:]
+    assert len(parts) == len(shown)
+    for (block, expected), got in zip(shown, parts, strict=True):
+        same = expected is None or checker.check_output(expected, got, doctest.ELLIPSIS)
+        assert same, f"{page_id(page)}, {block}: expected\n{expected}\nbut got\n{got}"
+
+
+def run_python(page: Path, folder: Path, changes: Mapping[str, str], prelude: str = "") -> None:
+    """Run the Python blocks of a page."""
+    shown = examples(page, "python")
+    parts = [f"print({MARK.format(i)!r})\n{b.text}" for i, (b, _) in enumerate(shown)]
+    script = "\n".join([prelude, *parts])
+    for old, new in changes.items():
+        script = script.replace(old, new)
+    (folder / "example.py").write_text(script, encoding="utf-8")
+    check_output(page, shown, run([sys.executable, "example.py"], folder, {}))
+
+
+@pytest.mark.sdk
+@pytest.mark.parametrize("page", PYTHON, ids=page_id)
+def test_python_examples(page: Path, endpoint: Endpoint, tmp_path: Path) -> None:
+    """Each page can be followed from its first block to its last."""
+    changes = {DEVELOPMENT: endpoint.connection_string, **IN_A_HURRY}
+    run_python(page, tmp_path, changes)
+
+
+@pytest.mark.sdk
+@pytest.mark.parametrize("page", SCRIPT, ids=page_id)
+def test_javascript_examples(page: Path, endpoint: Endpoint, tmp_path: Path) -> None:
+    """The same for JavaScript."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        official._missing("Node.js is not installed")
+    official._install()
+    (tmp_path / "node_modules").symlink_to(official.MODULES)
+    shown = examples(page, "js")
+    parts = [f"console.log({MARK.format(i)!r});\n{b.text}" for i, (b, _) in enumerate(shown)]
+    script = "\n".join(parts).replace(DEVELOPMENT, endpoint.connection_string)
+    (tmp_path / "example.mjs").write_text(script, encoding="utf-8")
+    check_output(page, shown, run(["node", "example.mjs"], tmp_path, {}))
+
+
+@pytest.mark.sdk
+def test_examples_with_tokens(tmp_path: Path) -> None:
+    """A server with TLS, an issuer and an account of its own, as the page sets it up."""
+    identity = IdentityProvider(tmp_path / "identity")
+    key = base64.b64encode(os.urandom(64)).decode()
+    config = tmp_path / "leasehold.toml"
+    config.write_text(f'[accounts.shop]\nkey1 = "{key}"\n', encoding="utf-8")
+    server = Server(
+        tmp_path / "data",
+        options={"--config": str(config), **identity.server_options()},
+        ca_file=identity.certificate_file,
+    )
+    with server as started:
+        prelude = (
+            f"import os\nos.environ['REQUESTS_CA_BUNDLE'] = {started.ca_file!r}\n"
+            f"def fetch_token():\n    return {identity.token()!r}\n"
+        )
+        run_python(TOKENS, tmp_path, {SHOP: f"{started.origin}/shop"}, prelude)
+
+
+def _configurations() -> list[tuple[Path, Block]]:
+    return [(page, b) for page in pages() for b in blocks(page) if b.language == "toml"]
+
+
+@pytest.mark.parametrize(("page", "block"), _configurations(), ids=_id)
+def test_configurations_load(page: Path, block: Block, tmp_path: Path) -> None:
+    """Every example of a settings file is one that the server takes."""
+    key = base64.b64encode(b"k" * 64).decode()
+    config = tmp_path / "leasehold.toml"
+    config.write_text(re.sub(r"<key \d>", key, block.text), encoding="utf-8")
+    loaded = load_settings({}, file=config, environment={})
+    assert f"file {config}" in loaded.origins.values(), page
+
+
+def _commands() -> Iterator[tuple[str, list[str]]]:
+    for page in pages():
+        for block in blocks(page):
+            if block.language not in {"sh", "ini"}:
+                continue
+            for number, line in enumerate(block.text.splitlines(), block.line + 1):
+                typed = line.removeprefix("ExecStart=").partition(" # ")[0]
+                words = shlex.split(typed, comments=True) if "leasehold" in typed else []
+                if words and words[0].rpartition("/")[2] == "leasehold":
+                    yield f"{page_id(page)}:{number}", words[1:]
+
+
+@pytest.mark.parametrize(("where", "words"), list(_commands()), ids=_id)
+def test_commands_exist(where: str, words: list[str]) -> None:
+    """Every command line on a page is one that ``leasehold`` understands."""
+    command = main.commands[words[0]]
+    known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    typed = [word.partition("=")[0] for word in words[1:] if word.startswith("-")]
+    assert set(typed) <= known, where
+    if not {">", "|"} & set(words):
+        parser = command.make_parser(click.Context(command))
+        assert parser.parse_args(words[1:])[1] == [], where
+
+
+def test_the_readme_names_real_targets() -> None:
+    """What the README and CONTRIBUTING tell people to make can be made, and nothing is left out."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    named: set[str] = set()
+    for page in pages():
+        named.update(re.findall(r"`make ([a-z-]+)`", page.read_text("utf-8")))
+        for block in blocks(page):
+            if block.language == "sh":
+                named.update(re.findall(r"^make ([a-z-]+)", block.text, re.MULTILINE))
+    assert named - targets == set()
+    assert targets - named == {"help"}
