@@ -25,6 +25,9 @@ from leasehold.stores.base import Store
 MAX_BATCH: Final = 512
 """Commands in one transaction: bounds how long the event loop is held and what an undo costs."""
 
+QUIET_TURNS: Final = 3
+"""Turns of the loop, some ten microseconds each, without a new command before a batch starts."""
+
 INLINE_BELOW_S: Final = 0.001
 """Commits that typically take less than this run in the loop."""
 
@@ -89,9 +92,21 @@ class Batcher:
         if not self._busy:
             self._busy = True
             self._idle.clear()
-            # Not at once: what else is readable in this turn of the loop comes along.
-            self._loop.call_soon(self._start_batch)
+            self._loop.call_soon(self._gather, 0, 0)
         return future
+
+    def _gather(self, seen: int, quiet_turns: int) -> None:
+        """Start the batch once the loop has brought nothing new for a few turns.
+
+        The clients answered after the last commit are about to ask again: letting them in costs
+        microseconds, and saves a commit for every batch that would otherwise go off half full.
+        """
+        here = len(self._waiting)
+        quiet_turns = 0 if here > seen else quiet_turns + 1
+        if quiet_turns < QUIET_TURNS and here < MAX_BATCH:
+            self._loop.call_soon(self._gather, here, quiet_turns)
+        else:
+            self._start_batch()
 
     def between_batches(self, work: Callable[[], bool]) -> asyncio.Future[bool]:
         """Call *work* when no batch is open, for what cannot be part of one."""
