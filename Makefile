@@ -45,7 +45,7 @@ imports: $(READY) ## Check that imports point one way
 	$(BIN)/lint-imports
 
 docs: $(READY) ## Build the documentation strictly into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(READY) ## Measure against the peers and write benchmarks/results/latest.json
 	$(BIN)/python -m benchmarks run --suite quick --out benchmarks/results/latest.json

@@ -236,7 +236,7 @@ def build_application(
 
 def _open_store(settings: Settings) -> SqliteStore:
     try:
-        return SqliteStore(
+        store = SqliteStore(
             settings.data,
             cache_mib=settings.sqlite_cache_mib,
             reserve_bytes=settings.disk_reserve_mib * _MIB,
@@ -244,6 +244,12 @@ def _open_store(settings: Settings) -> SqliteStore:
     except (LeaseholdError, OSError) as error:
         reason = f"the store in {settings.data} cannot be opened: {error.__cause__ or error}"
         raise StartFailed(ExitCode.STORE_FAILED, reason) from error
+    if store.put_back:
+        _log.warning(
+            "store.put_back",
+            meaning="the database comes from a copy; receipts from before are void",
+        )
+    return store
 
 
 def _limits_of(settings: Settings) -> ConnectionLimits:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from pathlib import Path
 
 import pytest
 
 from leasehold.domain import commands as c
+from leasehold.domain.errors import LeaseLost, StoreFailed
 from leasehold.domain.ids import row_key_of
 from leasehold.domain.types import Lease
 from leasehold.stores.sqlite import SqliteStore
@@ -136,4 +138,147 @@ def test_receives_use_the_index_and_do_not_sort(tmp_path: Path) -> None:
         plan
     )
     assert "TEMP B-TREE" not in plan
+    store.close()
+
+
+def hold(store: SqliteStore) -> c.Complete:
+    """Put and receive a message; return the command that completes it."""
+    ask(store, c.CreateQueue("a", "queue", {}))
+    put(store)
+    leases = ask(store, c.Receive("a", "queue", 1, 30))
+    assert isinstance(leases, tuple)
+    assert isinstance(leases[0], Lease)
+    return c.Complete("a", "queue", leases[0].message.message_id, leases[0].receipt)
+
+
+def copy_of(folder: Path, *names: str) -> dict[str, bytes]:
+    """Read some of the files of a closed store."""
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+def put_back(folder: Path, files: dict[str, bytes]) -> None:
+    """Write files over those of a closed store."""
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+
+
+def test_receipts_from_before_a_restore_never_act(tmp_path: Path) -> None:
+    """A database put back from a copy leases anew under old fences; old receipts are foreign."""
+    store = SqliteStore(tmp_path)
+    ask(store, c.CreateQueue("a", "queue", {}))
+    put(store)
+    store.close()
+    backup = copy_of(tmp_path, FILE_NAME)
+    store = SqliteStore(tmp_path)
+    late = hold(store)
+    store.close()
+    put_back(tmp_path, backup)
+    store = SqliteStore(tmp_path)
+    assert store.put_back
+    assert store.health().details["epoch"] == 2
+    again = hold(store)
+    assert again.message_id == late.message_id
+    refused = ask(store, late)
+    assert isinstance(refused, LeaseLost)
+    assert refused.reason == "foreign"
+    assert ask(store, again) == c.DONE
+    store.close()
+
+
+def test_a_copy_made_while_the_server_ran_is_told_from_its_latest_state(tmp_path: Path) -> None:
+    """Marks change while a server runs, so its own backups of minutes ago are noticed."""
+    store = SqliteStore(tmp_path)
+    ask(store, c.NoteTime())
+    store._state.cursor.execute("VACUUM INTO ?", (str(tmp_path / "backup"),))
+    late = hold(store)
+    for _ in range(2):
+        ask(store, c.NoteTime())
+    store.close()
+    (tmp_path / "backup").replace(tmp_path / FILE_NAME)
+    store = SqliteStore(tmp_path)
+    assert store.put_back
+    assert ask(store, late) != c.DONE
+    store.close()
+
+
+def test_marks_that_change_while_the_server_runs_survive_its_death(tmp_path: Path) -> None:
+    """Whenever the process dies, the next one takes the database for what it is."""
+    store = SqliteStore(tmp_path)
+    held = hold(store)
+    for _ in range(3):
+        ask(store, c.NoteTime())
+        marks = copy_of(tmp_path, FILE_NAME, f"{FILE_NAME}-wal", "epoch")
+        (tmp_path / "dead").mkdir(exist_ok=True)
+        put_back(tmp_path / "dead", marks)
+        survivor = SqliteStore(tmp_path / "dead")
+        assert not survivor.put_back
+        survivor.close()
+    assert ask(store, held) == c.DONE
+    store.close()
+
+
+def test_a_database_copied_without_its_mark_is_in_a_new_epoch(tmp_path: Path) -> None:
+    """Carrying only the database to another place voids the receipts too."""
+    store = SqliteStore(tmp_path / "old")
+    late = hold(store)
+    store.close()
+    (tmp_path / "new").mkdir()
+    put_back(tmp_path / "new", copy_of(tmp_path / "old", FILE_NAME))
+    store = SqliteStore(tmp_path / "new")
+    assert store.put_back
+    assert isinstance(ask(store, late), LeaseLost)
+    store.close()
+
+
+def test_reopening_and_moving_the_whole_folder_keep_the_epoch(tmp_path: Path) -> None:
+    """Leases survive a restart, and a move of all files together."""
+    store = SqliteStore(tmp_path / "old")
+    held = hold(store)
+    store.close()
+    for _ in range(3):
+        store = SqliteStore(tmp_path / "old")
+        assert not store.put_back
+        store.close()
+    (tmp_path / "old").rename(tmp_path / "new")
+    store = SqliteStore(tmp_path / "new")
+    assert ask(store, held) == c.DONE
+    assert store.health().details["epoch"] == 1
+    store.close()
+
+
+def test_a_crash_between_the_two_marks_is_not_taken_for_a_copy(tmp_path: Path) -> None:
+    """The database may be one mark ahead of the file beside it."""
+    store = SqliteStore(tmp_path)
+    held = hold(store)
+    store.close()
+    beside = copy_of(tmp_path, "epoch")
+    SqliteStore(tmp_path).close()
+    put_back(tmp_path, beside)
+    store = SqliteStore(tmp_path)
+    assert not store.put_back
+    assert ask(store, held) == c.DONE
+    store.close()
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_full_disk_keeps_the_old_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: bool
+) -> None:
+    """A store that cannot be marked opens if its marks match, and is refused if they do not."""
+    store = SqliteStore(tmp_path)
+    held = hold(store)
+    store.close()
+    if copied:
+        (tmp_path / "epoch").unlink()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr("leasehold.stores.sqlite.store.prepare_mark", full)
+    if copied:
+        with pytest.raises(StoreFailed):
+            SqliteStore(tmp_path)
+        return
+    store = SqliteStore(tmp_path)
+    assert ask(store, held) == c.DONE
     store.close()

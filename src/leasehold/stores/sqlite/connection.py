@@ -66,7 +66,7 @@ def open_database(path: Path, *, cache_mib: int, vfs: str | None = None) -> apsw
     except BaseException:
         connection.close()
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return connection
 
 
@@ -112,8 +112,8 @@ def read_back(connection: apsw.Connection) -> dict[str, str | int]:
     return found
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the names of new files in *folder* durable."""
+def sync_folder(folder: Path) -> None:
+    """Make the names of new and renamed files in *folder* durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

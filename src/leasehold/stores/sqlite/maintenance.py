@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 from leasehold.domain import commands as c
 from leasehold.stores.sqlite.state import State
 
@@ -62,6 +64,7 @@ class MaintenanceVerbs:
         return c.Swept(removed)
 
     def note_time(self, _command: c.NoteTime, now_ms: int) -> c.Result:
-        """Keep the time for the next start."""
+        """Keep the time for the next start, and mark the database anew."""
         self._state.set_meta("last_seen_ms", now_ms)
+        self._state.renew_mark(secrets.token_hex(16))
         return c.DONE

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 import apsw
 
 from leasehold.stores.sqlite.catalog import Catalog, Entry, QueueRow
+from leasehold.stores.sqlite.epoch import was_put_back
 
 _BLOCK: Final = 65_536
 """Row keys are reserved in blocks, so that a restart never uses one twice and puts need not write
@@ -16,10 +18,17 @@ a counter each time."""
 class State:
     """Shared state of one store; *row_key* numbers and counts are part of the open batch."""
 
-    def __init__(self, cursor: apsw.Cursor, queries: dict[str, str], catalog: Catalog) -> None:
+    def __init__(
+        self,
+        cursor: apsw.Cursor,
+        queries: dict[str, str],
+        catalog: Catalog,
+        keep_mark: Callable[[str], None],
+    ) -> None:
         self.cursor = cursor
         self.sql = queries
         self.catalog = catalog
+        self._keep_mark = keep_mark
         self.receipt_key = b""
         self.touched: set[Entry] = set()
         self._next_row_key = 0
@@ -27,20 +36,51 @@ class State:
         self._last_partition = 0
         self.retired_until_ms = 0
         self.last_seen_ms = 0
+        self.epoch = 1
 
-    def load(self, new_key: bytes | None) -> None:
-        """Read everything from the database, at the start and after an undone batch.
+    def mark(self, beside: str | None, new_mark: str, new_key: bytes) -> bool:
+        """Mark the database as opened; see :mod:`leasehold.stores.sqlite.epoch`.
 
         Args:
-            new_key: Key that seals the receipts of a new store; one that has a key keeps it.
+            beside: The mark in the file beside the database, or None.
+            new_mark: A mark that has never been used.
+            new_key: Key that seals the receipts of a new epoch.
+
+        Returns:
+            Whether the database was put back from a copy. It is then in a new epoch.
         """
-        meta: dict[str, Any] = {
-            str(name): value for name, value in self.cursor.execute(self.sql["load_meta"])
-        }
-        if "receipt_key" not in meta:
-            assert new_key is not None
-            meta["receipt_key"] = new_key
+        meta = self._read_meta()
+        put_back = was_put_back(beside, meta.get("mark"), meta.get("last_mark"))
+        if put_back or "receipt_key" not in meta:
             self.set_meta("receipt_key", new_key)
+        self.set_meta("epoch", meta.get("epoch", 1) + put_back)
+        self.set_meta("last_mark", meta.get("mark", ""))
+        self.set_meta("mark", new_mark)
+        return put_back
+
+    def renew_mark(self, new_mark: str) -> None:
+        """Let the file catch up with the database and mark the database anew."""
+        mark = self._read_meta()["mark"]
+        try:
+            self._keep_mark(mark)
+        except OSError:  # a full disk: the marks that are there still match
+            return
+        self.set_meta("last_mark", mark)
+        self.set_meta("mark", new_mark)
+
+    def is_put_back(self, beside: str | None) -> bool:
+        """Tell whether the database was put back, without marking it; it must have a key."""
+        meta = self._read_meta()
+        put_back = was_put_back(beside, meta.get("mark"), meta.get("last_mark"))
+        return put_back or "receipt_key" not in meta
+
+    def _read_meta(self) -> dict[str, Any]:
+        return {str(name): value for name, value in self.cursor.execute(self.sql["load_meta"])}
+
+    def load(self) -> None:
+        """Read everything from the database, at the start and after an undone batch."""
+        meta = self._read_meta()
+        self.epoch = meta["epoch"]
         self.receipt_key = meta["receipt_key"]
         self._reserved = meta["row_keys_reserved"]
         # Never below what was handed out already: keys of an undone batch are not used again.
@@ -55,7 +95,7 @@ class State:
         """Run a query and return its rows."""
         return self.cursor.execute(self.sql[query], bounds).fetchall()
 
-    def set_meta(self, name: str, value: int | bytes) -> None:
+    def set_meta(self, name: str, value: int | str | bytes) -> None:
         """Keep a value under a name."""
         self.cursor.execute(self.sql["set_meta"], (name, value))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from leasehold.stores.base import StoreHealth
 from leasehold.stores.sql_files import load_queries
 from leasehold.stores.sqlite.catalog import Catalog
 from leasehold.stores.sqlite.connection import open_database, read_back
+from leasehold.stores.sqlite.epoch import adopt_mark, keep_mark, prepare_mark, read_mark
 from leasehold.stores.sqlite.maintenance import MaintenanceVerbs
 from leasehold.stores.sqlite.messages import MessageVerbs
 from leasehold.stores.sqlite.queues import QueueVerbs
@@ -42,6 +44,9 @@ class SqliteStore:
         StoreFailed: The database cannot be opened.
     """
 
+    put_back: bool
+    """Whether the database was put back from a copy, so that earlier receipts are void."""
+
     def __init__(
         self,
         folder: Path,
@@ -56,9 +61,12 @@ class SqliteStore:
         try:
             self._connection = open_database(folder / FILE_NAME, cache_mib=cache_mib, vfs=vfs)
             self._settings = read_back(self._connection)
-            self._state = State(self._connection.cursor(), _QUERIES, Catalog())
-            self._state.load(secrets.token_bytes(KEY_BYTES))
-        except apsw.Error as error:
+            self._state = State(
+                self._connection.cursor(), _QUERIES, Catalog(), partial(keep_mark, folder)
+            )
+            self._begin_epoch()
+            self._state.load()
+        except (apsw.Error, OSError) as error:
             raise StoreFailed from error
         self._full = not self._reserve.take()
         messages = MessageVerbs(self._state)
@@ -84,6 +92,26 @@ class SqliteStore:
             c.ReapDropped: _one_by_one(maintenance.reap_dropped),
             c.NoteTime: _one_by_one(maintenance.note_time),
         }
+
+    def _begin_epoch(self) -> None:
+        """Mark the database and the folder as opened by this store.
+
+        On a full disk the old marks stay, which still match. A database that was put back is not
+        opened then: it must not go on with the receipts of before.
+        """
+        mark = secrets.token_hex(16)
+        try:
+            prepare_mark(self._folder, mark)
+            with self._connection:
+                self.put_back = self._state.mark(
+                    read_mark(self._folder), mark, secrets.token_bytes(KEY_BYTES)
+                )
+        except (apsw.FullError, OSError):
+            if self._state.is_put_back(read_mark(self._folder)):
+                raise
+            self.put_back = False
+        else:
+            adopt_mark(self._folder)
 
     def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
         """See :meth:`Store.execute`. Commands of one kind that follow each other share statements.
@@ -131,7 +159,10 @@ class SqliteStore:
             self._settings["journal_mode"] == "wal" and int(self._settings["synchronous"]) >= 2  # noqa: PLR2004 - FULL
         )
         return StoreHealth(
-            kind="sqlite", durable=durable, writable=not self._full, details=dict(self._settings)
+            kind="sqlite",
+            durable=durable,
+            writable=not self._full,
+            details={**self._settings, "epoch": self._state.epoch},
         )
 
     def last_seen_ms(self) -> int:
@@ -149,7 +180,7 @@ class SqliteStore:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.FullError:
             return False
-        except apsw.Error as error:
+        except (apsw.Error, OSError) as error:
             raise StoreFailed from error
         self._full = not self._reserve.take()
         return not self._full
@@ -177,7 +208,7 @@ class SqliteStore:
             if full:
                 self._full = True
                 self._reserve.give_up()
-                self._state.load(None)
+                self._state.load()
         except apsw.Error:
             return StoreFailed()
         return StoreFull() if full else StoreFailed()
