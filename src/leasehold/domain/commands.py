@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from leasehold.domain.errors import LeaseholdError
-from leasehold.domain.types import AccessPolicy, Lease, Message, Queue
+from leasehold.domain.types import AccessPolicy, LapsedReceipts, Lease, Message, Queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class CreateQueue:
     account: str
     queue: str
     metadata: Mapping[str, str]
+    lapsed_receipts: LapsedReceipts = LapsedReceipts.UNTIL_RETAKEN
+    """The rule for a new queue; one that is there keeps its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ MAX_BATCH: Final = 512
 QUIET_TURNS: Final = 3
 """Turns of the loop, some ten microseconds each, without a new command before a batch starts."""
 
+GATHER_LIMIT_S: Final = 0.001
+"""Longest wait for such a turn, under a load that never pauses."""
+
 INLINE_BELOW_S: Final = 0.001
 """Commits that typically take less than this run in the loop."""
 
@@ -69,6 +72,7 @@ class Batcher:
         self._on_failure = on_failure
         self._inline_below_s = inline_below_s
         self._typical_commit_s = 0.0
+        self._gathering_since_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_Waiting] = []
         self._between: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []
@@ -92,6 +96,7 @@ class Batcher:
         if not self._busy:
             self._busy = True
             self._idle.clear()
+            self._gathering_since_s = self._clock.monotonic_s()
             self._loop.call_soon(self._gather, 0, 0)
         return future
 
@@ -103,7 +108,8 @@ class Batcher:
         """
         here = len(self._waiting)
         quiet_turns = 0 if here > seen else quiet_turns + 1
-        if quiet_turns < QUIET_TURNS and here < MAX_BATCH:
+        gathering_s = self._clock.monotonic_s() - self._gathering_since_s
+        if quiet_turns < QUIET_TURNS and here < MAX_BATCH and gathering_s < GATHER_LIMIT_S:
             self._loop.call_soon(self._gather, here, quiet_turns)
         else:
             self._start_batch()
@@ -111,17 +117,15 @@ class Batcher:
     def between_batches(self, work: Callable[[], bool]) -> asyncio.Future[bool]:
         """Call *work* when no batch is open, for what cannot be part of one."""
         future: asyncio.Future[bool] = self._loop.create_future()
+        if self._failed:
+            future.set_exception(StoreFailed())
+            return future
         self._between.append((work, future))
         if not self._busy:
             self._busy = True
             self._idle.clear()
             self._loop.call_soon(self._start_batch)
         return future
-
-    @property
-    def backlog(self) -> int:
-        """Return how many commands wait for the next batch."""
-        return len(self._waiting)
 
     async def stop(self) -> None:
         """Refuse what is new, finish what was taken."""
@@ -145,7 +149,7 @@ class Batcher:
         batch.sort(key=_order)
         try:
             self._execute(batch)
-        except LeaseholdError as error:
+        except Exception as error:  # noqa: BLE001 - nobody may be left without an answer
             self._after_failed_batch(batch, error)
             return
         if self._typical_commit_s < self._inline_below_s:
@@ -159,10 +163,13 @@ class Batcher:
         for work, future in between:
             try:
                 done = work()
-            except LeaseholdError as error:
-                future.set_exception(error)
-                self._after_failed_batch([], error)
-                return False
+            except Exception as error:  # noqa: BLE001 - as for batches
+                if not future.done():
+                    future.set_exception(error)
+                if isinstance(error, StoreFailed):
+                    self._after_failed_batch([], error)
+                    return False
+                continue
             if not future.done():
                 future.set_result(done)
         return True
@@ -175,18 +182,19 @@ class Batcher:
         except StoreFull:
             self._results = self._store.execute(commands, now_ms=now_ms)
 
-    def _commit(self) -> tuple[LeaseholdError | None, float]:
-        """Commit; return what went wrong, if anything, and the seconds it took."""
+    def _commit(self) -> tuple[LeaseholdError | None, float | None]:
+        """Commit; return what went wrong, and the seconds it took if it wrote anything."""
         started_s = self._clock.monotonic_s()
         error: LeaseholdError | None = None
+        wrote = True
         try:
-            self._store.commit()
+            wrote = self._store.commit()
         except LeaseholdError as raised:
             error = raised
         except BaseException as raised:  # noqa: BLE001 - a dead commit thread would hang all
             error = StoreFailed()
             error.__cause__ = raised
-        return error, self._clock.monotonic_s() - started_s
+        return error, self._clock.monotonic_s() - started_s if wrote else None
 
     def _commit_loop(self) -> None:
         """Run on the commit thread."""
@@ -194,7 +202,7 @@ class Batcher:
             self._loop.call_soon_threadsafe(self._committed, batch, *self._commit())
 
     def _committed(
-        self, batch: list[_Waiting], error: LeaseholdError | None, duration_s: float
+        self, batch: list[_Waiting], error: LeaseholdError | None, duration_s: float | None
     ) -> None:
         if error is not None:
             self._after_failed_commit(batch, error)
@@ -202,8 +210,9 @@ class Batcher:
         stats = self._stats
         stats.batches += 1
         stats.commands += len(batch)
-        stats.commit_seconds.observe(duration_s)
-        self._typical_commit_s += (duration_s - self._typical_commit_s) * _MEMORY
+        if duration_s is not None:
+            stats.commit_seconds.observe(duration_s)
+            self._typical_commit_s += (duration_s - self._typical_commit_s) * _MEMORY
         count = stats.count
         for (command, future), result in zip(batch, self._results, strict=True):
             count(command, result)
@@ -219,28 +228,38 @@ class Batcher:
         try:
             self._execute(batch)
             self._store.commit()
-        except LeaseholdError as again:
+        except Exception as again:  # noqa: BLE001 - as for the first time
             self._after_failed_batch(batch, again)
         else:
-            self._committed(batch, None, 0.0)
+            self._committed(batch, None, None)
 
-    def _after_failed_batch(self, batch: Sequence[_Waiting], error: LeaseholdError) -> None:
-        for _, future in batch:
-            if not future.done():
-                future.set_result(error)
-        if isinstance(error, StoreFull):
-            self._start_batch()
+    def _after_failed_batch(self, batch: Sequence[_Waiting], error: Exception) -> None:
+        """Tell those who wait. Only a failed store ends the service, not a failed batch."""
+        if not isinstance(error, LeaseholdError):
+            _log.error("batch.failed", exc_info=error)
+            error = LeaseholdError()
+        _answer(batch, error)
+        if not isinstance(error, StoreFailed):
+            self._loop.call_soon(self._start_batch)
             return
         # Whether the disk still holds what it took is unknown: only a new start from the file can
-        # tell, and syncing the same handle again must not be tried.
+        # tell, and no further batch may be written on the same handle.
         _log.critical("store.failed", exc_info=error)
         self._failed = True
-        for _, future in self._waiting:
-            future.set_result(StoreFailed())
-        self._waiting = []
+        _answer(self._waiting, StoreFailed())
+        for _, future in self._between:
+            if not future.done():
+                future.set_exception(StoreFailed())
+        self._waiting, self._between = [], []
         self._busy = False
         self._idle.set()
         self._on_failure()
+
+
+def _answer(batch: Sequence[_Waiting], error: LeaseholdError) -> None:
+    for _, future in batch:
+        if not future.done():  # its caller may have gone away
+            future.set_result(error)
 
 
 def _order(waiting: _Waiting) -> int:

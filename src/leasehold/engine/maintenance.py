@@ -16,7 +16,6 @@ import structlog
 from leasehold.clock import Clock
 from leasehold.domain import commands as c
 from leasehold.domain.clock_rules import may_retire
-from leasehold.domain.errors import LeaseholdError
 from leasehold.stores.base import Store
 
 SLICE_ROWS: Final = 500
@@ -65,8 +64,8 @@ class Maintenance:
         while True:
             try:
                 await self.sweep()
-            except LeaseholdError as error:
-                _log.warning("maintenance.failed", error=str(error))
+            except Exception as error:  # noqa: BLE001 - tomorrow's sweep may go better
+                _log.warning("maintenance.failed", error=str(error) or type(error).__name__)
             await asyncio.sleep(self._plan.interval_s)
 
     async def sweep(self) -> None:
@@ -74,7 +73,7 @@ class Maintenance:
         if not self._store.health().writable:
             await self._relieve()
         if self._clock.monotonic_s() >= self._next_note_s:
-            self._next_note_s += self._plan.note_time_interval_s
+            self._next_note_s = self._clock.monotonic_s() + self._plan.note_time_interval_s
             await self._perform(c.NoteTime())
         if self._clock_is_believed():
             self.retired += await self._to_the_end(c.RetireExpired(SLICE_ROWS))

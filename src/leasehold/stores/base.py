@@ -51,11 +51,15 @@ class Store(Protocol):
         Raises:
             StoreFull: As for ``commit``.
             StoreFailed: Nothing of the batch was done, and the store is of no more use.
+            Exception: Anything else; nothing of the batch was done, and the store goes on.
         """
         ...
 
-    def commit(self) -> None:
+    def commit(self) -> bool:
         """Make the batch durable. May be called from another thread than ``execute``.
+
+        Returns:
+            Whether there was anything to write.
 
         Raises:
             StoreFull: There is no room on the disk. Nothing of the batch was done. ``execute``

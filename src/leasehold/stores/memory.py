@@ -85,8 +85,9 @@ class MemoryStore:
         self._now_ms = now_ms
         return [self._perform(command) for command in batch]
 
-    def commit(self) -> None:
+    def commit(self) -> bool:
         """Do nothing: there is no disk."""
+        return True
 
     def find_queue(self, account: str, queue: str) -> Queue | None:
         """See :meth:`Store.find_queue`."""
@@ -138,6 +139,7 @@ class MemoryStore:
                 account=command.account,
                 name=command.queue,
                 metadata=dict(command.metadata),
+                lapsed_receipts=command.lapsed_receipts,
                 created_at_ms=self._now_ms,
             )
         )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leasehold.domain import commands as c
-from leasehold.domain.types import Lease
+from leasehold.domain.types import LapsedReceipts, Lease
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore
@@ -42,15 +42,18 @@ class Asker:
             "queue": QUEUE,
             "delay_s": 0,
             "time_to_live_s": 604_800,
+            "entropy": self._drawn.to_bytes(10, "big"),
         }
-        return c.Put(
-            body=body.encode() if isinstance(body, str) else body,
-            entropy=self._drawn.to_bytes(10, "big"),
-            **(settings | fields),
-        )
+        return c.Put(body=body.encode() if isinstance(body, str) else body, **(settings | fields))
 
     def create(self, queue: str = QUEUE, account: str = ACCOUNT, **metadata: str) -> Any:
         return self.ask(c.CreateQueue(account, queue, metadata))
+
+    def create_strict(self) -> None:
+        """Put a queue under the strict rule in place of the one that is there."""
+        self.ask(c.DeleteQueue(ACCOUNT, QUEUE))
+        created = self.ask(c.CreateQueue(ACCOUNT, QUEUE, {}, LapsedReceipts.STRICT))
+        assert created == c.QueueCreated(created=True)
 
     def put(self, body: bytes | str = b"work", **fields: Any) -> Any:
         return self.ask(self.put_command(body, **fields))

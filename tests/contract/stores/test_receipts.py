@@ -273,3 +273,31 @@ def test_renew_then_complete_in_one_batch(asker: Asker) -> None:
     assert isinstance(results[1], LeaseLost)
     assert asker.complete(results[0]) == c.DONE  # type: ignore[arg-type]
     assert asker.ask(c.Receive(ACCOUNT, QUEUE, 1, 1)) == ()
+
+
+@each_act
+def test_under_the_strict_rule_a_receipt_dies_with_its_lease(asker: Asker, act: Act) -> None:
+    """It acts to the last millisecond of the lease, and not a moment longer."""
+    asker.create_strict()
+    asker.put()
+    asker.put()
+    one, two = asker.receive(2, lease_s=10)
+    asker.clock.advance(ms=9_999)
+    assert not isinstance(act(asker, one), Exception)
+    asker.clock.advance(ms=1)
+    result = act(asker, two)
+    assert isinstance(result, LeaseLost)
+    assert result.reason == "lapsed"
+
+
+@each_act
+@pytest.mark.parametrize("change", [str.upper, lambda text: text.replace("-", " ", 1)])
+def test_an_id_in_another_spelling_is_unknown(
+    asker: Asker, act: Act, change: Callable[[str], str]
+) -> None:
+    """An id is the exact text that was given out."""
+    lease = asker.put("x" * 10, entropy=b"\xff" * 10)
+    spelled = change(lease.message.message_id)
+    assert spelled != lease.message.message_id
+    other = replace(lease, message=replace(lease.message, message_id=spelled))
+    assert isinstance(act(asker, other), MessageNotFound)

@@ -11,6 +11,7 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import (
+    LeaseholdError,
     QueueNotFound,
     Stopping,
     StoreFailed,
@@ -33,6 +34,8 @@ class WatchedStore(MemoryStore):
         self.committed_on: set[str] = set()
         self.full = False
         self.relieved = 0
+        self.relieved_thrice = asyncio.Event()
+        self.relieve_error: Exception | None = None
         self.closed = False
         self.seen_ms = 0
 
@@ -44,10 +47,11 @@ class WatchedStore(MemoryStore):
             return [StoreFull() if isinstance(command, c.Put) else c.DONE for command in batch]
         return super().execute(batch, now_ms=now_ms)
 
-    def commit(self) -> None:
+    def commit(self) -> bool:
         self.committed_on.add(threading.current_thread().name)
         if self.commit_errors:
             raise self.commit_errors.pop(0)
+        return True
 
     def health(self) -> StoreHealth:
         return StoreHealth(kind="watched", durable=True, writable=not self.full, details={})
@@ -57,6 +61,10 @@ class WatchedStore(MemoryStore):
 
     def relieve(self) -> bool:
         self.relieved += 1
+        if self.relieved == 3:
+            self.relieved_thrice.set()
+        if self.relieve_error is not None:
+            raise self.relieve_error
         self.full = False
         return True
 
@@ -336,5 +344,60 @@ def test_counters_are_kept_for_queues_that_exist_only() -> None:
             assert list(running.engine.stats.queues) == [("a", "queue")]
             await running.engine.perform(c.DeleteQueue("a", "queue"))
             assert not running.engine.stats.queues
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("where", ["execute_errors", "relieve"])
+def test_an_unforeseen_error_fails_its_own_batch_only(where: str) -> None:
+    """Nobody is left without an answer, and the engine goes on."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            if where == "relieve":
+                running.store.full = True
+                running.store.relieve_error = OSError("no file handles")
+                with pytest.raises(OSError, match="no file handles"):
+                    await running.engine.sweep()
+                running.store.full = False
+            else:
+                running.store.execute_errors.append(ValueError("surprise"))
+                first, second = await running.all(put(), put())
+                assert type(first) is type(second) is LeaseholdError
+            assert not running.engine.failed.is_set()
+            assert (await running.all(put()))[0].message.body == b"x"
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_went_away_does_not_hide_a_failed_store() -> None:
+    """The engine can be stopped after a failure, whoever has stopped waiting."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            running.store.commit_errors.append(StoreFailed())
+            tasks = [asyncio.ensure_future(running.engine.perform(put())) for _ in range(600)]
+            await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            async with asyncio.timeout(10):
+                await running.engine.failed.wait()
+                await running.engine.stop()
+            assert running.store.closed
+
+    asyncio.run(scenario())
+
+
+def test_a_broken_sweep_does_not_end_the_sweeping() -> None:
+    """Whatever a sweep runs into, the next one is tried, and the engine stops cleanly."""
+
+    async def scenario() -> None:
+        async with Running(MaintenancePlan(interval_s=0)) as running:
+            running.store.full = True
+            running.store.relieve_error = OSError("no file handles")
+            async with asyncio.timeout(10):
+                await running.store.relieved_thrice.wait()
+                await running.engine.stop()
+            assert running.store.closed
 
     asyncio.run(scenario())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from leasehold.domain import commands as c
-from leasehold.domain.errors import LeaseLost, StoreFailed
+from leasehold.domain.errors import LeaseLost, StoreFailed, Unavailable
 from leasehold.domain.ids import row_key_of
 from leasehold.domain.types import Lease
 from leasehold.stores.sqlite import SqliteStore
@@ -128,15 +131,10 @@ def test_receives_use_the_index_and_do_not_sort(tmp_path: Path) -> None:
     """The plan of the claim query is the documented one."""
     store = SqliteStore(tmp_path)
     state = store._state
-    plan = " ".join(
-        str(row[3])
-        for row in state.cursor.execute(
-            "EXPLAIN QUERY PLAN " + state.sql["next_visible"], (1, 2, 3)
-        )
-    )
-    assert "SEARCH message USING INDEX message_by_visibility (partition=? AND visible_at_ms<?)" in (
-        plan
-    )
+    explain = "EXPLAIN QUERY PLAN " + state.sql["next_visible"]
+    plan = " ".join(str(row[3]) for row in state.cursor.execute(explain, (1, 2, 3, 0)))
+    bounds = "(partition=? AND visible_at_ms>? AND visible_at_ms<?)"
+    assert f"SEARCH message USING INDEX message_by_visibility {bounds}" in plan
     assert "TEMP B-TREE" not in plan
     store.close()
 
@@ -246,17 +244,110 @@ def test_reopening_and_moving_the_whole_folder_keep_the_epoch(tmp_path: Path) ->
     store.close()
 
 
-def test_a_crash_between_the_two_marks_is_not_taken_for_a_copy(tmp_path: Path) -> None:
-    """The database may be one mark ahead of the file beside it."""
-    store = SqliteStore(tmp_path)
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_crash_between_the_two_marks_is_not_taken_for_a_copy(tmp_path: Path, noted: bool) -> None:
+    """The database may be one mark ahead of the file beside it, however the last run ended."""
+    store = SqliteStore(tmp_path / "first")
     held = hold(store)
+    if noted:
+        ask(store, c.NoteTime())
+    names = (FILE_NAME, f"{FILE_NAME}-wal", "epoch")
+    killed = copy_of(tmp_path / "first", *names)
     store.close()
-    beside = copy_of(tmp_path, "epoch")
-    SqliteStore(tmp_path).close()
-    put_back(tmp_path, beside)
-    store = SqliteStore(tmp_path)
+    for folder in ("second", "third"):
+        (tmp_path / folder).mkdir()
+        put_back(tmp_path / folder, killed)
+        store = SqliteStore(tmp_path / folder)
+        assert not store.put_back
+        # The next process died after it had marked the database and before it replaced the file.
+        killed = copy_of(tmp_path / folder, *names[:2]) | {"epoch": killed["epoch"]}
+        store.close()
+    (tmp_path / "fourth").mkdir()
+    put_back(tmp_path / "fourth", killed)
+    store = SqliteStore(tmp_path / "fourth")
     assert not store.put_back
     assert ask(store, held) == c.DONE
+    store.close()
+
+
+def test_a_backup_made_just_before_a_clean_stop_is_told_from_what_followed(tmp_path: Path) -> None:
+    """A clean stop makes every copy made until then an old one."""
+    store = SqliteStore(tmp_path)
+    ask(store, c.CreateQueue("a", "queue", {}))
+    put(store)
+    store._state.cursor.execute("VACUUM INTO ?", (str(tmp_path / "backup"),))
+    late = hold(store)
+    store.close()
+    (tmp_path / "backup").replace(tmp_path / FILE_NAME)
+    store = SqliteStore(tmp_path)
+    assert store.put_back
+    assert ask(store, late) != c.DONE
+    store.close()
+
+
+def test_a_batch_that_breaks_is_undone_and_the_store_goes_on(tmp_path: Path) -> None:
+    """What no rule foresaw fails its own batch, in memory as on the disk, and nothing else."""
+    store = SqliteStore(tmp_path)
+    ask(store, c.CreateQueue("a", "queue", {}))
+    bad = c.CreateQueue("a", "\ud800", {})
+    with pytest.raises(UnicodeEncodeError):
+        store.execute([c.CreateQueue("a", "other", {}), bad], now_ms=NOW_MS)
+    assert store.find_queue("a", "other") is None
+    assert put(store).message.body == b"x"
+    assert store.message_counts() == [("a", "queue", 1)]
+    store.close()
+
+
+WRITER = """
+import sqlite3, sys
+other = sqlite3.connect(sys.argv[1], isolation_level=None)
+other.execute("BEGIN IMMEDIATE")
+print("writing", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_writer_is_waited_for_shortly_and_breaks_nothing(tmp_path: Path) -> None:
+    """Somebody with a shell can hold us up; the batch is refused whole, and the next one works."""
+    store = SqliteStore(tmp_path)
+    ask(store, c.CreateQueue("a", "queue", {}))
+    # Another process, because locks do not hold between two libraries within one.
+    command = [sys.executable, "-c", WRITER, str(tmp_path / FILE_NAME)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"writing\n"
+        with pytest.raises(Unavailable) as refused:
+            put(store)
+        other.communicate()
+    assert not isinstance(refused.value, StoreFailed)
+    put(store)
+    assert store.message_counts() == [("a", "queue", 1)]
+    store.close()
+
+
+def test_receives_do_not_look_at_what_has_expired_twice(tmp_path: Path) -> None:
+    """A backlog that has expired unswept is walked over once, not by every receive."""
+    store = SqliteStore(tmp_path)
+    ask(store, c.CreateQueue("a", "queue", {}))
+    store.execute([c.Put("a", "queue", b"", 0, 1, bytes(10))] * 3_000, now_ms=NOW_MS)
+    store.commit()
+    receive = c.Receive("a", "queue", 1, 30)
+    counter = itertools.count()
+
+    def step() -> bool:
+        next(counter)
+        return False
+
+    store._connection.set_progress_handler(step, 100)
+    steps = []
+    for second in (2, 3):
+        before = next(counter)
+        assert store.execute([receive], now_ms=NOW_MS + second * 1000) == [()]
+        store.commit()
+        steps.append(next(counter) - before)
+    store._connection.set_progress_handler(None)
+    assert steps[0] > 50
+    assert steps[1] < steps[0] / 10
     store.close()
 
 

@@ -38,6 +38,7 @@ class AccountService:
     def __init__(self, perform: Perform) -> None:
         self._perform = perform
         self._rules: dict[str, tuple[tuple[CorsRule, ...], int]] = {}
+        self._fetching = asyncio.Lock()
         self._setting = asyncio.Lock()
 
     async def get_properties(self, call: Call) -> Response:
@@ -77,16 +78,27 @@ class AccountService:
         return entry[0] if entry is not None and now_ms < entry[1] else None
 
     async def fetch_rules(self, account: str, now_ms: int) -> tuple[CorsRule, ...]:
-        """Fetch the CORS rules of an account; the last known ones if the store cannot tell."""
-        rules, _ = self._rules.get(account, ((), 0))
-        # Set before waiting, so that one request of many at a time goes and asks.
-        self._rules[account] = rules, now_ms + _FRESH_MS
-        try:
-            rules = rules_of(await self._load(account))
-        except LeaseholdError:
+        """Fetch the CORS rules of an account; the last known ones if the store cannot tell.
+
+        Of many requests at a time one asks. The others go by the rules known so far, or wait if
+        none are.
+        """
+        known = self._rules.get(account)
+        if known is not None and self._fetching.locked():
+            return known[0]
+        async with self._fetching:
+            fresh = self.current_rules(account, now_ms)
+            if fresh is not None:
+                return fresh
+            try:
+                rules = rules_of(await self._load(account))
+            except LeaseholdError:
+                if known is None:
+                    return ()
+                rules = known[0]
+            if self._rules.get(account) is known:  # else they were set meanwhile
+                self._rules[account] = rules, now_ms + _FRESH_MS
             return rules
-        self._rules[account] = rules, now_ms + _FRESH_MS
-        return rules
 
     async def _load(self, account: str) -> properties.Document:
         result = await self._perform(GetAccountDocument(account, properties.DOCUMENT_KIND))

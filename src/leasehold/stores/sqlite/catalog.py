@@ -21,13 +21,37 @@ QueueRow: TypeAlias = tuple[str, str, int, str, str, str, int, int]
 class Entry:
     """A queue, the partition its messages are in, and how many there are."""
 
-    __slots__ = ("message_count", "partition", "queue", "strict")
+    __slots__ = (
+        "live_from_ms",
+        "message_count",
+        "partition",
+        "queue",
+        "scanned_at_ms",
+        "strict",
+    )
 
     def __init__(self, queue: Queue, partition: int, message_count: int) -> None:
         self.queue = queue
         self.partition = partition
         self.message_count = message_count
         self.strict = queue.lapsed_receipts is LapsedReceipts.STRICT
+        self.forget_scan()
+
+    def forget_scan(self) -> None:
+        """Take it that any message may be alive."""
+        # No message visible before this moment is alive, so receives need not look at them ...
+        self.live_from_ms = 0
+        # ... as was found then; with the clock set back it need not be so.
+        self.scanned_at_ms = 0
+
+    def scanned(self, now_ms: int, first_visible_ms: int | None) -> None:
+        """Note what a search for visible messages has found first, None for nothing."""
+        self.live_from_ms = now_ms if first_visible_ms is None else first_visible_ms
+        self.scanned_at_ms = now_ms
+
+    def written(self, visible_at_ms: int) -> None:
+        """Note that a message was put, or given back, that becomes visible at this moment."""
+        self.live_from_ms = min(self.live_from_ms, visible_at_ms)
 
 
 class Catalog:
@@ -39,8 +63,7 @@ class Catalog:
 
     def load(self, rows: list[QueueRow]) -> None:
         """Take the rows of the ``load_queues`` statement for the whole truth."""
-        self._entries.clear()
-        self._by_partition.clear()
+        loaded = Catalog()
         for account, name, partition, metadata, policies, lapsed, created_at_ms, count in rows:
             queue = Queue(
                 account=account,
@@ -50,7 +73,9 @@ class Catalog:
                 lapsed_receipts=LapsedReceipts(lapsed),
                 created_at_ms=created_at_ms,
             )
-            self.add(Entry(queue, partition, count))
+            loaded.add(Entry(queue, partition, count))
+        # At once, because another thread may be looking something up.
+        self._entries, self._by_partition = loaded._entries, loaded._by_partition
 
     def add(self, entry: Entry) -> None:
         """Add a queue."""
@@ -67,6 +92,7 @@ class Catalog:
         del self._by_partition[entry.partition]
         entry.partition = partition
         entry.message_count = 0
+        entry.forget_scan()
         self._by_partition[partition] = entry
 
     def find(self, account: str, name: str) -> Entry | None:
@@ -86,7 +112,7 @@ class Catalog:
 
     def message_counts(self) -> list[tuple[str, str, int]]:
         """Return account, name and message count of every queue."""
-        return [(*key, entry.message_count) for key, entry in self._entries.items()]
+        return [(*key, entry.message_count) for key, entry in list(self._entries.items())]
 
     def of_partition(self, partition: int) -> Entry | None:
         """Return the queue whose messages are in *partition*, or None when it was dropped."""

@@ -27,7 +27,7 @@ _PRAGMAS: Final[dict[str, str | int]] = {
     "trusted_schema": 0,
     "wal_autocheckpoint": 1000,  # pages
     "journal_size_limit": 64 * 1024 * 1024,  # bytes; a WAL grown by a huge batch shrinks again
-    "busy_timeout": 5000,  # milliseconds; only a person with a shell can make us wait
+    "busy_timeout": 50,  # milliseconds; only a person with a shell makes us wait, and all with us
     "temp_store": 2,  # memory: sorting must work on a full disk
 }
 _REPORTED: Final = ("journal_mode", "synchronous", "page_size", "wal_autocheckpoint", "cache_size")

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from typing import Final
 
 from leasehold.domain import commands as c
 from leasehold.stores.sqlite.state import State
+
+_NOTED_EVERY_MS: Final = 600_000
+_PARTITIONS: Final = 1_000
+"""Dropped partitions that one step looks at: most are empty and cost a look-up each."""
 
 
 class MaintenanceVerbs:
@@ -21,24 +26,19 @@ class MaintenanceVerbs:
         """
         state = self._state
         reached_ms = min(state.retired_until_ms, now_ms)
-        retired = 0
-        while retired < command.limit:
-            wanted = command.limit - retired
-            rows = state.fetch("expired", (reached_ms, now_ms, wanted))
-            state.cursor.executemany(state.sql["retire"], [(row_key,) for row_key, _, _ in rows])
-            for _, partition, _ in rows:
-                entry = state.catalog.of_partition(partition)
-                if entry is not None:  # rows of a dropped partition count nowhere
-                    entry.message_count -= 1
-                    state.touched.add(entry)
-                    retired += 1
-            reached_ms = rows[-1][2] if rows else reached_ms
-            if len(rows) < wanted:
-                reached_ms = now_ms
-                break
-        if reached_ms != state.retired_until_ms:
+        rows = state.fetch("expired", (reached_ms, now_ms, command.limit))
+        state.cursor.executemany(state.sql["retire"], [(row_key,) for row_key, _, _ in rows])
+        for _, partition, _ in rows:
+            entry = state.catalog.of_partition(partition)
+            assert entry is not None
+            entry.message_count -= 1
+            state.touched.add(entry)
+        reached_ms = rows[-1][2] if len(rows) == command.limit else now_ms
+        # An idle server need not write every second; after a restart the sweep looks once more
+        # at a few minutes.
+        if rows or abs(reached_ms - state.retired_until_ms) > _NOTED_EVERY_MS:
             state.set_retired_until(reached_ms)
-        return c.Swept(retired)
+        return c.Swept(len(rows))
 
     def remove_retired(self, command: c.RemoveRetired, _now_ms: int) -> c.Result:
         """Remove rows that have been expired for long enough."""
@@ -52,7 +52,7 @@ class MaintenanceVerbs:
         """Remove rows of dropped partitions, and forget a partition once it is empty."""
         state = self._state
         removed = 0
-        for (partition,) in state.fetch("dropped_partitions"):
+        for (partition,) in state.fetch("dropped_partitions")[:_PARTITIONS]:
             if removed == command.limit:
                 break
             wanted = command.limit - removed

@@ -86,6 +86,7 @@ class MessageVerbs:
                 Lease(message=message, receipt=issue_receipt(state.receipt_key, row_key, 0))
             )
             entry.message_count += 1
+            entry.written(message.visible_at_ms)
             state.touched.add(entry)
             row_key += 1
         state.cursor.executemany(state.sql["put"], rows)
@@ -141,7 +142,12 @@ class MessageVerbs:
         return results
 
     def _next_visible(self, entry: Entry, now_ms: int, limit: int) -> list[_Row]:
-        return self._state.fetch("next_visible", (entry.partition, now_ms, limit))
+        if now_ms < entry.scanned_at_ms:
+            entry.forget_scan()
+        bounds = (entry.partition, now_ms, limit, entry.live_from_ms)
+        rows = self._state.fetch("next_visible", bounds)
+        entry.scanned(now_ms, rows[0][4] if rows else None)
+        return rows
 
     def peek(self, command: c.Peek, now_ms: int) -> c.Result:
         """Look at the next visible messages."""
@@ -184,6 +190,7 @@ class MessageVerbs:
         else:
             bounds = (renewed.visible_at_ms, renewed.fence, row_key, command.body)
             state.cursor.execute(state.sql["renew_with_body"], bounds)
+        state.catalog.get(command.account, command.queue).written(renewed.visible_at_ms)
         receipt = issue_receipt(state.receipt_key, row_key, renewed.fence)
         return Lease(message=renewed, receipt=receipt)
 
@@ -193,8 +200,8 @@ class MessageVerbs:
         plans = [self._completion(command, now_ms) for command in run]
         likely = [plan for plan in plans if plan is not None]
         removed = set()
-        # Of two that act on one message, what the first does decides on the second.
-        if len({plan[0] for plan in likely}) == len(likely):
+        # Of two that name one message, what the first does decides on the second.
+        if len({command.message_id for command in run}) == len(run):
             removed = {
                 row_key for (row_key,) in state.cursor.executemany(state.sql["complete"], likely)
             }
@@ -217,7 +224,7 @@ class MessageVerbs:
             blob = _id_to_blob(command.message_id)
         except (ReceiptMalformed, ValueError):
             return None
-        if not receipt.genuine:
+        if not receipt.genuine or row_key_of(command.message_id) != receipt.row_key:
             return None
         lease_must_last_past_ms = now_ms if entry.strict else -1
         return (

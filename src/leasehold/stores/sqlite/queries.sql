@@ -53,10 +53,12 @@ INSERT INTO message (row_key, partition, message_id, inserted_at_ms, expires_at_
 VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?)
 
 -- name: next_visible
--- Plan: SEARCH message USING INDEX message_by_visibility (partition=? AND visible_at_ms<?), no sort.
+-- Plan: SEARCH message USING INDEX message_by_visibility (partition=? AND visible_at_ms>? AND
+-- visible_at_ms<?), no sort. The lower bound spares the receives that come while many messages have
+-- expired and none of them is retired yet.
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, body
 FROM message INDEXED BY message_by_visibility
-WHERE partition = ?1 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
+WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
 ORDER BY visible_at_ms, row_key LIMIT ?3
 
 -- name: lease
@@ -88,6 +90,7 @@ SELECT row_key, partition, expires_at_ms FROM message INDEXED BY message_by_expi
 -- Those that expire at the same moment as the last one retired are looked at once more.
 WHERE expires_at_ms >= ?1 AND expires_at_ms <= ?2 AND expires_at_ms < 253402300799000
   AND visible_at_ms IS NOT NULL
+  AND partition NOT IN (SELECT partition FROM dropped_partition)
 ORDER BY expires_at_ms, row_key LIMIT ?3
 
 -- name: retire

@@ -30,6 +30,7 @@ class QueueVerbs:
             account=command.account,
             name=command.queue,
             metadata=dict(command.metadata),
+            lapsed_receipts=command.lapsed_receipts,
             created_at_ms=now_ms,
         )
         partition = state.new_partition()

@@ -28,11 +28,13 @@ class Reserve:
         """Allocate the reserve, if it is not there already; tell whether it is there now."""
         if self._size_bytes == 0:
             return True
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            if os.fstat(descriptor).st_size != self._size_bytes:
-                os.ftruncate(descriptor, 0)
-                os.posix_fallocate(descriptor, 0, self._size_bytes)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError:
+            return False
+        try:
+            os.ftruncate(descriptor, self._size_bytes)
+            os.posix_fallocate(descriptor, 0, self._size_bytes)
         except OSError:
             os.ftruncate(descriptor, 0)
             return False
@@ -42,5 +44,5 @@ class Reserve:
 
     def give_up(self) -> None:
         """Free the room for whoever drains."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.truncate(self._path, 0)

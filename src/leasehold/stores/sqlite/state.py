@@ -54,9 +54,14 @@ class State:
         if put_back or "receipt_key" not in meta:
             self.set_meta("receipt_key", new_key)
         self.set_meta("epoch", meta.get("epoch", 1) + put_back)
-        self.set_meta("last_mark", meta.get("mark", ""))
-        self.set_meta("mark", new_mark)
+        # What the file holds until it is replaced, so that a crash before that is no restore.
+        self.set_marks(new_mark, beside or "")
         return put_back
+
+    def set_marks(self, mark: str, last_mark: str) -> None:
+        """Write the marks that the file beside the database may hold."""
+        self.set_meta("last_mark", last_mark)
+        self.set_meta("mark", mark)
 
     def renew_mark(self, new_mark: str) -> None:
         """Let the file catch up with the database and mark the database anew."""
@@ -65,8 +70,7 @@ class State:
             self._keep_mark(mark)
         except OSError:  # a full disk: the marks that are there still match
             return
-        self.set_meta("last_mark", mark)
-        self.set_meta("mark", new_mark)
+        self.set_marks(new_mark, mark)
 
     def is_put_back(self, beside: str | None) -> bool:
         """Tell whether the database was put back, without marking it; it must have a key."""

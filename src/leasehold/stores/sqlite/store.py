@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any, Final
 import apsw
 
 from leasehold.domain import commands as c
-from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull
+from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull, Unavailable
 from leasehold.domain.receipts import KEY_BYTES
 from leasehold.domain.types import Queue
 from leasehold.stores.base import StoreHealth
@@ -58,8 +59,14 @@ class SqliteStore:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._reserve = Reserve(folder / RESERVE_NAME, reserve_bytes)
+        self._changes = -1
         try:
-            self._connection = open_database(folder / FILE_NAME, cache_mib=cache_mib, vfs=vfs)
+            try:
+                self._connection = open_database(folder / FILE_NAME, cache_mib=cache_mib, vfs=vfs)
+            except (apsw.FullError, apsw.IOError, apsw.CantOpenError):
+                # Opening takes room too: on a full disk that is what the reserve is for.
+                self._reserve.give_up()
+                self._connection = open_database(folder / FILE_NAME, cache_mib=cache_mib, vfs=vfs)
             self._settings = read_back(self._connection)
             self._state = State(
                 self._connection.cursor(), _QUERIES, Catalog(), partial(keep_mark, folder)
@@ -113,6 +120,16 @@ class SqliteStore:
         else:
             adopt_mark(self._folder)
 
+    def _end_epoch(self) -> None:
+        """Mark both once more, so that every copy made until now is an old one."""
+        mark, beside = secrets.token_hex(16), read_mark(self._folder)
+        prepare_mark(self._folder, mark)
+        with self._connection:
+            self._state.set_marks(mark, beside or "")
+        adopt_mark(self._folder)
+        with self._connection:
+            self._state.set_marks(mark, mark)
+
     def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
         """See :meth:`Store.execute`. Commands of one kind that follow each other share statements.
 
@@ -135,14 +152,20 @@ class SqliteStore:
             self._state.write_counts()
         except apsw.Error as error:
             raise self._undo(error) from error
+        except Exception:
+            self._roll_back()
+            raise
         return results
 
-    def commit(self) -> None:
+    def commit(self) -> bool:
         """See :meth:`Store.commit`."""
         try:
             self._state.cursor.execute("COMMIT")
         except apsw.Error as error:
             raise self._undo(error) from error
+        changes = self._connection.total_changes()
+        wrote, self._changes = changes != self._changes, changes
+        return wrote
 
     def find_queue(self, account: str, queue: str) -> Queue | None:
         """See :meth:`Store.find_queue`."""
@@ -178,40 +201,58 @@ class SqliteStore:
             # Moving pages takes room in the WAL first, so it goes by slices.
             self._state.cursor.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        except apsw.FullError:
+        except (apsw.FullError, apsw.BusyError):  # busy: somebody reads, a backup perhaps
             return False
-        except (apsw.Error, OSError) as error:
+        except apsw.Error as error:
             raise StoreFailed from error
         self._full = not self._reserve.take()
         return not self._full
 
     def close(self) -> None:
         """See :meth:`Store.close`."""
+        if not self._connection.in_transaction:
+            with contextlib.suppress(apsw.Error, OSError):
+                self._end_epoch()
         self._state.cursor.close(force=True)
         self._connection.close()
 
     def _refuse_growth(self, run: Sequence[c.Command], now_ms: int) -> list[c.Result]:
         results: list[c.Result] = []
         for command in run:
-            if isinstance(command, c.Renew) and command.body is None:
-                results.extend(self._runs[c.Renew]([command], now_ms))
+            if self._fits(command):
+                results.extend(self._runs[type(command)]([command], now_ms))
             else:
                 results.append(StoreFull())
         return results
 
     def _undo(self, error: apsw.Error) -> LeaseholdError:
         """Undo the open batch and say what happened to it."""
+        if isinstance(error, apsw.BusyError):  # somebody else writes; nothing was begun
+            return Unavailable()
         full = isinstance(error, apsw.FullError)
+        if full:
+            self._full = True
+            self._reserve.give_up()
+        try:
+            self._roll_back()
+        except StoreFailed as failed:
+            return failed
+        return StoreFull() if full else StoreFailed()
+
+    def _roll_back(self) -> None:
+        """Undo the open batch, in memory too."""
         try:
             if self._connection.in_transaction:
                 self._state.cursor.execute("ROLLBACK")
-            if full:
-                self._full = True
-                self._reserve.give_up()
-                self._state.load()
-        except apsw.Error:
-            return StoreFailed()
-        return StoreFull() if full else StoreFailed()
+            self._state.load()
+        except apsw.Error as error:
+            raise StoreFailed from error
+
+    def _fits(self, command: c.Command) -> bool:
+        """Tell whether a command of those that may need room does not."""
+        if isinstance(command, c.CreateQueue):
+            return self._state.catalog.find(command.account, command.queue) is not None
+        return isinstance(command, c.Renew) and command.body is None
 
 
 _NEED_ROOM: Final = frozenset(
