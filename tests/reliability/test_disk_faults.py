@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull
 from leasehold.domain.types import Lease
 from leasehold.stores.sqlite import SqliteStore
 
+from .disks import mounted
 from .powercut import snapshot
 
 NOW_MS = 1_767_225_600_000
@@ -153,13 +152,8 @@ def full_run() -> list[str]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 12 MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root")
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(mount)], check=True)
-    yield mount
-    subprocess.run(["umount", "--lazy", str(mount)], check=True)
+    with mounted(tmp_path / "disk", size_mib=12) as disk:
+        yield disk
 
 
 def ask(store: SqliteStore, command: c.Command) -> Any:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from tests.reliability.disks import mounted
 from tests.reliability.running import Answer, Client, Delivery, KillableServer, eventually, page
 
 QUEUE = "full"
@@ -21,13 +20,8 @@ OPTIONS = {"--disk-reserve-mib": "4"}
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 16 MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root")
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(mount)], check=True)
-    yield mount
-    subprocess.run(["umount", "--lazy", str(mount)], check=True)
+    with mounted(tmp_path / "disk", size_mib=16) as disk:
+        yield disk
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.ids import make_message_id, row_key_of
 from leasehold.domain.receipts import issue_receipt, read_receipt
-from leasehold.domain.types import LapsedReceipts, Lease, Message
+from leasehold.domain.types import Lease, Message
 from leasehold.domain.visibility import (
     after_renew,
     expiry_of,
@@ -170,7 +170,7 @@ class MessageVerbs:
         if message.message_id != command.message_id or is_expired(message, now_ms):
             raise MessageNotFound
         receipt = read_receipt(state.receipt_key, command.receipt)
-        rule = LapsedReceipts.STRICT if entry.strict else LapsedReceipts.UNTIL_RETAKEN
+        rule = entry.queue.lapsed_receipts
         refusal = receipt_refusal(message, row_key, receipt, now_ms, rule)
         if refusal is not None:
             raise refusal

@@ -16,7 +16,7 @@ a counter each time."""
 
 
 class State:
-    """Shared state of one store; *row_key* numbers and counts are part of the open batch."""
+    """Shared state of one store; counts and row keys taken belong to the open batch."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class State:
     def load(self) -> None:
         """Read everything from the database, at the start and after an undone batch."""
         meta = self._read_meta()
-        self.epoch = meta["epoch"]
+        self.epoch = meta.get("epoch", 1)  # an older store on a full disk has not been marked
         self.receipt_key = meta["receipt_key"]
         self._reserved = meta["row_keys_reserved"]
         # Never below what was handed out already: keys of an undone batch are not used again.
