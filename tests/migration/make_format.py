@@ -7,13 +7,18 @@ Run once after a migration was added, and never again for the same format::
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
+import apsw
+
 from leasehold.domain import commands as c
-from leasehold.domain.types import AccessPolicy, Lease
+from leasehold.domain import oversight as o
+from leasehold.domain.queue_settings import Backoff, FailurePolicy, QueueSettings
+from leasehold.domain.types import AccessPolicy, Detail, ErrorReport, Lease, Outcome
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.stores.sqlite.store import FILE_NAME
 
@@ -30,6 +35,9 @@ def fill(store: SqliteStore) -> Lease:
 
     ask(c.CreateQueue("coho", "videos", {"Owner": "Maintainers"}))
     ask(c.CreateQueue("coho", "cleared", {}))
+    policy_of_failures = FailurePolicy(max_failures=1, backoff=Backoff(initial_s=5))
+    failing = QueueSettings(failure_policy=policy_of_failures)
+    ask(c.CreateQueue("coho", "failing", {}, failing))
     policy = AccessPolicy(policy_id="workers", start="2026-01-01", permission="rp")
     ask(c.SetQueuePolicies("coho", "videos", (policy,)))
     ask(c.SetAccountDocument("coho", "azure-service-properties", "{}"))
@@ -45,6 +53,15 @@ def fill(store: SqliteStore) -> Lease:
         ask(c.Put("coho", queue, body, delay_s, ttl_s, entropy))
     leases = ask(c.Receive("coho", "videos", 1, 30))
     assert isinstance(leases, tuple)
+    detail = Detail(dedup_key="once", message_type="clip", properties={"a": "b"})
+    ask(c.Put("coho", "failing", b"bad", 0, None, b"f" * 10, detail, 3))
+    bad = ask(c.Receive("coho", "failing", 1, 30, "w1"))
+    assert isinstance(bad, tuple)
+    held = bad[0]
+    assert isinstance(held, Lease)
+    named = ("coho", "failing", held.message.message_id, held.receipt)
+    ask(c.Release(*named, Outcome.FAILED, error=ErrorReport(text="no such codec")))
+    ask(o.StartJob("coho", "videos", "job", o.JobPlan(kind=o.JobKind.PURGE, dry_run=True)))
     ask(c.Clear("coho", "cleared"))
     ask(c.NoteTime())
     lease = leases[0]
@@ -58,6 +75,9 @@ def main(target: Path) -> None:
         store = SqliteStore(Path(folder))
         lease = fill(store)
         store.close()
+        with contextlib.closing(apsw.Connection(str(Path(folder) / FILE_NAME))) as connection:
+            # Without marks it does not count as put back, and its receipts go on acting.
+            connection.execute("DELETE FROM meta WHERE name IN ('mark', 'last_mark')")
         shutil.copy(Path(folder) / FILE_NAME, target)
     print(lease.message.message_id, lease.receipt)  # noqa: T201
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from leasehold.domain import commands as c
-from leasehold.domain.types import AccessPolicy
+from leasehold.domain import oversight as o
+from leasehold.domain.types import AccessPolicy, Detail, MessageState
 from leasehold.stores.sql_files import load_migrations
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.stores.sqlite.store import FILE_NAME
@@ -21,6 +22,10 @@ OLD_DATABASES = {
     "format1.db": (
         "00000000-0001-86c6-ac6c-6c6c6c6c6c6c",
         "AAAAAAAAAQAAAAErV8mqrjZo18C3U4330O5H",
+    ),
+    "format2.db": (
+        "00000000-0001-86c6-ac6c-6c6c6c6c6c6c",
+        "AAAAAAAAAQAAAAELS0RM7zdJposzL9fzdI80",
     ),
 }
 
@@ -56,6 +61,9 @@ def test_old_database_opens_with_all_that_was_in_it(name: str, tmp_path: Path) -
     assert document == c.AccountDocument("{}")
     peeked = ask(c.Peek("coho", "videos", 32))
     assert [message.body for message in peeked] == [b"visible", b"x" * 20_000]  # type: ignore[union-attr]
+    counts = ask(o.CountMessages("coho", "videos"))
+    assert isinstance(counts, o.Counts)
+    assert (counts.visible, counts.leased, counts.delayed) == (2, 1, 1)
     message_id, receipt = OLD_DATABASES[name]
     assert ask(c.Complete("coho", "videos", message_id, receipt)) == c.DONE
     delayed = ask(c.Peek("coho", "videos", 32), after_s=3600)
@@ -63,6 +71,35 @@ def test_old_database_opens_with_all_that_was_in_it(name: str, tmp_path: Path) -
     assert ask(c.RetireExpired(10)) == c.Swept(1)
     assert ask(c.ReapDropped(10)) == c.Swept(1)
     assert store.last_seen_ms() == NOW_MS
+    store.close()
+
+
+def test_failures_and_jobs_are_kept(tmp_path: Path) -> None:
+    """Settings, poison with its history, deduplication keys and jobs of format 2."""
+    shutil.copy(HERE / "format2.db", tmp_path / FILE_NAME)
+    store = SqliteStore(tmp_path)
+
+    def ask(command: c.Command) -> c.Result:
+        (result,) = store.execute([command], now_ms=NOW_MS + 1000)
+        store.commit()
+        return result
+
+    page = ask(o.Inspect("coho", "failing", o.EVERYTHING, "", 10))
+    assert isinstance(page, o.MessagePage)
+    (seen,) = page.messages
+    assert (seen.state, seen.queue) == (MessageState.POISONED, "failing-poison")
+    assert seen.message.priority == 3
+    assert seen.message.detail.message_type == "clip"
+    (attempt,) = seen.message.detail.attempts
+    assert attempt.error is not None
+    assert attempt.error.text == "no such codec"
+    job = ask(o.StepJob("job", 100))
+    assert isinstance(job, o.Job)
+    assert job.state is o.JobState.DONE
+    detail = Detail(dedup_key="once")
+    again = ask(c.Put("coho", "failing", b"bad", 0, None, b"g" * 10, detail))
+    assert isinstance(again, c.Duplicate)
+    assert again.message_id == seen.message.message_id
     store.close()
 
 

@@ -9,10 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from leasehold.domain.errors import LeaseholdError
-from leasehold.domain.types import AccessPolicy, LapsedReceipts, Lease, Message, Queue
+from leasehold.domain.oversight import OversightCommand, OversightResult
+from leasehold.domain.queue_settings import DEFAULT_SETTINGS, Adapted, QueueSettings
+from leasehold.domain.types import (
+    DEFAULT_PRIORITY,
+    NO_DETAIL,
+    AccessPolicy,
+    Detail,
+    ErrorReport,
+    Lease,
+    Message,
+    Outcome,
+    Progress,
+    Queue,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +35,8 @@ class CreateQueue:
     account: str
     queue: str
     metadata: Mapping[str, str]
-    lapsed_receipts: LapsedReceipts = LapsedReceipts.UNTIL_RETAKEN
-    """The rule for a new queue; one that is there keeps its own."""
+    settings: QueueSettings = DEFAULT_SETTINGS
+    """Those of a new queue; one that is there keeps its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +77,24 @@ class SetQueueMetadata:
     account: str
     queue: str
     metadata: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SetQueueSettings:
+    """Replace a queue's settings, all but ``adapted``. Answer: Done, or QueueNotFound."""
+
+    account: str
+    queue: str
+    settings: QueueSettings
+
+
+@dataclass(frozen=True, slots=True)
+class SetAdapted:
+    """Set the visibility timeout that the server has chosen. Answer: Done, or QueueNotFound."""
+
+    account: str
+    queue: str
+    adapted: Adapted | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +149,8 @@ class SetAccountDocument:
     content: str
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
-    """Put a message. Answer: its :class:`~leasehold.domain.types.Lease`, or QueueNotFound.
+class Put(NamedTuple):
+    """Put a message. Answer: its Lease, Duplicate or QueueNotFound.
 
     The receipt in the answer acts until the message is first received.
     """
@@ -134,23 +164,42 @@ class Put:
     """Seconds until the message expires; None for never."""
     entropy: bytes
     """``ids.ENTROPY_BYTES`` random bytes for the message id."""
+    detail: Detail = NO_DETAIL
+    """What is sent along; a key in it that the queue remembers makes this a duplicate."""
+    priority: int = DEFAULT_PRIORITY
 
 
-@dataclass(frozen=True, slots=True)
-class Receive:
-    """Lease up to *limit* messages, next-visible first. Answer: tuple of Lease, or QueueNotFound.
+class Duplicate(NamedTuple):
+    """Nothing was put: within the queue's window a message with the same key was."""
 
-    Each message comes with a new receipt and a dequeue count one higher.
+    message_id: str
+    """The id of the first one, which may be completed by now."""
+    receipt: str
+    """The receipt that the first sender was given."""
+    inserted_at_ms: int
+    expires_at_ms: int
+    visible_at_ms: int
+    """The times of the first one, as it was put."""
+
+
+class Receive(NamedTuple):
+    """Lease up to *limit* messages. Answer: tuple of Lease, or QueueNotFound.
+
+    Each message comes with a new receipt and a dequeue count one higher. Which come first is said
+    by :func:`visibility.receive_order`; a message whose budget is used up is moved to the poison
+    queue instead. A queue that is paused, or has given as many as it may, gives none.
     """
 
     account: str
     queue: str
     limit: int
-    visibility_timeout_s: int
+    visibility_timeout_s: int | None
+    """Length of the lease; None for what is set for the queue."""
+    holder: str | None = None
+    """Who receives, for those who look at the message meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
-class Peek:
+class Peek(NamedTuple):
     """Look at what :class:`Receive` would lease. Answer: tuple of Message, or QueueNotFound."""
 
     account: str
@@ -158,8 +207,7 @@ class Peek:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class Renew:
+class Renew(NamedTuple):
     """Move the end of a lease, and replace the body if one is given. Answer: the new Lease.
 
     Or QueueNotFound, MessageNotFound, ReceiptMalformed, LeaseLost, VisibilityPastExpiry. The old
@@ -174,16 +222,55 @@ class Renew:
     """Seconds from now; 0 makes the message visible at once."""
     body: bytes | None = None
     """New body, or None to keep the old one."""
+    progress: Progress | None = None
+    """What the holder has to report, or None to leave it as it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(NamedTuple):
     """Remove a message whose work is done. Answer: Done, or as for :class:`Renew`."""
 
     account: str
     queue: str
     message_id: str
     receipt: str
+
+
+class Release(NamedTuple):
+    """Give a message back. Answer: :class:`Released`, or as for :class:`Renew`."""
+
+    account: str
+    queue: str
+    message_id: str
+    receipt: str
+    outcome: Outcome = Outcome.RETURNED
+    """FAILED, INTERRUPTED, RETURNED, or BURIED for the poison queue whatever the budgets say."""
+    delay_s: int | None = None
+    """Seconds until it can be received again; None for the queue's back-off after a failure, and
+    at once otherwise."""
+    error: ErrorReport | None = None
+    dice: float = 0.5
+    """A random number from 0 to 1 for the jitter of the back-off."""
+
+
+class Released(NamedTuple):
+    """A message given back, or moved to the poison queue."""
+
+    message_id: str
+    visible_at_ms: int
+    poisoned: str | None = None
+    """Which budget was used up, or ``buried``; None if the message stays in its queue."""
+
+
+class Batch(NamedTuple):
+    """Several commands on messages as one. Answer: a tuple with the result of each.
+
+    With *atomic*, either all are carried out or none: if any would be refused, those have their
+    error as the result and the others NotDone. Receives and peeks cannot be part of that, and no
+    message may be named twice.
+    """
+
+    commands: tuple[Put | Renew | Complete | Release, ...]
+    atomic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +308,13 @@ class ReapDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetKeys:
+    """Forget up to *limit* deduplication keys whose window is over. Answer: Swept."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class NoteTime:
     """Keep the time, so that a clock far ahead is noticed at the next start. Answer: Done."""
 
@@ -240,12 +334,21 @@ class Done:
 DONE = Done()
 
 QueueCommand: TypeAlias = (
-    CreateQueue | DeleteQueue | GetQueue | SetQueueMetadata | SetQueuePolicies | ListQueues
+    CreateQueue
+    | DeleteQueue
+    | GetQueue
+    | SetQueueMetadata
+    | SetQueuePolicies
+    | SetQueueSettings
+    | SetAdapted
+    | ListQueues
 )
 AccountCommand: TypeAlias = GetAccountDocument | SetAccountDocument
-MessageCommand: TypeAlias = Put | Receive | Peek | Renew | Complete | Clear
-MaintenanceCommand: TypeAlias = RetireExpired | RemoveRetired | ReapDropped | NoteTime
-Command: TypeAlias = QueueCommand | AccountCommand | MessageCommand | MaintenanceCommand
+MessageCommand: TypeAlias = Put | Receive | Peek | Renew | Complete | Release | Batch | Clear
+MaintenanceCommand: TypeAlias = RetireExpired | RemoveRetired | ReapDropped | ForgetKeys | NoteTime
+Command: TypeAlias = (
+    QueueCommand | AccountCommand | MessageCommand | MaintenanceCommand | OversightCommand
+)
 
 Result: TypeAlias = (
     Done
@@ -254,8 +357,12 @@ Result: TypeAlias = (
     | QueuePage
     | AccountDocument
     | Lease
+    | Duplicate
+    | Released
     | tuple[Lease, ...]
     | tuple[Message, ...]
+    | tuple["Result", ...]
     | Swept
+    | OversightResult
     | LeaseholdError
 )

@@ -8,6 +8,9 @@
     ├── ReceiptMalformed         ├── OutOfRange
     ├── VisibilityPastExpiry     ├── BodyTooLarge
     ├── InvalidQueueName         ├── InvalidMarker
+    ├── MessageLeased            ├── MessageNotLeased
+    ├── JobNotFound              ├── NamedTwice
+    ├── NotDone
     └── Unavailable
         ├── StoreFull            ├── Overloaded
         ├── Stopping             └── StoreFailed
@@ -83,7 +86,7 @@ class OutOfRange(LeaseholdError):
 class VisibilityPastExpiry(LeaseholdError):
     """The message would become visible only when it has expired."""
 
-    def __init__(self, verb: Literal["put", "renew"], visibility_timeout_s: int) -> None:
+    def __init__(self, verb: Literal["put", "renew", "release"], visibility_timeout_s: int) -> None:
         super().__init__()
         self.verb = verb
         self.visibility_timeout_s = visibility_timeout_s
@@ -103,6 +106,31 @@ class BodyTooLarge(LeaseholdError):
 
 class InvalidMarker(LeaseholdError):
     """The marker of the page to list is not one that this server gave out."""
+
+
+class MessageLeased(LeaseholdError):
+    """Somebody is working on the message; ``holder`` and ``until_ms`` say who and until when."""
+
+    def __init__(self, holder: str | None, until_ms: int) -> None:
+        super().__init__()
+        self.holder = holder
+        self.until_ms = until_ms
+
+
+class MessageNotLeased(LeaseholdError):
+    """Nobody is working on the message, so there is no lease to end."""
+
+
+class JobNotFound(LeaseholdError):
+    """There is no such job."""
+
+
+class NamedTwice(LeaseholdError):
+    """Another command of the same all-or-nothing batch names this message."""
+
+
+class NotDone(LeaseholdError):
+    """Nothing was done, because another command of the same all-or-nothing batch was refused."""
 
 
 class Unavailable(LeaseholdError):

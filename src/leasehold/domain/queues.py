@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+
+from leasehold.domain.queue_settings import QueueSettings
+from leasehold.domain.types import Queue
 
 
 def same_metadata(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
@@ -14,3 +18,12 @@ def same_metadata(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     return {name.lower(): value for name, value in one.items()} == {
         name.lower(): value for name, value in other.items()
     }
+
+
+def with_settings(queue: Queue, settings: QueueSettings) -> Queue:
+    """Return *queue* with other settings.
+
+    What the server has adapted is its own business and stays, as long as it is asked to adapt.
+    """
+    adapted = queue.settings.adapted if settings.adaptive is not None else None
+    return replace(queue, settings=replace(settings, adapted=adapted))

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+from leasehold.domain.queue_settings import DEFAULT_SETTINGS, QueueSettings
 
 NEVER_MS = 253_402_300_799_000
 """Expiry of a message that never expires: 9999-12-31T23:59:59Z, which dialects show as such."""
@@ -20,17 +23,22 @@ class MessageState(StrEnum):
     VISIBLE = "visible"
     DELAYED = "delayed"
     LEASED = "leased"
+    DEFERRED = "deferred"
     EXPIRED = "expired"
+    POISONED = "poisoned"
 
 
-class LapsedReceipts(StrEnum):
-    """What a receipt is worth once its lease has run out and nobody has taken the message."""
+class Phase(IntEnum):
+    """What last happened to a message. With the time it gives the state; stores keep the number."""
 
-    UNTIL_RETAKEN = "until-retaken"
-    """It goes on working until somebody else receives the message (Azure's rule)."""
-
-    STRICT = "strict"
-    """It is dead from the moment the lease ends (MNS's rule)."""
+    WAITING = 0
+    """Put without a delay, or made visible by an operator."""
+    DELAYED = 1
+    """Put with a delay."""
+    LEASED = 2
+    """Received; the lease may have run out since."""
+    DEFERRED = 3
+    """Given back, with a delay or without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +66,108 @@ class Queue:
     metadata: Mapping[str, str] = field(default_factory=dict)
     """User's names and values; the case of a name is kept."""
     policies: tuple[AccessPolicy, ...] = ()
-    lapsed_receipts: LapsedReceipts = LapsedReceipts.UNTIL_RETAKEN
+    settings: QueueSettings = DEFAULT_SETTINGS
     created_at_ms: int = 0
 
 
+class Outcome(StrEnum):
+    """How an attempt to work on a message ended, other than by completing it."""
+
+    FAILED = "failed"
+    """Given back because the work went wrong. Counts against the budget of failures."""
+    INTERRUPTED = "interrupted"
+    """Given back because the worker had to stop. Not a delivery that the queue's limit counts."""
+    RETURNED = "returned"
+    """Given back without a reason."""
+    LAPSED = "lapsed"
+    """The lease ran out; noticed when the message is received again."""
+    ENDED = "ended"
+    """An operator ended the lease."""
+    BURIED = "buried"
+    """The worker sent the message to the poison queue."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """A message as the store holds it."""
+class ErrorReport:
+    """What a worker says about a failure."""
+
+    text: str
+    type: str | None = None
+    """Name of the exception, for example."""
+    fingerprint: str | None = None
+    """A hash of the stack trace, so that like failures can be counted together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One lease of a message that has ended without completing it."""
+
+    number: int
+    """The dequeue count of the lease."""
+    leased_at_ms: int
+    ended_at_ms: int
+    """For a lapse, the moment at which the lease ran out."""
+    outcome: Outcome
+    holder: str | None = None
+    renewals: int = 0
+    error: ErrorReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far the holder of a lease says it has come."""
+
+    at_ms: int
+    fraction: float | None = None
+    """0 to 1."""
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poisoning:
+    """Why and when a message was moved to the poison queue."""
+
+    queue: str
+    """Name of the queue that it failed in."""
+    reason: str
+    """Which budget was used up, ``buried``, or what an operator gave as the reason."""
+    at_ms: int
+    time_to_live_ms: int | None = None
+    """What the message had to live when it was put, for its return; None for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detail:
+    """What few messages have: what was sent along with the body, and what went wrong."""
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """User's names and values, as with HTTP headers."""
+    message_type: str | None = None
+    traceparent: str | None = None
+    """W3C trace context of the send, ``00-...``."""
+    dedup_key: str | None = None
+    progress: Progress | None = None
+    failures: int = 0
+    interruptions: int = 0
+    lapses: int = 0
+    first_visible_at_ms: int | None = None
+    """Set once the message has been received for the second time; until then it follows from the
+    other times."""
+    attempts: tuple[Attempt, ...] = ()
+    """The first one and the latest ones; :data:`MAX_ATTEMPTS` at most."""
+    poisoning: Poisoning | None = None
+    redriven: int = 0
+    """How often the message was brought back from the poison queue."""
+
+
+MAX_ATTEMPTS = 20
+NO_DETAIL = Detail()
+DEFAULT_PRIORITY = 8
+"""Of 1 (first) to 16 (last), as in MNS."""
+
+
+class Message(NamedTuple):
+    """A message as the store holds it. A tuple, because every answer is made of new ones."""
 
     message_id: str
     """Lower-case UUID; see :mod:`leasehold.domain.ids`."""
@@ -78,10 +181,20 @@ class Message:
     """How often it was received."""
     fence: int = 0
     """Rises with every new receipt, so of two holders the later one has the higher number."""
+    phase: Phase = Phase.WAITING
+    since_ms: int = 0
+    """When the phase began: put, received, or given back."""
+    visible_since_ms: int = 0
+    """When it became visible before the current or last lease; 0 if never received."""
+    renewals: int = 0
+    """Renewals of the current or last lease."""
+    holder: str | None = None
+    """Who received it last, as far as they said."""
+    priority: int = DEFAULT_PRIORITY
+    detail: Detail = NO_DETAIL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class Lease(NamedTuple):
     """A message together with the one receipt that acts on it now."""
 
     message: Message

@@ -9,14 +9,35 @@ for popping by next-visible time stand in ``docs/explanation/visibility.md``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from leasehold.domain.errors import LeaseholdError, LeaseLost, VisibilityPastExpiry
+from leasehold.domain.failures import close_attempt, has_lapsed
+from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts
 from leasehold.domain.receipts import ReceiptParts
-from leasehold.domain.types import NEVER_MS, LapsedReceipts, Message, MessageState
+from leasehold.domain.types import (
+    NEVER_MS,
+    ErrorReport,
+    Message,
+    MessageState,
+    Outcome,
+    Phase,
+    Poisoning,
+    Progress,
+)
 
 _MS: Final = 1000
+_WAITING_FOR: Final = {
+    Phase.WAITING: MessageState.DELAYED,
+    Phase.DELAYED: MessageState.DELAYED,
+    Phase.LEASED: MessageState.LEASED,
+    Phase.DEFERRED: MessageState.DEFERRED,
+}
+
+
+# --- looking -----------------------------------------------------------------------------------
 
 
 def expiry_of(now_ms: int, time_to_live_s: int | None) -> int:
@@ -27,12 +48,16 @@ def expiry_of(now_ms: int, time_to_live_s: int | None) -> int:
 
 
 def state_of(message: Message, now_ms: int) -> MessageState:
-    """Say why the message can, or cannot, be received now. Expiry wins over everything."""
+    """Say why the message can, or cannot, be received now. Expiry wins over everything.
+
+    A poisoned message is in a queue of its own, where it has a state like any other; POISONED is
+    what it is when asked for in the queue that it failed in.
+    """
     if is_expired(message, now_ms):
         return MessageState.EXPIRED
     if message.visible_at_ms <= now_ms:
         return MessageState.VISIBLE
-    return MessageState.LEASED if message.dequeue_count else MessageState.DELAYED
+    return _WAITING_FOR[message.phase]
 
 
 def is_expired(message: Message, now_ms: int) -> bool:
@@ -45,13 +70,30 @@ def is_receivable(message: Message, now_ms: int) -> bool:
     return message.visible_at_ms <= now_ms < message.expires_at_ms
 
 
-def receive_order(message: Message, row_key: int) -> tuple[int, int]:
-    """Return the sort key of messages to receive: next-visible time first, then age.
+def receive_order(
+    message: Message, row_key: int, ageing_s: int | None = None
+) -> tuple[int, int, int]:
+    """Return the sort key of messages to receive: priority, then next-visible time, then age.
 
-    By id instead, a queue whose workers were away for a while would go on redelivering the same
-    old messages and never recover.
+    By id instead of next-visible time, a queue whose workers were away for a while would go on
+    redelivering the same old messages and never recover. With *ageing_s*, so many seconds of
+    waiting count as one step of priority, which bounds the wait of the least urgent.
     """
-    return message.visible_at_ms, row_key
+    if ageing_s is None:
+        return message.priority, message.visible_at_ms, row_key
+    return 0, message.visible_at_ms + message.priority * ageing_s * _MS, row_key
+
+
+def first_visible_ms(message: Message) -> int | None:
+    """Return when the message could first be received; None if that was before it was kept."""
+    if message.detail.first_visible_at_ms is not None:
+        return message.detail.first_visible_at_ms
+    if message.dequeue_count == 0:
+        return message.visible_at_ms
+    return message.visible_since_ms or None
+
+
+# --- putting and receiving ---------------------------------------------------------------------
 
 
 def put_refusal(now_ms: int, delay_s: int, expires_at_ms: int) -> LeaseholdError | None:
@@ -61,38 +103,37 @@ def put_refusal(now_ms: int, delay_s: int, expires_at_ms: int) -> LeaseholdError
     return None
 
 
-def after_receive(message: Message, now_ms: int, visibility_timeout_s: int) -> Message:
+def after_lapse(message: Message, now_ms: int) -> Message:
+    """Note that the last lease ran out, if one did: that is an attempt, and it has ended."""
+    if not has_lapsed(message, now_ms):
+        return message
+    return close_attempt(message, Outcome.LAPSED, message.visible_at_ms, None)
+
+
+def after_receive(
+    message: Message, now_ms: int, visibility_timeout_s: int, holder: str | None = None
+) -> Message:
     """Lease it: invisible for a while, one more delivery, the next fence.
 
-    The lease may end after the message expires.
+    *message* has its lapse noted. The lease may end after the message expires.
     """
-    return replace(
-        message,
+    detail = message.detail
+    if message.dequeue_count and detail.first_visible_at_ms is None:
+        detail = replace(detail, first_visible_at_ms=message.visible_since_ms or None)
+    return message._replace(
         visible_at_ms=now_ms + visibility_timeout_s * _MS,
         dequeue_count=message.dequeue_count + 1,
         fence=message.fence + 1,
+        phase=Phase.LEASED,
+        since_ms=now_ms,
+        visible_since_ms=message.visible_at_ms,
+        renewals=0,
+        holder=holder,
+        detail=detail,
     )
 
 
-def after_renew(
-    message: Message, now_ms: int, visibility_timeout_s: int, body: bytes | None
-) -> Message:
-    """Move the end of the lease; a new fence kills the old receipt. Expiry and count stay."""
-    return replace(
-        message,
-        visible_at_ms=now_ms + visibility_timeout_s * _MS,
-        fence=message.fence + 1,
-        body=message.body if body is None else body,
-    )
-
-
-def renew_refusal(
-    message: Message, now_ms: int, visibility_timeout_s: int
-) -> LeaseholdError | None:
-    """Refuse a renewal that would hide the message until after it has expired."""
-    if now_ms + visibility_timeout_s * _MS > message.expires_at_ms:
-        return VisibilityPastExpiry("renew", visibility_timeout_s)
-    return None
+# --- what a receipt allows ---------------------------------------------------------------------
 
 
 def receipt_refusal(
@@ -106,3 +147,167 @@ def receipt_refusal(
     if rule is LapsedReceipts.STRICT and message.visible_at_ms <= now_ms:
         return LeaseLost("lapsed")
     return None
+
+
+def renew_refusal(
+    message: Message, now_ms: int, visibility_timeout_s: int
+) -> LeaseholdError | None:
+    """Refuse a renewal that would hide the message until after it has expired."""
+    if now_ms + visibility_timeout_s * _MS > message.expires_at_ms:
+        return VisibilityPastExpiry("renew", visibility_timeout_s)
+    return None
+
+
+def release_refusal(message: Message, now_ms: int, delay_s: int | None) -> LeaseholdError | None:
+    """Refuse a delay after which the message has expired."""
+    if delay_s and now_ms + delay_s * _MS >= message.expires_at_ms:
+        return VisibilityPastExpiry("release", delay_s)
+    return None
+
+
+def after_renew(
+    message: Message,
+    now_ms: int,
+    visibility_timeout_s: int,
+    body: bytes | None,
+    progress: Progress | None = None,
+) -> Message:
+    """Move the end of the lease; a new fence kills the old receipt. Expiry and count stay.
+
+    A timeout of nothing gives the message back. Before the first lease it is the sender who moves
+    the end of the delay.
+    """
+    if progress is not None:
+        message = message._replace(detail=replace(message.detail, progress=progress))
+    phase, since_ms, renewals = message.phase, message.since_ms, message.renewals
+    if phase in _BEFORE_THE_FIRST_LEASE:
+        phase = Phase.DELAYED if visibility_timeout_s else Phase.WAITING
+    elif visibility_timeout_s == 0:
+        if phase is Phase.LEASED:
+            message = close_attempt(message, Outcome.RETURNED, now_ms, None)
+        phase, since_ms = Phase.DEFERRED, now_ms
+    elif phase is Phase.DEFERRED:
+        # Given back with a timeout of nothing, and taken up again by the same holder.
+        phase, since_ms, renewals = Phase.LEASED, now_ms, 0
+    else:
+        renewals += 1
+    return message._replace(
+        visible_at_ms=now_ms + visibility_timeout_s * _MS,
+        fence=message.fence + 1,
+        phase=phase,
+        since_ms=since_ms,
+        renewals=renewals,
+        body=message.body if body is None else body,
+    )
+
+
+_BEFORE_THE_FIRST_LEASE: Final = frozenset({Phase.WAITING, Phase.DELAYED})
+
+
+def after_release(message: Message, now_ms: int, delay_ms: int) -> Message:
+    """Give it back; *message* has its attempt closed. Nobody holds a receipt from then on."""
+    return message._replace(
+        visible_at_ms=now_ms + delay_ms,
+        fence=message.fence + 1,
+        phase=Phase.DEFERRED,
+        since_ms=now_ms,
+    )
+
+
+# --- poison ------------------------------------------------------------------------------------
+
+
+def after_poison(
+    message: Message, now_ms: int, policy: FailurePolicy, queue: str, reason: str
+) -> Message:
+    """Put it aside, with the reason; *message* has its attempt closed.
+
+    It keeps its id, body, insertion time, count and history.
+    """
+    lifetime_ms = message.expires_at_ms - message.inserted_at_ms
+    poisoning = Poisoning(
+        queue=queue,
+        reason=reason,
+        at_ms=now_ms,
+        time_to_live_ms=None if message.expires_at_ms == NEVER_MS else lifetime_ms,
+    )
+    return message._replace(
+        visible_at_ms=now_ms,
+        expires_at_ms=expiry_of(now_ms, policy.poison_time_to_live_s),
+        fence=message.fence + 1,
+        phase=Phase.WAITING,
+        since_ms=now_ms,
+        detail=replace(message.detail, poisoning=poisoning),
+    )
+
+
+def after_redrive(message: Message, now_ms: int) -> Message:
+    """Bring it back for a fresh start: budgets and time to live begin anew, the history stays."""
+    poisoning = message.detail.poisoning
+    expires_at_ms = message.expires_at_ms
+    if poisoning is not None:
+        lifetime_ms = poisoning.time_to_live_ms
+        expires_at_ms = NEVER_MS if lifetime_ms is None else min(now_ms + lifetime_ms, NEVER_MS)
+    return message._replace(
+        visible_at_ms=now_ms,
+        expires_at_ms=expires_at_ms,
+        dequeue_count=0,
+        fence=message.fence + 1,
+        phase=Phase.WAITING,
+        since_ms=now_ms,
+        detail=replace(
+            message.detail,
+            failures=0,
+            interruptions=0,
+            lapses=0,
+            first_visible_at_ms=first_visible_ms(message),
+            poisoning=None,
+            redriven=message.detail.redriven + 1,
+        ),
+    )
+
+
+# --- what an operator may do -------------------------------------------------------------------
+
+
+def after_ended_lease(message: Message, now_ms: int, delay_s: int, reason: str | None) -> Message:
+    """End the lease: the holder's receipt is dead and the message can be received again."""
+    error = None if reason is None else ErrorReport(text=reason)
+    closed = close_attempt(message, Outcome.ENDED, now_ms, error)
+    return after_release(closed, now_ms, delay_s * _MS)
+
+
+def after_amend(  # noqa: PLR0913 - keyword-only: what can be changed
+    message: Message,
+    now_ms: int,
+    *,
+    delay_s: int | None,
+    time_to_live_s: int | None,
+    body: bytes | None,
+    priority: int | None,
+    properties: Mapping[str, str] | None,
+) -> Message:
+    """Change what is given, and kill the receipts of before; a lease ends.
+
+    A time to live of -1 is for ever.
+    """
+    if state_of(message, now_ms) is MessageState.LEASED:
+        message = after_ended_lease(message, now_ms, 0, None)
+    if delay_s is not None:
+        received = message.phase not in _BEFORE_THE_FIRST_LEASE
+        waiting = Phase.DELAYED if delay_s else Phase.WAITING
+        message = message._replace(
+            visible_at_ms=now_ms + delay_s * _MS,
+            phase=Phase.DEFERRED if received else waiting,
+            since_ms=now_ms,
+        )
+    if time_to_live_s is not None:
+        lifetime_s = None if time_to_live_s < 0 else time_to_live_s
+        message = message._replace(expires_at_ms=expiry_of(now_ms, lifetime_s))
+    if properties is not None:
+        message = message._replace(detail=replace(message.detail, properties=dict(properties)))
+    return message._replace(
+        body=message.body if body is None else body,
+        priority=message.priority if priority is None else priority,
+        fence=message.fence + 1,
+    )

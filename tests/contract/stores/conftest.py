@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from leasehold.domain import commands as c
-from leasehold.domain.types import LapsedReceipts, Lease
+from leasehold.domain.queue_settings import LapsedReceipts, QueueSettings
+from leasehold.domain.types import Lease
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore
@@ -52,7 +53,8 @@ class Asker:
     def create_strict(self) -> None:
         """Put a queue under the strict rule in place of the one that is there."""
         self.ask(c.DeleteQueue(ACCOUNT, QUEUE))
-        created = self.ask(c.CreateQueue(ACCOUNT, QUEUE, {}, LapsedReceipts.STRICT))
+        strict = QueueSettings(lapsed_receipts=LapsedReceipts.STRICT)
+        created = self.ask(c.CreateQueue(ACCOUNT, QUEUE, {}, strict))
         assert created == c.QueueCreated(created=True)
 
     def put(self, body: bytes | str = b"work", **fields: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,7 +107,7 @@ def test_unknown_message_is_said_before_the_receipt_is_read(
     """With an unknown id even a malformed receipt answers MessageNotFound."""
     asker.put()
     lease = asker.receive_one()
-    unknown = replace(lease, message=replace(lease.message, message_id=message_id), receipt="?")
+    unknown = lease._replace(message=lease.message._replace(message_id=message_id), receipt="?")
     assert isinstance(act(asker, unknown), MessageNotFound)
 
 
@@ -118,9 +117,9 @@ def test_an_id_that_differs_in_its_random_part_is_unknown(asker: Asker, act: Act
     asker.put()
     lease = asker.receive_one()
     other = lease.message.message_id[:-1] + ("0" if lease.message.message_id[-1] != "0" else "1")
-    unknown = replace(lease, message=replace(lease.message, message_id=other))
+    unknown = lease._replace(message=lease.message._replace(message_id=other))
     assert isinstance(act(asker, unknown), MessageNotFound)
-    upper = replace(lease, message=replace(lease.message, message_id=other.upper()))
+    upper = lease._replace(message=lease.message._replace(message_id=other.upper()))
     assert isinstance(act(asker, upper), MessageNotFound)
 
 
@@ -131,7 +130,7 @@ def test_an_id_that_differs_in_its_random_part_is_unknown(asker: Asker, act: Act
 def test_malformed_receipt_is_told_from_a_lost_one(asker: Asker, act: Act, receipt: str) -> None:
     """What does not look like a receipt is called malformed and does nothing."""
     asker.put()
-    lease = replace(asker.receive_one(), receipt=receipt)
+    lease = asker.receive_one()._replace(receipt=receipt)
     assert isinstance(act(asker, lease), ReceiptMalformed)
     assert asker.count() == 1
 
@@ -144,7 +143,7 @@ def test_forged_receipt_never_acts(asker: Asker, act: Act) -> None:
     for index in range(len(lease.receipt)):
         changed = "A" if lease.receipt[index] != "A" else "B"
         receipt = lease.receipt[:index] + changed + lease.receipt[index + 1 :]
-        assert isinstance(act(asker, replace(lease, receipt=receipt)), LeaseLost)
+        assert isinstance(act(asker, lease._replace(receipt=receipt)), LeaseLost)
     assert asker.complete(lease) == c.DONE
 
 
@@ -154,7 +153,7 @@ def test_receipt_of_another_message_does_not_act(asker: Asker, act: Act) -> None
     asker.put("one")
     asker.put("two")
     one, two = asker.receive(2)
-    mixed = replace(one, receipt=two.receipt)
+    mixed = one._replace(receipt=two.receipt)
     result = act(asker, mixed)
     assert isinstance(result, LeaseLost)
     assert result.reason == "foreign"
@@ -177,10 +176,10 @@ def test_renewal_moves_the_end_of_the_lease_only(asker: Asker) -> None:
     lease = asker.receive_one(lease_s=30)
     asker.clock.advance(s=20)
     renewed = asker.renew(lease, 100)
-    assert renewed.message == replace(
-        lease.message,
+    assert renewed.message == lease.message._replace(
         visible_at_ms=asker.clock.now_ms() + 100_000,
         fence=lease.message.fence + 1,
+        renewals=1,
     )
     asker.clock.advance(ms=99_999)
     assert asker.receive() == ()
@@ -249,7 +248,7 @@ def test_completes_of_a_batch_are_judged_one_by_one(asker: Asker) -> None:
     (elsewhere,) = asker.receive(1, queue="other")
     results = asker.batch(
         asker.complete_command(one),
-        asker.complete_command(replace(two, receipt="?")),
+        asker.complete_command(two._replace(receipt="?")),
         asker.complete_command(elsewhere, queue="other"),
         asker.complete_command(elsewhere, queue="missing"),
         asker.complete_command(three),
@@ -299,5 +298,5 @@ def test_an_id_in_another_spelling_is_unknown(
     lease = asker.put("x" * 10, entropy=b"\xff" * 10)
     spelled = change(lease.message.message_id)
     assert spelled != lease.message.message_id
-    other = replace(lease, message=replace(lease.message, message_id=spelled))
+    other = lease._replace(message=lease.message._replace(message_id=spelled))
     assert isinstance(act(asker, other), MessageNotFound)

@@ -22,7 +22,7 @@ from leasehold.domain.errors import (
 from leasehold.domain.ids import MAX_ROW_KEY, make_message_id, row_key_of
 from leasehold.domain.limits import AZURE, check_body, check_queue_name, check_range
 from leasehold.domain.receipts import issue_receipt, read_receipt
-from leasehold.domain.types import NEVER_MS, Message, MessageState
+from leasehold.domain.types import NEVER_MS, Message, MessageState, Phase
 from leasehold.domain.visibility import expiry_of, is_receivable, state_of
 
 NOW_MS = 1_000_000
@@ -38,14 +38,16 @@ def message(**fields: int) -> Message:
     [
         ({}, MessageState.VISIBLE),
         ({"visible_at_ms": NOW_MS + 1}, MessageState.DELAYED),
-        ({"visible_at_ms": NOW_MS + 1, "dequeue_count": 1}, MessageState.LEASED),
+        ({"visible_at_ms": NOW_MS + 1, "phase": Phase.LEASED}, MessageState.LEASED),
+        ({"visible_at_ms": NOW_MS + 1, "phase": Phase.DEFERRED}, MessageState.DEFERRED),
+        ({"phase": Phase.LEASED}, MessageState.VISIBLE),
         ({"dequeue_count": 1}, MessageState.VISIBLE),
         ({"expires_at_ms": NOW_MS}, MessageState.EXPIRED),
         ({"expires_at_ms": NOW_MS, "visible_at_ms": NOW_MS + 1}, MessageState.EXPIRED),
     ],
 )
 def test_state_says_why(fields: dict[str, int], state: MessageState) -> None:
-    """The state of a message is decided by its times and its dequeue count."""
+    """The state of a message is decided by its times and by what last happened to it."""
     assert state_of(message(**fields), NOW_MS) is state
 
 

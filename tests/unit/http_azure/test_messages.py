@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -376,7 +375,7 @@ def test_any_message_id_is_passed_on(azure: Harness) -> None:
     azure.send("DELETE", f"{MESSAGES}/not%20an%2Fid", _RECEIPT)
     command = azure.command
     assert isinstance(command, Complete)
-    assert replace(command, message_id="x").receipt == RECEIPT
+    assert command._replace(message_id="x").receipt == RECEIPT
     assert command.message_id == "not an/id"
 
 

@@ -162,6 +162,7 @@ def _out_of_range(error: domain.OutOfRange) -> Fault:
 _PAST_EXPIRY: Final = {
     "put": "messagettl must be greater than visibilitytimeout",
     "renew": "visibilitytimeout must not end after the message has expired",
+    "release": "visibilitytimeout must not end after the message has expired",
 }
 
 
@@ -204,6 +205,12 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Fault]]] = {
     domain.BodyTooLarge: lambda error: body_too_large(error.limit_bytes),
     # Documented as InvalidMarker; the service answers this.
     domain.InvalidMarker: _plain("OutOfRangeInput"),
+    # Nothing that this protocol can ask for meets these.
+    domain.MessageLeased: _plain("InternalError"),
+    domain.MessageNotLeased: _plain("InternalError"),
+    domain.JobNotFound: _plain("InternalError"),
+    domain.NamedTwice: _plain("InternalError"),
+    domain.NotDone: _plain("InternalError"),
     domain.Unavailable: _busy(),
     domain.StoreFull: _busy("The disk of the server is full; messages can still be consumed."),
     domain.Overloaded: _busy("Too many requests are waiting. Please try again."),

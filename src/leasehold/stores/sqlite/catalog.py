@@ -9,32 +9,31 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from leasehold.domain.errors import QueueNotFound
-from leasehold.domain.types import AccessPolicy, LapsedReceipts, Queue
+from leasehold.domain.queue_settings import LapsedReceipts, poison_queue_of
+from leasehold.domain.throttle import Bucket
+from leasehold.domain.types import DEFAULT_PRIORITY, AccessPolicy, Message, Phase, Queue
+from leasehold.stores.plain_json import settings_from_json
+from leasehold.stores.timeline import Timeline
 
-QueueRow: TypeAlias = tuple[str, str, int, str, str, str, int, int]
-"""Account, name, partition, metadata, policies, lapsed receipts, created, message count."""
+QueueRow: TypeAlias = tuple[str, str, int, str, str, str, int, int, int, int]
+"""Account, name, partition, metadata, policies, settings, created, message count, lanes, scope."""
+
+LANE_BITS: Final = 40
+PARTITION_MASK: Final = (1 << LANE_BITS) - 1
+DEFAULT_LANES: Final = 1 << DEFAULT_PRIORITY
 
 
-class Entry:
-    """A queue, the partition its messages are in, and how many there are."""
+class Lane:
+    """The messages of one priority of a queue, and what receives have found out about them."""
 
-    __slots__ = (
-        "live_from_ms",
-        "message_count",
-        "partition",
-        "queue",
-        "scanned_at_ms",
-        "strict",
-    )
+    __slots__ = ("live_from_ms", "oldest_from_ms", "partition", "priority", "scanned_at_ms")
 
-    def __init__(self, queue: Queue, partition: int, message_count: int) -> None:
-        self.queue = queue
-        self.partition = partition
-        self.message_count = message_count
-        self.strict = queue.lapsed_receipts is LapsedReceipts.STRICT
+    def __init__(self, partition: int, priority: int) -> None:
+        self.partition = lane_of(partition, priority)
+        self.priority = priority
         self.forget_scan()
 
     def forget_scan(self) -> None:
@@ -43,15 +42,96 @@ class Entry:
         self.live_from_ms = 0
         # ... as was found then; with the clock set back it need not be so.
         self.scanned_at_ms = 0
+        # By phase: no message that entered it before this moment is still invisible.
+        self.oldest_from_ms = [0] * len(Phase)
 
     def scanned(self, now_ms: int, first_visible_ms: int | None) -> None:
         """Note what a search for visible messages has found first, None for nothing."""
         self.live_from_ms = now_ms if first_visible_ms is None else first_visible_ms
         self.scanned_at_ms = now_ms
 
-    def written(self, visible_at_ms: int) -> None:
-        """Note that a message was put, or given back, that becomes visible at this moment."""
-        self.live_from_ms = min(self.live_from_ms, visible_at_ms)
+    def leased_since(self, now_ms: int) -> None:
+        """Note that messages of this lane may have been leased now."""
+        oldest = self.oldest_from_ms
+        oldest[Phase.LEASED] = min(oldest[Phase.LEASED], now_ms)
+
+    def written(self, message: Message) -> None:
+        """Note that a message was put, or given back, as it is now."""
+        self.live_from_ms = min(self.live_from_ms, message.visible_at_ms)
+        oldest = self.oldest_from_ms
+        oldest[message.phase] = min(oldest[message.phase], message.since_ms)
+
+
+class Entry:
+    """A queue, the partition its messages are in, and how many there are."""
+
+    __slots__ = (
+        "bucket",
+        "lanes",
+        "lanes_used",
+        "message_count",
+        "partition",
+        "plain",
+        "queue",
+        "scope",
+        "strict",
+        "timeline",
+    )
+
+    def __init__(
+        self,
+        queue: Queue,
+        partition: int,
+        message_count: int,
+        *,
+        lanes: int = DEFAULT_LANES,
+        scope: int,
+    ) -> None:
+        self.message_count = message_count
+        self.scope = scope
+        self.bucket: Bucket | None = None
+        self.timeline: Timeline | None = None
+        """None until somebody counts."""
+        self.take(queue)
+        self.open_lanes(partition, lanes)
+
+    def take(self, queue: Queue) -> None:
+        """Take a queue as it is now."""
+        self.queue = queue
+        settings = queue.settings
+        self.strict = settings.lapsed_receipts is LapsedReceipts.STRICT
+        # Whether a receive need not ask for anything but what is visible.
+        self.plain = (
+            settings.failure_policy is None
+            and settings.paused_until_ms is None
+            and settings.max_receives_per_s is None
+        )
+
+    def open_lanes(self, partition: int, lanes: int) -> None:
+        """Begin with the lanes of a partition, the most urgent first."""
+        self.partition = partition
+        self.lanes_used = lanes
+        self.lanes = [
+            Lane(partition, priority) for priority in range(1, 17) if lanes >> priority & 1
+        ]
+
+    def lane(self, priority: int) -> Lane:
+        """Return the lane of a priority, which must be open."""
+        return next(lane for lane in self.lanes if lane.priority == priority)
+
+    def written(self, message: Message) -> None:
+        """Note that a message was put, or given back, as it is now."""
+        self.lane(message.priority).written(message)
+
+
+def lane_of(partition: int, priority: int) -> int:
+    """Return the number under which messages of this priority are kept."""
+    return partition if priority == DEFAULT_PRIORITY else priority << LANE_BITS | partition
+
+
+def priority_of(lane: int) -> int:
+    """Reverse :func:`lane_of`."""
+    return lane >> LANE_BITS or DEFAULT_PRIORITY
 
 
 class Catalog:
@@ -64,16 +144,21 @@ class Catalog:
     def load(self, rows: list[QueueRow]) -> None:
         """Take the rows of the ``load_queues`` statement for the whole truth."""
         loaded = Catalog()
-        for account, name, partition, metadata, policies, lapsed, created_at_ms, count in rows:
+        for row in rows:
+            account, name, partition, metadata, policies, settings = row[:6]
+            created_at_ms, count, lanes, scope = row[6:]
             queue = Queue(
                 account=account,
                 name=name,
                 metadata=json.loads(metadata),
                 policies=policies_from_json(policies),
-                lapsed_receipts=LapsedReceipts(lapsed),
+                settings=settings_from_json(settings),
                 created_at_ms=created_at_ms,
             )
-            loaded.add(Entry(queue, partition, count))
+            entry = Entry(queue, partition, count, lanes=lanes, scope=scope)
+            before = self._entries.get((account, name))
+            entry.bucket = before.bucket if before else None
+            loaded.add(entry)
         # At once, because another thread may be looking something up.
         self._entries, self._by_partition = loaded._entries, loaded._by_partition
 
@@ -90,9 +175,9 @@ class Catalog:
     def move(self, entry: Entry, partition: int) -> None:
         """Give a queue a new, empty partition."""
         del self._by_partition[entry.partition]
-        entry.partition = partition
+        entry.open_lanes(partition, DEFAULT_LANES)
         entry.message_count = 0
-        entry.forget_scan()
+        entry.timeline = None
         self._by_partition[partition] = entry
 
     def find(self, account: str, name: str) -> Entry | None:
@@ -115,8 +200,17 @@ class Catalog:
         return [(*key, entry.message_count) for key, entry in list(self._entries.items())]
 
     def of_partition(self, partition: int) -> Entry | None:
-        """Return the queue whose messages are in *partition*, or None when it was dropped."""
-        return self._by_partition.get(partition)
+        """Return the queue whose messages are in a lane, or None when it was dropped."""
+        return self._by_partition.get(partition & PARTITION_MASK)
+
+    def entries(self) -> list[Entry]:
+        """Return all queues."""
+        return list(self._entries.values())
+
+    def poison_of(self, entry: Entry) -> Entry | None:
+        """Return the poison queue of a queue, if there is one."""
+        name = poison_queue_of(entry.queue.name, entry.queue.settings)
+        return self._entries.get((entry.queue.account, name))
 
 
 def metadata_to_json(metadata: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ import secrets
 from typing import Final
 
 from leasehold.domain import commands as c
+from leasehold.stores.sqlite.rows import uncount
 from leasehold.stores.sqlite.state import State
 
 _NOTED_EVERY_MS: Final = 600_000
@@ -27,12 +28,15 @@ class MaintenanceVerbs:
         state = self._state
         reached_ms = min(state.retired_until_ms, now_ms)
         rows = state.fetch("expired", (reached_ms, now_ms, command.limit))
-        state.cursor.executemany(state.sql["retire"], [(row_key,) for row_key, _, _ in rows])
-        for _, partition, _ in rows:
+        state.cursor.executemany(state.sql["retire"], [(row[0],) for row in rows])
+        for _, partition, _, visible_at_ms, phase in rows:
             entry = state.catalog.of_partition(partition)
             assert entry is not None
-            entry.message_count -= 1
-            state.touched.add(entry)
+            uncount(state, entry, visible_at_ms, phase)
+        for entry in state.catalog.entries():
+            # Also where nobody counts for a long time, what has passed must not pile up.
+            if entry.timeline is not None and not entry.timeline.advance(now_ms):
+                entry.timeline = None
         reached_ms = rows[-1][2] if len(rows) == command.limit else now_ms
         # An idle server need not write every second; after a restart the sweep looks once more
         # at a few minutes.
@@ -62,6 +66,11 @@ class MaintenanceVerbs:
             if count < wanted:
                 state.cursor.execute(state.sql["forget_partition"], (partition,))
         return c.Swept(removed)
+
+    def forget_keys(self, command: c.ForgetKeys, now_ms: int) -> c.Result:
+        """Forget deduplication keys whose window is over."""
+        self._state.cursor.execute(self._state.sql["forget_keys"], (now_ms, command.limit))
+        return c.Swept(self._state.cursor.connection.changes())
 
     def note_time(self, _command: c.NoteTime, now_ms: int) -> c.Result:
         """Keep the time for the next start, and mark the database anew."""

@@ -8,7 +8,7 @@ comparison with the memory store hold the two together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import (
@@ -17,24 +17,46 @@ from leasehold.domain.errors import (
     QueueNotFound,
     ReceiptMalformed,
 )
+from leasehold.domain.failures import exhausted_on_receive
 from leasehold.domain.ids import make_message_id, row_key_of
 from leasehold.domain.receipts import issue_receipt, read_receipt
-from leasehold.domain.types import Lease, Message
+from leasehold.domain.throttle import allowance, spend
+from leasehold.domain.types import NO_DETAIL, Lease, Message, Phase
 from leasehold.domain.visibility import (
+    after_lapse,
+    after_receive,
     after_renew,
     expiry_of,
     is_expired,
     put_refusal,
     receipt_refusal,
+    receive_order,
     renew_refusal,
 )
-from leasehold.stores.sqlite.catalog import Entry
+from leasehold.stores.plain_json import detail_to_json
+from leasehold.stores.sqlite.catalog import Entry, Lane
+from leasehold.stores.sqlite.failures import poison
+from leasehold.stores.sqlite.rows import (
+    Kept,
+    Row,
+    id_from_blob,
+    id_to_blob,
+    message_of,
+    rewrite,
+    uncount,
+)
 from leasehold.stores.sqlite.state import State
 
-_Row: TypeAlias = tuple[int, bytes, int, int, int, int, int, bytes]
-"""Row key, message id, inserted, expires, visible, dequeue count, fence, body."""
 _Completion: TypeAlias = tuple[int, int, int, bytes, int, int]
 """The bounds of the statement ``complete``."""
+
+
+class _Terms(NamedTuple):
+    """What is the same for all leases of one receive."""
+
+    now_ms: int
+    lease_s: int
+    holder: str | None
 
 
 class MessageVerbs:
@@ -50,13 +72,20 @@ class MessageVerbs:
         state = self._state
         find = state.catalog.find
         row_key = state.take_row_keys(len(run))
-        rows = []
+        rows: list[tuple[object, ...]] = []
         results: list[c.Result] = []
         for command in run:
             entry = find(command.account, command.queue)
             if entry is None:
                 results.append(QueueNotFound())
                 continue
+            detail = command.detail
+            key = detail.dedup_key
+            if key is not None:
+                first = self._first_with(entry, key, now_ms)
+                if first is not None:
+                    results.append(first)
+                    continue
             expires_at_ms = expiry_of(now_ms, command.time_to_live_s)
             refusal = put_refusal(now_ms, command.delay_s, expires_at_ms)
             if refusal is not None:
@@ -64,33 +93,79 @@ class MessageVerbs:
                 continue
             if expires_at_ms < state.retired_until_ms:  # the clock was set back
                 state.set_retired_until(expires_at_ms)
+            delay_s = command.delay_s
             message = Message(
-                message_id=make_message_id(row_key, command.entropy),
-                body=command.body,
-                inserted_at_ms=now_ms,
-                expires_at_ms=expires_at_ms,
-                visible_at_ms=now_ms + command.delay_s * 1000,
+                make_message_id(row_key, command.entropy),
+                command.body,
+                now_ms,
+                expires_at_ms,
+                now_ms + delay_s * 1000,
+                0,
+                0,
+                Phase.DELAYED if delay_s else Phase.WAITING,
+                now_ms,
+                priority=command.priority,
+                detail=detail,
             )
             rows.append(
                 (
                     row_key,
-                    entry.partition,
-                    _id_to_blob(message.message_id),
+                    self._count_in(entry, message),
+                    id_to_blob(message.message_id),
                     now_ms,
                     expires_at_ms,
                     message.visible_at_ms,
                     command.body,
+                    message.phase,
+                    None if detail is NO_DETAIL else detail_to_json(detail),
                 )
             )
-            results.append(
-                Lease(message=message, receipt=issue_receipt(state.receipt_key, row_key, 0))
-            )
-            entry.message_count += 1
-            entry.written(message.visible_at_ms)
-            state.touched.add(entry)
+            if key is not None:
+                self._keep_key(entry, key, message)
+            results.append(Lease(message, issue_receipt(state.receipt_key, row_key, 0)))
             row_key += 1
         state.cursor.executemany(state.sql["put"], rows)
         return results
+
+    def _count_in(self, entry: Entry, message: Message) -> int:
+        """Count a new message and return the lane it goes to."""
+        state = self._state
+        lane = entry.lanes[0]
+        if message.priority != lane.priority or len(entry.lanes) > 1:
+            lane = state.open_lane(entry, message.priority)
+        entry.message_count += 1
+        state.touched.add(entry)
+        if message.visible_at_ms < lane.live_from_ms or message.phase:
+            lane.written(message)
+        if entry.timeline is not None:
+            entry.timeline.add(message.visible_at_ms, message.phase, 1)
+        return lane.partition
+
+    def _first_with(self, entry: Entry, key: str, now_ms: int) -> c.Duplicate | None:
+        """Return the message that has used a deduplication key, if its window is open."""
+        rows = self._state.fetch("find_key", (entry.scope, key, now_ms))
+        if not rows:
+            return None
+        blob, inserted_at_ms, expires_at_ms, visible_at_ms = rows[0]
+        message_id = id_from_blob(blob)
+        row_key = row_key_of(message_id)
+        assert row_key is not None
+        receipt = issue_receipt(self._state.receipt_key, row_key, 0)
+        return c.Duplicate(message_id, receipt, inserted_at_ms, expires_at_ms, visible_at_ms)
+
+    def _keep_key(self, entry: Entry, key: str, message: Message) -> None:
+        window_s = entry.queue.settings.dedup_window_s
+        if window_s:
+            bounds = (
+                entry.scope,
+                key,
+                id_to_blob(message.message_id),
+                message.inserted_at_ms,
+                message.expires_at_ms,
+                message.visible_at_ms,
+                message.inserted_at_ms + window_s * 1000,
+            )
+            self._state.cursor.execute(self._state.sql["keep_key"], bounds)
 
     # --- receive and peek --------------------------------------------------------------------
 
@@ -113,50 +188,149 @@ class MessageVerbs:
         entry = state.catalog.find(run[0].account, run[0].queue)
         if entry is None:
             return [QueueNotFound() for _ in run]
-        rows = self._next_visible(entry, now_ms, sum([command.limit for command in run]))
+        wanted = sum([command.limit for command in run])
+        if entry.plain:
+            rows = self._next_visible(entry, now_ms, wanted)
+        else:
+            rows = self._allowed(entry, now_ms, wanted)
         if not rows:
             return [()] * len(run)
         results: list[c.Result] = []
-        updates = []
+        updates: list[tuple[object, ...]] = []
         start = 0
         for command in run:
-            visible_at_ms = now_ms + command.visibility_timeout_s * 1000
-            leases = []
-            for row in rows[start : start + command.limit]:
-                row_key, blob, inserted_at_ms, expires_at_ms, _, count, fence, body = row
-                updates.append((visible_at_ms, count + 1, fence + 1, row_key))
-                message = Message(
-                    message_id=_id_from_blob(blob),
-                    body=body,
-                    inserted_at_ms=inserted_at_ms,
-                    expires_at_ms=expires_at_ms,
-                    visible_at_ms=visible_at_ms,
-                    dequeue_count=count + 1,
-                    fence=fence + 1,
-                )
-                receipt = issue_receipt(state.receipt_key, row_key, fence + 1)
-                leases.append(Lease(message=message, receipt=receipt))
+            lease_s = command.visibility_timeout_s
+            if lease_s is None:
+                lease_s = entry.queue.settings.lease_s()
+            taken = rows[start : start + command.limit]
+            lease = _Terms(now_ms, lease_s, command.holder)
+            results.append(self._lease(entry, taken, lease, updates))
             start += command.limit
-            results.append(tuple(leases))
         state.cursor.executemany(state.sql["lease"], updates)
         return results
 
-    def _next_visible(self, entry: Entry, now_ms: int, limit: int) -> list[_Row]:
-        if now_ms < entry.scanned_at_ms:
-            entry.forget_scan()
-        bounds = (entry.partition, now_ms, limit, entry.live_from_ms)
+    def _lease(
+        self,
+        entry: Entry,
+        rows: Sequence[Row],
+        terms: _Terms,
+        updates: list[tuple[object, ...]],
+    ) -> tuple[Lease, ...]:
+        """Lease the messages of these rows; what is alike for all is left to *updates*."""
+        if not rows:
+            return ()
+        state = self._state
+        now_ms, lease_s, holder = terms
+        visible_at_ms = now_ms + lease_s * 1000
+        leases = []
+        timeline = entry.timeline
+        for row in rows:
+            row_key, blob, inserted_at_ms, expires_at_ms, was_visible_ms, count, fence, body = row[
+                :8
+            ]
+            if count:
+                message = after_lapse(message_of(row), now_ms)
+                message = after_receive(message, now_ms, lease_s, holder)
+                bounds = (visible_at_ms, count + 1, fence + 1, now_ms, holder, row_key)
+                detail = detail_to_json(message.detail)
+                state.cursor.execute(state.sql["lease_again"], (*bounds, detail))
+            else:
+                updates.append((visible_at_ms, count + 1, fence + 1, now_ms, holder, row_key))
+                message = Message(
+                    id_from_blob(blob),
+                    body,
+                    inserted_at_ms,
+                    expires_at_ms,
+                    visible_at_ms,
+                    count + 1,
+                    fence + 1,
+                    Phase.LEASED,
+                    now_ms,
+                    was_visible_ms,
+                    0,
+                    holder,
+                )
+                if row[13] is not None or row[14] != entry.partition:
+                    kept = message_of(row)
+                    message = message._replace(priority=kept.priority, detail=kept.detail)
+            if timeline is not None:
+                timeline.add(was_visible_ms, row[8], -1)
+            leases.append(Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1)))
+        if timeline is not None:
+            timeline.add(visible_at_ms, Phase.LEASED, len(rows))
+        for lane in entry.lanes:
+            lane.leased_since(now_ms)
+        return tuple(leases)
+
+    def _next_visible(self, entry: Entry, now_ms: int, limit: int) -> list[Row]:
+        """Return what is visible, in the order in which it is received."""
+        if len(entry.lanes) == 1:
+            return self._visible_in(entry.lanes[0], now_ms, limit)
+        ageing_s = entry.queue.settings.priority_ageing_s
+        rows: list[Row] = []
+        for lane in entry.lanes:
+            if ageing_s is None and len(rows) == limit:
+                break
+            missing = limit if ageing_s is not None else limit - len(rows)
+            rows += self._visible_in(lane, now_ms, missing)
+        rows.sort(key=lambda row: receive_order(message_of(row), row[0], ageing_s))
+        return rows[:limit]
+
+    def _visible_in(self, lane: Lane, now_ms: int, limit: int) -> list[Row]:
+        if now_ms < lane.scanned_at_ms:
+            lane.forget_scan()
+        bounds = (lane.partition, now_ms, limit, lane.live_from_ms)
         rows = self._state.fetch("next_visible", bounds)
-        entry.scanned(now_ms, rows[0][4] if rows else None)
+        lane.scanned(now_ms, rows[0][4] if rows else None)
+        return rows
+
+    def _allowed(self, entry: Entry, now_ms: int, wanted: int) -> list[Row]:
+        """Return what may be received from a queue that is limited; poison goes its way."""
+        settings = entry.queue.settings
+        if settings.is_paused(now_ms):
+            return []
+        rate_per_s = settings.max_receives_per_s
+        if rate_per_s is not None:
+            allowed, entry.bucket = allowance(entry.bucket, rate_per_s, now_ms)
+            wanted = min(wanted, allowed)
+        rows = self._next_visible(entry, now_ms, wanted) if wanted else []
+        policy = settings.failure_policy
+        while policy is not None:
+            poisoned = 0
+            for row in rows:
+                message = message_of(row)
+                lapsed = after_lapse(message, now_ms)
+                reason = exhausted_on_receive(lapsed, policy)
+                if reason is not None:
+                    poison(self._state, Kept(entry, row[0], message), lapsed, reason, now_ms)
+                    poisoned += 1
+            if not poisoned:
+                break
+            rows = self._next_visible(entry, now_ms, wanted)
+        if rate_per_s is not None and entry.bucket is not None:
+            entry.bucket = spend(entry.bucket, len(rows))
         return rows
 
     def peek(self, command: c.Peek, now_ms: int) -> c.Result:
-        """Look at the next visible messages."""
+        """Look at the next messages that can be received."""
         entry = self._state.catalog.get(command.account, command.queue)
-        return tuple(_message(row) for row in self._next_visible(entry, now_ms, command.limit))
+        policy = entry.queue.settings.failure_policy
+        limit = command.limit
+        while True:
+            rows = self._next_visible(entry, now_ms, limit)
+            found = tuple(
+                message
+                for message in map(message_of, rows)
+                if policy is None
+                or exhausted_on_receive(after_lapse(message, now_ms), policy) is None
+            )
+            if len(rows) < limit or len(found) >= command.limit:
+                return found[: command.limit]
+            limit *= 2
 
     # --- what a receipt allows ---------------------------------------------------------------
 
-    def _judge(self, command: c.Renew | c.Complete, now_ms: int) -> tuple[int, Message]:
+    def judge(self, command: c.Renew | c.Complete | c.Release, now_ms: int) -> Kept:
         """Return the message that the receipt acts on, or raise why it may not act."""
         state = self._state
         entry = state.catalog.get(command.account, command.queue)
@@ -166,52 +340,66 @@ class MessageVerbs:
         rows = state.fetch("get_message", (row_key, entry.partition))
         if not rows:
             raise MessageNotFound
-        message = _message(rows[0])
+        message = message_of(rows[0])
         if message.message_id != command.message_id or is_expired(message, now_ms):
             raise MessageNotFound
         receipt = read_receipt(state.receipt_key, command.receipt)
-        rule = entry.queue.lapsed_receipts
+        rule = entry.queue.settings.lapsed_receipts
         refusal = receipt_refusal(message, row_key, receipt, now_ms, rule)
         if refusal is not None:
             raise refusal
-        return row_key, message
+        return Kept(entry, row_key, message)
 
     def renew(self, command: c.Renew, now_ms: int) -> c.Result:
         """Move the end of a lease."""
         state = self._state
-        row_key, message = self._judge(command, now_ms)
-        refusal = renew_refusal(message, now_ms, command.visibility_timeout_s)
+        kept = self.judge(command, now_ms)
+        entry, row_key, message = kept
+        timeout_s = command.visibility_timeout_s
+        refusal = renew_refusal(message, now_ms, timeout_s)
         if refusal is not None:
             raise refusal
-        renewed = after_renew(message, now_ms, command.visibility_timeout_s, command.body)
-        if command.body is None:
-            bounds: tuple[object, ...] = (renewed.visible_at_ms, renewed.fence, row_key)
+        renewed = after_renew(message, now_ms, timeout_s, command.body, command.progress)
+        if renewed.body is message.body and renewed.detail is message.detail:
+            bounds = (
+                renewed.visible_at_ms,
+                renewed.fence,
+                row_key,
+                renewed.phase,
+                renewed.since_ms,
+                renewed.renewals,
+            )
             state.cursor.execute(state.sql["renew"], bounds)
+            entry.written(renewed)
+            if entry.timeline is not None:
+                entry.timeline.add(message.visible_at_ms, message.phase, -1)
+                entry.timeline.add(renewed.visible_at_ms, renewed.phase, 1)
         else:
-            bounds = (renewed.visible_at_ms, renewed.fence, row_key, command.body)
-            state.cursor.execute(state.sql["renew_with_body"], bounds)
-        state.catalog.get(command.account, command.queue).written(renewed.visible_at_ms)
-        receipt = issue_receipt(state.receipt_key, row_key, renewed.fence)
-        return Lease(message=renewed, receipt=receipt)
+            rewrite(state, kept, renewed)
+        return Lease(renewed, issue_receipt(state.receipt_key, row_key, renewed.fence))
 
     def complete(self, run: Sequence[c.Complete], now_ms: int) -> Sequence[c.Result]:
         """Remove a run of messages; the statement that deletes also checks the receipt."""
         state = self._state
         plans = [self._completion(command, now_ms) for command in run]
         likely = [plan for plan in plans if plan is not None]
-        removed = set()
+        removed: dict[int, tuple[int, int]] = {}
         # Of two that name one message, what the first does decides on the second.
         if len({command.message_id for command in run}) == len(run):
             removed = {
-                row_key for (row_key,) in state.cursor.executemany(state.sql["complete"], likely)
+                row_key: (visible_at_ms, phase)
+                for row_key, visible_at_ms, phase in state.cursor.executemany(
+                    state.sql["complete"], likely
+                )
             }
         results: list[c.Result] = []
         for command, plan in zip(run, plans, strict=True):
-            if plan is not None and plan[0] in removed:
-                self._uncount(command)
-                results.append(c.DONE)
-            else:
+            gone = removed.get(plan[0]) if plan is not None else None
+            if gone is None:
                 results.append(self._complete_slowly(command, now_ms))
+                continue
+            uncount(state, state.catalog.get(command.account, command.queue), *gone)
+            results.append(c.DONE)
         return results
 
     def _completion(self, command: c.Complete, now_ms: int) -> _Completion | None:
@@ -221,7 +409,7 @@ class MessageVerbs:
             return None
         try:
             receipt = read_receipt(self._state.receipt_key, command.receipt)
-            blob = _id_to_blob(command.message_id)
+            blob = id_to_blob(command.message_id)
         except (ReceiptMalformed, ValueError):
             return None
         if not receipt.genuine or row_key_of(command.message_id) != receipt.row_key:
@@ -239,36 +427,9 @@ class MessageVerbs:
     def _complete_slowly(self, command: c.Complete, now_ms: int) -> c.Result:
         """Complete one message by the rules, and if that may not be, say why."""
         try:
-            row_key, _ = self._judge(command, now_ms)
+            entry, row_key, message = self.judge(command, now_ms)
         except LeaseholdError as refusal:
             return refusal
         self._state.cursor.execute(self._state.sql["remove"], (row_key,))
-        self._uncount(command)
+        uncount(self._state, entry, message.visible_at_ms, message.phase)
         return c.DONE
-
-    def _uncount(self, command: c.Complete) -> None:
-        entry = self._state.catalog.get(command.account, command.queue)
-        entry.message_count -= 1
-        self._state.touched.add(entry)
-
-
-def _id_to_blob(message_id: str) -> bytes:
-    """Return a message id as stored; ValueError if it is no UUID at all."""
-    return bytes.fromhex(message_id.replace("-", ""))
-
-
-def _id_from_blob(blob: bytes) -> str:
-    text = blob.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def _message(row: _Row) -> Message:
-    return Message(
-        message_id=_id_from_blob(row[1]),
-        body=row[7],
-        inserted_at_ms=row[2],
-        expires_at_ms=row[3],
-        visible_at_ms=row[4],
-        dequeue_count=row[5],
-        fence=row[6],
-    )

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import QueueExists
-from leasehold.domain.queues import same_metadata
+from leasehold.domain.queues import same_metadata, with_settings
 from leasehold.domain.types import Queue
-from leasehold.stores.sqlite.catalog import Entry, metadata_to_json, policies_to_json
+from leasehold.stores.plain_json import settings_to_json
+from leasehold.stores.sqlite.catalog import DEFAULT_LANES, Entry, metadata_to_json, policies_to_json
 from leasehold.stores.sqlite.state import State
 
 
@@ -30,22 +31,10 @@ class QueueVerbs:
             account=command.account,
             name=command.queue,
             metadata=dict(command.metadata),
-            lapsed_receipts=command.lapsed_receipts,
+            settings=command.settings,
             created_at_ms=now_ms,
         )
-        partition = state.new_partition()
-        state.cursor.execute(
-            state.sql["insert_queue"],
-            (
-                queue.account,
-                queue.name,
-                partition,
-                metadata_to_json(queue.metadata),
-                queue.lapsed_receipts.value,
-                now_ms,
-            ),
-        )
-        state.catalog.add(Entry(queue, partition, 0))
+        add_queue(state, queue)
         return c.QueueCreated(created=True)
 
     def delete(self, command: c.DeleteQueue, _now_ms: int) -> c.Result:
@@ -63,7 +52,8 @@ class QueueVerbs:
         entry = state.catalog.get(command.account, command.queue)
         state.drop_partition(entry)
         partition = state.new_partition()
-        state.cursor.execute(state.sql["move_queue"], (partition, command.account, command.queue))
+        bounds = (partition, DEFAULT_LANES, command.account, command.queue)
+        state.cursor.execute(state.sql["move_queue"], bounds)
         state.catalog.move(entry, partition)
         return c.DONE
 
@@ -80,8 +70,27 @@ class QueueVerbs:
             state.sql["set_metadata"],
             (metadata_to_json(command.metadata), command.account, command.queue),
         )
-        entry.queue = replace(entry.queue, metadata=dict(command.metadata))
+        entry.take(replace(entry.queue, metadata=dict(command.metadata)))
         return c.DONE
+
+    def set_settings(self, command: c.SetQueueSettings, _now_ms: int) -> c.Result:
+        """Replace the settings."""
+        entry = self._state.catalog.get(command.account, command.queue)
+        self._keep_settings(entry, with_settings(entry.queue, command.settings))
+        return c.DONE
+
+    def set_adapted(self, command: c.SetAdapted, _now_ms: int) -> c.Result:
+        """Set the visibility timeout that the server has chosen."""
+        entry = self._state.catalog.get(command.account, command.queue)
+        settings = replace(entry.queue.settings, adapted=command.adapted)
+        self._keep_settings(entry, replace(entry.queue, settings=settings))
+        return c.DONE
+
+    def _keep_settings(self, entry: Entry, queue: Queue) -> None:
+        state = self._state
+        bounds = (settings_to_json(queue.settings), queue.account, queue.name)
+        state.cursor.execute(state.sql["set_settings"], bounds)
+        entry.take(queue)
 
     def set_policies(self, command: c.SetQueuePolicies, _now_ms: int) -> c.Result:
         """Replace the stored access policies."""
@@ -91,7 +100,7 @@ class QueueVerbs:
             state.sql["set_policies"],
             (policies_to_json(command.policies), command.account, command.queue),
         )
-        entry.queue = replace(entry.queue, policies=command.policies)
+        entry.take(replace(entry.queue, policies=command.policies))
         return c.DONE
 
     def list(self, command: c.ListQueues, _now_ms: int) -> c.Result:
@@ -123,3 +132,24 @@ class QueueVerbs:
             self._state.sql["set_document"], (command.account, command.kind, command.content)
         )
         return c.DONE
+
+
+def add_queue(state: State, queue: Queue) -> Entry:
+    """Add a queue that is not there."""
+    partition = state.new_partition()
+    state.cursor.execute(
+        state.sql["insert_queue"],
+        (
+            queue.account,
+            queue.name,
+            partition,
+            metadata_to_json(queue.metadata),
+            settings_to_json(queue.settings),
+            queue.created_at_ms,
+            DEFAULT_LANES,
+            partition,
+        ),
+    )
+    entry = Entry(queue, partition, 0, scope=partition)
+    state.catalog.add(entry)
+    return entry

@@ -7,8 +7,9 @@ from typing import Any, Final, cast
 
 import apsw
 
-from leasehold.stores.sqlite.catalog import Catalog, Entry, QueueRow
+from leasehold.stores.sqlite.catalog import Catalog, Entry, Lane, QueueRow
 from leasehold.stores.sqlite.epoch import was_put_back
+from leasehold.stores.timeline import Timeline
 
 _BLOCK: Final = 65_536
 """Row keys are reserved in blocks, so that a restart never uses one twice and puts need not write
@@ -108,6 +109,11 @@ class State:
         self.retired_until_ms = moment_ms
         self.set_meta("retired_until_ms", moment_ms)
 
+    @property
+    def last_row_key(self) -> int:
+        """The highest row key handed out."""
+        return self._next_row_key - 1
+
     def take_row_keys(self, count: int) -> int:
         """Return the first of *count* row keys that follow each other."""
         first = self._next_row_key
@@ -125,8 +131,35 @@ class State:
 
     def drop_partition(self, entry: Entry) -> None:
         """Leave the messages of a queue to the reaper."""
-        self.cursor.execute(self.sql["drop_partition"], (entry.partition,))
+        dropped = [(lane.partition,) for lane in entry.lanes]
+        self.cursor.executemany(self.sql["drop_partition"], dropped)
         self.touched.discard(entry)
+
+    def open_lane(self, entry: Entry, priority: int) -> Lane:
+        """Return the lane of a priority, opened if this is its first message."""
+        if not entry.lanes_used >> priority & 1:
+            lanes = entry.lanes_used | 1 << priority
+            bounds = (lanes, entry.queue.account, entry.queue.name)
+            self.cursor.execute(self.sql["set_lanes"], bounds)
+            opened = {lane.priority: lane for lane in entry.lanes}
+            entry.open_lanes(entry.partition, lanes)
+            entry.lanes = [opened.get(lane.priority, lane) for lane in entry.lanes]
+        return entry.lane(priority)
+
+    def timeline(self, entry: Entry, now_ms: int) -> Timeline:
+        """Return the timeline of a queue as of now, read from its rows if need be."""
+        timeline = entry.timeline
+        if timeline is None or not timeline.advance(now_ms):
+            first_ms = now_ms // 1000 * 1000
+            timeline = entry.timeline = Timeline(
+                now_ms,
+                [
+                    row
+                    for lane in entry.lanes
+                    for row in self.fetch("timeline", (lane.partition, first_ms))
+                ],
+            )
+        return timeline
 
     def write_counts(self) -> None:
         """Write the message counts that the batch has changed."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 import apsw
 
 from leasehold.domain import commands as c
+from leasehold.domain import oversight as o
 from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull, Unavailable
 from leasehold.domain.receipts import KEY_BYTES
 from leasehold.domain.types import Queue
@@ -20,8 +21,11 @@ from leasehold.stores.sql_files import load_queries
 from leasehold.stores.sqlite.catalog import Catalog
 from leasehold.stores.sqlite.connection import open_database, read_back
 from leasehold.stores.sqlite.epoch import adopt_mark, keep_mark, prepare_mark, read_mark
+from leasehold.stores.sqlite.failures import FailureVerbs
+from leasehold.stores.sqlite.jobs import JobVerbs
 from leasehold.stores.sqlite.maintenance import MaintenanceVerbs
 from leasehold.stores.sqlite.messages import MessageVerbs
+from leasehold.stores.sqlite.oversight import OversightVerbs
 from leasehold.stores.sqlite.queues import QueueVerbs
 from leasehold.stores.sqlite.reserve import Reserve
 from leasehold.stores.sqlite.state import State
@@ -77,6 +81,9 @@ class SqliteStore:
             raise StoreFailed from error
         self._full = not self._reserve.take()
         messages = MessageVerbs(self._state)
+        self._failures = FailureVerbs(self._state, messages.judge)
+        oversight = OversightVerbs(self._state)
+        jobs = JobVerbs(self._state, oversight)
         queues = QueueVerbs(self._state)
         maintenance = MaintenanceVerbs(self._state)
         self._runs: dict[type, Callable[[Sequence[Any], int], Sequence[c.Result]]] = {
@@ -85,18 +92,35 @@ class SqliteStore:
             c.Peek: _one_by_one(messages.peek),
             c.Renew: _one_by_one(messages.renew),
             c.Complete: messages.complete,
+            c.Release: _one_by_one(self._failures.release),
+            c.Batch: _one_by_one(self._batch),
             c.Clear: _one_by_one(queues.clear),
             c.CreateQueue: _one_by_one(queues.create),
             c.DeleteQueue: _one_by_one(queues.delete),
             c.GetQueue: _one_by_one(queues.get),
             c.SetQueueMetadata: _one_by_one(queues.set_metadata),
             c.SetQueuePolicies: _one_by_one(queues.set_policies),
+            c.SetQueueSettings: _one_by_one(queues.set_settings),
+            c.SetAdapted: _one_by_one(queues.set_adapted),
             c.ListQueues: _one_by_one(queues.list),
             c.GetAccountDocument: _one_by_one(queues.get_document),
             c.SetAccountDocument: _one_by_one(queues.set_document),
             c.RetireExpired: _one_by_one(maintenance.retire_expired),
             c.RemoveRetired: _one_by_one(maintenance.remove_retired),
             c.ReapDropped: _one_by_one(maintenance.reap_dropped),
+            c.ForgetKeys: _one_by_one(maintenance.forget_keys),
+            o.Inspect: _one_by_one(oversight.inspect),
+            o.FindMessage: _one_by_one(oversight.find),
+            o.CountMessages: _one_by_one(oversight.count),
+            o.NextDue: _one_by_one(oversight.next_due),
+            o.Amend: _one_by_one(oversight.amend),
+            o.Remove: _one_by_one(oversight.remove),
+            o.EndLease: _one_by_one(oversight.end_lease),
+            o.StartJob: _one_by_one(jobs.start),
+            o.StepJob: _one_by_one(jobs.step),
+            o.StopJob: _one_by_one(jobs.stop),
+            o.GetJob: _one_by_one(jobs.get),
+            o.ListJobs: _one_by_one(jobs.list),
             c.NoteTime: _one_by_one(maintenance.note_time),
         }
 
@@ -135,20 +159,9 @@ class SqliteStore:
 
         On a full disk, commands that need room are refused and the others are carried out.
         """
-        results: list[c.Result] = []
         try:
             self._state.cursor.execute("BEGIN IMMEDIATE")
-            start, end = 0, len(batch)
-            while start < end:
-                kind = type(batch[start])
-                stop = start + 1
-                while stop < end and type(batch[stop]) is kind:
-                    stop += 1
-                if self._full and kind in _NEED_ROOM:
-                    results.extend(self._refuse_growth(batch[start:stop], now_ms))
-                else:
-                    results.extend(self._runs[kind](batch[start:stop], now_ms))
-                start = stop
+            results = self._carry_out(batch, now_ms)
             self._state.write_counts()
         except apsw.Error as error:
             raise self._undo(error) from error
@@ -156,6 +169,30 @@ class SqliteStore:
             self._roll_back()
             raise
         return results
+
+    def _carry_out(self, batch: Sequence[c.Command], now_ms: int) -> list[c.Result]:
+        results: list[c.Result] = []
+        start, end = 0, len(batch)
+        while start < end:
+            kind = type(batch[start])
+            stop = start + 1
+            while stop < end and type(batch[stop]) is kind:
+                stop += 1
+            if self._full and kind in _NEED_ROOM:
+                results.extend(self._refuse_growth(batch[start:stop], now_ms))
+            else:
+                results.extend(self._runs[kind](batch[start:stop], now_ms))
+            start = stop
+        return results
+
+    def _batch(self, command: c.Batch, now_ms: int) -> c.Result:
+        if command.atomic:
+            if self._full and not all(map(self._fits, command.commands)):
+                return tuple(StoreFull() for _ in command.commands)
+            refusals = self._failures.refusals(command, now_ms)
+            if refusals is not None:
+                return refusals
+        return tuple(self._carry_out(command.commands, now_ms))
 
     def commit(self) -> bool:
         """See :meth:`Store.commit`."""
@@ -252,11 +289,23 @@ class SqliteStore:
         """Tell whether a command of those that may need room does not."""
         if isinstance(command, c.CreateQueue):
             return self._state.catalog.find(command.account, command.queue) is not None
-        return isinstance(command, c.Renew) and command.body is None
+        if isinstance(command, c.Renew):
+            return command.body is None
+        return type(command) not in _NEED_ROOM
 
 
 _NEED_ROOM: Final = frozenset(
-    {c.Put, c.Renew, c.CreateQueue, c.SetQueueMetadata, c.SetQueuePolicies, c.SetAccountDocument}
+    {
+        c.Put,
+        c.Renew,
+        c.CreateQueue,
+        c.SetQueueMetadata,
+        c.SetQueuePolicies,
+        c.SetQueueSettings,
+        c.SetAccountDocument,
+        o.Amend,
+        o.StartJob,
+    }
 )
 
 

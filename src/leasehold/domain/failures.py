@@ -1,0 +1,153 @@
+"""The rules of failing: how an attempt ends, how long to wait, when a message is given up.
+
+A message has budgets of deliveries, failures, interruptions and lapses
+(:class:`~leasehold.domain.queue_settings.FailurePolicy`). They are separate so that workers that
+are restarted often do not use up the tries of a message that has nothing wrong with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from leasehold.domain.queue_settings import MAX_BUDGET, Backoff, BackoffKind, FailurePolicy
+from leasehold.domain.types import (
+    MAX_ATTEMPTS,
+    Attempt,
+    Detail,
+    ErrorReport,
+    Message,
+    Outcome,
+    Phase,
+)
+
+_MS: Final = 1000
+
+MAX_DELIVERIES: Final = "max_deliveries"
+MAX_FAILURES: Final = "max_failures"
+MAX_INTERRUPTIONS: Final = "max_interruptions"
+MAX_LAPSES: Final = "max_lapses"
+BURIED: Final = "buried"
+
+
+def backoff_ms(backoff: Backoff, failures: int, dice: float) -> int:
+    """Return the wait before the next attempt, in milliseconds, 0 or more.
+
+    Args:
+        backoff: The queue's rule.
+        failures: How often the message has failed by now, the last time included; from 1.
+        dice: A random number from 0 to 1; 0.5 gives the wait without jitter.
+    """
+    # No wait grows past a million failures, and float powers overflow with larger counts.
+    count = min(max(failures, 1), MAX_BUDGET)
+    wait_s = min(_growth_s(backoff, count), backoff.cap_s)
+    return max(0, round(wait_s * _MS * (1 + backoff.jitter * (2 * dice - 1))))
+
+
+def _growth_s(backoff: Backoff, count: int) -> float:
+    if backoff.kind is BackoffKind.FIXED or backoff.initial_s == 0:
+        return backoff.initial_s
+    if backoff.kind is BackoffKind.LINEAR:
+        return backoff.initial_s * count
+    try:
+        return float(backoff.initial_s * float(backoff.factor) ** (count - 1))
+    except OverflowError:
+        return backoff.cap_s
+
+
+def exhausted_on_receive(message: Message, policy: FailurePolicy) -> str | None:
+    """Say which budget keeps *message* from being delivered once more; None if it may be.
+
+    The message is that from before the delivery; a lapse of its lease is noted in it already.
+    """
+    detail = message.detail
+    if _used_up(message.dequeue_count - detail.interruptions, policy.max_deliveries):
+        return MAX_DELIVERIES
+    if _used_up(detail.failures, policy.max_failures):
+        return MAX_FAILURES
+    if _used_up(detail.interruptions, policy.max_interruptions):
+        return MAX_INTERRUPTIONS
+    if _used_up(detail.lapses, policy.max_lapses):
+        return MAX_LAPSES
+    return None
+
+
+def exhausted_on_release(message: Message, policy: FailurePolicy, outcome: Outcome) -> str | None:
+    """Say why *message*, just given back, goes to the poison queue at once; None if it stays.
+
+    The message is that from after :func:`close_attempt`. One whose next receive could only move it
+    does not wait for that, except when an operator ended its lease: whoever did that wants to see
+    the message in its queue.
+    """
+    if outcome is Outcome.BURIED:
+        return BURIED
+    if outcome is Outcome.ENDED:
+        return None
+    return exhausted_on_receive(message, policy)
+
+
+def release_reason(message: Message, policy: FailurePolicy | None, outcome: Outcome) -> str | None:
+    """Do as :func:`exhausted_on_release`, also for a queue without a policy."""
+    if policy is None:
+        return BURIED if outcome is Outcome.BURIED else None
+    return exhausted_on_release(message, policy, outcome)
+
+
+def close_attempt(
+    message: Message, outcome: Outcome, ended_at_ms: int, error: ErrorReport | None
+) -> Message:
+    """Return *message* with its current lease written down as an attempt that has ended.
+
+    The first attempt and the latest ones are kept, MAX_ATTEMPTS in all. The counters of the budgets
+    rise by the outcome and the progress is cleared; times, phase, fence and holder stay.
+
+    Args:
+        message: A message on a lease, which may have lapsed.
+        outcome: How the attempt ended.
+        ended_at_ms: When; for a lapse the moment at which the lease ran out.
+        error: What the worker said about it.
+    """
+    attempt = Attempt(
+        number=message.dequeue_count,
+        leased_at_ms=message.since_ms,
+        ended_at_ms=ended_at_ms,
+        outcome=outcome,
+        holder=message.holder,
+        renewals=message.renewals,
+        error=error,
+    )
+    detail = message.detail
+    return message._replace(
+        detail=replace(
+            detail,
+            attempts=_append(detail, attempt),
+            failures=detail.failures + (outcome is Outcome.FAILED),
+            interruptions=detail.interruptions + (outcome is Outcome.INTERRUPTED),
+            lapses=detail.lapses + (outcome is Outcome.LAPSED),
+            progress=None,
+        )
+    )
+
+
+def has_lapsed(message: Message, now_ms: int) -> bool:
+    """Tell whether the message was received and its lease has run out without a word."""
+    return message.phase is Phase.LEASED and message.visible_at_ms <= now_ms
+
+
+def last_error(message: Message) -> Attempt | None:
+    """Return the latest attempt that ended with an error report, or None."""
+    for attempt in reversed(message.detail.attempts):
+        if attempt.error is not None:
+            return attempt
+    return None
+
+
+def _append(detail: Detail, attempt: Attempt) -> tuple[Attempt, ...]:
+    attempts = detail.attempts
+    if len(attempts) < MAX_ATTEMPTS:
+        return (*attempts, attempt)
+    return (attempts[0], *attempts[-(MAX_ATTEMPTS - 2) :], attempt)
+
+
+def _used_up(count: int, budget: int | None) -> bool:
+    return budget is not None and count >= budget

@@ -1,0 +1,126 @@
+"""What can be set for a queue, and the ranges.
+
+The defaults are what a plain Azure client expects: nothing is moved, paused, limited or adapted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+DEFAULT_VISIBILITY_TIMEOUT_S: Final = 30
+"""Azure, "Get Messages": the lease of a receive that names none."""
+DEFAULT_DEDUP_WINDOW_S: Final = 300
+"""As in SQS: a key sent again within five minutes is the same message."""
+MAX_DEDUP_WINDOW_S: Final = 604_800
+MAX_BUDGET: Final = 1_000_000
+POISON_SUFFIX: Final = "-poison"
+"""The name that Azure Functions gives to the poison queue of a queue."""
+
+
+class LapsedReceipts(StrEnum):
+    """What a receipt is worth once its lease has run out and nobody has taken the message."""
+
+    UNTIL_RETAKEN = "until-retaken"
+    """It goes on working until somebody else receives the message (Azure's rule)."""
+
+    STRICT = "strict"
+    """It is dead from the moment the lease ends (MNS's rule)."""
+
+
+class BackoffKind(StrEnum):
+    """How the wait before the next attempt grows with the failures."""
+
+    FIXED = "fixed"
+    LINEAR = "linear"
+    EXPONENTIAL = "exponential"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """The wait after a failure; see :func:`leasehold.domain.failures.backoff_ms`."""
+
+    kind: BackoffKind = BackoffKind.EXPONENTIAL
+    initial_s: float = 1.0
+    """Wait after the first failure, 0 to 604,800 s."""
+    factor: float = 2.0
+    """Of exponential growth, 1 to 10."""
+    cap_s: float = 3_600.0
+    """Longest wait before jitter, 0 to 604,800 s."""
+    jitter: float = 0.1
+    """Share of the wait by which it is shortened or lengthened at random, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailurePolicy:
+    """When a message goes to the poison queue. A limit of None is no limit; each is 1 or more."""
+
+    max_deliveries: int | None = None
+    """Deliveries, interrupted ones not counted."""
+    max_failures: int | None = None
+    max_interruptions: int | None = None
+    max_lapses: int | None = None
+    backoff: Backoff | None = None
+    """None: a failed message is visible again at once, unless its worker says when."""
+    poison_queue: str | None = None
+    """None for the queue's name followed by POISON_SUFFIX."""
+    poison_time_to_live_s: int | None = None
+    """How long a message stays in the poison queue; None for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptive:
+    """Bounds within which the default visibility timeout follows the work."""
+
+    floor_s: int = 5
+    cap_s: int = 3_600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapted:
+    """The visibility timeout that the server has chosen, and why."""
+
+    visibility_timeout_s: int
+    because: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """How a queue behaves."""
+
+    visibility_timeout_s: int = DEFAULT_VISIBILITY_TIMEOUT_S
+    """Lease of a receive that names none, 1 to 604,800 s."""
+    lapsed_receipts: LapsedReceipts = LapsedReceipts.UNTIL_RETAKEN
+    failure_policy: FailurePolicy | None = None
+    dedup_window_s: int = DEFAULT_DEDUP_WINDOW_S
+    """How long a deduplication key is remembered, 0 (not at all) to 604,800 s."""
+    priority_ageing_s: int | None = None
+    """Seconds of waiting that count as one step of priority; None: priority is strict."""
+    paused_until_ms: int | None = None
+    """Nothing is received before this moment; NEVER_MS until resumed; None when not paused."""
+    pause_reason: str | None = None
+    max_receives_per_s: float | None = None
+    """Messages that may be received per second, above 0; None for no limit."""
+    adaptive: Adaptive | None = None
+    adapted: Adapted | None = None
+
+    def lease_s(self) -> int:
+        """Return the lease, in seconds, of a receive that names none."""
+        if self.adaptive is not None and self.adapted is not None:
+            return self.adapted.visibility_timeout_s
+        return self.visibility_timeout_s
+
+    def is_paused(self, now_ms: int) -> bool:
+        """Tell whether receives get nothing now."""
+        return self.paused_until_ms is not None and now_ms < self.paused_until_ms
+
+
+DEFAULT_SETTINGS: Final = QueueSettings()
+
+
+def poison_queue_of(queue: str, settings: QueueSettings) -> str:
+    """Return the name of the queue that poisoned messages of *queue* go to."""
+    policy = settings.failure_policy
+    return (policy and policy.poison_queue) or queue + POISON_SUFFIX

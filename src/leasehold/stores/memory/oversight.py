@@ -1,0 +1,199 @@
+"""Looking at messages in memory, and moving them without a receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from leasehold.domain import commands as c
+from leasehold.domain import oversight as o
+from leasehold.domain.cursors import Place, read_place
+from leasehold.domain.errors import (
+    MessageLeased,
+    MessageNotFound,
+    MessageNotLeased,
+    VisibilityPastExpiry,
+)
+from leasehold.domain.ids import row_key_of
+from leasehold.domain.matching import matches
+from leasehold.domain.throttle import next_token_ms
+from leasehold.domain.types import Message, MessageState, Phase
+from leasehold.domain.visibility import (
+    after_amend,
+    after_ended_lease,
+    is_expired,
+    state_of,
+)
+from leasehold.stores.memory.shelves import Shelf, Shelves
+
+_LISTED_STATES = (
+    MessageState.VISIBLE,
+    MessageState.LEASED,
+    MessageState.DELAYED,
+    MessageState.DEFERRED,
+)
+
+
+class OversightVerbs:
+    """Each method carries out one command; refusals are raised."""
+
+    def __init__(self, shelves: Shelves) -> None:
+        self._shelves = shelves
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def inspect(self, command: o.Inspect) -> c.Result:
+        """List messages, oldest first."""
+        shelf = self._shelves.get(command.account, command.queue)
+        found: list[o.Seen] = []
+        last = ""
+        for place, seen in self.walk(shelf, read_place(command.after), command.filter):
+            if len(found) == command.limit:
+                return o.MessagePage(tuple(found), last)
+            if matches(seen.message, seen.state, command.filter, self._shelves.now_ms):
+                found.append(seen)
+                last = str(place)
+        return o.MessagePage(tuple(found), None)
+
+    def walk(
+        self, shelf: Shelf, after: Place, wanted: o.MessageFilter, *, retired: bool = True
+    ) -> Iterator[tuple[Place, o.Seen]]:
+        """Go over a queue's messages and, if they are asked for, those in its poison queue."""
+        if not after.poison:
+            rows = shelf.rows | shelf.retired if retired else shelf.rows
+            for row_key, message in sorted(rows.items()):
+                if row_key > after.row_key:
+                    state = state_of(message, self._shelves.now_ms)
+                    yield (
+                        Place(poison=False, row_key=row_key),
+                        o.Seen(message, state, shelf.queue.name),
+                    )
+            after = Place(poison=True, row_key=0)
+        poison = self._shelves.poison_of(shelf)
+        if poison is None or not (wanted.states is None or MessageState.POISONED in wanted.states):
+            return
+        for row_key, message in sorted(poison.rows.items()):
+            if row_key > after.row_key and self._is_from(shelf, message):
+                yield (
+                    Place(poison=True, row_key=row_key),
+                    o.Seen(message, MessageState.POISONED, poison.queue.name),
+                )
+
+    def _is_from(self, shelf: Shelf, message: Message) -> bool:
+        """Tell whether a poisoned message is one of this queue, and can still be had."""
+        poisoning = message.detail.poisoning
+        mine = poisoning is None or poisoning.queue == shelf.queue.name
+        return mine and not is_expired(message, self._shelves.now_ms)
+
+    def find(self, command: o.FindMessage) -> c.Result:
+        """Look for one message by id."""
+        shelf = self._shelves.get(command.account, command.queue)
+        row_key = row_key_of(command.message_id)
+        if row_key is None:
+            raise MessageNotFound
+        message = shelf.rows.get(row_key) or shelf.retired.get(row_key)
+        if message is not None and message.message_id == command.message_id:
+            return o.Seen(message, state_of(message, self._shelves.now_ms), shelf.queue.name)
+        poison = self._shelves.poison_of(shelf)
+        message = poison.rows.get(row_key) if poison else None
+        if (
+            poison is None
+            or message is None
+            or message.message_id != command.message_id
+            or not self._is_from(shelf, message)
+        ):
+            raise MessageNotFound
+        return o.Seen(message, MessageState.POISONED, poison.queue.name)
+
+    def count(self, command: o.CountMessages) -> c.Result:
+        """Count by state."""
+        shelf = self._shelves.get(command.account, command.queue)
+        now_ms = self._shelves.now_ms
+        numbers = dict.fromkeys(_LISTED_STATES, 0)
+        since: dict[MessageState, int] = {}
+        for message in shelf.rows.values():
+            state = state_of(message, now_ms)
+            if state not in numbers:
+                continue
+            numbers[state] += 1
+            if state is MessageState.DELAYED and message.phase is Phase.WAITING:
+                continue  # put without a delay, and the clock was set back
+            begun_ms = message.visible_at_ms if state is MessageState.VISIBLE else message.since_ms
+            since[state] = min(since.get(state, begun_ms), begun_ms)
+        poison = self._shelves.poison_of(shelf)
+        poisoned = poison.rows.values() if poison else ()
+        return o.Counts(
+            visible=numbers[MessageState.VISIBLE],
+            leased=numbers[MessageState.LEASED],
+            delayed=numbers[MessageState.DELAYED],
+            deferred=numbers[MessageState.DEFERRED],
+            poisoned=sum(not is_expired(message, now_ms) for message in poisoned),
+            since=since,
+        )
+
+    def next_due(self, command: o.NextDue) -> c.Result:
+        """Say when a receive may next get something."""
+        shelf = self._shelves.get(command.account, command.queue)
+        now_ms = self._shelves.now_ms
+        due = [
+            max(message.visible_at_ms, now_ms)
+            for message in shelf.rows.values()
+            if max(message.visible_at_ms, now_ms) < message.expires_at_ms
+        ]
+        if not due:
+            return o.Due(None)
+        settings = shelf.queue.settings
+        at_ms = min(due)
+        if settings.max_receives_per_s is not None:
+            at_ms = max(at_ms, next_token_ms(shelf.bucket, settings.max_receives_per_s, now_ms))
+        if settings.paused_until_ms is not None:
+            at_ms = max(at_ms, settings.paused_until_ms)
+        return o.Due(at_ms)
+
+    # --- moving ------------------------------------------------------------------------------
+
+    def amend(self, command: o.Amend) -> c.Result:
+        """Change a message."""
+        shelf, row_key, message = self._waiting(command, force=command.force)
+        now_ms = self._shelves.now_ms
+        amended = after_amend(
+            message,
+            now_ms,
+            delay_s=command.delay_s,
+            time_to_live_s=command.time_to_live_s,
+            body=command.body,
+            priority=command.priority,
+            properties=command.properties,
+        )
+        if max(amended.visible_at_ms, now_ms) >= amended.expires_at_ms:
+            raise VisibilityPastExpiry("put", command.delay_s or 0)
+        shelf.rows[row_key] = amended
+        return o.Seen(amended, state_of(amended, now_ms), shelf.queue.name)
+
+    def remove(self, command: o.Remove) -> c.Result:
+        """Remove a message."""
+        shelf, row_key, _ = self._waiting(command, force=command.force)
+        del shelf.rows[row_key]
+        return c.DONE
+
+    def end_lease(self, command: o.EndLease) -> c.Result:
+        """End a lease."""
+        shelf, row_key, message = self._live(command)
+        now_ms = self._shelves.now_ms
+        if state_of(message, now_ms) is not MessageState.LEASED:
+            raise MessageNotLeased
+        ended = after_ended_lease(message, now_ms, command.delay_s, command.reason)
+        if ended.visible_at_ms >= ended.expires_at_ms:
+            raise VisibilityPastExpiry("release", command.delay_s)
+        shelf.rows[row_key] = ended
+        return o.Seen(ended, state_of(ended, now_ms), shelf.queue.name)
+
+    def _live(self, command: o.Amend | o.Remove | o.EndLease) -> tuple[Shelf, int, Message]:
+        shelf = self._shelves.get(command.account, command.queue)
+        row_key, message = self._shelves.live(shelf, command.message_id)
+        return shelf, row_key, message
+
+    def _waiting(self, command: o.Amend | o.Remove, *, force: bool) -> tuple[Shelf, int, Message]:
+        shelf, row_key, message = self._live(command)
+        if not force and state_of(message, self._shelves.now_ms) is MessageState.LEASED:
+            raise MessageLeased(message.holder, message.visible_at_ms)
+        return shelf, row_key, message

@@ -1,0 +1,110 @@
+"""Giving back and moving to the poison queue, in SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from leasehold.domain import commands as c
+from leasehold.domain.errors import LeaseholdError, NamedTwice, NotDone
+from leasehold.domain.failures import backoff_ms, close_attempt, exhausted_on_release
+from leasehold.domain.queue_settings import FailurePolicy, poison_queue_of
+from leasehold.domain.types import Message, Outcome, Queue
+from leasehold.domain.visibility import (
+    after_poison,
+    after_release,
+    expiry_of,
+    put_refusal,
+    release_refusal,
+    renew_refusal,
+)
+from leasehold.stores.sqlite.queues import add_queue
+from leasehold.stores.sqlite.rows import Kept, rewrite
+from leasehold.stores.sqlite.state import State
+
+Judge: TypeAlias = Callable[[c.Renew | c.Complete | c.Release, int], Kept]
+_NO_POLICY = FailurePolicy()
+
+
+def poison(state: State, kept: Kept, closed: Message, reason: str, now_ms: int) -> Message:
+    """Move a message to the poison queue, which is made if need be.
+
+    Args:
+        state: The store's.
+        kept: The message as it is in its row.
+        closed: The same with its attempt closed.
+        reason: Which budget was used up, or ``buried``.
+        now_ms: The time.
+    """
+    queue = kept.entry.queue
+    target = state.catalog.poison_of(kept.entry)
+    if target is None:
+        name = poison_queue_of(queue.name, queue.settings)
+        made = Queue(account=queue.account, name=name, created_at_ms=now_ms)
+        target = add_queue(state, made)
+    policy = queue.settings.failure_policy or _NO_POLICY
+    poisoned = after_poison(closed, now_ms, policy, queue.name, reason)
+    rewrite(state, kept, poisoned, target)
+    return poisoned
+
+
+class FailureVerbs:
+    """The verbs of giving back, and batches that are all or nothing."""
+
+    def __init__(self, state: State, judge: Judge) -> None:
+        self._state = state
+        self._judge = judge
+
+    def release(self, command: c.Release, now_ms: int) -> c.Result:
+        """Give a message back, or move it to the poison queue."""
+        kept = self._judge(command, now_ms)
+        entry, _, message = kept
+        refusal = release_refusal(message, now_ms, command.delay_s)
+        if refusal:
+            raise refusal
+        policy = entry.queue.settings.failure_policy or _NO_POLICY
+        closed = close_attempt(message, command.outcome, now_ms, command.error)
+        reason = exhausted_on_release(closed, policy, command.outcome)
+        if reason is not None:
+            poisoned = poison(self._state, kept, closed, reason, now_ms)
+            return c.Released(message.message_id, poisoned.visible_at_ms, reason)
+        delay_ms = (command.delay_s or 0) * 1000
+        if command.delay_s is None and command.outcome is Outcome.FAILED and policy.backoff:
+            delay_ms = backoff_ms(policy.backoff, closed.detail.failures, command.dice)
+        released = after_release(closed, now_ms, delay_ms)
+        rewrite(self._state, kept, released)
+        return c.Released(message.message_id, released.visible_at_ms)
+
+    def refusals(self, batch: c.Batch, now_ms: int) -> tuple[c.Result, ...] | None:
+        """Say of each command of a batch why it is not done; None if all of them can be."""
+        refusals: list[LeaseholdError | None] = []
+        named = set()
+        for command in batch.commands:
+            try:
+                self._check(command, now_ms)
+            except LeaseholdError as error:
+                refusals.append(error)
+                continue
+            if isinstance(command, c.Put):
+                refusals.append(None)
+                continue
+            refusals.append(NamedTwice() if command.message_id in named else None)
+            named.add(command.message_id)
+        if not any(refusals):
+            return None
+        return tuple(refusal or NotDone() for refusal in refusals)
+
+    def _check(self, command: c.Put | c.Renew | c.Complete | c.Release, now_ms: int) -> None:
+        refusal = None
+        if isinstance(command, c.Put):
+            self._state.catalog.get(command.account, command.queue)
+            expires_at_ms = expiry_of(now_ms, command.time_to_live_s)
+            refusal = put_refusal(now_ms, command.delay_s, expires_at_ms)
+        else:
+            _, _, message = self._judge(command, now_ms)
+            if isinstance(command, c.Renew):
+                refusal = renew_refusal(message, now_ms, command.visibility_timeout_s)
+            elif isinstance(command, c.Release):
+                refusal = release_refusal(message, now_ms, command.delay_s)
+        if refusal:
+            raise refusal

@@ -1,0 +1,274 @@
+"""Looking at messages in SQLite, and moving them without a receipt."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leasehold.domain import commands as c
+from leasehold.domain import oversight as o
+from leasehold.domain.cursors import read_place
+from leasehold.domain.errors import (
+    MessageLeased,
+    MessageNotFound,
+    MessageNotLeased,
+    VisibilityPastExpiry,
+)
+from leasehold.domain.ids import row_key_of
+from leasehold.domain.matching import matches
+from leasehold.domain.throttle import next_token_ms
+from leasehold.domain.types import Message, MessageState, Phase
+from leasehold.domain.visibility import (
+    after_amend,
+    after_ended_lease,
+    is_expired,
+    state_of,
+)
+from leasehold.stores.sqlite.catalog import Entry, Lane
+from leasehold.stores.sqlite.rows import Kept, message_of, rewrite, uncount
+from leasehold.stores.sqlite.scanning import Scanner, is_from
+from leasehold.stores.sqlite.state import State
+
+NOT_YET_RETIRED: Final = 20_000
+"""Expired messages that a count may look at, some ten milliseconds' worth."""
+_OLDEST_ROWS: Final = 100
+_OLDEST_CHUNKS: Final = 20
+
+
+class OversightVerbs:
+    """Each method carries out one command; refusals are raised."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.scanner = Scanner(state)
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def inspect(self, command: o.Inspect, now_ms: int) -> c.Result:
+        """List messages, oldest first."""
+        entry = self._state.catalog.get(command.account, command.queue)
+        found: list[o.Seen] = []
+        reached = command.after
+        after = read_place(command.after)
+        for step in self.scanner.walk(entry, after, command.filter, now_ms):
+            if step is None:
+                return o.MessagePage(tuple(found), reached)
+            seen = step.seen
+            if seen is not None and matches(seen.message, seen.state, command.filter, now_ms):
+                if len(found) == command.limit:
+                    return o.MessagePage(tuple(found), reached)
+                found.append(seen)
+            reached = str(step.place)
+        return o.MessagePage(tuple(found), None)
+
+    def find(self, command: o.FindMessage, now_ms: int) -> c.Result:
+        """Look for one message by id."""
+        catalog = self._state.catalog
+        entry = catalog.get(command.account, command.queue)
+        message = self._find_in(entry, command.message_id)
+        if message is not None:
+            return o.Seen(message, state_of(message, now_ms), entry.queue.name)
+        poison = catalog.poison_of(entry)
+        message = self._find_in(poison, command.message_id) if poison else None
+        if (
+            poison is None
+            or message is None
+            or not is_from(entry, message)
+            or is_expired(message, now_ms)
+        ):
+            raise MessageNotFound
+        return o.Seen(message, MessageState.POISONED, poison.queue.name)
+
+    def _find_in(self, entry: Entry, message_id: str) -> Message | None:
+        row_key = row_key_of(message_id)
+        if row_key is None:
+            return None
+        rows = self._state.fetch("find_message", (row_key, entry.partition))
+        message = message_of(rows[0]) if rows else None
+        return message if message is not None and message.message_id == message_id else None
+
+    # --- counting ----------------------------------------------------------------------------
+
+    def count(self, command: o.CountMessages, now_ms: int) -> c.Result:
+        """Count by state; it takes as long with ten million messages as with one."""
+        entry = self._state.catalog.get(command.account, command.queue)
+        numbers = self._by_phase(entry, now_ms)
+        ahead = sum(numbers)
+        gone, gone_ahead, all_seen = self._not_yet_retired(entry, now_ms)
+        for phase in Phase:
+            numbers[phase] -= gone_ahead[phase]
+        visible = entry.message_count - ahead - (gone - sum(gone_ahead))
+        by_state = {
+            MessageState.VISIBLE: visible,
+            MessageState.LEASED: numbers[Phase.LEASED],
+            MessageState.DELAYED: numbers[Phase.DELAYED] + numbers[Phase.WAITING],
+            MessageState.DEFERRED: numbers[Phase.DEFERRED],
+        }
+        poisoned, poison_seen = 0, True
+        poison = self._state.catalog.poison_of(entry)
+        if poison is not None:
+            gone, _, poison_seen = self._not_yet_retired(poison, now_ms)
+            poisoned = poison.message_count - gone
+        return o.Counts(
+            visible=by_state[MessageState.VISIBLE],
+            leased=by_state[MessageState.LEASED],
+            delayed=by_state[MessageState.DELAYED],
+            deferred=by_state[MessageState.DEFERRED],
+            poisoned=poisoned,
+            since=self._since(entry, by_state, now_ms),
+            exact=all_seen and poison_seen,
+        )
+
+    def _by_phase(self, entry: Entry, now_ms: int) -> list[int]:
+        """Return how many become visible later than now, by phase, expired ones included."""
+        timeline = self._state.timeline(entry, now_ms)
+        numbers = list(timeline.ahead)
+        soon = timeline.in_this_second()
+        if any(soon):
+            end_ms = (now_ms // 1000 + 1) * 1000
+            for phase in Phase:
+                numbers[phase] -= soon[phase]
+            for lane in entry.lanes:
+                bounds = (lane.partition, now_ms, end_ms)
+                for phase, number in self._state.fetch("this_second", bounds):
+                    numbers[phase] += number
+        return numbers
+
+    def _not_yet_retired(self, entry: Entry, now_ms: int) -> tuple[int, list[int], bool]:
+        """Count what has expired and still counts as there: all, and the invisible by phase."""
+        state = self._state
+        reached_ms = min(state.retired_until_ms, now_ms)
+        bounds = (reached_ms, now_ms, entry.partition, NOT_YET_RETIRED)
+        rows = state.fetch("not_yet_retired", bounds)
+        ahead = [0] * len(Phase)
+        for visible_at_ms, phase, _ in rows:
+            if visible_at_ms > now_ms:
+                ahead[phase] += 1
+        return len(rows), ahead, len(rows) < NOT_YET_RETIRED
+
+    def _since(
+        self, entry: Entry, numbers: dict[MessageState, int], now_ms: int
+    ) -> dict[MessageState, int]:
+        """Return when the message longest in each state entered it."""
+        since: dict[MessageState, int] = {}
+        for state, number in numbers.items():
+            if number <= 0:
+                continue
+            moments = [
+                moment
+                for lane in entry.lanes
+                if (moment := self._oldest(lane, state, now_ms)) is not None
+            ]
+            if moments:
+                since[state] = min(moments)
+        return since
+
+    def _oldest(self, lane: Lane, state: MessageState, now_ms: int) -> int | None:
+        if now_ms < lane.scanned_at_ms:
+            lane.forget_scan()
+        lane.scanned_at_ms = now_ms
+        if state is MessageState.VISIBLE:
+            bounds = (lane.partition, now_ms, 1, lane.live_from_ms)
+            rows = self._state.fetch("next_visible", bounds)
+            lane.scanned(now_ms, rows[0][4] if rows else None)
+            return rows[0][4] if rows else None
+        phase = _PHASE_OF[state]
+        from_ms = lane.oldest_from_ms[phase]
+        for chunk in range(_OLDEST_CHUNKS):
+            skipped = chunk * _OLDEST_ROWS
+            rows = self._state.fetch(
+                "oldest_in_phase", (lane.partition, phase, from_ms, _OLDEST_ROWS, skipped)
+            )
+            for since_ms, visible_at_ms, expires_at_ms in rows:
+                if visible_at_ms > now_ms and expires_at_ms > now_ms:
+                    lane.oldest_from_ms[phase] = since_ms
+                    return int(since_ms)
+            if len(rows) < _OLDEST_ROWS:
+                lane.oldest_from_ms[phase] = now_ms
+                return None
+        # Very many leases have lapsed and wait to be taken again. The next count goes on here.
+        lane.oldest_from_ms[phase] = rows[-1][0]
+        return int(rows[-1][0])
+
+    def next_due(self, command: o.NextDue, now_ms: int) -> c.Result:
+        """Say when a receive may next get something."""
+        entry = self._state.catalog.get(command.account, command.queue)
+        moments = []
+        for lane in entry.lanes:
+            if self._oldest(lane, MessageState.VISIBLE, now_ms) is not None:
+                moments = [now_ms]
+                break
+            rows = self._state.fetch("next_invisible", (lane.partition, now_ms))
+            moments += [row[0] for row in rows]
+        if not moments:
+            return o.Due(None)
+        at_ms = min(moments)
+        settings = entry.queue.settings
+        if settings.max_receives_per_s is not None:
+            at_ms = max(at_ms, next_token_ms(entry.bucket, settings.max_receives_per_s, now_ms))
+        if settings.paused_until_ms is not None:
+            at_ms = max(at_ms, settings.paused_until_ms)
+        return o.Due(at_ms)
+
+    # --- moving ------------------------------------------------------------------------------
+
+    def amend(self, command: o.Amend, now_ms: int) -> c.Result:
+        """Change a message."""
+        kept = self._waiting(command, now_ms, force=command.force)
+        entry, _, message = kept
+        amended = after_amend(
+            message,
+            now_ms,
+            delay_s=command.delay_s,
+            time_to_live_s=command.time_to_live_s,
+            body=command.body,
+            priority=command.priority,
+            properties=command.properties,
+        )
+        if max(amended.visible_at_ms, now_ms) >= amended.expires_at_ms:
+            raise VisibilityPastExpiry("put", command.delay_s or 0)
+        rewrite(self._state, kept, amended)
+        return o.Seen(amended, state_of(amended, now_ms), entry.queue.name)
+
+    def remove(self, command: o.Remove, now_ms: int) -> c.Result:
+        """Remove a message."""
+        entry, row_key, message = self._waiting(command, now_ms, force=command.force)
+        self._state.cursor.execute(self._state.sql["remove"], (row_key,))
+        uncount(self._state, entry, message.visible_at_ms, message.phase)
+        return c.DONE
+
+    def end_lease(self, command: o.EndLease, now_ms: int) -> c.Result:
+        """End a lease."""
+        kept = self._live(command, now_ms)
+        entry, _, message = kept
+        if state_of(message, now_ms) is not MessageState.LEASED:
+            raise MessageNotLeased
+        ended = after_ended_lease(message, now_ms, command.delay_s, command.reason)
+        if ended.visible_at_ms >= ended.expires_at_ms:
+            raise VisibilityPastExpiry("release", command.delay_s)
+        rewrite(self._state, kept, ended)
+        return o.Seen(ended, state_of(ended, now_ms), entry.queue.name)
+
+    def _live(self, command: o.Amend | o.Remove | o.EndLease, now_ms: int) -> Kept:
+        entry = self._state.catalog.get(command.account, command.queue)
+        row_key = row_key_of(command.message_id)
+        rows = self._state.fetch("get_message", (row_key, entry.partition))
+        if row_key is None or not rows:
+            raise MessageNotFound
+        message = message_of(rows[0])
+        if message.message_id != command.message_id or is_expired(message, now_ms):
+            raise MessageNotFound
+        return Kept(entry, row_key, message)
+
+    def _waiting(self, command: o.Amend | o.Remove, now_ms: int, *, force: bool) -> Kept:
+        kept = self._live(command, now_ms)
+        message = kept.message
+        if not force and state_of(message, now_ms) is MessageState.LEASED:
+            raise MessageLeased(message.holder, message.visible_at_ms)
+        return kept
+
+
+_PHASE_OF: Final = {
+    MessageState.LEASED: Phase.LEASED,
+    MessageState.DELAYED: Phase.DELAYED,
+    MessageState.DEFERRED: Phase.DEFERRED,
+}

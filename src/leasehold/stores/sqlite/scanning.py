@@ -1,0 +1,130 @@
+"""Going over a queue's messages by row key, in pages, without an index for it.
+
+Row keys never change, so each message is seen once however it moves meanwhile. An index by queue
+and row key would cost every put and every complete; instead, the keys of a queue that is small are
+sorted, and a store of which the queue is a large part is read row by row. The two meet at some ten
+milliseconds a page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from leasehold.domain.cursors import Place
+from leasehold.domain.oversight import MessageFilter, Seen
+from leasehold.domain.types import Message, MessageState
+from leasehold.domain.visibility import is_expired, state_of
+from leasehold.stores.sqlite.catalog import Entry
+from leasehold.stores.sqlite.rows import message_of
+from leasehold.stores.sqlite.state import State
+
+SORTED_UP_TO: Final = 200_000
+"""Messages of a queue whose keys are sorted for each page, in 30 milliseconds."""
+CHUNK_ROWS: Final = 500
+MAX_CHUNKS: Final = 10
+"""Chunks that one look may go over: it holds the store for some 40 milliseconds."""
+OTHERS_ROWS: Final = 20_000
+"""Rows of other queues that one chunk may step over."""
+_LAST_KEY: Final = (1 << 48) - 1
+_INVISIBLE: Final = frozenset(
+    {MessageState.LEASED, MessageState.DELAYED, MessageState.DEFERRED, MessageState.POISONED}
+)
+
+
+class Step(NamedTuple):
+    """A place that was reached, and the message there; None where only others were stepped over."""
+
+    place: Place
+    seen: Seen | None
+    retired: bool = False
+
+
+class Scanner:
+    """Walks over the rows of one store."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def walk(
+        self, entry: Entry, after: Place, wanted: MessageFilter, now_ms: int
+    ) -> Iterator[Step | None]:
+        """Go over a queue's messages and, if they are asked for, those in its poison queue.
+
+        Yields:
+            Steps, and None where the budget of one look is spent: whoever goes on had better do
+            so in another batch.
+        """
+        states = wanted.states
+        if not after.poison:
+            only_invisible = states is not None and states <= _INVISIBLE
+            if states != frozenset({MessageState.POISONED}):
+                yield from self._own(entry, after.row_key, now_ms, only_invisible=only_invisible)
+            after = Place(poison=True, row_key=0)
+        poison = self._state.catalog.poison_of(entry)
+        if poison is None or not (states is None or MessageState.POISONED in states):
+            return
+        for step in self._chunks(poison, after.row_key, only_invisible=False):
+            if step is None or step[1] is None:
+                yield None if step is None else Step(Place(poison=True, row_key=step[0]), None)
+                continue
+            row_key, message, retired = step
+            assert message is not None
+            mine = is_from(entry, message) and not (retired or is_expired(message, now_ms))
+            seen = Seen(message, MessageState.POISONED, poison.queue.name) if mine else None
+            yield Step(Place(poison=True, row_key=row_key), seen)
+
+    def _own(
+        self, entry: Entry, after: int, now_ms: int, *, only_invisible: bool
+    ) -> Iterator[Step | None]:
+        for step in self._chunks(entry, after, only_invisible=only_invisible):
+            if step is None:
+                yield None
+                continue
+            row_key, message, retired = step
+            seen = None
+            if message is not None:
+                seen = Seen(message, state_of(message, now_ms), entry.queue.name)
+            yield Step(Place(poison=False, row_key=row_key), seen, retired)
+
+    def _chunks(
+        self, entry: Entry, after: int, *, only_invisible: bool
+    ) -> Iterator[tuple[int, Message | None, bool] | None]:
+        chunks = 0
+        while True:
+            reached, keys = self._keys(entry, after, only_invisible=only_invisible)
+            rows = self._state.fetch("rows_of_keys", (json.dumps(keys),)) if keys else []
+            for row in rows:
+                yield row[0], message_of(row), bool(row[-1])
+            if reached is None:
+                return
+            if not keys or keys[-1] < reached:
+                yield reached, None, False
+            after = reached
+            chunks += 1
+            if chunks % MAX_CHUNKS == 0:
+                yield None
+
+    def _keys(
+        self, entry: Entry, after: int, *, only_invisible: bool
+    ) -> tuple[int | None, list[int]]:
+        """Return the next keys of a queue, and how far that went; None to the end."""
+        state = self._state
+        if entry.message_count <= SORTED_UP_TO:
+            query = "keys_by_phase" if only_invisible else "keys_by_visibility"
+            lanes = json.dumps([lane.partition for lane in entry.lanes])
+            rows = state.fetch(query, (lanes, after, _LAST_KEY, CHUNK_ROWS))
+            keys = [row_key for (row_key,) in rows]
+            return (keys[-1] if len(keys) == CHUNK_ROWS else None), keys
+        rows = state.fetch("keys_by_age", (after, _LAST_KEY, OTHERS_ROWS))
+        keys = [row_key for row_key, partition in rows if partition == entry.partition]
+        if len(keys) > CHUNK_ROWS:
+            return keys[CHUNK_ROWS - 1], keys[:CHUNK_ROWS]
+        return (rows[-1][0] if len(rows) == OTHERS_ROWS else None), keys
+
+
+def is_from(entry: Entry, message: Message) -> bool:
+    """Tell whether a poisoned message failed in this queue, as far as is known."""
+    poisoning = message.detail.poisoning
+    return poisoning is None or poisoning.queue == entry.queue.name
