@@ -106,7 +106,13 @@ def close_attempt(
         outcome: How the attempt ended.
         ended_at_ms: When; for a lapse the moment at which the lease ran out.
         error: What the worker said about it.
+
+    Returns:
+        The message unchanged if it is on no lease: a sender's receipt acts as well, and so does
+        that of a lease given back with a timeout of nothing.
     """
+    if message.phase is not Phase.LEASED:
+        return message
     attempt = Attempt(
         number=message.dequeue_count,
         leased_at_ms=message.since_ms,
