@@ -57,6 +57,8 @@ def shape(result: Any, numbers: dict[str, int]) -> Any:
         number = numbers.setdefault(result.message_id, len(numbers))
         plain: Any = result._replace(message_id=str(number))
         return plain._replace(receipt="") if isinstance(result, c.Duplicate) else plain
+    if isinstance(result, c.QueueInfo) and result.counts is not None:
+        result = ("info", result.queue, result.message_count, result.counts)
     if isinstance(result, o.Counts):
         result = ("counts", *result)
     if isinstance(result, o.Job):

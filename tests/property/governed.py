@@ -243,6 +243,7 @@ class GovernedComparison(OracleComparison):
     def split_counts_agree(self) -> None:
         names = ["videos", "audio", "videos-poison"]
         self.both([o.CountMessages(ACCOUNT, name) for name in names])
+        self.both([c.GetQueue(ACCOUNT, "videos", with_counts=True)])
 
 
 def shape_of(machine: GovernedComparison, listed: tuple[Any, ...], side: str) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from leasehold.domain.errors import LeaseholdError
-from leasehold.domain.oversight import OversightCommand, OversightResult
+from leasehold.domain.oversight import Counts, OversightCommand, OversightResult
 from leasehold.domain.queue_settings import DEFAULT_SETTINGS, Adapted, QueueSettings
 from leasehold.domain.types import (
     DEFAULT_PRIORITY,
@@ -60,6 +60,8 @@ class GetQueue:
 
     account: str
     queue: str
+    with_counts: bool = False
+    """Whether to count by state as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class QueueInfo:
 
     queue: Queue
     message_count: int
+    counts: Counts | None = None
+    """By state, if asked for; expired messages are in none of them."""
 
 
 @dataclass(frozen=True, slots=True)

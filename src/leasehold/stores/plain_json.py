@@ -25,7 +25,7 @@ def detail_to_json(detail: Detail) -> str | None:
     if detail is NO_DETAIL:
         return None
     plain = to_plain(detail)
-    return json.dumps(plain, ensure_ascii=False, separators=(",", ":")) if plain else None
+    return json.dumps(plain, separators=(",", ":")) if plain else None
 
 
 def detail_from_json(text: str | None) -> Detail:
@@ -35,7 +35,7 @@ def detail_from_json(text: str | None) -> Detail:
 
 def settings_to_json(settings: QueueSettings) -> str:
     """Return a queue's settings as kept."""
-    return json.dumps(to_plain(settings), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(to_plain(settings), separators=(",", ":"))
 
 
 def settings_from_json(text: str) -> QueueSettings:

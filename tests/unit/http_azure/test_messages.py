@@ -263,16 +263,19 @@ def test_put_needs_a_document(azure: Harness) -> None:
 @pytest.mark.parametrize(
     ("query", "limit", "lease_s"),
     [
-        ("", 1, 30),
+        ("", 1, None),
         ("numofmessages=32&visibilitytimeout=604800", 32, _WEEK_S),
         ("visibilitytimeout=1&numofmessages=2&unheard=of&timeout=90", 2, 1),
-        ("peekonly=false", 1, 30),
+        ("peekonly=false", 1, None),
     ],
 )
-def test_get_command(azure: Harness, query: str, limit: int, lease_s: int) -> None:
-    """Get Messages becomes a receive."""
+def test_get_command(azure: Harness, query: str, limit: int, lease_s: int | None) -> None:
+    """Get Messages becomes a receive; the queue knows how long a lease is that is not named."""
     assert azure.send("GET", MESSAGES, query).status == 200
-    assert azure.command == Receive(ACCOUNT, "orders", limit, lease_s)
+    command = azure.command
+    assert isinstance(command, Receive)
+    assert command[:4] == (ACCOUNT, "orders", limit, lease_s)
+    assert command.holder == "127.0.0.1"
 
 
 def test_get_answer(azure: Harness) -> None:

@@ -88,7 +88,7 @@ def test_get_metadata(azure: Harness, method: str) -> None:
     queue = Queue(account=ACCOUNT, name="orders", metadata={"team": "blue", "Caf": "caf\u00e9"})
     azure.results[GetQueue] = QueueInfo(queue=queue, message_count=12)
     response = azure.send(method, _QUEUE, "comp=metadata")
-    assert azure.command == GetQueue(ACCOUNT, "orders")
+    assert azure.command == GetQueue(ACCOUNT, "orders", with_counts=True)
     assert (response.status, response.body) == (200, b"")
     assert header(response, "x-ms-approximate-messages-count") == "12"
     assert header(response, "x-ms-meta-team") == "blue"

@@ -6,15 +6,33 @@ Source: "Operations on messages (Azure Queue Storage)".
 from __future__ import annotations
 
 import os
+from base64 import b64encode
 
-from leasehold.domain.commands import Clear, Complete, Done, Peek, Put, Receive, Renew
+from leasehold.domain.commands import (
+    Clear,
+    Complete,
+    Done,
+    Duplicate,
+    Peek,
+    Put,
+    Receive,
+    Renew,
+)
 from leasehold.domain.ids import ENTROPY_BYTES
 from leasehold.domain.limits import WEEK_S, check_body, check_range
+from leasehold.domain.oversight import Inspect, MessagePage
 from leasehold.domain.types import Lease, Message
 from leasehold.domain.visibility import expiry_of, put_refusal
 from leasehold.http.azure.call import Call
 from leasehold.http.azure.dates import rfc1123
-from leasehold.http.azure.errors import Fault
+from leasehold.http.azure.errors import Fault, invalid_parameter
+from leasehold.http.azure.extras import (
+    DUPLICATE,
+    HOLDER,
+    NEXT_MARKER,
+    WAITING,
+    read_extras,
+)
 from leasehold.http.azure.parameters import (
     optional_integer,
     required,
@@ -22,10 +40,9 @@ from leasehold.http.azure.parameters import (
     whole_number,
 )
 from leasehold.http.azure.xml_in import message_text
-from leasehold.http.azure.xml_out import escape_bytes
+from leasehold.http.azure.xml_out import element, escape_bytes, is_legal
 from leasehold.http.messages import Response
 
-_DEFAULT_LEASE_S = 30
 _DEFAULT_TIME_TO_LIVE_S = WEEK_S
 _NEVER = -1
 
@@ -36,8 +53,17 @@ def parse_put(call: Call) -> Put:
     delay_s, time_to_live_s = _delay_and_life_s(call) if call.params else (0, WEEK_S)
     body = message_text(call.request.body)
     check_body(len(body), limits)
-    route = call.route
-    return Put(call.account, route.queue, body, delay_s, time_to_live_s, os.urandom(ENTROPY_BYTES))
+    detail, priority = read_extras(call.request.headers)
+    return Put(
+        call.account,
+        call.route.queue,
+        body,
+        delay_s,
+        time_to_live_s,
+        os.urandom(ENTROPY_BYTES),
+        detail,
+        priority,
+    )
 
 
 def _delay_and_life_s(call: Call) -> tuple[int, int | None]:
@@ -62,12 +88,13 @@ def _delay_and_life_s(call: Call) -> tuple[int, int | None]:
     return delay_s, life_s
 
 
-def render_put(call: Call, lease: Lease) -> Response:
+def render_put(call: Call, put: Lease | Duplicate) -> Response:
     """Write the answer to Put Message; early versions have an empty one."""
     if not call.version.put_answers:
         return call.reply(201)
-    message = lease.message
-    return call.reply_xml(
+    message: Message | Duplicate
+    message, receipt = (put, put.receipt) if isinstance(put, Duplicate) else put
+    response = call.reply_xml(
         201,
         b"<QueueMessagesList><QueueMessage>"
         b"<MessageId>%b</MessageId><InsertionTime>%b</InsertionTime>"
@@ -78,10 +105,13 @@ def render_put(call: Call, lease: Lease) -> Response:
             message.message_id.encode(),
             rfc1123(message.inserted_at_ms),
             rfc1123(message.expires_at_ms),
-            lease.receipt.encode(),
+            receipt.encode(),
             rfc1123(message.visible_at_ms),
         ),
     )
+    if message is put:
+        response.headers.append(DUPLICATE)
+    return response
 
 
 def parse_get(call: Call) -> Receive:
@@ -92,7 +122,10 @@ def parse_get(call: Call) -> Receive:
         call.account,
         call.route.queue,
         optional_integer(params, "numofmessages", 1, limits.receive_count),
-        optional_integer(params, "visibilitytimeout", _DEFAULT_LEASE_S, limits.lease_s),
+        required_integer(params, "visibilitytimeout", limits.lease_s)
+        if params.get("visibilitytimeout")
+        else None,
+        call.request.headers.get(HOLDER) or call.request.client_ip,
     )
 
 
@@ -120,15 +153,22 @@ def _leased(lease: Lease) -> bytes:
     )
 
 
-def parse_peek(call: Call) -> Peek:
-    """Read Peek Messages."""
+def parse_peek(call: Call) -> Peek | Inspect:
+    """Read Peek Messages, which with ``include=invisible`` lists more than can be received."""
     bounds = call.version.limits.receive_count
     limit = optional_integer(call.params, "numofmessages", 1, bounds)
-    return Peek(call.account, call.route.queue, limit)
+    include = call.params.get("include")
+    if not include:
+        return Peek(call.account, call.route.queue, limit)
+    if include != "invisible":
+        raise invalid_parameter("include", include, "The only value is 'invisible'.")
+    return Inspect(call.account, call.route.queue, WAITING, call.params.get("marker", ""), limit)
 
 
-def render_peek(call: Call, messages: tuple[Message, ...]) -> Response:
+def render_peek(call: Call, messages: tuple[Message, ...] | MessagePage) -> Response:
     """Write the answer to Peek Messages: nothing that would let the reader act on a message."""
+    if isinstance(messages, MessagePage):
+        return render_inspected(call, messages)
     return _reply_list(
         call,
         [
@@ -147,10 +187,38 @@ def render_peek(call: Call, messages: tuple[Message, ...]) -> Response:
     )
 
 
+def render_inspected(call: Call, page: MessagePage) -> Response:
+    """Write messages in whatever state, with what the usual elements leave out."""
+    response = _reply_list(
+        call,
+        [
+            b"<QueueMessage><MessageId>%b</MessageId><InsertionTime>%b</InsertionTime>"
+            b"<ExpirationTime>%b</ExpirationTime><TimeNextVisible>%b</TimeNextVisible>"
+            b"<DequeueCount>%d</DequeueCount><State>%b</State>%b%b</QueueMessage>"
+            % (
+                message.message_id.encode(),
+                rfc1123(message.inserted_at_ms),
+                rfc1123(message.expires_at_ms),
+                rfc1123(message.visible_at_ms),
+                message.dequeue_count,
+                state.encode(),
+                element("Holder", message.holder) if message.holder else b"",
+                _text(message.body),
+            )
+            for message, state, _ in page.messages
+        ],
+    )
+    if page.next_after is not None:
+        response.headers.append((NEXT_MARKER, page.next_after.encode()))
+    return response
+
+
 def _text(body: bytes) -> bytes:
     if not body:
         return b"<MessageText />"
-    return b"<MessageText>%b</MessageText>" % escape_bytes(body)
+    return b"<MessageText>%b</MessageText>" % escape_bytes(
+        body if is_legal(body) else b64encode(body)
+    )
 
 
 def _reply_list(call: Call, entries: list[bytes]) -> Response:

@@ -16,12 +16,23 @@ from leasehold.domain.commands import (
     QueueInfo,
     SetQueueMetadata,
 )
+from leasehold.domain.types import MessageState
 from leasehold.http.azure.call import Call
 from leasehold.http.azure.errors import Fault
 from leasehold.http.messages import Request, Response
 
 # A client library sends a stray "x-ms-meta" as well; without the dash it is no metadata.
 _PREFIX: Final = "x-ms-meta-"
+_OURS: Final = b"x-leasehold-"
+_RESERVED: Final = "leasehold_"
+"""Metadata names that begin so are told by the server and cannot be set."""
+_COUNTED: Final = (
+    MessageState.VISIBLE,
+    MessageState.LEASED,
+    MessageState.DELAYED,
+    MessageState.DEFERRED,
+    MessageState.POISONED,
+)
 _MAX_METADATA_BYTES: Final = 8192
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
@@ -41,6 +52,8 @@ def read_metadata(request: Request) -> dict[str, str]:
         if not header.startswith(_PREFIX):
             continue
         name = spellings.get(header, header)[len(_PREFIX) :]
+        if name.lower().startswith(_RESERVED):
+            continue  # ours, sent back by a client that read all metadata and writes them again
         if not name:
             raise Fault("EmptyMetadataKey")
         if _IDENTIFIER.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
@@ -69,7 +82,7 @@ def parse_delete(call: Call) -> DeleteQueue:
 
 def parse_get_metadata(call: Call) -> GetQueue:
     """Read Get Queue Metadata."""
-    return GetQueue(call.account, call.route.queue)
+    return GetQueue(call.account, call.route.queue, with_counts=True)
 
 
 def render_metadata(call: Call, info: QueueInfo) -> Response:
@@ -81,7 +94,27 @@ def render_metadata(call: Call, info: QueueInfo) -> Response:
             (_PREFIX.encode() + name.encode("latin-1"), value.encode("latin-1"))
             for name, value in info.queue.metadata.items()
         ),
+        *_count_headers(call, info),
     )
+
+
+def _count_headers(call: Call, info: QueueInfo) -> list[tuple[bytes, bytes]]:
+    """Return what this server tells besides: counts by state, ages, the timeout in force."""
+    headers = []
+    counts, settings = info.counts, info.queue.settings
+    if counts is not None:
+        for state in _COUNTED:
+            headers.append((_OURS + state.encode() + b"-messages", b"%d" % getattr(counts, state)))
+            since_ms = counts.since.get(state)
+            if since_ms is not None:
+                age_s = max(0, call.now_ms - since_ms) // 1000
+                headers.append((_OURS + b"oldest-" + state.encode() + b"-age", b"%d" % age_s))
+    timeout = b"%d" % settings.lease_s()
+    headers.append((_OURS + b"visibility-timeout", timeout))
+    if settings.adaptive is not None:
+        # Also where client libraries look, so that workers can follow it.
+        headers.append((_PREFIX.encode() + _RESERVED.encode() + b"visibility_timeout_s", timeout))
+    return headers
 
 
 def parse_set_metadata(call: Call) -> SetQueueMetadata:

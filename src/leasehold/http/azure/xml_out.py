@@ -9,6 +9,7 @@ PROLOG: Final = b'\xef\xbb\xbf<?xml version="1.0" encoding="utf-8"?>'
 
 # What XML 1.0 cannot hold in any form, not even as a reference.
 _ILLEGAL: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_PLAIN: Final = b"\t\n\r" + bytes(range(0x20, 0x7F))
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -20,6 +21,16 @@ def escape_bytes(text: bytes) -> bytes:
         .replace(b">", b"&gt;")
         .replace(b"\r", b"&#xD;")
     )
+
+
+def is_legal(text: bytes) -> bool:
+    """Tell whether XML can hold these bytes as UTF-8 text. Other dialects take any bytes."""
+    if not text.translate(None, _PLAIN):
+        return True
+    try:
+        return _ILLEGAL.search(text.decode("utf-8")) is None
+    except UnicodeDecodeError:
+        return False
 
 
 def escape(text: str) -> bytes:

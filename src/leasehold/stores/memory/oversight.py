@@ -106,7 +106,10 @@ class OversightVerbs:
 
     def count(self, command: o.CountMessages) -> c.Result:
         """Count by state."""
-        shelf = self._shelves.get(command.account, command.queue)
+        return self.counts_of(self._shelves.get(command.account, command.queue))
+
+    def counts_of(self, shelf: Shelf) -> o.Counts:
+        """Count the messages of a queue by state."""
         now_ms = self._shelves.now_ms
         numbers = dict.fromkeys(_LISTED_STATES, 0)
         since: dict[MessageState, int] = {}

@@ -27,7 +27,7 @@ class MemoryStore:
         self._shelves = Shelves(receipt_key)
         self._documents: dict[tuple[str, str], str] = {}
         messages = MessageVerbs(self._shelves)
-        oversight = OversightVerbs(self._shelves)
+        oversight = self._oversight = OversightVerbs(self._shelves)
         jobs = JobVerbs(self._shelves, oversight)
         self._verbs: dict[type, Callable[[Any], c.Result]] = {
             c.CreateQueue: self._create_queue,
@@ -135,7 +135,8 @@ class MemoryStore:
 
     def _get_queue(self, command: c.GetQueue) -> c.Result:
         held = self._shelves.get(command.account, command.queue)
-        return c.QueueInfo(queue=held.queue, message_count=len(held.rows))
+        counts = self._oversight.counts_of(held) if command.with_counts else None
+        return c.QueueInfo(queue=held.queue, message_count=len(held.rows), counts=counts)
 
     def _set_metadata(self, command: c.SetQueueMetadata) -> c.Result:
         held = self._shelves.get(command.account, command.queue)

@@ -161,7 +161,7 @@ class JobVerbs:
             is_over(job),
             job.created_at_ms,
             job.updated_at_ms,
-            json.dumps(to_plain(job), ensure_ascii=False),
+            json.dumps(to_plain(job)),
         )
         self._state.cursor.execute(self._state.sql["keep_job"], bounds)
         return job

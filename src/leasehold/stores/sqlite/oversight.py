@@ -90,7 +90,10 @@ class OversightVerbs:
 
     def count(self, command: o.CountMessages, now_ms: int) -> c.Result:
         """Count by state; it takes as long with ten million messages as with one."""
-        entry = self._state.catalog.get(command.account, command.queue)
+        return self.counts_of(self._state.catalog.get(command.account, command.queue), now_ms)
+
+    def counts_of(self, entry: Entry, now_ms: int) -> o.Counts:
+        """Count the messages of a queue by state."""
         numbers = self._by_phase(entry, now_ms)
         ahead = sum(numbers)
         gone, gone_ahead, all_seen = self._not_yet_retired(entry, now_ms)

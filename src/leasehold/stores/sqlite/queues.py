@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import QueueExists
+from leasehold.domain.oversight import Counts
 from leasehold.domain.queues import same_metadata, with_settings
 from leasehold.domain.types import Queue
 from leasehold.stores.plain_json import settings_to_json
@@ -16,8 +18,9 @@ from leasehold.stores.sqlite.state import State
 class QueueVerbs:
     """Each method carries out one command; refusals are raised."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, counts_of: Callable[[Entry, int], Counts]) -> None:
         self._state = state
+        self._counts_of = counts_of
 
     def create(self, command: c.CreateQueue, now_ms: int) -> c.Result:
         """Create a queue."""
@@ -57,10 +60,11 @@ class QueueVerbs:
         state.catalog.move(entry, partition)
         return c.DONE
 
-    def get(self, command: c.GetQueue, _now_ms: int) -> c.Result:
+    def get(self, command: c.GetQueue, now_ms: int) -> c.Result:
         """Return a queue and its count, which the open batch has kept up to date."""
         entry = self._state.catalog.get(command.account, command.queue)
-        return c.QueueInfo(queue=entry.queue, message_count=entry.message_count)
+        counts = self._counts_of(entry, now_ms) if command.with_counts else None
+        return c.QueueInfo(queue=entry.queue, message_count=entry.message_count, counts=counts)
 
     def set_metadata(self, command: c.SetQueueMetadata, _now_ms: int) -> c.Result:
         """Replace the metadata."""

@@ -83,8 +83,8 @@ class SqliteStore:
         messages = MessageVerbs(self._state)
         self._failures = FailureVerbs(self._state, messages.judge)
         oversight = OversightVerbs(self._state)
+        queues = QueueVerbs(self._state, oversight.counts_of)
         jobs = JobVerbs(self._state, oversight)
-        queues = QueueVerbs(self._state)
         maintenance = MaintenanceVerbs(self._state)
         self._runs: dict[type, Callable[[Sequence[Any], int], Sequence[c.Result]]] = {
             c.Put: messages.put,
