@@ -13,8 +13,14 @@ from typing import NamedTuple, TypeAlias
 
 from leasehold.domain.types import Message, MessageState
 
-MAX_SCAN = 20_000
-"""Rows that one look may examine, some 30 milliseconds' worth."""
+COUNTED_STATES = (
+    MessageState.VISIBLE,
+    MessageState.LEASED,
+    MessageState.DELAYED,
+    MessageState.DEFERRED,
+    MessageState.POISONED,
+)
+"""States that messages are counted by, named like the fields of :class:`Counts`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,17 @@ import structlog
 from leasehold.clock import Clock
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError, Stopping, StoreFailed, StoreFull
+from leasehold.domain.oversight import NextDue
+from leasehold.engine.adapting import Adapting
 from leasehold.engine.stats import EngineStats
+from leasehold.engine.waiting import Pending, WaitingRooms
 from leasehold.stores.base import Store
 
 MAX_BATCH: Final = 512
-"""Commands in one transaction: bounds how long the event loop is held and what an undo costs."""
+"""Commands in one transaction: bounds how long the event loop is held and what an undo costs.
+
+One that stands for many counts for more, see :func:`_weight`; it is never cut itself.
+"""
 
 QUIET_TURNS: Final = 3
 """Turns of the loop, some ten microseconds each, without a new command before a batch starts."""
@@ -44,9 +50,19 @@ _log = structlog.get_logger(__name__)
 
 # Within a batch any order is allowed, as none of its commands has been answered when the last one
 # arrives. Alike commands share statements, and what finishes work goes before what takes new work.
-_ORDER: Final[dict[type, int]] = {c.Put: 1, c.Complete: 2, c.Renew: 3, c.Receive: 4, c.Peek: 5}
+_ORDER: Final[dict[type, int]] = {
+    c.Put: 1,
+    c.Complete: 2,
+    c.Renew: 3,
+    c.Release: 4,
+    c.Batch: 5,
+    c.Receive: 6,
+    c.Peek: 7,
+    NextDue: 8,
+}
 
-_Waiting = tuple[c.Command, "asyncio.Future[c.Result]"]
+_RECEIVED_PER_COMMAND: Final = 8
+"""Messages of one receive that cost as much as one command, roughly."""
 
 
 class Batcher:
@@ -57,51 +73,62 @@ class Batcher:
         clock: Read once per batch.
         stats: Where to count.
         on_failure: Called once when the store has failed and is of no more use.
+        rooms: Who waits for messages, and hears of every result.
+        adapting: Who watches how long leases take, and hears of every result.
         inline_below_s: See INLINE_BELOW_S; 0 to commit on the thread always.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a collaborator of its own
         self,
         store: Store,
         clock: Clock,
         stats: EngineStats,
         on_failure: Callable[[], None],
         *,
+        rooms: WaitingRooms,
+        adapting: Adapting,
         inline_below_s: float = INLINE_BELOW_S,
     ) -> None:
         self._store = store
         self._clock = clock
         self._stats = stats
+        self._rooms = rooms
+        self._adapting = adapting
         self._on_failure = on_failure
         self._inline_below_s = inline_below_s
         self._typical_commit_s = 0.0
         self._gathering_since_s = 0.0
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[Pending] = []
         self._between: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []
         self._busy = False
         self._stopping = False
         self._failed = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._to_commit: SimpleQueue[list[_Waiting] | None] = SimpleQueue()
+        self._to_commit: SimpleQueue[list[Pending] | None] = SimpleQueue()
         self._results: list[c.Result] = []
         self._thread = threading.Thread(target=self._commit_loop, name="commit", daemon=True)
         self._thread.start()
+        rooms.open(self.hand_in)
 
     def submit(self, command: c.Command) -> asyncio.Future[c.Result]:
         """Put *command* in the next batch; the future has its result once that is durable."""
         future: asyncio.Future[c.Result] = self._loop.create_future()
+        self.hand_in((command, future))
+        return future
+
+    def hand_in(self, pending: Pending) -> None:
+        """Put a command in the next batch; its result is set once that is durable."""
         if self._stopping or self._failed:
-            future.set_result(StoreFailed() if self._failed else Stopping())
-            return future
-        self._waiting.append((command, future))
+            pending[1].set_result(StoreFailed() if self._failed else Stopping())
+            return
+        self._waiting.append(pending)
         if not self._busy:
             self._busy = True
             self._idle.clear()
             self._gathering_since_s = self._clock.monotonic_s()
             self._loop.call_soon(self._gather, 0, 0)
-        return future
 
     def _gather(self, seen: int, quiet_turns: int) -> None:
         """Start the batch once the loop has brought nothing new for a few turns.
@@ -145,10 +172,13 @@ class Batcher:
             self._busy = False
             self._idle.set()
             return
-        if len(waiting) > MAX_BATCH:
-            batch, self._waiting = waiting[:MAX_BATCH], waiting[MAX_BATCH:]
+        size = _size(waiting)
+        if size < len(waiting):
+            batch, self._waiting = waiting[:size], waiting[size:]
         else:
             batch, self._waiting = waiting, []
+        if self._rooms.by_queue:
+            self._rooms.anticipate(batch)
         batch.sort(key=_order)
         try:
             self._execute(batch)
@@ -177,9 +207,9 @@ class Batcher:
                 future.set_result(done)
         return True
 
-    def _execute(self, batch: Sequence[_Waiting]) -> None:
+    def _execute(self, batch: Sequence[Pending]) -> None:
         commands = [command for command, _ in batch]
-        now_ms = self._clock.now_ms()
+        now_ms = self._stats.now_ms = self._clock.now_ms()
         try:
             self._results = self._store.execute(commands, now_ms=now_ms)
         except StoreFull:
@@ -205,7 +235,7 @@ class Batcher:
             self._loop.call_soon_threadsafe(self._committed, batch, *self._commit())
 
     def _committed(
-        self, batch: list[_Waiting], error: LeaseholdError | None, duration_s: float | None
+        self, batch: list[Pending], error: LeaseholdError | None, duration_s: float | None
     ) -> None:
         if error is not None:
             self._after_failed_commit(batch, error)
@@ -217,13 +247,27 @@ class Batcher:
             stats.commit_seconds.observe(duration_s)
             self._typical_commit_s += (duration_s - self._typical_commit_s) * _MEMORY
         count = stats.count
-        for (command, future), result in zip(batch, self._results, strict=True):
-            count(command, result)
-            if not future.done():
-                future.set_result(result)
+        if self._rooms.by_queue or self._adapting.windows:
+            self._tell(batch)
+        else:
+            for (command, answer), result in zip(batch, self._results, strict=True):
+                count(command, result)
+                if not answer.done():
+                    answer.set_result(result)
         self._start_batch()
 
-    def _after_failed_commit(self, batch: list[_Waiting], error: LeaseholdError) -> None:
+    def _tell(self, batch: list[Pending]) -> None:
+        """Hand out the results in the order in which they came about, to all who listen."""
+        count, note, observe = self._stats.count, self._rooms.note, self._adapting.note
+        for (command, answer), result in zip(batch, self._results, strict=True):
+            count(command, result)
+            note(command, result)
+            observe(command, result, self._stats.now_ms)
+            if not answer.done():
+                answer.set_result(result)
+        self._rooms.settle()
+
+    def _after_failed_commit(self, batch: list[Pending], error: LeaseholdError) -> None:
         """Play the batch once more if the disk was full: what needs no room may succeed."""
         if not isinstance(error, StoreFull):
             self._after_failed_batch(batch, error)
@@ -236,13 +280,14 @@ class Batcher:
         else:
             self._committed(batch, None, None)
 
-    def _after_failed_batch(self, batch: Sequence[_Waiting], error: Exception) -> None:
+    def _after_failed_batch(self, batch: Sequence[Pending], error: Exception) -> None:
         """Tell those who wait. Only a failed store ends the service, not a failed batch."""
         if not isinstance(error, LeaseholdError):
             _log.error("batch.failed", exc_info=error)
             error = LeaseholdError()
         _answer(batch, error)
         if not isinstance(error, StoreFailed):
+            self._rooms.settle()
             self._loop.call_soon(self._start_batch)
             return
         # Whether the disk still holds what it took is unknown: only a new start from the file can
@@ -259,11 +304,28 @@ class Batcher:
         self._on_failure()
 
 
-def _answer(batch: Sequence[_Waiting], error: LeaseholdError) -> None:
-    for _, future in batch:
-        if not future.done():  # its caller may have gone away
-            future.set_result(error)
+def _answer(batch: Sequence[Pending], error: LeaseholdError) -> None:
+    for _, answer in batch:
+        if not answer.done():  # its caller may have gone away
+            answer.set_result(error)
 
 
-def _order(waiting: _Waiting) -> int:
+def _size(waiting: Sequence[Pending]) -> int:
+    """Return how many of those who wait make a batch: one at least."""
+    total = 0
+    for place, (command, _) in enumerate(waiting):
+        total += _weight(command)
+        if total > MAX_BATCH:
+            return place or 1
+    return len(waiting)
+
+
+def _weight(command: c.Command) -> int:
+    """Return how many commands *command* counts for."""
+    if type(command) is c.Receive:
+        return command.limit // _RECEIVED_PER_COMMAND or 1
+    return len(command.commands) if type(command) is c.Batch else 1
+
+
+def _order(waiting: Pending) -> int:
     return _ORDER.get(type(waiting[0]), 0)

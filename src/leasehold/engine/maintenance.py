@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -24,12 +24,17 @@ SLICE_ROWS: Final = 500
 _log = structlog.get_logger(__name__)
 
 
+Perform: TypeAlias = Callable[[c.Command], Awaitable[c.Result]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenancePlan:
     """How often and with how much patience."""
 
     interval_s: float = 1.0
     note_time_interval_s: float = 60.0
+    adapt_interval_s: float = 10.0
+    """Between looks at timeouts that adapt, and at deduplication keys that can be forgotten."""
     expiry_grace_s: int = 86_400
     """Seconds that an expired message is kept out of reach before its row is removed."""
 
@@ -37,14 +42,15 @@ class MaintenancePlan:
 class Maintenance:
     """Runs the sweeps of one engine."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a collaborator of its own
         self,
         store: Store,
         clock: Clock,
         plan: MaintenancePlan,
         *,
-        perform: Callable[[c.Command], Awaitable[c.Result]],
+        perform: Perform,
         relieve: Callable[[], Awaitable[bool]],
+        adapt: Callable[[Perform, int], Awaitable[None]],
     ) -> None:
         self.retired = 0
         """Messages retired since the start."""
@@ -52,11 +58,13 @@ class Maintenance:
         self._clock = clock
         self._perform = perform
         self._relieve = relieve
+        self._adapt = adapt
         self._plan = plan
         self._started_at_ms = clock.now_ms()
         self._started_s = clock.monotonic_s()
         self._last_seen_ms = store.last_seen_ms()
         self._next_note_s = self._started_s
+        self._next_adapt_s = self._started_s
         self._waiting_for_clock = False
 
     async def run(self) -> None:
@@ -80,8 +88,14 @@ class Maintenance:
             before_ms = self._clock.now_ms() - self._plan.expiry_grace_s * 1000
             await self._to_the_end(c.RemoveRetired(before_ms, SLICE_ROWS))
         await self._to_the_end(c.ReapDropped(SLICE_ROWS))
+        if self._clock.monotonic_s() >= self._next_adapt_s:
+            self._next_adapt_s = self._clock.monotonic_s() + self._plan.adapt_interval_s
+            await self._to_the_end(c.ForgetKeys(SLICE_ROWS))
+            await self._adapt(self._perform, self._clock.now_ms())
 
-    async def _to_the_end(self, command: c.RetireExpired | c.RemoveRetired | c.ReapDropped) -> int:
+    async def _to_the_end(
+        self, command: c.RetireExpired | c.RemoveRetired | c.ReapDropped | c.ForgetKeys
+    ) -> int:
         total = 0
         while True:
             swept = await self._perform(command)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from leasehold.domain import commands as c
-from leasehold.domain.errors import LeaseLost, QueueNotFound
+from leasehold.domain.errors import LeaseholdError, LeaseLost
 from leasehold.domain.types import Lease
 
 LATENCY_BUCKETS_S: Final = (
@@ -29,25 +29,78 @@ class Histogram:
         self.sum_s += duration_s
 
 
-class QueueStats:
-    """What happened in one queue since the server started."""
+class _LastTimes:
+    """When something last happened in one queue, Unix milliseconds; None: not since the start."""
 
-    __slots__ = ("completed", "received", "redelivered", "rejected_receipts", "renewed", "sent")
+    __slots__ = ("last_complete_ms", "last_receive_ms", "last_receiver", "last_send_ms")
 
     def __init__(self) -> None:
+        self.last_receive_ms: int | None = None
+        """When somebody last asked for messages, whether there were any or not."""
+        self.last_receiver: str | None = None
+        """Who that was, as far as they said."""
+        self.last_send_ms: int | None = None
+        self.last_complete_ms: int | None = None
+
+
+class QueueStats(_LastTimes):
+    """What happened in one queue since the server started."""
+
+    __slots__ = (
+        "completed",
+        "poisoned",
+        "received",
+        "redelivered",
+        "rejected_receipts",
+        "released",
+        "renewed",
+        "sent",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
         self.sent = 0
         self.received = 0
         self.redelivered = 0
         """Messages received for the second time or later."""
         self.renewed = 0
         self.completed = 0
+        self.released = 0
+        """Messages given back, those that went to the poison queue then included."""
+        self.poisoned = 0
+        """Messages that went to the poison queue when they were given back."""
         self.rejected_receipts = 0
 
 
-class EngineStats:
-    """Counters of one engine."""
+class QueueActivity(NamedTuple):
+    """What happened in one queue, for people; see :class:`QueueStats`."""
 
-    def __init__(self) -> None:
+    since_ms: int
+    """Since when this has been counted."""
+    last_receive_ms: int | None
+    last_receiver: str | None
+    last_send_ms: int | None
+    last_complete_ms: int | None
+    sent: int
+    received: int
+    redelivered: int
+    completed: int
+    released: int
+    rejected_receipts: int
+    poisoned: int
+
+
+class EngineStats:
+    """Counters of one engine.
+
+    Args:
+        since_ms: When it was made.
+    """
+
+    def __init__(self, since_ms: int = 0) -> None:
+        self.since_ms = since_ms
+        self.now_ms = since_ms
+        """The time of the batch being counted."""
         self.batches = 0
         self.commands = 0
         self.commit_seconds = Histogram()
@@ -55,28 +108,61 @@ class EngineStats:
 
     def count(self, command: c.Command, result: c.Result) -> None:
         """Count what one command did."""
-        if not isinstance(command, _COUNTED):
-            if type(command) is c.DeleteQueue:
-                self.queues.pop((command.account, command.queue), None)
+        kind = type(command)
+        if kind not in _COUNTED:
+            self._count_others(command, result)
             return
-        key = (command.account, command.queue)
+        asked: Any = command
+        given: Any = result
+        key: tuple[str, str] = asked[:2]
         stats = self.queues.get(key)
         if stats is None:
-            if type(result) is QueueNotFound:
-                return  # anybody can ask for queues that are not there
+            # Anybody can ask for queues that are not there.
+            if isinstance(result, LeaseholdError) and type(result) is not LeaseLost:
+                return
             stats = self.queues[key] = QueueStats()
-        if isinstance(result, Exception):
-            stats.rejected_receipts += type(result) is LeaseLost
-        elif type(command) is c.Put:
-            stats.sent += 1
-        elif type(command) is c.Complete:
-            stats.completed += 1
-        elif type(command) is c.Renew:
-            stats.renewed += 1
-        else:
-            for lease in cast("tuple[Lease, ...]", result):
+        gave = type(given)
+        if gave is tuple:
+            stats.last_receive_ms = self.now_ms
+            stats.last_receiver = asked.holder
+            for lease in given:
                 stats.received += 1
                 stats.redelivered += lease.message.dequeue_count > 1
+        elif gave is Lease:
+            if kind is c.Put:
+                stats.sent += 1
+                stats.last_send_ms = self.now_ms
+            else:
+                stats.renewed += 1
+        elif gave is c.Done:
+            stats.completed += 1
+            stats.last_complete_ms = self.now_ms
+        elif gave is c.Released:
+            stats.released += 1
+            stats.poisoned += given.poisoned is not None
+        else:
+            stats.rejected_receipts += gave is LeaseLost
+
+    def _count_others(self, command: c.Command, result: c.Result) -> None:
+        if type(command) is c.Batch:
+            if type(result) is tuple:
+                for part, its_result in zip(command.commands, result, strict=True):
+                    self.count(part, cast("c.Result", its_result))
+        elif type(command) is c.DeleteQueue:
+            self.queues.pop((command.account, command.queue), None)
+
+    def is_received(self, command: c.Receive, now_ms: int) -> None:
+        """Note that somebody asks for messages, and may wait for them."""
+        stats = self.queues.get((command.account, command.queue))
+        if stats is not None:
+            stats.last_receive_ms = now_ms
+            stats.last_receiver = command.holder
+
+    def activity(self, account: str, queue: str) -> QueueActivity:
+        """Return what happened in a queue; all zero for one that nothing has happened in."""
+        stats = self.queues.get((account, queue)) or QueueStats()
+        figures = [getattr(stats, name) for name in QueueActivity._fields[1:]]
+        return QueueActivity(self.since_ms, *figures)
 
 
-_COUNTED: Final = (c.Put, c.Receive, c.Renew, c.Complete)
+_COUNTED: Final = frozenset({c.Put, c.Receive, c.Renew, c.Complete, c.Release})

@@ -24,7 +24,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from leasehold import __version__
 from leasehold.clock import Clock
-from leasehold.engine.engine import Engine
+from leasehold.domain.oversight import COUNTED_STATES
+from leasehold.engine.engine import Counted, Engine
 from leasehold.engine.stats import LATENCY_BUCKETS_S, Histogram, QueueStats
 from leasehold.http.admission import Admission
 from leasehold.http.guard import Guard
@@ -39,6 +40,8 @@ _QUEUE_COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
     "redelivered": ("queue_redeliveries", "Messages received for the second time or later."),
     "renewed": ("queue_lease_renewals", "Leases renewed, and messages given back or changed."),
     "completed": ("queue_completed", "Messages deleted by their holders."),
+    "released": ("queue_released", "Messages given back with an outcome."),
+    "poisoned": ("queue_poisoned", "Messages moved to the poison queue when given back."),
     "rejected_receipts": ("queue_receipt_rejected", "Stale or foreign receipts turned away."),
 }
 
@@ -94,7 +97,11 @@ class Snapshot:
     queues: Sequence[_Figures]
     """Counters in the order of their names above; queues without events are left out."""
     messages: Sequence[_Figures]
-    """How many messages are in each queue."""
+    """How many messages of each queue are in each state."""
+    ages: Sequence[tuple[str, str, str, float]]
+    """Account, queue, state, seconds that its oldest message has been in it."""
+    timeouts: Sequence[tuple[str, str, int]]
+    """Account, queue, visibility timeout in force."""
     counters: Mapping[str, int]
     gauges: Mapping[str, float]
 
@@ -132,11 +139,16 @@ class Metrics:
 
     async def text(self) -> bytes:
         """Return the page in Prometheus' text format."""
-        snapshot = self.snapshot()
+        snapshot = self.snapshot(await self._engine.counts())
         return await asyncio.to_thread(self._write, snapshot)
 
-    def snapshot(self) -> Snapshot:
-        """Copy the counters; call it in the event loop, where they are changed."""
+    def snapshot(self, counted: Sequence[Counted] = ()) -> Snapshot:
+        """Copy the counters; call it in the event loop, where they are changed.
+
+        Args:
+            counted: What the engine has counted just now.
+        """
+        shown = counted[: self._max_queues]
         verbs = self._requests.verbs.items()
         stats, guard, admission = self._engine.stats, self._guard, self._admission
         return Snapshot(
@@ -149,7 +161,9 @@ class Metrics:
             commits=(list(stats.commit_seconds.counts), stats.commit_seconds.sum_s),
             refused=list(guard.refused.items()),
             queues=list(_limited(_events(stats.queues), self._max_queues)),
-            messages=list(_limited(_waiting(self._engine), self._max_queues)),
+            messages=list(_limited(_by_state(counted), self._max_queues)),
+            ages=list(_ages(shown, self._clock.now_ms())),
+            timeouts=[(each.account, each.queue, each.visibility_timeout_s) for each in shown],
             counters={
                 "server_commands": stats.commands,
                 "server_batches": stats.batches,
@@ -237,12 +251,29 @@ def _queue_families(snapshot: Snapshot) -> Iterator[Metric]:
         yield family
     messages = GaugeMetricFamily(
         "queue_messages",
-        "Messages in the queue, visible or not; those just expired may still be counted.",
+        "Messages by state, all of one queue at one instant; poisoned: in its poison queue.",
+        labels=("account", "queue", "state"),
+    )
+    for account, queue, counts in snapshot.messages:
+        for state, count in zip(COUNTED_STATES, counts, strict=True):
+            messages.add_metric((account, queue, state), count)
+    yield messages
+    ages = GaugeMetricFamily(
+        "queue_oldest_message_seconds",
+        "How long the message that is longest in a state has been in it.",
+        labels=("account", "queue", "state"),
+    )
+    for account, queue, oldest_in, age_s in snapshot.ages:
+        ages.add_metric((account, queue, oldest_in), age_s)
+    yield ages
+    timeouts = GaugeMetricFamily(
+        "queue_visibility_timeout_seconds",
+        "The lease of a receive that names none, as set or adapted.",
         labels=("account", "queue"),
     )
-    for account, queue, (count,) in snapshot.messages:
-        messages.add_metric((account, queue), count)
-    yield messages
+    for account, queue, timeout_s in snapshot.timeouts:
+        timeouts.add_metric((account, queue), timeout_s)
+    yield timeouts
 
 
 def _events(queues: Mapping[tuple[str, str], QueueStats]) -> Iterator[_Figures]:
@@ -251,9 +282,16 @@ def _events(queues: Mapping[tuple[str, str], QueueStats]) -> Iterator[_Figures]:
         yield *key, [getattr(stats, name) for name in names]
 
 
-def _waiting(engine: Engine) -> Iterator[_Figures]:
-    for account, queue, count in engine.message_counts():
-        yield account, queue, [count]
+def _by_state(counted: Sequence[Counted]) -> Iterator[_Figures]:
+    for each in counted:
+        figures = [getattr(each.counts, state) for state in COUNTED_STATES]
+        yield each.account, each.queue, figures
+
+
+def _ages(counted: Sequence[Counted], now_ms: int) -> Iterator[tuple[str, str, str, float]]:
+    for each in counted:
+        for state, since_ms in each.counts.since.items():
+            yield each.account, each.queue, state, max(0, now_ms - since_ms) / 1000
 
 
 def _limited(rows: Iterator[_Figures], limit: int) -> Iterator[_Figures]:

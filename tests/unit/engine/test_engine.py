@@ -17,7 +17,10 @@ from leasehold.domain.errors import (
     StoreFailed,
     StoreFull,
 )
+from leasehold.domain.oversight import NextDue
+from leasehold.domain.types import Outcome
 from leasehold.engine import Engine, MaintenancePlan
+from leasehold.engine.stats import QueueActivity
 from leasehold.stores.base import StoreHealth
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
@@ -182,6 +185,44 @@ def test_huge_bursts_are_cut_into_bounded_batches() -> None:
     asyncio.run(scenario())
 
 
+def test_commands_that_stand_for_many_count_for_more() -> None:
+    """A transaction is bounded in messages, not in requests; one huge request still passes."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            many = c.Batch(tuple(put() for _ in range(300)))
+            await running.all(many, put(), many, c.Batch((put(),) * 2000))
+            assert running.store.batches == [["Put", "Batch"], ["Batch"], ["Batch"]]
+            running.store.batches.clear()
+            big = c.Receive("a", "queue", 800, 30)
+            await running.all(*(big for _ in range(11)))
+            assert [len(batch) for batch in running.store.batches] == [5, 5, 1]
+
+    asyncio.run(scenario())
+
+
+def test_what_finishes_work_goes_first() -> None:
+    """Within a batch, work is put and finished before new work is taken."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            acting = ("a", "queue", "", "")
+            await running.all(
+                NextDue("a", "queue"),
+                RECEIVE,
+                c.Batch(()),
+                c.Release(*acting),
+                c.Renew(*acting, 1),
+                c.Complete(*acting),
+                put(),
+                c.GetQueue("a", "queue"),
+            )
+            expected = "GetQueue Put Complete Renew Release Batch Receive NextDue"
+            assert running.store.batches == [expected.split()]
+
+    asyncio.run(scenario())
+
+
 def test_a_caller_that_went_away_does_not_disturb_the_rest() -> None:
     """A cancelled request is carried out like any other; its answer is dropped."""
 
@@ -288,7 +329,7 @@ def test_sweep_retires_then_removes_after_the_grace() -> None:
             await running.engine.sweep()
             info = await running.engine.perform(c.GetQueue("a", "queue"))
             assert info.message_count == 0  # type: ignore[union-attr]
-            held = running.store._queues["a", "queue"]
+            held = running.store._shelves.queues["a", "queue"]
             assert len(held.retired) == 3
             running.clock.advance(s=101)
             await running.engine.sweep()
@@ -307,11 +348,11 @@ def test_a_start_far_ahead_of_the_time_last_seen_retires_nothing_for_an_hour() -
             await running.all(put(ttl_s=10))
             running.clock.advance(s=60)
             await running.engine.sweep()
-            assert len(running.store._queues["a", "queue"].rows) == 1
+            assert len(running.store._shelves.queues["a", "queue"].rows) == 1
             assert await running.engine.perform(RECEIVE) == ()
             running.clock.advance(s=3600)
             await running.engine.sweep()
-            assert len(running.store._queues["a", "queue"].rows) == 0
+            assert len(running.store._shelves.queues["a", "queue"].rows) == 0
 
     asyncio.run(scenario())
 
@@ -331,6 +372,44 @@ def test_counters_tell_what_happened_in_a_queue() -> None:
             stats = running.engine.stats.queues["a", "queue"]
             assert (stats.sent, stats.received, stats.redelivered) == (1, 2, 1)
             assert (stats.completed, stats.rejected_receipts) == (1, 1)
+
+    asyncio.run(scenario())
+
+
+def test_activity_says_who_did_what_when() -> None:
+    """Times, the last receiver and counters of a queue, with those inside of batches."""
+
+    async def scenario() -> None:
+        async with Running() as running:
+            clock, start_ms = running.clock, running.clock.now_ms()
+            await running.all(c.Batch((put(), put(), put(), put())))
+            clock.advance(s=1)
+            receive = c.Receive("a", "queue", 4, 30, holder="worker-1")
+            (leases,) = await running.all(receive)
+            acts = [("a", "queue", each.message.message_id, each.receipt) for each in leases]
+            clock.advance(s=1)
+            await running.all(
+                c.Batch((c.Complete(*acts[0]), c.Complete(*acts[0]))), c.Release(*acts[1])
+            )
+            buried = c.Release(*acts[2], outcome=Outcome.BURIED)
+            await running.all(buried, c.Complete(*acts[1]), c.Batch((put(),), atomic=True))
+            clock.advance(s=1)
+            await running.engine.receive(c.Receive("a", "queue", 9, 30), 0)
+            assert running.engine.activity("a", "queue") == QueueActivity(
+                since_ms=start_ms,
+                last_receive_ms=start_ms + 3000,
+                last_receiver=None,
+                last_send_ms=start_ms + 2000,
+                last_complete_ms=start_ms + 2000,
+                sent=5,
+                received=6,
+                redelivered=1,
+                completed=1,
+                released=2,
+                rejected_receipts=1,
+                poisoned=1,
+            )
+            assert running.engine.activity("a", "missing").last_send_ms is None
 
     asyncio.run(scenario())
 

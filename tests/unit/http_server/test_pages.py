@@ -11,7 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from leasehold import __version__
-from leasehold.engine.engine import Engine
+from leasehold.domain.oversight import Counts
+from leasehold.domain.types import MessageState
+from leasehold.engine.engine import Counted, Engine
 from leasehold.engine.stats import EngineStats, QueueStats
 from leasehold.http.admin import AdminPages
 from leasehold.http.admission import Admission
@@ -21,6 +23,8 @@ from leasehold.http.metrics import Metrics, RequestStats
 from leasehold.stores.base import StoreHealth
 from leasehold.testing import ManualClock
 
+LEASED = MessageState.LEASED
+
 
 class StubEngine:
     """What the pages ask of an engine."""
@@ -29,11 +33,11 @@ class StubEngine:
         self.stats = EngineStats()
         self.failed = asyncio.Event()
         self.writable = True
-        self.messages: list[tuple[str, str, int]] = []
+        self.counted: list[Counted] = []
 
-    def message_counts(self) -> list[tuple[str, str, int]]:
-        """See ``Engine.message_counts``."""
-        return self.messages
+    async def counts(self) -> list[Counted]:
+        """See ``Engine.counts``."""
+        return self.counted
 
     def health(self) -> StoreHealth:
         """See ``Engine.health``."""
@@ -214,17 +218,40 @@ def test_queues_are_told_up_to_a_limit() -> None:
 def test_every_counter_of_a_queue_is_told(world: World) -> None:
     """A counter that the engine gets must not be forgotten here."""
     stats = world.engine.stats.queues["account", "queue"] = QueueStats()
-    for number, name in enumerate(QueueStats.__slots__):
+    counters = [name for name, value in vars_of(stats).items() if value == 0]
+    for number, name in enumerate(counters):
         setattr(stats, name, 100 + number)
     told = {
         value for (name, labels), value in world.samples().items() if ("queue", "queue") in labels
     }
-    assert told == {100 + number for number in range(len(QueueStats.__slots__))}
+    assert told == {100 + number for number in range(len(counters))}
+
+
+def vars_of(stats: QueueStats) -> dict[str, object]:
+    return {name: getattr(stats, name) for name in QueueStats.__slots__}
 
 
 def test_messages_waiting_are_told_for_every_queue(world: World) -> None:
     """The gauge has a line per queue, empty ones too, and adds up those above the limit."""
-    world.engine.messages = [("a", f"queue{number}", number) for number in range(3)]
+    now_ms = ManualClock().now_ms()
+    world.engine.counted = [
+        Counted("a", f"queue{number}", Counts(number, 2, 3, 4, 5, {LEASED: now_ms - 1500}), 30)
+        for number in range(3)
+    ]
     text = world.answer("/metrics").body.decode()
     for number in range(3):
-        assert f'queue_messages{{account="a",queue="queue{number}"}} {number}.0' in text
+        labels = f'account="a",queue="queue{number}"'
+        assert f'queue_messages{{{labels},state="visible"}} {number}.0' in text
+        assert f'queue_messages{{{labels},state="poisoned"}} 5.0' in text
+        assert f'queue_oldest_message_seconds{{{labels},state="leased"}} 1.5' in text
+        assert f"queue_visibility_timeout_seconds{{{labels}}} 30.0" in text
+
+
+def test_counts_of_queues_above_the_limit_are_added_up() -> None:
+    """By state; their ages and timeouts are left out."""
+    world = World(max_queues=1)
+    counts = Counts(1, 2, 3, 4, 5, {LEASED: 0})
+    world.engine.counted = [Counted("a", f"queue{number}", counts, 30) for number in range(4)]
+    text = world.answer("/metrics").body.decode()
+    assert 'queue_messages{account="_other",queue="_other",state="leased"} 6.0' in text
+    assert text.count("queue_visibility_timeout_seconds{") == 1

@@ -16,7 +16,7 @@ from leasehold.domain.commands import (
     QueueInfo,
     SetQueueMetadata,
 )
-from leasehold.domain.types import MessageState
+from leasehold.domain.oversight import COUNTED_STATES
 from leasehold.http.azure.call import Call
 from leasehold.http.azure.errors import Fault
 from leasehold.http.messages import Request, Response
@@ -26,13 +26,6 @@ _PREFIX: Final = "x-ms-meta-"
 _OURS: Final = b"x-leasehold-"
 _RESERVED: Final = "leasehold_"
 """Metadata names that begin so are told by the server and cannot be set."""
-_COUNTED: Final = (
-    MessageState.VISIBLE,
-    MessageState.LEASED,
-    MessageState.DELAYED,
-    MessageState.DEFERRED,
-    MessageState.POISONED,
-)
 _MAX_METADATA_BYTES: Final = 8192
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
@@ -103,7 +96,7 @@ def _count_headers(call: Call, info: QueueInfo) -> list[tuple[bytes, bytes]]:
     headers = []
     counts, settings = info.counts, info.queue.settings
     if counts is not None:
-        for state in _COUNTED:
+        for state in COUNTED_STATES:
             headers.append((_OURS + state.encode() + b"-messages", b"%d" % getattr(counts, state)))
             since_ms = counts.since.get(state)
             if since_ms is not None:

@@ -1,0 +1,112 @@
+"""Carries purges and redrives on, step by step, beside everything else.
+
+The store keeps the jobs: those that were running when the server ended go on when it starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from leasehold.domain import commands as c
+from leasehold.domain import oversight as o
+from leasehold.domain.errors import JobNotFound, LeaseholdError, Stopping, StoreFailed
+from leasehold.domain.jobs import is_over
+
+STEP_MESSAGES: Final = 250
+"""Messages that one step may move, some five milliseconds' worth."""
+_RATED_STEPS_PER_S: Final = 10
+_CANARY_LOOK_S: Final = 0.5
+_RETRY_S: Final = 1.0
+
+_log = structlog.get_logger(__name__)
+
+Perform = Callable[[c.Command], Awaitable[c.Result]]
+
+
+class JobRunner:
+    """Runs all jobs of one engine.
+
+    Args:
+        perform: The engine's.
+        sleep: Waits so many seconds; tests pass another.
+    """
+
+    def __init__(
+        self, perform: Perform, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        self._perform = perform
+        self._sleep = sleep
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def resume(self) -> None:
+        """Go on with the jobs that were running when the engine stopped."""
+        jobs = await self._perform(o.ListJobs(None, limit=100_000))
+        assert isinstance(jobs, tuple)
+        for job in jobs:
+            if isinstance(job, o.Job):
+                self.run(job)
+
+    def run(self, job: o.Job) -> None:
+        """Carry a job on in the background."""
+        if is_over(job) or job.job_id in self._tasks:
+            return
+        task = asyncio.create_task(self._run(job), name=f"job-{job.job_id}")
+        self._tasks[job.job_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(job.job_id, None))
+
+    async def wait(self, account: str, job_id: str, wait_s: float) -> o.Job:
+        """Return a job once it is over, or as it is after *wait_s* seconds.
+
+        Raises:
+            JobNotFound: There is no such job.
+        """
+        task = self._tasks.get(job_id)
+        if task is not None:
+            await asyncio.wait([task], timeout=wait_s)
+        job = await self._perform(o.GetJob(account, job_id))
+        assert isinstance(job, o.Job)
+        return job
+
+    async def stop(self) -> None:
+        """Let go of all jobs; the store knows how far they are."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, job: o.Job) -> None:
+        while not is_over(job):
+            try:
+                job = await self._step(job)
+            except (JobNotFound, Stopping, StoreFailed):
+                return
+            except LeaseholdError as error:  # a full disk, for example: it may pass
+                _log.warning("job.delayed", job_id=job.job_id, reason=str(error))
+                await self._sleep(_RETRY_S)
+        _log.info(
+            "job.over",
+            job_id=job.job_id,
+            kind=job.plan.kind.value,
+            state=job.state.value,
+            matched=job.matched,
+            moved=job.moved,
+        )
+
+    async def _step(self, job: o.Job) -> o.Job:
+        rate_per_s = job.plan.rate_per_s
+        limit = STEP_MESSAGES
+        if rate_per_s is not None:
+            limit = max(1, min(limit, int(rate_per_s / _RATED_STEPS_PER_S)))
+        stepped = await self._perform(o.StepJob(job.job_id, limit))
+        assert isinstance(stepped, o.Job)
+        if stepped.state is o.JobState.CANARY:
+            await self._sleep(_CANARY_LOOK_S)
+        elif rate_per_s is not None and not is_over(stepped):
+            await self._sleep((stepped.moved - job.moved) / rate_per_s)
+        else:
+            await self._sleep(0)  # others first: a step holds the store for some milliseconds
+        return stepped

@@ -1,0 +1,141 @@
+"""An engine over a memory store, a clock that the test moves, and receives that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any, Final, Self
+
+from leasehold.domain import commands as c
+from leasehold.domain import oversight as o
+from leasehold.domain.queue_settings import QueueSettings
+from leasehold.domain.types import Lease
+from leasehold.engine import Engine
+from leasehold.stores.memory import MemoryStore
+from leasehold.testing import ManualClock
+
+ENTROPY: Final = b"0123456789"
+Received = tuple[Lease, ...]
+Acts = tuple[str, str, str, str]
+"""Account, queue, message id, receipt: what it takes to act on a message."""
+
+
+def put(body: bytes = b"x", delay_s: int = 0, queue: str = "queue") -> c.Put:
+    """Return a command that puts one message."""
+    return c.Put("a", queue, body, delay_s, None, ENTROPY)
+
+
+def receive(
+    holder: str = "w", limit: int = 1, lease_s: int = 30, queue: str = "queue"
+) -> c.Receive:
+    """Return a command that receives."""
+    return c.Receive("a", queue, limit, lease_s, holder)
+
+
+class RecordingStore(MemoryStore):
+    """Keeps all commands, batch by batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[c.Command]] = []
+        self.errors: list[Exception] = []
+        self.held: type | None = None
+        """Commits of batches with a command of this kind wait until the test lets them go."""
+        self.let_go = threading.Event()
+
+    def commit(self) -> bool:
+        """See ``Store``; it must run on the thread if the test is to hold it."""
+        if any(type(command) is self.held for command in self.batches[-1]):
+            assert self.let_go.wait(10)
+        return True
+
+    def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
+        """See ``Store``; raises the errors that the test asks for first."""
+        self.batches.append(list(batch))
+        if self.errors:
+            raise self.errors.pop(0)
+        return super().execute(batch, now_ms=now_ms)
+
+    def commands(self, kind: type) -> list[Any]:
+        """Return all commands of a kind, in the order carried out."""
+        return [command for batch in self.batches for command in batch if type(command) is kind]
+
+
+class World:
+    """An engine with one queue; commits run in the loop, or on the thread."""
+
+    def __init__(self, *, on_thread: bool = False) -> None:
+        self.store = RecordingStore()
+        self.clock = ManualClock()
+        self.engine = Engine(self.store, self.clock, inline_below_s=0.0 if on_thread else 1.0)
+        self.tasks: list[asyncio.Task[Received]] = []
+
+    async def __aenter__(self) -> Self:
+        await self.engine.start()
+        await self.engine.perform(c.CreateQueue("a", "queue", {}))
+        self.store.batches.clear()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.engine.stop()
+        assert not self.engine.waiting.by_queue, "a room was left behind"
+
+    async def rest(self) -> None:
+        """Let the engine and all who wait come to rest."""
+        batcher = self.engine._batcher
+        assert batcher is not None
+        for _ in range(3):
+            await batcher._idle.wait()
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+    async def wait(self, command: c.Receive | None = None, **more: Any) -> asyncio.Task[Received]:
+        """Begin a receive that waits for a minute, and let it settle down."""
+        task = self.begin(command, **more)
+        await self.rest()
+        return task
+
+    def begin(
+        self, command: c.Receive | None = None, wait_s: float = 60.0, **more: Any
+    ) -> asyncio.Task[Received]:
+        """Begin a receive that waits."""
+        waiting = self.engine.receive(command or receive(), wait_s, **more)
+        task = asyncio.create_task(waiting)
+        self.tasks.append(task)
+        return task
+
+    async def do(self, *commands: c.Command) -> list[Any]:
+        """Have commands carried out side by side, and let everybody come to rest."""
+        results = await asyncio.gather(*map(self.engine.perform, commands), return_exceptions=True)
+        await self.rest()
+        return results
+
+    async def advance(self, *, s: float = 0, ms: int = 0) -> None:
+        """Let time pass, and everybody notice."""
+        self.clock.advance(s=s, ms=ms)
+        self.engine.waiting.check()
+        await self.rest()
+
+    async def set(self, queue: str = "queue", **settings: Any) -> None:
+        """Replace the settings of a queue."""
+        await self.do(c.SetQueueSettings("a", queue, QueueSettings(**settings)))
+
+    def missed(self) -> list[tuple[str, str]]:
+        """Return the queues that somebody waits for although there is something to receive."""
+        now_ms = self.clock.now_ms()
+        found = []
+        for key in self.engine.waiting.by_queue:
+            (due,) = MemoryStore.execute(self.store, [o.NextDue(*key)], now_ms=now_ms)
+            if isinstance(due, o.Due) and due.at_ms is not None and due.at_ms <= now_ms:
+                found.append(key)
+        return found
+
+
+def bodies(task: asyncio.Task[Received]) -> list[bytes]:
+    """Return what a receive that has ended was given."""
+    assert task.done(), "it still waits"
+    return [lease.message.body for lease in task.result()]

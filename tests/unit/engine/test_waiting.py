@@ -1,0 +1,632 @@
+"""Long polling: who is woken, when, in which order, and by what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from leasehold.domain import commands as c
+from leasehold.domain import oversight as o
+from leasehold.domain.errors import LeaseholdError, QueueNotFound, StoreFailed
+from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
+from leasehold.domain.types import NEVER_MS, Outcome
+from leasehold.stores.memory import MemoryStore
+from tests.unit.engine.support import Acts, Received, World, bodies, put, receive
+
+
+def play(scenario: Callable[[World], Awaitable[None]], *, on_thread: bool = False) -> None:
+    """Run a scenario, and check afterwards that nobody is left."""
+
+    async def run() -> None:
+        async with World(on_thread=on_thread) as world:
+            await scenario(world)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 60.0])
+def test_what_is_there_is_given_at_once(wait_s: float) -> None:
+    """A receive that may wait is answered like any other if there is something."""
+
+    async def scenario(world: World) -> None:
+        await world.do(put(b"1"), put(b"2"))
+        task = world.begin(receive(limit=2), wait_s)
+        await world.rest()
+        assert bodies(task) == [b"1", b"2"]
+        assert len(world.store.commands(c.Receive)) == 1
+
+    play(scenario)
+
+
+def test_without_a_wait_nothing_is_an_answer() -> None:
+    """A receive that does not wait gets an empty answer, also while others wait."""
+
+    async def scenario(world: World) -> None:
+        await world.wait()
+        task = world.begin(wait_s=0)
+        await world.rest()
+        assert bodies(task) == []
+
+    play(scenario)
+
+
+def test_a_wait_ends_with_nothing_when_its_time_is_up() -> None:
+    """The deadline of each waiter is its own."""
+
+    async def scenario(world: World) -> None:
+        longer = world.begin(wait_s=60)
+        assert await world.begin(wait_s=0.001) == ()
+        assert not longer.done()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("on_thread", [False, True])
+def test_a_new_message_wakes_whoever_came_first(on_thread: bool) -> None:
+    """First come, first served; nobody else is disturbed."""
+
+    async def scenario(world: World) -> None:
+        tasks = [await world.wait(receive(f"w{number}")) for number in range(4)]
+        world.store.batches.clear()
+        await world.do(put(b"1"))
+        await world.do(put(b"2"), put(b"3"))
+        assert [bodies(task) for task in tasks[:3]] == [[b"1"], [b"2"], [b"3"]]
+        assert not tasks[3].done()
+        assert [each.holder for each in world.store.commands(c.Receive)] == ["w0", "w1", "w2"]
+
+    play(scenario, on_thread=on_thread)
+
+
+def test_a_message_and_its_receive_share_a_commit() -> None:
+    """Who waits gets a new message in the transaction that puts it."""
+
+    async def scenario(world: World) -> None:
+        await world.wait()
+        world.store.batches.clear()
+        await world.do(put())
+        assert [[type(each) for each in batch] for batch in world.store.batches] == [
+            [c.Put, c.Receive]
+        ]
+
+    play(scenario)
+
+
+def test_newcomers_do_not_overtake() -> None:
+    """A newcomer's look at the queue is made for whoever waits longest."""
+
+    async def scenario(world: World) -> None:
+        first = await world.wait(receive("first"))
+        world.store.batches.clear()
+        newcomer = world.begin(receive("newcomer"))
+        await asyncio.sleep(0)
+        await world.do(put(b"1"))
+        assert bodies(first) == [b"1"]
+        assert not newcomer.done()
+        await world.do(put(b"2"))
+        assert bodies(newcomer) == [b"2"]
+
+    play(scenario)
+
+
+def test_one_receive_takes_many() -> None:
+    """A receive of many takes all that is put at once; the others go on waiting."""
+
+    async def scenario(world: World) -> None:
+        many, other = await world.wait(receive(limit=3)), await world.wait()
+        await world.do(c.Batch((put(b"1"), put(b"2"), put(b"3"))))
+        assert bodies(many) == [b"1", b"2", b"3"]
+        assert not other.done()
+
+    play(scenario)
+
+
+def test_a_crowd_is_served_in_few_batches() -> None:
+    """Hundreds that wait for hundreds of messages are not served one commit after the other."""
+
+    async def scenario(world: World) -> None:
+        tasks = [world.begin() for _ in range(300)]
+        await world.rest()
+        asked = len(world.store.commands(c.Receive))
+        world.store.batches.clear()
+        await world.do(*(put(delay_s=5) for _ in range(300)))
+        await world.advance(s=5)
+        assert all(task.done() for task in tasks)
+        assert asked < 10
+        assert len(world.store.batches) < 20
+
+    play(scenario)
+
+
+def test_idle_waiters_ask_for_nothing() -> None:
+    """A thousand that wait, in one queue or many, are not heard of in the store."""
+
+    async def scenario(world: World) -> None:
+        await world.do(*(c.CreateQueue("a", f"queue{number}", {}) for number in range(10)))
+        for number in range(1000):
+            world.begin(receive(queue=f"queue{number % 10}"))
+        await world.rest()
+        world.store.batches.clear()
+        for _ in range(100):
+            await world.advance(s=60)
+        assert world.store.batches == []
+        assert world.engine.waiting.count == 1000
+
+    play(scenario)
+
+
+async def leased(world: World) -> Acts:
+    """Put a message and have it received; return what acts on it."""
+    await world.do(put())
+    ((lease,),) = await world.do(receive("other", lease_s=600))
+    return "a", "queue", lease.message.message_id, lease.receipt
+
+
+async def nothing(world: World) -> None:
+    del world
+
+
+async def far_away(world: World) -> str:
+    message_id: str = (await world.do(put(delay_s=600)))[0].message.message_id
+    return message_id
+
+
+async def out_of_tokens(world: World) -> None:
+    await world.set(max_receives_per_s=0.2)
+    await leased(world)
+
+
+async def with_a_short_lease(world: World) -> None:
+    await world.do(put())
+    await world.do(receive("other", lease_s=5))
+
+
+async def put_delayed(world: World, _: Any) -> None:
+    await world.do(put(delay_s=5))
+
+
+async def put_one(world: World, _: Any) -> None:
+    await world.do(put())
+
+
+async def defer(world: World, acts: Acts) -> None:
+    await world.do(c.Release(*acts, delay_s=5))
+
+
+async def shorten(world: World, acts: Acts) -> None:
+    await world.do(c.Renew(*acts, 5))
+
+
+async def end_later(world: World, acts: Acts) -> None:
+    await world.do(o.EndLease(*acts[:3], delay_s=5))
+
+
+async def amend(world: World, message_id: str) -> None:
+    await world.do(o.Amend("a", "queue", message_id, delay_s=5))
+
+
+async def pause(world: World, _: Any) -> None:
+    await world.set(paused_until_ms=world.clock.now_ms() + 5000)
+    await world.do(put())
+
+
+async def leave_alone(world: World, _: Any) -> None:
+    del world
+
+
+@pytest.mark.parametrize("waits_first", [False, True])
+@pytest.mark.parametrize(
+    ("prepare", "act"),
+    [
+        (nothing, put_delayed),
+        (with_a_short_lease, leave_alone),
+        (leased, defer),
+        (leased, shorten),
+        (leased, end_later),
+        (far_away, amend),
+        (nothing, pause),
+        (out_of_tokens, put_one),
+    ],
+)
+def test_what_becomes_due_wakes(
+    prepare: Callable[[World], Awaitable[Any]],
+    act: Callable[[World, Any], Awaitable[None]],
+    waits_first: bool,
+) -> None:
+    """Delays, leases, pauses and tokens end at their moment, whichever came first."""
+
+    async def scenario(world: World) -> None:
+        prepared = await prepare(world)
+        if waits_first:
+            task = await world.wait()
+            await act(world, prepared)
+        else:
+            await act(world, prepared)
+            task = await world.wait()
+        other = await world.wait()
+        await world.advance(ms=4999)
+        assert not task.done()
+        await world.advance(ms=1)
+        assert len(bodies(task)) == 1
+        assert not other.done()
+
+    play(scenario)
+
+
+def test_the_lease_of_a_waiter_ends_for_the_next() -> None:
+    """What one that waited was given comes to the next one when its lease lapses."""
+
+    async def scenario(world: World) -> None:
+        first, second = await world.wait(receive(lease_s=5)), await world.wait()
+        await world.do(put(b"1"))
+        assert bodies(first) == [b"1"]
+        await world.advance(s=5)
+        assert bodies(second) == [b"1"]
+
+    play(scenario)
+
+
+GIVE_BACK: dict[str, Callable[[Acts], c.Command]] = {
+    "renew": lambda acts: c.Renew(*acts, 0),
+    "release": lambda acts: c.Release(*acts),
+    "batch": lambda acts: c.Batch((c.Release(*acts, delay_s=0),)),
+    "end-lease": lambda acts: o.EndLease(*acts[:3]),
+    "amend": lambda acts: o.Amend(*acts[:3], delay_s=0, force=True),
+}
+
+
+@pytest.mark.parametrize("act", GIVE_BACK.values(), ids=GIVE_BACK)
+def test_what_is_given_back_wakes(act: Callable[[Acts], c.Command]) -> None:
+    """A message that somebody lets go of goes to whoever waits."""
+
+    async def scenario(world: World) -> None:
+        acts = await leased(world)
+        task = await world.wait()
+        await world.do(act(acts))
+        assert len(bodies(task)) == 1
+
+    play(scenario)
+
+
+def test_a_queue_that_is_resumed_wakes() -> None:
+    """A pause without an end makes receivers wait; its end serves them."""
+
+    async def scenario(world: World) -> None:
+        await world.set(paused_until_ms=NEVER_MS)
+        await world.do(put())
+        task = await world.wait()
+        await world.advance(s=86_400)
+        assert not task.done()
+        await world.set()
+        assert len(bodies(task)) == 1
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("how", ["receive", "release"])
+def test_a_poisoned_message_wakes_who_waits_for_poison(how: str) -> None:
+    """Messages also come into the poison queue without being put."""
+
+    async def scenario(world: World) -> None:
+        await world.set(failure_policy=FailurePolicy(max_deliveries=1))
+        await world.do(c.CreateQueue("a", "queue-poison", {}))
+        task = await world.wait(receive(queue="queue-poison"))
+        acts = await leased(world)
+        if how == "release":
+            await world.do(c.Release(*acts, Outcome.BURIED))
+        else:
+            await world.advance(s=600)
+            await world.do(receive("other"))
+        assert len(bodies(task)) == 1
+
+    play(scenario)
+
+
+def test_a_redrive_wakes() -> None:
+    """Messages that a job brings back are given to whoever waits for them."""
+
+    async def scenario(world: World) -> None:
+        await world.do(c.Release(*await leased(world), Outcome.BURIED))
+        task = await world.wait()
+        plan = o.JobPlan(kind=o.JobKind.REDRIVE)
+        await world.do(o.StartJob("a", "queue", "job", plan))
+        await world.do(o.StepJob("job", 10))
+        assert len(bodies(task)) == 1
+
+    play(scenario)
+
+
+def test_news_from_outside_wake() -> None:
+    """Another server on the same store can say that something happened in a queue."""
+
+    async def scenario(world: World) -> None:
+        task = await world.wait()
+        world.store.execute([put()], now_ms=world.clock.now_ms())
+        await world.rest()
+        assert not task.done()
+        world.engine.waiting.wake("a", "missing")
+        world.engine.waiting.wake("a", "queue")
+        await world.rest()
+        assert len(bodies(task)) == 1
+
+    play(scenario)
+
+
+def test_news_from_outside_tell_what_is_due() -> None:
+    """After such news the next moment is asked for anew."""
+
+    async def scenario(world: World) -> None:
+        task = await world.wait()
+        world.store.execute([put(delay_s=5)], now_ms=world.clock.now_ms())
+        world.engine.waiting.wake("a", "queue")
+        await world.rest()
+        await world.advance(s=5)
+        assert len(bodies(task)) == 1
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("delay_s", [0, 5])
+@pytest.mark.parametrize("asked", ["receive", "next-due"])
+def test_news_from_outside_during_a_commit_are_not_lost(asked: str, delay_s: int) -> None:
+    """What the store said before the news does not count, though it is told only after them."""
+
+    async def scenario(world: World) -> None:
+        store = world.store
+        store.held = c.Receive if asked == "receive" else o.NextDue
+        task = world.begin()
+        while not store.commands(store.held):  # noqa: ASYNC110 - the store has no event for it
+            await asyncio.sleep(0)
+        MemoryStore.execute(store, [put(delay_s=delay_s)], now_ms=world.clock.now_ms())
+        world.engine.waiting.wake("a", "queue")
+        store.let_go.set()
+        await world.rest()
+        assert task.done() == (delay_s == 0)
+        await world.advance(s=delay_s)
+        assert len(bodies(task)) == 1
+
+    play(scenario, on_thread=True)
+
+
+def test_the_queue_is_deleted() -> None:
+    """Whoever waits is told; so is whoever comes later."""
+
+    async def scenario(world: World) -> None:
+        tasks = [await world.wait() for _ in range(2)]
+        await world.do(c.DeleteQueue("a", "queue"))
+        tasks.append(await world.wait())
+        for task in tasks:
+            assert isinstance(task.exception(), QueueNotFound)
+        errors = {id(task.exception()) for task in tasks}
+        assert len(errors) == 3, "an error that many raise collects all their tracebacks"
+
+    play(scenario)
+
+
+def test_a_queue_made_anew_is_another_queue() -> None:
+    """Who waited for the old one is told, and who waits for the new one is served."""
+
+    async def scenario(world: World) -> None:
+        old = await world.wait()
+        results = world.do(c.DeleteQueue("a", "queue"), c.CreateQueue("a", "queue", {}))
+        await results
+        assert isinstance(old.exception(), QueueNotFound)
+        new = await world.wait()
+        await world.do(put())
+        assert len(bodies(new)) == 1
+
+    play(scenario)
+
+
+def test_draining_ends_all_waits_with_nothing() -> None:
+    """At once, for those who wait and those who come; receives under way get their answer."""
+
+    async def scenario(world: World) -> None:
+        idle = await world.wait()
+        world.engine.drain()
+        late = world.begin(wait_s=60)
+        await world.rest()
+        assert bodies(idle) == bodies(late) == []
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("with_message", [False, True])
+def test_draining_lets_a_receive_under_way_end(with_message: bool) -> None:
+    """What was begun is answered with what it got, and does not wait afterwards."""
+
+    async def scenario(world: World) -> None:
+        if with_message:
+            await world.do(put(b"1"))
+        task = world.begin()
+        await asyncio.sleep(0)
+        world.engine.drain()
+        await world.rest()
+        assert bodies(task) == ([b"1"] if with_message else [])
+
+    play(scenario)
+
+
+def test_a_failed_store_ends_all_waits() -> None:
+    """Those who wait are told, not left waiting for a store that is gone."""
+
+    async def scenario(world: World) -> None:
+        tasks: list[asyncio.Task[Received]] = [await world.wait() for _ in range(3)]
+        world.store.errors.append(StoreFailed())
+        await world.do(put())
+        assert all(isinstance(task.exception(), StoreFailed) for task in tasks)
+
+    play(scenario)
+
+
+def test_a_failed_batch_ends_no_wait_but_those_in_it() -> None:
+    """An unforeseen error is told to whoever was being served; the others are served next."""
+
+    async def scenario(world: World) -> None:
+        first, second = await world.wait(), await world.wait()
+        world.store.errors.append(ValueError("surprise"))
+        await world.do(put(b"1"))
+        assert type(first.exception()) is LeaseholdError
+        assert not second.done()
+        await world.do(put(b"2"))
+        assert bodies(second) == [b"2"]
+
+    play(scenario)
+
+
+def test_a_store_that_cannot_say_what_is_due_is_asked_again() -> None:
+    """The question is repeated a second later, and nothing is missed."""
+
+    async def scenario(world: World) -> None:
+        await world.do(put(delay_s=5))
+        task = world.begin()
+        await asyncio.sleep(0)
+
+        def fails(_: c.Command) -> c.Result:
+            raise LeaseholdError
+
+        asked = world.store._verbs[o.NextDue]
+        world.store._verbs[o.NextDue] = fails
+        await world.rest()
+        world.store._verbs[o.NextDue] = asked
+        await world.advance(s=1)
+        await world.advance(s=4)
+        assert len(bodies(task)) == 1
+
+    play(scenario)
+
+
+def test_a_store_that_calls_due_what_it_never_gives_is_not_asked_without_end() -> None:
+    """Looks that find nothing become rarer; the loop is not held up."""
+
+    async def scenario(world: World) -> None:
+        world.store._verbs[o.NextDue] = lambda _: o.Due(0)
+        task = await world.wait()
+        first = len(world.store.batches)
+        for _ in range(1000):
+            await world.advance(ms=1)
+        assert first < 10
+        assert len(world.store.batches) - first < 40
+        await world.do(put())
+        assert len(bodies(task)) == 1
+
+    play(scenario)
+
+
+# --- who goes --------------------------------------------------------------------------------
+
+
+def test_nothing_is_leased_to_who_has_gone() -> None:
+    """A waiter cancelled before its turn takes no message, and the next one gets it."""
+
+    async def scenario(world: World) -> None:
+        gone, stays = await world.wait(receive("gone")), await world.wait(receive("stays"))
+        world.store.batches.clear()
+        gone.cancel()  # in the same turn of the loop: it has had no chance to leave
+        await world.do(put())
+        assert len(bodies(stays)) == 1
+        assert [each.holder for each in world.store.commands(c.Receive)] == ["stays"]
+
+    play(scenario)
+
+
+def test_who_goes_while_being_served_leaves_the_others_unharmed() -> None:
+    """Its message is a lost answer, like any other; the next message goes to the next waiter."""
+
+    async def scenario(world: World) -> None:
+        gone, stays = world.begin(receive("gone")), world.begin(receive("stays"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await world.do(put(b"1"))
+        if not stays.done():
+            await world.do(put(b"2"))
+        assert len(bodies(stays)) == 1
+
+    play(scenario)
+
+
+def test_a_client_that_hangs_up_ends_its_wait() -> None:
+    """When what ``gone`` returns is done, the receive ends with nothing and takes nothing."""
+
+    async def scenario(world: World) -> None:
+        hung_up = asyncio.Event()
+        task = await world.wait(receive("gone"), gone=hung_up.wait)
+        other = await world.wait(receive("other"))
+        hung_up.set()
+        await world.rest()
+        assert bodies(task) == []
+        await world.do(put())
+        assert len(bodies(other)) == 1
+
+    play(scenario)
+
+
+def test_a_broken_watch_ends_the_wait() -> None:
+    """If nobody can tell whether the client is there, the wait is over."""
+
+    async def scenario(world: World) -> None:
+        async def gone() -> None:
+            raise OSError
+
+        task = await world.wait(gone=gone)
+        assert bodies(task) == []
+
+    play(scenario)
+
+
+def test_the_watch_ends_with_the_wait() -> None:
+    """It begins with the wait, not with the receive, and nothing of it is left afterwards."""
+
+    async def scenario(world: World) -> None:
+        watched: list[str] = []
+
+        async def gone() -> None:
+            watched.append("begun")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                watched.append("ended")
+
+        await world.do(put())
+        assert len(bodies(await world.wait(gone=gone))) == 1
+        assert watched == []
+        task = await world.wait(gone=gone)
+        await world.do(put())
+        assert len(bodies(task)) == 1
+        assert watched == ["begun", "ended"]
+
+    play(scenario)
+
+
+def test_time_that_is_up_while_being_served_does_not_lose_the_message() -> None:
+    """A receive under way is waited for, and what it brings is given."""
+
+    async def scenario(world: World) -> None:
+        hung_up = asyncio.Event()
+        for with_message in (True, False):
+            task = await world.wait(gone=hung_up.wait)
+            (waiter,) = world.engine.waiting.by_queue["a", "queue"]._waiters
+            world.engine.waiting.wake("a", "queue")
+            assert waiter.is_trying
+            waiter._give_up()
+            assert not task.done()
+            if with_message:
+                await world.do(put())
+            await world.rest()
+            assert len(bodies(task)) == with_message
+
+    play(scenario)
+
+
+def test_settings_that_do_not_matter_do_not_end_waits() -> None:
+    """Changing a queue's settings only makes the room look again."""
+
+    async def scenario(world: World) -> None:
+        task = await world.wait()
+        await world.do(c.SetQueueSettings("a", "queue", QueueSettings(visibility_timeout_s=5)))
+        assert not task.done()
+        assert world.missed() == []
+
+    play(scenario)
