@@ -1,0 +1,153 @@
+"""Timeouts that follow the work: what is observed, and what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from leasehold.domain import commands as c
+from leasehold.domain.queue_settings import Adaptive, QueueSettings
+from leasehold.domain.types import Lease, Outcome
+from leasehold.engine.adapting import MAX_FOLLOWED, Adapting
+
+from .support import World, put
+
+ADAPTIVE = QueueSettings(visibility_timeout_s=10, adaptive=Adaptive(floor_s=5, cap_s=600))
+DEFAULT = c.Receive("a", "queue", 1, None)
+
+
+def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        async with World() as world:
+            await world.engine.perform(c.SetQueueSettings("a", "queue", ADAPTIVE))
+            await scenario(world)
+
+    asyncio.run(run())
+
+
+async def leased(world: World) -> Lease:
+    await world.engine.perform(put())
+    (lease,) = await world.engine.receive(DEFAULT, 0)
+    return lease
+
+
+def named(lease: Lease) -> tuple[str, str, str, str]:
+    return "a", "queue", lease.message.message_id, lease.receipt
+
+
+def test_slow_work_lengthens_the_timeout() -> None:
+    """Completions near the end of the lease are a reason, which is told."""
+
+    async def scenario(world: World) -> None:
+        for _ in range(40):
+            lease = await leased(world)
+            world.clock.advance(s=9)
+            await world.engine.perform(c.Complete(*named(lease)))
+        await world.engine.adapting.adapt(world.engine.perform, world.clock.now_ms())
+        queue = world.engine.find_queue("a", "queue")
+        assert queue is not None
+        assert queue.settings.adapted is not None
+        assert queue.settings.lease_s() > 10
+        assert queue.settings.adapted.because
+
+    play(scenario)
+
+
+def test_late_completions_are_seen_with_their_true_length() -> None:
+    """A receipt that is refused because the message was taken again tells how long work takes."""
+
+    async def scenario(world: World) -> None:
+        for _ in range(10):
+            lease = await leased(world)
+            world.clock.advance(s=60)
+            (again,) = await world.engine.receive(c.Receive("a", "queue", 1, 3600), 0)
+            (result,) = await asyncio.gather(
+                world.engine.perform(c.Complete(*named(lease))), return_exceptions=True
+            )
+            assert isinstance(result, Exception)
+            await world.engine.perform(c.Complete(*named(again)))
+        await world.engine.adapting.adapt(world.engine.perform, world.clock.now_ms())
+        queue = world.engine.find_queue("a", "queue")
+        assert queue is not None
+        assert queue.settings.lease_s() > 10
+
+    play(scenario)
+
+
+def test_a_lease_of_a_chosen_length_is_not_observed() -> None:
+    """It says nothing about the default."""
+
+    async def scenario(world: World) -> None:
+        for _ in range(40):
+            await world.engine.perform(put())
+            (lease,) = await world.engine.receive(c.Receive("a", "queue", 1, 100), 0)
+            world.clock.advance(s=90)
+            await world.engine.perform(c.Complete(*named(lease)))
+        await world.engine.adapting.adapt(world.engine.perform, world.clock.now_ms())
+        queue = world.engine.find_queue("a", "queue")
+        assert queue is not None
+        assert queue.settings.adapted is None
+
+    play(scenario)
+
+
+def test_renewals_are_followed_to_the_new_receipt() -> None:
+    """The duration counts from the receive, not from the last renewal."""
+
+    async def scenario(world: World) -> None:
+        for _ in range(40):
+            lease = await leased(world)
+            for _ in range(3):
+                world.clock.advance(s=8)
+                renewed = await world.engine.perform(c.Renew(*named(lease), 10))
+                assert isinstance(renewed, Lease)
+                lease = renewed
+            await world.engine.perform(c.Complete(*named(lease)))
+        await world.engine.adapting.adapt(world.engine.perform, world.clock.now_ms())
+        queue = world.engine.find_queue("a", "queue")
+        assert queue is not None
+        assert queue.settings.lease_s() > 24
+
+    play(scenario)
+
+
+def test_failures_are_observed_through_batches_too() -> None:
+    """A burst of failures freezes the timeout."""
+
+    async def scenario(world: World) -> None:
+        for _ in range(40):
+            lease = await leased(world)
+            world.clock.advance(s=9)
+            release = c.Release(*named(lease), Outcome.FAILED, 0)
+            await world.engine.perform(c.Batch((release,)))
+            (again,) = await world.engine.receive(DEFAULT, 0)
+            world.clock.advance(s=9)
+            await world.engine.perform(c.Complete(*named(again)))
+        await world.engine.adapting.adapt(world.engine.perform, world.clock.now_ms())
+        queue = world.engine.find_queue("a", "queue")
+        assert queue is not None
+        assert queue.settings.adapted is None
+
+    play(scenario)
+
+
+def test_a_queue_that_does_not_adapt_is_not_watched() -> None:
+    """Switching it off forgets what was seen, and the timeout is the one set."""
+
+    async def scenario(world: World) -> None:
+        adapting = world.engine.adapting
+        assert ("a", "queue") in adapting.windows
+        await world.engine.perform(c.SetQueueSettings("a", "queue", QueueSettings()))
+        assert not adapting.windows
+
+    play(scenario)
+
+
+def test_leases_followed_are_bounded() -> None:
+    """A queue that is received from and never completed does not fill the memory."""
+    adapting = Adapting(lambda _account, _queue: None)
+    for number in range(MAX_FOLLOWED + 10):
+        adapting._follow(str(number), 0, 0)
+    assert len(adapting._followed) == MAX_FOLLOWED
+    assert "9" not in adapting._followed
