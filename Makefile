@@ -37,6 +37,7 @@ lint: $(READY) ## Check style
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/python tools/tidy.py
+	$(BIN)/python tools/make_sync.py --check
 
 types: $(READY) ## Check types
 	$(BIN)/mypy

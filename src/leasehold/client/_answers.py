@@ -1,0 +1,366 @@
+"""From what the server answers to models and errors. Nothing here does I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from leasehold.client._calls import Leased
+from leasehold.client.errors import (
+    LeaseholdClientError,
+    MessageNotFound,
+    Problem,
+    ServerProblem,
+    UnexpectedAnswer,
+    problem_error,
+    usual_status,
+)
+from leasehold.client.models import (
+    DEFAULT_PRIORITY,
+    Attempt,
+    Counts,
+    ErrorReport,
+    Explanation,
+    Job,
+    LeaseInfo,
+    LeaseRef,
+    MessageView,
+    PeekedMessage,
+    Poisoning,
+    QueueInfo,
+    ReceivedMessage,
+    Released,
+    Sent,
+)
+
+_ERROR_FROM = 400
+_REDIRECT_FROM = 300
+_T = TypeVar("_T")
+M = TypeVar("M", ReceivedMessage, LeaseRef)
+
+
+class Answer(NamedTuple):
+    """What came back for a call that was not refused."""
+
+    url: str
+    """Of the server, for errors."""
+    status: int
+    content_type: str
+    content: bytes
+    repeated: bool
+    """Whether an earlier try got no answer and may have succeeded."""
+
+
+class _Message(Struct):
+    id: str
+    inserted_at_ms: int
+    visible_at_ms: int
+    dequeue_count: int
+    expires_at_ms: int | None = None
+    body: str | None = None
+    body_base64: bytes | None = None
+    fence: int = 0
+    receipt: str = ""
+    priority: int = DEFAULT_PRIORITY
+    type: str | None = None
+    properties: Mapping[str, str] | None = None
+    traceparent: str | None = None
+    dedup_key: str | None = None
+
+
+class _Messages(Struct):
+    messages: list[_Message]
+
+
+class _View(_Message, kw_only=True):
+    queue: str
+    state: str
+    why: str = ""
+    body_bytes: int = 0
+    first_visible_at_ms: int | None = None
+    last_visible_at_ms: int | None = None
+    lease: LeaseInfo | None = None
+    last_error: ErrorReport | None = None
+    failures: int = 0
+    interruptions: int = 0
+    lapses: int = 0
+    attempts: tuple[Attempt, ...] = ()
+    poisoned: Poisoning | None = None
+    redriven: int = 0
+
+
+_VIEW_FIELDS = tuple(
+    name
+    for name in _View.__struct_fields__
+    if name not in {"body", "body_base64", "receipt", "properties"}
+)
+
+
+class _Views(Struct):
+    messages: list[_View]
+    next_after: str | None = None
+
+
+class QueuePage(Struct):
+    """Some queues, and where the next page starts (None at the end)."""
+
+    queues: list[QueueInfo]
+    next_after: str | None = None
+
+
+class _Jobs(Struct):
+    jobs: list[Job]
+
+
+class _Result(Struct):
+    """The result of one item; which members it has depends on the verb."""
+
+    error: Problem | None = None
+    id: str = ""
+    receipt: str = ""
+    inserted_at_ms: int = 0
+    expires_at_ms: int | None = None
+    visible_at_ms: int = 0
+    duplicate: bool = False
+    poisoned: str | None = None
+
+
+class _Results(Struct):
+    results: list[_Result]
+
+
+_PROBLEM = msgspec.json.Decoder(Problem)
+_MESSAGES = msgspec.json.Decoder(_Messages)
+_RESULTS = msgspec.json.Decoder(_Results)
+_QUEUE = msgspec.json.Decoder(QueueInfo)
+_QUEUES = msgspec.json.Decoder(QueuePage)
+_COUNTS = msgspec.json.Decoder(Counts)
+_EXPLANATION = msgspec.json.Decoder(Explanation)
+_VIEW = msgspec.json.Decoder(_View)
+_VIEWS = msgspec.json.Decoder(_Views)
+_JOB = msgspec.json.Decoder(Job)
+_JOBS = msgspec.json.Decoder(_Jobs)
+
+
+def failure_of(
+    url: str, status: int, headers: Mapping[str, str], content: bytes, *, repeated: bool
+) -> LeaseholdClientError | None:
+    """Return the error that an answer stands for, or None if the call succeeded."""
+    if status < _REDIRECT_FROM:
+        return None
+    content_type = headers.get("content-type", "")
+    if status < _ERROR_FROM or "json" not in content_type:
+        return UnexpectedAnswer(url, status, _shown(content_type))
+    try:
+        problem = _PROBLEM.decode(content)
+    except msgspec.MsgspecError:
+        return UnexpectedAnswer(url, status, "JSON of another kind")
+    asked_s = problem.retry_after_s
+    if asked_s is None:
+        asked_s = _seconds(headers.get("retry-after", ""))
+    return problem_error(
+        msgspec.structs.replace(
+            problem,
+            status=status,
+            retry_after_s=asked_s,
+            request_id=headers.get("request-id", problem.request_id),
+            repeated=repeated,
+        )
+    )
+
+
+def received(answer: Answer) -> list[ReceivedMessage]:
+    """Return the messages that a receive has leased."""
+    return [
+        ReceivedMessage(
+            id=raw.id,
+            body=_body(raw),
+            inserted_at_ms=raw.inserted_at_ms,
+            expires_at_ms=raw.expires_at_ms,
+            visible_at_ms=raw.visible_at_ms,
+            dequeue_count=raw.dequeue_count,
+            fence=raw.fence,
+            receipt=raw.receipt,
+            priority=raw.priority,
+            type=raw.type,
+            properties=raw.properties or {},
+            traceparent=raw.traceparent,
+            dedup_key=raw.dedup_key,
+        )
+        for raw in _decoded(_MESSAGES, answer).messages
+    ]
+
+
+def peeked(answer: Answer) -> list[PeekedMessage]:
+    """Return the messages that a peek has shown."""
+    return [
+        PeekedMessage(
+            id=raw.id,
+            body=_body(raw),
+            inserted_at_ms=raw.inserted_at_ms,
+            expires_at_ms=raw.expires_at_ms,
+            visible_at_ms=raw.visible_at_ms,
+            dequeue_count=raw.dequeue_count,
+            priority=raw.priority,
+            type=raw.type,
+            properties=raw.properties or {},
+            traceparent=raw.traceparent,
+            dedup_key=raw.dedup_key,
+        )
+        for raw in _decoded(_MESSAGES, answer).messages
+    ]
+
+
+def sent(answer: Answer, items: Sequence[object]) -> list[Sent | ServerProblem]:
+    """Return what became of each message that was put."""
+    return [
+        _refusal(result, answer)
+        or Sent(
+            result.id,
+            result.inserted_at_ms,
+            result.expires_at_ms,
+            result.visible_at_ms,
+            result.receipt,
+            result.duplicate,
+        )
+        for result in _results(answer, items)
+    ]
+
+
+def renewed(
+    answer: Answer, items: Iterable[M], body: str | bytes | None
+) -> list[M | ServerProblem]:
+    """Return each message with its new receipt, and its new body if one was given."""
+    items = list(items)
+    new_body = body.encode() if isinstance(body, str) else body
+    return [
+        _refusal(result, answer) or _renewed_one(item, result, new_body)
+        for item, result in zip(items, _results(answer, items), strict=True)
+    ]
+
+
+def completed(answer: Answer, items: Sequence[Leased]) -> list[ServerProblem | None]:
+    """Return None for each message that is completed, else why it is not."""
+    refusals = [_refusal(result, answer) for result in _results(answer, items)]
+    if not answer.repeated:
+        return refusals
+    # The try that got no answer has completed it: that is what the repeat was for.
+    return [None if isinstance(refusal, MessageNotFound) else refusal for refusal in refusals]
+
+
+def released(answer: Answer, items: Sequence[Leased]) -> list[Released | ServerProblem]:
+    """Return what became of each message that was given back."""
+    return [
+        _refusal(result, answer) or Released(result.id, result.visible_at_ms, result.poisoned)
+        for result in _results(answer, items)
+    ]
+
+
+def only(results: Sequence[_T | ServerProblem]) -> _T:
+    """Return the one result, or raise it."""
+    (result,) = results
+    if isinstance(result, ServerProblem):
+        raise result
+    return result
+
+
+def queue(answer: Answer) -> QueueInfo:
+    """Return a queue."""
+    return _decoded(_QUEUE, answer)
+
+
+def queues(answer: Answer) -> QueuePage:
+    """Return a page of queues."""
+    return _decoded(_QUEUES, answer)
+
+
+def counts(answer: Answer) -> Counts:
+    """Return a queue's counts."""
+    return _decoded(_COUNTS, answer)
+
+
+def explanation(answer: Answer) -> Explanation:
+    """Return an explanation."""
+    return _decoded(_EXPLANATION, answer)
+
+
+def view(answer: Answer) -> MessageView:
+    """Return a message as inspectors see it."""
+    return _view_of(_decoded(_VIEW, answer))
+
+
+def views(answer: Answer) -> tuple[list[MessageView], str | None]:
+    """Return a page of messages, and where the next one starts (None at the end)."""
+    page = _decoded(_VIEWS, answer)
+    return [_view_of(raw) for raw in page.messages], page.next_after
+
+
+def job(answer: Answer) -> Job:
+    """Return a job."""
+    return _decoded(_JOB, answer)
+
+
+def jobs(answer: Answer) -> list[Job]:
+    """Return jobs."""
+    return _decoded(_JOBS, answer).jobs
+
+
+def _decoded(decoder: msgspec.json.Decoder[_T], answer: Answer) -> _T:
+    try:
+        return decoder.decode(answer.content)
+    except msgspec.ValidationError as error:
+        # It names members and types, never values.
+        raise UnexpectedAnswer(answer.url, answer.status, f"other JSON: {error}") from None
+    except msgspec.MsgspecError:
+        raise UnexpectedAnswer(answer.url, answer.status, _shown(answer.content_type)) from None
+
+
+def _results(answer: Answer, items: Sequence[object]) -> list[_Result]:
+    results = _decoded(_RESULTS, answer).results
+    if len(results) != len(items):
+        what = f"{len(results)} results for {len(items)} items"
+        raise UnexpectedAnswer(answer.url, answer.status, what)
+    return results
+
+
+def _refusal(result: _Result, answer: Answer) -> ServerProblem | None:
+    problem = result.error
+    if problem is None:
+        return None
+    return problem_error(
+        msgspec.structs.replace(
+            problem,
+            status=problem.status or usual_status(problem.code),
+            repeated=answer.repeated,
+        )
+    )
+
+
+def _renewed_one(item: M, result: _Result, body: bytes | None) -> M:
+    changes: dict[str, Any] = {"receipt": result.receipt, "visible_at_ms": result.visible_at_ms}
+    if body is not None and isinstance(item, ReceivedMessage):
+        changes["body"] = bytes(body)
+    return msgspec.structs.replace(item, **changes)
+
+
+def _body(raw: _Message) -> bytes:
+    if raw.body is not None:
+        return raw.body.encode()
+    return raw.body_base64 or b""
+
+
+def _view_of(raw: _View) -> MessageView:
+    values = {name: getattr(raw, name) for name in _VIEW_FIELDS}
+    return MessageView(body=_body(raw), properties=raw.properties or {}, **values)
+
+
+def _shown(content_type: str) -> str:
+    return content_type.partition(";")[0] or "no content"
+
+
+def _seconds(text: str) -> float | None:
+    """Read a Retry-After header; one that is a date is passed over."""
+    return float(text) if text.isascii() and text.isdigit() else None

@@ -1,0 +1,1 @@
+"""The asynchronous client, and the source that the synchronous one is made from."""

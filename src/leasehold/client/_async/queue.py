@@ -1,0 +1,264 @@
+"""The handle on one queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from leasehold.client import _answers as answers
+from leasehold.client import _calls as calls
+from leasehold.client._answers import M
+from leasehold.client._async.overseer import AsyncOverseer
+from leasehold.client._calls import Leased
+from leasehold.client.errors import LeaseholdClientError, ServerProblem
+from leasehold.client.models import (
+    DEFAULT_PRIORITY,
+    DEFAULT_TIME_TO_LIVE_S,
+    ErrorReport,
+    NewMessage,
+    Outcome,
+    PeekedMessage,
+    Progress,
+    ReceivedMessage,
+    Released,
+    Sent,
+)
+
+
+class AsyncQueueHandle(AsyncOverseer):
+    """One queue, whether it exists or not; made by :meth:`AsyncClient.queue`.
+
+    Every method raises :class:`~leasehold.client.errors.LeaseholdClientError` or a subclass: of
+    those, QueueNotFound, Unauthenticated, Forbidden, Unavailable and ConnectionFailed can come
+    from any of them, and the docstrings name the others that one acts on.
+    """
+
+    async def put(  # noqa: PLR0913 - each is a part of the message
+        self,
+        body: str | bytes,
+        *,
+        delay_s: int = 0,
+        time_to_live_s: int = DEFAULT_TIME_TO_LIVE_S,
+        priority: int = DEFAULT_PRIORITY,
+        dedup_key: str | None = None,
+        type: str | None = None,  # noqa: A002 - the name on the wire
+        properties: Mapping[str, str] | None = None,
+        traceparent: str | None = None,
+    ) -> Sent:
+        """Put a message. When this returns it is on disk.
+
+        A put without a *dedup_key* that got no answer is not tried again, since the message may
+        be there; :class:`~leasehold.client.errors.ConnectionFailed` says so.
+
+        Args:
+            body: Text is sent as UTF-8.
+            delay_s: Seconds until the message can first be received, 0 to 315,360,000 (ten years).
+            time_to_live_s: Seconds until it expires, 1 to 2,147,483,647, or -1 for never.
+            priority: 1 (received first) to 16 (received last).
+            dedup_key: Within the queue's window a second message with this key is not put.
+            type: What kind of work it is, for filters and statistics.
+            properties: Names and values that travel with the body.
+            traceparent: W3C trace context, ``00-...``.
+
+        Raises:
+            TypeError: The body is neither str nor bytes.
+            OutOfRange: A number is outside its range.
+            BodyTooLarge: The body is larger than the server takes.
+        """
+        message = NewMessage(
+            body, delay_s, time_to_live_s, priority, dedup_key, type, properties, traceparent
+        )
+        return answers.only(await self.put_many([message]))
+
+    async def put_many(
+        self, messages: Iterable[NewMessage | str | bytes], *, atomic: bool = False
+    ) -> list[Sent | ServerProblem]:
+        """Put messages, and return for each what became of it, in the same order.
+
+        Args:
+            messages: Any number; they go out 10,000 or 8 MiB at a time.
+            atomic: All or none, in one request of at most 10,000.
+
+        Raises:
+            TypeError: A body is neither str nor bytes.
+            LeaseholdClientError: A whole request was refused or got no answer;
+                ``results_so_far`` has the results of those before it.
+        """
+        results: list[Sent | ServerProblem] = []
+        for call, chunk in calls.put_calls(self._path, messages, atomic=atomic):
+            try:
+                results += answers.sent(await self._transport.call(call), chunk)
+            except LeaseholdClientError as error:
+                error.results_so_far = tuple(results)
+                raise
+        return results
+
+    async def receive(
+        self,
+        max_messages: int = 1,
+        *,
+        visibility_timeout_s: int | None = None,
+        wait_s: float = 0,
+        holder: str | None = None,
+    ) -> list[ReceivedMessage]:
+        """Lease messages: they are invisible to others until completed, released or overdue.
+
+        A receive that got no answer is not tried again: what it may have leased comes back when
+        the lease ends.
+
+        Args:
+            max_messages: 1 to 10,000. Take no more than you can begin to work on at once.
+            visibility_timeout_s: Length of the lease in seconds, 1 to 604,800; None: what is set
+                for the queue.
+            wait_s: Seconds to wait for a first message if there is none, 0 to 60.
+            holder: Who you are, for those who look at the message meanwhile.
+
+        Returns:
+            The messages; none if there are none, or the queue is paused.
+
+        Raises:
+            OutOfRange: A number is outside its range.
+        """
+        call = calls.receive(self._path, max_messages, visibility_timeout_s, wait_s, holder)
+        return answers.received(await self._transport.call(call))
+
+    async def peek(self, max_messages: int = 32) -> list[PeekedMessage]:
+        """Look at up to *max_messages* (1 to 1,000) that could be received, and lease none."""
+        path = f"{self._path}/messages/peek"
+        call = calls.send("POST", path, {"max_messages": max_messages}, repeatable=True)
+        return answers.peeked(await self._transport.call(call))
+
+    async def renew(
+        self,
+        message: M,
+        visibility_timeout_s: int,
+        *,
+        body: str | bytes | None = None,
+        progress: Progress | None = None,
+    ) -> M:
+        """Move the end of a lease, and return the message with its new receipt.
+
+        The old receipt is dead from then on: go on with what this returns.
+
+        Args:
+            message: The message as it was received or last renewed.
+            visibility_timeout_s: Seconds from now, 0 to 604,800; 0 makes it visible at once.
+            body: Replaces the body; None: leave it.
+            progress: How far you have come; None: leave what was said before.
+
+        Raises:
+            LeaseLost: Somebody else has the message: stop working on it. Also if the answer to an
+                earlier try got lost, because its new receipt is then unknown.
+            MessageNotFound: It is completed, removed or expired.
+            OutOfRange: The number is outside its range.
+        """
+        return answers.only(
+            await self.renew_many([message], visibility_timeout_s, body=body, progress=progress)
+        )
+
+    async def renew_many(
+        self,
+        messages: Iterable[M],
+        visibility_timeout_s: int,
+        *,
+        body: str | bytes | None = None,
+        progress: Progress | None = None,
+        atomic: bool = False,
+    ) -> list[M | ServerProblem]:
+        """Renew many leases; see :meth:`renew` and, for the rest, :meth:`put_many`."""
+        results: list[M | ServerProblem] = []
+        encode = calls.renewal(visibility_timeout_s, body, progress)
+        parts = calls.settling_calls(self._path, "renew", messages, encode, atomic=atomic)
+        for call, chunk in parts:
+            try:
+                results += answers.renewed(await self._transport.call(call), chunk, body)
+            except LeaseholdClientError as error:
+                error.results_so_far = tuple(results)
+                raise
+        return results
+
+    async def complete(self, message: Leased) -> None:
+        """Remove a message whose work is done.
+
+        Args:
+            message: Whatever has its ``id`` and ``receipt``.
+
+        Raises:
+            LeaseLost: Somebody else has it by now, and will do the work again.
+            MessageNotFound: It is gone already. Not raised where an earlier try of this very call
+                got no answer and may have completed it.
+        """
+        answers.only(await self.complete_many([message]))
+
+    async def complete_many(
+        self, messages: Iterable[Leased], *, atomic: bool = False
+    ) -> list[ServerProblem | None]:
+        """Complete many messages; the result is None for each that is done.
+
+        See :meth:`complete` and, for the rest, :meth:`put_many`.
+        """
+        results: list[ServerProblem | None] = []
+        parts = calls.settling_calls(
+            self._path, "complete", messages, calls.completion, atomic=atomic
+        )
+        for call, chunk in parts:
+            try:
+                results += answers.completed(await self._transport.call(call), chunk)
+            except LeaseholdClientError as error:
+                error.results_so_far = tuple(results)
+                raise
+        return results
+
+    async def release(
+        self,
+        message: Leased,
+        *,
+        outcome: Outcome = "returned",
+        delay_s: int | None = None,
+        error: ErrorReport | BaseException | str | None = None,
+    ) -> Released:
+        """Give a message back, so that somebody else can work on it.
+
+        Args:
+            message: Whatever has its ``id`` and ``receipt``.
+            outcome: ``failed`` counts against the queue's budget of failures, ``interrupted``
+                (the worker has to stop) and ``returned`` do not; ``buried``: see :meth:`bury`.
+            delay_s: Seconds until it can be received again, 0 to 315,360,000; None: the queue's
+                back-off after a failure, and at once otherwise.
+            error: What went wrong; kept with the message for those who look at it.
+
+        Raises:
+            LeaseLost: Somebody else has it by now.
+            MessageNotFound: It is completed, removed or expired.
+            OutOfRange: The number is outside its range.
+        """
+        return answers.only(
+            await self.release_many([message], outcome=outcome, delay_s=delay_s, error=error)
+        )
+
+    async def release_many(
+        self,
+        messages: Iterable[Leased],
+        *,
+        outcome: Outcome = "returned",
+        delay_s: int | None = None,
+        error: ErrorReport | BaseException | str | None = None,
+        atomic: bool = False,
+    ) -> list[Released | ServerProblem]:
+        """Give many messages back; see :meth:`release` and, for the rest, :meth:`put_many`."""
+        results: list[Released | ServerProblem] = []
+        report = None if error is None else ErrorReport.of(error)
+        encode = calls.giving_back(outcome, delay_s, report)
+        parts = calls.settling_calls(self._path, "release", messages, encode, atomic=atomic)
+        for call, chunk in parts:
+            try:
+                results += answers.released(await self._transport.call(call), chunk)
+            except LeaseholdClientError as failure:
+                failure.results_so_far = tuple(results)
+                raise
+        return results
+
+    async def bury(
+        self, message: Leased, error: ErrorReport | BaseException | str | None = None
+    ) -> Released:
+        """Send a message to the poison queue, whatever its budgets say; see :meth:`release`."""
+        return await self.release(message, outcome="buried", error=error)

@@ -1,0 +1,390 @@
+"""Requests as values: what to send for each method of the client, and whether it may be repeated.
+
+Nothing here does I/O, so that the asynchronous and the synchronous client share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from leasehold.client._credentials import Pairs
+from leasehold.client.models import (
+    DEFAULT_PRIORITY,
+    DEFAULT_TIME_TO_LIVE_S,
+    ErrorReport,
+    Filter,
+    NewMessage,
+    Progress,
+)
+
+MAX_ITEMS: Final = 10_000
+"""Items that one request may hold."""
+MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
+"""Size at which a list of items that may be split goes on in another request."""
+LIST_PAGE: Final = 1_000
+"""Queues fetched at once while listing."""
+
+_T = TypeVar("_T")
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request."""
+
+    method: str
+    path: str
+    """Percent-encoded."""
+    query: Pairs = ()
+    content: bytes = b""
+    """JSON, or empty for none."""
+    repeatable: bool = False
+    """Whether doing it twice is the same as doing it once."""
+    wait_s: float = 0
+    """How long the server may wait before it answers."""
+    done_if: str | None = None
+    """A code that means success if an earlier try got no answer: what was to go is gone."""
+
+    @property
+    def target(self) -> str:
+        """Path and query as they stand in the request line, without any signature."""
+        return target_of(self.path, self.query)
+
+
+class Leased(Protocol):
+    """Whatever names a leased message: a ReceivedMessage, a LeaseRef, a Sent."""
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        ...
+
+    @property
+    def receipt(self) -> str:
+        """The proof of the lease."""
+        ...
+
+
+L = TypeVar("L", bound=Leased)
+
+
+class _Put(Struct, omit_defaults=True):
+    body: str | None = None
+    body_base64: bytes | None = None
+    delay_s: int = 0
+    time_to_live_s: int = DEFAULT_TIME_TO_LIVE_S
+    priority: int = DEFAULT_PRIORITY
+    dedup_key: str | None = None
+    type: str | None = None
+    properties: Mapping[str, str] | None = None
+    traceparent: str | None = None
+
+
+class _Renew(Struct, omit_defaults=True):
+    id: str
+    receipt: str
+    visibility_timeout_s: int
+    body: str | None = None
+    body_base64: bytes | None = None
+    progress: Progress | None = None
+
+
+class _Complete(Struct):
+    id: str
+    receipt: str
+
+
+class _Release(Struct, omit_defaults=True):
+    id: str
+    receipt: str
+    outcome: str = "returned"
+    delay_s: int | None = None
+    error: ErrorReport | None = None
+
+
+def target_of(path: str, query: Pairs) -> str:
+    """Return the request line's target; blanks are %20 there, as signatures expect."""
+    return f"{path}?{urlencode(query, quote_via=quote)}" if query else path
+
+
+def account_path(account: str) -> str:
+    """Return the path that all of an account's resources lie under."""
+    return f"/v1/accounts/{_segment('account', account)}"
+
+
+def queue_path(account: str, queue: str) -> str:
+    """Return a queue's path.
+
+    Raises:
+        ValueError: The name cannot be part of a path.
+    """
+    return f"{account_path(account)}/queues/{_segment('queue', queue)}"
+
+
+def message_path(queue: str, message_id: str) -> str:
+    """Return a message's path, given its queue's."""
+    return f"{queue}/messages/{_segment('message id', message_id)}"
+
+
+def job_path(account: str, job_id: str) -> str:
+    """Return a job's path."""
+    return f"{account_path(account)}/jobs/{_segment('job id', job_id)}"
+
+
+def get(path: str, query: Pairs = ()) -> Call:
+    """Return a call that only reads."""
+    return Call(method="GET", path=path, query=query, repeatable=True)
+
+
+def send(
+    method: str,
+    path: str,
+    members: Mapping[str, Any],
+    *,
+    repeatable: bool,
+    wait_s: float = 0,
+) -> Call:
+    """Return a call with a JSON object made of the *members* that are not None."""
+    given = {name: value for name, value in members.items() if value is not None}
+    return Call(
+        method=method, path=path, content=_encode(given), repeatable=repeatable, wait_s=wait_s
+    )
+
+
+def delete(path: str, query: Pairs, done_if: str) -> Call:
+    """Return a call that removes something; that it is gone after a lost answer is success."""
+    return Call(method="DELETE", path=path, query=query, repeatable=True, done_if=done_if)
+
+
+def list_queues(account: str, prefix: str, after: str | None, *, counts: bool) -> Call:
+    """Return a call for one page of queues."""
+    query = [("limit", str(LIST_PAGE))]
+    query += [("prefix", prefix)] if prefix else []
+    query += [("after", after)] if after else []
+    query += [("counts", "true")] if counts else []
+    return get(f"{account_path(account)}/queues", tuple(query))
+
+
+def create_queue(
+    path: str, metadata: Mapping[str, str] | None, settings: Mapping[str, Any] | None
+) -> Call:
+    """Return a call that creates a queue."""
+    return send("PUT", path, {"metadata": metadata, "settings": settings}, repeatable=True)
+
+
+def list_jobs(account: str, queue: str | None, limit: int) -> Call:
+    """Return a call for the newest jobs."""
+    query = (("limit", str(limit)),) + ((("queue", queue),) if queue else ())
+    return get(f"{account_path(account)}/jobs", query)
+
+
+def inspect(path: str, wanted: Filter, after: str | None, page_size: int, *, body: bool) -> Call:
+    """Return a call for one page of messages."""
+    query = [("limit", str(page_size)), *_filter_query(wanted)]
+    query += [] if body else [("body", "false")]
+    query += [("after", after)] if after else []
+    return get(f"{path}/messages", tuple(query))
+
+
+def filter_of(wanted: Filter | None, states: Iterable[str] | None) -> Filter:
+    """Return the filter with the *states* that were given beside it."""
+    wanted = wanted or Filter()
+    if states is None:
+        return wanted
+    chosen = (states,) if isinstance(states, str) else tuple(states)
+    return msgspec.structs.replace(wanted, states=chosen)
+
+
+def receive(
+    path: str,
+    max_messages: int,
+    visibility_timeout_s: int | None,
+    wait_s: float,
+    holder: str | None,
+) -> Call:
+    """Return a call that leases messages. Repeating it could leave some leased to nobody."""
+    members = {
+        "max_messages": max_messages,
+        "visibility_timeout_s": visibility_timeout_s,
+        "wait_s": wait_s or None,
+        "holder": holder,
+    }
+    return send("POST", f"{path}/messages/receive", members, repeatable=False, wait_s=wait_s)
+
+
+def as_new_message(message: NewMessage | str | bytes) -> NewMessage:
+    """Return what is to be put as a NewMessage.
+
+    Raises:
+        TypeError: It is neither text nor bytes nor a NewMessage.
+    """
+    made = message if isinstance(message, NewMessage) else NewMessage(message)
+    if not isinstance(made.body, str | bytes | bytearray | memoryview):
+        raise TypeError(
+            f"a body is str or bytes, not {type(made.body).__name__}; "
+            "turn it into text first, for example with json.dumps"
+        )
+    return made
+
+
+def put_calls(
+    path: str, messages: Iterable[NewMessage | str | bytes], *, atomic: bool
+) -> Iterator[tuple[Call, list[NewMessage]]]:
+    """Yield the calls that put *messages*, and which messages each is for.
+
+    Raises:
+        TypeError: *messages* is one text and would be put letter by letter.
+    """
+    if isinstance(messages, str | bytes):
+        raise TypeError("put_many takes a list of messages, not one text; see put")
+    return _item_calls(f"{path}/messages", map(as_new_message, messages), _PUT, atomic=atomic)
+
+
+def settling_calls(
+    path: str,
+    verb: str,
+    items: Iterable[L],
+    encode: Callable[[Leased], Struct],
+    *,
+    atomic: bool,
+) -> Iterator[tuple[Call, list[L]]]:
+    """Yield the calls that renew, complete or release messages.
+
+    They can all be repeated: a receipt that has done its work is refused the second time.
+    """
+    form = _Form("items", encode, lambda _: True)
+    return _item_calls(f"{path}/messages/{verb}", items, form, atomic=atomic)
+
+
+def renewal(
+    visibility_timeout_s: int, body: str | bytes | None, progress: Progress | None
+) -> Callable[[Leased], Struct]:
+    """Return what makes an item of a renew."""
+    text, binary = (None, None) if body is None else _text_or_bytes(body)
+    if progress is not None and progress.at_ms is not None:
+        progress = Progress(progress.fraction, progress.note)
+    return lambda item: _Renew(item.id, item.receipt, visibility_timeout_s, text, binary, progress)
+
+
+def completion(item: Leased) -> Struct:
+    """Return an item of a complete."""
+    return _Complete(item.id, item.receipt)
+
+
+def giving_back(
+    outcome: str, delay_s: int | None, error: ErrorReport | None
+) -> Callable[[Leased], Struct]:
+    """Return what makes an item of a release."""
+    if error is not None and error.at_ms is not None:
+        error = ErrorReport(error.text, error.type, error.fingerprint)
+    return lambda item: _Release(item.id, item.receipt, outcome, delay_s, error)
+
+
+def job_members(
+    wanted: Filter | None, *, dry_run: bool, wait_s: float, **members: Any
+) -> dict[str, Any]:
+    """Return the members of a request for a job, without those at their defaults."""
+    return {"filter": wanted, "dry_run": dry_run or None, "wait_s": wait_s or None, **members}
+
+
+def body_members(body: str | bytes | None) -> dict[str, Any]:
+    """Return the member that carries a body, none if there is none."""
+    if body is None:
+        return {}
+    text, binary = _text_or_bytes(body)
+    return {"body": text, "body_base64": binary}
+
+
+class _Form(NamedTuple):
+    """How a kind of item is sent."""
+
+    member: str
+    """Under which name the request has the list."""
+    encode: Callable[[Any], Struct]
+    repeatable: Callable[[Any], bool]
+
+
+def _item_calls(
+    path: str, items: Iterable[_T], form: _Form, *, atomic: bool
+) -> Iterator[tuple[Call, list[_T]]]:
+    """Yield calls with as many items as fit; a list that is all-or-nothing is never split."""
+
+    def call() -> Call:
+        flag = b',"atomic":true' if atomic else b""
+        content = b'{"%b":[%b]%b}' % (form.member.encode(), b",".join(pieces), flag)
+        repeatable = all(map(form.repeatable, chunk))
+        return Call(method="POST", path=path, content=content, repeatable=repeatable)
+
+    chunk: list[_T] = []
+    pieces: list[bytes] = []
+    size = 0
+    for item in items:
+        piece = _encode(form.encode(item))
+        full = len(chunk) >= MAX_ITEMS or size + len(piece) > MAX_REQUEST_BYTES
+        if chunk and full and not atomic:
+            yield call(), chunk
+            chunk, pieces, size = [], [], 0
+        chunk.append(item)
+        pieces.append(piece)
+        size += len(piece) + 1
+    if chunk:
+        yield call(), chunk
+
+
+def _put_item(message: NewMessage) -> _Put:
+    text, binary = _text_or_bytes(message.body)
+    return _Put(
+        text,
+        binary,
+        message.delay_s,
+        message.time_to_live_s,
+        message.priority,
+        message.dedup_key,
+        message.type,
+        message.properties,
+        message.traceparent,
+    )
+
+
+_PUT: Final = _Form("messages", _put_item, lambda message: message.dedup_key is not None)
+
+
+def _text_or_bytes(body: str | bytes) -> tuple[str | None, bytes | None]:
+    """Return the body as text if it is UTF-8, which is shorter than base64, else as bytes."""
+    if isinstance(body, str):
+        return body, None
+    try:
+        return str(body, "utf-8"), None
+    except UnicodeDecodeError:
+        return None, bytes(body)
+
+
+def _filter_query(wanted: Filter) -> Iterator[tuple[str, str]]:
+    if wanted.states is not None:
+        yield "state", ",".join(wanted.states)
+    for name in ("min_age_s", "max_age_s", "min_dequeue_count", "max_dequeue_count", "holder"):
+        value = getattr(wanted, name)
+        if value is not None:
+            # Without an exponent, which the server does not read.
+            yield name, f"{value:f}" if isinstance(value, float) else str(value)
+    if wanted.message_type is not None:
+        yield "type", wanted.message_type
+    for name in ("reason", "error", "text", "json_path"):
+        value = getattr(wanted, name)
+        if value is not None:
+            yield name, value
+    if wanted.json_value is not UNSET:
+        yield "json_value", _encode(wanted.json_value).decode()
+
+
+def _segment(what: str, text: str) -> str:
+    """Return one segment of a path; dots alone would lead somewhere else."""
+    if text in {"", ".", ".."}:
+        raise ValueError(f"{text!r} cannot be the {what}")
+    return quote(text, safe="")

@@ -1,0 +1,258 @@
+"""What can go wrong for a caller of the client.
+
+::
+
+    LeaseholdClientError
+    ├── InvalidConnectionString   (also a ValueError)
+    ├── ConnectionFailed          nobody answered; ``outcome_unknown`` says what that means
+    ├── UnexpectedAnswer          somebody answered who is not a Leasehold server
+    └── ServerProblem             the server refused; ``code`` says why
+        ├── QueueNotFound         ├── QueueExists
+        ├── MessageNotFound       ├── MessageLeased
+        ├── JobNotFound           ├── MessageNotLeased
+        ├── LeaseLost             ├── OutOfRange
+        ├── BodyTooLarge          ├── NotDone
+        ├── Unauthenticated       ├── Forbidden
+        └── Unavailable           the server cannot do it now
+
+Codes without a class of their own are a plain ServerProblem. No text of an error shows an account
+key, a shared access signature or a token.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """What the server says about a refusal (RFC 9457, with our own members)."""
+
+    code: str
+    status: int = 0
+    """HTTP status; 0 if it is unknown."""
+    title: str = ""
+    detail: str = ""
+    field: str | None = None
+    """Where the mistake is: the path of a member such as ``$.messages[3].delay_s``, or the name
+    of a query parameter."""
+    value: Any = None
+    minimum: Any = None
+    maximum: Any = None
+    limit: Any = None
+    remedy: str | None = None
+    reason: str | None = None
+    holder: str | None = None
+    until_ms: int | None = None
+    item: int | None = None
+    """For a batch: the other item that this refusal is about."""
+    retry_after_s: float | None = None
+    request_id: str | None = None
+    """Under which the server has logged the request."""
+    repeated: bool = False
+    """An earlier try of the same call got no answer, so it may be its success that is the reason
+    for this refusal."""
+
+
+class LeaseholdClientError(Exception):
+    """The call did not succeed.
+
+    ``results_so_far`` is for calls that were split into several requests: the results of those
+    that were answered, in the order of the items.
+    """
+
+    results_so_far: tuple[object, ...] = ()
+
+
+class InvalidConnectionString(LeaseholdClientError, ValueError):
+    """The connection string cannot be used. The text names the part, never its value."""
+
+
+class ConnectionFailed(LeaseholdClientError):
+    """No answer came: nothing listens there, the connection broke, or it took too long."""
+
+    def __init__(self, url: str, reason: str, outcome_unknown: bool) -> None:
+        super().__init__(url, reason, outcome_unknown)
+        self.url = url
+        """Scheme, host and port of the server."""
+        self.reason = reason
+        self.outcome_unknown = outcome_unknown
+        """False: the request never left, so nothing was done. True: it may have been done."""
+
+    def __str__(self) -> str:
+        if self.outcome_unknown:
+            return (
+                f"No answer from {self.url}: {self.reason}. Whether the request was carried out "
+                "is not known."
+            )
+        return (
+            f"No Leasehold server can be reached at {self.url}: {self.reason}. "
+            "Is it running there, and is the address right?"
+        )
+
+
+class UnexpectedAnswer(LeaseholdClientError):
+    """The answer is not one of Leasehold's native API."""
+
+    def __init__(self, url: str, status: int, what: str) -> None:
+        super().__init__(url, status, what)
+        self.url = url
+        self.status = status
+        self.what = what
+
+    def __str__(self) -> str:
+        return (
+            f"{self.url} answered {self.status} with {self.what}. Is there a Leasehold server at "
+            "this address, with its native API on, and no proxy that changes answers?"
+        )
+
+
+class ServerProblem(LeaseholdClientError):
+    """The server refused the call."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        """Everything that the server said."""
+        self.code = problem.code
+        self.status = problem.status
+        self.detail = problem.detail
+        self.field = problem.field
+        self.value = problem.value
+        self.minimum = problem.minimum
+        self.maximum = problem.maximum
+        self.limit = problem.limit
+        self.remedy = problem.remedy
+        self.request_id = problem.request_id
+        self.repeated = problem.repeated
+
+    def __str__(self) -> str:
+        problem = self.problem
+        text = f"{problem.code}: {problem.detail or problem.title or 'the server refused'}"
+        if problem.field is not None:
+            text += f" (at {problem.field})"
+        if problem.remedy is not None:
+            text += f" {problem.remedy}"
+        if problem.repeated:
+            text += " An earlier try of this call had no clear answer and may have succeeded."
+        return text
+
+
+class QueueNotFound(ServerProblem):
+    """The queue does not exist."""
+
+
+class QueueExists(ServerProblem):
+    """A queue of this name exists already and has other metadata."""
+
+
+class MessageNotFound(ServerProblem):
+    """There is no such message: never put, or completed, removed or expired."""
+
+
+class JobNotFound(ServerProblem):
+    """There is no such job."""
+
+
+class LeaseLost(ServerProblem):
+    """The receipt is not the message's current one: stop working on the message."""
+
+    @property
+    def reason(self) -> str | None:
+        """``superseded``, ``lapsed`` or ``foreign``."""
+        return self.problem.reason
+
+
+class MessageLeased(ServerProblem):
+    """Somebody is working on the message."""
+
+    @property
+    def holder(self) -> str | None:
+        """Who, if they said."""
+        return self.problem.holder
+
+    @property
+    def until_ms(self) -> int | None:
+        """Until when, Unix milliseconds."""
+        return self.problem.until_ms
+
+
+class MessageNotLeased(ServerProblem):
+    """Nobody is working on the message, so there is no lease to end."""
+
+
+class OutOfRange(ServerProblem):
+    """A value is outside ``minimum`` to ``maximum``; ``field`` says which."""
+
+
+class BodyTooLarge(ServerProblem):
+    """The body has ``value`` bytes, and the queue takes ``limit``."""
+
+
+class NotDone(ServerProblem):
+    """Nothing was done, because another item of the same all-or-nothing batch was refused."""
+
+
+class Unauthenticated(ServerProblem):
+    """The server does not take the key, signature or token."""
+
+
+class Forbidden(ServerProblem):
+    """The credential is genuine but does not give this right."""
+
+
+class Unavailable(ServerProblem):
+    """The server cannot do this now: full, overloaded, stopping, or its store failed."""
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """Seconds to wait before the next try, as the server asks."""
+        return self.problem.retry_after_s
+
+    @property
+    def outcome_unknown(self) -> bool:
+        """False: nothing was done. True: the call may have taken effect."""
+        return self.code not in REFUSED_BEFORE_WORK
+
+
+REFUSED_BEFORE_WORK: Final = frozenset({"store-full", "overloaded", "stopping"})
+"""Codes of 503 after which it is certain that nothing was done."""
+
+_CLASSES: Final[dict[str, tuple[type[ServerProblem], int]]] = {
+    "queue-not-found": (QueueNotFound, 404),
+    "queue-exists": (QueueExists, 409),
+    "message-not-found": (MessageNotFound, 404),
+    "job-not-found": (JobNotFound, 404),
+    "lease-lost": (LeaseLost, 409),
+    "message-leased": (MessageLeased, 409),
+    "message-not-leased": (MessageNotLeased, 409),
+    "out-of-range": (OutOfRange, 400),
+    "body-too-large": (BodyTooLarge, 413),
+    "not-done": (NotDone, 409),
+    "unauthenticated": (Unauthenticated, 401),
+    "forbidden": (Forbidden, 403),
+    "store-full": (Unavailable, 503),
+    "overloaded": (Unavailable, 503),
+    "stopping": (Unavailable, 503),
+    "store-failed": (Unavailable, 503),
+}
+_BY_STATUS: Final[dict[int, type[ServerProblem]]] = {
+    401: Unauthenticated,
+    403: Forbidden,
+    503: Unavailable,
+}
+
+
+def problem_error(problem: Problem) -> ServerProblem:
+    """Return the exception for what the server said, of the class that its code has."""
+    known = _CLASSES.get(problem.code)
+    if known is None:
+        return _BY_STATUS.get(problem.status, ServerProblem)(problem)
+    return known[0](problem)
+
+
+def usual_status(code: str) -> int:
+    """Return the HTTP status that goes with a code, 0 if the code is not known here."""
+    known = _CLASSES.get(code)
+    return 0 if known is None else known[1]

@@ -1,0 +1,405 @@
+"""What the client takes and gives back: plain, immutable values with the names of the wire.
+
+Times are Unix milliseconds (``*_ms``), lengths of time are seconds (``*_s``). Members that a newer
+server adds are passed over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import traceback
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from msgspec import UNSET, Struct
+
+DEFAULT_TIME_TO_LIVE_S: Final = 604_800
+"""Seven days, as in Azure's "Put Message"."""
+NEVER: Final = -1
+"""The time-to-live of a message that never expires."""
+DEFAULT_PRIORITY: Final = 8
+
+Outcome = Literal["failed", "interrupted", "returned", "buried"]
+"""Why a message is given back: the work went wrong; the worker had to stop; no reason; or the
+message is to go to the poison queue at once."""
+
+_SHOWN_BYTES: Final = 60
+_FINGERPRINT_CHARS: Final = 16
+
+
+class NewMessage(Struct, frozen=True, omit_defaults=True):
+    """A message to be put."""
+
+    body: str | bytes
+    """Text is sent as UTF-8; how large it may be is set on the server, 64 KiB unless changed."""
+    delay_s: int = 0
+    """Seconds until it can first be received, 0 to 315,360,000 (ten years)."""
+    time_to_live_s: int = DEFAULT_TIME_TO_LIVE_S
+    """Seconds until it expires, 1 to 2,147,483,647, or -1 for never."""
+    priority: int = DEFAULT_PRIORITY
+    """1 (received first) to 16 (received last)."""
+    dedup_key: str | None = None
+    """A second message with the same key, within the queue's window, is not put. A message with
+    a key can safely be put again when an answer got lost, so the client does that by itself."""
+    type: str | None = None
+    """What kind of work it is, for filters and statistics."""
+    properties: Mapping[str, str] | None = None
+    """Names and values that travel with the body."""
+    traceparent: str | None = None
+    """W3C trace context of the sender, ``00-...``."""
+
+
+class Sent(Struct, frozen=True):
+    """A message that was put."""
+
+    id: str
+    inserted_at_ms: int
+    expires_at_ms: int | None
+    """None: never."""
+    visible_at_ms: int
+    receipt: str
+    """Acts on the message until it is first received."""
+    duplicate: bool = False
+    """Nothing was put: the values are those of the message put before with the same key."""
+
+
+class PeekedMessage(Struct, frozen=True, kw_only=True):
+    """A message that was looked at, not leased."""
+
+    id: str
+    body: bytes = b""
+    inserted_at_ms: int = 0
+    expires_at_ms: int | None = None
+    """None: never."""
+    visible_at_ms: int = 0
+    """From this moment on it can be received (again)."""
+    dequeue_count: int = 0
+    """How often it was received."""
+    priority: int = DEFAULT_PRIORITY
+    type: str | None = None
+    properties: Mapping[str, str] = {}
+    traceparent: str | None = None
+    dedup_key: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The body as text.
+
+        Raises:
+            UnicodeDecodeError: It is not UTF-8.
+        """
+        return self.body.decode()
+
+    def json(self) -> Any:
+        """Return what the body says as JSON.
+
+        Raises:
+            ValueError: It is not JSON.
+        """
+        return json.loads(self.body)
+
+    def __repr__(self) -> str:
+        return _repr_of_message(self.__class__.__name__, self.id, self.dequeue_count, self.body)
+
+
+class ReceivedMessage(PeekedMessage, frozen=True, kw_only=True):
+    """A message on a lease, which runs until ``visible_at_ms``."""
+
+    receipt: str
+    """Proves the lease; each renewal gives a new one."""
+    fence: int = 0
+    """Rises with every lease of this message: hand it to what you write to, so that it can refuse
+    a writer that has been overtaken."""
+
+    def __repr__(self) -> str:
+        return _repr_of_message(self.__class__.__name__, self.id, self.dequeue_count, self.body)
+
+
+class LeaseRef(Struct, frozen=True):
+    """The id and receipt of a leased message, for callers that kept nothing else of it."""
+
+    id: str
+    receipt: str
+    visible_at_ms: int = 0
+
+
+class Progress(Struct, frozen=True, omit_defaults=True):
+    """How far the holder of a lease has come."""
+
+    fraction: float | None = None
+    """0 to 1."""
+    note: str | None = None
+    at_ms: int | None = None
+    """When it was reported; the server sets it."""
+
+
+class ErrorReport(Struct, frozen=True, omit_defaults=True):
+    """What went wrong with a message."""
+
+    text: str
+    type: str | None = None
+    """Name of the exception, for example."""
+    fingerprint: str | None = None
+    """A hash of the stack trace, so that like failures can be counted together."""
+    at_ms: int | None = None
+    """When it was reported; the server sets it."""
+
+    @classmethod
+    def of(cls, error: ErrorReport | BaseException | str) -> ErrorReport:
+        """Return a report of *error*; that of an exception has its type and a fingerprint.
+
+        The fingerprint covers the exception's type and the files and functions it passed through,
+        not line numbers, so that it stays the same over small edits.
+        """
+        if isinstance(error, ErrorReport):
+            return error
+        if isinstance(error, str):
+            return cls(text=error)
+        name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+        frames = traceback.extract_tb(error.__traceback__)
+        seen = "\n".join([name, *(f"{frame.filename}:{frame.name}" for frame in frames)])
+        fingerprint = hashlib.sha256(seen.encode("utf-8", "replace")).hexdigest()
+        return cls(str(error) or name, name, fingerprint[:_FINGERPRINT_CHARS])
+
+
+class Released(Struct, frozen=True):
+    """A message that was given back."""
+
+    id: str
+    visible_at_ms: int
+    """From this moment on it can be received again."""
+    poisoned: str | None = None
+    """Which budget it had used up, or ``buried``; None if it stays in its queue."""
+
+
+class Backoff(Struct, frozen=True):
+    """The wait after a failure."""
+
+    kind: str = "exponential"
+    """``fixed``, ``linear`` or ``exponential``."""
+    initial_s: float = 1.0
+    factor: float = 2.0
+    cap_s: float = 3_600.0
+    jitter: float = 0.1
+
+
+class FailurePolicy(Struct, frozen=True):
+    """When a message goes to the poison queue; a limit of None is no limit."""
+
+    max_deliveries: int | None = None
+    max_failures: int | None = None
+    max_interruptions: int | None = None
+    max_lapses: int | None = None
+    backoff: Backoff | None = None
+    poison_queue: str | None = None
+    poison_time_to_live_s: int | None = None
+
+
+class Adaptive(Struct, frozen=True):
+    """Bounds within which the default lease follows the work, in seconds."""
+
+    floor_s: int
+    cap_s: int
+
+
+class Adapted(Struct, frozen=True):
+    """The lease that the server has chosen, and why."""
+
+    visibility_timeout_s: int
+    because: str
+    at_ms: int
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """How a queue behaves. To change it, send a dict with the same names; see ``update``."""
+
+    visibility_timeout_s: int
+    """Lease of a receive that names none, 1 to 604,800 s."""
+    lapsed_receipts: str = "until-retaken"
+    """What a receipt is worth once its lease has run out: ``until-retaken`` or ``strict``."""
+    failure_policy: FailurePolicy | None = None
+    dedup_window_s: int = 300
+    """How long a deduplication key is remembered, 0 to 604,800 s."""
+    priority_ageing_s: int | None = None
+    """Seconds of waiting that count as one step of priority; None: priority is strict."""
+    paused_until_ms: int | None = None
+    pause_reason: str | None = None
+    max_receives_per_s: float | None = None
+    adaptive: Adaptive | None = None
+    adapted: Adapted | None = None
+    """Read-only."""
+
+
+class Counts(Struct, frozen=True, kw_only=True):
+    """How many messages are in each state, all at one instant."""
+
+    at_ms: int
+    visible: int
+    leased: int
+    delayed: int
+    deferred: int
+    poisoned: int
+    """In the queue's poison queue."""
+    total: int
+    """In the queue itself: visible, leased, delayed and deferred."""
+    exact: bool = True
+    oldest_age_s: Mapping[str, float] = {}
+    """By state: seconds since the message that has been longest in it entered it."""
+
+
+class Activity(Struct, frozen=True, kw_only=True):
+    """What happened in a queue since the server was started, at ``since_ms``."""
+
+    since_ms: int = 0
+    last_receive_ms: int | None = None
+    last_receiver: str | None = None
+    last_send_ms: int | None = None
+    last_complete_ms: int | None = None
+    sent: int = 0
+    received: int = 0
+    redelivered: int = 0
+    completed: int = 0
+    released: int = 0
+    rejected_receipts: int = 0
+    poisoned: int = 0
+
+
+class QueueInfo(Struct, frozen=True, kw_only=True):
+    """A queue."""
+
+    name: str
+    metadata: Mapping[str, str] = {}
+    settings: Settings
+    visibility_timeout_s: int
+    """The lease, in seconds, that a receive gets which names none."""
+    created_at_ms: int = 0
+    counts: Counts | None = None
+    """None where they were not asked for."""
+    activity: Activity | None = None
+
+
+class Explanation(Struct, frozen=True):
+    """Why a queue or a message behaves as it does."""
+
+    sentence: str
+    code: str
+    evidence: Mapping[str, Any] = {}
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """A purge or a redrive."""
+
+    job_id: str
+    queue: str
+    kind: str
+    """``purge`` or ``redrive``."""
+    state: str
+    """``running``, ``canary``, ``done`` or ``stopped``."""
+    dry_run: bool = False
+    created_at_ms: int = 0
+    updated_at_ms: int = 0
+    examined: int = 0
+    matched: int = 0
+    moved: int = 0
+    """Messages purged or redriven."""
+    expected: int = 0
+    """Messages there when it started."""
+    note: str | None = None
+    """Why it stopped."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, one way or the other."""
+        return self.state in {"done", "stopped"}
+
+
+class Filter(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which messages are meant; what is left out matches all."""
+
+    states: tuple[str, ...] | None = None
+    """Of ``visible``, ``leased``, ``delayed``, ``deferred`` and ``poisoned``."""
+    min_age_s: float | None = None
+    """Inserted at least so many seconds ago."""
+    max_age_s: float | None = None
+    min_dequeue_count: int | None = None
+    max_dequeue_count: int | None = None
+    holder: str | None = None
+    message_type: str | None = None
+    reason: str | None = None
+    """Why it was poisoned."""
+    error: str | None = None
+    """Part of the text, or the whole type, or the fingerprint, of its last error."""
+    text: str | None = None
+    """Part of the body."""
+    json_path: str | None = None
+    """Dotted path into a body that is JSON, such as ``order.lines[0].sku``."""
+    json_value: Any = UNSET
+    """What must be there; left out: anything."""
+
+
+class LeaseInfo(Struct, frozen=True, kw_only=True):
+    """Who works on a message."""
+
+    holder: str | None = None
+    since_ms: int
+    until_ms: int
+    renewals: int = 0
+    progress: Progress | None = None
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One lease of a message that has ended without completing it."""
+
+    number: int
+    leased_at_ms: int
+    ended_at_ms: int
+    outcome: str
+    """``failed``, ``interrupted``, ``returned``, ``lapsed``, ``ended`` or ``buried``."""
+    holder: str | None = None
+    renewals: int = 0
+    error: ErrorReport | None = None
+
+
+class Poisoning(Struct, frozen=True):
+    """Why and when a message was moved to the poison queue."""
+
+    queue: str
+    """The queue that it failed in."""
+    reason: str
+    at_ms: int
+
+
+class MessageView(PeekedMessage, frozen=True, kw_only=True):
+    """A message as an inspector sees it: in whatever state, and without touching it.
+
+    ``body`` is empty where it was not asked for; ``body_bytes`` is its size all the same.
+    """
+
+    queue: str
+    """The queue that it is in: a poisoned one is in another than the one asked."""
+    state: str
+    why: str = ""
+    """Why it can or cannot be received, and until when, in one sentence."""
+    body_bytes: int = 0
+    fence: int = 0
+    first_visible_at_ms: int | None = None
+    last_visible_at_ms: int | None = None
+    lease: LeaseInfo | None = None
+    last_error: ErrorReport | None = None
+    failures: int = 0
+    interruptions: int = 0
+    lapses: int = 0
+    attempts: tuple[Attempt, ...] = ()
+    poisoned: Poisoning | None = None
+    redriven: int = 0
+    """How often it was brought back from the poison queue."""
+
+    def __repr__(self) -> str:
+        return _repr_of_message(self.state, self.id, self.dequeue_count, self.body)
+
+
+def _repr_of_message(name: str, message_id: str, dequeue_count: int, body: bytes) -> str:
+    """Keep a large body, and the receipt, out of logs."""
+    more = f"... {len(body)} bytes" if len(body) > _SHOWN_BYTES else ""
+    return f"<{name} {message_id} dequeue_count={dequeue_count} body={body[:_SHOWN_BYTES]!r}{more}>"

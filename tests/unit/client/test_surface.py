@@ -1,0 +1,86 @@
+"""The two clients are the same, and what is public is what is said to be."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import leasehold.client
+from leasehold.client import AsyncClient, AsyncQueueHandle, Client, QueueHandle
+
+ROOT = Path(__file__).resolve().parents[3]
+RENAMED = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
+
+
+def test_the_synchronous_client_is_up_to_date() -> None:
+    """What is in the tree is what the tool makes of the asynchronous source."""
+    done = subprocess.run(
+        [sys.executable, "tools/make_sync.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("asynchronous", "synchronous"), [(AsyncClient, Client), (AsyncQueueHandle, QueueHandle)]
+)
+def test_both_clients_have_the_same_methods(asynchronous: type, synchronous: type) -> None:
+    """Names, arguments and defaults agree."""
+
+    def public(kind: type) -> dict[str, list[tuple[str, object]]]:
+        members = inspect.getmembers(kind, callable)
+        return {
+            RENAMED.get(name, name): [
+                (each.name, each.default) for each in inspect.signature(member).parameters.values()
+            ]
+            for name, member in members
+            if not name.startswith("_")
+            or name == "__init__"
+            or name in {*RENAMED, *RENAMED.values()}
+        }
+
+    expected = public(asynchronous)
+    assert len(expected) > 10
+    assert {name: public(synchronous).get(name) for name in expected} == expected
+
+
+def test_exports_are_sorted_and_there() -> None:
+    """What __all__ names exists, in order, and is not too much to look at."""
+    names = leasehold.client.__all__
+    assert names == sorted(names)
+    assert len(names) <= 14
+    assert all(hasattr(leasehold.client, name) for name in names)
+
+
+def test_the_client_does_not_bring_the_server_along() -> None:
+    """To import it needs neither the server's modules nor its dependencies."""
+    program = (
+        "import sys, leasehold.client\n"
+        "bad = ('leasehold.http', 'leasehold.engine', 'leasehold.stores', 'leasehold.settings',"
+        " 'leasehold.cli', 'apsw', 'uvicorn', 'structlog', 'jwt')\n"
+        "print([name for name in bad if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("kind", [AsyncClient, AsyncQueueHandle, Client, QueueHandle])
+def test_each_method_is_documented(kind: type) -> None:
+    """A public method says what it does, and names each argument unless it points elsewhere."""
+    for name, member in inspect.getmembers(kind, inspect.isfunction):
+        if name.startswith("_"):
+            continue
+        text = inspect.getdoc(member) or ""
+        assert text, name
+        for argument in list(inspect.signature(member).parameters)[1:]:
+            short = ":meth:" in text or len(text.splitlines()) < 6
+            assert short or f"{argument}:" in text or f"*{argument}*" in text, (name, argument)

@@ -1,0 +1,273 @@
+"""Time-outs, failures of the network, and the lives of connections, over a real socket too."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import httpx
+import pytest
+
+from leasehold.client import AsyncClient, Client, ConnectionFailed, RetryPolicy
+from tests.unit.client.support import PUT_RESULT, QUEUE, Driver, Script, answer
+
+ONCE = RetryPolicy(attempts=1)
+_TLS_HANDSHAKE = b"\x16"
+EMPTY = b'{"messages":[]}'
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+
+
+class SocketServer:
+    """Answers every request with no messages, unless its path asks to wait; counts connections."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.connections = 0
+        self.waiting = threading.Event()
+        self.hung_up = threading.Event()
+        self._open: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                self.connections += 1
+                self._open.append(connection)
+                thread = threading.Thread(target=self._serve, args=(connection,))
+                self._threads.append(thread)
+                thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            while request := _request(connection):
+                if b"/queues/slow/" in request:
+                    self.waiting.set()
+                    if not connection.recv(1):
+                        self.hung_up.set()
+                    return
+                connection.sendall(ANSWER % (len(EMPTY), EMPTY))
+
+    def close(self) -> None:
+        """End all threads."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        for connection in self._open:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
+
+
+def _request(connection: socket.socket) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        part = connection.recv(65_536)
+        if not part or part[:1] == _TLS_HANDSHAKE:
+            return b""
+        data += part
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = next(
+        (int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"),
+        0,
+    )
+    while len(body) < length:
+        body += connection.recv(65_536)
+    return head
+
+
+@pytest.fixture
+def server() -> Iterator[SocketServer]:
+    """A server made of threads."""
+    made = SocketServer()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address where nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+def timeouts(script: Script) -> dict[str, float]:
+    """Return the time-outs of the latest request."""
+    return dict(script.last.extensions["timeout"])
+
+
+def test_the_timeout_leaves_room_for_the_wait(driver: Driver) -> None:
+    """The server may take the time that it was asked to wait, and the usual time on top."""
+    script = Script(answer({"messages": []}))
+    queue = driver.client(script, timeout_s=7).queue("jobs")
+    driver.do(queue.receive(wait_s=20))
+    assert timeouts(script) == {"connect": 7, "read": 27, "write": 7, "pool": None}
+    driver.do(queue.receive())
+    assert timeouts(script)["read"] == 7
+
+
+def test_connecting_takes_no_longer_than_it_should(driver: Driver) -> None:
+    """A long time-out for answers does not mean waiting as long for a machine that is off."""
+    script = Script(answer(QUEUE))
+    driver.do(driver.client(script, timeout_s=300).queue("jobs").info())
+    assert timeouts(script)["connect"] == 10
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "unknown"),
+    [
+        (httpx.ConnectError("[Errno 111] Connection refused"), "Connection refused", False),
+        (httpx.ConnectTimeout(""), "no connection within 5 s", False),
+        (httpx.ReadTimeout(""), "nothing came for 5 s besides the 20 s asked for", True),
+        (httpx.WriteTimeout(""), "nothing came for 5 s", True),
+        (httpx.ReadError(""), "ReadError", True),
+        (httpx.RemoteProtocolError("Server disconnected"), "Server disconnected", True),
+    ],
+)
+def test_a_failure_of_the_network_is_explained(
+    driver: Driver, error: Exception, words: str, unknown: bool
+) -> None:
+    """The error names the server, the cause, and whether anything may have been done."""
+    client = driver.client(Script(error), timeout_s=5, retries=ONCE)
+    with pytest.raises(ConnectionFailed) as caught:
+        driver.do(client.queue("jobs").receive(wait_s=20))
+    failure = caught.value
+    assert failure.outcome_unknown is unknown
+    assert failure.url == "http://127.0.0.1:10001"
+    assert words in str(failure)
+    assert failure.url in str(failure)
+    assert ("is not known" in str(failure)) is unknown
+
+
+def test_nobody_listening_is_said_plainly(driver: Driver, nobody: str) -> None:
+    """The message names the address and asks whether the server is running."""
+    client = driver.real(nobody)
+    with pytest.raises(ConnectionFailed, match="Is it running there") as caught:
+        driver.do(client.queue("jobs").put("x"))
+    assert nobody in str(caught.value)
+    assert "Errno" in str(caught.value)
+    assert not caught.value.outcome_unknown
+
+
+def test_connections_are_kept_open(driver: Driver, server: SocketServer) -> None:
+    """Calls one after the other use one connection."""
+    queue = driver.real(server.url).queue("jobs")
+    for _ in range(5):
+        assert driver.do(queue.receive()) == []
+    assert server.connections == 1
+
+
+def test_a_closed_client_refuses_calls(driver: Driver) -> None:
+    """Closing twice does no harm."""
+    script = Script(answer(QUEUE))
+    client = driver.client(script)
+    close = client.aclose if driver.is_async else client.close
+    for _ in range(2):
+        driver.do(close())
+    with pytest.raises(RuntimeError, match="closed"):
+        driver.do(client.queue("jobs").info())
+    assert not script.requests
+
+
+def test_a_client_is_a_context(server: SocketServer) -> None:
+    """Leaving the context closes its connections."""
+    with Client(server.url) as client:
+        assert client.queue("jobs").receive() == []
+    with pytest.raises(RuntimeError, match="closed"):
+        client.queue("jobs").receive()
+
+    async def use() -> AsyncClient:
+        async with AsyncClient(server.url) as client:
+            assert await client.queue("jobs").receive() == []
+        return client
+
+    client_of_loop = asyncio.run(use())
+    with pytest.raises(RuntimeError, match="closed"):
+        asyncio.run(client_of_loop.get_job("j1"))
+
+
+def test_threads_may_share_a_client(server: SocketServer) -> None:
+    """Each call under way has a connection of its own, and none gets another's answer."""
+    with Client(server.url) as client, ThreadPoolExecutor(8) as threads:
+        queue = client.queue("jobs")
+        done = list(threads.map(lambda _: queue.receive(), range(200)))
+    assert done == [[]] * 200
+    assert 1 <= server.connections <= 8
+
+
+def test_a_slow_receive_keeps_nobody_waiting(server: SocketServer) -> None:
+    """While receives wait, other calls of the same client go through."""
+
+    async def use() -> None:
+        async with AsyncClient(server.url) as client:
+            slow = [asyncio.create_task(client.queue("slow").receive(wait_s=60)) for _ in range(30)]
+            await asyncio.to_thread(server.waiting.wait, 10)
+            assert await client.queue("jobs").receive() == []
+            for task in slow:
+                task.cancel()
+            await asyncio.gather(*slow, return_exceptions=True)
+
+    asyncio.run(use())
+
+
+def test_a_cancelled_receive_hangs_up(server: SocketServer) -> None:
+    """The server sees the end of the connection, and the client can be used on."""
+
+    async def use() -> None:
+        async with AsyncClient(server.url) as client:
+            task = asyncio.create_task(client.queue("slow").receive(wait_s=60))
+            await asyncio.to_thread(server.waiting.wait, 10)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await asyncio.to_thread(server.hung_up.wait, 10)
+            assert await client.queue("jobs").receive() == []
+
+    asyncio.run(use())
+
+
+def test_a_timeout_of_the_caller_ends_a_receive(server: SocketServer) -> None:
+    """asyncio.timeout works as with any other call."""
+
+    async def use() -> None:
+        async with AsyncClient(server.url) as client:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await client.queue("slow").receive(wait_s=60)
+
+    asyncio.run(use())
+
+
+def test_an_answer_that_does_not_come_is_a_failure(driver: Driver, server: SocketServer) -> None:
+    """After the time-out the call ends, and says that its outcome is not known."""
+    client = driver.real(server.url, timeout_s=0.05)
+    with pytest.raises(ConnectionFailed) as caught:
+        driver.do(client.queue("slow").receive())
+    assert caught.value.outcome_unknown
+    assert server.hung_up.wait(10)
+
+
+def test_a_server_in_the_clear_is_no_tls_server(driver: Driver, server: SocketServer) -> None:
+    """https to a plain server fails before anything is sent."""
+    context = ssl.create_default_context()
+    url = server.url.replace("http:", "https:")
+    client = driver.real(url, retries=ONCE, ssl_context=context)
+    with pytest.raises(ConnectionFailed) as caught:
+        driver.do(client.queue("jobs").receive())
+    assert not caught.value.outcome_unknown
+
+
+def test_the_whole_answer_is_read(driver: Driver) -> None:
+    """A long list of results arrives complete."""
+    many = [PUT_RESULT | {"id": str(number)} for number in range(3_000)]
+    script = Script(answer({"results": many}))
+    done = driver.do(driver.client(script).queue("jobs").put_many(["x"] * 3_000))
+    assert [sent.id for sent in done] == [str(number) for number in range(3_000)]
