@@ -8,21 +8,45 @@ tree operation. Row keys rise and are never used twice in a store.
 from __future__ import annotations
 
 import re
+from typing import Final
 
 ENTROPY_BYTES = 10
 MAX_ROW_KEY = (1 << 48) - 1
 
+_BITS: Final = (8 << 76) | (2 << 62)
+"""Version 8, and the variant of RFC 9562."""
+_DRAWN: Final = (1 << 80) - 1 - (0xF << 76) - (3 << 62)
 _CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
 def make_message_id(row_key: int, entropy: bytes) -> str:
     """Return the id of the message in row *row_key* (1 to 2**48 - 1), with 10 random bytes."""
-    # 12 of the 80 random bits after the version, 62 after the variant; six are left over.
-    drawn = int.from_bytes(entropy, "big")
-    high = 0x8000 | (drawn >> 68)
-    low = 0x8000_0000_0000_0000 | (drawn & 0x3FFF_FFFF_FFFF_FFFF)
-    text = f"{row_key:012x}{high:04x}{low:016x}"
+    return id_from_blob(make_id_blob(row_key, entropy))
+
+
+def make_id_blob(row_key: int, entropy: bytes) -> bytes:
+    """Return the 16 bytes of the id of the message in row *row_key*."""
+    # Six of the random bits give way to the version and the variant.
+    drawn = int.from_bytes(entropy, "big") & _DRAWN
+    return (row_key << 80 | drawn | _BITS).to_bytes(16, "big")
+
+
+def id_from_blob(blob: bytes) -> str:
+    """Return an id of 16 bytes as text."""
+    text = blob.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def id_to_blob(message_id: str) -> bytes:
+    """Return an id as 16 bytes.
+
+    Raises:
+        ValueError: It is not spelled as an id is: lower case, with dashes.
+    """
+    blob = bytes.fromhex(message_id.replace("-", ""))
+    if id_from_blob(blob) != message_id:
+        raise ValueError(message_id)
+    return blob
 
 
 def row_key_of(message_id: str) -> int | None:

@@ -8,7 +8,7 @@ from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
 from leasehold.domain.cursors import read_place
 from leasehold.domain.errors import JobNotFound
-from leasehold.domain.ids import row_key_of
+from leasehold.domain.ids import id_from_blob, row_key_of
 from leasehold.domain.jobs import (
     JOB_SCAN,
     KEPT_MS,
@@ -25,7 +25,7 @@ from leasehold.domain.visibility import after_redrive
 from leasehold.stores.plain_json import from_plain, to_plain
 from leasehold.stores.sqlite.catalog import Entry
 from leasehold.stores.sqlite.oversight import OversightVerbs
-from leasehold.stores.sqlite.rows import Kept, id_from_blob, message_of, rewrite, uncount
+from leasehold.stores.sqlite.rows import Kept, message_of, rewrite, uncount
 from leasehold.stores.sqlite.scanning import Step
 from leasehold.stores.sqlite.state import State
 
@@ -82,12 +82,11 @@ class JobVerbs:
         limit = most_to_move(job, limit)
         reached = job.cursor
         finished = True
-        for step in self._scanner.walk(entry, read_place(job.cursor), plan.filter, now_ms):
+        place = read_place(job.cursor)
+        for step in self._scanner.walk(entry, place, plan.filter, now_ms, job.end):
             if step is None:
                 finished = False
                 break
-            if step.place.row_key > job.end:
-                continue
             if step.seen is not None and not step.retired:
                 if matched == limit or examined == JOB_SCAN:
                     finished = False

@@ -18,7 +18,7 @@ from leasehold.domain.errors import (
     ReceiptMalformed,
 )
 from leasehold.domain.failures import exhausted_on_receive
-from leasehold.domain.ids import make_message_id, row_key_of
+from leasehold.domain.ids import id_from_blob, id_to_blob, make_id_blob, row_key_of
 from leasehold.domain.receipts import issue_receipt, read_receipt
 from leasehold.domain.throttle import allowance, spend
 from leasehold.domain.types import NO_DETAIL, Lease, Message, Phase
@@ -39,8 +39,6 @@ from leasehold.stores.sqlite.failures import poison
 from leasehold.stores.sqlite.rows import (
     Kept,
     Row,
-    id_from_blob,
-    id_to_blob,
     message_of,
     rewrite,
     uncount,
@@ -70,72 +68,70 @@ class MessageVerbs:
     def put(self, run: Sequence[c.Put], now_ms: int) -> Sequence[c.Result]:
         """Put a run of messages with one statement."""
         state = self._state
-        find = state.catalog.find
+        receipt_key = state.receipt_key
         row_key = state.take_row_keys(len(run))
         rows: list[tuple[object, ...]] = []
         results: list[c.Result] = []
+        entry, of = None, ("", "")
         for command in run:
-            entry = find(command.account, command.queue)
+            account, queue, body, delay_s, time_to_live_s, entropy, detail, priority = command
+            if (account, queue) != of:
+                entry, of = state.catalog.find(account, queue), (account, queue)
             if entry is None:
                 results.append(QueueNotFound())
                 continue
-            detail = command.detail
             key = detail.dedup_key
             if key is not None:
                 first = self._first_with(entry, key, now_ms)
                 if first is not None:
                     results.append(first)
                     continue
-            expires_at_ms = expiry_of(now_ms, command.time_to_live_s)
-            refusal = put_refusal(now_ms, command.delay_s, expires_at_ms)
+            expires_at_ms = expiry_of(now_ms, time_to_live_s)
+            refusal = put_refusal(now_ms, delay_s, expires_at_ms)
             if refusal is not None:
                 results.append(refusal)
                 continue
             if expires_at_ms < state.retired_until_ms:  # the clock was set back
                 state.set_retired_until(expires_at_ms)
-            delay_s = command.delay_s
+            blob = make_id_blob(row_key, entropy)
+            visible_at_ms = now_ms + delay_s * 1000
+            phase = Phase.DELAYED if delay_s else Phase.WAITING
             message = Message(
-                make_message_id(row_key, command.entropy),
-                command.body,
+                id_from_blob(blob),
+                body,
                 now_ms,
                 expires_at_ms,
-                now_ms + delay_s * 1000,
+                visible_at_ms,
                 0,
                 0,
-                Phase.DELAYED if delay_s else Phase.WAITING,
+                phase,
                 now_ms,
-                priority=command.priority,
-                detail=detail,
+                0,
+                0,
+                None,
+                priority,
+                detail,
             )
+            lane = self._count_in(entry, message)
+            kept = None if detail is NO_DETAIL else detail_to_json(detail)
             rows.append(
-                (
-                    row_key,
-                    self._count_in(entry, message),
-                    id_to_blob(message.message_id),
-                    now_ms,
-                    expires_at_ms,
-                    message.visible_at_ms,
-                    command.body,
-                    message.phase,
-                    None if detail is NO_DETAIL else detail_to_json(detail),
-                )
+                (row_key, lane, blob, now_ms, expires_at_ms, visible_at_ms, body, phase, kept)
             )
             if key is not None:
                 self._keep_key(entry, key, message)
-            results.append(Lease(message, issue_receipt(state.receipt_key, row_key, 0)))
+            results.append(Lease(message, issue_receipt(receipt_key, row_key, 0)))
             row_key += 1
         state.cursor.executemany(state.sql["put"], rows)
         return results
 
     def _count_in(self, entry: Entry, message: Message) -> int:
         """Count a new message and return the lane it goes to."""
-        state = self._state
         lane = entry.lanes[0]
         if message.priority != lane.priority or len(entry.lanes) > 1:
-            lane = state.open_lane(entry, message.priority)
+            lane = self._state.open_lane(entry, message.priority)
         entry.message_count += 1
-        state.touched.add(entry)
-        if message.visible_at_ms < lane.live_from_ms or message.phase:
+        self._state.touched.add(entry)
+        if message.phase or message.visible_at_ms < lane.live_from_ms:
             lane.written(message)
         if entry.timeline is not None:
             entry.timeline.add(message.visible_at_ms, message.phase, 1)
@@ -381,48 +377,60 @@ class MessageVerbs:
     def complete(self, run: Sequence[c.Complete], now_ms: int) -> Sequence[c.Result]:
         """Remove a run of messages; the statement that deletes also checks the receipt."""
         state = self._state
-        plans = [self._completion(command, now_ms) for command in run]
-        likely = [plan for plan in plans if plan is not None]
+        plans, entries = self._completions(run, now_ms)
         removed: dict[int, tuple[int, int]] = {}
         # Of two that name one message, what the first does decides on the second.
         if len({command.message_id for command in run}) == len(run):
-            removed = {
-                row_key: (visible_at_ms, phase)
-                for row_key, visible_at_ms, phase in state.cursor.executemany(
-                    state.sql["complete"], likely
-                )
-            }
+            likely = [plan for plan in plans if plan is not None]
+            for row_key, visible_at_ms, phase in state.cursor.executemany(
+                state.sql["complete"], likely
+            ):
+                removed[row_key] = visible_at_ms, phase
         results: list[c.Result] = []
-        for command, plan in zip(run, plans, strict=True):
+        for command, plan, entry in zip(run, plans, entries, strict=True):
             gone = removed.get(plan[0]) if plan is not None else None
-            if gone is None:
+            if gone is None or entry is None:
                 results.append(self._complete_slowly(command, now_ms))
                 continue
-            uncount(state, state.catalog.get(command.account, command.queue), *gone)
+            entry.message_count -= 1
+            state.touched.add(entry)
+            if entry.timeline is not None:
+                entry.timeline.add(*gone, -1)
             results.append(c.DONE)
         return results
 
-    def _completion(self, command: c.Complete, now_ms: int) -> _Completion | None:
-        """Return the bounds of the statement for *command*, None if it is sure to be refused."""
-        entry = self._state.catalog.find(command.account, command.queue)
-        if entry is None:
-            return None
-        try:
-            receipt = read_receipt(self._state.receipt_key, command.receipt)
-            blob = id_to_blob(command.message_id)
-        except (ReceiptMalformed, ValueError):
-            return None
-        if not receipt.genuine or row_key_of(command.message_id) != receipt.row_key:
-            return None
-        lease_must_last_past_ms = now_ms if entry.strict else -1
-        return (
-            receipt.row_key,
-            entry.partition,
-            receipt.fence,
-            blob,
-            now_ms,
-            lease_must_last_past_ms,
-        )
+    def _completions(
+        self, run: Sequence[c.Complete], now_ms: int
+    ) -> tuple[list[_Completion | None], list[Entry | None]]:
+        """Return the bounds of the statement for each, None if it is sure to be refused."""
+        state = self._state
+        receipt_key = state.receipt_key
+        plans: list[_Completion | None] = []
+        entries: list[Entry | None] = []
+        entry, of = None, ("", "")
+        for account, queue, message_id, receipt in run:
+            if (account, queue) != of:
+                entry, of = state.catalog.find(account, queue), (account, queue)
+            entries.append(entry)
+            plans.append(None)
+            if entry is None:
+                continue
+            try:
+                row_key, fence, genuine = read_receipt(receipt_key, receipt)
+                blob = id_to_blob(message_id)
+            except (ReceiptMalformed, ValueError):
+                continue
+            if genuine and int.from_bytes(blob[:6], "big") == row_key:
+                lease_must_last_past_ms = now_ms if entry.strict else -1
+                plans[-1] = (
+                    row_key,
+                    entry.partition,
+                    fence,
+                    blob,
+                    now_ms,
+                    lease_must_last_past_ms,
+                )
+        return plans, entries
 
     def _complete_slowly(self, command: c.Complete, now_ms: int) -> c.Result:
         """Complete one message by the rules, and if that may not be, say why."""

@@ -165,10 +165,10 @@ SELECT row_key FROM message INDEXED BY message_by_visibility
 WHERE partition IN (SELECT value FROM json_each(?1)) AND row_key > ?2 AND row_key <= ?3
 ORDER BY row_key LIMIT ?4
 
--- name: keys_by_phase
--- As above, for those that may be invisible.
-SELECT row_key FROM message INDEXED BY message_by_phase
-WHERE partition IN (SELECT value FROM json_each(?1)) AND phase IN (1, 2, 3) AND phase > 0
+-- name: invisible_keys
+-- As above, for those that are invisible now.
+SELECT row_key FROM message INDEXED BY message_by_visibility
+WHERE partition IN (SELECT value FROM json_each(?1)) AND visible_at_ms > ?5
   AND row_key > ?2 AND row_key <= ?3
 ORDER BY row_key LIMIT ?4
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, TypeAlias
 
+from leasehold.domain.ids import id_from_blob
 from leasehold.domain.types import NO_DETAIL, Message, Phase
 from leasehold.stores.plain_json import detail_from_json, detail_to_json
 from leasehold.stores.sqlite.catalog import Entry, Lane, priority_of
@@ -16,17 +17,6 @@ Row: TypeAlias = tuple[
 visible since, renewals, holder, detail, partition."""
 
 PHASES: Final = tuple(Phase)
-
-
-def id_to_blob(message_id: str) -> bytes:
-    """Return a message id as stored; ValueError if it is no UUID at all."""
-    return bytes.fromhex(message_id.replace("-", ""))
-
-
-def id_from_blob(blob: bytes) -> str:
-    """Reverse :func:`id_to_blob`."""
-    text = blob.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def message_of(row: Row) -> Message:

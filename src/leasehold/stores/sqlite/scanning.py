@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from leasehold.domain.cursors import Place
+from leasehold.domain.ids import MAX_ROW_KEY
 from leasehold.domain.oversight import MessageFilter, Seen
 from leasehold.domain.types import Message, MessageState
 from leasehold.domain.visibility import is_expired, state_of
@@ -27,7 +28,6 @@ MAX_CHUNKS: Final = 10
 """Chunks that one look may go over: it holds the store for some 40 milliseconds."""
 OTHERS_ROWS: Final = 20_000
 """Rows of other queues that one chunk may step over."""
-_LAST_KEY: Final = (1 << 48) - 1
 _INVISIBLE: Final = frozenset(
     {MessageState.LEASED, MessageState.DELAYED, MessageState.DEFERRED, MessageState.POISONED}
 )
@@ -41,6 +41,17 @@ class Step(NamedTuple):
     retired: bool = False
 
 
+class _Span(NamedTuple):
+    """What of a queue is to be gone over."""
+
+    after: int
+    """Behind this row key."""
+    until: int
+    """Up to this one."""
+    invisible_at_ms: int | None
+    """Only what is invisible at this moment, as far as that is cheaper; None for all."""
+
+
 class Scanner:
     """Walks over the rows of one store."""
 
@@ -48,9 +59,21 @@ class Scanner:
         self._state = state
 
     def walk(
-        self, entry: Entry, after: Place, wanted: MessageFilter, now_ms: int
+        self,
+        entry: Entry,
+        after: Place,
+        wanted: MessageFilter,
+        now_ms: int,
+        until: int = MAX_ROW_KEY,
     ) -> Iterator[Step | None]:
         """Go over a queue's messages and, if they are asked for, those in its poison queue.
+
+        Args:
+            entry: The queue.
+            after: Where to go on.
+            wanted: Which messages; some that it does not mean may come as well.
+            now_ms: The time.
+            until: The last row key to look at, in both queues.
 
         Yields:
             Steps, and None where the budget of one look is spent: whoever goes on had better do
@@ -58,14 +81,15 @@ class Scanner:
         """
         states = wanted.states
         if not after.poison:
-            only_invisible = states is not None and states <= _INVISIBLE
             if states != frozenset({MessageState.POISONED}):
-                yield from self._own(entry, after.row_key, now_ms, only_invisible=only_invisible)
+                only_invisible = states is not None and states <= _INVISIBLE
+                span = _Span(after.row_key, until, now_ms if only_invisible else None)
+                yield from self._own(entry, span, now_ms)
             after = Place(poison=True, row_key=0)
         poison = self._state.catalog.poison_of(entry)
         if poison is None or not (states is None or MessageState.POISONED in states):
             return
-        for step in self._chunks(poison, after.row_key, only_invisible=False):
+        for step in self._chunks(poison, _Span(after.row_key, until, None)):
             if step is None or step[1] is None:
                 yield None if step is None else Step(Place(poison=True, row_key=step[0]), None)
                 continue
@@ -75,10 +99,8 @@ class Scanner:
             seen = Seen(message, MessageState.POISONED, poison.queue.name) if mine else None
             yield Step(Place(poison=True, row_key=row_key), seen)
 
-    def _own(
-        self, entry: Entry, after: int, now_ms: int, *, only_invisible: bool
-    ) -> Iterator[Step | None]:
-        for step in self._chunks(entry, after, only_invisible=only_invisible):
+    def _own(self, entry: Entry, span: _Span, now_ms: int) -> Iterator[Step | None]:
+        for step in self._chunks(entry, span):
             if step is None:
                 yield None
                 continue
@@ -89,11 +111,11 @@ class Scanner:
             yield Step(Place(poison=False, row_key=row_key), seen, retired)
 
     def _chunks(
-        self, entry: Entry, after: int, *, only_invisible: bool
+        self, entry: Entry, span: _Span
     ) -> Iterator[tuple[int, Message | None, bool] | None]:
         chunks = 0
         while True:
-            reached, keys = self._keys(entry, after, only_invisible=only_invisible)
+            reached, keys = self._keys(entry, span)
             rows = self._state.fetch("rows_of_keys", (json.dumps(keys),)) if keys else []
             for row in rows:
                 yield row[0], message_of(row), bool(row[-1])
@@ -101,23 +123,24 @@ class Scanner:
                 return
             if not keys or keys[-1] < reached:
                 yield reached, None, False
-            after = reached
+            span = span._replace(after=reached)
             chunks += 1
             if chunks % MAX_CHUNKS == 0:
                 yield None
 
-    def _keys(
-        self, entry: Entry, after: int, *, only_invisible: bool
-    ) -> tuple[int | None, list[int]]:
+    def _keys(self, entry: Entry, span: _Span) -> tuple[int | None, list[int]]:
         """Return the next keys of a queue, and how far that went; None to the end."""
         state = self._state
         if entry.message_count <= SORTED_UP_TO:
-            query = "keys_by_phase" if only_invisible else "keys_by_visibility"
             lanes = json.dumps([lane.partition for lane in entry.lanes])
-            rows = state.fetch(query, (lanes, after, _LAST_KEY, CHUNK_ROWS))
+            bounds: tuple[object, ...] = (lanes, span.after, span.until, CHUNK_ROWS)
+            if span.invisible_at_ms is None:
+                rows = state.fetch("keys_by_visibility", bounds)
+            else:
+                rows = state.fetch("invisible_keys", (*bounds, span.invisible_at_ms))
             keys = [row_key for (row_key,) in rows]
             return (keys[-1] if len(keys) == CHUNK_ROWS else None), keys
-        rows = state.fetch("keys_by_age", (after, _LAST_KEY, OTHERS_ROWS))
+        rows = state.fetch("keys_by_age", (span.after, span.until, OTHERS_ROWS))
         keys = [row_key for row_key, partition in rows if partition == entry.partition]
         if len(keys) > CHUNK_ROWS:
             return keys[CHUNK_ROWS - 1], keys[:CHUNK_ROWS]
