@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import binascii
 import hmac
+from base64 import b64decode
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from leasehold.auth.recent import Recent
-from leasehold.auth.roles import OPERATION_ACTIONS, operations_of
+from leasehold.auth.roles import INSPECTOR_OPERATIONS, OPERATION_ACTIONS, operations_of
 from leasehold.auth.sas import SasKind, string_to_sign
 from leasehold.auth.sas_rules import (
     FindPolicy,
@@ -31,6 +34,7 @@ from leasehold.auth.types import (
     NotAllowed,
     Operation,
     PermissionMissing,
+    ProtocolMismatch,
     SignedRequest,
     Target,
     UnknownAccount,
@@ -46,6 +50,7 @@ BEARER_SINCE: Final = "2017-11-09"
 _BEARER: Final = "bearer "
 _REMEMBERED_SIGNATURES: Final = 4_096
 _REMEMBERED_GRANTS: Final = 256
+_NO_INSPECTORS: Final[Mapping[str, tuple[bytes, ...]]] = MappingProxyType({})
 _NOBODY: Final = Account(name="", keys=(b"\0" * 64,))
 
 
@@ -58,6 +63,10 @@ class CredentialKind(StrEnum):
     SERVICE_SAS = SasKind.SERVICE.value
     USER_DELEGATION_SAS = SasKind.USER_DELEGATION.value
     BEARER = "bearer"
+    ACCOUNT_KEY = "account-key"
+    """The key itself was sent."""
+    INSPECTOR_KEY = "inspector-key"
+    """As with an account's key, but it only reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +76,7 @@ class Grant:
     kind: CredentialKind
     account: str
     key_number: int | None = None
-    """Which of the account's keys has signed, 1 or 2; None for bearer tokens."""
+    """Which of the account's keys has signed or was sent, 1 or 2; None for bearer tokens."""
     policy_id: str | None = None
     """Stored policy that a service signature leans on."""
     object_id: str | None = None
@@ -100,6 +109,7 @@ class Authenticator:
             then on, with all signatures and delegation keys made from it.
         find_policy: Looks a stored policy up; called at each use of a signature that names one.
         bearer: Checks bearer tokens; None to take none.
+        inspectors: Keys by account that read and change nothing; read at each request, too.
     """
 
     def __init__(
@@ -107,12 +117,17 @@ class Authenticator:
         accounts: Mapping[str, Account],
         find_policy: FindPolicy,
         bearer: BearerVerifier | None = None,
+        inspectors: Mapping[str, tuple[bytes, ...]] = _NO_INSPECTORS,
     ) -> None:
         self._accounts = accounts
+        self._inspectors = inspectors
         self._find_policy = find_policy
         self._bearer = bearer
         self._verified: Recent[tuple[str, Pairs], _Verified] = Recent(_REMEMBERED_SIGNATURES)
         self._grants: Recent[tuple[str, bool, int], Grant] = Recent(_REMEMBERED_GRANTS)
+        self._key_grants: Recent[tuple[str, CredentialKind, int], Grant] = Recent(
+            _REMEMBERED_GRANTS
+        )
 
     def check(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
         """Let a request with a SharedKey header or a shared access signature pass.
@@ -163,6 +178,46 @@ class Authenticator:
             object_id=token.object_id,
             tenant_id=token.tenant_id,
         )
+
+    def check_key(self, key: str, target: Target, *, safe: bool) -> Grant:
+        """Let a request pass that carries a key itself, an account's or an inspector's.
+
+        Args:
+            key: The key in base64, as in a connection string.
+            target: What the request wants.
+            safe: Whether nobody else can have read it: it came over https, or from this machine.
+
+        Raises:
+            ProtocolMismatch: It was not safe.
+            MalformedCredentials: It is not base64.
+            BadSignature: It is no key of the account, or there is no such account.
+            PermissionMissing: It is an inspector's, and the operation does not only read.
+        """
+        if not safe:
+            raise ProtocolMismatch("A key may be sent over https, or from the server's own host.")
+        try:
+            given = b64decode(key, validate=True)
+        except (binascii.Error, ValueError):
+            raise MalformedCredentials("The bearer token is not a key in base64.") from None
+        account = self._accounts.get(target.account)
+        number = _equal_key(_NOBODY.keys if account is None else account.keys, given)
+        if account is not None:
+            if number is not None:
+                return self._key_grant(target, CredentialKind.ACCOUNT_KEY, number)
+            number = _equal_key(self._inspectors.get(target.account, ()), given)
+            if number is not None:
+                if target.operation not in INSPECTOR_OPERATIONS:
+                    raise PermissionMissing("An inspector's key only reads.")
+                return self._key_grant(target, CredentialKind.INSPECTOR_KEY, number)
+        raise BadSignature("The key is none of this account, or there is no such account.")
+
+    def _key_grant(self, target: Target, kind: CredentialKind, number: int) -> Grant:
+        who = (target.account, kind, number)
+        grant = self._key_grants.get(who)
+        if grant is None:
+            grant = Grant(kind=kind, account=target.account, key_number=number + 1)
+            self._key_grants.keep(who, grant)
+        return grant
 
     def _check_header(
         self, request: SignedRequest, target: Target, header: str, now_ms: int
@@ -232,6 +287,14 @@ class Authenticator:
         verified = _Verified(sas=sas, key=account.keys[number], queue=queue, grant=grant)
         self._verified.keep((target.account, fields), verified)
         return verified
+
+
+def _equal_key(keys: tuple[bytes, ...], given: bytes) -> int | None:
+    for number, key in enumerate(keys):
+        # An empty key would be everybody's.
+        if key and hmac.compare_digest(key, given):
+            return number
+    return None
 
 
 def _signing_key_number(

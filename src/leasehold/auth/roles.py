@@ -98,3 +98,7 @@ def operations_of(roles: frozenset[str]) -> frozenset[Operation]:
         for operation, alternatives in OPERATION_ACTIONS.items()
         if any(needed <= actions for needed in alternatives)
     )
+
+
+INSPECTOR_OPERATIONS: Final = operations_of(frozenset({"Storage Queue Data Reader"}))
+"""What an inspector's key may do: look at queues and messages, and change nothing."""

@@ -66,6 +66,17 @@ AZURE_BEFORE_2011_08_18: Final = Limits(
     unlimited_time_to_live=False,
     receive_count=(1, 32),
 )
+NATIVE: Final = Limits(
+    # Our own: Azure's sizes, so that both dialects can read each other's messages, but times that
+    # reach ten years ahead and as many messages as fit one answer.
+    body_bytes=65_536,
+    delay_s=(0, 10 * 365 * DAY_S),
+    lease_s=(1, WEEK_S),
+    renew_s=(0, WEEK_S),
+    time_to_live_s=(1, 2**31 - 1),
+    unlimited_time_to_live=True,
+    receive_count=(1, 10_000),
+)
 
 
 def check_range(field: str, value: int, bounds: tuple[int, int]) -> None:

@@ -17,6 +17,7 @@ MAX_DEDUP_WINDOW_S: Final = 604_800
 MAX_BUDGET: Final = 1_000_000
 POISON_SUFFIX: Final = "-poison"
 """The name that Azure Functions gives to the poison queue of a queue."""
+_LONGEST_WITH_SUFFIX: Final = 63 - len(POISON_SUFFIX)
 
 
 class LapsedReceipts(StrEnum):
@@ -123,4 +124,7 @@ DEFAULT_SETTINGS: Final = QueueSettings()
 def poison_queue_of(queue: str, settings: QueueSettings) -> str:
     """Return the name of the queue that poisoned messages of *queue* go to."""
     policy = settings.failure_policy
-    return (policy and policy.poison_queue) or queue + POISON_SUFFIX
+    if policy is not None and policy.poison_queue:
+        return policy.poison_queue
+    # A name that leaves no room for the suffix is cut, so that the poison has somewhere to go.
+    return queue[:_LONGEST_WITH_SUFFIX].rstrip("-") + POISON_SUFFIX

@@ -180,7 +180,9 @@ class Engine:
 
     def activity(self, account: str, queue: str) -> QueueActivity:
         """Return what happened in a queue since the engine was made."""
-        return self.stats.activity(account, queue)
+        room = self.waiting.by_queue.get((account, queue))
+        activity = self.stats.activity(account, queue)
+        return activity if room is None else activity._replace(waiting=room.count)
 
     def message_counts(self) -> list[tuple[str, str, int]]:
         """Return account, queue and message count of every queue."""

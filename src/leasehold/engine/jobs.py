@@ -44,7 +44,11 @@ class JobRunner:
 
     async def resume(self) -> None:
         """Go on with the jobs that were running when the engine stopped."""
-        jobs = await self._perform(o.ListJobs(None, limit=100_000))
+        try:
+            jobs = await self._perform(o.ListJobs(None, limit=100_000))
+        except LeaseholdError as error:
+            _log.warning("job.not_resumed", reason=str(error))
+            return
         assert isinstance(jobs, tuple)
         for job in jobs:
             if isinstance(job, o.Job):

@@ -88,6 +88,8 @@ class QueueActivity(NamedTuple):
     released: int
     rejected_receipts: int
     poisoned: int
+    waiting: int = 0
+    """Receives that wait for messages now."""
 
 
 class EngineStats:
@@ -161,7 +163,7 @@ class EngineStats:
     def activity(self, account: str, queue: str) -> QueueActivity:
         """Return what happened in a queue; all zero for one that nothing has happened in."""
         stats = self.queues.get((account, queue)) or QueueStats()
-        figures = [getattr(stats, name) for name in QueueActivity._fields[1:]]
+        figures = [getattr(stats, name) for name in QueueActivity._fields[1:-1]]
         return QueueActivity(self.since_ms, *figures)
 
 

@@ -1,15 +1,30 @@
-"""How many requests may wait for the engine at once."""
+"""How many requests may wait for the engine at once, and how many for messages."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol, cast
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import Overloaded
+from leasehold.domain.types import Lease
+from leasehold.engine.waiting import Gone
 
-_FINISHING: Final = frozenset({c.Complete, c.Renew})
+MAX_WAITERS: Final = 10_000
+"""Receives that may wait for messages at once; each is an open connection, and 10 kB or so."""
+
+_FINISHING: Final = frozenset({c.Complete, c.Renew, c.Release})
 _EXTRA_SHARE: Final = 4
+
+
+class LongReceive(Protocol):
+    """The engine's; see :meth:`leasehold.engine.engine.Engine.receive`."""
+
+    async def __call__(
+        self, command: c.Receive, wait_s: float, gone: Gone | None = None
+    ) -> tuple[Lease, ...]:
+        """Receive messages, and wait for some if there are none."""
+        ...
 
 
 class Admission:
@@ -21,14 +36,27 @@ class Admission:
     Args:
         perform: The engine's.
         limit: Commands that may wait at once.
+        receive: The engine's; without it a receive never waits for messages.
+        max_waiters: Receives that may wait for messages at once.
     """
 
-    def __init__(self, perform: Callable[[c.Command], Awaitable[c.Result]], *, limit: int) -> None:
+    def __init__(
+        self,
+        perform: Callable[[c.Command], Awaitable[c.Result]],
+        *,
+        limit: int,
+        receive: LongReceive | None = None,
+        max_waiters: int = MAX_WAITERS,
+    ) -> None:
         self.pending = 0
         """Commands waiting now."""
+        self.waiting = 0
+        """Receives waiting for messages now; they are not among the commands."""
         self.refused = 0
         """Commands turned away since the start."""
         self._perform = perform
+        self._receive = receive
+        self._max_waiters = max_waiters
         self._limit = limit
         self._finishing_limit = limit + limit // _EXTRA_SHARE
 
@@ -40,7 +68,7 @@ class Admission:
             LeaseholdError: The engine's refusal.
         """
         if self.pending >= self._limit and (
-            type(command) not in _FINISHING or self.pending >= self._finishing_limit
+            not _finishes(command) or self.pending >= self._finishing_limit
         ):
             self.refused += 1
             raise Overloaded
@@ -49,3 +77,32 @@ class Admission:
             return await self._perform(command)
         finally:
             self.pending -= 1
+
+    async def receive(
+        self, command: c.Receive, wait_s: float, gone: Gone | None = None
+    ) -> tuple[Lease, ...]:
+        """See :meth:`leasehold.engine.engine.Engine.receive`.
+
+        One that may wait is let in like a command, but does not keep its place while it waits: a
+        thousand idle workers are no reason to turn away those who send.
+
+        Raises:
+            Overloaded: Too many commands wait, or too many receives; this one was not begun.
+            LeaseholdError: The engine's refusal.
+        """
+        if not wait_s or self._receive is None:
+            return cast("tuple[Lease, ...]", await self.perform(command))
+        if self.pending >= self._limit or self.waiting >= self._max_waiters:
+            self.refused += 1
+            raise Overloaded
+        self.waiting += 1
+        try:
+            return await self._receive(command, wait_s, gone)
+        finally:
+            self.waiting -= 1
+
+
+def _finishes(command: c.Command) -> bool:
+    if type(command) is c.Batch:
+        return all(type(part) in _FINISHING for part in command.commands)
+    return type(command) in _FINISHING

@@ -14,6 +14,11 @@ from leasehold.http.protocol import RAW_NAMES
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
+NATIVE_PREFIX: Final = "/v1/"
+"""What paths of the native dialect begin with; no account or queue of Azure's has so short a name.
+"""
+NATIVE_MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+
 _CLOSE: Final = (b"connection", b"close")
 _READING: Final = frozenset({"GET", "HEAD"})
 _WITHOUT_LENGTH: Final = frozenset({204, 304})
@@ -52,15 +57,17 @@ class Timings(Protocol):
 
 
 class Application:
-    """Serves one dialect and the server's own pages. A plain ASGI callable.
+    """Serves the dialects and the server's own pages. A plain ASGI callable.
 
     Args:
-        dialect: Answers everything but the pages.
+        dialect: Answers everything but the pages, and what goes to *native*.
         pages: Health and metrics. A queue of the same name stays reachable in addresses with the
             account in the host name: requests of the protocol that read carry ``comp``.
         clock: For the durations counted.
         timings: Where they are counted.
         max_body_bytes: Bodies above this are not read; the dialect says so and the connection ends.
+        native: Answers what is under NATIVE_PREFIX; None for *dialect*.
+        native_max_body_bytes: As max_body_bytes, for *native*.
         https: Whether a proxy has ended TLS, so that every request counts as safe.
         log_requests: Whether to log each request, at level debug.
     """
@@ -73,6 +80,8 @@ class Application:
         clock: Clock,
         timings: Timings,
         max_body_bytes: int,
+        native: Dialect | None = None,
+        native_max_body_bytes: int = NATIVE_MAX_BODY_BYTES,
         https: bool = False,
         log_requests: bool = False,
     ) -> None:
@@ -82,6 +91,8 @@ class Application:
         self._monotonic_s = clock.monotonic_s
         self._took = timings.took
         self._max_body_bytes = max_body_bytes
+        self._handle_native = native.handle if native else dialect.handle
+        self._native_max_body_bytes = native_max_body_bytes if native else max_body_bytes
         self._https = https
         self._log_requests = log_requests
 
@@ -95,16 +106,19 @@ class Application:
             await send(_start(method, response, close=False))
             await send({"type": "http.response.body", "body": response.body})
             return
+        handle, limit = self._handle, self._max_body_bytes
+        if raw_path.startswith(NATIVE_PREFIX):
+            handle, limit = self._handle_native, self._native_max_body_bytes
         headers = _headers(scope["headers"])
         body: bytes | None = b""
         length = headers.get("content-length", "0")
         if length != "0" or "transfer-encoding" in headers:
             try:
-                body = await self._read(int(length), receive)
+                body = await _read(int(length), limit, receive)
             except _ClientGoneError:
                 return
         client = scope["client"]
-        response = await self._handle(
+        response = await handle(
             Request(
                 method=method,
                 raw_path=raw_path,
@@ -115,6 +129,7 @@ class Application:
                 client_ip=client[0] if client else "",
                 https=self._https or scope["scheme"] == "https",
                 raw_header_names=scope.get(RAW_NAMES),
+                receive=receive,
             )
         )
         # Before anything else can run: the dialect has told the timings what request this was.
@@ -132,26 +147,26 @@ class Application:
                 duration_ms=round(duration_s * 1000, 3),
             )
 
-    async def _read(self, length: int, receive: Receive) -> bytes | None:
-        """Return the body, None if it is larger than is read.
 
-        Raises:
-            _ClientGoneError: It did not come whole.
-        """
-        limit = self._max_body_bytes
-        parts: list[bytes] = []
-        size = 0
-        more = length <= limit
-        while more:
-            message = await receive()
-            if message["type"] != "http.request":
-                raise _ClientGoneError
-            parts.append(message["body"])
-            size += len(message["body"])
-            more = message["more_body"] and size <= limit
-        if max(size, length) > limit:
-            return None
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+async def _read(length: int, limit: int, receive: Receive) -> bytes | None:
+    """Return the body, None if it is larger than *limit*, above which it is not read.
+
+    Raises:
+        _ClientGoneError: It did not come whole.
+    """
+    parts: list[bytes] = []
+    size = 0
+    more = length <= limit
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise _ClientGoneError
+        parts.append(message["body"])
+        size += len(message["body"])
+        more = message["more_body"] and size <= limit
+    if max(size, length) > limit:
+        return None
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _headers(fields: list[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -35,6 +35,7 @@ class Exchange:
         "_waiter",
         "body",
         "disconnected",
+        "is_watching",
         "keep_alive",
         "more_body",
         "response_complete",
@@ -59,6 +60,8 @@ class Exchange:
         self.size = 0
         """Bytes of the body so far, received by the application or not."""
         self.disconnected = False
+        self.is_watching = False
+        """Whether the application, which has all of the body, waits for the client to go."""
         self.response_started = False
         self.response_complete = False
         self._connection = connection
@@ -105,7 +108,12 @@ class Exchange:
             waiter.set_result(None)
 
     async def receive(self) -> dict[str, Any]:
-        """See ASGI: the next part of the body, or that the client is gone."""
+        """See ASGI: the next part of the body, or that the client is gone.
+
+        Whoever asks when there is no more of the body wants to know when the client goes. One that
+        has closed its sending side may still be reading, but nothing tells it from one that is
+        gone, and work for the latter would be lost: then the connection is closed.
+        """
         connection = self._connection
         if self._expects_continue:
             self._expects_continue = False
@@ -116,9 +124,17 @@ class Exchange:
                 body, self.body = self.body, b""
                 self._all_received = not self.more_body
                 return {"type": "http.request", "body": bytes(body), "more_body": self.more_body}
-            connection.flow.resume_reading()
+            if self._all_received:
+                self.is_watching = True
+                if connection.half_closed:
+                    connection.transport.close()
+            if not connection.queued:  # or there would be no end to the requests that wait
+                connection.flow.resume_reading()
             self._waiter = connection.loop.create_future()
-            await self._waiter
+            try:
+                await self._waiter
+            finally:
+                self.is_watching = False
         return _DISCONNECT
 
     async def send(self, message: Any) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,6 +26,17 @@ class Request:
     https: bool
     raw_header_names: Mapping[str, str] | None = None
     """Lower-case name to name as sent, for metadata headers sent with capitals; None if none."""
+    receive: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+    """ASGI's: what else comes from the client. The body has been received from it already."""
+
+    async def gone(self) -> None:
+        """Wait until nobody wants the answer any more; for what takes long to answer."""
+        receive = self.receive
+        if receive is None:
+            await asyncio.get_running_loop().create_future()
+            return
+        while (await receive())["type"] != "http.disconnect":
+            pass  # the empty body of a request without one
 
 
 class Response(NamedTuple):

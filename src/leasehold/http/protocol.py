@@ -86,6 +86,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self.queued: deque[Exchange] = deque()
         self.newest: Exchange | None = None
         """The exchange of the request that was last begun."""
+        self.half_closed = False
+        """Whether the client has said that it will send no more."""
         self._phase = _IDLE
         self._since_s = self.guard.now_s
         """When the phase began, give or take a sweep."""
@@ -127,10 +129,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self.parser = None  # type: ignore[assignment]  # breaks a reference cycle
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Go on answering a client that only closed its sending side."""
-        if self.active is None or self.active.more_body or self.scheme == "https":
+        """Go on answering a client that only closed its sending side; see ``Exchange.receive``."""
+        self.half_closed = True
+        active = self.active
+        if active is None or active.more_body or active.is_watching or self.scheme == "https":
             return None
-        (self.newest or self.active).keep_alive = False
+        (self.newest or active).keep_alive = False
         return True
 
     def shutdown(self) -> None:

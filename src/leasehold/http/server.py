@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -30,6 +30,8 @@ from leasehold.http.azure import MAX_REQUEST_BODY_BYTES, AzureDialect
 from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.logs import configure_logs
 from leasehold.http.metrics import Metrics, RequestStats
+from leasehold.http.native import MAX_REQUEST_BODY_BYTES as NATIVE_MAX_BODY_BYTES
+from leasehold.http.native import NativeDialect, Services
 from leasehold.http.protocol import GuardedProtocol, protocol_class
 from leasehold.http.startup import (
     DataLock,
@@ -195,19 +197,29 @@ def build_application(
         each.name: Account(name=each.name, keys=tuple(key.reveal() for key in each.keys))
         for each in settings.effective_accounts()
     }
-
-    def find_policy(account: str, queue: str, policy_id: str) -> AccessPolicy | None:
-        found = engine.find_queue(account, queue)
-        policies = found.policies if found else ()
-        return next((policy for policy in policies if policy.policy_id == policy_id), None)
-
+    authenticator = _authenticator(settings, accounts, engine)
     requests = RequestStats()
-    admission = Admission(engine.perform, limit=settings.max_pending_requests)
+    admission = Admission(
+        engine.perform, limit=settings.max_pending_requests, receive=engine.receive
+    )
     dialect = AzureDialect(
         perform=admission.perform,
-        authenticator=Authenticator(accounts, find_policy, bearer_verifier(settings)),
+        receive=admission.receive,
+        authenticator=authenticator,
         clock=clock,
         accounts=accounts,
+        observe=requests.answered,
+    )
+    native = NativeDialect(
+        services=Services(
+            perform=admission.perform,
+            receive=admission.receive,
+            find_queue=engine.find_queue,
+            activity=engine.activity,
+            wait_for_job=engine.jobs.wait,
+        ),
+        authenticator=authenticator,
+        clock=clock,
         observe=requests.answered,
     )
     metrics = Metrics(
@@ -220,6 +232,7 @@ def build_application(
     )
     return Application(
         dialect=dialect,
+        native=native,
         pages=AdminPages(
             engine=engine,
             clock=clock,
@@ -229,8 +242,27 @@ def build_application(
         clock=clock,
         timings=requests,
         max_body_bytes=MAX_REQUEST_BODY_BYTES,
+        native_max_body_bytes=NATIVE_MAX_BODY_BYTES,
         https=settings.tls_terminated,
         log_requests=settings.log_level == "debug",
+    )
+
+
+def _authenticator(
+    settings: Settings, accounts: Mapping[str, Account], engine: Engine
+) -> Authenticator:
+    def find_policy(account: str, queue: str, policy_id: str) -> AccessPolicy | None:
+        found = engine.find_queue(account, queue)
+        policies = found.policies if found else ()
+        return next((policy for policy in policies if policy.policy_id == policy_id), None)
+
+    return Authenticator(
+        accounts,
+        find_policy,
+        bearer_verifier(settings),
+        inspectors={
+            each.name: tuple(key.reveal() for key in each.keys) for each in settings.inspectors
+        },
     )
 
 

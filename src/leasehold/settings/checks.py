@@ -19,6 +19,7 @@ def find_problems(settings: Settings, table: Mapping[str, tuple[Meta, Any]]) -> 
         *_check_listening(settings),
         *_check_accounts(settings),
         *_check_dev_account(settings),
+        *_check_inspectors(settings),
         *_check_tokens(settings),
     )
 
@@ -68,6 +69,23 @@ def _check_dev_account(settings: Settings) -> Iterator[Problem]:
         )
     if DEV_ACCOUNT in settings.account_names():
         yield Problem("dev_account", f"is 'on', but accounts already has {DEV_ACCOUNT!r}")
+
+
+def _check_inspectors(settings: Settings) -> Iterator[Problem]:
+    accounts = {account.name: account for account in settings.effective_accounts()}
+    names = [inspector.name for inspector in settings.inspectors]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Problem("inspectors", f"{name!r} is there twice")
+    for inspector in settings.inspectors:
+        account = accounts.get(inspector.name)
+        if account is None:
+            yield Problem("inspectors", f"{inspector.name!r} is no account of this server")
+        elif set(inspector.keys) & set(account.keys):
+            yield Problem(
+                "inspectors",
+                f"a key of {inspector.name!r} is a key of the account itself, which may do "
+                "everything",
+            )
 
 
 def _check_tokens(settings: Settings) -> Iterator[Problem]:

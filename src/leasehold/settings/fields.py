@@ -146,6 +146,18 @@ class Settings:
             "TLS: behind one, say `off`.",
         ),
     )
+    inspectors: tuple[AccountKeys, ...] = field(
+        default=(),
+        metadata=about(
+            Kind.ACCOUNTS,
+            _WHO,
+            "Keys that only read, by account: one or two base64 keys of at least 32 bytes each. "
+            "They are sent as bearer tokens to the native API and sign nothing.",
+            special="In the file: a table `[inspectors.NAME]` with `key1` and, for rotation, "
+            "`key2`; NAME is an account. In the environment: `name:key1:key2;name2:key1`. "
+            "There is no option for it: command lines can be read by other users.",
+        ),
+    )
     oidc_issuer: str = field(
         default="",
         metadata=about(

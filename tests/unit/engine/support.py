@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Self
 
 from leasehold.domain import commands as c
@@ -139,3 +139,13 @@ def bodies(task: asyncio.Task[Received]) -> list[bytes]:
     """Return what a receive that has ended was given."""
     assert task.done(), "it still waits"
     return [lease.message.body for lease in task.result()]
+
+
+def play(scenario: Callable[[World], Awaitable[None]], *, on_thread: bool = False) -> None:
+    """Run a scenario, and check afterwards that nobody is left."""
+
+    async def run() -> None:
+        async with World(on_thread=on_thread) as world:
+            await scenario(world)
+
+    asyncio.run(run())

@@ -22,19 +22,25 @@ from leasehold.http.protocol import GuardedProtocol, protocol_class
 from leasehold.testing import ManualClock
 
 MAX_BODY_BYTES: Final = 100_000
+NATIVE_MAX_BODY_BYTES: Final = 1_000_000
 TIMEOUT_S: Final = 10.0
 """How long a test waits for something that must come; it only matters when the test fails."""
 GET: Final = b"GET /a HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
 class StubDialect:
-    """Answers with what it was asked. ``/held`` waits for the test; ``/large`` is 4 MiB."""
+    """Answers with what it was asked.
+
+    ``/held`` waits for the test, ``/watched`` also for the client to go; ``/large`` is 4 MiB.
+    """
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.arrived = threading.Semaphore(0)
         """Released once for each request that has reached the dialect."""
         self.release = asyncio.Event()
+        self.abandoned = threading.Semaphore(0)
+        """Released once for each watched request whose client has gone."""
 
     async def handle(self, request: Request) -> Response:
         """See ``Dialect``."""
@@ -43,6 +49,8 @@ class StubDialect:
         path = request.raw_path
         if path == "/held":
             await self.release.wait()
+        if path == "/watched":
+            await self._watch(request)
         if path == "/fails":
             raise RuntimeError("as the test wants")
         if path == "/splits":
@@ -55,6 +63,15 @@ class StubDialect:
             return Response(204, [])
         text = f"{request.method} {path} {len(request.body)}"
         return Response(200, [(b"x-ms-meta-CamelCase", b"kept")], text.encode())
+
+    async def _watch(self, request: Request) -> None:
+        gone = asyncio.create_task(request.gone())
+        released = asyncio.create_task(self.release.wait())
+        await asyncio.wait({gone, released}, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            self.abandoned.release()
+        gone.cancel()
+        released.cancel()
 
 
 class HastyApplication(Application):
@@ -101,6 +118,8 @@ class Harness:
             clock=self.clock,
             timings=RequestStats(),
             max_body_bytes=MAX_BODY_BYTES,
+            native=self.dialect,
+            native_max_body_bytes=NATIVE_MAX_BODY_BYTES,
         )
         protocol = protocol_class(self.guard)
         config = uvicorn.Config(

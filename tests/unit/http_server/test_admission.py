@@ -8,6 +8,7 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import Overloaded, QueueNotFound
+from leasehold.domain.types import Lease
 from leasehold.http.admission import Admission
 
 GET = c.Receive("account", "queue", 1, 30)
@@ -62,5 +63,80 @@ def test_refused_command_makes_room() -> None:
             with pytest.raises(QueueNotFound):
                 await admission.perform(GET)
         assert admission.pending == 0
+
+    asyncio.run(scenario())
+
+
+class LongEngine:
+    """Holds every receive until the test lets go."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.asked: list[tuple[c.Receive, float, object]] = []
+
+    async def perform(self, command: c.Command) -> c.Result:
+        """See ``Engine.perform``."""
+        return () if command is GET else c.DONE
+
+    async def receive(
+        self, command: c.Receive, wait_s: float, gone: object = None
+    ) -> tuple[Lease, ...]:
+        """See ``Engine.receive``."""
+        self.asked.append((command, wait_s, gone))
+        await self.go.wait()
+        return ()
+
+
+def test_those_who_wait_for_messages_take_no_place() -> None:
+    """Commands get through while as many receives wait as may, and one more is turned away."""
+
+    async def scenario() -> None:
+        engine = LongEngine()
+        admission = Admission(engine.perform, limit=1, receive=engine.receive, max_waiters=3)
+        waiting = [asyncio.create_task(admission.receive(GET, 60)) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert (admission.pending, admission.waiting) == (0, 3)
+        assert await admission.perform(DELETE) == c.DONE
+        with pytest.raises(Overloaded):
+            await admission.receive(GET, 60)
+        assert await admission.receive(GET, 0) == ()
+        waiting.pop().cancel()
+        await asyncio.sleep(0)
+        assert (admission.refused, admission.waiting) == (1, 2)
+        engine.go.set()
+        assert await asyncio.gather(*waiting) == [(), ()]
+        assert admission.waiting == 0
+
+    asyncio.run(scenario())
+
+
+def test_an_overloaded_server_begins_no_waits() -> None:
+    """A receive that may wait has to be let in like any other command."""
+
+    async def scenario() -> None:
+        engine = Engine()
+        admission = Admission(engine.perform, limit=1, receive=LongEngine().receive)
+        pending = asyncio.create_task(admission.perform(DELETE))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await admission.receive(GET, 60)
+        engine.go.set()
+        await pending
+
+    asyncio.run(scenario())
+
+
+def test_the_engine_is_told_who_watches() -> None:
+    """What tells that the client has gone is handed on; without waiting nothing is."""
+
+    async def scenario() -> None:
+        engine = LongEngine()
+        engine.go.set()
+        admission = Admission(engine.perform, limit=1, receive=engine.receive)
+        gone = asyncio.Event().wait
+        await admission.receive(GET, 0, gone)
+        await admission.receive(GET, 20, gone)
+        assert engine.asked == [(GET, 20, gone)]
+        assert await Admission(engine.perform, limit=1).receive(GET, 20, gone) == ()
 
     asyncio.run(scenario())

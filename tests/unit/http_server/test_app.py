@@ -45,20 +45,26 @@ class World:
 
     def __init__(self, **options: Any) -> None:
         self.stats = RequestStats()
-        clock = ManualClock()
-        self.dialect = Recorder(self.stats, clock)
+        self.clock = ManualClock()
+        self.dialect = Recorder(self.stats, self.clock)
+        self.native = Recorder(self.stats, self.clock)
         self.sent: list[dict[str, Any]] = []
-        self.app = Application(
+        self.app = self.make(**options)
+
+    def make(self, **options: Any) -> Application:
+        """Return an application with other options."""
+        return Application(
             dialect=self.dialect,
             pages=Pages(),
-            clock=clock,
+            clock=self.clock,
             timings=self.stats,
             max_body_bytes=10,
             **options,
         )
 
     def ask(self, method: str = "GET", path: str = "/a", query: str = "", **more: Any) -> bytes:
-        """Send one request through; return the body of the answer."""
+        """Send one request through, in two parts if it has a body; return that of the answer."""
+        parts = more.pop("parts", [])
         scope = {
             "type": "http",
             "method": method,
@@ -70,7 +76,9 @@ class World:
         } | more
 
         async def receive() -> dict[str, Any]:
-            raise AssertionError("nothing announces a body")
+            assert parts, "nothing announces a body, or it was received"
+            part = parts.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(parts)}
 
         async def send(message: dict[str, Any]) -> None:
             self.sent.append(message)
@@ -79,6 +87,12 @@ class World:
         body = self.sent[-1]["body"]
         assert isinstance(body, bytes)
         return body
+
+
+def of_length(*parts: bytes) -> dict[str, Any]:
+    """Return what a request with a body in some parts has more than others."""
+    length = str(sum(map(len, parts))).encode()
+    return {"parts": list(parts), "headers": [(b"content-length", length)]}
 
 
 @pytest.fixture
@@ -145,6 +159,61 @@ def test_queue_named_like_a_page_is_reachable(
 ) -> None:
     """Where the host names the account, a queue may be called metrics."""
     assert world.ask(method, path, query) == b"body"
+
+
+@pytest.mark.parametrize("path", ["/v1/", "/v1/accounts/a/queues"])
+def test_paths_of_the_native_dialect(path: str) -> None:
+    """What begins with its prefix goes to the native dialect, and nothing else does."""
+    world = World()
+    world.app = world.make(native=world.native)
+    world.ask(path=path)
+    for other in ("/v1", "/v10/a", "/a/v1/", "/V1/"):
+        world.ask(path=other)
+    assert [request.raw_path for request in world.native.requests] == [path]
+    assert len(world.dialect.requests) == 4
+
+
+def test_without_a_native_dialect_there_is_one_dialect(world: World) -> None:
+    """Then its prefix means nothing."""
+    world.ask("PUT", "/v1/a", **of_length(b"12345", b"67890"))
+    world.ask("PUT", "/v1/a", **of_length(b"12345678901"))
+    assert [request.body for request in world.dialect.requests] == [b"1234567890", b""]
+    assert world.dialect.requests[1].body_too_large
+
+
+def test_each_dialect_has_its_own_limit_of_bodies() -> None:
+    """What is too large for one is read for the other."""
+    world = World()
+    world.app = world.make(native=world.native, native_max_body_bytes=20)
+    for path in ("/a", "/v1/a"):
+        world.ask("PUT", path, **of_length(b"x" * 11))
+        world.ask("PUT", path, **of_length(b"x" * 10, b"y" * 11))
+    assert [each.body_too_large for each in world.dialect.requests] == [True, True]
+    assert [each.body_too_large for each in world.native.requests] == [False, True]
+    assert world.native.requests[0].body == b"x" * 11
+
+
+def test_a_request_can_be_watched() -> None:
+    """A dialect that takes long can wait for the client to go; without a client it waits on."""
+    world = World()
+    world.ask()
+    (request,) = world.dialect.requests
+
+    async def scenario() -> None:
+        events = iter([{"type": "http.request"}, {"type": "http.disconnect"}])
+
+        async def receive() -> dict[str, Any]:
+            return next(events)
+
+        request.receive = receive
+        await request.gone()
+        request.receive = None
+        waiting = asyncio.ensure_future(request.gone())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        waiting.cancel()
+
+    asyncio.run(scenario())
 
 
 def test_duration_is_counted_under_the_operation(world: World) -> None:

@@ -19,6 +19,7 @@ from leasehold.settings import (
 
 KEY = Secret(b"k" * 32)
 OWN = AccountKeys(name="orders", keys=(KEY,))
+READER = AccountKeys(name="orders", keys=(Secret(b"r" * 32),))
 DEV = "devstoreaccount1"
 
 
@@ -146,6 +147,17 @@ def test_configured_account_replaces_the_development_account() -> None:
         ({"accounts": (OWN, OWN)}, "accounts", "'orders' is there twice"),
         ({"dev_account": "off"}, "accounts", "nobody could sign in"),
         ({"host": "0.0.0.0"}, "accounts", "nobody could sign in"),
+        (
+            {"accounts": (OWN,), "inspectors": (READER, READER)},
+            "inspectors",
+            "'orders' is there twice",
+        ),
+        ({"inspectors": (READER,)}, "inspectors", "'orders' is no account"),
+        (
+            {"accounts": (OWN,), "inspectors": (replace(READER, keys=(KEY,)),)},
+            "inspectors",
+            "is a key of the account itself",
+        ),
         ({"oidc_accounts": ("other",)}, "oidc_accounts", "'other' is no account"),
         ({"oidc_jwks": "file"}, "oidc_issuer", "is empty"),
         ({"oidc_issuer": "i", "oidc_jwks": "file"}, "oidc_audience", "is empty"),
@@ -164,11 +176,18 @@ def test_settings_that_do_not_go_together(changed: dict[str, Any], field: str, p
     assert part in texts[0]
 
 
+def test_inspector_of_an_account() -> None:
+    """An account can have inspectors, the development account as well."""
+    Settings(accounts=(OWN,), inspectors=(READER,)).validate()
+    Settings(inspectors=(replace(READER, name=DEV),)).validate()
+
+
 def test_secret_is_shown_nowhere() -> None:
     """No way of turning settings into text shows a key."""
-    settings = Settings(accounts=(OWN,))
+    settings = Settings(accounts=(OWN,), inspectors=(READER,))
     for text in (repr(settings), str(settings), f"{settings.accounts}", f"{KEY}", f"{KEY!r}"):
         assert "kkk" not in text
+        assert "rrr" not in text
     assert KEY.reveal() == b"k" * 32
 
 

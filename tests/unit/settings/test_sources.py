@@ -121,6 +121,16 @@ def test_accounts_in_the_environment(tmp_path: Path) -> None:
     assert [(each.name, len(each.keys)) for each in accounts] == [("orders", 2), ("other", 1)]
 
 
+def test_inspectors(tmp_path: Path) -> None:
+    """Inspectors are written as accounts are, in the file and in the environment."""
+    account = f"[accounts.orders]\nkey1='{KEY1}'\n"
+    loaded = load(tmp_path, file=f"{account}[inspectors.orders]\nkey1='{KEY2}'")
+    assert [each.name for each in loaded.settings.inspectors] == ["orders"]
+    loaded = load(tmp_path, file=account, LEASEHOLD_INSPECTORS=f"orders:{KEY2}")
+    assert [each.name for each in loaded.settings.inspectors] == ["orders"]
+    assert loaded.origins["inspectors"] == "environment LEASEHOLD_INSPECTORS"
+
+
 def test_unknown_key_of_the_file(tmp_path: Path) -> None:
     """A mistyped key is refused with the nearest name and the file."""
     text = refused(tmp_path, file="max_conections = 5")

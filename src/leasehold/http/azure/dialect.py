@@ -19,8 +19,10 @@ import structlog
 from leasehold.auth.authenticator import Grant, is_bearer
 from leasehold.auth.types import Account, AuthError, NoCredentials, Operation, SignedRequest, Target
 from leasehold.clock import Clock
+from leasehold.domain.commands import Receive
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.limits import check_queue_name
+from leasehold.http.admission import LongReceive
 from leasehold.http.azure.call import Call, RequestIds
 from leasehold.http.azure.cors import CorsRule, add_headers, preflight_headers
 from leasehold.http.azure.delegation import get_delegation_key
@@ -73,6 +75,7 @@ class AzureDialect:
         accounts: Accounts by name, as the authenticator has them; read at each request.
         authorization_uri: Where clients without credentials are sent for a token.
         resource_id: For what they ask a token there.
+        receive: Receives messages, and waits for some; without it nothing waits.
         observe: Called once per request with the name of the operation and the status. A request
             that names no operation is ``unknown``, a CORS preflight is ``preflight``.
     """
@@ -86,9 +89,11 @@ class AzureDialect:
         accounts: Mapping[str, Account],
         authorization_uri: str = DEFAULT_AUTHORIZATION_URI,
         resource_id: str = DEFAULT_RESOURCE_ID,
+        receive: LongReceive | None = None,
         observe: Callable[[str, int], None] = _observe_nothing,
     ) -> None:
         self._perform = perform
+        self._receive = receive
         self._authenticator = authenticator
         self._clock = clock
         self._accounts = accounts
@@ -138,7 +143,13 @@ class AzureDialect:
         _check_body(call, rules)
         handler = HANDLERS.get(operation)
         if handler is not None:
-            return handler.write(call, await self._perform(handler.read(call)))
+            command = handler.read(call)
+            if handler.wait_s is not None and self._receive is not None:
+                wait_s = handler.wait_s(call)
+                if wait_s and type(command) is Receive:
+                    leases = await self._receive(command, wait_s, request.gone)
+                    return handler.write(call, leases)
+            return handler.write(call, await self._perform(command))
         return await self._answer_for_account(call, operation, grant)
 
     async def _answer_for_account(self, call: Call, operation: Operation, grant: Grant) -> Response:

@@ -23,6 +23,7 @@ from leasehold.domain.limits import WEEK_S, check_body, check_range
 from leasehold.domain.oversight import Inspect, MessagePage
 from leasehold.domain.types import Lease, Message
 from leasehold.domain.visibility import expiry_of, put_refusal
+from leasehold.engine.waiting import MAX_WAIT_S
 from leasehold.http.azure.call import Call
 from leasehold.http.azure.dates import rfc1123
 from leasehold.http.azure.errors import Fault, invalid_parameter
@@ -37,6 +38,7 @@ from leasehold.http.azure.parameters import (
     optional_integer,
     required,
     required_integer,
+    timeout_s,
     whole_number,
 )
 from leasehold.http.azure.xml_in import message_text
@@ -127,6 +129,20 @@ def parse_get(call: Call) -> Receive:
         else None,
         call.request.headers.get(HOLDER) or call.request.client_ip,
     )
+
+
+def wait_s(call: Call) -> int:
+    """Read how long Get Messages may wait for a message; it is no parameter of the service.
+
+    ``wait`` or, as MNS calls it, ``waitseconds``: 0 to 60 seconds, and no longer than ``timeout``.
+    Without them the answer comes at once, as the service's does.
+    """
+    params = call.params
+    name = "wait" if params.get("wait") else "waitseconds"
+    longest_s = optional_integer(params, name, 0, (0, MAX_WAIT_S))
+    if longest_s and "timeout" in params:
+        return min(longest_s, timeout_s(params))
+    return longest_s
 
 
 def render_get(call: Call, leases: tuple[Lease, ...]) -> Response:

@@ -28,6 +28,8 @@ class Handler(NamedTuple):
 
     read: Callable[[Call], Command]
     write: Callable[[Call, Any], Response]
+    wait_s: Callable[[Call], int] | None = None
+    """Reads how many seconds it may wait for a result that is not empty; then it is a Receive."""
 
 
 HANDLERS: Final[Mapping[Operation, Handler]] = {
@@ -39,7 +41,7 @@ HANDLERS: Final[Mapping[Operation, Handler]] = {
     Operation.GET_QUEUE_ACL: Handler(acl.parse_get_acl, acl.render_acl),
     Operation.SET_QUEUE_ACL: Handler(acl.parse_set_acl, messages.render_done),
     Operation.PUT_MESSAGE: Handler(messages.parse_put, messages.render_put),
-    Operation.GET_MESSAGES: Handler(messages.parse_get, messages.render_get),
+    Operation.GET_MESSAGES: Handler(messages.parse_get, messages.render_get, messages.wait_s),
     Operation.PEEK_MESSAGES: Handler(messages.parse_peek, messages.render_peek),
     Operation.UPDATE_MESSAGE: Handler(messages.parse_update, messages.render_update),
     Operation.DELETE_MESSAGE: Handler(messages.parse_delete, messages.render_done),

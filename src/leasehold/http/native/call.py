@@ -1,0 +1,120 @@
+"""One request on its way through the dialect, what it may use, and the answers made for it."""
+
+from __future__ import annotations
+
+import os
+from asyncio import Lock
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+
+from leasehold.domain.commands import Command, Result
+from leasehold.domain.oversight import Job
+from leasehold.domain.types import Queue
+from leasehold.engine.stats import QueueActivity
+from leasehold.http.admission import LongReceive
+from leasehold.http.messages import Request, Response
+from leasehold.http.native.problems import Header, Problem, document
+
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+
+_ENCODE: Final = msgspec.json.Encoder().encode
+_JSON: Final = (b"content-type", b"application/json")
+_PROBLEM: Final = (b"content-type", b"application/problem+json")
+_NO_STORE: Final = (b"cache-control", b"no-store")
+
+
+class WaitForJob(Protocol):
+    """Waits for a job that the engine carries on in the background."""
+
+    async def __call__(self, account: str, job_id: str, wait_s: float) -> Job:
+        """Return the job when it is over, or as it is after *wait_s* seconds.
+
+        Raises:
+            JobNotFound: There is no such job.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What the operations of the dialect lean on."""
+
+    perform: Callable[[Command], Awaitable[Result]]
+    """Carries a command out durably; raises LeaseholdError where it is refused."""
+    receive: LongReceive
+    """Carries a receive out, and waits for a message."""
+    find_queue: Callable[[str, str], Queue | None]
+    """Returns a queue of an account as the last batch left it."""
+    activity: Callable[[str, str], QueueActivity]
+    """Says what has happened in a queue of an account since the server started."""
+    wait_for_job: WaitForJob
+    settings_lock: Lock = field(default_factory=Lock)
+    """Held by what reads settings, changes them and writes them back."""
+
+
+class RequestIds:
+    """Ids that are not used twice: drawn once per process, and counted."""
+
+    def __init__(self) -> None:
+        self._head = os.urandom(8).hex().encode("ascii")
+        self._count = count()
+
+    def draw(self) -> bytes:
+        """Return the next id."""
+        return b"%b-%08x" % (self._head, next(self._count))
+
+
+class Call:
+    """What is known so far about a request. The dialect fills it in, stage by stage."""
+
+    __slots__ = (
+        "account",
+        "item",
+        "now_ms",
+        "operation",
+        "pairs",
+        "params",
+        "queue",
+        "request",
+        "request_id",
+        "services",
+    )
+
+    def __init__(
+        self, request: Request, request_id: bytes, now_ms: int, services: Services
+    ) -> None:
+        self.request = request
+        self.request_id = request_id
+        self.now_ms = now_ms
+        self.services = services
+        self.operation = "native-unknown"
+        self.pairs: Pairs = ()
+        self.params: Mapping[str, str] = {}
+        """The parameters of the query without those of a signature."""
+        self.account = ""
+        self.queue = ""
+        self.item = ""
+        """A message's id, a job's, or a code, by what the path names."""
+
+    def reply(self, content: object, status: int = 200, *extra: Header) -> Response:
+        """Return an answer with a JSON body."""
+        headers = [_JSON, (b"request-id", self.request_id), *extra]
+        if self.request.method == "GET":
+            headers.append(_NO_STORE)
+        return Response(status, headers, _ENCODE(content))
+
+    def reply_nothing(self) -> Response:
+        """Return an answer without a body."""
+        return Response(204, [(b"request-id", self.request_id)])
+
+    def reply_problem(self, problem: Problem, *extra: Header) -> Response:
+        """Return an error."""
+        headers = [_PROBLEM, (b"request-id", self.request_id), *extra]
+        if problem.retry_after_s is not None:
+            headers.append((b"retry-after", b"%d" % problem.retry_after_s))
+        body = b"" if self.request.method == "HEAD" else _ENCODE(document(problem))
+        return Response(problem.status, headers, body)

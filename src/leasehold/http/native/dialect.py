@@ -1,0 +1,162 @@
+"""The native dialect: JSON over HTTP, from a request to an answer.
+
+The order of checks: the address, the credentials, the query, the body. Nothing that depends on what
+the store holds is told to anybody who has not shown credentials for it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final, Protocol
+
+import structlog
+
+from leasehold.auth.authenticator import Grant, is_bearer
+from leasehold.auth.types import AuthError, SignedRequest, Target
+from leasehold.clock import Clock
+from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.limits import check_queue_name
+from leasehold.http.messages import Request, Response
+from leasehold.http.native.call import Call, RequestIds, Services
+from leasehold.http.native.problems import Problem, Refused, problem, problem_of
+from leasehold.http.native.reading import percent_decode, read_params, read_query
+from leasehold.http.native.routes import Router
+
+MAX_REQUEST_BODY_BYTES: Final = 64 * 1024 * 1024
+"""Largest body of a request: a thousand of the largest messages."""
+
+_SIGNING_VERSION: Final = "2026-10-06"
+"""Rules by which a request is signed that names no version."""
+_BEARER_CHARS: Final = len("Bearer ")
+_UNAUTHENTICATED: Final = 401
+_CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="leasehold"')
+
+_check_queue_name = lru_cache(maxsize=1024)(check_queue_name)
+_log = structlog.get_logger("leasehold.http.native")
+
+
+class Authorizer(Protocol):
+    """What the dialect asks of :class:`~leasehold.auth.authenticator.Authenticator`."""
+
+    def check(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
+        """Let a signed request pass, or raise AuthError."""
+        ...
+
+    async def check_bearer(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
+        """Let a request with an issuer's token pass, or raise AuthError."""
+        ...
+
+    def check_key(self, key: str, target: Target, *, safe: bool) -> Grant:
+        """Let a request that carries a key itself pass, or raise AuthError."""
+        ...
+
+
+def _observe_nothing(operation: str, status: int) -> None:
+    del operation, status
+
+
+class NativeDialect:
+    """Speaks the native protocol, which ``openapi.yaml`` describes.
+
+    Args:
+        services: What the operations lean on.
+        authenticator: Decides who may do what.
+        clock: Source of all time.
+        observe: Called once per request with ``native-`` and the name of the route, and the
+            status. A request that names no route is ``native-unknown``.
+    """
+
+    def __init__(
+        self,
+        *,
+        services: Services,
+        authenticator: Authorizer,
+        clock: Clock,
+        observe: Callable[[str, int], None] = _observe_nothing,
+    ) -> None:
+        self._services = services
+        self._authenticator = authenticator
+        self._clock = clock
+        self._observe = observe
+        self._router = Router()
+        self._request_ids = RequestIds()
+
+    async def handle(self, request: Request) -> Response:
+        """Answer one request. Raises nothing, whatever the request holds."""
+        call = Call(request, self._request_ids.draw(), self._clock.now_ms(), self._services)
+        try:
+            response = await self._answer(call)
+        except Refused as refused:
+            response = call.reply_problem(refused.problem, *refused.headers)
+        except (LeaseholdError, AuthError) as error:
+            response = _reply_error(call, problem_of(error))
+        except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
+            _log_failure(call, error)
+            response = call.reply_problem(problem("internal-error"))
+        self._observe(call.operation, response.status)
+        return response
+
+    async def _answer(self, call: Call) -> Response:
+        request = call.request
+        parts = request.raw_path.split("/")
+        if "%" in request.raw_path or not request.raw_path.isascii():
+            parts = [percent_decode(part, "the path") for part in parts]
+        route = self._router.find(call, parts)
+        call.operation = "native-" + route.name
+        pairs = read_query(request.raw_query)
+        call.pairs = pairs
+        for operation in route.operations:
+            target = Target(account=call.account, operation=operation, queue=call.queue or None)
+            await self._authorize(call, target)
+        call.params = read_params(pairs, route.params) if pairs else {}
+        if call.queue:
+            _check_queue_name(call.queue)
+        if request.body_too_large or len(request.body) > MAX_REQUEST_BODY_BYTES:
+            raise Refused(problem("request-too-large", limit=MAX_REQUEST_BODY_BYTES))
+        return await route.handler(call)
+
+    async def _authorize(self, call: Call, target: Target) -> Grant:
+        request = call.request
+        header = request.headers.get("authorization", "")
+        if header[:_BEARER_CHARS].lower() == "bearer " and "." not in header:
+            # An issuer's token has dots in it, base64 has none.
+            safe = request.https or is_loopback(request.client_ip)
+            key = header[_BEARER_CHARS:].strip()
+            return self._authenticator.check_key(key, target, safe=safe)
+        signed = SignedRequest(
+            method=request.method,
+            path=request.raw_path,
+            query=call.pairs,
+            headers=request.headers,
+            version=request.headers.get("x-ms-version", _SIGNING_VERSION),
+            client_ip=request.client_ip,
+            https=request.https,
+        )
+        if is_bearer(signed):
+            return await self._authenticator.check_bearer(signed, target, now_ms=call.now_ms)
+        return self._authenticator.check(signed, target, now_ms=call.now_ms)
+
+
+def is_loopback(client_ip: str) -> bool:
+    """Tell whether a client is on this machine; the address is the one that the socket knows."""
+    return client_ip.startswith("127.") or client_ip in {"::1", "::ffff:127.0.0.1"}
+
+
+def _reply_error(call: Call, found: Problem) -> Response:
+    if found.status == _UNAUTHENTICATED:
+        return call.reply_problem(found, _CHALLENGE)
+    return call.reply_problem(found)
+
+
+def _log_failure(call: Call, error: Exception) -> None:
+    # Neither its message nor the values around it, which may hold what a client sent.
+    _log.error(
+        "A request failed unexpectedly.",
+        action="native.internal_error",
+        operation=call.operation,
+        request_id=call.request_id.decode("ascii"),
+        error=type(error).__qualname__,
+        traceback="".join(traceback.format_tb(error.__traceback__)),
+    )

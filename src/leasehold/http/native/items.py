@@ -1,0 +1,126 @@
+"""Many items in one request: which are refused, which are carried out, and what is said of each.
+
+All or nothing is one command of the engine. Otherwise the items go in parts, so that no single
+command holds the engine for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+from leasehold.domain.commands import Batch, Complete, Put, Release, Renew
+from leasehold.domain.errors import LeaseholdError, NotDone, QueueNotFound, Unavailable
+from leasehold.http.messages import Response
+from leasehold.http.native.call import Call
+from leasehold.http.native.problems import Refused, item_problem, out_of_range
+from leasehold.http.native.shapes import ItemProblem, ItemResult, Results
+
+MAX_ITEMS: Final = 10_000
+PART: Final = 1_000
+"""Items that go to the engine as one command."""
+
+ItemCommand: TypeAlias = Put | Renew | Complete | Release
+
+
+class Items:
+    """The items of one request as they are read.
+
+    Args:
+        path: Place of the list in the request, such as ``$.messages``.
+        given: The list; 1 to MAX_ITEMS.
+
+    Raises:
+        Refused: There is none, or there are too many.
+    """
+
+    def __init__(self, path: str, given: Sequence[object]) -> None:
+        self.path = path
+        self.commands: list[ItemCommand] = []
+        self.refused: dict[int, ItemProblem] = {}
+        """The items that are no commands, by their number."""
+        if not 1 <= len(given) <= MAX_ITEMS:
+            raise out_of_range(
+                path,
+                len(given),
+                (1, MAX_ITEMS),
+                f"The figures are items: send between one and {MAX_ITEMS:,} in a request.",
+            )
+
+    def refuse(self, number: int, refused: Refused) -> None:
+        """Note that an item is not carried out; fields are named as within the item."""
+        field = refused.problem.field
+        refused.problem.field = f"{self.path}[{number}]{'.' + field if field else ''}"
+        self.refused[number] = ItemProblem(refused.problem)
+
+    async def answer(
+        self, call: Call, render: Callable[[Any, Any], ItemResult], *, atomic: bool | None
+    ) -> Response:
+        """Carry the items out and say what became of each.
+
+        Args:
+            call: The request.
+            render: Makes an item's answer of its command and result.
+            atomic: Whether one refused item keeps all others from being carried out.
+
+        Raises:
+            LeaseholdError: What is wrong with all of them, and not their own fault.
+        """
+        commands = self.commands
+        if atomic and self.refused:
+            results: Sequence[object] = [NotDone()] * len(commands)
+        elif commands:
+            results = await _perform(call, commands, atomic=bool(atomic))
+            _raise_shared(results)
+        else:
+            results = ()
+        answers: list[ItemResult] = []
+        for command, result in zip(commands, results, strict=True):
+            if isinstance(result, LeaseholdError):
+                # Its place is set below, when what was refused before has been put in between.
+                answers.append(ItemProblem(item_problem(result)))
+            else:
+                answers.append(render(command, result))
+        for number in sorted(self.refused):
+            answers.insert(number, self.refused[number])
+        failed = 0
+        for number, answer in enumerate(answers):
+            if type(answer) is ItemProblem:
+                failed += 1
+                if number not in self.refused:
+                    answer.error.field = f"{self.path}[{number}]{answer.error.field}"
+        return call.reply(Results(answers, failed))
+
+
+async def _perform(call: Call, commands: list[ItemCommand], *, atomic: bool) -> Sequence[object]:
+    perform = call.services.perform
+    if len(commands) == 1:
+        # As a command of its own it shares its statement with those of other requests.
+        try:
+            return [await perform(commands[0])]
+        except LeaseholdError as error:
+            return [error]
+    results: list[object] = []
+    step = len(commands) if atomic else PART
+    for start in range(0, len(commands), step):
+        part = tuple(commands[start : start + step])
+        try:
+            done = await perform(Batch(part, atomic))
+        except LeaseholdError as error:
+            if not results:
+                raise
+            # What went before is done, and must be told.
+            results += [error] * len(part)
+        else:
+            assert isinstance(done, tuple)
+            results += done
+    return results
+
+
+def _raise_shared(results: Sequence[object]) -> None:
+    """Raise what has nothing to do with the single items, if all of them met it."""
+    first = results[0]
+    if isinstance(first, QueueNotFound | Unavailable) and all(
+        type(result) is type(first) for result in results
+    ):
+        raise first

@@ -1,0 +1,309 @@
+"""Reading what a client sends: the query, JSON, and values with limits."""
+
+from __future__ import annotations
+
+import binascii
+import difflib
+import re
+from base64 import b64decode
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from leasehold.auth.sas_rules import FIELD_NAMES
+from leasehold.domain.errors import InvalidQueueName
+from leasehold.domain.limits import NATIVE, check_queue_name
+from leasehold.http.native.call import Call, Pairs
+from leasehold.http.native.problems import (
+    Refused,
+    invalid,
+    out_of_range,
+    problem_of,
+    too_large,
+)
+
+_T = TypeVar("_T")
+
+MAX_TEXT: Final = 1_024
+"""Characters of a name or a note: a holder, a type, a key, a reason."""
+MAX_PROPERTIES_BYTES: Final = 8_192
+"""Names and values together, as for the metadata of a queue."""
+
+_BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_PLACE: Final = re.compile(r" - at `(?:key in )?(?P<path>[^`]*)`$")
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`")
+_MISSING: Final = re.compile(r"Object missing required field `(?P<name>.*)`")
+_WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
+_DECIMAL: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
+_SWITCHES: Final = {"true": True, "false": False}
+
+
+# --- the address ---------------------------------------------------------------------------------
+
+
+def percent_decode(text: str, what: str) -> str:
+    """Decode ``%XX`` once.
+
+    Raises:
+        Refused: It is not well-formed, or not UTF-8.
+    """
+    if not text.isascii() or _BROKEN_ESCAPE.search(text):
+        raise invalid(None, f"The percent-encoding of {what} is broken.")
+    try:
+        return unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        raise invalid(None, f"The percent-encoding of {what} is not that of UTF-8.") from None
+
+
+def read_query(raw: str) -> Pairs:
+    """Return names and values in the order sent, decoded once; ``+`` is a space.
+
+    Raises:
+        Refused: Its percent-encoding is broken.
+    """
+    if not raw:
+        return ()
+    if "%" not in raw and "+" not in raw and raw.isascii():
+        parts = [part.partition("=") for part in raw.split("&") if part]
+        return tuple([(name, value) for name, _, value in parts])
+    pairs = []
+    for part in raw.replace("+", " ").split("&"):
+        if part:
+            name, _, value = part.partition("=")
+            pairs.append((percent_decode(name, "the query"), percent_decode(value, "the query")))
+    return tuple(pairs)
+
+
+def read_params(pairs: Pairs, allowed: frozenset[str]) -> Mapping[str, str]:
+    """Return the parameters that are not those of a signature.
+
+    Raises:
+        Refused: One is repeated, or the call does not know it.
+    """
+    params: dict[str, str] = {}
+    for name, value in pairs:
+        if name in FIELD_NAMES:
+            continue
+        if name not in allowed:
+            raise invalid(name, f"This call has no query parameter `{name}`.{_near(name, allowed)}")
+        if name in params:
+            raise invalid(name, f"The query parameter `{name}` is there twice.")
+        params[name] = value
+    return params
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean `{near[0]}`?" if near else ""
+
+
+def param_int(call: Call, name: str, bounds: tuple[int, int]) -> int | None:
+    """Read a parameter that is a whole number; None if it is not there."""
+    text = call.params.get(name)
+    if not text:
+        return None
+    if _WHOLE.fullmatch(text) is None:
+        raise invalid(name, f"`{name}` must be a whole number.", value=text)
+    return within(name, int(text), bounds)
+
+
+def param_number(call: Call, name: str, bounds: tuple[float, float]) -> float | None:
+    """Read a parameter that is a number; None if it is not there."""
+    text = call.params.get(name)
+    if not text:
+        return None
+    if _DECIMAL.fullmatch(text) is None:
+        raise invalid(name, f"`{name}` must be a number such as 30 or 0.5.", value=text)
+    return within(name, float(text), bounds)
+
+
+def param_switch(call: Call, name: str, *, default: bool) -> bool:
+    """Read a parameter that is ``true`` or ``false``."""
+    text = call.params.get(name)
+    if not text:
+        return default
+    if text not in _SWITCHES:
+        raise invalid(name, f"`{name}` must be true or false.", value=text)
+    return _SWITCHES[text]
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+
+def read_body(decoder: msgspec.json.Decoder[_T], call: Call) -> _T:
+    """Read the body of the request; none at all counts as ``{}``.
+
+    Raises:
+        Refused: It is not JSON, or not what the call takes.
+    """
+    try:
+        return decoder.decode(call.request.body or b"{}")
+    except msgspec.ValidationError as error:
+        raise explain_invalid(error, known_members(decoder.type)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid("$", f"The body cannot be read as JSON: {_reason(error)}.") from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return "a text is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+
+
+def explain_invalid(
+    error: msgspec.ValidationError, known: Iterable[str] = (), root: str = "$"
+) -> Refused:
+    """Return the refusal for what msgspec says, with *root* as the place of what it looked at."""
+    text = str(error)
+    place = _PLACE.search(text)
+    path = root + (place["path"][1:] if place else "")
+    text = _PLACE.sub("", text)
+    unknown, missing = _UNKNOWN.fullmatch(text), _MISSING.fullmatch(text)
+    if unknown is not None:
+        name = unknown["name"]
+        detail = f"There is no member `{name}` in `{path}`.{_near(name, known)}"
+        return invalid(f"{path}.{name}", detail)
+    if missing is not None:
+        name = missing["name"]
+        return invalid(f"{path}.{name}", f"The member `{name}` of `{path}` is missing.")
+    return invalid(path, f"`{path}` is not of the right type: {text[:1].lower()}{text[1:]}.")
+
+
+def known_members(kind: Any) -> set[str]:
+    """Return the names of all members of a Struct and of those in it."""
+    names: set[str] = set()
+    waiting = [msgspec.inspect.type_info(kind)]
+    while waiting:
+        info: Any = waiting.pop()
+        if isinstance(info, msgspec.inspect.StructType):
+            for member in info.fields:
+                names.add(member.encode_name)
+                waiting.append(member.type)
+        elif isinstance(info, msgspec.inspect.UnionType):
+            waiting.extend(info.types)
+        elif isinstance(info, msgspec.inspect.ListType):
+            waiting.append(info.item_type)
+    return names
+
+
+# --- values --------------------------------------------------------------------------------------
+
+_N = TypeVar("_N", int, float)
+
+
+def within(field: str, value: _N, bounds: tuple[float, float]) -> _N:
+    """Return *value*.
+
+    Raises:
+        Refused: It is outside *bounds*.
+    """
+    # Written so that a value that is no number is outside as well.
+    if bounds[0] <= value <= bounds[1]:
+        return value
+    raise out_of_range(field, value, bounds)
+
+
+def short_text(field: str, text: str | None, limit: int = MAX_TEXT) -> str | None:
+    """Return *text*.
+
+    Raises:
+        Refused: It has more characters than *limit*, or none.
+    """
+    if text is not None and not 1 <= len(text) <= limit:
+        raise out_of_range(
+            field, len(text), (1, limit), f"The figures are characters: shorten `{field}`."
+        )
+    return text
+
+
+def queue_name(field: str, name: str) -> str:
+    """Return *name*.
+
+    Raises:
+        Refused: No queue can be called so.
+    """
+    try:
+        check_queue_name(name)
+    except InvalidQueueName as error:
+        found = problem_of(error)
+        found.field = field
+        raise Refused(found) from None
+    return name
+
+
+def read_properties(field: str, properties: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Return the properties of a message.
+
+    Raises:
+        Refused: Together they are larger than MAX_PROPERTIES_BYTES.
+    """
+    if not properties:
+        return {}
+    size = 0
+    for name, value in properties.items():
+        size += len(name.encode()) + len(value.encode())
+    if size > MAX_PROPERTIES_BYTES:
+        raise out_of_range(
+            field,
+            size,
+            (0, MAX_PROPERTIES_BYTES),
+            "The figures are the bytes of all names and values: shorten them, or put them in the "
+            "body.",
+        )
+    return properties
+
+
+class WithBody(msgspec.Struct):
+    """What names a body in one of three ways."""
+
+    body: str | None = None
+    body_base64: str | None = None
+    json: msgspec.Raw = msgspec.Raw()
+
+
+def body_of(item: WithBody, prefix: str = "") -> bytes | None:
+    """Return the body that *item* brings, None if it brings none.
+
+    Args:
+        item: What may bring one.
+        prefix: What goes before the name of a member in a refusal.
+
+    Raises:
+        Refused: It brings two, one that is not base64, or one that is too large.
+    """
+    text, encoded = item.body, item.body_base64
+    raw = bytes(item.json) if item.json else b""
+    if raw == b"null":
+        raw = b""
+    if (text is not None) + (encoded is not None) + bool(raw) > 1:
+        raise invalid(None, "There is more than one of `body`, `body_base64` and `json`.")
+    if text is not None:
+        name, body = "body", text.encode()
+    elif encoded is not None:
+        name, body = "body_base64", _decode_base64(prefix, encoded)
+    elif raw:
+        name, body = "json", _compact(prefix, raw)
+    else:
+        return None
+    if len(body) > NATIVE.body_bytes:
+        raise too_large(prefix + name, len(body), NATIVE.body_bytes)
+    return body
+
+
+def _decode_base64(prefix: str, encoded: str) -> bytes:
+    try:
+        return b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid(f"{prefix}body_base64", "`body_base64` is not base64.") from None
+
+
+def _compact(prefix: str, raw: bytes) -> bytes:
+    """Return JSON without the blanks around its parts; numbers stay as they were written."""
+    try:
+        raw.decode()
+        return msgspec.json.format(raw, indent=-1)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = _reason(error)
+        raise invalid(f"{prefix}json", f"`json` cannot be read as JSON: {reason}.") from None

@@ -1,0 +1,183 @@
+"""The table of operations: where each is, who may call it, and what carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from leasehold.auth.types import Operation
+from leasehold.http.messages import Response
+from leasehold.http.native import document, filters, jobs, messages, oversight, queues
+from leasehold.http.native.call import Call
+from leasehold.http.native.problems import Refused, problem
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
+
+_ACCOUNT: Final = "/v1/accounts/{account}"
+_QUEUE: Final = _ACCOUNT + "/queues/{queue}"
+_MESSAGES: Final = _QUEUE + "/messages"
+_MESSAGE: Final = _MESSAGES + "/{id}"
+_JOB: Final = _ACCOUNT + "/jobs/{job_id}"
+_MEMBERS: Final = {
+    "account": "account",
+    "queue": "queue",
+    "id": "item",
+    "job_id": "item",
+    "code": "item",
+}
+"""Where a call keeps what stands for a part of the path."""
+
+# Rights are granted per operation of Azure's. What needs no receipt asks for the right to clear the
+# queue, which is the only one there that does without; what shows a body, for the right to look.
+_LIST: Final = (Operation.LIST_QUEUES,)
+_LOOK: Final = (Operation.PEEK_MESSAGES,)
+_LOOK_AT_QUEUE: Final = (Operation.GET_QUEUE_METADATA,)
+_SET_UP: Final = (Operation.SET_QUEUE_METADATA,)
+_CLEAR: Final = (Operation.CLEAR_MESSAGES,)
+_FINISH: Final = (Operation.DELETE_MESSAGE,)
+_CHANGE: Final = (
+    Operation.CLEAR_MESSAGES,
+    Operation.UPDATE_MESSAGE,
+    Operation.PEEK_MESSAGES,
+)
+_MOVE: Final = (Operation.CLEAR_MESSAGES, Operation.PUT_MESSAGE)
+
+
+class Route(NamedTuple):
+    """One operation."""
+
+    name: str
+    """For the metrics and the document."""
+    method: str
+    path: str
+    operations: tuple[Operation, ...]
+    """All of them must be allowed; none is asked for if there is none."""
+    handler: Handler
+    params: frozenset[str] = frozenset()
+    """Parameters of the query."""
+
+    def members(self) -> tuple[str, ...]:
+        """Return where a call keeps the variable parts of the path, in their order."""
+        return tuple(_MEMBERS[part[1:-1]] for part in self.path.split("/") if part[:1] == "{")
+
+
+_PAGE: Final = frozenset({"after", "limit"})
+
+ROUTES: Final = (
+    Route("openapi", "GET", "/v1/openapi.json", (), document.openapi),
+    Route("problem", "GET", "/v1/problems/{code}", (), document.explain_code),
+    Route(
+        "list-queues",
+        "GET",
+        _ACCOUNT + "/queues",
+        _LIST,
+        queues.list_queues,
+        _PAGE | {"prefix", "counts"},
+    ),
+    Route("create-queue", "PUT", _QUEUE, (Operation.CREATE_QUEUE,), queues.create),
+    Route("get-queue", "GET", _QUEUE, _LOOK_AT_QUEUE, queues.get),
+    Route("update-queue", "PATCH", _QUEUE, _SET_UP, queues.update),
+    Route("delete-queue", "DELETE", _QUEUE, (Operation.DELETE_QUEUE,), queues.delete),
+    Route("count-messages", "GET", _QUEUE + "/counts", _LOOK_AT_QUEUE, queues.counts),
+    Route("explain-queue", "GET", _QUEUE + "/explain", _LOOK_AT_QUEUE, oversight.explain_queue),
+    Route("pause-queue", "POST", _QUEUE + "/pause", _SET_UP, queues.pause),
+    Route("resume-queue", "POST", _QUEUE + "/resume", _SET_UP, queues.resume),
+    Route("purge", "POST", _QUEUE + "/purge", _CLEAR, jobs.purge),
+    Route("redrive", "POST", _QUEUE + "/redrive", _MOVE, jobs.redrive),
+    Route(
+        "list-jobs",
+        "GET",
+        _ACCOUNT + "/jobs",
+        _LIST,
+        jobs.list_jobs,
+        frozenset({"queue", "limit"}),
+    ),
+    Route("get-job", "GET", _JOB, _LIST, jobs.get),
+    Route("stop-job", "POST", _JOB + "/stop", _CLEAR, jobs.stop),
+    Route("put", "POST", _MESSAGES, (Operation.PUT_MESSAGE,), messages.put),
+    Route("receive", "POST", _MESSAGES + "/receive", (Operation.GET_MESSAGES,), messages.receive),
+    Route("peek", "POST", _MESSAGES + "/peek", _LOOK, messages.peek),
+    Route("renew", "POST", _MESSAGES + "/renew", (Operation.UPDATE_MESSAGE,), messages.renew),
+    Route("complete", "POST", _MESSAGES + "/complete", _FINISH, messages.complete),
+    Route("release", "POST", _MESSAGES + "/release", _FINISH, messages.release),
+    Route(
+        "list-messages",
+        "GET",
+        _MESSAGES,
+        _LOOK,
+        oversight.inspect,
+        _PAGE | {"body"} | filters.PARAMS,
+    ),
+    Route("get-message", "GET", _MESSAGE, _LOOK, oversight.find),
+    Route("explain-message", "GET", _MESSAGE + "/explain", _LOOK, oversight.explain_message),
+    Route("amend-message", "PATCH", _MESSAGE, _CHANGE, oversight.amend),
+    Route("remove-message", "DELETE", _MESSAGE, _CLEAR, oversight.remove, frozenset({"force"})),
+    Route("end-lease", "POST", _MESSAGE + "/end-lease", _CHANGE, oversight.end_lease),
+)
+
+
+class _Node:
+    """What can follow a part of a path."""
+
+    __slots__ = ("members", "named", "other", "routes")
+
+    def __init__(self) -> None:
+        self.named: dict[str, _Node] = {}
+        self.other: _Node | None = None
+        """For a part that varies."""
+        self.routes: dict[str, Route] = {}
+        """By method, if a path may end here."""
+        self.members: tuple[str, ...] = ()
+
+
+class Router:
+    """Finds routes by path; a fixed part of a path goes before one that varies."""
+
+    def __init__(self, routes: tuple[Route, ...] = ROUTES) -> None:
+        self._root = _Node()
+        for route in routes:
+            node = self._root
+            for part in route.path.split("/"):
+                if part[:1] == "{":
+                    node.other = node = node.other or _Node()
+                else:
+                    node = node.named.setdefault(part, _Node())
+            node.routes[route.method] = route
+            node.members = route.members()
+
+    def find(self, call: Call, parts: list[str]) -> Route:
+        """Return the route of a path, and note in *call* what its variable parts are.
+
+        Raises:
+            Refused: There is no such path, or it does not take the method.
+        """
+        node = self._root
+        values: list[str] = []
+        for part in parts:
+            following = node.named.get(part)
+            if following is None:
+                following = node.other
+                if following is None or not part:
+                    raise Refused(problem("no-such-route"))
+                values.append(part)
+            node = following
+        if not node.routes:
+            raise Refused(problem("no-such-route"))
+        route = node.routes.get(call.request.method)
+        if route is None:
+            raise _method_not_allowed(call.request.method, node)
+        for member, value in zip(node.members, values, strict=True):
+            setattr(call, member, value)
+        return route
+
+
+def _method_not_allowed(method: str, node: _Node) -> Refused:
+    allowed = ", ".join(sorted(node.routes))
+    return Refused(
+        problem(
+            "method-not-allowed",
+            f"This address does not take {method[:20]}.",
+            remedy=f"It takes {allowed}.",
+        ),
+        (b"allow", allowed.encode("ascii")),
+    )

@@ -1,0 +1,157 @@
+"""The OpenAPI document: complete, true, and in step with the table of routes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from leasehold import __version__
+from leasehold.domain.limits import NATIVE
+from leasehold.domain.types import MessageState, Outcome
+from leasehold.http.native.codes import CODES
+from leasehold.http.native.items import MAX_ITEMS
+from leasehold.http.native.routes import ROUTES, Route
+from leasehold.http.native.settings_json import RANGES
+from tests.unit.http_native.checking import document, errors_of, follow, operations
+from tests.unit.http_native.support import ACCOUNT, Native
+
+_OPEN_STATUSES = {"400", "413", "500"}
+_OUR_STATUSES = {*_OPEN_STATUSES, "401", "403", "503"}
+
+
+def _operation(route: Route) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    entry = document()["paths"][route.path]
+    operation = entry[route.method.lower()]
+    parameters = [*entry.get("parameters", []), *operation.get("parameters", [])]
+    return operation, [follow(parameter) for parameter in parameters]
+
+
+def test_routes_and_document_have_the_same_operations() -> None:
+    """Each route is in the document and each operation of the document has a route."""
+    told = {(path, method, each["operationId"]) for path, method, each in operations()}
+    assert told == {(route.path, route.method, route.name) for route in ROUTES}
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+def test_parameters(route: Route) -> None:
+    """The document has the parameters of path and query that the route takes."""
+    _, parameters = _operation(route)
+    in_path = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
+    assert [each["name"] for each in parameters if each["in"] == "path"] == in_path
+    assert {each["name"] for each in parameters if each["in"] == "query"} == route.params
+    assert all(each.get("description") for each in parameters)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+def test_statuses_and_codes(route: Route) -> None:
+    """The statuses of an operation are those of its codes, and nothing else but success."""
+    operation, _ = _operation(route)
+    codes = set(operation["x-problem-codes"])
+    common = _OUR_STATUSES if route.operations else _OPEN_STATUSES
+    refusals = common | {str(CODES[code].status) for code in codes}
+    if route.name == "problem":
+        refusals.add("404")
+    assert {status for status in operation["responses"] if status >= "400"} == refusals
+    assert not codes & set(document()["x-common-problem-codes"])
+    assert ("security" in operation) == (not route.operations)
+    if "{queue}" in route.path:
+        assert {"invalid-queue-name", "queue-not-found"} <= codes
+
+
+def test_codes_are_complete() -> None:
+    """Every code can come from somewhere, and the document knows no others."""
+    told = set(document()["x-common-problem-codes"])
+    for _, _, operation in operations():
+        told |= {*operation["x-problem-codes"], *operation.get("x-item-codes", ())}
+    assert told == set(CODES)
+    assert document()["components"]["schemas"]["Code"]["enum"] == list(CODES)
+
+
+@pytest.mark.parametrize("name", list(document()["components"]["schemas"]))
+def test_schemas_are_schemas(name: str) -> None:
+    """Every schema is one, and something refers to it."""
+    Draft202012Validator.check_schema(document()["components"]["schemas"][name])
+    assert f"'#/components/schemas/{name}'" in str(document())
+
+
+def _examples(value: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """Go over all examples: where they stand, the schema beside them, and what they are."""
+    if isinstance(value, dict):
+        if "schema" in value and "example" in value:
+            yield path, value["schema"], value["example"]
+        for name, part in value.items():
+            yield from _examples(part, f"{path}/{name}")
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from _examples(part, f"{path}/{number}")
+
+
+@pytest.mark.parametrize(
+    ("schema", "example"),
+    [pytest.param(schema, each, id=path) for path, schema, each in _examples(document())],
+)
+def test_examples(schema: dict[str, Any], example: Any) -> None:
+    """Every example is what the schema beside it describes."""
+    assert errors_of(schema, example) == []
+
+
+def test_every_body_has_an_example() -> None:
+    """Whoever writes a client sees what to send."""
+    for _, _, operation in operations():
+        for media in operation.get("requestBody", {}).get("content", {}).values():
+            assert "example" in media, operation["operationId"]
+
+
+def test_examples_of_requests_are_taken(native: Native) -> None:
+    """What the document shows as a request is not refused as unreadable."""
+    for path, method, operation in operations():
+        body = operation.get("requestBody")
+        if body is None:
+            continue
+        names = {"account": ACCOUNT, "queue": "orders", "id": "x", "job_id": "x"}
+        example = body["content"]["application/json"]["example"]
+        answer = native.send(method, path.format(**names), example)
+        assert answer.status in {200, 201, 202, 404, 409}, (path, answer.json)
+
+
+def test_limits_in_the_document() -> None:
+    """The document's figures are those in force."""
+    schemas = document()["components"]["schemas"]
+
+    def bounds(name: str, member: str | None = None) -> tuple[Any, Any]:
+        schema = schemas[name] if member is None else schemas[name]["properties"][member]
+        return schema["minimum"], schema["maximum"]
+
+    assert bounds("Delay") == NATIVE.delay_s
+    assert bounds("ReceiveRequest", "max_messages") == NATIVE.receive_count
+    assert bounds("ReceiveRequest", "visibility_timeout_s") == NATIVE.lease_s
+    assert bounds("RenewItem", "visibility_timeout_s") == NATIVE.renew_s
+    assert bounds("ReleaseItem", "delay_s") == NATIVE.delay_s
+    assert schemas["PutRequest"]["properties"]["messages"]["maxItems"] == MAX_ITEMS
+    names = {"QueueSettings": "Settings"}
+    for part, ranges in RANGES.items():
+        for member, allowed in ranges.items():
+            told = schemas[names.get(part.__name__, part.__name__)]["properties"][member]
+            told = follow(told)
+            assert (told["minimum"], told["maximum"]) == allowed, member
+
+
+def test_words_in_the_document() -> None:
+    """The document has the states and outcomes that there are."""
+    schemas = document()["components"]["schemas"]
+    assert set(schemas["State"]["enum"]) == set(MessageState)
+    assert set(schemas["Attempt"]["properties"]["outcome"]["enum"]) == set(Outcome)
+
+
+def test_document_is_open_to_all(native: Native) -> None:
+    """The document and the pages of the codes need no credentials."""
+    answer = native.send("GET", "/v1/openapi.json", key=None)
+    assert answer.json["info"]["version"] == __version__
+    assert answer.json["openapi"].startswith("3.1")
+    for code, entry in CODES.items():
+        page = native.send("GET", f"/v1/problems/{code}", key=None)
+        assert (page.status, page.json["title"]) == (200, entry.title)
+    assert native.send("GET", "/v1/problems/none", key=None).code == "no-such-route"

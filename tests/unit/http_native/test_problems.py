@@ -1,0 +1,105 @@
+"""The table of errors, and the texts of the codes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import pytest
+
+from leasehold.auth import types as auth
+from leasehold.domain import errors
+from leasehold.http.native.codes import CODES
+from leasehold.http.native.problems import TABLE, document, item_problem, problem_of
+from tests.unit.http_native.checking import errors_of
+
+_ERRORS: list[type[Exception]] = [
+    kind
+    for module, root in ((errors, errors.LeaseholdError), (auth, auth.AuthError))
+    for _, kind in inspect.getmembers(module, inspect.isclass)
+    if issubclass(kind, root)
+]
+_EXAMPLES: dict[type[Exception], Exception] = {
+    errors.InvalidQueueName: errors.InvalidQueueName("a_b", "characters"),
+    errors.LeaseLost: errors.LeaseLost("lapsed"),
+    errors.ReceiptMalformed: errors.ReceiptMalformed("x" * 300),
+    errors.OutOfRange: errors.OutOfRange(field="limit", value=9, minimum=1, maximum=8),
+    errors.VisibilityPastExpiry: errors.VisibilityPastExpiry("renew", 60),
+    errors.BodyTooLarge: errors.BodyTooLarge(size_bytes=70_000, limit_bytes=65_536),
+    errors.MessageLeased: errors.MessageLeased(None, 1),
+}
+
+
+def _example(kind: type[Exception]) -> Exception:
+    return _EXAMPLES.get(kind) or kind()
+
+
+@pytest.mark.parametrize("kind", _ERRORS)
+def test_every_error_has_a_problem(kind: type[Exception]) -> None:
+    """Each error of the domain and of authentication has an entry of its own."""
+    assert kind in TABLE
+    error = _example(kind)
+    assert isinstance(error, errors.LeaseholdError | auth.AuthError)
+    found = problem_of(error)
+    assert found.status == CODES[found.code].status
+    shown = json.loads(json.dumps(document(found)))
+    assert errors_of({"$ref": "#/components/schemas/Problem"}, shown) == []
+    assert found.remedy
+    assert found.detail[-1] in ".'"
+
+
+def test_table_has_no_strangers() -> None:
+    """The table names nothing that is no error of ours."""
+    assert set(TABLE) == set(_ERRORS)
+
+
+def test_subclass_is_treated_as_its_parent() -> None:
+    """An error that the table does not know yet is answered as the one it is a kind of."""
+
+    class _Unheard(errors.Unavailable):
+        pass
+
+    assert problem_of(_Unheard()).code == "overloaded"
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_codes(code: str) -> None:
+    """Every code has words for people, which are sentences."""
+    entry = CODES[code]
+    assert 400 <= entry.status <= 599
+    assert not entry.title.endswith(".")
+    assert entry.meaning.endswith(".")
+    assert entry.remedy[-1] in ".}"
+
+
+@pytest.mark.parametrize(
+    ("error", "facts"),
+    [
+        (errors.InvalidQueueName("x" * 64, "length"), {"value": "x" * 64, "reason": "length"}),
+        (errors.LeaseLost("foreign"), {"reason": "foreign"}),
+        (errors.ReceiptMalformed("x"), {"value": "x"}),
+        (
+            errors.OutOfRange(field="limit", value=9, minimum=1, maximum=8),
+            {"field": "limit", "value": 9, "minimum": 1, "maximum": 8},
+        ),
+        (errors.VisibilityPastExpiry("put", 60), {"value": 60}),
+        (errors.BodyTooLarge(size_bytes=9, limit_bytes=8), {"value": 9, "limit": 8}),
+        (errors.MessageLeased("me", 5), {"holder": "me", "until_ms": 5}),
+        (errors.StoreFull(), {"retry_after_s": 1}),
+    ],
+)
+def test_facts(error: errors.LeaseholdError, facts: dict[str, object]) -> None:
+    """What an error knows is told to programs."""
+    shown = document(problem_of(error))
+    assert {name: shown.get(name) for name in facts} == facts
+
+
+def test_long_values_are_cut() -> None:
+    """A refusal does not send back everything that was sent."""
+    assert len(problem_of(errors.ReceiptMalformed("x" * 5_000)).value) == 101
+
+
+def test_items_name_their_member() -> None:
+    """The problem of an item says which member of the item it is about."""
+    assert item_problem(errors.LeaseLost("foreign")).field == ".receipt"
+    assert item_problem(errors.NotDone()).field == ""
