@@ -24,11 +24,13 @@ from rich.progress import (
 from rich.progress import Progress as ProgressBar
 
 from benchmarks import report, workspace
+from benchmarks.figures import rows
 from benchmarks.machine import describe_machine, describe_source, measure_fsync
+from benchmarks.peers.postgres import PostgresPlace
 from benchmarks.records import Run
-from benchmarks.runner import Aborted, Harness, Progress
+from benchmarks.runner import Aborted, Harness, Options, Progress
 from benchmarks.suites import SUITES
-from benchmarks.summary import bars, rows, warnings
+from benchmarks.summary import bars, warnings
 from leasehold.clock import SystemClock
 
 _CLOCK = SystemClock()
@@ -60,6 +62,16 @@ def main() -> None:
     show_default=True,
     help="Folder for peers, filled stores and data; its disk is the one measured.",
 )
+@click.option(
+    "--pgmq-sql",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="pgmq's published script (pgmq.sql); by default WORK/pgmq.sql, where that exists.",
+)
+@click.option(
+    "--pg-bin",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder with initdb and postgres; by default the one that the PATH leads to.",
+)
 def run(  # noqa: PLR0913, PLR0917 - one parameter for each option
     suite_name: str,
     out: Path | None,
@@ -67,6 +79,8 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter for each option
     seconds: float | None,
     backlog_body: int,
     work: Path,
+    pgmq_sql: Path | None,
+    pg_bin: Path | None,
 ) -> None:
     """Run a suite and write down every round of it."""
     signal.signal(signal.SIGTERM, _terminate)
@@ -74,6 +88,10 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter for each option
     suite = replace(suite, rounds=rounds or suite.rounds, duration_s=seconds or suite.duration_s)
     console = Console(stderr=True)
     space = workspace.Workspace.open(work)
+    options = Options(
+        backlog_body_bytes=backlog_body,
+        postgres=PostgresPlace(bin=pg_bin, pgmq_sql=pgmq_sql or work / "pgmq.sql"),
+    )
     result = Run(
         suite=suite.name,
         started=_now(),
@@ -88,7 +106,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter for each option
     )
     try:
         with _progress_bar(console) as shown:
-            Harness(suite, result, space, _progress(shown), backlog_body).measure()
+            Harness(suite, result, space, _progress(shown), options).measure()
     except (Aborted, KeyboardInterrupt) as error:
         result.aborted = str(error) or "interrupted"
     finally:

@@ -9,6 +9,12 @@ from typing import Any, Final
 FORMAT: Final = 1
 COMPUTED: Final = frozenset({"summary", "bars", "warnings"})
 """What a file holds beside the fields of :class:`Run`, for readers without this package."""
+LIFECYCLE: Final = "lifecycle"
+"""The phase in which one operation is a message sent, received and completed."""
+PAGE: Final = "page"
+"""The phase in which one operation is a message shown, and one request a page."""
+COUNTS: Final = "counts"
+"""The phase in which each operation is an answer with a queue's counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +50,15 @@ class Phase:
     """One kind of work, measured."""
 
     name: str
-    """``cycle``, ``put``, ``get`` or ``delete``."""
+    """``cycle``, ``put``, ``get``, ``delete``, ``lifecycle``, ``page`` or ``counts``."""
     operations: int
-    """Messages put, got and deleted; in a cycle each message counts three times."""
+    """Messages put, got and deleted; in a cycle each message counts three times, in a lifecycle
+    once."""
     requests: int
     """Good answers: status 2xx, or beanstalkd's word for it. There are no others."""
     seconds: float
     latencies: Mapping[str, Latency]
-    """By verb, and ``cycle`` for a whole cycle."""
+    """By verb, and ``cycle`` or ``lifecycle`` for a whole one, of a batch."""
     server_cpu_s: float
     generator_cpu_s: float
     generator_kernel_s: float
@@ -206,6 +213,8 @@ class Run:
     restarts: list[Restart] = field(default_factory=list)
     crosschecks: dict[str, float] = field(default_factory=dict)
     """Figures of other tools, requests per second."""
+    long_poll: list[Mapping[str, Any]] = field(default_factory=list)
+    """What ``benchmarks.long_poll`` printed, one object a line; the name is in ``measure``."""
     format: int = FORMAT
 
     @classmethod

@@ -8,8 +8,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.figures import Bar, Row, Spread, rows
 from benchmarks.records import Run
-from benchmarks.summary import CYCLE, Bar, Row, Spread, bars, rows, warnings
+from benchmarks.summary import CYCLE, bars, warnings
 
 _GIGABYTE = 1_000_000_000
 _MEGABYTE = 1_000_000
@@ -75,13 +76,14 @@ def _subjects_table(run: Run) -> Table:
             table.add_row(info.title, "absent", "", info.absent.splitlines()[-1], style="yellow")
             continue
         taken = [sample for sample in run.samples if sample.subject == info.name]
-        peak = max((one.measured.memory.peak for one in taken if one.measured.memory), default=0)
+        peaks = [one.measured.memory.peak for one in taken if one.measured.memory]
+        peak = f"{max(peaks) / _MEGABYTE:.0f}" if peaks else "-"
         disk = max((sample.disk_bytes for sample in taken), default=0)
         on_disk = f"{disk / _GIGABYTE:.2f} GB"
         if info.fill:
             each = info.fill["disk_bytes"] / info.fill["messages"]
             on_disk += f"; as filled {each:,.0f} bytes per message"
-        table.add_row(info.title, info.version, f"{peak / _MEGABYTE:.0f}", on_disk)
+        table.add_row(info.title, info.version, peak, on_disk)
     return table
 
 

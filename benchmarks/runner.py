@@ -7,10 +7,10 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from benchmarks.fill import Fill
 from benchmarks.load import admin
@@ -19,6 +19,7 @@ from benchmarks.load.workloads import LoadFailed
 from benchmarks.peers.base import Absent, Subject, SubjectFailed
 from benchmarks.peers.leasehold import Leasehold
 from benchmarks.peers.others import Azurite, Beanstalkd, NoOp
+from benchmarks.peers.postgres import Pgmq, PostgresPlace, SkipLocked
 from benchmarks.records import CaseInfo, Failure, Measured, Restart, Run, Sample, SubjectInfo
 from benchmarks.suites import Case, SubjectPlan, Suite
 from benchmarks.workspace import REPOSITORY, Workspace, drop_from_page_cache, environment, python
@@ -48,17 +49,26 @@ class Progress:
     """Name, messages written, messages in all."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the person who runs a suite decides."""
+
+    backlog_body_bytes: int = 1024
+    """Size of each message that waits in Leasehold's store beforehand."""
+    postgres: PostgresPlace = field(default_factory=PostgresPlace)
+
+
 class Harness:
     """One run of one suite."""
 
     def __init__(
-        self, suite: Suite, run: Run, workspace: Workspace, progress: Progress, body: int
+        self, suite: Suite, run: Run, workspace: Workspace, progress: Progress, options: Options
     ) -> None:
         self._suite = suite
         self._run = run
         self._workspace = workspace
         self._progress = progress
-        self._backlog_body = body
+        self._options = options
         self._started: list[Subject] = []
         self._subjects: dict[SubjectPlan, Subject] = {}
         """Those that can be measured."""
@@ -77,6 +87,7 @@ class Harness:
                 self._measure_case(case)
             self._crosscheck()
             self._restart_all()
+            self._long_poll()
         finally:
             for subject in self._started:
                 subject.stop()
@@ -84,7 +95,8 @@ class Harness:
     def _count_steps(self) -> int:
         suite, present = self._suite, self._subjects.keys()
         cases = sum(len(present & set(case.subjects)) for case in suite.cases)
-        return cases * suite.rounds + len(present & set(suite.restarted)) * suite.restarts * 2
+        restarts = len(present & set(suite.restarted)) * suite.restarts * 2
+        return cases * suite.rounds + restarts + suite.long_poll
 
     def _prepare(self, plan: SubjectPlan) -> None:
         subject = self._make(plan)
@@ -130,7 +142,7 @@ class Harness:
         if plan.kind == "leasehold":
             fill = Fill(
                 messages=plan.waiting,
-                body_bytes=self._backlog_body,
+                body_bytes=self._options.backlog_body_bytes,
                 progress=lambda done: self._progress.fill(title, done, plan.waiting),
             )
             return Leasehold(name, title, workspace, fill)
@@ -138,6 +150,9 @@ class Harness:
             return Azurite(
                 name, title, workspace, waiting=plan.waiting, may_install=self._suite.installs
             )
+        if plan.kind in {"pgmq", "skip-locked"}:
+            make = Pgmq if plan.kind == "pgmq" else SkipLocked
+            return make(name, title, workspace, self._options.postgres)
         return (NoOp if plan.kind == "noop" else Beanstalkd)(name, title, workspace)
 
     def _bring_waiting(self, plan: SubjectPlan, subject: Subject) -> None:
@@ -187,10 +202,12 @@ class Harness:
     def _job(self, case: Case, plan: SubjectPlan, subject: Subject) -> Job:
         phases = case.workload == "phases"
         slow = phases and plan.kind == "azurite"
+        native = case.auth == "bearer" and plan.kind == "leasehold"
         return Job(
             workload=case.workload,
-            dialect=subject.dialect,
+            dialect="native" if native else subject.dialect,
             port=subject.port,
+            conninfo=subject.conninfo,
             server_pids=subject.pids,
             auth=case.auth,
             connections=case.connections,
@@ -221,6 +238,16 @@ class Harness:
         found = re.search(r"Requests/sec:\s+([\d.]+)", said)
         if found:
             self._run.crosschecks["wrk, 32 connections, no-op GET"] = float(found[1])
+
+    def _long_poll(self) -> None:
+        """Measure how soon those who wait are told, with every other server at rest."""
+        if not self._suite.long_poll:
+            return
+        self._progress.step("long polls")
+        try:
+            self._run.long_poll = run_long_poll()
+        except LoadFailed as failure:
+            raise Aborted(str(failure)) from failure
 
     def _restart_all(self) -> None:
         for cold in (False, True):
@@ -267,6 +294,26 @@ class Harness:
                 answer_s=round(time.perf_counter() - began, 4),
             )
         )
+
+
+def run_long_poll() -> list[Mapping[str, Any]]:
+    """Return what ``benchmarks.long_poll`` prints, one object a line.
+
+    Raises:
+        LoadFailed: It did not come to its end.
+    """
+    done = subprocess.run(
+        python("-m", "benchmarks.long_poll"),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+        cwd=REPOSITORY,
+        timeout=_GENERATOR_TIMEOUT_S,
+    )
+    if done.returncode:
+        raise LoadFailed(f"benchmarks.long_poll failed: {done.stderr[-2000:].strip()}")
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def run_job(job: Job) -> Measured:

@@ -16,7 +16,7 @@ class SubjectPlan:
     """One server to start."""
 
     kind: str
-    """``leasehold``, ``azurite``, ``beanstalkd`` or ``noop``."""
+    """``leasehold``, ``azurite``, ``beanstalkd``, ``pgmq``, ``skip-locked`` or ``noop``."""
     waiting: int = 0
     """Messages in the queue beforehand."""
 
@@ -28,7 +28,12 @@ class SubjectPlan:
     @property
     def title(self) -> str:
         """Name for people."""
-        title = {"noop": "no-op HTTP", "leasehold": "Leasehold", "azurite": "Azurite"}
+        title = {
+            "noop": "no-op HTTP",
+            "leasehold": "Leasehold",
+            "azurite": "Azurite",
+            "skip-locked": "PostgreSQL, SKIP LOCKED",
+        }
         waiting = f", {self.waiting:,} waiting" if self.waiting else ""
         return title.get(self.kind, self.kind) + waiting
 
@@ -63,6 +68,8 @@ class Suite:
     cases: tuple[Case, ...]
     restarted: tuple[SubjectPlan, ...] = ()
     """Killed and started again at the end."""
+    long_poll: bool = False
+    """Whether ``benchmarks.long_poll`` runs at the end."""
     restarts: int = 0
     """How often each, with warm and with cold files."""
     installs: bool = True
@@ -198,4 +205,53 @@ _FULL = Suite(
     restarts=5,
 )
 
-SUITES: Final = {suite.name: suite for suite in (_SMOKE, _QUICK, _BACKLOG, _FULL)}
+_PGMQ = SubjectPlan(kind="pgmq")
+_SKIP_LOCKED = SubjectPlan(kind="skip-locked")
+
+_NATIVE_SMOKE = Suite(
+    name="native-smoke",
+    about="shows that the harness works with the native API; its figures mean nothing (15 s)",
+    rounds=1,
+    duration_s=0.3,
+    warmup_s=0.0,
+    cases=(
+        Case(
+            workload="batches",
+            connections=2,
+            subjects=(_EMPTY, _SKIP_LOCKED),
+            auth="bearer",
+            batch=100,
+        ),
+        Case(workload="inspect", connections=1, subjects=(_1K,), auth="bearer", batch=100),
+        Case(workload="counts", connections=1, subjects=(_1K,), auth="bearer"),
+    ),
+    installs=False,
+)
+
+_NATIVE = Suite(
+    name="native",
+    about="batches of the native API beside PostgreSQL, listing, counts, long polls (10 min)",
+    rounds=5,
+    duration_s=3.0,
+    warmup_s=0.5,
+    cases=(
+        *(
+            Case(
+                workload="batches",
+                connections=connections,
+                subjects=(_EMPTY, _PGMQ, _SKIP_LOCKED),
+                auth="bearer",
+                batch=100,
+            )
+            for connections in (1, 2, 4, 8)
+        ),
+        Case(workload="inspect", connections=1, subjects=(_100K,), auth="bearer", batch=1_000),
+        Case(workload="inspect", connections=1, subjects=(_100K,), auth="bearer", batch=100),
+        Case(workload="counts", connections=1, subjects=(_100K, _10M), auth="bearer"),
+    ),
+    long_poll=True,
+)
+
+SUITES: Final = {
+    suite.name: suite for suite in (_SMOKE, _QUICK, _BACKLOG, _FULL, _NATIVE_SMOKE, _NATIVE)
+}

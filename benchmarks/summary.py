@@ -1,13 +1,14 @@
-"""From raw rounds to medians, ratios and verdicts."""
+"""From medians to ratios and verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from statistics import median
 from typing import Final
 
-from benchmarks.records import Phase, Run
+from benchmarks import native_bars
+from benchmarks.figures import Bar, Row, Spread, rows, why_missing
+from benchmarks.records import Run
 
 CYCLE: Final = "cycle/32/sas"
 """The case that the bars look at."""
@@ -17,77 +18,6 @@ _BUSY: Final = 0.85
 """At 32 connections the no-op uses this much of a core and more, unless somebody else does."""
 _FEW_ROUNDS: Final = 3
 _FSYNC_DRIFT: Final = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """The median of the rounds, and the lowest and highest of them."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Spread:
-        """Return the spread of *values*, of which there must be some."""
-        kept = list(values)
-        return cls(median(kept), min(kept), max(kept))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One phase of one subject in one case, over all rounds."""
-
-    case: str
-    subject: str
-    phase: str
-    rounds: int
-    per_s: Spread
-    """Operations per second."""
-    server_us: Spread
-    """CPU time of the server per operation, microseconds."""
-    generator_us: Spread
-    """CPU time of the generator per request, microseconds."""
-    generator_kernel_us: Spread
-    """The part of it spent in the kernel."""
-    latency_us: Mapping[str, Mapping[str, float]]
-    """By verb: medians of p50, p90 and p99, and the highest max."""
-
-
-def rows(run: Run) -> list[Row]:
-    """Return the medians of *run* in the order of measurement."""
-    groups: dict[tuple[str, str, str], list[Phase]] = {}
-    for sample in run.samples:
-        for phase in sample.measured.phases:
-            groups.setdefault((sample.case, sample.subject, phase.name), []).append(phase)
-    return [
-        Row(
-            case=case,
-            subject=subject,
-            phase=name,
-            rounds=len(phases),
-            per_s=Spread.of(phase.per_s for phase in phases),
-            server_us=Spread.of(phase.server_us for phase in phases),
-            generator_us=Spread.of(phase.generator_us for phase in phases),
-            generator_kernel_us=Spread.of(phase.generator_kernel_us for phase in phases),
-            latency_us=_latencies(phases),
-        )
-        for (case, subject, name), phases in groups.items()
-    ]
-
-
-def _latencies(phases: list[Phase]) -> dict[str, dict[str, float]]:
-    verbs = {verb: None for phase in phases for verb in phase.latencies}
-    found = {}
-    for verb in verbs:
-        taken = [phase.latencies[verb] for phase in phases if verb in phase.latencies]
-        found[verb] = {
-            "p50": median(one.p50_us for one in taken),
-            "p90": median(one.p90_us for one in taken),
-            "p99": median(one.p99_us for one in taken),
-            "max": max(one.max_us for one in taken),
-        }
-    return found
 
 
 def warnings(run: Run) -> list[str]:
@@ -109,22 +39,14 @@ def warnings(run: Run) -> list[str]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """One promise and what was measured of it."""
-
-    name: str
-    bound: str
-    """The promise, such as ``>= 0.35``."""
-    value: float | None
-    """None when it was not measured."""
-    passed: bool | None
-    detail: str
-    """The figures behind the value, or why there is none."""
-
-
 def bars(run: Run) -> list[Bar]:
     """Hold *run* against the promises; a bar whose figures are missing says so."""
+    if native_bars.covers(run):
+        return native_bars.bars(run)
+    return _cycle_bars(run)
+
+
+def _cycle_bars(run: Run) -> list[Bar]:
     found = {(row.case, row.subject, row.phase): row for row in rows(run)}
     speeds = {subject: row.per_s for (case, subject, _), row in found.items() if case == CYCLE}
     large = [info for info in run.subjects if info.waiting >= _LARGE and not info.absent]
@@ -145,7 +67,7 @@ def _ratio(name: str, speeds: Mapping[str, Spread], peer: str, bound: float, run
     if own is None or other is None:
         missing = "leasehold" if own is None else peer
         return Bar(
-            name=name, bound=promise, value=None, passed=None, detail=_why_missing(run, missing)
+            name=name, bound=promise, value=None, passed=None, detail=why_missing(run, missing)
         )
     value = own.median / other.median
     each = Spread.of(_paired(run, peer))
@@ -201,7 +123,7 @@ def _memory(run: Run, subject: str) -> Bar:
     ]
     if not peaks:
         return Bar(
-            name=name, bound=promise, value=None, passed=None, detail=_why_missing(run, subject)
+            name=name, bound=promise, value=None, passed=None, detail=why_missing(run, subject)
         )
     peak, anonymous = (max(values) / _MEGABYTE for values in zip(*peaks, strict=True))
     detail = f"highest ever; {anonymous:.0f} of it not pages of files"
@@ -214,7 +136,7 @@ def _restart(run: Run, subject: str, *, cold: bool) -> Bar:
     taken = [one for one in run.restarts if one.subject == subject and one.cold is cold]
     if not taken:
         return Bar(
-            name=name, bound=promise, value=None, passed=None, detail=_why_missing(run, subject)
+            name=name, bound=promise, value=None, passed=None, detail=why_missing(run, subject)
         )
     answers = Spread.of(one.answer_s for one in taken)
     ready = median(one.ready_s for one in taken)
@@ -226,11 +148,3 @@ def _restart(run: Run, subject: str, *, cold: bool) -> Bar:
         passed=answers.median < 2,
         detail=detail,
     )
-
-
-def _why_missing(run: Run, subject: str) -> str:
-    reasons = [info.absent for info in run.subjects if info.name == subject and info.absent]
-    reasons += [failure.reason for failure in run.failures if failure.subject == subject]
-    if not reasons:
-        return "not part of this run"
-    return "not measured: " + reasons[0].splitlines()[-1]

@@ -15,7 +15,7 @@ from time import perf_counter
 
 import uvloop
 
-from benchmarks.load import admin
+from benchmarks.load import admin, native, probes
 from benchmarks.load.dialects import VERBS, Dialect, make_dialect
 from benchmarks.load.job import Job
 from benchmarks.load.process import ServerProcesses
@@ -28,7 +28,7 @@ from benchmarks.load.workloads import (
     Puts,
     Workload,
 )
-from benchmarks.records import Latency, Measured, Phase
+from benchmarks.records import LIFECYCLE, Latency, Measured, Phase
 from leasehold.clock import SystemClock
 
 _TICK_S = 5
@@ -39,7 +39,9 @@ class Generator:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._dialect: Dialect = make_dialect(job)
+        self._dialect: Dialect = (
+            native.Native(job) if job.dialect == "native" else make_dialect(job)
+        )
         self._server = ServerProcesses(job.server_pids)
         self._connections: list[Connection] = []
         self._shared: list[bytes] = []
@@ -98,11 +100,22 @@ class Generator:
             if job.warmup_s:
                 await self._measure("cycle", Cycle(dialect), job.warmup_s)
             return (await self._measure("cycle", Cycle(dialect), job.duration_s),)
+        if job.workload == "batches":
+            assert isinstance(dialect, native.Native)
+            if job.warmup_s:
+                await self._measure_batches(dialect, job.warmup_s)
+            return (await self._measure_batches(dialect, job.duration_s),)
         if job.workload == "fill":
             return (await self._measure("put", Puts(dialect, job.count), None),)
         puts = await self._measure("put", Puts(dialect, job.count), job.duration_s)
         gets = await self._measure("get", Gets(dialect, puts.operations, job.batch), None)
         return puts, gets, await self._measure("delete", Deletes(dialect), None)
+
+    async def _measure_batches(self, dialect: native.Native, duration_s: float) -> Phase:
+        work = native.Batches(dialect, self._job.batch)
+        phase = await self._measure(LIFECYCLE, work, duration_s)
+        native.drain(self._job, work.owed)
+        return phase
 
     async def _measure(self, name: str, work: Workload, duration_s: float | None) -> Phase:
         await self._connect()
@@ -112,10 +125,11 @@ class Generator:
         user_s, kernel_s = (end - start for end, start in zip(_own_usage(), own, strict=True))
         server_s = self._server.cpu_s() - server_s
         requests = sum(map(len, work.latencies))
-        latencies = dict(zip((*VERBS, "cycle"), (*work.latencies, work.cycles), strict=True))
+        whole = LIFECYCLE if name == LIFECYCLE else "cycle"
+        latencies = dict(zip((*VERBS, whole), (*work.latencies, work.cycles), strict=True))
         return Phase(
             name=name,
-            operations=work.messages if name == "get" else requests - work.empty_gets,
+            operations=work.messages if name in {"get", LIFECYCLE} else requests - work.empty_gets,
             requests=requests,
             seconds=round(seconds, 6),
             latencies={verb: Latency.of(taken) for verb, taken in latencies.items() if taken},
@@ -132,11 +146,23 @@ def _own_usage() -> tuple[float, float]:
     return usage.ru_utime, usage.ru_stime
 
 
+def _measure(job: Job) -> Measured:
+    """Return what came of *job*."""
+    if job.workload in probes.PROBES:
+        return probes.run(job)
+    if job.conninfo:
+        # Its driver is needed for nothing else, and may be missing.
+        from benchmarks.load import postgres  # noqa: PLC0415
+
+        return postgres.run(job)
+    return uvloop.run(Generator(job).run())
+
+
 def main() -> int:
     """Run the job on the standard input; return the exit status."""
     job = Job.from_json(sys.stdin.read())
     try:
-        measured = uvloop.run(Generator(job).run())
+        measured = _measure(job)
     except (LoadFailed, OSError) as error:
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}))
         return 1

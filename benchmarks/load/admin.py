@@ -7,6 +7,7 @@ import http.client
 import socket
 from email.utils import formatdate
 
+from benchmarks.load import native
 from benchmarks.load.job import EMULATOR_ACCOUNT, EMULATOR_KEY, Job
 from benchmarks.load.signing import VERSION, Hmac, string_to_sign
 from benchmarks.load.workloads import LoadFailed
@@ -48,6 +49,8 @@ def request(
 
 def create_queue(job: Job) -> None:
     """Create the queue of *job* where it is missing."""
+    if job.dialect == "native":
+        native.create_queue(job)
     if job.dialect != "azure":
         return
     answer = request(job.port, "PUT", f"/{job.queue}", [])
@@ -61,6 +64,8 @@ def count_messages(job: Job) -> int | None:
         return _count_jobs(job.port)
     if job.dialect == "noop":
         return None
+    if job.dialect == "native":
+        return native.count_messages(job)
     answer = request(job.port, "GET", f"/{job.queue}", [("comp", "metadata")])
     count = answer.getheader("x-ms-approximate-messages-count")
     if answer.status != 200 or count is None:

@@ -65,6 +65,22 @@ def make_body(size_bytes: int) -> bytes:
     return (unit * (size_bytes // len(unit) + 1))[:size_bytes]
 
 
+def http_reply_length(data: bytes) -> int:
+    """Return how long the HTTP answer at the start of *data* is, or -1 while that is unknown."""
+    head = data.find(b"\r\n\r\n")
+    if head < 0:
+        return -1
+    at = data.find(b"ontent-length: ", 0, head)
+    if at < 0:
+        at = data.find(b"ontent-Length: ", 0, head)
+    if at >= 0:
+        return head + 4 + int(data[at + 15 : data.find(b"\r", at + 15)])
+    if data.startswith(_NO_CONTENT):
+        return head + 4
+    # Chunked: one request is under way at a time, so the last chunk ends what has arrived.
+    return len(data) if data.endswith(b"0\r\n\r\n") else -1
+
+
 def make_dialect(job: Job) -> Dialect:
     """Return the dialect that *job* speaks."""
     if job.dialect == "beanstalkd":
@@ -76,6 +92,7 @@ class _Azure:
     """What both kinds of authentication share: the answers."""
 
     leases_are_bound = False
+    reply_length = staticmethod(http_reply_length)
 
     def __init__(self, job: Job) -> None:
         self.expected = (b"HTTP/1.1 201", b"HTTP/1.1 200", b"HTTP/1.1 204")
@@ -88,20 +105,6 @@ class _Azure:
             + make_body(job.body_bytes)
             + b"</MessageText></QueueMessage>"
         )
-
-    def reply_length(self, data: bytes) -> int:
-        head = data.find(b"\r\n\r\n")
-        if head < 0:
-            return -1
-        at = data.find(b"ontent-length: ", 0, head)
-        if at < 0:
-            at = data.find(b"ontent-Length: ", 0, head)
-        if at >= 0:
-            return head + 4 + int(data[at + 15 : data.find(b"\r", at + 15)])
-        if data.startswith(_NO_CONTENT):
-            return head + 4
-        # Chunked: one request is under way at a time, so the last chunk ends what has arrived.
-        return len(data) if data.endswith(b"0\r\n\r\n") else -1
 
     def handles(self, data: bytes) -> list[bytes]:
         found = []

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
-Workload = Literal["cycle", "phases", "fill"]
-Dialect = Literal["azure", "noop", "beanstalkd"]
-Auth = Literal["sas", "sharedkey", "none"]
+Workload = Literal["cycle", "phases", "fill", "batches", "inspect", "counts"]
+Dialect = Literal["azure", "native", "noop", "beanstalkd", "pgmq", "skip-locked"]
+Auth = Literal["sas", "sharedkey", "bearer", "none"]
 
 EMULATOR_ACCOUNT: Final = "devstoreaccount1"
 EMULATOR_KEY: Final = (
@@ -23,17 +23,23 @@ class Job:
 
     workload: Workload
     """``cycle``: every connection puts, gets and deletes in turn. ``phases``: puts, then as many
-    gets, then as many deletes. ``fill``: puts only, *count* of them."""
+    gets, then as many deletes. ``fill``: puts only, *count* of them. ``batches``: every connection
+    sends *batch* messages in one request, receives as many, completes those. ``inspect``: leases
+    one in twenty of the messages there and pages through all, *batch* to a page. ``counts``: asks
+    for the counts, over and over."""
     dialect: Dialect
     port: int
     """On 127.0.0.1."""
+    conninfo: str = ""
+    """Where PostgreSQL is, in the words of libpq; instead of the port."""
     server_pids: tuple[int, ...] = ()
     """Processes whose CPU time and memory are the server's."""
     auth: Auth = "sas"
     queue: str = "bench"
     connections: int = 32
     batch: int = 1
-    """Messages asked for in one get, 1 to 32; more than 1 with ``phases`` only."""
+    """Messages in one request: of the gets of ``phases``, 1 to 32, and of everything in
+    ``batches``, 1 to 10,000."""
     body_bytes: int = 1024
     duration_s: float = 2.0
     """Of a cycle, or of the puts of ``phases``."""

@@ -12,13 +12,20 @@ from benchmarks.records import Memory
 
 
 class ServerProcesses:
-    """The processes of one server, with their children."""
+    """The processes of one server, with the children that they have now.
 
-    def __init__(self, pids: Iterable[int]) -> None:
-        parents = [psutil.Process(pid) for pid in pids]
-        self._all = [
-            process for parent in parents for process in (parent, *parent.children(recursive=True))
-        ]
+    Args:
+        pids: The server's first processes.
+        leave_out: Children with this in their command line come and go, and are not counted.
+    """
+
+    def __init__(self, pids: Iterable[int], leave_out: str = "") -> None:
+        self._all = []
+        for parent in map(psutil.Process, pids):
+            children = parent.children(recursive=True)
+            if leave_out:
+                children = [one for one in children if leave_out not in _command(one.pid)]
+            self._all += [parent, *children]
 
     def cpu_s(self) -> float:
         """Return the seconds of CPU used so far, user and kernel, to the nanosecond.
@@ -43,6 +50,14 @@ class ServerProcesses:
 def _cpu_clock(pid: int) -> int:
     """Return what ``clock_getcpuclockid(3)`` returns on Linux, which Python does not offer."""
     return (~pid << 3) | 2
+
+
+def _command(pid: int) -> str:
+    """Return a process's command line; empty when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def _status(pid: int) -> dict[str, int]:

@@ -65,6 +65,11 @@ class Subject(ABC):
         """Bring the waiting messages in, for a server that can only be filled from outside."""
 
     @property
+    def conninfo(self) -> str:
+        """Where PostgreSQL listens, in the words of libpq; empty for other servers."""
+        return ""
+
+    @property
     def pids(self) -> tuple[int, ...]:
         """The server's process."""
         return (self._process.pid,) if self._process else ()

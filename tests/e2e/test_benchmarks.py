@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.figures import Bar
 from benchmarks.load.dialects import make_dialect
 from benchmarks.load.job import EMULATOR_KEY, Job
 from benchmarks.load.signing import Hmac, string_to_sign
@@ -27,7 +28,7 @@ from benchmarks.records import (
     Sample,
     SubjectInfo,
 )
-from benchmarks.summary import CYCLE, Bar, bars, warnings
+from benchmarks.summary import CYCLE, bars, warnings
 from benchmarks.workspace import REPOSITORY, environment
 
 _JOB = Job(workload="cycle", dialect="azure", port=1)
