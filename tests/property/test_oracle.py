@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from leasehold.stores.sqlite import messages as sqlite_messages
 from leasehold.stores.sqlite import store as sqlite_store
 
 from .comparison import OracleComparison
@@ -35,6 +36,16 @@ def test_sqlite_answers_like_the_oracle() -> None:
 def test_sqlite_is_governed_like_the_oracle() -> None:
     """The same for what those do who look after a queue, and for queues with a policy."""
     compare(GovernedComparison, 120)
+
+
+@pytest.mark.parametrize("machine", [OracleComparison, GovernedComparison])
+def test_many_at_once_are_answered_like_one_by_one(
+    machine: type[RuleBasedStateMachine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Statements for many messages do what those for one do."""
+    monkeypatch.setattr(sqlite_messages, "SET_WISE", 1)
+    monkeypatch.setattr(sqlite_messages, "ROWS_AT_ONCE", 2)
+    compare(machine, 60)
 
 
 @pytest.mark.slow

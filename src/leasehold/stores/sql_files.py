@@ -25,6 +25,12 @@ def load_queries(package: str, file_name: str = "queries.sql") -> dict[str, str]
     }
 
 
+def many_rows(statement: str, count: int) -> str:
+    """Return an INSERT of one row as one of *count* rows."""
+    head, row = statement.split("VALUES ")
+    return head + "VALUES " + ", ".join([row.strip()] * count)
+
+
 def load_migrations(package: str) -> list[tuple[int, str]]:
     """Return the numbered migrations of *package* in order; names look like ``0001_initial.sql``.
 

@@ -55,9 +55,10 @@ INSERT INTO account_document (account, kind, content) VALUES (?1, ?2, ?3)
 ON CONFLICT (account, kind) DO UPDATE SET content = ?3
 
 -- name: put
+-- Also for many rows at once; see many_rows.
 INSERT INTO message (row_key, partition, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
                      dequeue_count, fence, body, phase, since_ms, detail)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, ?7, ?8, ?4, ?9)
+VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?)
 
 -- name: next_visible
 -- Plan: SEARCH message USING INDEX message_by_visibility (partition=? AND visible_at_ms>? AND
@@ -73,6 +74,13 @@ ORDER BY visible_at_ms, row_key LIMIT ?3
 UPDATE message SET visible_at_ms = ?1, dequeue_count = ?2, fence = ?3, phase = 2, since_ms = ?4,
                    visible_since_ms = visible_at_ms, renewals = 0, holder = ?5
 WHERE row_key = ?6
+
+-- name: lease_many
+-- First deliveries of one receive.
+UPDATE message SET visible_at_ms = ?1, dequeue_count = dequeue_count + 1, fence = fence + 1,
+                   phase = 2, since_ms = ?2, visible_since_ms = visible_at_ms, renewals = 0,
+                   holder = ?3
+WHERE row_key IN carray(?4)
 
 -- name: lease_again
 UPDATE message SET visible_at_ms = ?1, dequeue_count = ?2, fence = ?3, phase = 2, since_ms = ?4,
@@ -114,6 +122,14 @@ DELETE FROM message
 WHERE row_key = ?1 AND partition & 1099511627775 = ?2 AND fence = ?3 AND message_id = ?4
   AND expires_at_ms > ?5 AND visible_at_ms > ?6
 RETURNING row_key, visible_at_ms, phase
+
+-- name: to_complete
+-- For runs of completes: what the receipts are checked against, within the transaction that acts.
+SELECT row_key, partition & 1099511627775, fence, message_id, expires_at_ms, visible_at_ms, phase
+FROM message WHERE row_key IN carray(?) AND visible_at_ms IS NOT NULL
+
+-- name: remove_many
+DELETE FROM message WHERE row_key IN carray(?)
 
 -- name: remove
 DELETE FROM message WHERE row_key = ?

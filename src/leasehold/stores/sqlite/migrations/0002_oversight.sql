@@ -31,7 +31,7 @@ WHERE row_key IN (
       ON m.partition = q.partition
      AND m.visible_at_ms > (SELECT value FROM meta WHERE name = 'last_seen_ms'));
 
--- The oldest delayed, leased and deferred messages of a queue, and a list of them.
+-- The oldest delayed, leased and deferred messages of a queue.
 CREATE INDEX message_by_phase ON message (partition, phase, since_ms) WHERE phase > 0;
 
 CREATE TABLE dedup_key (
