@@ -20,7 +20,8 @@ from typing import Any, Literal
 import apsw
 
 from leasehold.domain import commands as c
-from leasehold.domain.types import Lease
+from leasehold.domain import oversight as o
+from leasehold.domain.types import NO_DETAIL, Detail, Lease, MessageState, Outcome
 from leasehold.stores.sqlite import SqliteStore, connection
 
 VFS_NAME = "leasehold-recorder"
@@ -85,6 +86,8 @@ def snapshot(store: SqliteStore) -> str:
     rows = [
         *cursor.execute("SELECT * FROM message ORDER BY row_key"),
         *cursor.execute("SELECT account, name, partition, metadata, message_count FROM queue"),
+        *cursor.execute("SELECT * FROM dedup_key"),
+        *cursor.execute("SELECT * FROM job"),
     ]
     return hashlib.sha256(repr(rows).encode()).hexdigest()
 
@@ -96,6 +99,7 @@ class Workload:
     seed: int
     batches: int
     leases: list[Lease] = field(default_factory=list)
+    jobs: int = 0
 
     def commands(self, rng: random.Random) -> Iterator[c.Command]:
         for _ in range(rng.choice([1, 1, 2, 8])):
@@ -103,7 +107,9 @@ class Workload:
             if draw < 0.5 or not self.leases:
                 size = rng.choice([0, 10, 700, 3000, 20_000])
                 body = rng.randbytes(size)
-                yield c.Put("a", "queue", body, rng.choice([0, 0, 60]), None, rng.randbytes(10))
+                key = Detail(dedup_key=f"{rng.randrange(20)}") if draw < 0.1 else NO_DETAIL
+                delay_s = rng.choice([0, 0, 60])
+                yield c.Put("a", "queue", body, delay_s, None, rng.randbytes(10), key)
             elif draw < 0.7:
                 yield c.Receive("a", "queue", rng.choice([1, 4]), 30)
             else:
@@ -112,10 +118,24 @@ class Workload:
                 if draw < 0.8:
                     progress = rng.choice([None, rng.randbytes(500)])
                     yield c.Renew("a", "queue", message_id, lease.receipt, 60, progress)
-                elif draw < 0.99:
+                elif draw < 0.9:
                     yield c.Complete("a", "queue", message_id, lease.receipt)
+                elif draw < 0.96:
+                    outcome = rng.choice([Outcome.FAILED, Outcome.BURIED])
+                    yield c.Release("a", "queue", message_id, lease.receipt, outcome)
+                elif draw < 0.99:
+                    yield from self._job(rng)
                 else:
                     yield c.Clear("a", "queue")
+
+    def _job(self, rng: random.Random) -> Iterator[c.Command]:
+        """Start a redrive or a purge of what is poison, and go a step or two."""
+        self.jobs += 1
+        states = frozenset({MessageState.POISONED})
+        plan = o.JobPlan(kind=rng.choice(list(o.JobKind)), filter=o.MessageFilter(states=states))
+        yield o.StartJob("a", "queue", f"job{self.jobs}", plan)
+        for _ in range(rng.choice([1, 2])):
+            yield o.StepJob(f"job{self.jobs}", 1)
 
     def record(self) -> list[Operation]:
         """Play the batches and return what reached the disk, with the acknowledgements."""
@@ -198,7 +218,7 @@ def recovered(files: dict[str, bytearray], folder: Path) -> str:
 
 
 @dataclass
-class Outcome:
+class Verdict:
     """What the crash states of one run came to."""
 
     states: int = 0
@@ -219,10 +239,10 @@ class Outcome:
             self.violations.append(f"{where}, operation {until}: {found}")
 
 
-def replay(seeds: range, states_per_workload: int, batches: int = 25) -> Outcome:
+def replay(seeds: range, states_per_workload: int, batches: int = 25) -> Verdict:
     """Record one workload per seed and check that many crash states of each."""
     vfs = RecordingVfs()
-    outcome = Outcome()
+    outcome = Verdict()
     folder = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="leasehold-cut-"))
     try:
         for seed in seeds:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from leasehold.domain import commands as c
-from leasehold.domain.queue_settings import LapsedReceipts, QueueSettings
-from leasehold.domain.types import Lease
+from leasehold.domain import oversight as o
+from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts, QueueSettings
+from leasehold.domain.types import ErrorReport, Lease, MessageState, Outcome
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore
@@ -18,6 +19,9 @@ from leasehold.testing import ManualClock
 
 ACCOUNT = "coho"
 QUEUE = "videos"
+POISON = "videos-poison"
+STEPS = 100
+"""More steps or pages than any test needs; one that needs them all does not end."""
 
 
 class Asker:
@@ -60,13 +64,34 @@ class Asker:
     def put(self, body: bytes | str = b"work", **fields: Any) -> Any:
         return self.ask(self.put_command(body, **fields))
 
-    def receive(self, limit: int = 1, lease_s: int = 30, queue: str = QUEUE) -> Any:
-        return self.ask(c.Receive(ACCOUNT, queue, limit, lease_s))
+    def govern(self, queue: str = QUEUE, **settings: Any) -> None:
+        """Give a queue these settings, and the defaults for all others."""
+        command = c.SetQueueSettings(ACCOUNT, queue, QueueSettings(**settings))
+        assert self.ask(command) == c.DONE
 
-    def receive_one(self, lease_s: int = 30) -> Lease:
-        (lease,) = self.receive(1, lease_s)
+    def limit_failures(self, **policy: Any) -> None:
+        """Give the queue a failure policy."""
+        self.govern(failure_policy=FailurePolicy(**policy))
+
+    def receive(
+        self,
+        limit: int = 1,
+        lease_s: int | None = 30,
+        queue: str = QUEUE,
+        holder: str | None = None,
+    ) -> Any:
+        return self.ask(c.Receive(ACCOUNT, queue, limit, lease_s, holder))
+
+    def receive_one(
+        self, lease_s: int | None = 30, queue: str = QUEUE, holder: str | None = None
+    ) -> Lease:
+        (lease,) = self.receive(1, lease_s, queue, holder)
         assert isinstance(lease, Lease)
         return lease
+
+    def received(self, limit: int = 32, queue: str = QUEUE) -> list[bytes]:
+        """Receive, and return the bodies."""
+        return [lease.message.body for lease in self.receive(limit, queue=queue)]
 
     def peek(self, limit: int = 32, queue: str = QUEUE) -> Any:
         return self.ask(c.Peek(ACCOUNT, queue, limit))
@@ -87,6 +112,106 @@ class Asker:
 
     def complete(self, lease: Lease, queue: str = QUEUE) -> Any:
         return self.ask(self.complete_command(lease, queue))
+
+    def release_command(
+        self, lease: Lease, outcome: Outcome = Outcome.RETURNED, queue: str = QUEUE, **more: Any
+    ) -> c.Release:
+        named = (ACCOUNT, queue, lease.message.message_id, lease.receipt)
+        return c.Release(*named, outcome, **more)
+
+    def release(self, lease: Lease, outcome: Outcome = Outcome.RETURNED, **more: Any) -> Any:
+        return self.ask(self.release_command(lease, outcome, **more))
+
+    def fail(self, lease: Lease, text: str = "no such codec", **more: Any) -> Any:
+        """Give a message back as failed, with an error report."""
+        return self.release(lease, Outcome.FAILED, error=ErrorReport(text=text), **more)
+
+    def bury(self, body: bytes | str, queue: str = QUEUE, **fields: Any) -> Lease:
+        """Put a message and send it to the poison queue; return its last lease."""
+        put = self.put(body, queue=queue, **fields)
+        released = self.release(put, Outcome.BURIED, queue=queue)
+        assert released.poisoned == "buried"
+        assert isinstance(put, Lease)
+        return put
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def inspect(
+        self, after: str = "", limit: int = 1000, queue: str = QUEUE, **wanted: Any
+    ) -> o.MessagePage:
+        """Return one page of the messages that a filter means."""
+        states = wanted.pop("states", None)
+        states = None if states is None else frozenset(map(MessageState, states))
+        wanted_filter = o.MessageFilter(states=states, **wanted)
+        page = self.ask(o.Inspect(ACCOUNT, queue, wanted_filter, after, limit))
+        assert isinstance(page, o.MessagePage)
+        return page
+
+    def inspected(
+        self, limit: int = 1000, queue: str = QUEUE, **wanted: Any
+    ) -> list[tuple[bytes, str]]:
+        """Return body and state of the messages on all pages."""
+        found: list[tuple[bytes, str]] = []
+        after = ""
+        for _ in range(STEPS):
+            page = self.inspect(after, limit, queue, **wanted)
+            assert len(page.messages) <= limit
+            found += [(seen.message.body, str(seen.state)) for seen in page.messages]
+            if page.next_after is None:
+                return found
+            after = page.next_after
+        raise AssertionError("the listing does not end")
+
+    def find(self, lease: Lease, queue: str = QUEUE) -> Any:
+        return self.ask(o.FindMessage(ACCOUNT, queue, lease.message.message_id))
+
+    def counts(self, queue: str = QUEUE) -> o.Counts:
+        counts = self.ask(o.CountMessages(ACCOUNT, queue))
+        assert isinstance(counts, o.Counts)
+        assert counts.exact
+        return counts
+
+    def split(self, queue: str = QUEUE) -> tuple[int, int, int, int, int]:
+        """Return how many are visible, leased, delayed, deferred and poisoned."""
+        return self.counts(queue)[:5]
+
+    def due_ms(self, queue: str = QUEUE) -> int | None:
+        """Return when a receive may next get something, in milliseconds from now."""
+        due = self.ask(o.NextDue(ACCOUNT, queue))
+        assert isinstance(due, o.Due)
+        return None if due.at_ms is None else due.at_ms - self.clock.now_ms()
+
+    # --- moving ------------------------------------------------------------------------------
+
+    def amend(self, lease: Lease, queue: str = QUEUE, **change: Any) -> Any:
+        return self.ask(o.Amend(ACCOUNT, queue, lease.message.message_id, **change))
+
+    def remove(self, lease: Lease, *, force: bool = False) -> Any:
+        return self.ask(o.Remove(ACCOUNT, QUEUE, lease.message.message_id, force))
+
+    def end_lease(self, lease: Lease, delay_s: int = 0, reason: str | None = None) -> Any:
+        return self.ask(o.EndLease(ACCOUNT, QUEUE, lease.message.message_id, delay_s, reason))
+
+    def start_job(self, kind: o.JobKind, job_id: str = "job", **plan: Any) -> o.Job:
+        """Start a job; ``queue`` among *plan* is where, the rest is what."""
+        queue = plan.pop("queue", QUEUE)
+        job = self.ask(o.StartJob(ACCOUNT, queue, job_id, o.JobPlan(kind=kind, **plan)))
+        assert isinstance(job, o.Job)
+        return job
+
+    def step(self, limit: int = 100, job_id: str = "job") -> o.Job:
+        job = self.ask(o.StepJob(job_id, limit))
+        assert isinstance(job, o.Job)
+        return job
+
+    def run_job(self, kind: o.JobKind, limit: int = 100, job_id: str = "job", **plan: Any) -> o.Job:
+        """Start a job and carry it on until it is over."""
+        job = self.start_job(kind, job_id, **plan)
+        for _ in range(STEPS):
+            if job.state in {o.JobState.DONE, o.JobState.STOPPED}:
+                return job
+            job = self.step(limit, job_id)
+        raise AssertionError("the job does not end")
 
     def count(self, queue: str = QUEUE) -> int:
         info = self.ask(c.GetQueue(ACCOUNT, queue))
