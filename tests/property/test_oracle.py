@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from leasehold.stores.sqlite import messages as sqlite_messages
+from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite import store as sqlite_store
 
 from .comparison import OracleComparison
@@ -43,8 +43,8 @@ def test_many_at_once_are_answered_like_one_by_one(
     machine: type[RuleBasedStateMachine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Statements for many messages do what those for one do."""
-    monkeypatch.setattr(sqlite_messages, "SET_WISE", 1)
-    monkeypatch.setattr(sqlite_messages, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(setwise, "SET_WISE", 1)
+    monkeypatch.setattr(setwise, "ROWS_AT_ONCE", 2)
     compare(machine, 60)
 
 

@@ -124,7 +124,9 @@ DEFAULT_SETTINGS: Final = QueueSettings()
 def poison_queue_of(queue: str, settings: QueueSettings) -> str:
     """Return the name of the queue that poisoned messages of *queue* go to."""
     policy = settings.failure_policy
-    if policy is not None and policy.poison_queue:
+    if policy is not None and policy.poison_queue and policy.poison_queue != queue:
         return policy.poison_queue
-    # A name that leaves no room for the suffix is cut, so that the poison has somewhere to go.
-    return queue[:_LONGEST_WITH_SUFFIX].rstrip("-") + POISON_SUFFIX
+    # A name that leaves no room for the suffix is cut, so that the poison has somewhere to go; and
+    # not so that it is the queue itself.
+    name = queue[:_LONGEST_WITH_SUFFIX].rstrip("-") + POISON_SUFFIX
+    return name if name != queue else queue[: -len(POISON_SUFFIX) - 1].rstrip("-") + POISON_SUFFIX

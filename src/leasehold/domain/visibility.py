@@ -294,6 +294,7 @@ def after_amend(  # noqa: PLR0913 - keyword-only: what can be changed
     if state_of(message, now_ms) is MessageState.LEASED:
         message = after_ended_lease(message, now_ms, 0, None)
     if delay_s is not None:
+        message = after_lapse(message, now_ms)
         received = message.phase not in _BEFORE_THE_FIRST_LEASE
         waiting = Phase.DELAYED if delay_s else Phase.WAITING
         message = message._replace(

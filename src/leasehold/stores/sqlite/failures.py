@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError, NamedTwice, NotDone
 from leasehold.domain.failures import backoff_ms, close_attempt, exhausted_on_release
@@ -19,10 +16,9 @@ from leasehold.domain.visibility import (
     renew_refusal,
 )
 from leasehold.stores.sqlite.queues import add_queue
-from leasehold.stores.sqlite.rows import Kept, rewrite
+from leasehold.stores.sqlite.rows import Judge, Kept, rewrite
 from leasehold.stores.sqlite.state import State
 
-Judge: TypeAlias = Callable[[c.Renew | c.Complete | c.Release, int], Kept]
 _NO_POLICY = FailurePolicy()
 
 

@@ -143,10 +143,12 @@ class OversightVerbs:
         bounds = (reached_ms, now_ms, entry.partition, NOT_YET_RETIRED)
         rows = state.fetch("not_yet_retired", bounds)
         ahead = [0] * len(Phase)
-        for visible_at_ms, phase, _ in rows:
-            if visible_at_ms > now_ms:
+        gone = 0
+        for visible_at_ms, phase, is_its_own in rows:
+            gone += is_its_own
+            if is_its_own and visible_at_ms > now_ms:
                 ahead[phase] += 1
-        return len(rows), ahead, len(rows) < NOT_YET_RETIRED
+        return gone, ahead, len(rows) < NOT_YET_RETIRED
 
     def _since(
         self, entry: Entry, numbers: dict[MessageState, int], now_ms: int

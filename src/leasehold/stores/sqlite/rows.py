@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
+from leasehold.domain import commands as c
 from leasehold.domain.ids import id_from_blob
 from leasehold.domain.types import NO_DETAIL, Message, Phase
 from leasehold.stores.plain_json import detail_from_json, detail_to_json
@@ -45,6 +47,10 @@ class Kept(NamedTuple):
     entry: Entry
     row_key: int
     message: Message
+
+
+Judge: TypeAlias = Callable[[c.Renew | c.Complete | c.Release, int], Kept]
+"""Returns the message that a receipt acts on, or raises why it may not act."""
 
 
 def rewrite(state: State, kept: Kept, after: Message, target: Entry | None = None) -> None:

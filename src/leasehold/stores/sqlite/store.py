@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import apsw
 
@@ -19,6 +19,7 @@ from leasehold.domain.types import Queue
 from leasehold.stores.base import StoreHealth
 from leasehold.stores.sql_files import load_queries
 from leasehold.stores.sqlite.catalog import Catalog
+from leasehold.stores.sqlite.completing import CompleteVerb
 from leasehold.stores.sqlite.connection import open_database, read_back
 from leasehold.stores.sqlite.epoch import adopt_mark, keep_mark, prepare_mark, read_mark
 from leasehold.stores.sqlite.failures import FailureVerbs
@@ -34,6 +35,9 @@ FILE_NAME: Final = "leasehold.db"
 RESERVE_NAME: Final = "reserve"
 _VACUUM_PAGES: Final = 250
 _QUERIES: Final = load_queries("leasehold.stores.sqlite")
+
+
+_Run: TypeAlias = Callable[[Sequence[Any], int], Sequence[c.Result]]
 
 
 class SqliteStore:
@@ -82,16 +86,20 @@ class SqliteStore:
         self._full = not self._reserve.take()
         messages = MessageVerbs(self._state)
         self._failures = FailureVerbs(self._state, messages.judge)
+        self._runs = self._verbs(messages)
+
+    def _verbs(self, messages: MessageVerbs) -> dict[type, _Run]:
+        """Return what carries out a run of commands, by their type."""
         oversight = OversightVerbs(self._state)
         queues = QueueVerbs(self._state, oversight.counts_of)
         jobs = JobVerbs(self._state, oversight)
         maintenance = MaintenanceVerbs(self._state)
-        self._runs: dict[type, Callable[[Sequence[Any], int], Sequence[c.Result]]] = {
+        return {
             c.Put: messages.put,
             c.Receive: messages.receive,
             c.Peek: _one_by_one(messages.peek),
             c.Renew: _one_by_one(messages.renew),
-            c.Complete: messages.complete,
+            c.Complete: CompleteVerb(self._state, messages.judge).complete,
             c.Release: _one_by_one(self._failures.release),
             c.Batch: _one_by_one(self._batch),
             c.Clear: _one_by_one(queues.clear),
