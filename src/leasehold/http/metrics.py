@@ -174,6 +174,7 @@ class Metrics:
                 "server_connections": len(guard.connections),
                 "server_buffered_bytes": guard.buffered,
                 "server_pending_requests": admission.pending,
+                "server_waiting_receives": admission.waiting,
                 "server_store_writable": float(self._engine.health().writable),
                 "server_clock_drift_seconds": self._clock.wall_drift_s(),
             },
@@ -218,6 +219,7 @@ _HELP: Final[Mapping[str, str]] = {
     "server_connections": "Open connections.",
     "server_buffered_bytes": "Bodies of requests that are not answered yet.",
     "server_pending_requests": "Requests waiting for the store.",
+    "server_waiting_receives": "Receives waiting for messages.",
     "server_store_writable": "0 while the disk is full.",
     "server_clock_drift_seconds": "How far the wall clock was moved since the server started.",
 }

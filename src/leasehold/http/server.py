@@ -78,6 +78,7 @@ class HttpServer(uvicorn.Server):
         sockets: Bound, not listening.
         tls_timeouts_s: Seconds that a handshake may take, and the goodbye at the end.
         on_ready: Called when the sockets listen.
+        on_stop: Called when the server is told to stop, to end what would hold up its end.
     """
 
     def __init__(
@@ -87,11 +88,13 @@ class HttpServer(uvicorn.Server):
         *,
         tls_timeouts_s: tuple[float, float],
         on_ready: Callable[[], None],
+        on_stop: Callable[[], None],
     ) -> None:
         super().__init__(config)
         self._sockets = sockets
         self._handshake_timeout_s, self._goodbye_timeout_s = tls_timeouts_s
         self._on_ready = on_ready
+        self._on_stop = on_stop
         self.servers = []
 
     @contextlib.contextmanager
@@ -132,6 +135,7 @@ class HttpServer(uvicorn.Server):
             listener.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
+        self._on_stop()
 
 
 async def _run(settings: Settings, clock: Clock) -> int:
@@ -165,6 +169,7 @@ async def _serve_http(
         sockets,
         tls_timeouts_s=(settings.header_timeout_s, settings.write_timeout_s),
         on_ready=lambda: _say_ready(settings, sockets),
+        on_stop=engine.drain,
     )
     loop = asyncio.get_running_loop()
     for number in _STOPPING:

@@ -11,7 +11,7 @@ from leasehold.domain.matching import parse_json_path
 from leasehold.domain.oversight import EVERYTHING, MessageFilter
 from leasehold.domain.types import MessageState
 from leasehold.http.native.call import Call
-from leasehold.http.native.problems import invalid
+from leasehold.http.native.problems import invalid, shown
 from leasehold.http.native.reading import (
     MAX_TEXT,
     param_int,
@@ -131,7 +131,9 @@ def _states(field: str, given: list[str] | None) -> frozenset[MessageState] | No
     for name in given or [""]:
         if name not in _STATES:
             known = ", ".join(_STATES)
-            raise invalid(field, f"{name!r} is no state; the states are {known}.", value=name)
+            raise invalid(
+                field, f"{shown(name)!r} is no state; the states are {known}.", value=name
+            )
     return frozenset(MessageState(name) for name in given)
 
 

@@ -19,6 +19,8 @@ Header: TypeAlias = tuple[bytes, bytes]
 RETRY_AFTER_S: Final = 1
 _SHOWN_CHARS: Final = 100
 """Longer values are cut: the sender has the rest."""
+_WHOLE_NUMBERS: Final = 2**64
+"""Larger ones are shown as text: hardly a reader of JSON holds them as numbers."""
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
@@ -60,7 +62,7 @@ def invalid(field: str | None, detail: str, **members: Any) -> Refused:
     """Return the refusal of something that cannot be read, or makes no sense."""
     value = members.get("value")
     if isinstance(value, str):
-        members["value"] = _shown(value)
+        members["value"] = shown(value)
     return Refused(problem("invalid-request", detail, field=field, **members))
 
 
@@ -70,12 +72,14 @@ def out_of_range(
     """Return the refusal of a value outside *bounds*."""
     low, high = bounds
     members: dict[str, Any] = {} if remedy is None else {"remedy": remedy}
+    absurd = isinstance(value, int) and abs(value) >= _WHOLE_NUMBERS
+    sent = shown(str(value)) if absurd else f"{value:,.15g}"
     return Refused(
         problem(
             "out-of-range",
-            f"`{field}` is {value:,.15g}; it may be from {low:,.15g} to {high:,.15g}.",
+            f"`{field}` is {sent}; it may be from {low:,.15g} to {high:,.15g}.",
             field=field,
-            value=value,
+            value=sent if absurd else value,
             minimum=low,
             maximum=high,
             **members,
@@ -97,7 +101,8 @@ def document(found: Problem) -> dict[str, Any]:
     }
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """Return *text*, cut where it is long; an answer must not be as large as what was sent."""
     return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
 
 
@@ -131,14 +136,14 @@ def _invalid_queue_name(error: domain.InvalidQueueName) -> Problem:
     reason = _NAME_REASONS[error.reason].format(len(error.name))
     return problem(
         "invalid-queue-name",
-        f"A queue cannot be called {_shown(error.name)!r}: the name {reason}.",
-        value=_shown(error.name),
+        f"A queue cannot be called {shown(error.name)!r}: the name {reason}.",
+        value=shown(error.name),
         reason=error.reason,
     )
 
 
 def _receipt_malformed(error: domain.ReceiptMalformed) -> Problem:
-    return problem("receipt-malformed", value=_shown(error.receipt))
+    return problem("receipt-malformed", value=shown(error.receipt))
 
 
 _VERBS: Final = {
@@ -169,7 +174,7 @@ def _lease_lost(error: domain.LeaseLost) -> Problem:
 
 
 def _message_leased(error: domain.MessageLeased) -> Problem:
-    holder = "somebody who gave no name" if error.holder is None else repr(_shown(error.holder))
+    holder = "somebody who gave no name" if error.holder is None else repr(shown(error.holder))
     return problem(
         "message-leased",
         f"The message is leased to {holder} until {error.until_ms} (Unix milliseconds).",

@@ -21,6 +21,7 @@ from leasehold.http.native.problems import (
     invalid,
     out_of_range,
     problem_of,
+    shown,
     too_large,
 )
 
@@ -31,6 +32,8 @@ MAX_TEXT: Final = 1_024
 MAX_PROPERTIES_BYTES: Final = 8_192
 """Names and values together, as for the metadata of a queue."""
 
+_LONGEST_NAME: Final = 64
+"""No member or parameter has a name of so many characters."""
 _BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _PLACE: Final = re.compile(r" - at `(?:key in )?(?P<path>[^`]*)`$")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`")
@@ -87,7 +90,10 @@ def read_params(pairs: Pairs, allowed: frozenset[str]) -> Mapping[str, str]:
         if name in FIELD_NAMES:
             continue
         if name not in allowed:
-            raise invalid(name, f"This call has no query parameter `{name}`.{_near(name, allowed)}")
+            there = shown(name)
+            raise invalid(
+                there, f"This call has no query parameter `{there}`.{_near(name, allowed)}"
+            )
         if name in params:
             raise invalid(name, f"The query parameter `{name}` is there twice.")
         params[name] = value
@@ -95,6 +101,8 @@ def read_params(pairs: Pairs, allowed: frozenset[str]) -> Mapping[str, str]:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
+    if len(name) > _LONGEST_NAME:
+        return ""  # to compare a name of megabytes takes seconds, and much memory
     near = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean `{near[0]}`?" if near else ""
 
@@ -162,13 +170,15 @@ def explain_invalid(
     text = _PLACE.sub("", text)
     unknown, missing = _UNKNOWN.fullmatch(text), _MISSING.fullmatch(text)
     if unknown is not None:
-        name = unknown["name"]
-        detail = f"There is no member `{name}` in `{path}`.{_near(name, known)}"
+        name = shown(unknown["name"])
+        detail = f"There is no member `{name}` in `{path}`.{_near(unknown['name'], known)}"
         return invalid(f"{path}.{name}", detail)
     if missing is not None:
         name = missing["name"]
         return invalid(f"{path}.{name}", f"The member `{name}` of `{path}` is missing.")
-    return invalid(path, f"`{path}` is not of the right type: {text[:1].lower()}{text[1:]}.")
+    return invalid(
+        path, f"`{path}` is not of the right type: {shown(text[:1].lower() + text[1:])}."
+    )
 
 
 def known_members(kind: Any) -> set[str]:
