@@ -46,6 +46,7 @@ def _id(value: object) -> str:
 
 PYTHON: Final = [page for page in _pages_with("python") if page != TOKENS]
 SCRIPT: Final = _pages_with("js")
+CONSOLE: Final = _pages_with("console")
 
 
 @pytest.fixture
@@ -58,11 +59,13 @@ def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
 def examples(page: Path, language: str) -> list[tuple[Block, str | None]]:
     """Return the blocks that run, each with what it must print if the page says so."""
     found: list[tuple[Block, str | None]] = []
+    before = ""
     for block in blocks(page):
         if block.language == language:
             found.append((block, None))
-        elif block.language == "text" and block.adjacent and found:
+        elif block.language == "text" and block.adjacent and before == language:
             found[-1] = (found[-1][0], block.text)
+        before = block.language
     return found
 
 
@@ -110,6 +113,25 @@ def test_python_examples(page: Path, endpoint: Endpoint, tmp_path: Path) -> None
     run_python(page, tmp_path, changes)
 
 
+@pytest.mark.parametrize("page", CONSOLE, ids=page_id)
+def test_console_examples(page: Path, endpoint: Endpoint, tmp_path: Path) -> None:
+    """Command lines after a dollar sign, with what they print below."""
+    checker = doctest.OutputChecker()
+    program = str(Path(sys.executable).with_name("leasehold"))
+    environment = {"AZURE_STORAGE_CONNECTION_STRING": endpoint.connection_string, "COLUMNS": "100"}
+    for block in blocks(page):
+        if block.language != "console":
+            continue
+        for example in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+            typed, _, expected = example.partition("\n")
+            words = shlex.split(typed)
+            assert words.pop(0) == "leasehold", typed
+            got = run([program, *words], tmp_path, environment)
+            got = "".join(f"{line.rstrip()}\n" for line in got.splitlines())
+            same = checker.check_output(expected, got, doctest.ELLIPSIS)
+            assert same, f"{page_id(page)}, {block}: expected\n{expected}\nbut got\n{got}"
+
+
 @pytest.mark.sdk
 @pytest.mark.parametrize("page", SCRIPT, ids=page_id)
 def test_javascript_examples(page: Path, endpoint: Endpoint, tmp_path: Path) -> None:
@@ -152,9 +174,12 @@ def _configurations() -> list[tuple[Path, Block]]:
 @pytest.mark.parametrize(("page", "block"), _configurations(), ids=_id)
 def test_configurations_load(page: Path, block: Block, tmp_path: Path) -> None:
     """Every example of a settings file is one that the server takes."""
-    key = base64.b64encode(b"k" * 64).decode()
+
+    def key(match: re.Match[str]) -> str:
+        return base64.b64encode(match[1].encode() * 64).decode()
+
     config = tmp_path / "leasehold.toml"
-    config.write_text(re.sub(r"<key \d>", key, block.text), encoding="utf-8")
+    config.write_text(re.sub(r"<key (\d)>", key, block.text), encoding="utf-8")
     loaded = load_settings({}, file=config, environment={})
     assert f"file {config}" in loaded.origins.values(), page
 
@@ -174,13 +199,15 @@ def _commands() -> Iterator[tuple[str, list[str]]]:
 @pytest.mark.parametrize(("where", "words"), list(_commands()), ids=_id)
 def test_commands_exist(where: str, words: list[str]) -> None:
     """Every command line on a page is one that ``leasehold`` understands."""
-    command = main.commands[words[0]]
+    command: click.Command = main
+    while isinstance(command, click.Group) and not words[0].startswith("-"):
+        command, words = command.commands[words[0]], words[1:]
     known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
-    typed = [word.partition("=")[0] for word in words[1:] if word.startswith("-")]
+    typed = [word.partition("=")[0] for word in words if re.match("--?[a-z]", word)]
     assert set(typed) <= known, where
-    if not {">", "|"} & set(words):
+    if not {">", "|", "<"} & set(words):
         parser = command.make_parser(click.Context(command))
-        assert parser.parse_args(words[1:])[1] == [], where
+        assert parser.parse_args(words)[1] == [], where
 
 
 def test_the_readme_names_real_targets() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, get_args, get_type_hints
 
@@ -19,7 +18,8 @@ from leasehold.cli import main
 from leasehold.clock import SystemClock
 from leasehold.domain import commands, limits
 from leasehold.domain.errors import LeaseLost
-from leasehold.domain.types import LapsedReceipts, Message, MessageState
+from leasehold.domain.queue_settings import LapsedReceipts
+from leasehold.domain.types import Message, MessageState
 from leasehold.engine import Engine
 from leasehold.engine.stats import QueueStats
 from leasehold.http.admission import Admission
@@ -54,26 +54,41 @@ def table(text: str, heading: str) -> dict[str, list[str]]:
 # --- command line and settings ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", main.commands)
-def test_every_command_and_option(name: str) -> None:
-    """Each command has a section, and each of its options is named on the page."""
-    section(CLI, f"## leasehold {name}")
-    named = set(code(CLI))
-    for parameter in main.commands[name].params:
-        assert isinstance(parameter, click.Option)
-        for option in (*parameter.opts, *parameter.secondary_opts):
-            assert option in named or f"{option} FILE" in named, option
+def all_commands(
+    group: click.Group, path: str = "leasehold"
+) -> Iterator[tuple[str, click.Command]]:
+    """Yield all commands that do something, as they are typed."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from all_commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+COMMANDS: Final = dict(all_commands(main))
+
+
+def options(command: click.Command) -> set[str]:
+    """Return the options of a command, short ones too."""
+    return {
+        option
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+
+
+@pytest.mark.parametrize("typed", COMMANDS)
+def test_every_command_and_option(typed: str) -> None:
+    """Each command, and each of its options, is named on the page."""
+    assert re.search(rf"\b{typed}\b", CLI), typed
+    assert options(COMMANDS[typed]) - {word.split(" ")[0] for word in code(CLI)} == set()
 
 
 def test_no_option_that_does_not_exist() -> None:
     """What looks like an option on the page is one."""
-    known = {
-        option
-        for command in (main, *main.commands.values())
-        for parameter in command.params
-        for option in (*parameter.opts, *parameter.secondary_opts)
-    } | {"-h", "--help"}
-    named = {word.split(" ")[0] for word in code(CLI) if word.startswith("-")}
+    known = set().union(*map(options, (main, *COMMANDS.values()))) | {"-h", "--help"}
+    named = {re.split("[ =]", word)[0] for word in code(CLI) if re.match("--?[a-z]", word)}
     assert named - known == set()
 
 
@@ -88,7 +103,7 @@ def test_every_log_event() -> None:
     text = "\n".join(path.read_text("utf-8") for path in SOURCE.rglob("*.py"))
     logged = set(re.findall(r"log\.[a-z]+\(\s*(?:record\.levelno,\s*)?\"([a-z]+\.[a-z_]+)\"", text))
     logged |= set(re.findall(r"action=\"([a-z]+\.[a-z_]+)\"", text))
-    listed = {name for row in rows(section(CLI, "### Log events")) for name in code(row[0])}
+    listed = {name for row in rows(read("reference/log-events.md")) for name in code(row[0])}
     assert listed == logged
 
 
@@ -271,8 +286,8 @@ def words() -> set[str]:
     """Return the words that the code has for what users meet."""
     verbs = {kind.__name__.lower() for kind in get_args(commands.MessageCommand)}
     facts = {
-        re.sub(r"_(at_)?ms$", "", field.name).replace("_", " ").removesuffix(" at")
-        for field in fields(Message)
+        re.sub(r"_(at_)?ms$", "", field).replace("_", " ").removesuffix(" at")
+        for field in Message._fields
     }
     reasons = get_args(get_type_hints(LeaseLost.__init__)["reason"])
     assert verbs, reasons
