@@ -1,7 +1,8 @@
 """Build the wheel and try it in environments that hold nothing else.
 
-Without extras the pure parts must import; with ``server`` the command must serve a message. That
-catches files left out of the wheel and libraries that only the developers have.
+Without extras the pure parts must import; with ``server`` the command must serve a message, and with
+``cli`` it must see that message from another environment. That catches files left out of the wheel
+and libraries that only the developers have.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ def environment(folder: Path, wheel: str) -> Path:
     return programs
 
 
-def serve_and_talk(programs: Path, folder: Path) -> None:
-    """Start the server of an environment and exchange a message with it."""
+def serve_and_talk(programs: Path, callers: Path, folder: Path) -> None:
+    """Start the server of one environment; exchange a message with it, and look from the other."""
     server = subprocess.Popen(
         [programs / "leasehold", "serve", "--port", "0", "--data", folder / "data"],
         stderr=subprocess.PIPE,
@@ -72,6 +73,9 @@ def serve_and_talk(programs: Path, folder: Path) -> None:
         found = re.search(r"http://[\d.]+:\d+", ready)
         assert found, ready
         run(programs / "python", "-c", TALK, found.group())
+        account = ("--url", found.group(), "--account", "devstoreaccount1")
+        run(callers / "leasehold", "queue", "list", *account)
+        run(callers / "leasehold", "inspect", "wheel", *account)
     finally:
         server.terminate()
         code = server.wait(timeout=30)
@@ -86,7 +90,8 @@ def main() -> int:
         (wheel,) = folder.glob("*.whl")
         bare = environment(folder / "bare", str(wheel))
         run(bare / "python", "-c", PURE)
-        serve_and_talk(environment(folder / "server", f"{wheel}[server]"), folder)
+        callers = environment(folder / "cli", f"{wheel}[cli]")
+        serve_and_talk(environment(folder / "server", f"{wheel}[server]"), callers, folder)
     return 0
 
 

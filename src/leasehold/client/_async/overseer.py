@@ -110,8 +110,8 @@ class AsyncOverseer:
         """Yield messages in whatever state, the oldest first, without touching them.
 
         Args:
-            states: Of ``visible``, ``leased``, ``delayed``, ``deferred`` and ``poisoned``; in
-                place of those of the filter. None: as the filter says.
+            states: Of ``visible``, ``leased``, ``delayed``, ``deferred``, ``expired`` and
+                ``poisoned``; in place of those of the filter. None: as the filter says.
             filter: Which messages; None: all.
             page_size: How many are fetched at once, 1 to 1,000.
             body: Whether to fetch the bodies.
@@ -141,8 +141,7 @@ class AsyncOverseer:
     async def explain_message(self, message_id: str) -> Explanation:
         """Say in a sentence why a message can or cannot be received.
 
-        Raises:
-            MessageNotFound: It was never there, or is completed, removed or expired.
+        Of one that is not there, the code is ``not-found``; that is an answer and no error.
         """
         path = f"{calls.message_path(self._path, message_id)}/explain"
         return answers.explanation(await self._transport.call(calls.get(path)))
