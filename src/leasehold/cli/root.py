@@ -1,14 +1,53 @@
-"""The root of the command line. Groups of commands register themselves here."""
+"""The root of the command line. Groups of commands are named here and imported when used."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import click
 
 from leasehold import __version__
+from leasehold.cli.lazy import Late, LazyGroup
 from leasehold.cli.server import serve, show_settings
 
+_THINGS: Final = "Queues, messages, jobs"
+_SHORT: Final = "Short forms"
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+LATE: Final = {
+    "queue": Late(
+        "leasehold.cli.queues", "queue", "Create, look at, set, pause and clear queues.", _THINGS
+    ),
+    "message": Late(
+        "leasehold.cli.messages", "message", "Send, receive, inspect and mend messages.", _THINGS
+    ),
+    "job": Late("leasehold.cli.jobs", "job", "Follow and stop purges and redrives.", _THINGS),
+    "stats": Late(
+        "leasehold.cli.stats",
+        "stats",
+        "Show every queue at a glance: counts, ages, rates.",
+        _THINGS,
+    ),
+    "send": Late("leasehold.cli.sending", "send", "Put one message, or many from a file.", _SHORT),
+    "inspect": Late(
+        "leasehold.cli.messages",
+        "inspect",
+        "List messages in whatever state, and say why each is there.",
+        _SHORT,
+    ),
+    "explain": Late(
+        "leasehold.cli.messages",
+        "explain",
+        "Say in a sentence why a queue or a message is as it is.",
+        _SHORT,
+    ),
+    "redrive": Late(
+        "leasehold.cli.jobs", "redrive", "Bring messages back from the poison queue.", _SHORT
+    ),
+}
+"""Commands that speak to a server, whose libraries take a while to load."""
+
+
+@click.group(cls=LazyGroup, late=LATE, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="leasehold")
 def main() -> None:
     """Run and look after a Leasehold server: a durable queue in which work is held on leases."""

@@ -19,7 +19,7 @@ from leasehold.cli.root import LATE
 from tests.unit.cli.support import COUNTS, Shell
 from tests.unit.client.support import problem
 
-QUEUES = {"queues": [], "next_after": None}
+QUEUES: dict[str, object] = {"queues": [], "next_after": None}
 
 
 def leaves(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:

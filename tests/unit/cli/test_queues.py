@@ -27,6 +27,10 @@ SETTINGS = {
     "adaptive": {"floor_s": 5, "cap_s": 3600},
     "adapted": {"visibility_timeout_s": 94, "because": "work takes 40 s", "at_ms": START_MS},
 }
+POLICY = (
+    "--backoff exponential --backoff-initial 1 --backoff-cap 10m --backoff-factor 3 "
+    "--backoff-jitter 0.5 --max-deliveries 4 --poison-queue bad --poison-time-to-live 7d"
+)
 ACTIVITY = {
     "since_ms": START_MS - 60_000,
     "last_send_ms": START_MS - 1_000,
@@ -143,8 +147,7 @@ def test_create(shell: Shell) -> None:
         ("--until-retaken", ["until-retaken"]),
         ("--max-failures 5", [("failure_policy", {"max_failures": 5})]),
         (
-            "--backoff exponential --backoff-initial 1 --backoff-cap 10m --backoff-factor 3 "
-            "--backoff-jitter 0.5 --max-deliveries 4 --poison-queue bad --poison-time-to-live 7d",
+            POLICY,
             [
                 (
                     "failure_policy",

@@ -1,0 +1,271 @@
+"""``leasehold job``, and the purges and redrives that are such jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+from rich.console import RenderableType
+from rich.text import Text
+
+from leasehold.cli.exit_codes import ExitCode
+from leasehold.cli.filters import filter_of, filter_options
+from leasehold.cli.lazy import OrderedGroup
+from leasehold.cli.listing import Cell, Column, Listing
+from leasehold.cli.remote import WATCH, YES, remote
+from leasehold.cli.rendering import facts, sections, state
+from leasehold.cli.session import Session
+from leasehold.cli.texts import age, clean, moment, number
+from leasehold.client import QueueHandle
+from leasehold.client.models import Filter, Job
+
+_FIRST_WAIT_S = 1.0
+"""The server is asked to wait so long, so that small jobs are over with their first answer."""
+_LOOK_S = 10.0
+_DONE_OF = {"purge": "removed", "redrive": "brought back"}
+
+_NO_WAIT = click.Option(["--no-wait"], is_flag=True, help="Do not wait for the end of the job.")
+_DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Only count what would be meant.")
+
+
+@click.group("job", cls=OrderedGroup)
+def job() -> None:
+    """Follow and stop purges and redrives. The server carries them on by itself."""
+
+
+@remote("list", WATCH, add_to=job)
+@click.option("--queue", metavar="QUEUE", help="Only jobs of this queue.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1_000),
+    metavar="N",
+    default=100,
+    show_default=True,
+    help="How many.",
+)
+def list_jobs(session: Session, queue: str | None, limit: int, every_s: float | None) -> None:
+    """List purges and redrives, the newest first.
+
+    Example: leasehold job list --queue orders
+    """
+    session.present(
+        lambda: session.client.list_jobs(queue, limit=limit),
+        lambda found: _job_table(found, session.now_ms),
+        lambda found: found,
+        every_s,
+    )
+
+
+@remote("show", add_to=job)
+@click.argument("job_id", metavar="JOB")
+def show(session: Session, job_id: str) -> None:
+    """Show how far a job has come.
+
+    Example: leasehold job show 4f0c1d2e3a4b5c6d7e8f9a0b
+    """
+    session.present(
+        lambda: session.client.get_job(job_id), lambda found: _whole_job(found, session.now_ms)
+    )
+
+
+@remote("watch", add_to=job)
+@click.argument("job_id", metavar="JOB")
+def watch(session: Session, job_id: str) -> None:
+    """Show a job's progress until it is over. Ctrl+C stops watching and not the job.
+
+    Example: leasehold job watch 4f0c1d2e3a4b5c6d7e8f9a0b
+    """
+    _finish(session, session.client.get_job(job_id), wait=True)
+
+
+@remote("stop", add_to=job)
+@click.argument("job_id", metavar="JOB")
+def stop(session: Session, job_id: str) -> None:
+    """Stop a job where it is. What it has moved stays moved.
+
+    Example: leasehold job stop 4f0c1d2e3a4b5c6d7e8f9a0b
+    """
+    stopped = session.client.stop_job(job_id)
+    if session.screen.as_json:
+        session.screen.document(stopped)
+    else:
+        session.screen.say(_told(stopped))
+
+
+@remote("purge", _DRY_RUN, _NO_WAIT, YES)
+@filter_options()
+@click.argument("queue", metavar="QUEUE")
+def purge(
+    session: Session, queue: str, dry_run: bool, no_wait: bool, yes: bool, **given: Any
+) -> None:
+    """Remove messages of a queue for good, also hidden ones, after asking.
+
+    Without a filter: all but those in the poison queue, which go with --state poisoned.
+
+    Example: leasehold queue purge orders --state delayed --older-than 7d
+    """
+    handle, wanted = session.queue(queue), filter_of(given)
+    if not dry_run and not yes:
+        session.confirm(
+            f"Remove {_meant(session, handle, wanted, handle.purge)} of queue {queue} for good?",
+            yes=yes,
+        )
+    begun = handle.purge(wanted, dry_run=dry_run, wait_s=0 if no_wait else _FIRST_WAIT_S)
+    _finish(session, begun, wait=not no_wait)
+
+
+@remote("redrive", _DRY_RUN, _NO_WAIT, YES)
+@click.option(
+    "--rate",
+    "rate_per_s",
+    metavar="NUMBER",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Messages a second, to go slowly.",
+)
+@click.option(
+    "--canary",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Bring so many first, and go on only when all of them have been completed.",
+)
+@click.option(
+    "--target", metavar="QUEUE", help="Bring them to this queue, not to the one they failed in."
+)
+@filter_options(states=False)
+@click.argument("queue", metavar="QUEUE")
+def redrive(
+    session: Session, queue: str, dry_run: bool, no_wait: bool, yes: bool, **given: Any
+) -> None:
+    """Bring messages back from the poison queue.
+
+    Give the queue that they failed in. It asks before it begins.
+
+    Example: leasehold redrive orders --error TimeoutError --canary 5 --rate 10
+    """
+    how = {name: given.pop(name) for name in ("rate_per_s", "canary", "target")}
+    handle, wanted = session.queue(queue), filter_of(given)
+    if not dry_run and not yes:
+        meant = _meant(session, handle, wanted, handle.redrive)
+        session.confirm(f"Bring {meant} back to queue {how['target'] or queue}?", yes=yes)
+    wait_s = 0 if no_wait else _FIRST_WAIT_S
+    begun = handle.redrive(wanted, **how, dry_run=dry_run, wait_s=wait_s)
+    _finish(session, begun, wait=not no_wait)
+
+
+def _meant(
+    session: Session,
+    handle: QueueHandle,
+    wanted: Filter | None,
+    start: Callable[..., Job],
+) -> str:
+    """Return how many messages a job would touch, for the question whether it is to."""
+    if not session.is_interactive:
+        return "messages"  # nobody will be asked
+    if wanted is None:
+        found = handle.counts()
+        return _messages(found.poisoned if start == handle.redrive else found.total)
+    counted = start(wanted, dry_run=True, wait_s=_LOOK_S)
+    return ("" if counted.is_over else "at least ") + _messages(counted.matched)
+
+
+def _finish(session: Session, begun: Job, *, wait: bool) -> None:
+    """Follow a job to its end, and print how it ended."""
+    screen = session.screen
+    over = _follow(session, begun) if wait else begun
+    if screen.as_json:
+        screen.document(over)
+    else:
+        screen.say(_told(over))
+        if not over.is_over:
+            screen.hint(f"To follow it: leasehold job watch {over.job_id}")
+    if over.state == "stopped" and wait:
+        raise click.exceptions.Exit(ExitCode.REFUSED)
+
+
+def _follow(session: Session, begun: Job) -> Job:
+    if begun.is_over:
+        return begun
+    with session.screen.progress() as bar:
+        task = bar.add_task(f"{begun.kind} of {begun.queue}", total=None, note="")
+
+        def draw(now: Job) -> None:
+            note = f"{number(now.matched if now.dry_run else now.moved)} {_verb(now)}"
+            if now.state == "canary":
+                note += ", waiting until they are completed"
+            bar.update(task, total=now.expected or None, completed=now.examined, note=note)
+
+        draw(begun)
+        try:
+            return session.client.wait_for_job(begun.job_id, on_progress=draw)
+        except KeyboardInterrupt:
+            session.screen.hint(
+                "The job goes on. To follow it: leasehold job watch "
+                f"{begun.job_id}; to stop it: leasehold job stop {begun.job_id}"
+            )
+            raise
+
+
+def _told(over: Job) -> str:
+    """Say in a sentence what a job has done."""
+    many = over.matched if over.dry_run else over.moved
+    sentence = f"{_messages(many)} {_verb(over)}"
+    if over.state == "stopped":
+        return f"Stopped after {sentence}." + (f" {clean(over.note)}" if over.note else "")
+    if over.state == "done":
+        return f"{sentence}, of {number(over.examined)} looked at."
+    return f"The {over.kind} of queue {over.queue} goes on as job {over.job_id}: {sentence} so far."
+
+
+def _verb(of: Job) -> str:
+    return "meant" if of.dry_run else _DONE_OF.get(of.kind, "moved")
+
+
+def _job_table(found: Iterable[Job], now_ms: int) -> RenderableType:
+    columns = (
+        Column("JOB"),
+        Column("QUEUE"),
+        Column("KIND"),
+        Column("STATE"),
+        Column("AGE", right=True, drop=2),
+        Column("EXAMINED", right=True, drop=1),
+        Column("MEANT", right=True),
+        Column("MOVED", right=True),
+        Column("NOTE", cut=True),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            each.job_id,
+            each.queue,
+            each.kind + (" (dry run)" if each.dry_run else ""),
+            state(each.state),
+            age(each.created_at_ms, now_ms),
+            f"{number(each.examined)} of {number(each.expected)}",
+            number(each.matched),
+            number(each.moved),
+            clean(each.note or ""),
+        )
+        for each in found
+    ]
+    return Listing(columns, rows) if rows else Text("There are no jobs.")
+
+
+def _whole_job(found: Job, now_ms: int) -> RenderableType:
+    rows: list[tuple[str, Cell]] = [
+        ("queue", found.queue),
+        ("kind", found.kind + (" (dry run)" if found.dry_run else "")),
+        ("state", state(found.state)),
+        ("begun", moment(found.created_at_ms, now_ms)),
+        ("last change", moment(found.updated_at_ms, now_ms)),
+        ("looked at", f"{number(found.examined)} of {number(found.expected)}"),
+        ("meant", number(found.matched)),
+        (_DONE_OF.get(found.kind, "moved"), number(found.moved)),
+    ]
+    if found.note:
+        rows.append(("note", clean(found.note)))
+    return sections((found.job_id, facts(rows)))
+
+
+def _messages(many: int) -> str:
+    return f"{number(many)} message{'' if many == 1 else 's'}"

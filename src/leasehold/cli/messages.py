@@ -1,0 +1,259 @@
+"""``leasehold message``: list, look at and mend messages; also ``inspect`` and ``explain``."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Final
+
+import click
+
+from leasehold.cli.explanations import explanation_text
+from leasehold.cli.filters import filter_of, filter_options
+from leasehold.cli.lazy import OrderedGroup
+from leasehold.cli.leases import bury, complete, receive, release, renew
+from leasehold.cli.message_views import message_table, peek_table, whole_message
+from leasehold.cli.queues import QUEUE
+from leasehold.cli.remote import WATCH, YES, remote
+from leasehold.cli.sending import body_options, given_body, send
+from leasehold.cli.session import Session
+from leasehold.cli.texts import moment
+from leasehold.cli.values import LENGTH, TIME_TO_LIVE, Pair
+from leasehold.client.models import MessageView
+
+MESSAGE: Final = click.argument("message_id", metavar="ID")
+_FORCE: Final = click.Option(
+    ["--force"], is_flag=True, help="Also if somebody works on it, whose lease ends then."
+)
+_SHOWN: Final = 100
+_PAGE: Final = 500
+_LIMIT: Final = click.Option(
+    ["--limit"],
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"How many at most, 0 for all. Unless told, {_SHOWN}, and all with --json.",
+)
+_WHY: Final = click.Option(
+    ["--why/--no-why"],
+    default=None,
+    help="Say under each message why it is as it is, or show the bodies.",
+)
+
+
+@click.group("message", cls=OrderedGroup)
+def message() -> None:
+    """Send, receive, inspect and mend messages."""
+
+
+for _command in (send, receive):
+    message.add_command(_command)
+
+
+@remote("peek", add_to=message)
+@click.option(
+    "--max",
+    "max_messages",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    default=32,
+    show_default=True,
+    help="How many at most.",
+)
+@QUEUE
+def peek(session: Session, queue: str, max_messages: int) -> None:
+    """Show the messages that would be received next, and lease none.
+
+    Example: leasehold message peek orders --max 5
+    """
+    session.present(
+        lambda: session.queue(queue).peek(max_messages),
+        lambda found: peek_table(found, session.now_ms, session.screen),
+        lambda found: found,
+    )
+
+
+@remote("list", _WHY, _LIMIT, WATCH, add_to=message)
+@filter_options()
+@QUEUE
+def list_messages(session: Session, queue: str, why: bool | None, **given: Any) -> None:
+    """List messages in whatever state, the oldest first, without touching them.
+
+    Example: leasehold message list orders --state leased --holder worker-7
+    """
+    _list(session, queue, why=bool(why), given=given)
+
+
+@remote("inspect", _WHY, _LIMIT, WATCH)
+@filter_options()
+@QUEUE
+def inspect(session: Session, queue: str, why: bool | None, **given: Any) -> None:
+    """List messages in whatever state, and say why each is there.
+
+    It is message list --why. Nothing is touched.
+
+    Example: leasehold inspect orders --state leased --watch
+    """
+    _list(session, queue, why=why is not False, given=given)
+
+
+@remote("show", add_to=message)
+@QUEUE
+@MESSAGE
+def show(session: Session, queue: str, message_id: str) -> None:
+    """Show all there is to know about one message: body, lease, attempts, errors.
+
+    Example: leasehold message show orders 00000000-0001-8abc-9def-0123456789ab
+    """
+    session.present(
+        lambda: session.queue(queue).get(message_id),
+        lambda found: whole_message(found, session.now_ms),
+    )
+
+
+@remote("explain", WATCH, add_to=message)
+@QUEUE
+@MESSAGE
+def explain_message(session: Session, queue: str, message_id: str, every_s: float | None) -> None:
+    """Say in a sentence why a message can or cannot be received.
+
+    Example: leasehold message explain orders 00000000-0001-8abc-9def-0123456789ab
+    """
+    _explain(session, queue, message_id, every_s)
+
+
+@remote("explain", WATCH)
+@QUEUE
+@click.argument("message_id", metavar="[ID]", required=False)
+def explain(session: Session, queue: str, message_id: str | None, every_s: float | None) -> None:
+    """Say in a sentence why a queue or a message is as it is.
+
+    Example: leasehold explain orders
+    """
+    _explain(session, queue, message_id, every_s)
+
+
+for _command in (complete, renew, release, bury):
+    message.add_command(_command)
+
+
+@remote("amend", _FORCE, add_to=message)
+@body_options
+@click.option("--delay", "delay_s", type=LENGTH, help="From now until it can be received; 0: now.")
+@click.option(
+    "--time-to-live", "time_to_live_s", type=TIME_TO_LIVE, help="From now until it expires."
+)
+@click.option(
+    "--priority", type=click.IntRange(1, 16), metavar="N", help="1 is received first, 16 last."
+)
+@click.option(
+    "--property",
+    "properties",
+    type=Pair(),
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="May be given more than once, and replaces all there are.",
+)
+@QUEUE
+@MESSAGE
+def amend(session: Session, queue: str, message_id: str, **given: Any) -> None:
+    """Change a message that waits: its body, delay, priority, time to live, properties.
+
+    Example: leasehold message amend orders 00000000-0001-8abc-9def-0123456789ab --delay 0
+    """
+    body = given_body(given.pop("body"), encode=given.pop("encode"))
+    changes = given | {"properties": dict(given["properties"]) or None, "body": body}
+    if not any(value is not None for name, value in changes.items() if name != "force"):
+        raise click.UsageError("Say what to change: leasehold message amend --help.")
+    _reply(session, session.queue(queue).amend(message_id, **changes))
+
+
+@remote("remove", _FORCE, YES, add_to=message)
+@QUEUE
+@MESSAGE
+def remove(session: Session, queue: str, message_id: str, force: bool, yes: bool) -> None:
+    """Remove one message for good, after asking; no receipt is needed.
+
+    Example: leasehold message remove orders 00000000-0001-8abc-9def-0123456789ab
+    """
+    session.confirm(f"Remove message {message_id} of queue {queue} for good?", yes=yes)
+    session.queue(queue).remove(message_id, force)
+    if session.screen.as_json:
+        session.screen.document({"removed": message_id})
+    else:
+        session.screen.say(f"Message {message_id} is removed.")
+
+
+@remote("end-lease", add_to=message)
+@click.option(
+    "--delay", "delay_s", type=LENGTH, default=0, help="How long it stays hidden; 0 unless told."
+)
+@click.option("--reason", metavar="TEXT", help="For those who look at the message later.")
+@QUEUE
+@MESSAGE
+def end_lease(
+    session: Session, queue: str, message_id: str, delay_s: int, reason: str | None
+) -> None:
+    """End somebody's lease: their receipt is dead, and the message can be received again.
+
+    Example: leasehold message end-lease orders 00000000-0001-8abc-9def-0123456789ab
+    """
+    _reply(session, session.queue(queue).end_lease(message_id, delay_s, reason))
+
+
+def _list(session: Session, queue: str, *, why: bool, given: dict[str, Any]) -> None:
+    limit, every_s = given.pop("limit"), given.pop("every_s")
+    screen, handle, wanted = session.screen, session.queue(queue), filter_of(given)
+    if limit is None:
+        limit = 0 if screen.as_json else _SHOWN
+    found = handle.inspect(
+        filter=wanted, page_size=min(limit or _PAGE, _PAGE), body=screen.as_json or not why
+    )
+    if screen.as_json and every_s is None:
+        # As they come: there may be millions.
+        for each in itertools.islice(found, limit or None):
+            screen.line(each)
+        return
+
+    def fetch() -> list[MessageView]:
+        pages = handle.inspect(
+            filter=wanted, page_size=min(limit or _PAGE, _PAGE), body=screen.as_json or not why
+        )
+        return _gathered(session, queue, itertools.islice(pages, limit or None), limit)
+
+    session.present(
+        fetch,
+        lambda rows: message_table(rows, session.now_ms, screen, why=why),
+        lambda rows: rows,
+        every_s,
+    )
+
+
+def _gathered(session: Session, queue: str, pages: Any, limit: int) -> list[MessageView]:
+    rows: list[MessageView] = []
+    with session.screen.progress() as bar:
+        task = None
+        for each in pages:
+            rows.append(each)
+            if len(rows) % _PAGE == 0 and not bar.disable:
+                if task is None:
+                    total = session.queue(queue).counts()
+                    most = total.total + total.poisoned
+                    task = bar.add_task(f"Reading {queue}", total=min(limit or most, most), note="")
+                bar.update(task, completed=len(rows))
+    return rows
+
+
+def _explain(session: Session, queue: str, message_id: str | None, every_s: float | None) -> None:
+    handle = session.queue(queue)
+    session.present(
+        lambda: handle.explain() if message_id is None else handle.explain_message(message_id),
+        lambda found: explanation_text(found, session.now_ms),
+        every_s=every_s,
+    )
+
+
+def _reply(session: Session, changed: MessageView) -> None:
+    if session.screen.as_json:
+        session.screen.document(changed)
+        return
+    until = moment(changed.visible_at_ms, session.now_ms)
+    session.screen.say(changed.why or f"Message {changed.id} is {changed.state}, visible {until}.")

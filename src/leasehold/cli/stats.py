@@ -1,0 +1,185 @@
+"""``leasehold stats``: every queue at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import click
+import msgspec
+from rich.console import RenderableType
+from rich.text import Text
+
+from leasehold.cli.listing import Cell, Column, Listing
+from leasehold.cli.queue_settings import paused_text
+from leasehold.cli.remote import WATCH, remote
+from leasehold.cli.rendering import STATE_STYLES
+from leasehold.cli.session import Session
+from leasehold.cli.texts import number, per_second, rough
+from leasehold.client.errors import QueueNotFound
+from leasehold.client.models import Activity, Counts, QueueInfo
+
+_STATES: Final = ("visible", "leased", "delayed", "deferred", "poisoned")
+_RATES: Final = ("sent", "received", "completed")
+_MS: Final = 1000
+_BAR_CELLS: Final = 20
+
+
+class Row(NamedTuple):
+    """A queue as it is now."""
+
+    queue: QueueInfo
+    rates: dict[str, float] | None
+    """Messages per second since the last look; None at the first."""
+
+
+@remote("stats", WATCH)
+@click.option("--prefix", default="", metavar="TEXT", help="Only queues whose names begin so.")
+@click.option(
+    "--sample",
+    "sample_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=1.0,
+    show_default=True,
+    help="Seconds between two looks from which rates are reckoned; 0: look once, without rates.",
+)
+def stats(session: Session, prefix: str, sample_s: float, every_s: float | None) -> None:
+    """Show every queue at a glance: counts, ages, rates.
+
+    The age is that of the message that has been visible longest. The rates are messages put,
+    received and completed each second. A poison queue is a queue like any other, and has its
+    own line.
+
+    Example: leasehold stats --watch
+    """
+    sampler = _Sampler(session, prefix)
+    if sample_s:
+        sampler.look()
+        session.sleep(sample_s)
+    session.present(
+        sampler.look,
+        lambda rows: stats_table(rows, session),
+        lambda rows: map(_as_line, rows),
+        every_s,
+    )
+
+
+class _Sampler:
+    """Looks at the queues, and compares with the look before."""
+
+    def __init__(self, session: Session, prefix: str) -> None:
+        self._session = session
+        self._prefix = prefix
+        self._before: dict[str, tuple[int, Activity]] = {}
+
+    def look(self) -> list[Row]:
+        """Return the queues as they are now."""
+        client = self._session.client
+        rows = []
+        for listed in client.list_queues(self._prefix):
+            try:
+                found = client.queue(listed.name).info()
+            except QueueNotFound:  # it was deleted meanwhile
+                continue
+            rows.append(Row(found, self._rates(found)))
+        return rows
+
+    def _rates(self, found: QueueInfo) -> dict[str, float] | None:
+        now, now_ms = found.activity, self._session.now_ms
+        if now is None:
+            return None
+        before_ms, before = self._before.get(found.name, (now_ms, now))
+        self._before[found.name] = (now_ms, now)
+        if now_ms <= before_ms or now.since_ms != before.since_ms:
+            return None  # the first look, or the server was started anew
+        passed_s = (now_ms - before_ms) / _MS
+        return {
+            name: max(0, getattr(now, name) - getattr(before, name)) / passed_s for name in _RATES
+        }
+
+
+def stats_table(rows: Sequence[Row], session: Session) -> RenderableType:
+    """Return a table of queues, with sums if there are several."""
+    if not rows:
+        return Text("There are no queues.")
+    screen = session.screen
+    bars = screen.is_terminal
+    columns = [Column("QUEUE"), *(Column(name.upper(), right=True) for name in _STATES)]
+    columns += [Column("OLDEST", right=True)]
+    columns += [Column("IN/S", right=True, drop=4), Column("OUT/S", right=True, drop=3)]
+    columns += [Column("DONE/S", right=True, drop=2)]
+    columns += [Column("SHARE", drop=1)] if bars else []
+    columns += [Column("NOTE", cut=True, least=6)]
+    most = max((_size(each) for each in rows), default=0)
+    lines = [
+        [
+            each.queue.name,
+            *_counts(each.queue.counts),
+            *_rates(each.rates),
+            *([_bar(each, most)] if bars else []),
+            _note(each.queue, session.now_ms),
+        ]
+        for each in rows
+    ]
+    foot = _foot(rows, bars=bars) if len(rows) > 1 else None
+    return Listing(columns, lines, foot=foot)
+
+
+def _counts(counts: Counts | None) -> list[Cell]:
+    if counts is None:
+        return [""] * (len(_STATES) + 1)
+    about = "" if counts.exact else "~"
+    cells: list[Cell] = []
+    for name in _STATES:
+        many: int = getattr(counts, name)
+        cells.append(Text(about + number(many), style=STATE_STYLES[name] if many else "dim"))
+    oldest_s = counts.oldest_age_s.get("visible")
+    return [*cells, "" if oldest_s is None else rough(oldest_s)]
+
+
+def _rates(rates: dict[str, float] | None) -> list[Cell]:
+    if rates is None:
+        return [""] * len(_RATES)
+    return [Text(per_second(rate), style="" if rate else "dim") for rate in rates.values()]
+
+
+def _size(row: Row) -> int:
+    counts = row.queue.counts
+    return counts.total + counts.poisoned if counts is not None else 0
+
+
+def _bar(row: Row, most: int) -> Text:
+    """Return a bar as long as the queue is large, in the colours of the states."""
+    counts, bar = row.queue.counts, Text()
+    if counts is None or not most:
+        return bar
+    reached = drawn = 0
+    for name in _STATES:
+        reached += getattr(counts, name)
+        # Rounded up, so that a single message among thousands is seen.
+        cells = -(-reached * _BAR_CELLS // most) - drawn
+        bar.append("█" * cells, style=STATE_STYLES[name])
+        drawn += cells
+    return bar
+
+
+def _note(queue: QueueInfo, now_ms: int) -> str:
+    paused = paused_text(queue.settings, now_ms)
+    return f"paused {paused}" if paused else ""
+
+
+def _foot(rows: Sequence[Row], *, bars: bool) -> list[Cell]:
+    counted = [each.queue.counts for each in rows if each.queue.counts is not None]
+    sums: list[Cell] = [
+        number(sum(getattr(counts, name) for counts in counted)) for name in _STATES
+    ]
+    known = [each.rates for each in rows if each.rates is not None]
+    rates: list[Cell] = [
+        per_second(sum(each[name] for each in known)) if known else "" for name in _RATES
+    ]
+    return [f"{len(rows)} queues", *sums, "", *rates, *([""] if bars else []), ""]
+
+
+def _as_line(row: Row) -> dict[str, Any]:
+    return {**msgspec.to_builtins(row.queue), "rates_per_s": row.rates}

@@ -1,0 +1,111 @@
+"""Values of options that people write: lengths of time, names with values, budgets."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+_UNITS_S: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h|d|w|)")
+
+
+class Length(click.ParamType[float | int]):
+    """A length of time: seconds, or a number with s, m, h, d or w behind it.
+
+    Args:
+        whole: Whether the server takes whole seconds only.
+        special: Words that stand for a number.
+    """
+
+    name = "length"
+
+    def __init__(self, *, whole: bool = True, special: Mapping[str, int] | None = None) -> None:
+        self._whole = whole
+        self._special = special or {}
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """See :class:`click.ParamType`."""
+        del param, ctx
+        return "|".join(["LENGTH", *self._special])
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | int:
+        """See :class:`click.ParamType`."""
+        if not isinstance(value, str):
+            assert isinstance(value, int | float)
+            return value
+        if value in self._special:
+            return self._special[value]
+        if value.lstrip("-") == "1" and -1 in self._special.values():
+            return int(value)
+        found = _LENGTH.fullmatch(value.strip().lower())
+        if found is None:
+            words = "".join(f", or {word!r}" for word in self._special)
+            self.fail(
+                f"{value!r} is no length of time: write seconds, or 90s, 5m, 2h, 7d{words}.",
+                param,
+                ctx,
+            )
+        length_s = float(found[1]) * _UNITS_S[found[2]]
+        if length_s == int(length_s):
+            return int(length_s)
+        if self._whole:
+            self.fail(f"{value!r} is not a whole number of seconds.", param, ctx)
+        return length_s
+
+
+class Pair(click.ParamType[tuple[str, str]]):
+    """A name with a value: ``NAME=VALUE``."""
+
+    name = "name=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """See :class:`click.ParamType`."""
+        name, equals, text = str(value).partition("=")
+        if not equals or not name:
+            self.fail(f"{value!r} is not of the form NAME=VALUE.", param, ctx)
+        return name, text
+
+
+class Bounds(click.ParamType[tuple[int, int]]):
+    """Two lengths of time: ``FLOOR:CAP``."""
+
+    name = "floor:cap"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """See :class:`click.ParamType`."""
+        floor, colon, cap = str(value).partition(":")
+        if not colon:
+            self.fail(f"{value!r} is not of the form FLOOR:CAP, such as 5s:1h.", param, ctx)
+        read = Length()
+        return int(read.convert(floor, param, ctx)), int(read.convert(cap, param, ctx))
+
+
+class JsonValue(click.ParamType[tuple[Any]]):
+    """A value in JSON; what is not JSON is taken as a text, so that it needs no quotes."""
+
+    name = "json"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any]:
+        """Return the value in a tuple, as it may itself be nothing (``null``)."""
+        del param, ctx
+        try:
+            return (json.loads(value),)
+        except ValueError:
+            return (value,)
+
+
+LENGTH: Final = Length()
+FRACTIONAL: Final = Length(whole=False)
+TIME_TO_LIVE: Final = Length(special={"never": -1})

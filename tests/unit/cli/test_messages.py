@@ -1,0 +1,222 @@
+"""``leasehold message``, ``inspect``, ``explain``: looking at messages, and mending them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from leasehold.testing.clock import START_MS
+from tests.unit.cli.support import ID, MESSAGE, VIEW, Shell
+from tests.unit.client.support import answer, problem
+
+PATH = f"/queues/orders/messages/{ID}"
+
+
+def page(*views: dict[str, Any], after: str | None = None) -> dict[str, Any]:
+    """Return a page of messages."""
+    return {"messages": list(views), "next_after": after}
+
+
+def test_list(shell: Shell) -> None:
+    """Id, state, age, deliveries, time left, holder, and the body on one line."""
+    encoded = base64.b64encode(b"hello there").decode()
+    visible = VIEW | {"state": "visible", "lease": None, "body": encoded}
+    shell.server.on("GET", "/queues/orders/messages", page(VIEW, visible))
+    assert shell("message", "list", "orders").output.splitlines() == [
+        "ID                                    STATE     AGE  TIMES  LEFT  HOLDER    BODY",
+        "─" * 96,
+        f'{ID}  leased   90 s      2  60 s  worker-7  {{"order": 17}}',
+        f"{ID}  visible  90 s      2                  [base64] hello there",
+    ]
+
+
+def test_hostile_bodies(shell: Shell) -> None:
+    """A body can neither move the cursor nor be taken for markup."""
+    hostile = VIEW | {"body": "\x1b[2J[bold red]\u202ex", "why": "\x1b]0;t\x07"}
+    shell.server.on("GET", "/queues/orders/messages", page(hostile))
+    for words in (("message", "list"), ("inspect",)):
+        text = shell(*words, "orders", FORCE_COLOR="1", TERM="xterm-256color").output
+        assert "\x1b[2J" not in text
+        assert "\x1b]" not in text
+        assert "\u202e" not in text
+    assert r"\x1b[2J[bold red]\u202ex" in shell("message", "list", "orders").output
+
+
+def test_inspect_says_why(shell: Shell) -> None:
+    """A sentence under each message, and bodies are not even fetched."""
+    shell.server.on("GET", "/queues/orders/messages", page(VIEW))
+    for words in (("inspect", "orders"), ("message", "list", "orders", "--why")):
+        text = shell(*words).output
+        assert text.splitlines()[3] == "    It is leased to worker-7."
+        assert "order" not in text
+        assert shell.server.requests[-1].url.params["body"] == "false"
+
+
+def test_filters(shell: Shell) -> None:
+    """Every option of a filter reaches the server under its name."""
+    shell.server.on("GET", "/queues/orders/messages", page())
+    words = (
+        "--state leased --state delayed --older-than 2h --newer-than 7d --min-dequeue-count 2 "
+        "--max-dequeue-count 5 --holder w --type t --reason failures --error Timeout --text x "
+        "--json-path a.b --json-value 4"
+    )
+    result = shell("message", "list", "orders", *words.split())
+    assert result.output == "There are no such messages.\n"
+    assert dict(shell.server.requests[-1].url.params) == {
+        "limit": "100",
+        "state": "leased,delayed",
+        "min_age_s": "7200",
+        "max_age_s": "604800",
+        "min_dequeue_count": "2",
+        "max_dequeue_count": "5",
+        "holder": "w",
+        "type": "t",
+        "reason": "failures",
+        "error": "Timeout",
+        "text": "x",
+        "json_path": "a.b",
+        "json_value": "4",
+    }
+
+
+def test_a_value_needs_a_path(shell: Shell) -> None:
+    """Else nobody knows where it should stand."""
+    assert shell("message", "list", "orders", "--json-value", "4").exit_code == 2
+
+
+def test_limits(shell: Shell) -> None:
+    """People get a hundred unless they say; scripts get all, page after page."""
+    shell.server.on("GET", "/queues/orders/messages", page(*[VIEW] * 120))
+    assert len(shell("message", "list", "orders").output.splitlines()) == 102
+    assert len(shell("message", "list", "orders", "--limit", "3").output.splitlines()) == 5
+    assert len(shell("message", "list", "orders", "--limit", "0").output.splitlines()) == 122
+    shell.server.on("GET", "/queues/orders/messages", page(*[VIEW] * 120, after="x"), page(VIEW))
+    lines = shell("message", "list", "orders", "--json").output.splitlines()
+    assert len(lines) == 121
+    assert json.loads(lines[0])["lease"]["holder"] == "worker-7"
+
+
+def test_peek(shell: Shell) -> None:
+    """The messages that would come next."""
+    shell.server.on("POST", "/queues/orders/messages/peek", page(MESSAGE))
+    assert '{"order": 17}' in shell("message", "peek", "orders", "--max", "5").output
+    assert shell.server.sent == {"max_messages": 5}
+    shell.server.on("POST", "/queues/orders/messages/peek", page())
+    assert shell("message", "peek", "orders").output == "No message is visible.\n"
+
+
+def test_show(shell: Shell) -> None:
+    """All there is to know, the body spread out."""
+    attempt = {
+        "number": 1,
+        "leased_at_ms": START_MS - 80_000,
+        "ended_at_ms": START_MS - 40_000,
+        "outcome": "failed",
+        "holder": "worker-3",
+        "renewals": 1,
+        "error": {"text": "no such file", "type": "OSError"},
+    }
+    lease = {
+        "holder": None,
+        "since_ms": START_MS - 10_000,
+        "until_ms": START_MS + 60_000,
+        "renewals": 1,
+        "progress": {"fraction": 0.4, "note": "stage 2"},
+    }
+    shell.server.on(
+        "GET",
+        PATH,
+        VIEW
+        | {
+            "lease": lease,
+            "attempts": [attempt],
+            "last_error": attempt["error"],
+            "failures": 1,
+            "poisoned": {"queue": "orders", "reason": "failures", "at_ms": START_MS},
+            "redriven": 1,
+            "properties": {"a": "b"},
+            "dedup_key": "k",
+            "priority": 1,
+        },
+    )
+    text = shell("message", "show", "orders", ID).output.splitlines()
+    for line in (
+        ID,
+        "  state       leased",
+        "  why         It is leased to worker-7.",
+        "  expires     never",
+        "  received    twice, 1 failures",
+        "  poisoned    2026-01-01T00:00:00Z, because of failures in queue orders",
+        "  redriven    once",
+        "  priority    1",
+        "  dedup key   k",
+        "  properties  a=b",
+        "  holder    unnamed",
+        "  until     2026-01-01T00:01:00Z (in 1 min), renewed once",
+        "  progress  40% stage 2",
+        "  text  no such file",
+        "  1  failed   40 s ago    40 s        1  worker-3  no such file",
+        "Body (JSON, 13 bytes)",
+        '    "order": 17',
+    ):
+        assert line in text, (line, text)
+
+
+def test_show_as_json(shell: Shell) -> None:
+    """Bodies as on the wire: text, or base64 if they are not."""
+    shell.server.on("GET", PATH, VIEW)
+    assert json.loads(shell("message", "show", "orders", ID, "--json").output)["body"] == (
+        '{"order": 17}'
+    )
+    shell.server.on("GET", PATH, VIEW | {"body": None, "body_base64": "/wA="})
+    shown = json.loads(shell("message", "show", "orders", ID, "--json").output)
+    assert (shown["body_base64"], "body" in shown) == ("/wA=", False)
+
+
+@pytest.mark.parametrize("words", [("message", "explain"), ("explain",)])
+def test_explain(shell: Shell, words: tuple[str, ...]) -> None:
+    """One sentence."""
+    shell.server.on("GET", f"{PATH}/explain", {"sentence": "It waits.", "code": "visible"})
+    assert shell(*words, "orders", ID).output == "It waits.\n"
+
+
+def test_amend(shell: Shell) -> None:
+    """Only what is named is sent."""
+    shell.server.on("PATCH", PATH, VIEW)
+    result = shell("message", "amend", "orders", ID, "--delay", "0", "--priority", "1")
+    assert result.output == "It is leased to worker-7.\n"
+    assert shell.server.sent == {"delay_s": 0, "priority": 1}
+    words = ("--body", "-", "--base64", "--time-to-live", "never", "--property", "a=b", "--force")
+    shell("message", "amend", "orders", ID, *words, stdin="new\n")
+    assert shell.server.sent == {
+        "body": base64.b64encode(b"new").decode(),
+        "time_to_live_s": -1,
+        "properties": {"a": "b"},
+        "force": True,
+    }
+    assert shell("message", "amend", "orders", ID, "--force").exit_code == 2
+
+
+def test_remove(shell: Shell) -> None:
+    """It asks first; force goes along."""
+    shell.server.on("DELETE", PATH, answer({}, 204))
+    assert shell("message", "remove", "orders", ID).exit_code == 2
+    result = shell("message", "remove", "orders", ID, "--yes", "--force")
+    assert result.output == f"Message {ID} is removed.\n"
+    assert shell.server.requests[-1].url.params["force"] == "true"
+    shell.server.on("DELETE", PATH, problem("message-leased", 409, holder="worker-7"))
+    result = shell("message", "remove", "orders", ID, "--yes")
+    assert result.exit_code == 1
+    assert "--force" in result.stderr
+
+
+def test_end_lease(shell: Shell) -> None:
+    """With a delay and a reason."""
+    shell.server.on("POST", f"{PATH}/end-lease", VIEW | {"state": "visible", "why": ""})
+    words = ("--delay", "1m", "--reason", "stuck")
+    text = shell("message", "end-lease", "orders", ID, *words).output
+    assert shell.server.sent == {"delay_s": 60, "reason": "stuck"}
+    assert text == f"Message {ID} is visible, visible 2026-01-01T00:01:00Z (in 1 min).\n"
