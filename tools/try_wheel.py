@@ -1,8 +1,8 @@
 """Build the wheel and try it in environments that hold nothing else.
 
-Without extras the pure parts must import; with ``server`` the command must serve a message, and with
-``cli`` it must see that message from another environment. That catches files left out of the wheel
-and libraries that only the developers have.
+Without extras the pure parts must import; with ``server`` the command must serve a message, and
+with ``cli`` it must see that message from another environment. That catches files left out of the
+wheel and libraries that only the developers have.
 """
 
 from __future__ import annotations

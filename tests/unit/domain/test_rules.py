@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,8 +29,12 @@ from leasehold.domain.visibility import expiry_of, is_receivable, state_of
 NOW_MS = 1_000_000
 
 
-def message(**fields: int) -> Message:
-    times = {"inserted_at_ms": 0, "expires_at_ms": NOW_MS + 1, "visible_at_ms": NOW_MS}
+def message(**fields: Any) -> Message:
+    times: dict[str, Any] = {
+        "inserted_at_ms": 0,
+        "expires_at_ms": NOW_MS + 1,
+        "visible_at_ms": NOW_MS,
+    }
     return Message(message_id="id", body=b"", **(times | fields))
 
 

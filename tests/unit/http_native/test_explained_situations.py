@@ -151,5 +151,5 @@ def test_the_sentence_fits_the_situation(
     assert explanation["code"] == code, explanation
     for part in parts:
         assert part in explanation["sentence"]
-    if message_id is not None and code not in {"not-found"}:
+    if message_id is not None and code != "not-found":
         assert explanation["evidence"]
