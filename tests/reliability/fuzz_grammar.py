@@ -180,6 +180,41 @@ ODD_FIELDS: Final = (
 )
 
 
+_DEEP: Final = 4_000
+EXTRAS: Final[tuple[tuple[tuple[str, str], ...], ...]] = (
+    (("x-ms-leasehold-dedup-key", "one"), ("x-ms-leasehold-type", "order-placed")),
+    (("x-ms-leasehold-dedup-key", "\xff" * 1024), ("x-ms-leasehold-priority", "16")),
+    (("x-ms-leasehold-type", "\x80\x85\xa0\xad"), ("traceparent", "not a trace")),
+    (("x-ms-leasehold-properties", '{"a":"b","\\u0000":"\\u0001\\ud83d\\ude00","a":"c"}'),),
+    (("x-ms-leasehold-properties", "{}"), ("x-ms-leasehold-priority", "")),
+    (("x-ms-leasehold-holder", "a put has none"), ("x-ms-leasehold-other", "x")),
+)
+"""Fields that a put may have."""
+BAD_EXTRAS: Final = (
+    *(
+        ("x-ms-leasehold-priority", text)
+        for text in ABSURD_NUMBERS
+        if text.isprintable() and text.strip() == text
+    ),
+    *(("x-ms-leasehold-priority", "0"), ("x-ms-leasehold-priority", "17")),
+    *(
+        (f"x-ms-leasehold-{name}", "x" * 1025)
+        for name in ("dedup-key", "type", "holder", "properties")
+    ),
+    ("traceparent", "x" * 1025),
+    *(
+        ("x-ms-leasehold-properties", text)
+        for text in (
+            *("null", "[]", "1", '"a"', "{", '{"a":1}', '{"a":null}', '{"a":{"b":"c"}}', "NaN"),
+            *('{"a":"\\ud800"}', '{"\\udc00":"a"}', '{"a":"b"', "\xff", '{"a":["b"]}', "{'a':'b'}"),
+            *("[" * _DEEP, '{"a":' * _DEEP, "[" * 990 + "]" * 990, "9" * 5_000, "-" * 9_000),
+            '{"a":"' + "b" * 9_000 + '"}',
+        )
+    ),
+)
+"""Each of them makes a put, or a get, wrong."""
+
+
 class Grammar:
     """Draws requests for one account; the same seed draws the same ones."""
 
@@ -213,8 +248,11 @@ class Grammar:
                 self.ask("PUT", queue, "comp=acl", b"<SignedIdentifiers/>"),
                 self.ask("DELETE", queue),
                 self.put(target),
+                replace(self.put(target), headers=self.pick(EXTRAS)),
                 self.ask("GET", target, "numofmessages=2"),
+                self.ask("GET", target, self.pick(("wait=0", "waitseconds=1&timeout=0", "wait="))),
                 self.ask("GET", target, "peekonly=true"),
+                self.ask("GET", target, "peekonly=true&include=invisible&numofmessages=32"),
                 self.ask("DELETE", target),
                 self.ask("PUT", one, f"{receipt}&visibilitytimeout=0", message("new")),
                 self.ask("DELETE", one, receipt),
@@ -251,6 +289,8 @@ class Grammar:
                 ("GET", target, "numofmessages", "peekonly=true", b""),
                 ("PUT", update, "visibilitytimeout", f"popreceipt={self.receipt()}", b""),
                 ("GET", target, "timeout", "", b""),
+                ("GET", target, "wait", "", b""),
+                ("GET", target, "waitseconds", "numofmessages=2", b""),
                 ("GET", "", "maxresults", "comp=list", b""),
             )
         )
@@ -262,6 +302,18 @@ class Grammar:
             pairs = [part for part in (others, f"{name}=5", f"{name.title()}=6") if part]
         self.rng.shuffle(pairs)
         return self.ask(method, resource, "&".join(pairs), body)
+
+    def bad_extra(self) -> Asked:
+        """Return a request with something of ours beyond the protocol that it cannot take."""
+        target = f"{self.pick(self._queues)}/messages"
+        if self.rng.random() < 0.3:
+            text = quote(self.pick(ABSURD_NUMBERS), safe="")
+            query = self.pick((f"include={text}", f"include=invisible&marker={text}"))
+            return self.ask("GET", target, f"peekonly=true&{query}")
+        name, value = self.pick(BAD_EXTRAS)
+        if name == "x-ms-leasehold-holder":
+            return replace(self.ask("GET", target), headers=((name, value),))
+        return replace(self.put(target), headers=((name, _latin(value)),))
 
     def bad_xml(self) -> Asked:
         """Return a request with a body that is no document, or the wrong one."""
@@ -364,8 +416,14 @@ def _latin(text: str) -> str:
 
 
 def _other_query(grammar: Grammar, asked: Asked) -> Asked:
-    names = ("comp", "restype", "timeout", "numofmessages", "peekonly", "include", "prefix", "x")
-    values = ("", "acl", "list", "metadata", "service", "true", "stats", "a%26b", *ABSURD_NUMBERS)
+    names = (
+        *("comp", "restype", "timeout", "numofmessages", "peekonly", "include", "prefix", "x"),
+        *("wait", "waitseconds", "marker", "messagettl", "visibilitytimeout"),
+    )
+    values = (
+        *("", "acl", "list", "metadata", "service", "true", "stats", "a%26b", "invisible"),
+        *("q1", "p1", "qffffffffffff", "/playground/play-one", *ABSURD_NUMBERS),
+    )
     pair = f"{grammar.pick(names)}={quote(grammar.pick(values), safe='%')}"
     return replace(asked, query=f"{asked.query}&{pair}".strip("&"))
 
@@ -388,7 +446,7 @@ def _other_method(grammar: Grammar, asked: Asked) -> Asked:
 
 
 def _other_field(grammar: Grammar, asked: Asked) -> Asked:
-    name, value = grammar.pick(ODD_FIELDS)
+    name, value = grammar.pick(grammar.pick((ODD_FIELDS, BAD_EXTRAS, *EXTRAS)))
     return replace(asked, headers=(*asked.headers, (name, _latin(value))))
 
 
@@ -416,6 +474,7 @@ class Refusable:
 
 REFUSABLE: Final = (
     Refusable("number", Grammar.bad_number),
+    Refusable("extra", Grammar.bad_extra),
     Refusable("xml", Grammar.bad_xml),
     Refusable("size", Grammar.too_large),
     Refusable("path", Grammar.bad_path),

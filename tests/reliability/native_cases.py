@@ -12,10 +12,12 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
+from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 
 from tests.reliability.fuzz_shots import PLAYGROUND
-from tests.reliability.native_grammar import QUEUES, Pool, tamed
+from tests.reliability.native_grammar import QUEUES, Pool
+from tests.reliability.native_nasty import tamed
 from tests.reliability.native_watch import Sent
 from tests.unit.http_native.checking import document
 
@@ -48,13 +50,10 @@ def fire_cases(
     """
     schema = schemathesis.openapi.from_dict(aimed_document())
     for result in schema.get_all_operations():
+        assert isinstance(result, Ok), result
         operation = result.ok()
         for mode in _MODES:
-
-            def one(case: Any, kind: str = f"schema, {mode.value}") -> None:
-                _lead(case, pool, rng)
-                fire(_sent(case, kind))
-
+            one = _shot_of(f"schema, {mode.value}", fire, pool, rng)
             drawn = given(operation.as_strategy(generation_mode=mode))(one)
             quiet = settings(
                 max_examples=examples,
@@ -67,6 +66,16 @@ def fire_cases(
                 seed(number)(quiet(drawn))()
             except Unsatisfiable:
                 continue  # nothing about the operation can be wrong
+
+
+def _shot_of(
+    kind: str, fire: Callable[[Sent], None], pool: Pool, rng: random.Random
+) -> Callable[[Any], None]:
+    def one(case: Any) -> None:
+        _lead(case, pool, rng)
+        fire(_sent(case, kind))
+
+    return one
 
 
 def _lead(case: Any, pool: Pool, rng: random.Random) -> None:
@@ -94,6 +103,7 @@ def _sent(case: Any, kind: str) -> Sent:
     ).prepare()
     address = urlsplit(prepared.url or "")
     body = prepared.body or b""
+    assert isinstance(body, bytes | str)
     return Sent(
         kind=kind,
         method=prepared.method or "",

@@ -19,11 +19,12 @@ from tests.reliability.fuzzing import BELOW_THE_PROTOCOL, TIMEOUT_S, Sentinel
 from tests.reliability.running import Answer, Client, Connection, serialize
 from tests.unit.http_native.checking import check_answer, errors_of, find_operation
 
-MAX_DETAIL_CHARS: Final = 2_000
+MAX_PROBLEM_CHARS: Final = 2_500
 """A problem that is longer gives back what was sent, instead of saying what is wrong with it."""
 _SHOWN: Final = 600
 _LOOKED_AT: Final = 50
 """Of long lists in an answer the first and the last ones are checked."""
+_MAX_DIGITS: Final = 4_000
 _VANISHING: Final = frozenset({"why", "counts", "activity"})
 """What changes by itself, with the time."""
 
@@ -141,7 +142,7 @@ class Judgement:
         """Note that something is wrong."""
         self.complaints.append(
             f"{sent.kind}: {problem}\n  {sent.method} {sent.path}?{sent.query}"
-            f" {sent.body[:_SHOWN]!r}\n  {came[:_SHOWN]!r}"
+            f" {sent.body[: 2 * _SHOWN]!r}\n  {came[:_SHOWN]!r}"
         )
 
     def summary(self) -> str:
@@ -168,7 +169,7 @@ class Judgement:
         problems = []
         for each in _problems_in(value):
             self.codes[each["code"]] += 1
-            if len(json.dumps(each)) > MAX_DETAIL_CHARS + _SHOWN:
+            if len(json.dumps(each, ensure_ascii=False)) > MAX_PROBLEM_CHARS:
                 problems.append("a problem that is as long as what was sent")
         if operation is not None and answer.status < 300 and not is_allowed(operation, sent.body):
             done = value is None or "failed" not in value or not value["failed"]
@@ -185,13 +186,17 @@ def is_allowed(operation: Mapping[str, Any], body: bytes) -> bool:
     if not body:
         return not operation["requestBody"].get("required")
     try:
-        value = json.loads(body, parse_constant=_refuse)
+        value = json.loads(body, parse_constant=_refuse, parse_int=_whole_number)
     except (ValueError, RecursionError):
         return False
     try:
         return errors_of(schema, _thinned(value)) == []
     except (RecursionError, OverflowError):
         return True  # it is deeper, or larger, than the checker can look
+
+
+def _whole_number(text: str) -> int:
+    return int(text[:_MAX_DIGITS])  # Python reads no more, but JSON has no limit
 
 
 def _refuse(name: str) -> float:
@@ -222,9 +227,10 @@ def _problems_in(value: Any) -> Sequence[Mapping[str, Any]]:
 class NativeSentinel:
     """An account with a bit of everything in it, as both protocols put it and show it."""
 
-    def __init__(self, azure: Client, native: NativeClient) -> None:
+    def __init__(self, azure: Client, native: NativeClient, account: str = SENTINEL) -> None:
         self._azure = Sentinel(azure)
         self._native = native
+        self._account = account
         one = f"queues/{Sentinel.QUEUES[0]}"
         self._ask(
             "POST",
@@ -239,7 +245,7 @@ class NativeSentinel:
         self._ask("PATCH", one, {"settings": {"failure_policy": {"max_failures": 1}}})
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
-        return self._native.ask(method, path, body, account=SENTINEL)
+        return self._native.ask(method, path, body, account=self._account)
 
     def state(self) -> dict[str, object]:
         """Return everything that can be seen of the account and does not change by itself."""

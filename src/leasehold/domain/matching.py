@@ -16,6 +16,9 @@ from leasehold.domain.failures import last_error
 from leasehold.domain.oversight import MessageFilter
 from leasehold.domain.types import Message, MessageState
 
+MAX_JSON_LEVELS: Final = 100
+"""How deep a value to look for may be nested; reading one must not depend on who calls."""
+
 _MS: Final = 1000
 _ABSENT: Final = object()
 _STEP: Final = re.compile(
@@ -107,12 +110,29 @@ def parse_json_value(text: str) -> Any:
     """Return the value that a filter asks for. The caller must not change it.
 
     Raises:
-        ValueError: The text is not JSON.
+        ValueError: The text is not JSON, or nested deeper than MAX_JSON_LEVELS.
     """
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        value = json.loads(text)
+    except RecursionError:
+        value = _ABSENT
+    except ValueError:
         raise ValueError("the value to look for is not JSON") from None
+    if value is _ABSENT or _is_deep(value):
+        raise ValueError(f"the value to look for has more than {MAX_JSON_LEVELS} levels")
+    return value
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_JSON_LEVELS):
+        level = [
+            part
+            for each in level
+            if isinstance(each, dict | list)
+            for part in (each.values() if isinstance(each, dict) else each)
+        ]
+    return any(isinstance(each, dict | list) for each in level)
 
 
 def _matches_columns(message: Message, wanted: MessageFilter, now_ms: int) -> bool:

@@ -17,6 +17,7 @@ from leasehold.domain.matching import (
     needs_body,
     needs_detail,
     parse_json_path,
+    parse_json_value,
 )
 from leasehold.domain.oversight import EVERYTHING, MessageFilter
 from leasehold.domain.types import (
@@ -173,8 +174,10 @@ def test_text_is_found_as_people_read_it(body: bytes | str, text: str, expected:
         ("no json", "a", None, False),
         (b"\xff", "a", None, False),
         ('{"a": ' + "[" * 100_000, "a", None, False),
-        ("[" * 600 + "]" * 600, "$", "[" * 600 + "]" * 600, True),
-        ("[" * 600 + "]" * 600, "$", "[" * 601 + "]" * 601, False),
+        ("[" * 100 + "]" * 100, "$", "[" * 100 + "]" * 100, True),
+        ("[" * 99 + "]" * 99, "$", "[" * 100 + "]" * 100, False),
+        ("[" * 600 + "]" * 600, "$", "[" * 100 + "]" * 100, False),
+        ("[" * 600 + "]" * 600, "[0][0]", None, True),
         ('{"a": ' + "9" * 5_000 + "}", "a", None, False),
     ],
 )
@@ -231,7 +234,7 @@ def test_a_filter_is_checked_as_a_whole() -> None:
         check_filter(MessageFilter(json_path='["\\x"]'))
     with pytest.raises(ValueError, match="not JSON"):
         check_filter(MessageFilter(json_value="{"))
-    with pytest.raises(ValueError, match="not JSON"):
+    with pytest.raises(ValueError, match="more than 100 levels"):
         check_filter(MessageFilter(json_value="[" * 100_000))
     check_filter(EVERYTHING)
     check_filter(MessageFilter(json_path="a", json_value="1"))
@@ -272,3 +275,15 @@ def test_no_body_makes_a_filter_fail(body: bytes, text: str, value: str | None) 
     """Whatever the bytes, the answer is yes or no."""
     assert found(body, text=text) in {True, False}
     assert found(body, json_path="a[0]", json_value=value) in {True, False}
+
+
+@pytest.mark.parametrize("brackets", [("[", "]"), ('{"a":[', "]}")])
+def test_how_deep_a_value_may_be_does_not_depend_on_the_caller(brackets: tuple[str, str]) -> None:
+    """One that can be read where it is checked can be read where it is used."""
+    opening, closing = brackets
+    levels = 100 // len(closing)
+    value = opening * levels + "1" + closing * levels
+    assert parse_json_value(value) is not None
+    for deeper in (f"[{value}]", "[" * 900 + "]" * 900, "[" * 50_000 + "]" * 50_000):
+        with pytest.raises(ValueError, match="more than 100 levels"):
+            parse_json_value(deeper)

@@ -76,6 +76,13 @@ def test_the_receiver_can_give_a_name(azure: Harness) -> None:
     assert azure.command.holder == "w7"
 
 
+def test_a_name_of_the_receiver_that_is_too_long_is_refused(azure: Harness) -> None:
+    """It has the length of other names; the native protocol takes no more either."""
+    for length, status in ((1024, 200), (1025, 400)):
+        headers = {"x-ms-leasehold-holder": "w" * length}
+        assert azure.send("GET", MESSAGES, headers=headers).status == status
+
+
 def test_a_peek_can_include_the_invisible(azure: Harness) -> None:
     """The usual elements, and the state, the holder and the time of the next visibility."""
     message = azure.message(b"work", dequeue_count=1)._replace(holder="w7")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from typing import Any
 
@@ -377,3 +378,40 @@ def test_peek(native: Native) -> None:
     assert seen[0]["type"] == "t"
     assert len(native.post(f"{MESSAGES}/peek")["messages"]) == 3
     assert native.commands[-1] == Peek("devstoreaccount1", "orders", 32)
+
+
+# --- large batches -------------------------------------------------------------------------------
+
+
+def test_a_large_batch_is_read_like_a_small_one(native: Native) -> None:
+    """Above a megabyte items are counted while they are read; what they mean stays the same."""
+    large = [{"body": "x" * 60_000, "properties": {"a": "b"}}] * 20
+    results = native.post(MESSAGES, {"messages": [*large, {"json": [1, 2]}, {"delay_s": -1}]})
+    assert errors_of_items(results)[20:] == [None, ("invalid-request", "$.messages[21]")]
+    answer = native.send("POST", MESSAGES, {"messages": [*large, {"bdy": "x"}]})
+    assert answer.json["field"] == "$.messages[20].bdy"
+    assert "Did you mean `body`?" in answer.json["detail"]
+    assert native.send("POST", MESSAGES, {"messages": large, "atomc": True}).status == 400
+    results = native.post(MESSAGES, {"messages": [*large, {"delay_s": -1}], "atomic": True})
+    assert results["failed"] == 21
+
+
+@pytest.mark.parametrize(
+    ("path", "item"),
+    [
+        ("", {"body": "x" * 100}),
+        ("/renew", {"id": "x" * 100, "receipt": "x", "visibility_timeout_s": 1}),
+        ("/complete", {"id": "x" * 100, "receipt": "x"}),
+        ("/release", {"id": "x" * 100, "receipt": "x"}),
+    ],
+)
+def test_reading_stops_at_the_first_item_too_many(
+    native: Native, path: str, item: dict[str, Any]
+) -> None:
+    """No more objects are made of a request than it may have items."""
+    name = "items" if path else "messages"
+    tail = b',"nonsense"'  # which is not reached
+    body = json.dumps({name: [item] * 10_001}).encode()
+    answer = native.send("POST", MESSAGES + path, body.replace(b"]}", tail))
+    assert (answer.code, answer.json["field"]) == ("out-of-range", f"$.{name}")
+    assert (answer.json["value"], answer.json["maximum"]) == (10_001, 10_000)

@@ -279,3 +279,19 @@ def test_ids_are_of_one_queue(native: Native) -> None:
     native.send("PUT", f"{BASE}/queues/others")
     answer = native.send("GET", f"{BASE}/queues/others/messages/{sent['id']}")
     assert answer.code == "message-not-found"
+
+
+@pytest.mark.parametrize(("levels", "code"), [(100, None), (101, "invalid-request")])
+def test_a_value_to_look_for_has_a_hundred_levels(
+    native: Native, levels: int, code: str | None
+) -> None:
+    """A deeper one could be read here, and then not by a job, which has other callers."""
+    native.put_bodies("[1]")
+    value = "[" * levels + "]" * levels
+    body = f'{{"filter":{{"json_value":{value}}},"wait_s":1}}'.encode()
+    answers = (
+        native.send("POST", f"{QUEUE}/purge", body),
+        native.send("GET", MESSAGES, query=f"json_value={quote(value)}"),
+    )
+    for answer in answers:
+        assert (answer.status == 200) if code is None else (answer.code == code)

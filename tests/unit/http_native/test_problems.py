@@ -12,6 +12,7 @@ from leasehold.domain import errors
 from leasehold.http.native.codes import CODES
 from leasehold.http.native.problems import TABLE, document, item_problem, problem_of
 from tests.unit.http_native.checking import errors_of
+from tests.unit.http_native.support import MESSAGES, QUEUE, Native
 
 _ERRORS: list[type[Exception]] = [
     kind
@@ -103,3 +104,35 @@ def test_items_name_their_member() -> None:
     """The problem of an item says which member of the item it is about."""
     assert item_problem(errors.LeaseLost("foreign")).field == ".receipt"
     assert item_problem(errors.NotDone()).field == ""
+
+
+@pytest.mark.parametrize("digits", [20, 309, 4_000])
+def test_absurd_numbers_are_shown_as_text(native: Native, digits: int) -> None:
+    """A number that hardly any reader of JSON can hold is cut, and no error of the server's."""
+    body = f'{{"messages":[{{"body":"a","delay_s":{"9" * digits}}}]}}'.encode()
+    [result] = native.post(MESSAGES, body)["results"]
+    assert result["error"]["code"] == "out-of-range"
+    assert result["error"]["value"].startswith("9" * 20)
+    assert len(result["error"]["value"]) <= 101
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "query"),
+    [
+        ("POST", MESSAGES, {"x" * 9_000: 1}, ""),
+        ("POST", MESSAGES, {"messages": [{"body": "a", "x" * 9_000: 1}]}, ""),
+        ("PATCH", QUEUE, {"settings": {"x" * 9_000: 1}}, ""),
+        ("PATCH", QUEUE, {"settings": {"lapsed_receipts": "x" * 9_000}}, ""),
+        ("POST", f"{QUEUE}/purge", {"filter": {"states": ["x" * 9_000]}}, ""),
+        ("GET", MESSAGES, None, "x" * 9_000),
+        ("GET", MESSAGES, None, "state=" + "x" * 9_000),
+    ],
+)
+def test_a_problem_does_not_give_back_all_that_was_sent(
+    native: Native, method: str, path: str, body: object, query: str
+) -> None:
+    """Long names and values are cut wherever they are shown."""
+    answer = native.send(method, path, body, query=query)
+    assert answer.code == "invalid-request"
+    assert len(str(answer.json)) < 1_500
+    assert "xxx" in answer.json["detail"]

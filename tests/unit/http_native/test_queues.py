@@ -10,6 +10,7 @@ import pytest
 from leasehold.domain.commands import CreateQueue, SetAdapted
 from leasehold.domain.queue_settings import DEFAULT_SETTINGS, Adapted, Adaptive
 from leasehold.domain.types import NEVER_MS
+from leasehold.http.native.reading import MAX_SINGLE_BYTES
 from leasehold.http.native.settings_json import patched, show_settings
 from tests.unit.http_native.support import ACCOUNT, BASE, MESSAGES, QUEUE, Native
 
@@ -315,3 +316,26 @@ def test_patched_is_pure() -> None:
     assert result.adaptive == Adaptive(cap_s=60)
     assert settings.adaptive == Adaptive()
     assert patched("orders", settings, show_settings(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"nonsense": None}, {"failure_policy": {"nonsense": None}}, {"adaptive": {"": None}}],
+)
+def test_a_member_that_is_not_known_is_refused_even_if_null(native: Native, settings: Any) -> None:
+    """In a merge patch null removes, but there is nothing of that name to remove."""
+    assert native.send("PATCH", QUEUE, {"settings": settings}).code == "invalid-request"
+    assert native.send("PUT", QUEUE, {"settings": settings}).code == "invalid-request"
+
+
+@pytest.mark.parametrize("name", ["leasehold_x", "Leasehold_visibility_timeout_s"])
+def test_the_names_of_the_server_are_not_for_metadata(native: Native, name: str) -> None:
+    """The Azure dialect adds metadata under such names, and a name can be there once only."""
+    assert native.send("PATCH", QUEUE, {"metadata": {name: "a"}}).code == "invalid-request"
+
+
+def test_a_request_that_is_no_batch_is_small(native: Native) -> None:
+    """What takes one message or one queue never needs a megabyte."""
+    body = b'{"reason":"' + b"x" * MAX_SINGLE_BYTES + b'"}'
+    answer = native.send("POST", f"{QUEUE}/pause", body)
+    assert (answer.code, answer.json["limit"]) == ("request-too-large", MAX_SINGLE_BYTES)

@@ -69,6 +69,15 @@ def read_extras(headers: Mapping[str, str]) -> tuple[Detail, int]:
     return NO_DETAIL if detail == NO_DETAIL else detail, level
 
 
+def read_holder(headers: Mapping[str, str]) -> str | None:
+    """Return the name that who gets messages gives itself, None if it gives none.
+
+    Raises:
+        Fault: It is too long.
+    """
+    return _short(headers, HOLDER)
+
+
 def _short(headers: Mapping[str, str], name: str) -> str | None:
     text = headers.get(name)
     if text is not None and len(text) > _MAX_CHARS:

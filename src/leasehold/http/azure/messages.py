@@ -29,10 +29,10 @@ from leasehold.http.azure.dates import rfc1123
 from leasehold.http.azure.errors import Fault, invalid_parameter
 from leasehold.http.azure.extras import (
     DUPLICATE,
-    HOLDER,
     NEXT_MARKER,
     WAITING,
     read_extras,
+    read_holder,
 )
 from leasehold.http.azure.parameters import (
     optional_integer,
@@ -127,7 +127,7 @@ def parse_get(call: Call) -> Receive:
         required_integer(params, "visibilitytimeout", limits.lease_s)
         if params.get("visibilitytimeout")
         else None,
-        call.request.headers.get(HOLDER) or call.request.client_ip,
+        read_holder(call.request.headers) or call.request.client_ip,
     )
 
 

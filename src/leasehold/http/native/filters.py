@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leasehold.domain.matching import parse_json_path
+from leasehold.domain.matching import parse_json_path, parse_json_value
 from leasehold.domain.oversight import EVERYTHING, MessageFilter
 from leasehold.domain.types import MessageState
 from leasehold.http.native.call import Call
@@ -75,7 +75,10 @@ def filter_of_body(given: FilterIn | None) -> MessageFilter:
     if given is None:
         return EVERYTHING
     value = given.json_value
-    text = None if value is None else msgspec.json.encode(value).decode()
+    try:
+        text = None if value is None else msgspec.json.encode(value).decode()
+    except RecursionError:
+        raise invalid("$.filter.json_value", "`json_value` is nested too deeply.") from None
     return _checked(_Named(in_query=False), given, text)
 
 
@@ -109,6 +112,11 @@ def _checked(named: _Named, given: FilterIn, json_value: str | None) -> MessageF
         except ValueError as error:
             raise invalid(named("json_path"), f"{error}.", value=path) from None
     short_text(named("json_value"), json_value, limit=64 * MAX_TEXT)
+    if json_value is not None:
+        try:
+            parse_json_value(json_value)
+        except ValueError as error:
+            raise invalid(named("json_value"), f"{error}.", value=json_value) from None
     return MessageFilter(
         states=_states(named("states"), given.states),
         min_age_s=given.min_age_s,

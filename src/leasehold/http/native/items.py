@@ -7,13 +7,16 @@ command holds the engine for long.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
+
+import msgspec
 
 from leasehold.domain.commands import Batch, Complete, Put, Release, Renew
 from leasehold.domain.errors import LeaseholdError, NotDone, QueueNotFound, Unavailable
 from leasehold.http.messages import Response
 from leasehold.http.native.call import Call
 from leasehold.http.native.problems import Refused, item_problem, out_of_range
+from leasehold.http.native.reading import MAX_SINGLE_BYTES, decode_body
 from leasehold.http.native.shapes import ItemProblem, ItemResult, Results
 
 MAX_ITEMS: Final = 10_000
@@ -21,6 +24,70 @@ PART: Final = 1_000
 """Items that go to the engine as one command."""
 
 ItemCommand: TypeAlias = Put | Renew | Complete | Release
+
+
+_T = TypeVar("_T")
+
+
+class BatchReader(Generic[_T]):
+    """Reads requests with many items, and stops when there are too many.
+
+    Args:
+        kind: Shape of the request.
+        path: Place of the list in it.
+        item: Shape of an item.
+    """
+
+    def __init__(self, kind: type[_T], path: str, item: type[msgspec.Struct]) -> None:
+        self._plain: msgspec.json.Decoder[_T] = msgspec.json.Decoder(kind)
+        self._left = 0
+        self._path = path
+        self._counting = self._make_counting(kind, item)
+
+    def read(self, call: Call) -> _T:
+        """Read the body of a request.
+
+        Raises:
+            Refused: It is not JSON, not what the call takes, or has more than MAX_ITEMS items.
+        """
+        body = call.request.body
+        if len(body) <= MAX_SINGLE_BYTES:  # there is not much to be made of it
+            return decode_body(self._plain, body)
+        self._left = MAX_ITEMS
+        return decode_body(self._counting, body)
+
+    def _make_counting(
+        self, kind: type[_T], item: type[msgspec.Struct]
+    ) -> msgspec.json.Decoder[_T]:
+        counted = msgspec.defstruct(
+            item.__name__,
+            [],
+            bases=(item,),
+            namespace={"__post_init__": lambda _: self._count()},
+            forbid_unknown_fields=True,
+            gc=False,
+        )
+        fields: list[str | tuple[str, Any] | tuple[str, Any, Any]] = [
+            (self._path.removeprefix("$."), list[counted]),  # type: ignore[valid-type]  # made above
+            ("atomic", bool | None, None),
+        ]
+        request = msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True)
+        # It has the members of *kind*, and readers look at nothing else.
+        return cast("msgspec.json.Decoder[_T]", msgspec.json.Decoder(request))
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _too_many(self._path, MAX_ITEMS + 1)
+
+
+def _too_many(path: str, number: int) -> Refused:
+    return out_of_range(
+        path,
+        number,
+        (1, MAX_ITEMS),
+        f"The figures are items: send between one and {MAX_ITEMS:,} in a request.",
+    )
 
 
 class Items:
@@ -40,12 +107,7 @@ class Items:
         self.refused: dict[int, ItemProblem] = {}
         """The items that are no commands, by their number."""
         if not 1 <= len(given) <= MAX_ITEMS:
-            raise out_of_range(
-                path,
-                len(given),
-                (1, MAX_ITEMS),
-                f"The figures are items: send between one and {MAX_ITEMS:,} in a request.",
-            )
+            raise _too_many(path, len(given))
 
     def refuse(self, number: int, refused: Refused) -> None:
         """Note that an item is not carried out; fields are named as within the item."""

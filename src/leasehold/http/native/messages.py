@@ -38,7 +38,7 @@ from leasehold.http.messages import Response
 from leasehold.http.native import shapes
 from leasehold.http.native.bodies import expiry, peeked, received
 from leasehold.http.native.call import Call
-from leasehold.http.native.items import PART, Items
+from leasehold.http.native.items import PART, BatchReader, Items
 from leasehold.http.native.problems import Refused, invalid
 from leasehold.http.native.reading import (
     MAX_TEXT,
@@ -64,12 +64,12 @@ _OUTCOMES: Final[Mapping[str | None, Outcome]] = {
     **{each.value: each for each in Outcome},
 }
 
-_PUT: Final = msgspec.json.Decoder(shapes.PutRequest)
+_PUT: Final = BatchReader(shapes.PutRequest, "$.messages", shapes.PutItem)
 _RECEIVE: Final = msgspec.json.Decoder(shapes.ReceiveRequest)
 _PEEK: Final = msgspec.json.Decoder(shapes.PeekRequest)
-_RENEW: Final = msgspec.json.Decoder(shapes.RenewRequest)
-_COMPLETE: Final = msgspec.json.Decoder(shapes.CompleteRequest)
-_RELEASE: Final = msgspec.json.Decoder(shapes.ReleaseRequest)
+_RENEW: Final = BatchReader(shapes.RenewRequest, "$.items", shapes.RenewItem)
+_COMPLETE: Final = BatchReader(shapes.CompleteRequest, "$.items", shapes.CompleteItem)
+_RELEASE: Final = BatchReader(shapes.ReleaseRequest, "$.items", shapes.ReleaseItem)
 
 
 # --- put -----------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ _RELEASE: Final = msgspec.json.Decoder(shapes.ReleaseRequest)
 
 async def put(call: Call) -> Response:
     """Put messages."""
-    request = read_body(_PUT, call)
+    request = _PUT.read(call)
     given = request.messages
     items = Items("$.messages", given)
     commands = items.commands
@@ -243,7 +243,7 @@ async def peek(call: Call) -> Response:
 
 async def renew(call: Call) -> Response:
     """Renew leases."""
-    request = read_body(_RENEW, call)
+    request = _RENEW.read(call)
     items = Items("$.items", request.items)
     commands = items.commands
     account, queue, now_ms = call.account, call.queue, call.now_ms
@@ -273,7 +273,7 @@ def _renew_result(_: Renew, lease: Lease) -> shapes.RenewResult:
 
 async def complete(call: Call) -> Response:
     """Complete messages."""
-    request = read_body(_COMPLETE, call)
+    request = _COMPLETE.read(call)
     items = Items("$.items", request.items)
     account, queue = call.account, call.queue
     items.commands = [Complete(account, queue, item.id, item.receipt) for item in request.items]
@@ -286,7 +286,7 @@ def _complete_result(command: Complete, _: object) -> shapes.CompleteResult:
 
 async def release(call: Call) -> Response:
     """Give messages back."""
-    request = read_body(_RELEASE, call)
+    request = _RELEASE.read(call)
     items = Items("$.items", request.items)
     commands = items.commands
     account, queue = call.account, call.queue

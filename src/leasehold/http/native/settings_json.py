@@ -73,6 +73,8 @@ _PARTS: Final[Mapping[str, type]] = {
 }
 # Azure, "Naming queues and metadata": both dialects show the same metadata, that one in headers.
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED: Final = "leasehold_"
+"""The Azure dialect shows what the server adds under such names, and ignores them when set."""
 _HEADER_TEXT: Final = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 
 
@@ -92,9 +94,10 @@ def patched(queue: str, settings: QueueSettings, patch: Mapping[str, Any]) -> Qu
     plain = show_settings(settings)
     del plain[_READ_ONLY]
     # It is shown, so it may come back when somebody sends what they were shown.
-    merged = _merge(plain, {name: patch[name] for name in patch if name != _READ_ONLY})
-    for path, part in _parts_of(merged):
+    patch = {name: patch[name] for name in patch if name != _READ_ONLY}
+    for path, part in _parts_of(patch):
         _refuse_unknown(path, part, _PARTS[path])
+    merged = _merge(plain, patch)
     try:
         result = msgspec.convert(merged, QueueSettings)
     except msgspec.ValidationError as error:
@@ -187,6 +190,9 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
         field = f"$.metadata.{name[:MAX_TEXT]}"
         if _IDENTIFIER.fullmatch(name) is None:
             detail = "A name is a letter or _ followed by letters, digits and _."
+            raise invalid(field, detail, value=name)
+        if name.lower().startswith(_RESERVED):
+            detail = f"Names that begin with {_RESERVED} are the server's own."
             raise invalid(field, detail, value=name)
         if _HEADER_TEXT.fullmatch(value) is None:
             detail = "A value may hold printable characters of Latin-1 only."
