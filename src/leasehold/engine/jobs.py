@@ -6,6 +6,7 @@ The store keeps the jobs: those that were running when the server ended go on wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -13,7 +14,13 @@ import structlog
 
 from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
-from leasehold.domain.errors import JobNotFound, LeaseholdError, Stopping, StoreFailed
+from leasehold.domain.errors import (
+    JobNotFound,
+    LeaseholdError,
+    StoreFailed,
+    Stopping,
+    Unavailable,
+)
 from leasehold.domain.jobs import is_over
 
 STEP_MESSAGES: Final = 250
@@ -21,6 +28,8 @@ STEP_MESSAGES: Final = 250
 _RATED_STEPS_PER_S: Final = 10
 _CANARY_LOOK_S: Final = 0.5
 _RETRY_S: Final = 1.0
+_MOST_TRIES: Final = 10
+"""Errors that nobody foresaw, one after the other, that stop a job."""
 
 _log = structlog.get_logger(__name__)
 
@@ -83,13 +92,20 @@ class JobRunner:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, job: o.Job) -> None:
+        unforeseen = 0
         while not is_over(job):
             try:
                 job = await self._step(job)
+                unforeseen = 0
             except (JobNotFound, Stopping, StoreFailed):
                 return
             except LeaseholdError as error:  # a full disk, for example: it may pass
                 _log.warning("job.delayed", job_id=job.job_id, reason=str(error))
+                unforeseen += not isinstance(error, Unavailable)
+                if unforeseen == _MOST_TRIES:
+                    with contextlib.suppress(LeaseholdError):
+                        await self._perform(o.StopJob(job.account, job.job_id))
+                    return
                 await self._sleep(_RETRY_S)
         _log.info(
             "job.over",

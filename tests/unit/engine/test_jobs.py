@@ -168,3 +168,22 @@ def test_the_store_is_asked_for_jobs_only_with_maintenance() -> None:
             assert not world.store.commands(o.ListJobs)
 
     asyncio.run(scenario())
+
+
+def test_a_job_that_keeps_failing_is_stopped() -> None:
+    """What nobody foresaw is tried ten times, and not for ever."""
+
+    async def scenario() -> None:
+        async with World() as world:
+            await world.engine.perform(put())
+            runner = JobRunner(world.engine.perform, Pauses())
+            (job,) = world.store.execute(
+                [o.StartJob("a", "queue", "job", PURGE)], now_ms=world.clock.now_ms()
+            )
+            assert isinstance(job, o.Job)
+            world.store.errors = [ValueError("unforeseen")] * 10
+            runner.run(job)
+            over = await runner.wait("a", "job", 10)
+            assert (over.state, over.moved) == (o.JobState.STOPPED, 0)
+
+    asyncio.run(scenario())
