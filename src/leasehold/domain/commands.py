@@ -191,7 +191,8 @@ class Receive(NamedTuple):
 
     Each message comes with a new receipt and a dequeue count one higher. Which come first is said
     by :func:`visibility.receive_order`; a message whose budget is used up is moved to the poison
-    queue instead. A queue that is paused, or has given as many as it may, gives none.
+    queue instead, up to ``failures.POISONED_AT_ONCE``: with more of them, there are fewer leases
+    than there could be. A queue that is paused, or has given as many as it may, gives none.
     """
 
     account: str

@@ -29,6 +29,10 @@ MAX_INTERRUPTIONS: Final = "max_interruptions"
 MAX_LAPSES: Final = "max_lapses"
 BURIED: Final = "buried"
 
+POISONED_AT_ONCE: Final = 500
+"""Messages that one search moves to the poison queue, some 30 milliseconds' worth: where a policy
+is new, or a whole queue has lapsed, there can be millions. The next receive goes on."""
+
 
 def backoff_ms(backoff: Backoff, failures: int, dice: float) -> int:
     """Return the wait before the next attempt, in milliseconds, 0 or more.

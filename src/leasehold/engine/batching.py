@@ -19,7 +19,7 @@ import structlog
 from leasehold.clock import Clock
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError, Stopping, StoreFailed, StoreFull
-from leasehold.domain.oversight import NextDue
+from leasehold.domain.oversight import Inspect, NextDue, StepJob
 from leasehold.engine.adapting import Adapting
 from leasehold.engine.stats import EngineStats
 from leasehold.engine.waiting import Pending, WaitingRooms
@@ -63,6 +63,8 @@ _ORDER: Final[dict[type, int]] = {
 
 _RECEIVED_PER_COMMAND: Final = 8
 """Messages of one receive that cost as much as one command, roughly."""
+_WEIGHTS: Final[dict[type, int]] = {Inspect: MAX_BATCH // 4, StepJob: MAX_BATCH // 4}
+"""What goes over many messages holds the loop for tens of milliseconds."""
 
 
 class Batcher:
@@ -102,6 +104,7 @@ class Batcher:
         self._waiting: list[Pending] = []
         self._between: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []
         self._busy = False
+        self._is_inline = False
         self._stopping = False
         self._failed = False
         self._idle = asyncio.Event()
@@ -186,7 +189,9 @@ class Batcher:
             self._after_failed_batch(batch, error)
             return
         if self._typical_commit_s < self._inline_below_s:
+            self._is_inline = True
             self._committed(batch, *self._commit())
+            self._is_inline = False
         else:
             self._to_commit.put(batch)
 
@@ -254,7 +259,11 @@ class Batcher:
                 count(command, result)
                 if not answer.done():
                     answer.set_result(result)
-        self._start_batch()
+        if self._is_inline and self._waiting:
+            # Batch within batch, a long line of them would nest as deeply as it is long.
+            self._loop.call_soon(self._start_batch)
+        else:
+            self._start_batch()
 
     def _tell(self, batch: list[Pending]) -> None:
         """Hand out the results in the order in which they came about, to all who listen."""
@@ -322,9 +331,12 @@ def _size(waiting: Sequence[Pending]) -> int:
 
 def _weight(command: c.Command) -> int:
     """Return how many commands *command* counts for."""
-    if type(command) is c.Receive:
+    kind = type(command)
+    if kind is c.Put:
+        return 1
+    if isinstance(command, c.Receive | c.Peek):
         return command.limit // _RECEIVED_PER_COMMAND or 1
-    return len(command.commands) if type(command) is c.Batch else 1
+    return len(command.commands) if isinstance(command, c.Batch) else _WEIGHTS.get(kind, 1)
 
 
 def _order(waiting: Pending) -> int:

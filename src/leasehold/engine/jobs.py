@@ -17,8 +17,8 @@ from leasehold.domain import oversight as o
 from leasehold.domain.errors import (
     JobNotFound,
     LeaseholdError,
-    StoreFailed,
     Stopping,
+    StoreFailed,
     Unavailable,
 )
 from leasehold.domain.jobs import is_over

@@ -8,6 +8,7 @@ from typing import Any
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError, NamedTwice, NotDone
 from leasehold.domain.failures import (
+    POISONED_AT_ONCE,
     backoff_ms,
     close_attempt,
     exhausted_on_receive,
@@ -93,11 +94,15 @@ class MessageVerbs:
         lease_s = command.visibility_timeout_s
         lease_s = settings.lease_s() if lease_s is None else lease_s
         taken: list[Lease] = []
+        left = POISONED_AT_ONCE
         for row_key, message, reason in list(self._in_order(shelf)):
             if len(taken) == limit:
                 break
             if reason is not None:
+                if not left:
+                    break
                 self._poison(shelf, row_key, message, reason)
+                left -= 1
                 continue
             leased = after_receive(message, now_ms, lease_s, command.holder)
             taken.append(shelves.keep(shelf, row_key, leased))

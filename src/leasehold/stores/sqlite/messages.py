@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import (
     MessageNotFound,
     QueueNotFound,
 )
-from leasehold.domain.failures import exhausted_on_receive
+from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive
 from leasehold.domain.ids import id_from_blob, id_to_blob, make_id_blob, row_key_of
 from leasehold.domain.receipts import issue_receipt, read_receipt
 from leasehold.domain.throttle import allowance, spend
@@ -44,6 +44,9 @@ from leasehold.stores.sqlite.rows import (
     rewrite,
 )
 from leasehold.stores.sqlite.state import State
+
+_PEEKED_AT_ONCE: Final = 1_000
+"""A peek looks at so many messages, or twice as many, for some that are not due for poison."""
 
 
 class _Terms(NamedTuple):
@@ -312,22 +315,33 @@ class MessageVerbs:
             allowed, entry.bucket = allowance(entry.bucket, rate_per_s, now_ms)
             wanted = min(wanted, allowed)
         rows = self._next_visible(entry, now_ms, wanted) if wanted else []
-        policy = settings.failure_policy
-        while policy is not None:
-            poisoned = 0
+        if settings.failure_policy is not None:
+            rows = self._without_poison(entry, rows, now_ms, wanted)
+        if rate_per_s is not None and entry.bucket is not None:
+            entry.bucket = spend(entry.bucket, len(rows))
+        return rows
+
+    def _without_poison(self, entry: Entry, rows: list[Row], now_ms: int, wanted: int) -> list[Row]:
+        """Move what may not be delivered again, and see what comes in its place."""
+        policy = entry.queue.settings.failure_policy
+        assert policy is not None
+        left = POISONED_AT_ONCE
+        while True:
+            good = []
             for row in rows:
                 message = message_of(row)
                 lapsed = after_lapse(message, now_ms)
                 reason = exhausted_on_receive(lapsed, policy)
-                if reason is not None:
-                    poison(self._state, Kept(entry, row[0], message), lapsed, reason, now_ms)
-                    poisoned += 1
-            if not poisoned:
-                break
+                if reason is None:
+                    good.append(row)
+                    continue
+                if not left:
+                    return good
+                poison(self._state, Kept(entry, row[0], message), lapsed, reason, now_ms)
+                left -= 1
+            if len(good) == len(rows):
+                return rows
             rows = self._next_visible(entry, now_ms, wanted)
-        if rate_per_s is not None and entry.bucket is not None:
-            entry.bucket = spend(entry.bucket, len(rows))
-        return rows
 
     def peek(self, command: c.Peek, now_ms: int) -> c.Result:
         """Look at the next messages that can be received."""
@@ -342,7 +356,8 @@ class MessageVerbs:
                 if policy is None
                 or exhausted_on_receive(after_lapse(message, now_ms), policy) is None
             )
-            if len(rows) < limit or len(found) >= command.limit:
+            enough = len(found) >= command.limit or limit >= _PEEKED_AT_ONCE
+            if enough or len(rows) < limit:
                 return found[: command.limit]
             limit *= 2
 

@@ -183,6 +183,11 @@ SELECT row_key FROM message INDEXED BY message_by_visibility
 WHERE partition IN (SELECT value FROM json_each(?1)) AND row_key > ?2 AND row_key <= ?3
 ORDER BY row_key LIMIT ?4
 
+-- name: retired
+SELECT count(*) FROM (
+    SELECT 1 FROM message INDEXED BY message_by_visibility
+    WHERE partition IN (SELECT value FROM json_each(?1)) AND visible_at_ms IS NULL LIMIT ?2)
+
 -- name: invisible_keys
 -- As above, for those that are invisible now.
 SELECT row_key FROM message INDEXED BY message_by_visibility
