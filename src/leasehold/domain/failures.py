@@ -19,6 +19,7 @@ from leasehold.domain.types import (
     Message,
     Outcome,
     Phase,
+    Poisoning,
 )
 
 _MS: Final = 1000
@@ -32,6 +33,12 @@ BURIED: Final = "buried"
 POISONED_AT_ONCE: Final = 500
 """Messages that one search moves to the poison queue, some 30 milliseconds' worth: where a policy
 is new, or a whole queue has lapsed, there can be millions. The next receive goes on."""
+
+
+_NOT_POISONED: Final = Poisoning(queue="", reason="", at_ms=0)
+OLD_ERROR_CHARS: Final = 256
+"""What is kept of the text of an error once there is a later attempt: twenty texts of full length,
+rewritten with each delivery, would hold the store up."""
 
 
 def backoff_ms(backoff: Backoff, failures: int, dice: float) -> int:
@@ -65,13 +72,15 @@ def exhausted_on_receive(message: Message, policy: FailurePolicy) -> str | None:
     The message is that from before the delivery; a lapse of its lease is noted in it already.
     """
     detail = message.detail
-    if _used_up(message.dequeue_count - detail.interruptions, policy.max_deliveries):
+    before = detail.poisoning or _NOT_POISONED
+    deliveries = message.dequeue_count - detail.interruptions
+    if _used_up(deliveries - before.deliveries, policy.max_deliveries):
         return MAX_DELIVERIES
-    if _used_up(detail.failures, policy.max_failures):
+    if _used_up(detail.failures - before.failures, policy.max_failures):
         return MAX_FAILURES
-    if _used_up(detail.interruptions, policy.max_interruptions):
+    if _used_up(detail.interruptions - before.interruptions, policy.max_interruptions):
         return MAX_INTERRUPTIONS
-    if _used_up(detail.lapses, policy.max_lapses):
+    if _used_up(detail.lapses - before.lapses, policy.max_lapses):
         return MAX_LAPSES
     return None
 
@@ -154,9 +163,18 @@ def last_error(message: Message) -> Attempt | None:
 
 def _append(detail: Detail, attempt: Attempt) -> tuple[Attempt, ...]:
     attempts = detail.attempts
+    if attempts:
+        attempts = (*attempts[:-1], _shortened(attempts[-1]))
     if len(attempts) < MAX_ATTEMPTS:
         return (*attempts, attempt)
     return (attempts[0], *attempts[-(MAX_ATTEMPTS - 2) :], attempt)
+
+
+def _shortened(attempt: Attempt) -> Attempt:
+    error = attempt.error
+    if error is None or len(error.text) <= OLD_ERROR_CHARS:
+        return attempt
+    return replace(attempt, error=replace(error, text=error.text[:OLD_ERROR_CHARS] + "..."))
 
 
 def _used_up(count: int, budget: int | None) -> bool:

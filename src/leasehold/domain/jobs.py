@@ -19,6 +19,8 @@ JOB_SCAN: Final = 1_000
 KEPT_MS: Final = 7 * 86_400_000
 """How long a job that is over can be looked at."""
 
+EXPIRED_CANARY: Final = "it expired before it was completed"
+
 _POISON: Final = Place(poison=True, row_key=0)
 _OWN_STATES: Final = frozenset(MessageState) - {MessageState.POISONED}
 
@@ -104,13 +106,13 @@ def after_canaries(job: Job, present: Mapping[str, str | None], now_ms: int) -> 
 
     Args:
         job: The job, in the state CANARY.
-        present: The canaries that are not completed: why they are poison again, None if they are
-            waiting or being worked on.
+        present: The canaries that are not completed: why they failed, None if they are waiting or
+            being worked on.
         now_ms: The time, Unix milliseconds.
     """
     for message_id, reason in present.items():
         if reason is not None:
-            return stop(job, now_ms, f"The canary {message_id} is poison again: {reason}.")
+            return stop(job, now_ms, f"The canary {message_id} failed again: {reason}.")
     if present:
         return job
     return replace(job, state=JobState.RUNNING, canaries=(), updated_at_ms=now_ms)

@@ -134,6 +134,11 @@ class Poisoning:
     at_ms: int
     time_to_live_ms: int | None = None
     """What the message had to live when it was put, for its return; None for ever."""
+    deliveries: int = 0
+    """Those that counted by then, and so on: in the poison queue the budgets begin anew."""
+    failures: int = 0
+    interruptions: int = 0
+    lapses: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -230,6 +230,10 @@ def after_poison(
         reason=reason,
         at_ms=now_ms,
         time_to_live_ms=None if message.expires_at_ms == NEVER_MS else lifetime_ms,
+        deliveries=message.dequeue_count - message.detail.interruptions,
+        failures=message.detail.failures,
+        interruptions=message.detail.interruptions,
+        lapses=message.detail.lapses,
     )
     return message._replace(
         visible_at_ms=now_ms,

@@ -90,7 +90,8 @@ class Maintenance:
         await self._to_the_end(c.ReapDropped(SLICE_ROWS))
         if self._clock.monotonic_s() >= self._next_adapt_s:
             self._next_adapt_s = self._clock.monotonic_s() + self._plan.adapt_interval_s
-            await self._to_the_end(c.ForgetKeys(SLICE_ROWS))
+            if not self._waiting_for_clock:
+                await self._to_the_end(c.ForgetKeys(SLICE_ROWS))
             await self._adapt(self._perform, self._clock.now_ms())
 
     async def _to_the_end(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
@@ -63,6 +63,7 @@ class Waiter:
         "_watch",
         "command",
         "future",
+        "is_gone",
         "is_late",
         "is_trying",
         "room",
@@ -77,6 +78,8 @@ class Waiter:
         """What the receive gets: leases, none, or an error."""
         self.is_trying = False
         """Whether a receive of its own is under way."""
+        self.is_gone = False
+        """Whether nobody wants the answer any more."""
         self.is_late = False
         """Whether its time was up while a receive was under way."""
         self._deadline_s = deadline_s
@@ -105,6 +108,7 @@ class Waiter:
     def _abandoned(self, watch: asyncio.Future[object]) -> None:
         if not watch.cancelled():
             watch.exception()  # or it would be logged as never looked at
+            self.is_gone = True
             self._give_up()
 
     def _give_up(self) -> None:
@@ -275,7 +279,10 @@ class Room:
             self._wanted = 0
             self._is_exact = True
             self._burst = 1
-        if result or waiter.is_late or self.rooms.is_draining:
+        if result and (waiter.is_gone or waiter not in self._waiters):
+            self.rooms.give_back(command, cast("tuple[Lease, ...]", result))
+            self.answer(waiter, ())
+        elif result or waiter.is_late or self.rooms.is_draining:
             self.answer(waiter, result)
         elif waiter in self._waiters:
             waiter.settle_down()

@@ -15,7 +15,7 @@ from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
 from leasehold.domain.errors import LeaseholdError, QueueNotFound, StoreFailed
 from leasehold.domain.queue_settings import poison_queue_of
-from leasehold.domain.types import Lease, Queue
+from leasehold.domain.types import Lease, Outcome, Queue
 from leasehold.engine.rooms import Answer, Gone, HandIn, Key, Pending, Room, Waiter
 
 __all__ = ["MAX_WAIT_S", "Answer", "Gone", "Pending", "WaitingRooms"]
@@ -92,6 +92,14 @@ class WaitingRooms:
         """Forget a room that nobody is in."""
         if self.by_queue.get(room.key) is room:
             del self.by_queue[room.key]
+
+    def give_back(self, command: c.Receive, leases: tuple[Lease, ...]) -> None:
+        """Release messages that were leased for somebody who has gone meanwhile."""
+        for message, receipt in leases:
+            named = (command.account, command.queue, message.message_id, receipt)
+            release = c.Release(*named, Outcome.INTERRUPTED)
+            # Not at once: a batch is being told of, and this belongs to the next.
+            self.loop.call_soon(self._hand_in, (release, self.loop.create_future()))
 
     def settle(self) -> None:
         """Let all rooms in which something happened do something about it."""

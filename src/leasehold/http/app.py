@@ -38,6 +38,14 @@ class Dialect(Protocol):
         ...
 
 
+class LargeDialect(Dialect, Protocol):
+    """A dialect with bodies so large that not everybody may send one."""
+
+    async def admit(self, request: Request) -> Response | None:
+        """Say from the head of a request why it is refused; None to read its body."""
+        ...
+
+
 class Pages(Protocol):
     """The server's own addresses; see :class:`leasehold.http.admin.AdminPages`."""
 
@@ -80,7 +88,7 @@ class Application:
         clock: Clock,
         timings: Timings,
         max_body_bytes: int,
-        native: Dialect | None = None,
+        native: LargeDialect | None = None,
         native_max_body_bytes: int = NATIVE_MAX_BODY_BYTES,
         https: bool = False,
         log_requests: bool = False,
@@ -91,7 +99,7 @@ class Application:
         self._monotonic_s = clock.monotonic_s
         self._took = timings.took
         self._max_body_bytes = max_body_bytes
-        self._handle_native = native.handle if native else dialect.handle
+        self._native = native
         self._native_max_body_bytes = native_max_body_bytes if native else max_body_bytes
         self._https = https
         self._log_requests = log_requests
@@ -107,31 +115,26 @@ class Application:
             await send({"type": "http.response.body", "body": response.body})
             return
         handle, limit = self._handle, self._max_body_bytes
-        if raw_path.startswith(NATIVE_PREFIX):
-            handle, limit = self._handle_native, self._native_max_body_bytes
         headers = _headers(scope["headers"])
         body: bytes | None = b""
         length = headers.get("content-length", "0")
-        if length != "0" or "transfer-encoding" in headers:
+        has_body = length != "0" or "transfer-encoding" in headers
+        if self._native is not None and raw_path.startswith(NATIVE_PREFIX):
+            handle, limit = self._native.handle, self._native_max_body_bytes
+            if has_body and (int(length) > self._max_body_bytes or "transfer-encoding" in headers):
+                refusal = await self._native.admit(self._request(scope, raw_path, headers, receive))
+                if refusal is not None:
+                    await send(_start(method, refusal, close=True))
+                    await send({"type": "http.response.body", "body": refusal.body})
+                    return
+        if has_body:
             try:
                 body = await _read(int(length), limit, receive)
             except _ClientGoneError:
                 return
-        client = scope["client"]
-        response = await handle(
-            Request(
-                method=method,
-                raw_path=raw_path,
-                raw_query=scope["query_string"].decode("ascii"),
-                headers=headers,
-                body=body or b"",
-                body_too_large=body is None,
-                client_ip=client[0] if client else "",
-                https=self._https or scope["scheme"] == "https",
-                raw_header_names=scope.get(RAW_NAMES),
-                receive=receive,
-            )
-        )
+        request = self._request(scope, raw_path, headers, receive)
+        request.body, request.body_too_large = body or b"", body is None
+        response = await handle(request)
         # Before anything else can run: the dialect has told the timings what request this was.
         duration_s = self._monotonic_s() - started_s
         self._took(duration_s)
@@ -146,6 +149,24 @@ class Application:
                 status=response.status,
                 duration_ms=round(duration_s * 1000, 3),
             )
+
+    def _request(
+        self, scope: dict[str, Any], raw_path: str, headers: dict[str, str], receive: Receive
+    ) -> Request:
+        """Return a request without its body."""
+        client = scope["client"]
+        return Request(
+            method=scope["method"],
+            raw_path=raw_path,
+            raw_query=scope["query_string"].decode("ascii"),
+            headers=headers,
+            body=b"",
+            body_too_large=False,
+            client_ip=client[0] if client else "",
+            https=self._https or scope["scheme"] == "https",
+            raw_header_names=scope.get(RAW_NAMES),
+            receive=receive,
+        )
 
 
 async def _read(length: int, limit: int, receive: Receive) -> bytes | None:

@@ -8,7 +8,7 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseLost, MessageNotFound, VisibilityPastExpiry
-from leasehold.domain.queue_settings import Backoff, BackoffKind, FailurePolicy
+from leasehold.domain.queue_settings import Backoff, BackoffKind, FailurePolicy, QueueSettings
 from leasehold.domain.types import NEVER_MS, Attempt, ErrorReport, Message, Outcome
 
 from .conftest import ACCOUNT, POISON, QUEUE, Asker
@@ -377,3 +377,32 @@ def test_what_a_worker_says_is_with_the_message(asker: Asker, more: dict[str, An
     (attempt,) = asker.receive_one().message.detail.attempts
     assert (attempt.holder, attempt.outcome) == ("w1", Outcome.FAILED)
     assert attempt.error == more.get("error")
+
+
+def test_budgets_begin_anew_in_the_poison_queue(asker: Asker) -> None:
+    """A poison queue with a policy of its own delivers what was moved there."""
+    asker.limit_failures(max_failures=1)
+    asker.put()
+    asker.fail(asker.receive_one())
+    asker.ask(
+        c.SetQueueSettings(
+            ACCOUNT, POISON, QueueSettings(failure_policy=FailurePolicy(max_failures=2))
+        )
+    )
+    first = asker.receive_one(queue=POISON)
+    assert asker.fail(first, queue=POISON).poisoned is None
+    again = asker.receive_one(queue=POISON)
+    assert asker.fail(again, queue=POISON).poisoned == "max_failures"
+
+
+def test_the_text_of_an_old_error_is_shortened(asker: Asker) -> None:
+    """The last one is kept whole; the history stays small."""
+    asker.put()
+    for _ in range(3):
+        asker.fail(asker.receive_one(), "x" * 5000)
+    (seen,) = asker.inspect().messages
+    assert [len(each.error.text) for each in seen.message.detail.attempts if each.error] == [
+        259,
+        259,
+        5000,
+    ]

@@ -200,3 +200,29 @@ def test_time_that_is_up_while_being_served_does_not_lose_the_message() -> None:
             assert len(bodies(task)) == with_message
 
     play(scenario)
+
+
+def test_what_was_leased_for_somebody_who_has_gone_is_given_back() -> None:
+    """A client that goes while its message is being committed leaves it to the next in line."""
+
+    async def scenario(world: World) -> None:
+        gone = asyncio.Event()
+        first = await world.wait(gone=gone.wait)
+        second = await world.wait(receive("w2"))
+        world.store.held = c.Put
+        sending = asyncio.create_task(world.engine.perform(put(b"m")))
+        await turns()  # the commit is under way now, and the loop is free
+        gone.set()
+        await turns()
+        world.store.let_go.set()
+        await sending
+        assert await first == ()
+        assert [lease.message.body for lease in await second] == [b"m"]
+
+    play(scenario, on_thread=True)
+
+
+async def turns() -> None:
+    """Let the loop turn a few times."""
+    for _ in range(50):
+        await asyncio.sleep(0)

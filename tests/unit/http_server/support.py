@@ -42,6 +42,11 @@ class StubDialect:
         self.abandoned = threading.Semaphore(0)
         """Released once for each watched request whose client has gone."""
 
+    async def admit(self, request: Request) -> Response | None:
+        """See ``LargeDialect``: everybody may."""
+        del request
+        return None
+
     async def handle(self, request: Request) -> Response:
         """See ``Dialect``."""
         self.requests.append(request)

@@ -29,6 +29,11 @@ class Recorder:
         self._stats.answered("get-messages", 200)
         return Response(200, [(b"x-a", b"b")], b"body")
 
+    async def admit(self, request: Request) -> Response | None:
+        """See ``LargeDialect``."""
+        assert not request.body
+        return Response(401, []) if request.headers.get("authorization") == "no" else None
+
 
 class Pages:
     """Two pages."""
@@ -191,6 +196,18 @@ def test_each_dialect_has_its_own_limit_of_bodies() -> None:
     assert [each.body_too_large for each in world.dialect.requests] == [True, True]
     assert [each.body_too_large for each in world.native.requests] == [False, True]
     assert world.native.requests[0].body == b"x" * 11
+
+
+def test_a_large_body_is_read_only_for_those_who_may_send_it() -> None:
+    """Whoever is refused by the head of the request cannot fill the memory with the rest."""
+    world = World()
+    world.app = world.make(native=world.native, native_max_body_bytes=20)
+    parts = of_length(b"x" * 11)
+    parts["headers"] = [*parts["headers"], (b"authorization", b"no")]
+    world.ask("PUT", "/v1/a", **parts)
+    assert world.sent[0]["status"] == 401
+    assert (b"connection", b"close") in world.sent[0]["headers"]
+    assert not world.native.requests
 
 
 def test_a_request_can_be_watched() -> None:

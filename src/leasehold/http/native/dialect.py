@@ -22,7 +22,7 @@ from leasehold.http.messages import Request, Response
 from leasehold.http.native.call import Call, RequestIds, Services
 from leasehold.http.native.problems import Problem, Refused, problem, problem_of
 from leasehold.http.native.reading import percent_decode, read_params, read_query
-from leasehold.http.native.routes import Router
+from leasehold.http.native.routes import Route, Router
 
 MAX_REQUEST_BODY_BYTES: Final = 64 * 1024 * 1024
 """Largest body of a request: a thousand of the largest messages."""
@@ -98,7 +98,36 @@ class NativeDialect:
         self._observe(call.operation, response.status)
         return response
 
+    async def admit(self, request: Request) -> Response | None:
+        """Say from its head alone why a request is refused; None if its body may be read.
+
+        Bodies may be large here, and no scheme of ours signs them: whoever has no right to send one
+        must not be able to fill the memory with it.
+        """
+        call = Call(request, self._request_ids.draw(), self._clock.now_ms(), self._services)
+        try:
+            await self._enter(call)
+        except Refused as refused:
+            response = call.reply_problem(refused.problem, *refused.headers)
+        except (LeaseholdError, AuthError) as error:
+            response = _reply_error(call, problem_of(error))
+        except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
+            _log_failure(call, error)
+            response = call.reply_problem(problem("internal-error"))
+        else:
+            return None
+        self._observe(call.operation, response.status)
+        return response
+
     async def _answer(self, call: Call) -> Response:
+        route = await self._enter(call)
+        request = call.request
+        if request.body_too_large or len(request.body) > MAX_REQUEST_BODY_BYTES:
+            raise Refused(problem("request-too-large", limit=MAX_REQUEST_BODY_BYTES))
+        return await route.handler(call)
+
+    async def _enter(self, call: Call) -> Route:
+        """Find what a request wants, and whether it may."""
         request = call.request
         parts = request.raw_path.split("/")
         if "%" in request.raw_path or not request.raw_path.isascii():
@@ -113,9 +142,7 @@ class NativeDialect:
         call.params = read_params(pairs, route.params) if pairs else {}
         if call.queue:
             _check_queue_name(call.queue)
-        if request.body_too_large or len(request.body) > MAX_REQUEST_BODY_BYTES:
-            raise Refused(problem("request-too-large", limit=MAX_REQUEST_BODY_BYTES))
-        return await route.handler(call)
+        return route
 
     async def _authorize(self, call: Call, target: Target) -> Grant:
         request = call.request

@@ -9,11 +9,13 @@ import msgspec
 
 from leasehold.domain.jobs import is_over
 from leasehold.domain.oversight import GetJob, Job, JobKind, JobPlan, ListJobs, StartJob, StopJob
+from leasehold.domain.queue_settings import poison_queue_of
 from leasehold.http.messages import Response
 from leasehold.http.native import shapes
 from leasehold.http.native.call import Call
 from leasehold.http.native.filters import filter_of_body
 from leasehold.http.native.messages import MAX_WAIT_S
+from leasehold.http.native.problems import invalid
 from leasehold.http.native.queues import DEFAULT_PAGE, MAX_PAGE
 from leasehold.http.native.reading import param_int, queue_name, read_body, within
 
@@ -64,6 +66,9 @@ async def redrive(call: Call) -> Response:
     within("$.canary", canary, (0, MAX_CANARY))
     if target is not None:
         queue_name("$.target", target)
+        queue = call.services.find_queue(call.account, call.queue)
+        if queue is not None and target == poison_queue_of(queue.name, queue.settings):
+            raise invalid("$.target", "The messages are in this queue already.", value=target)
     plan = JobPlan(
         kind=JobKind.REDRIVE,
         filter=filter_of_body(request.filter),

@@ -7,6 +7,7 @@ from leasehold.domain import oversight as o
 from leasehold.domain.cursors import Place, read_place
 from leasehold.domain.errors import JobNotFound
 from leasehold.domain.jobs import (
+    EXPIRED_CANARY,
     JOB_SCAN,
     after_canaries,
     after_step,
@@ -70,6 +71,10 @@ class JobVerbs:
             if message.message_id in job.canaries:
                 poisoning = message.detail.poisoning
                 states[message.message_id] = poisoning.reason if poisoning else None
+        for shelf in self._shelves.queues.values():
+            for message in shelf.retired.values():
+                if message.message_id in job.canaries:
+                    states[message.message_id] = EXPIRED_CANARY
         return states
 
     def _walk(self, shelf: Shelf, job: o.Job, limit: int) -> o.Job:

@@ -10,6 +10,7 @@ from leasehold.domain.cursors import read_place
 from leasehold.domain.errors import JobNotFound
 from leasehold.domain.ids import id_from_blob, row_key_of
 from leasehold.domain.jobs import (
+    EXPIRED_CANARY,
     JOB_SCAN,
     KEPT_MS,
     after_canaries,
@@ -69,8 +70,11 @@ class JobVerbs:
         keys = [row_key_of(message_id) for message_id in job.canaries]
         found: dict[str, str | None] = {}
         for row in self._state.fetch("rows_of_keys", (json.dumps(keys),)):
-            if row[-1] or self._state.catalog.of_partition(row[14]) is None:
-                continue  # expired and set aside, or of a queue that was cleared
+            if self._state.catalog.of_partition(row[14]) is None:
+                continue  # of a queue that was cleared
+            if row[-1]:
+                found[id_from_blob(row[1])] = EXPIRED_CANARY
+                continue
             poisoning = message_of(row).detail.poisoning
             found[id_from_blob(row[1])] = poisoning.reason if poisoning else None
         return {message_id: found[message_id] for message_id in job.canaries if message_id in found}

@@ -309,7 +309,6 @@ _NEED_ROOM: Final = frozenset(
         c.CreateQueue,
         c.SetQueueMetadata,
         c.SetQueuePolicies,
-        c.SetQueueSettings,
         c.SetAccountDocument,
         o.Amend,
         o.StartJob,
