@@ -51,10 +51,13 @@ docs: $(READY) ## Build the documentation strictly into site/
 bench: $(READY) ## Measure against the peers and write benchmarks/results/latest.json
 	$(BIN)/python -m benchmarks run --suite quick --out benchmarks/results/latest.json
 
+bench-native: $(READY) ## Measure the native API and write benchmarks/results/latest-native.json
+	$(BIN)/python -m benchmarks run --suite native --out benchmarks/results/latest-native.json
+
 wheel: $(READY) ## Build the wheel and try it in an environment of its own
 	$(BIN)/python tools/try_wheel.py
 
 clean: ## Remove what was made here
 	rm -rf $(VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo serve test test-slow check lint types imports docs bench wheel clean
+.PHONY: help setup demo serve test test-slow check lint types imports docs bench bench-native wheel clean
