@@ -11,14 +11,21 @@ import contextlib
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 
 from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
+from leasehold.domain.claims import AttachStream, OpenClaim, SettleClaims
+from leasehold.domain.commands import ReapDropped
+from leasehold.domain.events import KeepNote
 from leasehold.domain.queue_settings import Backoff, FailurePolicy, QueueSettings
-from leasehold.domain.types import AccessPolicy, Detail, ErrorReport, Lease, Outcome
+from leasehold.domain.sessions import OpenSession
+from leasehold.domain.staging import Stage
+from leasehold.domain.types import AccessPolicy, BodyRef, Detail, ErrorReport, Lease, Outcome
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.stores.sqlite.store import FILE_NAME
 
@@ -62,11 +69,32 @@ def fill(store: SqliteStore) -> Lease:
     named = ("coho", "failing", held.message.message_id, held.receipt)
     ask(c.Release(*named, Outcome.FAILED, error=ErrorReport(text="no such codec")))
     ask(o.StartJob("coho", "videos", "job", o.JobPlan(kind=o.JobKind.PURGE, dry_run=True)))
+    _fill_flows(ask)
     ask(c.Clear("coho", "cleared"))
     ask(c.NoteTime())
     lease = leases[0]
     assert isinstance(lease, Lease)
     return lease
+
+
+def _fill_flows(ask: Callable[[c.Command], Any]) -> None:
+    """Leave a claim, a lapsed one, a transaction, a session, a large body and notes open."""
+    ask(c.CreateQueue("coho", "flows", {}))
+    ref = BodyRef(key="0" * 32, size_bytes=70_000, sha256="0" * 64)
+    large = c.Put("coho", "flows", b"", 0, None, b"l" * 10, Detail(body_ref=ref))
+    ask(large)
+    for number in range(3):
+        ask(c.Put("coho", "flows", b"x" * 300, 0, None, b"%d" % number * 10))
+    session = ask(OpenSession("coho", "w1", b"s" * 10))
+    ask(c.Receive("coho", "flows", 1, 3600, session=session.session_id))
+    stream = ask(AttachStream("coho", "flows", "nightly"))
+    ask(OpenClaim("coho", "flows", "nightly", stream.token, 1, 1, 60, "driver"))
+    ask(OpenClaim("coho", "flows", "nightly", stream.token, 2, 1, 60, "driver"))
+    ask(SettleClaims("coho", "flows", "nightly", stream.token, 1))
+    ask(ReapDropped(100))
+    staged = c.Put("coho", "flows", b"staged", 5, 60, b"t" * 10)
+    ask(Stage("coho", "job-1", "part-0", 0, (staged,)))
+    ask(KeepNote("export", "{}"))
 
 
 def main(target: Path) -> None:

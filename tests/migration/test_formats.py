@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
+from leasehold.domain.bodies import KnownBodies
+from leasehold.domain.claims import GetStream, ReadClaim, SettleClaims
+from leasehold.domain.events import EventType, ReadEvents, ReadNote
+from leasehold.domain.sessions import ListSessions
+from leasehold.domain.staging import Publish
 from leasehold.domain.types import AccessPolicy, Detail, MessageState
 from leasehold.stores.sql_files import load_migrations
 from leasehold.stores.sqlite import SqliteStore
@@ -26,6 +32,10 @@ OLD_DATABASES = {
     "format2.db": (
         "00000000-0001-86c6-ac6c-6c6c6c6c6c6c",
         "AAAAAAAAAQAAAAELS0RM7zdJposzL9fzdI80",
+    ),
+    "format3.db": (
+        "00000000-0001-8c6c-ac6c-6c6c6c6c6c6c",
+        "AAAAAAAAAQAAAAGukjrGkTg1fUrZtInI2F-l",
     ),
 }
 
@@ -74,9 +84,10 @@ def test_old_database_opens_with_all_that_was_in_it(name: str, tmp_path: Path) -
     store.close()
 
 
-def test_failures_and_jobs_are_kept(tmp_path: Path) -> None:
-    """Settings, poison with its history, deduplication keys and jobs of format 2."""
-    shutil.copy(HERE / "format2.db", tmp_path / FILE_NAME)
+@pytest.mark.parametrize("name", ["format2.db", "format3.db"])
+def test_failures_and_jobs_are_kept(name: str, tmp_path: Path) -> None:
+    """Settings, poison with its history, deduplication keys and jobs, from format 2 on."""
+    shutil.copy(HERE / name, tmp_path / FILE_NAME)
     store = SqliteStore(tmp_path)
 
     def ask(command: c.Command) -> c.Result:
@@ -100,6 +111,34 @@ def test_failures_and_jobs_are_kept(tmp_path: Path) -> None:
     again = ask(c.Put("coho", "failing", b"bad", 0, None, b"g" * 10, detail))
     assert isinstance(again, c.Duplicate)
     assert again.message_id == seen.message.message_id
+    store.close()
+
+
+def test_flows_are_kept(tmp_path: Path) -> None:
+    """Claims, transactions, sessions, large bodies and events, from format 3 on."""
+    shutil.copy(HERE / "format3.db", tmp_path / FILE_NAME)
+    store = SqliteStore(tmp_path)
+
+    def ask(command: c.Command) -> Any:
+        (result,) = store.execute([command], now_ms=NOW_MS + 1000)
+        store.commit()
+        return result
+
+    stream = ask(GetStream("coho", "flows", "nightly"))
+    assert (stream.last_settled, [claim.number for claim in stream.claims]) == (1, [2])
+    (member,) = ask(ReadClaim("coho", "flows", "nightly", 2, 0, 1, "", 10)).messages
+    assert member.body == b"x" * 300
+    settled = ask(SettleClaims("coho", "flows", "nightly", stream.token, 2))
+    assert settled.completed == 1
+    assert ask(Publish("coho", "job-1")).rows == 1
+    (session,) = ask(ListSessions("coho"))
+    assert (session.holder, session.leases) == ("w1", 1)
+    counts = ask(o.CountMessages("coho", "flows"))
+    assert (counts.visible, counts.leased, counts.delayed) == (1, 1, 1)
+    assert ask(KnownBodies(("0" * 32, "1" * 32))).keys == ("0" * 32,)
+    kinds = {event.type for event in ask(ReadEvents(0, 1000)).events}
+    assert kinds >= {EventType.PUT, EventType.CLAIMED, EventType.SETTLED, EventType.STAGED}
+    assert ask(ReadNote("export")).content == "{}"
     store.close()
 
 

@@ -11,13 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from leasehold.domain.bodies import BodyCommand, BodyResult
+from leasehold.domain.claims import ClaimCommand, ClaimResult
 from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.events import EventCommand, EventResult
 from leasehold.domain.oversight import Counts, OversightCommand, OversightResult
 from leasehold.domain.queue_settings import DEFAULT_SETTINGS, Adapted, QueueSettings
+from leasehold.domain.sessions import SessionCommand, SessionResult
+from leasehold.domain.staging import StagingCommand, StagingResult
 from leasehold.domain.types import (
     DEFAULT_PRIORITY,
     NO_DETAIL,
     AccessPolicy,
+    BodyRef,
     Detail,
     ErrorReport,
     Lease,
@@ -202,6 +208,9 @@ class Receive(NamedTuple):
     """Length of the lease; None for what is set for the queue."""
     holder: str | None = None
     """Who receives, for those who look at the message meanwhile."""
+    session: str | None = None
+    """Id of a live session, with which the leases end; the holder is then the session's. Refused
+    with SessionNotFound or SessionOver."""
 
 
 class Peek(NamedTuple):
@@ -210,6 +219,8 @@ class Peek(NamedTuple):
     account: str
     queue: str
     limit: int
+    with_bodies: bool = True
+    """Whether bodies that are in the body store are read from there; stores do not look at it."""
 
 
 class Renew(NamedTuple):
@@ -225,8 +236,8 @@ class Renew(NamedTuple):
     receipt: str
     visibility_timeout_s: int
     """Seconds from now; 0 makes the message visible at once."""
-    body: bytes | None = None
-    """New body, or None to keep the old one."""
+    body: bytes | BodyRef | None = None
+    """New body, or where it is in the body store; None to keep the old one."""
     progress: Progress | None = None
     """What the holder has to report, or None to leave it as it is."""
 
@@ -352,7 +363,16 @@ AccountCommand: TypeAlias = GetAccountDocument | SetAccountDocument
 MessageCommand: TypeAlias = Put | Receive | Peek | Renew | Complete | Release | Batch | Clear
 MaintenanceCommand: TypeAlias = RetireExpired | RemoveRetired | ReapDropped | ForgetKeys | NoteTime
 Command: TypeAlias = (
-    QueueCommand | AccountCommand | MessageCommand | MaintenanceCommand | OversightCommand
+    QueueCommand
+    | AccountCommand
+    | MessageCommand
+    | MaintenanceCommand
+    | OversightCommand
+    | SessionCommand
+    | ClaimCommand
+    | StagingCommand
+    | EventCommand
+    | BodyCommand
 )
 
 Result: TypeAlias = (
@@ -369,5 +389,10 @@ Result: TypeAlias = (
     | tuple["Result", ...]
     | Swept
     | OversightResult
+    | SessionResult
+    | ClaimResult
+    | StagingResult
+    | EventResult
+    | BodyResult
     | LeaseholdError
 )

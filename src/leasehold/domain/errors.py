@@ -11,6 +11,14 @@
     ├── MessageLeased            ├── MessageNotLeased
     ├── JobNotFound              ├── NamedTwice
     ├── NotDone
+    ├── SessionNotFound          ├── SessionOver
+    ├── StreamNotFound           ├── StaleToken
+    ├── ClaimNotFound            ├── ClaimOutOfTurn
+    ├── ClaimSettled             ├── ClaimLapsed
+    ├── ClaimBroken              ├── MemberNotFound
+    ├── StagedNotFound           ├── AlreadyPublished
+    ├── ChunkOutOfTurn           ├── KeyNotAllowed
+    ├── BodyUnreadable
     └── Unavailable
         ├── StoreFull            ├── Overloaded
         ├── Stopping             └── StoreFailed
@@ -131,6 +139,116 @@ class NamedTwice(LeaseholdError):
 
 class NotDone(LeaseholdError):
     """Nothing was done, because another command of the same all-or-nothing batch was refused."""
+
+
+class SessionNotFound(LeaseholdError):
+    """There is no such session; it may have been over for long."""
+
+
+class SessionOver(LeaseholdError):
+    """The session is over, and its leases have ended; ``state`` and ``reason`` say how."""
+
+    def __init__(self, state: str, reason: str | None) -> None:
+        super().__init__()
+        self.state = state
+        self.reason = reason
+
+
+class StreamNotFound(LeaseholdError):
+    """The queue has no such stream; attach it first."""
+
+
+class StaleToken(LeaseholdError):
+    """Somebody else has attached to the stream since; ``token`` is the current token."""
+
+    def __init__(self, token: int) -> None:
+        super().__init__()
+        self.token = token
+
+
+class ClaimNotFound(LeaseholdError):
+    """The stream has no claim of this number open."""
+
+
+class ClaimOutOfTurn(LeaseholdError):
+    """Claims are opened one after the other; ``expected`` is the next number."""
+
+    def __init__(self, expected: int) -> None:
+        super().__init__()
+        self.expected = expected
+
+
+class ClaimSettled(LeaseholdError):
+    """The claim has been settled; ``last_settled`` is the last number that was."""
+
+    def __init__(self, last_settled: int) -> None:
+        super().__init__()
+        self.last_settled = last_settled
+
+
+class ClaimLapsed(LeaseholdError):
+    """Nobody extended the claim in time; it must be opened again before it is read."""
+
+    def __init__(self, until_ms: int) -> None:
+        super().__init__()
+        self.until_ms = until_ms
+
+
+class ClaimBroken(LeaseholdError):
+    """Others have taken members of the claim: it cannot be read whole any more.
+
+    ``size`` is how many members it had, ``lost`` how many of them are gone.
+    """
+
+    def __init__(self, size: int, lost: int) -> None:
+        super().__init__()
+        self.size = size
+        self.lost = lost
+
+
+class MemberNotFound(LeaseholdError):
+    """A message named is no member of the claim; ``message_id`` is the first such."""
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__()
+        self.message_id = message_id
+
+
+class StagedNotFound(LeaseholdError):
+    """Nothing is staged, or has been published, under this name; ``part`` names a missing part."""
+
+    def __init__(self, name: str, part: str | None = None) -> None:
+        super().__init__()
+        self.name = name
+        self.part = part
+
+
+class AlreadyPublished(LeaseholdError):
+    """The transaction has been published: nothing can be added to it."""
+
+
+class ChunkOutOfTurn(LeaseholdError):
+    """The chunks of a part come one after the other; ``expected`` is the next number."""
+
+    def __init__(self, expected: int) -> None:
+        super().__init__()
+        self.expected = expected
+
+
+class KeyNotAllowed(LeaseholdError):
+    """A staged message takes no deduplication key: the transaction's name has that role."""
+
+
+class BodyUnreadable(LeaseholdError):
+    """The body of a message is kept outside the store of messages, and cannot be read there.
+
+    ``reason`` is ``missing`` or ``corrupt``; the message itself is as it was.
+    """
+
+    def __init__(self, message_id: str, reason: str) -> None:
+        super().__init__()
+        self.message_id = message_id
+        self.reason = reason
 
 
 class Unavailable(LeaseholdError):

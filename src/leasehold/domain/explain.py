@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from leasehold.domain.claims import Claim
 from leasehold.domain.failures import exhausted_on_receive, has_lapsed
 from leasehold.domain.ids import row_key_of
 from leasehold.domain.oversight import Counts, Seen
@@ -67,6 +68,8 @@ class QueueFacts:
     now_ms: int
     next_due_ms: int | None = None
     """The answer to NextDue: when a receive may next get something."""
+    claims: tuple[Claim, ...] = ()
+    """Those that hide members, if the counts say that there are any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,26 +89,34 @@ class MessageFacts:
 # --- one message -------------------------------------------------------------------------------
 
 
-def why(message: Message, state: MessageState, now_ms: int) -> str:
-    """Return one sentence: why the message can, or cannot, be received now, and until when."""
-    return story(message, state, now_ms, None) + "."
+def why(message: Message, state: MessageState, now_ms: int, under: str | None = None) -> str:
+    """Return one sentence: why the message can, or cannot, be received now, and until when.
+
+    *under* is that of :class:`~leasehold.domain.oversight.Seen`.
+    """
+    return story(message, state, now_ms, None, under) + "."
 
 
 def explain_message(facts: MessageFacts) -> Explanation:
     """Say why a message is not being worked on, or that it is."""
     if facts.seen is None:
         return _explain_absence(facts)
-    message, state, _ = facts.seen
+    message, state, _, under = facts.seen
     if state is MessageState.VISIBLE:
         return _explain_visible(facts, message)
     around = facts.queue
-    sentence = story(message, state, around.now_ms, around.settings.failure_policy)
+    sentence = story(message, state, around.now_ms, around.settings.failure_policy, under)
     evidence = evidence_of(message, state)
     code = str(state)
+    if state is MessageState.STAGED:
+        evidence["transaction"] = under
+    elif state is MessageState.LEASED and under is not None:
+        code = "claimed"
+        evidence["claim"] = under
     if state is MessageState.POISONED:
         sentence += f"; to bring it back, redrive the poisoned messages of queue {around.queue}"
         evidence["poison_queue"] = facts.seen.queue
-    elif state is MessageState.LEASED:
+    elif state is MessageState.LEASED and under is None:
         silent_ms = _silent_ms(message, around)
         if silent_ms:
             code = "leased-without-progress"
@@ -193,6 +204,8 @@ def explain_queue(facts: QueueFacts) -> Explanation:
         "delayed": counts.delayed,
         "deferred": counts.deferred,
         "poisoned": counts.poisoned,
+        "staged": counts.staged,
+        "claimed": counts.claimed,
         "exact": counts.exact,
     }
     evidence |= _activity_evidence(facts.activity)
@@ -204,7 +217,7 @@ def explain_queue(facts: QueueFacts) -> Explanation:
         sentence = f"{name} is paused {_pause(facts)}; {_visible_count(facts)}"
         evidence |= _pause_evidence(facts.settings)
     elif not counts.total:
-        code, sentence = "empty", f"{name} is empty{_last_send(facts)}{_in_poison(facts)}"
+        code, sentence = "empty", f"{name} is empty{_last_send(facts)}{_elsewhere(facts)}"
     elif not counts.visible:
         code, sentence = _explain_hidden(facts)
     else:
@@ -218,8 +231,27 @@ def explain_queue(facts: QueueFacts) -> Explanation:
     return Explanation(sentence=sentence + ".", code=code, evidence=evidence)
 
 
+def _explain_claimed(facts: QueueFacts) -> tuple[str, str]:
+    """Tell which claim ends first, of those that hold everything."""
+    number, claims = facts.counts.total, facts.claims
+    first = min(claims, key=lambda claim: claim.until_ms)
+    every = "The only message" if number == 1 else f"All {number} messages"
+    claimed = f"{every} of queue {facts.queue} {'is' if number == 1 else 'are'} in"
+    holder = f", held by {first.holder}," if first.holder else ""
+    until = future(first.until_ms, facts.now_ms)
+    one = f"claim {first.number} of stream {first.stream}{holder}"
+    if len(claims) == 1:
+        return "all-claimed", f"{claimed} {one} until {until}, unless it is extended"
+    return "all-claimed", (
+        f"{claimed} {len(claims)} claims; {one} is the first to end, at {until}, unless it is "
+        "extended"
+    )
+
+
 def _explain_hidden(facts: QueueFacts) -> tuple[str, str]:
     counts = facts.counts
+    if facts.claims and counts.claimed == counts.total:
+        return _explain_claimed(facts)
     hidden = (
         (counts.leased, "leased"),
         (counts.delayed, "delayed"),
@@ -264,12 +296,16 @@ def _last_send(facts: QueueFacts) -> str:
     return f"; nothing was put since the server started at {past(activity.since_ms, facts.now_ms)}"
 
 
-def _in_poison(facts: QueueFacts) -> str:
-    number = facts.counts.poisoned
-    if not number:
-        return ""
-    verb = "is" if number == 1 else "are"
-    return f"; {count_of(number, 'message')} {verb} in its poison queue"
+def _elsewhere(facts: QueueFacts) -> str:
+    """Tell what there is though the queue is empty."""
+    text = ""
+    for number, where in (
+        (facts.counts.poisoned, "in its poison queue"),
+        (facts.counts.staged, "staged for it and not published yet"),
+    ):
+        if number:
+            text += f"; {count_of(number, 'message')} {'is' if number == 1 else 'are'} {where}"
+    return text
 
 
 def _receiving(facts: QueueFacts) -> str:

@@ -35,6 +35,7 @@ POISONED_AT_ONCE: Final = 500
 is new, or a whole queue has lapsed, there can be millions. The next receive goes on."""
 
 
+_LAPSES: Final = frozenset({Outcome.LAPSED, Outcome.LOST, Outcome.STUCK})
 _NOT_POISONED: Final = Poisoning(queue="", reason="", at_ms=0)
 OLD_ERROR_CHARS: Final = 256
 """What is kept of the text of an error once there is a later attempt: twenty texts of full length,
@@ -142,8 +143,9 @@ def close_attempt(
             attempts=_append(detail, attempt),
             failures=detail.failures + (outcome is Outcome.FAILED),
             interruptions=detail.interruptions + (outcome is Outcome.INTERRUPTED),
-            lapses=detail.lapses + (outcome is Outcome.LAPSED),
+            lapses=detail.lapses + (outcome in _LAPSES),
             progress=None,
+            cancel=None,
         )
     )
 

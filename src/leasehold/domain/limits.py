@@ -21,7 +21,7 @@ class Limits:
     """The ranges in force for one request; both ends are allowed values."""
 
     body_bytes: int
-    """Largest body, in bytes of the body itself."""
+    """Largest body, in bytes of the body itself, for queues that set no ``max_body_bytes``."""
     delay_s: tuple[int, int]
     """Seconds a message may be hidden when put."""
     lease_s: tuple[int, int]
@@ -85,10 +85,17 @@ def check_range(field: str, value: int, bounds: tuple[int, int]) -> None:
         raise OutOfRange(field=field, value=value, minimum=bounds[0], maximum=bounds[1])
 
 
-def check_body(size_bytes: int, limits: Limits) -> None:
-    """Raise BodyTooLarge if a body of this size is too large."""
-    if size_bytes > limits.body_bytes:
-        raise BodyTooLarge(size_bytes=size_bytes, limit_bytes=limits.body_bytes)
+def check_body(size_bytes: int, limits: Limits, max_body_bytes: int | None = None) -> None:
+    """Raise BodyTooLarge if a body of this size is too large.
+
+    Args:
+        size_bytes: Size of the body itself.
+        limits: Those of the dialect.
+        max_body_bytes: What is set for the queue, in place of the dialect's limit.
+    """
+    limit_bytes = limits.body_bytes if max_body_bytes is None else max_body_bytes
+    if size_bytes > limit_bytes:
+        raise BodyTooLarge(size_bytes=size_bytes, limit_bytes=limit_bytes)
 
 
 def check_queue_name(name: str) -> None:

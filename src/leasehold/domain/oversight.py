@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
-from leasehold.domain.types import Message, MessageState
+from leasehold.domain.types import BodyRef, Message, MessageState
 
 COUNTED_STATES = (
     MessageState.VISIBLE,
@@ -67,6 +67,8 @@ class Inspect:
     after: str
     """``next_after`` of the page before; empty for the beginning."""
     limit: int
+    with_bodies: bool = True
+    """Whether bodies that are in the body store are read from there; stores do not look at it."""
 
 
 class Seen(NamedTuple):
@@ -76,6 +78,9 @@ class Seen(NamedTuple):
     state: MessageState
     queue: str
     """The queue that it is in: a poisoned one is in another than the one asked."""
+    under: str | None = None
+    """``stream/number`` of the claim that holds it, or the name of the transaction that it is
+    staged under."""
 
 
 class MessagePage(NamedTuple):
@@ -95,6 +100,8 @@ class FindMessage:
     account: str
     queue: str
     message_id: str
+    with_bodies: bool = True
+    """As for :class:`Inspect`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,10 @@ class Counts(NamedTuple):
     """Unix milliseconds by state; states without messages are left out."""
     exact: bool = True
     """False while many messages that expired during a standstill have not been set aside yet."""
+    staged: int = 0
+    """Messages staged for the queue and not published; not part of the total."""
+    claimed: int = 0
+    """Of the leased ones, how many are in claims."""
 
     @property
     def total(self) -> int:
@@ -158,7 +169,8 @@ class Amend:
     """Seconds from now until it can be received."""
     time_to_live_s: int | None = None
     """Seconds from now until it expires; -1 for never."""
-    body: bytes | None = None
+    body: bytes | BodyRef | None = None
+    """New body, or where it is in the body store."""
     priority: int | None = None
     properties: Mapping[str, str] | None = None
     force: bool = False

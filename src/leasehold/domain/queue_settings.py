@@ -15,6 +15,7 @@ DEFAULT_DEDUP_WINDOW_S: Final = 300
 """As in SQS: a key sent again within five minutes is the same message."""
 MAX_DEDUP_WINDOW_S: Final = 604_800
 MAX_BUDGET: Final = 1_000_000
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 POISON_SUFFIX: Final = "-poison"
 """The name that Azure Functions gives to the poison queue of a queue."""
 _LONGEST_WITH_SUFFIX: Final = 63 - len(POISON_SUFFIX)
@@ -106,6 +107,10 @@ class QueueSettings:
     """Messages that may be received per second, above 0; None for no limit."""
     adaptive: Adaptive | None = None
     adapted: Adapted | None = None
+    max_body_bytes: int | None = None
+    """Largest body, 1 to MAX_BODY_BYTES; None for what the dialect allows (65,536)."""
+    event_log: bool = True
+    """Whether changes of its messages are recorded as events."""
 
     def lease_s(self) -> int:
         """Return the lease, in seconds, of a receive that names none."""

@@ -23,30 +23,62 @@ from leasehold.domain.wording import future, length_of, past, quote, times_of
 _ROUNDING: Final = 1e-9
 
 
-def story(message: Message, state: MessageState, now_ms: int, policy: FailurePolicy | None) -> str:
+def story(
+    message: Message,
+    state: MessageState,
+    now_ms: int,
+    policy: FailurePolicy | None,
+    under: str | None = None,
+) -> str:
     """Tell why a message is in its state, since when and until when.
 
-    With the queue's *policy* an attempt is one of so many.
+    Args:
+        message: The message.
+        state: Its state.
+        now_ms: The time.
+        policy: Of the queue; with it an attempt is one of so many.
+        under: Claim or transaction that it is in, as in
+            :class:`~leasehold.domain.oversight.Seen`.
     """
+    if state is MessageState.LEASED and under is not None:
+        return _claimed(message, under, now_ms)
     if state is MessageState.LEASED:
         return _leased(message, now_ms, policy)
     if state is MessageState.DEFERRED:
         return _deferred(message, now_ms, policy)
-    if state is MessageState.EXPIRED:
-        return _expired(message, now_ms)
-    if state is MessageState.POISONED:
-        return _poisoned(message, now_ms)
-    if state is MessageState.DELAYED:
-        return f"It is delayed until {future(message.visible_at_ms, now_ms)}"
-    return _visible(message, now_ms, policy)
+    if state is MessageState.VISIBLE:
+        return _visible(message, now_ms, policy)
+    if state is MessageState.STAGED:
+        name = "a transaction" if under is None else f"transaction {under}"
+        return f"It is staged under {name} and not published yet"
+    tellers = {
+        MessageState.EXPIRED: _expired,
+        MessageState.POISONED: _poisoned,
+        MessageState.DELAYED: _delayed,
+    }
+    return tellers[state](message, now_ms)
+
+
+def _delayed(message: Message, now_ms: int) -> str:
+    return f"It is delayed until {future(message.visible_at_ms, now_ms)}"
+
+
+def _claimed(message: Message, under: str, now_ms: int) -> str:
+    stream, _, number = under.rpartition("/")
+    return (
+        f"It is in claim {number} of stream {stream}, held by {_holder(message.holder)}, until "
+        f"{future(message.visible_at_ms, now_ms)}"
+    )
 
 
 def _leased(message: Message, now_ms: int, policy: FailurePolicy | None) -> str:
     renewed = f"renewed {times_of(message.renewals)}" if message.renewals else "not renewed"
+    cancel = message.detail.cancel
+    asked = "" if cancel is None else f", asked to stop at {past(cancel.at_ms, now_ms)}"
     return (
         f"It is leased to {_holder(message.holder)} until {future(message.visible_at_ms, now_ms)}: "
         f"{_attempt(message, policy)}, since {past(message.since_ms, now_ms)}, {renewed}, "
-        f"{_progress(message, now_ms)}"
+        f"{_progress(message, now_ms)}{asked}"
     )
 
 
@@ -151,6 +183,10 @@ def _given_back(message: Message, outcome: Outcome) -> str:
         return f"given back when {holder} was interrupted"
     if outcome is Outcome.ENDED:
         return f"taken from {holder} by an operator"
+    if outcome is Outcome.LOST:
+        return f"taken from {holder}, whose session was lost"
+    if outcome is Outcome.STUCK:
+        return f"taken from {holder}, who made no progress"
     return f"given back by {holder}"
 
 
@@ -205,6 +241,10 @@ def evidence_of(message: Message, state: MessageState) -> dict[str, object]:
             "note": detail.progress.note,
             "at_ms": detail.progress.at_ms,
         }
+    if message.session is not None:
+        evidence["session"] = message.session
+    if detail.cancel is not None:
+        evidence["cancel"] = {"at_ms": detail.cancel.at_ms, "reason": detail.cancel.reason}
     attempt = last_error(message)
     if attempt is not None and attempt.error is not None:
         evidence["last_error"] = {

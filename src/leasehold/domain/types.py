@@ -26,6 +26,8 @@ class MessageState(StrEnum):
     DEFERRED = "deferred"
     EXPIRED = "expired"
     POISONED = "poisoned"
+    STAGED = "staged"
+    """Put under the name of a transaction that is not published yet."""
 
 
 class Phase(IntEnum):
@@ -85,6 +87,10 @@ class Outcome(StrEnum):
     """An operator ended the lease."""
     BURIED = "buried"
     """The worker sent the message to the poison queue."""
+    LOST = "lost"
+    """The worker's session was lost. Counts as a lapse: the message may have killed it."""
+    STUCK = "stuck"
+    """The worker lives and reported no progress for too long. Counts as a lapse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +127,28 @@ class Progress:
     fraction: float | None = None
     """0 to 1."""
     note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequest:
+    """An operator's wish that the work on a message be stopped."""
+
+    at_ms: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyRef:
+    """Where a large body is kept, outside the store of messages."""
+
+    key: str
+    """Name within the body store."""
+    size_bytes: int
+    sha256: str
+    """Of the body, in hexadecimal."""
+    problem: str | None = None
+    """In an answer without the body, why that is: ``missing``, ``corrupt``, ``unreachable``, or
+    ``left-out`` to keep the answer small. Never kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +191,10 @@ class Detail:
     poisoning: Poisoning | None = None
     redriven: int = 0
     """How often the message was brought back from the poison queue."""
+    cancel: CancelRequest | None = None
+    """Set by an operator, gone with the lease."""
+    body_ref: BodyRef | None = None
+    """Set if the body is in the body store; ``Message.body`` is empty then."""
 
 
 MAX_ATTEMPTS = 20
@@ -197,6 +229,8 @@ class Message(NamedTuple):
     """Who received it last, as far as they said."""
     priority: int = DEFAULT_PRIORITY
     detail: Detail = NO_DETAIL
+    session: str | None = None
+    """Id of the session that the current or last lease belongs to."""
 
 
 class Lease(NamedTuple):

@@ -19,6 +19,7 @@ from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts
 from leasehold.domain.receipts import ReceiptParts
 from leasehold.domain.types import (
     NEVER_MS,
+    BodyRef,
     ErrorReport,
     Message,
     MessageState,
@@ -111,7 +112,11 @@ def after_lapse(message: Message, now_ms: int) -> Message:
 
 
 def after_receive(
-    message: Message, now_ms: int, visibility_timeout_s: int, holder: str | None = None
+    message: Message,
+    now_ms: int,
+    visibility_timeout_s: int,
+    holder: str | None = None,
+    session: str | None = None,
 ) -> Message:
     """Lease it: invisible for a while, one more delivery, the next fence.
 
@@ -130,6 +135,7 @@ def after_receive(
         renewals=0,
         holder=holder,
         detail=detail,
+        session=session,
     )
 
 
@@ -169,7 +175,7 @@ def after_renew(
     message: Message,
     now_ms: int,
     visibility_timeout_s: int,
-    body: bytes | None,
+    body: bytes | BodyRef | None,
     progress: Progress | None = None,
 ) -> Message:
     """Move the end of the lease; a new fence kills the old receipt. Expiry and count stay.
@@ -179,6 +185,8 @@ def after_renew(
     """
     if progress is not None:
         message = message._replace(detail=replace(message.detail, progress=progress))
+    if body is not None:
+        message = _with_body(message, body)
     phase, since_ms, renewals = message.phase, message.since_ms, message.renewals
     if phase in _BEFORE_THE_FIRST_LEASE:
         phase = Phase.DELAYED if visibility_timeout_s else Phase.WAITING
@@ -197,8 +205,15 @@ def after_renew(
         phase=phase,
         since_ms=since_ms,
         renewals=renewals,
-        body=message.body if body is None else body,
     )
+
+
+def _with_body(message: Message, body: bytes | BodyRef) -> Message:
+    ref, content = (body, b"") if isinstance(body, BodyRef) else (None, body)
+    detail = message.detail
+    if ref != detail.body_ref:
+        detail = replace(detail, body_ref=ref)
+    return message._replace(body=content, detail=detail)
 
 
 _BEFORE_THE_FIRST_LEASE: Final = frozenset({Phase.WAITING, Phase.DELAYED})
@@ -259,6 +274,7 @@ def after_redrive(message: Message, now_ms: int) -> Message:
         fence=message.fence + 1,
         phase=Phase.WAITING,
         since_ms=now_ms,
+        session=None,
         detail=replace(
             message.detail,
             failures=0,
@@ -287,7 +303,7 @@ def after_amend(  # noqa: PLR0913 - keyword-only: what can be changed
     *,
     delay_s: int | None,
     time_to_live_s: int | None,
-    body: bytes | None,
+    body: bytes | BodyRef | None,
     priority: int | None,
     properties: Mapping[str, str] | None,
 ) -> Message:
@@ -311,8 +327,9 @@ def after_amend(  # noqa: PLR0913 - keyword-only: what can be changed
         message = message._replace(expires_at_ms=expiry_of(now_ms, lifetime_s))
     if properties is not None:
         message = message._replace(detail=replace(message.detail, properties=dict(properties)))
+    if body is not None:
+        message = _with_body(message, body)
     return message._replace(
-        body=message.body if body is None else body,
         priority=message.priority if priority is None else priority,
         fence=message.fence + 1,
     )

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
+from leasehold.domain import events as e
 from leasehold.domain import oversight as o
+from leasehold.domain import sessions as s
+from leasehold.domain import staging as sg
 from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts, QueueSettings
-from leasehold.domain.types import ErrorReport, Lease, MessageState, Outcome
+from leasehold.domain.types import ErrorReport, Lease, Message, MessageState, Outcome
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore
@@ -20,6 +24,7 @@ from leasehold.testing import ManualClock
 ACCOUNT = "coho"
 QUEUE = "videos"
 POISON = "videos-poison"
+STREAM = "nightly"
 STEPS = 100
 """More steps or pages than any test needs; one that needs them all does not end."""
 
@@ -213,6 +218,130 @@ class Asker:
             job = self.step(limit, job_id)
         raise AssertionError("the job does not end")
 
+    # --- claims ------------------------------------------------------------------------------
+
+    def attach(self, stream: str = STREAM, queue: str = QUEUE) -> cl.Stream:
+        attached = self.ask(cl.AttachStream(ACCOUNT, queue, stream))
+        assert isinstance(attached, cl.Stream)
+        return attached
+
+    def stream(self, stream: str = STREAM, queue: str = QUEUE) -> Any:
+        return self.ask(cl.GetStream(ACCOUNT, queue, stream))
+
+    def open(self, number: int = 1, limit: int = 100, lease_s: int = 60, **more: Any) -> Any:
+        """Open a claim of the stream with its current token, unless another one is given."""
+        stream, queue = more.pop("stream", STREAM), more.pop("queue", QUEUE)
+        token = more.pop("token", None) or self.stream(stream, queue).token
+        return self.ask(cl.OpenClaim(ACCOUNT, queue, stream, token, number, limit, lease_s, **more))
+
+    def claim(self, number: int = 1, limit: int = 100, lease_s: int = 60, **more: Any) -> cl.Claim:
+        """Open a claim, and return it."""
+        opened = self.open(number, limit, lease_s, **more)
+        assert isinstance(opened, cl.Opened), opened
+        assert opened.claim is not None
+        return opened.claim
+
+    def read_claim(
+        self, number: int = 1, part: int = 0, parts: int = 1, limit: int = 1000, **more: Any
+    ) -> Any:
+        """Return the members of a part, of all its pages, or the error."""
+        stream, queue = more.pop("stream", STREAM), more.pop("queue", QUEUE)
+        messages: list[Message] = []
+        after = ""
+        for _ in range(STEPS):
+            page = self.ask(cl.ReadClaim(ACCOUNT, queue, stream, number, part, parts, after, limit))
+            if not isinstance(page, cl.MemberPage):
+                return page
+            assert len(page.messages) <= limit
+            messages += page.messages
+            if page.next_after is None:
+                return messages
+            after = page.next_after
+        raise AssertionError("the part does not end")
+
+    def claimed(self, number: int = 1, part: int = 0, parts: int = 1, **more: Any) -> list[bytes]:
+        """Return the bodies of the members of a part."""
+        return [message.body for message in self.read_claim(number, part, parts, **more)]
+
+    def extend(self, number: int = 1, lease_s: int = 60, **more: Any) -> Any:
+        stream, queue = more.pop("stream", STREAM), more.pop("queue", QUEUE)
+        token = more.pop("token", None) or self.stream(stream, queue).token
+        return self.ask(cl.ExtendClaim(ACCOUNT, queue, stream, token, number, lease_s, **more))
+
+    def settle(self, upto: int = 1, **more: Any) -> Any:
+        stream, queue = more.pop("stream", STREAM), more.pop("queue", QUEUE)
+        token = more.pop("token", None) or self.stream(stream, queue).token
+        return self.ask(cl.SettleClaims(ACCOUNT, queue, stream, token, upto, **more))
+
+    def give_claim_back(self, number: int = 1, **more: Any) -> Any:
+        stream, queue = more.pop("stream", STREAM), more.pop("queue", QUEUE)
+        token = more.pop("token", None) or self.stream(stream, queue).token
+        return self.ask(cl.GiveBackClaim(ACCOUNT, queue, stream, token, number))
+
+    # --- staging -----------------------------------------------------------------------------
+
+    def stage(
+        self, *bodies: bytes | str, name: str = "tx", part: str = "", chunk: int = 0, **more: Any
+    ) -> Any:
+        """Stage messages with these bodies; what is said besides is for all of them."""
+        timeout_s = more.pop("timeout_s", 3_600)
+        puts = tuple(self.put_command(body, **more) for body in bodies)
+        return self.ask(sg.Stage(ACCOUNT, name, part, chunk, puts, timeout_s))
+
+    def publish(self, name: str = "tx", parts: tuple[str, ...] | None = None) -> Any:
+        return self.ask(sg.Publish(ACCOUNT, name, parts))
+
+    def discard(self, name: str = "tx", parts: tuple[str, ...] | None = None) -> Any:
+        return self.ask(sg.Discard(ACCOUNT, name, parts))
+
+    def transaction(self, name: str = "tx") -> Any:
+        return self.ask(sg.GetTransaction(ACCOUNT, name))
+
+    # --- sessions ----------------------------------------------------------------------------
+
+    def open_session(self, holder: str = "w1", timeout_s: int = 10, **more: Any) -> s.Session:
+        self._drawn += 1
+        entropy = self._drawn.to_bytes(10, "big")
+        session = self.ask(s.OpenSession(ACCOUNT, holder, entropy, timeout_s, **more))
+        assert isinstance(session, s.Session)
+        return session
+
+    def session(self, session: s.Session) -> Any:
+        return self.ask(s.GetSession(ACCOUNT, session.session_id))
+
+    def beat(self, session: s.Session, **progress: Any) -> Any:
+        told = progress.get("progress")
+        return self.ask(s.Heartbeat(ACCOUNT, session.session_id, told))
+
+    def receive_in(
+        self, session: s.Session, limit: int = 1, lease_s: int = 3_600, queue: str = QUEUE
+    ) -> Any:
+        return self.ask(c.Receive(ACCOUNT, queue, limit, lease_s, None, session.session_id))
+
+    def lose(self, limit: int = 100) -> int:
+        swept = self.ask(s.LoseSessions(limit))
+        assert isinstance(swept, c.Swept)
+        return swept.count
+
+    # --- events ------------------------------------------------------------------------------
+
+    def events(self, after_seq: int = 0, limit: int = 1000, **wanted: Any) -> list[e.Event]:
+        """Return the events of all pages."""
+        found: list[e.Event] = []
+        for _ in range(10_000):
+            page = self.ask(e.ReadEvents(after_seq, limit, **wanted))
+            assert isinstance(page, e.EventPage)
+            found += page.events
+            if page.finished:
+                return found
+            after_seq = page.last_seq
+        raise AssertionError("the log does not end")
+
+    def last_seq(self) -> int:
+        extent = self.ask(e.LogExtent())
+        assert isinstance(extent, e.Extent)
+        return extent.last_seq
+
     def count(self, queue: str = QUEUE) -> int:
         info = self.ask(c.GetQueue(ACCOUNT, queue))
         assert isinstance(info, c.QueueInfo)
@@ -249,3 +378,12 @@ def asker(empty: Asker) -> Asker:
     """A store with one queue."""
     assert empty.create() == c.QueueCreated(created=True)
     return empty
+
+
+@pytest.fixture
+def claimer(asker: Asker) -> Asker:
+    """A store with one queue of five messages, and a stream."""
+    for number in range(5):
+        asker.put(f"{number}")
+    asker.attach()
+    return asker

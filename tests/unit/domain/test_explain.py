@@ -21,6 +21,7 @@ from leasehold.domain.oversight import Seen
 from leasehold.domain.queue_settings import FailurePolicy
 from leasehold.domain.types import (
     NEVER_MS,
+    CancelRequest,
     Detail,
     ErrorReport,
     Message,
@@ -70,10 +71,11 @@ def explain(
     *,
     state: MessageState | None = None,
     queue: str = "orders",
+    under: str | None = None,
     ahead: int | None = None,
     more_urgent: int = 0,
 ) -> Explanation:
-    seen = Seen(message, state or state_of(message, NOW), queue)
+    seen = Seen(message, state or state_of(message, NOW), queue, under)
     answer = explain_message(
         MessageFacts(
             queue=facts or around(),
@@ -396,6 +398,54 @@ def test_failed_and_visible_at_once() -> None:
     assert explain(failed).sentence == (
         "It has been visible since 2026-11-21T11:59:00Z (1 min ago), after it failed in attempt 2 "
         f'with "{"x" * 117}...".'
+    )
+
+
+def test_staged() -> None:
+    """A message that nobody sees yet names what has to be published."""
+    answer = explain(WAITING, state=MessageState.STAGED, under="run-7")
+    assert answer.sentence == "It is staged under transaction run-7 and not published yet."
+    assert (answer.code, answer.evidence["transaction"]) == ("staged", "run-7")
+    assert why(WAITING, MessageState.STAGED, NOW, "run-7") == answer.sentence
+
+
+@pytest.mark.parametrize("holder", ["driver-1", None])
+def test_claimed(holder: str | None) -> None:
+    """A member of a claim names the claim, its holder and its end, and no single lease."""
+    member = LEASED._replace(holder=holder, since_ms=NOW - 10 * D)
+    answer = explain(member, state=MessageState.LEASED, under="nightly/12")
+    assert answer.sentence == (
+        f"It is in claim 12 of stream nightly, held by {holder or 'a receiver that gave no name'}, "
+        "until 2026-11-21T12:00:27Z (in 27 s)."
+    )
+    assert (answer.code, answer.evidence["claim"]) == ("claimed", "nightly/12")
+
+
+def test_asked_to_stop() -> None:
+    """A lease whose holder was asked to stop says so."""
+    cancel = CancelRequest(at_ms=NOW - 5 * S, reason="wrong input")
+    asked = LEASED._replace(detail=Detail(cancel=cancel), session="5e55")
+    answer = explain(asked)
+    assert answer.sentence.endswith(
+        "no progress reported, asked to stop at 2026-11-21T11:59:55Z (5 s ago)."
+    )
+    assert answer.evidence["cancel"] == {"at_ms": NOW - 5 * S, "reason": "wrong input"}
+    assert answer.evidence["session"] == "5e55"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "how"),
+    [
+        (Outcome.LOST, "taken from worker-7, whose session was lost"),
+        (Outcome.STUCK, "taken from worker-7, who made no progress"),
+    ],
+)
+def test_taken_from_a_worker(outcome: Outcome, how: str) -> None:
+    """A lease that ended with its session, or with the watchdog, says so."""
+    answer = explain(given_back(outcome, NOW - MIN))
+    assert (
+        answer.sentence
+        == f"It has been visible since 2026-11-21T11:59:00Z (1 min ago), after it was {how}."
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from leasehold.domain.claims import Claim, ClaimState
 from leasehold.domain.explain import Activity, explain_queue
 from leasehold.domain.types import NEVER_MS, MessageState
 from tests.unit.domain.queue_facts import BUSY, MIN, NOW, STARTED, S, around
@@ -21,6 +22,9 @@ def test_queue_empty() -> None:
     assert answer.sentence == (
         "Queue orders is empty; the last message was put at 2026-11-21T11:10:00Z (50 min ago); "
         "1 message is in its poison queue."
+    )
+    assert explain_queue(around(counts={"staged": 2})).sentence.endswith(
+        "; 2 messages are staged for it and not published yet."
     )
     assert explain_queue(around()).sentence == (
         "Queue orders is empty; nothing was put since the server started at "
@@ -130,3 +134,44 @@ def test_queue_being_read() -> None:
     assert explain_queue(around(counts={"visible": 1}, activity=waiting)).sentence == (
         "In queue orders 1 message is visible."
     )
+
+
+def claim(number: int, until_ms: int, holder: str | None = None) -> Claim:
+    return Claim(
+        account="a",
+        queue="orders",
+        stream="nightly",
+        number=number,
+        state=ClaimState.OPEN,
+        size=3,
+        limit=3,
+        opened_at_ms=NOW,
+        until_ms=until_ms,
+        holder=holder,
+    )
+
+
+@pytest.mark.parametrize(
+    ("claims", "sentence"),
+    [
+        (
+            (claim(7, NOW + 20 * S, "job-1"),),
+            "are in claim 7 of stream nightly, held by job-1, until 2026-11-21T12:00:20Z (in 20 s)",
+        ),
+        (
+            (claim(8, NOW + 60 * S), claim(7, NOW + 20 * S)),
+            (
+                "are in 2 claims; claim 7 of stream nightly is the first to end, at "
+                "2026-11-21T12:00:20Z (in 20 s)"
+            ),
+        ),
+    ],
+)
+def test_everything_is_in_claims(claims: tuple[Claim, ...], sentence: str) -> None:
+    """The stream, its holder and the end are named: nobody need look for a worker."""
+    counts = {"leased": 6, "claimed": 6}
+    answer = explain_queue(replace(around(counts=counts), claims=claims))
+    assert answer.code == "all-claimed"
+    assert answer.sentence == f"All 6 messages of queue orders {sentence}, unless it is extended."
+    some = explain_queue(replace(around(counts=counts | {"leased": 7}), claims=claims))
+    assert some.code == "all-leased"

@@ -6,6 +6,8 @@ from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
 from leasehold.domain.cursors import Place, read_place
 from leasehold.domain.errors import JobNotFound
+from leasehold.domain.event_log import PURGE
+from leasehold.domain.events import EventType
 from leasehold.domain.jobs import (
     EXPIRED_CANARY,
     JOB_SCAN,
@@ -84,7 +86,7 @@ class JobVerbs:
         limit = most_to_move(job, limit)
         place = read_place(job.cursor)
         finished = True
-        for at, seen in list(self._oversight.walk(shelf, place, plan.filter, retired=False)):
+        for at, seen in list(self._oversight.walk(shelf, place, plan.filter, apart=False)):
             if at.row_key > job.end:
                 continue
             if matched == limit or examined == JOB_SCAN:
@@ -112,15 +114,18 @@ class JobVerbs:
         source = shelves.poison_of(shelf) if at.poison else shelf
         assert source is not None
         if job.plan.kind is o.JobKind.PURGE:
-            del source.rows[at.row_key]
+            shelves.take(source, at.row_key)
+            shelves.note(EventType.REMOVED, source, seen.message, PURGE)
             return True
         poisoning = seen.message.detail.poisoning
         name = job.plan.target or (poisoning.queue if poisoning else job.queue)
         target = shelves.queues.get((job.account, name))
         if target is None:
             return False
-        del source.rows[at.row_key]
-        target.rows[at.row_key] = after_redrive(seen.message, shelves.now_ms)
+        shelves.take(source, at.row_key)
+        redriven = after_redrive(seen.message, shelves.now_ms)
+        target.rows[at.row_key] = redriven
+        shelves.note(EventType.REDRIVEN, source, redriven, target=target.queue.name)
         return True
 
     def stop(self, command: o.StopJob) -> c.Result:

@@ -13,6 +13,8 @@ from leasehold.domain.errors import (
     MessageNotLeased,
     VisibilityPastExpiry,
 )
+from leasehold.domain.event_log import OPERATOR
+from leasehold.domain.events import EventType
 from leasehold.domain.ids import row_key_of
 from leasehold.domain.matching import matches
 from leasehold.domain.throttle import next_token_ms
@@ -24,6 +26,7 @@ from leasehold.domain.visibility import (
     state_of,
 )
 from leasehold.stores.memory.shelves import Shelf, Shelves
+from leasehold.stores.memory.staging import StagingVerbs
 
 _LISTED_STATES = (
     MessageState.VISIBLE,
@@ -36,8 +39,9 @@ _LISTED_STATES = (
 class OversightVerbs:
     """Each method carries out one command; refusals are raised."""
 
-    def __init__(self, shelves: Shelves) -> None:
+    def __init__(self, shelves: Shelves, staging: StagingVerbs) -> None:
         self._shelves = shelves
+        self._staging = staging
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -55,28 +59,42 @@ class OversightVerbs:
         return o.MessagePage(tuple(found), None)
 
     def walk(
-        self, shelf: Shelf, after: Place, wanted: o.MessageFilter, *, retired: bool = True
+        self, shelf: Shelf, after: Place, wanted: o.MessageFilter, *, apart: bool = True
     ) -> Iterator[tuple[Place, o.Seen]]:
-        """Go over a queue's messages and, if they are asked for, those in its poison queue."""
+        """Go over a queue's messages and, if they are asked for, those in its poison queue.
+
+        Args:
+            shelf: The queue.
+            after: Where to go on.
+            wanted: Which messages; some that it does not mean come as well.
+            apart: Whether to go over what is retired or staged as well.
+        """
+        now_ms = self._shelves.now_ms
         if not after.poison:
-            rows = shelf.rows | shelf.retired if retired else shelf.rows
-            for row_key, message in sorted(rows.items()):
+            own = {row_key: shelf.seen(row_key, now_ms) for row_key in shelf.rows}
+            if apart:
+                own |= self._apart(shelf, wanted)
+            for row_key, seen in sorted(own.items(), key=lambda each: each[0]):
                 if row_key > after.row_key:
-                    state = state_of(message, self._shelves.now_ms)
-                    yield (
-                        Place(poison=False, row_key=row_key),
-                        o.Seen(message, state, shelf.queue.name),
-                    )
+                    yield Place(poison=False, row_key=row_key), seen
             after = Place(poison=True, row_key=0)
         poison = self._shelves.poison_of(shelf)
         if poison is None or not (wanted.states is None or MessageState.POISONED in wanted.states):
             return
         for row_key, message in sorted(poison.rows.items()):
             if row_key > after.row_key and self._is_from(shelf, message):
-                yield (
-                    Place(poison=True, row_key=row_key),
-                    o.Seen(message, MessageState.POISONED, poison.queue.name),
-                )
+                seen = poison.seen(row_key, now_ms)._replace(state=MessageState.POISONED)
+                yield Place(poison=True, row_key=row_key), seen
+
+    def _apart(self, shelf: Shelf, wanted: o.MessageFilter) -> dict[int, o.Seen]:
+        """Return what is retired and, if it is asked for, what is staged."""
+        found = {
+            row_key: o.Seen(message, state_of(message, self._shelves.now_ms), shelf.queue.name)
+            for row_key, message in shelf.retired.items()
+        }
+        if wanted.states is None or MessageState.STAGED in wanted.states:
+            found |= dict(self._staging.staged_for(shelf))
+        return found
 
     def _is_from(self, shelf: Shelf, message: Message) -> bool:
         """Tell whether a poisoned message is one of this queue, and can still be had."""
@@ -90,9 +108,12 @@ class OversightVerbs:
         row_key = row_key_of(command.message_id)
         if row_key is None:
             raise MessageNotFound
-        message = shelf.rows.get(row_key) or shelf.retired.get(row_key)
-        if message is not None and message.message_id == command.message_id:
-            return o.Seen(message, state_of(message, self._shelves.now_ms), shelf.queue.name)
+        now_ms = self._shelves.now_ms
+        own = self._apart(shelf, o.EVERYTHING)
+        if row_key in shelf.rows:
+            own[row_key] = shelf.seen(row_key, now_ms)
+        if row_key in own and own[row_key].message.message_id == command.message_id:
+            return own[row_key]
         poison = self._shelves.poison_of(shelf)
         message = poison.rows.get(row_key) if poison else None
         if (
@@ -102,7 +123,7 @@ class OversightVerbs:
             or not self._is_from(shelf, message)
         ):
             raise MessageNotFound
-        return o.Seen(message, MessageState.POISONED, poison.queue.name)
+        return poison.seen(row_key, now_ms)._replace(state=MessageState.POISONED)
 
     def count(self, command: o.CountMessages) -> c.Result:
         """Count by state."""
@@ -113,8 +134,8 @@ class OversightVerbs:
         now_ms = self._shelves.now_ms
         numbers = dict.fromkeys(_LISTED_STATES, 0)
         since: dict[MessageState, int] = {}
-        for message in shelf.rows.values():
-            state = state_of(message, now_ms)
+        for row_key, message in shelf.rows.items():
+            state = shelf.state_of(row_key, now_ms)
             if state not in numbers:
                 continue
             numbers[state] += 1
@@ -131,6 +152,8 @@ class OversightVerbs:
             deferred=numbers[MessageState.DEFERRED],
             poisoned=sum(not is_expired(message, now_ms) for message in poisoned),
             since=since,
+            staged=len(list(self._staging.staged_for(shelf))),
+            claimed=sum(map(shelf.hides, shelf.held)),
         )
 
     def next_due(self, command: o.NextDue) -> c.Result:
@@ -139,8 +162,9 @@ class OversightVerbs:
         now_ms = self._shelves.now_ms
         due = [
             max(message.visible_at_ms, now_ms)
-            for message in shelf.rows.values()
-            if max(message.visible_at_ms, now_ms) < message.expires_at_ms
+            for row_key, message in shelf.rows.items()
+            # A claim says when it lapses, and nothing of when its members expire.
+            if max(message.visible_at_ms, now_ms) < message.expires_at_ms or row_key in shelf.held
         ]
         if not due:
             return o.Due(None)
@@ -169,25 +193,28 @@ class OversightVerbs:
         )
         if max(amended.visible_at_ms, now_ms) >= amended.expires_at_ms:
             raise VisibilityPastExpiry("put", command.delay_s or 0)
-        shelf.rows[row_key] = amended
+        self._shelves.keep(shelf, row_key, amended)
+        self._shelves.note(EventType.AMENDED, shelf, amended)
         return o.Seen(amended, state_of(amended, now_ms), shelf.queue.name)
 
     def remove(self, command: o.Remove) -> c.Result:
         """Remove a message."""
-        shelf, row_key, _ = self._waiting(command, force=command.force)
-        del shelf.rows[row_key]
+        shelf, row_key, message = self._waiting(command, force=command.force)
+        self._shelves.take(shelf, row_key)
+        self._shelves.note(EventType.REMOVED, shelf, message, OPERATOR)
         return c.DONE
 
     def end_lease(self, command: o.EndLease) -> c.Result:
         """End a lease."""
         shelf, row_key, message = self._live(command)
         now_ms = self._shelves.now_ms
-        if state_of(message, now_ms) is not MessageState.LEASED:
+        if shelf.state_of(row_key, now_ms) is not MessageState.LEASED:
             raise MessageNotLeased
         ended = after_ended_lease(message, now_ms, command.delay_s, command.reason)
         if ended.visible_at_ms >= ended.expires_at_ms:
             raise VisibilityPastExpiry("release", command.delay_s)
-        shelf.rows[row_key] = ended
+        self._shelves.keep(shelf, row_key, ended)
+        self._shelves.note(EventType.LEASE_ENDED, shelf, ended, OPERATOR)
         return o.Seen(ended, state_of(ended, now_ms), shelf.queue.name)
 
     def _live(self, command: o.Amend | o.Remove | o.EndLease) -> tuple[Shelf, int, Message]:
@@ -197,6 +224,6 @@ class OversightVerbs:
 
     def _waiting(self, command: o.Amend | o.Remove, *, force: bool) -> tuple[Shelf, int, Message]:
         shelf, row_key, message = self._live(command)
-        if not force and state_of(message, self._shelves.now_ms) is MessageState.LEASED:
+        if not force and shelf.state_of(row_key, self._shelves.now_ms) is MessageState.LEASED:
             raise MessageLeased(message.holder, message.visible_at_ms)
         return shelf, row_key, message

@@ -6,17 +6,59 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from leasehold.domain import claim_rules
+from leasehold.domain.claims import Claim, Stream
 from leasehold.domain.commands import Complete, Duplicate, Release, Renew
-from leasehold.domain.errors import MessageNotFound, QueueNotFound
+from leasehold.domain.errors import LeaseLost, MessageNotFound, QueueNotFound
+from leasehold.domain.event_log import Recorder, is_recorded
+from leasehold.domain.events import EventType, late
 from leasehold.domain.ids import row_key_of
-from leasehold.domain.oversight import Job
+from leasehold.domain.oversight import Job, Seen
 from leasehold.domain.queue_settings import poison_queue_of
 from leasehold.domain.receipts import issue_receipt, read_receipt
 from leasehold.domain.throttle import Bucket
-from leasehold.domain.types import Lease, Message, Queue
-from leasehold.domain.visibility import is_expired, receipt_refusal
+from leasehold.domain.types import Lease, Message, MessageState, Queue
+from leasehold.domain.visibility import receipt_refusal, state_of
 
 Rows: TypeAlias = dict[int, Message]
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """A claim and its members, which stay on the shelf of their queue."""
+
+    claim: Claim
+    members: set[int] = field(default_factory=set)
+    """Row keys of those that are still in it."""
+    hidden: bool = True
+    """Whether nobody else can have the members: until the claim lapses."""
+    accepted_loss: bool = False
+    """Whether it was opened in spite of its last loss."""
+
+
+@dataclass(slots=True)
+class StreamShelf:
+    """A stream and its claims by number."""
+
+    account: str
+    queue: str
+    name: str
+    token: int = 0
+    last_settled: int = 0
+    attached_at_ms: int = 0
+    claims: dict[int, Holding] = field(default_factory=dict)
+
+    def as_stream(self) -> Stream:
+        """Return the stream as others see it."""
+        return Stream(
+            account=self.account,
+            queue=self.queue,
+            stream=self.name,
+            token=self.token,
+            last_settled=self.last_settled,
+            attached_at_ms=self.attached_at_ms,
+            claims=tuple(self.claims[number].claim for number in sorted(self.claims)),
+        )
 
 
 @dataclass(slots=True)
@@ -29,6 +71,25 @@ class Shelf:
     bucket: Bucket | None = None
     keys: dict[str, tuple[Duplicate, int]] = field(default_factory=dict)
     """By deduplication key: the first message, and the end of the window."""
+    streams: dict[str, StreamShelf] = field(default_factory=dict)
+    held: dict[int, Holding] = field(default_factory=dict)
+    """By row key: the claim that the message is in, hidden or not."""
+
+    def hides(self, row_key: int) -> bool:
+        """Tell whether a claim hides the message from everybody else."""
+        holding = self.held.get(row_key)
+        return holding is not None and holding.hidden
+
+    def state_of(self, row_key: int, now_ms: int) -> MessageState:
+        """Say in which state a message is; what a claim hides does not expire."""
+        if self.hides(row_key):
+            return MessageState.LEASED
+        return state_of(self.rows[row_key], now_ms)
+
+    def seen(self, row_key: int, now_ms: int) -> Seen:
+        """Return a message as an inspector sees it: under a claim while that hides it."""
+        under = claim_rules.name_of(self.held[row_key].claim) if self.hides(row_key) else None
+        return Seen(self.rows[row_key], self.state_of(row_key, now_ms), self.queue.name, under)
 
 
 class Shelves:
@@ -38,8 +99,14 @@ class Shelves:
         self.receipt_key = receipt_key
         self.queues: dict[tuple[str, str], Shelf] = {}
         self.jobs: dict[str, Job] = {}
+        self.holdings: list[Holding] = []
+        """All claims that are not settled, in the order in which they were opened."""
+        self.log = Recorder()
         self.last_row_key = 0
-        self.dropped_rows = 0
+        self.dropped: list[Message] = []
+        """What was cleared, deleted, settled or discarded, until it is reaped."""
+        self.body_keys: set[str] = set()
+        """Keys of the body store that a message has referred to, until they are forgotten."""
         self.now_ms = 0
 
     def get(self, account: str, queue: str) -> Shelf:
@@ -48,6 +115,12 @@ class Shelves:
             return self.queues[account, queue]
         except KeyError:
             raise QueueNotFound from None
+
+    def create(self, queue: Queue) -> Shelf:
+        """Put up a new queue."""
+        shelf = self.queues[queue.account, queue.name] = Shelf(queue)
+        self.note(EventType.QUEUE_CREATED, shelf)
+        return shelf
 
     def poison_of(self, shelf: Shelf) -> Shelf | None:
         """Return the poison queue of a queue, if there is one."""
@@ -60,14 +133,56 @@ class Shelves:
         if found is None:
             queue = shelf.queue
             name = poison_queue_of(queue.name, queue.settings)
-            made = Queue(account=queue.account, name=name, created_at_ms=self.now_ms)
-            found = self.queues[queue.account, name] = Shelf(made)
+            found = self.create(Queue(account=queue.account, name=name, created_at_ms=self.now_ms))
         return found
 
+    # --- changes -----------------------------------------------------------------------------
+
     def keep(self, shelf: Shelf, row_key: int, message: Message) -> Lease:
-        """Put a message on a shelf; return it with the receipt that acts on it now."""
+        """Put a message on a shelf; return it with the receipt that acts on it now.
+
+        One that was in a claim has been taken from it.
+        """
+        self.leave(shelf, row_key)
         shelf.rows[row_key] = message
+        self.note_body(message)
         return Lease(message, issue_receipt(self.receipt_key, row_key, message.fence))
+
+    def note_body(self, message: Message) -> None:
+        """Note where the body of a new or changed message is."""
+        if message.detail.body_ref is not None:
+            self.body_keys.add(message.detail.body_ref.key)
+
+    def take(self, shelf: Shelf, row_key: int) -> Message:
+        """Take a message from its shelf, and from its claim."""
+        self.leave(shelf, row_key)
+        return shelf.rows.pop(row_key)
+
+    def leave(self, shelf: Shelf, row_key: int) -> None:
+        """Take a message out of its claim, if it is in one: that is a loss to the claim."""
+        holding = shelf.held.pop(row_key, None)
+        if holding is not None:
+            holding.members.remove(row_key)
+            holding.claim = claim_rules.after_loss(holding.claim, 1)
+            holding.accepted_loss = False
+
+    def drop(self, shelf: Shelf) -> None:
+        """Note that the messages of a queue wait for the reaper."""
+        self.dropped += [*shelf.rows.values(), *shelf.retired.values()]
+
+    def note(
+        self,
+        kind: EventType,
+        shelf: Shelf,
+        message: Message | None = None,
+        reason: str | None = None,
+        target: str | None = None,
+    ) -> None:
+        """Record what happened to a message, which is as it is after that, or to a queue."""
+        if shelf.queue.settings.event_log:
+            self.log.add(kind, shelf.queue.account, shelf.queue.name, message, reason, target)
+
+    # --- looking -----------------------------------------------------------------------------
 
     def live(self, shelf: Shelf, message_id: str) -> tuple[int, Message]:
         """Return the row of a message that has not expired, or raise MessageNotFound."""
@@ -77,7 +192,7 @@ class Shelves:
             row_key is None
             or message is None
             or message.message_id != message_id
-            or is_expired(message, self.now_ms)
+            or shelf.state_of(row_key, self.now_ms) is MessageState.EXPIRED
         ):
             raise MessageNotFound
         return row_key, message
@@ -90,12 +205,14 @@ class Shelves:
         rule = shelf.queue.settings.lapsed_receipts
         refusal = receipt_refusal(message, row_key, receipt, self.now_ms, rule)
         if refusal:
+            if isinstance(command, Complete) and isinstance(refusal, LeaseLost):
+                self._note_late(shelf, message, refusal)
             raise refusal
         return shelf, row_key, message
 
-    def drop(self, shelf: Shelf) -> None:
-        """Note that the messages of a queue wait for the reaper."""
-        self.dropped_rows += len(shelf.rows) + len(shelf.retired)
+    def _note_late(self, shelf: Shelf, message: Message, refusal: LeaseLost) -> None:
+        if is_recorded(refusal):
+            self.note(EventType.REFUSED, shelf, late(message, refusal), refusal.reason)
 
     def everything(self) -> Iterator[tuple[Shelf, int, Message]]:
         """Go over all messages that are not retired."""

@@ -5,19 +5,33 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
+from leasehold.domain import bodies as b
+from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
+from leasehold.domain import events as e
 from leasehold.domain import oversight as o
+from leasehold.domain import sessions as s
+from leasehold.domain import staging as st
 from leasehold.domain.errors import LeaseholdError, QueueExists
+from leasehold.domain.events import EventType
 from leasehold.domain.queues import same_metadata, with_settings
 from leasehold.domain.types import Phase, Queue
 from leasehold.domain.visibility import is_expired
 from leasehold.stores.base import StoreHealth
+from leasehold.stores.memory.bodies import BodyVerbs
+from leasehold.stores.memory.claims import ClaimVerbs
+from leasehold.stores.memory.events import EventVerbs
 from leasehold.stores.memory.jobs import JobVerbs
 from leasehold.stores.memory.messages import MessageVerbs
 from leasehold.stores.memory.oversight import OversightVerbs
+from leasehold.stores.memory.sessions import Sessions, SessionVerbs
 from leasehold.stores.memory.shelves import Shelf, Shelves
+from leasehold.stores.memory.staging import StagingVerbs
+from leasehold.stores.memory.taking import Taking
+
+_Verbs: TypeAlias = dict[type, Callable[[Any], c.Result]]
 
 
 class MemoryStore:
@@ -26,10 +40,23 @@ class MemoryStore:
     def __init__(self, *, receipt_key: bytes = b"memory") -> None:
         self._shelves = Shelves(receipt_key)
         self._documents: dict[tuple[str, str], str] = {}
-        messages = MessageVerbs(self._shelves)
-        oversight = self._oversight = OversightVerbs(self._shelves)
-        jobs = JobVerbs(self._shelves, oversight)
-        self._verbs: dict[type, Callable[[Any], c.Result]] = {
+        taking = Taking(self._shelves)
+        sessions = self._sessions = Sessions(self._shelves)
+        messages = MessageVerbs(self._shelves, taking, sessions)
+        staging = StagingVerbs(self._shelves, messages)
+        oversight = self._oversight = OversightVerbs(self._shelves, staging)
+        claims = self._claims = ClaimVerbs(self._shelves, taking, messages, staging)
+        events = self._events = EventVerbs(self._shelves.log)
+        self._verbs: _Verbs = {
+            **self._own_verbs(),
+            **_message_verbs(messages, oversight, JobVerbs(self._shelves, oversight)),
+            **_claim_verbs(claims, staging),
+            **_session_verbs(SessionVerbs(self._shelves, sessions, taking)),
+            **_log_verbs(events, BodyVerbs(self._shelves, staging)),
+        }
+
+    def _own_verbs(self) -> _Verbs:
+        return {
             c.CreateQueue: self._create_queue,
             c.DeleteQueue: self._delete_queue,
             c.GetQueue: self._get_queue,
@@ -40,26 +67,7 @@ class MemoryStore:
             c.ListQueues: self._list_queues,
             c.GetAccountDocument: self._get_document,
             c.SetAccountDocument: self._set_document,
-            c.Put: messages.put,
-            c.Receive: messages.receive,
-            c.Peek: messages.peek,
-            c.Renew: messages.renew,
-            c.Complete: messages.complete,
-            c.Release: messages.release,
-            c.Batch: messages.batch,
             c.Clear: self._clear,
-            o.Inspect: oversight.inspect,
-            o.FindMessage: oversight.find,
-            o.CountMessages: oversight.count,
-            o.NextDue: oversight.next_due,
-            o.Amend: oversight.amend,
-            o.Remove: oversight.remove,
-            o.EndLease: oversight.end_lease,
-            o.StartJob: jobs.start,
-            o.StepJob: jobs.step,
-            o.StopJob: jobs.stop,
-            o.GetJob: jobs.get,
-            o.ListJobs: jobs.list,
             c.RetireExpired: self._retire_expired,
             c.RemoveRetired: self._remove_retired,
             c.ReapDropped: self._reap_dropped,
@@ -72,7 +80,10 @@ class MemoryStore:
     def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
         """See :meth:`Store.execute`."""
         self._shelves.now_ms = now_ms
-        return [self._perform(command) for command in batch]
+        self._claims.lapse_due()
+        results = [self._perform(command) for command in batch]
+        self._events.write(now_ms)
+        return results
 
     def commit(self) -> bool:
         """Do nothing: there is no disk."""
@@ -117,7 +128,7 @@ class MemoryStore:
             if same_metadata(held.queue.metadata, command.metadata):
                 return c.QueueCreated(created=False)
             raise QueueExists
-        self._shelves.queues[key] = Shelf(
+        self._shelves.create(
             Queue(
                 account=command.account,
                 name=command.queue,
@@ -129,7 +140,10 @@ class MemoryStore:
         return c.QueueCreated(created=True)
 
     def _delete_queue(self, command: c.DeleteQueue) -> c.Result:
-        self._shelves.drop(self._shelves.get(command.account, command.queue))
+        held = self._shelves.get(command.account, command.queue)
+        self._shelves.drop(held)
+        self._claims.forget_streams(held)
+        self._shelves.note(EventType.QUEUE_DELETED, held)
         del self._shelves.queues[command.account, command.queue]
         return c.DONE
 
@@ -186,6 +200,8 @@ class MemoryStore:
         held = self._shelves.get(command.account, command.queue)
         self._shelves.drop(held)
         held.rows, held.retired = {}, {}
+        self._claims.lose_members(held)
+        self._shelves.note(EventType.QUEUE_CLEARED, held)
         return c.DONE
 
     # --- maintenance -------------------------------------------------------------------------
@@ -195,11 +211,12 @@ class MemoryStore:
             (message.expires_at_ms, key, held)
             for held in self._shelves.queues.values()
             for key, message in held.rows.items()
-            if is_expired(message, self._shelves.now_ms)
+            if is_expired(message, self._shelves.now_ms) and not held.hides(key)
         )
         due = heapq.nsmallest(command.limit, expired, key=lambda row: row[:2])
         for _, key, held in due:
-            message = held.rows.pop(key)
+            message = self._shelves.take(held, key)
+            self._shelves.note(EventType.EXPIRED, held, message)
             # It is of no more interest when it could have been received.
             held.retired[key] = message._replace(
                 visible_at_ms=message.expires_at_ms, phase=Phase.WAITING
@@ -218,8 +235,8 @@ class MemoryStore:
         return c.Swept(min(len(old), command.limit))
 
     def _reap_dropped(self, command: c.ReapDropped) -> c.Result:
-        count = min(self._shelves.dropped_rows, command.limit)
-        self._shelves.dropped_rows -= count
+        count = min(len(self._shelves.dropped), command.limit)
+        del self._shelves.dropped[:count]
         return c.Swept(count)
 
     def _forget_keys(self, command: c.ForgetKeys) -> c.Result:
@@ -232,3 +249,74 @@ class MemoryStore:
         for _, key, held in sorted(old, key=lambda each: each[:2])[: command.limit]:
             del held.keys[key]
         return c.Swept(min(len(old), command.limit))
+
+
+def _message_verbs(messages: MessageVerbs, oversight: OversightVerbs, jobs: JobVerbs) -> _Verbs:
+    return {
+        c.Put: messages.put,
+        c.Receive: messages.receive,
+        c.Peek: messages.peek,
+        c.Renew: messages.renew,
+        c.Complete: messages.complete,
+        c.Release: messages.release,
+        c.Batch: messages.batch,
+        o.Inspect: oversight.inspect,
+        o.FindMessage: oversight.find,
+        o.CountMessages: oversight.count,
+        o.NextDue: oversight.next_due,
+        o.Amend: oversight.amend,
+        o.Remove: oversight.remove,
+        o.EndLease: oversight.end_lease,
+        o.StartJob: jobs.start,
+        o.StepJob: jobs.step,
+        o.StopJob: jobs.stop,
+        o.GetJob: jobs.get,
+        o.ListJobs: jobs.list,
+    }
+
+
+def _claim_verbs(claims: ClaimVerbs, staging: StagingVerbs) -> _Verbs:
+    return {
+        cl.AttachStream: claims.attach,
+        cl.OpenClaim: claims.open,
+        cl.ReadClaim: claims.read,
+        cl.ExtendClaim: claims.extend,
+        cl.SettleClaims: claims.settle,
+        cl.GiveBackClaim: claims.give_back,
+        cl.GetStream: claims.get,
+        cl.ListStreams: claims.list,
+        cl.DeleteStream: claims.delete,
+        cl.LapseClaims: claims.lapse,
+        st.Stage: staging.stage,
+        st.Publish: staging.publish,
+        st.Discard: staging.discard,
+        st.GetTransaction: staging.get,
+        st.ListTransactions: staging.list,
+        st.ExpireStaged: staging.expire,
+        st.CommitTogether: staging.commit_together,
+    }
+
+
+def _session_verbs(sessions: SessionVerbs) -> _Verbs:
+    return {
+        s.OpenSession: sessions.open,
+        s.Heartbeat: sessions.heartbeat,
+        s.EndSession: sessions.end,
+        s.GetSession: sessions.get,
+        s.ListSessions: sessions.list,
+        s.LoseSessions: sessions.lose,
+        s.RequestCancel: sessions.request_cancel,
+    }
+
+
+def _log_verbs(events: EventVerbs, bodies: BodyVerbs) -> _Verbs:
+    return {
+        e.ReadEvents: events.read,
+        e.LogExtent: events.extent,
+        e.TrimEvents: events.trim,
+        e.KeepNote: events.keep_note,
+        e.ReadNote: events.read_note,
+        b.ReadBodyGarbage: bodies.garbage,
+        b.ForgetBodyGarbage: bodies.forget,
+        b.KnownBodies: bodies.known,
+    }

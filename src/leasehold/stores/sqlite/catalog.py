@@ -16,6 +16,7 @@ from leasehold.domain.queue_settings import LapsedReceipts, poison_queue_of
 from leasehold.domain.throttle import Bucket
 from leasehold.domain.types import DEFAULT_PRIORITY, AccessPolicy, Message, Phase, Queue
 from leasehold.stores.plain_json import settings_from_json
+from leasehold.stores.sqlite.annexes import Held, Slot, StreamBox
 from leasehold.stores.timeline import Timeline
 
 QueueRow: TypeAlias = tuple[str, str, int, str, str, str, int, int, int, int]
@@ -67,13 +68,18 @@ class Entry:
 
     __slots__ = (
         "bucket",
+        "claims",
         "lanes",
         "lanes_used",
+        "lapsed",
+        "logged",
         "message_count",
         "partition",
         "plain",
         "queue",
         "scope",
+        "staged",
+        "streams",
         "strict",
         "timeline",
     )
@@ -92,6 +98,13 @@ class Entry:
         self.bucket: Bucket | None = None
         self.timeline: Timeline | None = None
         """None until somebody counts."""
+        self.streams: dict[str, StreamBox] = {}
+        self.claims: list[Held] = []
+        """Those not settled."""
+        self.lapsed: list[Held] = []
+        """Those of them whose members can be received, the first to lapse first."""
+        self.staged = 0
+        """Messages staged for it."""
         self.take(queue)
         self.open_lanes(partition, lanes)
 
@@ -99,6 +112,7 @@ class Entry:
         """Take a queue as it is now."""
         self.queue = queue
         settings = queue.settings
+        self.logged = settings.event_log
         self.strict = settings.lapsed_receipts is LapsedReceipts.STRICT
         # Whether a receive need not ask for anything but what is visible.
         self.plain = (
@@ -129,6 +143,11 @@ def lane_of(partition: int, priority: int) -> int:
     return partition if priority == DEFAULT_PRIORITY else priority << LANE_BITS | partition
 
 
+def lanes_of(partition: int, lanes_used: int) -> list[int]:
+    """Return the lanes of a partition that have been used, the most urgent first."""
+    return [lane_of(partition, priority) for priority in range(1, 17) if lanes_used >> priority & 1]
+
+
 def priority_of(lane: int) -> int:
     """Reverse :func:`lane_of`."""
     return lane >> LANE_BITS or DEFAULT_PRIORITY
@@ -140,6 +159,10 @@ class Catalog:
     def __init__(self) -> None:
         self._entries: dict[tuple[str, str], Entry] = {}
         self._by_partition: dict[int, Entry] = {}
+        self.claims: dict[int, Held] = {}
+        """Claims that are not settled, by partition."""
+        self.slots: dict[int, Slot] = {}
+        """What is staged, by partition."""
 
     def load(self, rows: list[QueueRow]) -> None:
         """Take the rows of the ``load_queues`` statement for the whole truth."""
@@ -200,8 +223,14 @@ class Catalog:
         return [(*key, entry.message_count) for key, entry in list(self._entries.items())]
 
     def of_partition(self, partition: int) -> Entry | None:
-        """Return the queue whose messages are in a lane, or None when it was dropped."""
-        return self._by_partition.get(partition & PARTITION_MASK)
+        """Return the queue whose messages are in a lane, or in that of a claim of it; None when it
+        was dropped, or the messages are staged.
+        """
+        partition &= PARTITION_MASK
+        entry = self._by_partition.get(partition)
+        if entry is None and partition in self.claims:
+            return self.claims[partition].entry
+        return entry
 
     def entries(self) -> list[Entry]:
         """Return all queues."""

@@ -7,15 +7,19 @@ from typing import TypeAlias
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError, ReceiptMalformed
+from leasehold.domain.events import Core, EventType
 from leasehold.domain.ids import id_from_blob, id_to_blob
 from leasehold.domain.receipts import read_receipt
 from leasehold.stores.sqlite import setwise
-from leasehold.stores.sqlite.catalog import Entry
+from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, priority_of
 from leasehold.stores.sqlite.rows import Judge, uncount
 from leasehold.stores.sqlite.state import State
 
 _Completion: TypeAlias = tuple[int, int, int, str, bool]
 """Row key, partition, fence, message id, whether the queue is strict about lapsed receipts."""
+
+_Removed: TypeAlias = tuple[int, int, Core, int, str | None]
+"""When it became visible, its phase, and what the log says of it: core, priority, session."""
 
 
 class CompleteVerb:
@@ -34,7 +38,8 @@ class CompleteVerb:
         """Remove a run of messages; what checks the receipt is what acts, or acts with it."""
         state = self._state
         plans, entries = self._completions(run)
-        removed: dict[int, tuple[int, int]] = {}
+        removed: dict[int, _Removed] = {}
+        log = state.log
         likely = [plan for plan in plans if plan is not None]
         # Of two that name one message, what the first does decides on the second.
         if len({plan[0] for plan in likely}) == len(likely):
@@ -51,7 +56,9 @@ class CompleteVerb:
             entry.message_count -= 1
             state.touched.add(entry)
             if entry.timeline is not None:
-                entry.timeline.add(*gone, -1)
+                entry.timeline.add(gone[0], gone[1], -1)
+            if entry.logged:
+                log.add_one(EventType.COMPLETED, entry, command.message_id, *gone[2:])
             results.append(c.DONE)
         return results
 
@@ -80,27 +87,33 @@ class CompleteVerb:
             plans.append(plan)
         return plans, entries
 
-    def _remove_each(self, plans: Sequence[_Completion], now_ms: int) -> dict[int, tuple[int, int]]:
+    def _remove_each(self, plans: Sequence[_Completion], now_ms: int) -> dict[int, _Removed]:
         """Remove messages one by one; the statement that deletes also checks the receipt.
 
         Returns:
-            By row key: when the message became visible, and its phase.
+            By row key.
         """
         bounds = []
+        fences = {}
         for row_key, partition, fence, message_id, strict in plans:
             try:
                 blob = id_to_blob(message_id)
             except ValueError:
                 continue
+            fences[row_key] = fence
             bounds.append((row_key, partition, fence, blob, now_ms, now_ms if strict else -1))
         return {
-            row_key: (visible_at_ms, phase)
-            for row_key, visible_at_ms, phase in self._state.cursor.executemany(
-                self._state.sql["complete"], bounds
+            row[0]: (
+                row[1],
+                row[2],
+                (row[3], row[4], row[1], row[5], fences[row[0]], row[2], *row[6:10]),
+                priority_of(row[10]),
+                row[11],
             )
+            for row in self._state.cursor.executemany(self._state.sql["complete"], bounds)
         }
 
-    def _remove_all(self, plans: Sequence[_Completion], now_ms: int) -> dict[int, tuple[int, int]]:
+    def _remove_all(self, plans: Sequence[_Completion], now_ms: int) -> dict[int, _Removed]:
         """Remove many messages with two statements: one looks, the other removes.
 
         Nothing can come between them: there is one connection that writes, and it is in the middle
@@ -114,15 +127,23 @@ class CompleteVerb:
             row = there.get(row_key)
             if row is None:
                 continue
-            _, its_partition, its_fence, blob, expires_at_ms, visible_at_ms, phase = row
+            _, lane, its_fence, blob, expires_at_ms, visible_at_ms, phase = row[:7]
             if (
                 its_fence == fence
-                and its_partition == partition
+                and lane & PARTITION_MASK == partition
                 and expires_at_ms > now_ms
                 and visible_at_ms > (now_ms if strict else -1)
                 and id_from_blob(blob) == message_id
             ):
-                removed[row_key] = visible_at_ms, phase
+                inserted_at_ms, count = row[7:9]
+                core = (inserted_at_ms, expires_at_ms, visible_at_ms, count, fence, phase)
+                removed[row_key] = (
+                    visible_at_ms,
+                    phase,
+                    (*core, *row[9:13]),
+                    priority_of(lane),
+                    row[13],
+                )
         if removed:
             state.cursor.execute(state.sql["remove_many"], (setwise.keys_of(removed),))
         return removed
@@ -130,9 +151,10 @@ class CompleteVerb:
     def _complete_slowly(self, command: c.Complete, now_ms: int) -> c.Result:
         """Complete one message by the rules, and if that may not be, say why."""
         try:
-            entry, row_key, message = self._judge(command, now_ms)
+            entry, row_key, message, held = self._judge(command, now_ms)
         except LeaseholdError as refusal:
             return refusal
         self._state.cursor.execute(self._state.sql["remove"], (row_key,))
-        uncount(self._state, entry, message.visible_at_ms, message.phase)
+        uncount(self._state, entry, message.visible_at_ms, message.phase, held)
+        self._state.log.add(EventType.COMPLETED, entry, message)
         return c.DONE

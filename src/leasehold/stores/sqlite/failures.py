@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from leasehold.domain import commands as c
+from leasehold.domain.claims import Exemption
 from leasehold.domain.errors import LeaseholdError, NamedTwice, NotDone
+from leasehold.domain.events import EventType
 from leasehold.domain.failures import backoff_ms, close_attempt, exhausted_on_release
 from leasehold.domain.queue_settings import FailurePolicy, poison_queue_of
 from leasehold.domain.types import Message, Outcome, Queue
@@ -41,23 +43,33 @@ def poison(state: State, kept: Kept, closed: Message, reason: str, now_ms: int) 
     policy = queue.settings.failure_policy or _NO_POLICY
     poisoned = after_poison(closed, now_ms, policy, queue.name, reason)
     rewrite(state, kept, poisoned, target)
+    state.log.add(EventType.POISONED, kept.entry, poisoned, reason, target.queue.name)
     return poisoned
 
 
 class FailureVerbs:
     """The verbs of giving back, and batches that are all or nothing."""
 
-    def __init__(self, state: State, judge: Judge) -> None:
+    judge: Judge
+    """Decides on receipts; set once there are the verbs that have it."""
+
+    def __init__(self, state: State) -> None:
         self._state = state
-        self._judge = judge
 
     def release(self, command: c.Release, now_ms: int) -> c.Result:
         """Give a message back, or move it to the poison queue."""
-        kept = self._judge(command, now_ms)
-        entry, _, message = kept
-        refusal = release_refusal(message, now_ms, command.delay_s)
+        return self.give_back(self.judge(command, now_ms), command, now_ms)
+
+    def check_give_back(self, kept: Kept, command: c.Release | Exemption, now_ms: int) -> None:
+        """Raise what giving back would be refused with."""
+        refusal = release_refusal(kept.message, now_ms, command.delay_s)
         if refusal:
             raise refusal
+
+    def give_back(self, kept: Kept, command: c.Release | Exemption, now_ms: int) -> c.Released:
+        """Give a message back, for somebody who may."""
+        entry, _, message, _ = kept
+        self.check_give_back(kept, command, now_ms)
         policy = entry.queue.settings.failure_policy or _NO_POLICY
         closed = close_attempt(message, command.outcome, now_ms, command.error)
         reason = exhausted_on_release(closed, policy, command.outcome)
@@ -69,6 +81,7 @@ class FailureVerbs:
             delay_ms = backoff_ms(policy.backoff, closed.detail.failures, command.dice)
         released = after_release(closed, now_ms, delay_ms)
         rewrite(self._state, kept, released)
+        self._state.log.add(EventType.RELEASED, entry, released, command.outcome)
         return c.Released(message.message_id, released.visible_at_ms)
 
     def refusals(self, batch: c.Batch, now_ms: int) -> tuple[c.Result, ...] | None:
@@ -77,7 +90,7 @@ class FailureVerbs:
         named = set()
         for command in batch.commands:
             try:
-                self._check(command, now_ms)
+                self.check(command, now_ms)
             except LeaseholdError as error:
                 refusals.append(error)
                 continue
@@ -90,14 +103,15 @@ class FailureVerbs:
             return None
         return tuple(refusal or NotDone() for refusal in refusals)
 
-    def _check(self, command: c.Put | c.Renew | c.Complete | c.Release, now_ms: int) -> None:
+    def check(self, command: c.Put | c.Renew | c.Complete | c.Release, now_ms: int) -> None:
+        """Raise what a command would be refused with."""
         refusal = None
         if isinstance(command, c.Put):
             self._state.catalog.get(command.account, command.queue)
             expires_at_ms = expiry_of(now_ms, command.time_to_live_s)
             refusal = put_refusal(now_ms, command.delay_s, expires_at_ms)
         else:
-            _, _, message = self._judge(command, now_ms)
+            message = self.judge(command, now_ms).message
             if isinstance(command, c.Renew):
                 refusal = renew_refusal(message, now_ms, command.visibility_timeout_s)
             elif isinstance(command, c.Release):

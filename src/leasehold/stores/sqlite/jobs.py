@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Final
 
 from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
 from leasehold.domain.cursors import read_place
 from leasehold.domain.errors import JobNotFound
+from leasehold.domain.events import EventType
 from leasehold.domain.ids import id_from_blob, row_key_of
 from leasehold.domain.jobs import (
     EXPIRED_CANARY,
@@ -29,6 +31,8 @@ from leasehold.stores.sqlite.oversight import OversightVerbs
 from leasehold.stores.sqlite.rows import Kept, message_of, rewrite, uncount
 from leasehold.stores.sqlite.scanning import Step
 from leasehold.stores.sqlite.state import State
+
+BY_PURGE: Final = "purge"
 
 
 class JobVerbs:
@@ -121,7 +125,8 @@ class JobVerbs:
         assert source is not None
         if job.plan.kind is o.JobKind.PURGE:
             state.cursor.execute(state.sql["remove"], (step.place.row_key,))
-            uncount(state, source, message.visible_at_ms, message.phase)
+            uncount(state, source, message.visible_at_ms, message.phase, step.held)
+            state.log.add(EventType.REMOVED, source, message, BY_PURGE)
             return True
         poisoning = message.detail.poisoning
         name = job.plan.target or (poisoning.queue if poisoning else job.queue)
@@ -129,7 +134,8 @@ class JobVerbs:
         if target is None:
             return False
         redriven = after_redrive(message, now_ms)
-        rewrite(state, Kept(source, step.place.row_key, message), redriven, target)
+        rewrite(state, Kept(source, step.place.row_key, message, step.held), redriven, target)
+        state.log.add(EventType.REDRIVEN, source, redriven, None, target.queue.name)
         return True
 
     def stop(self, command: o.StopJob, now_ms: int) -> c.Result:

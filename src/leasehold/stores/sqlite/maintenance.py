@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from typing import Final
 
 from leasehold.domain import commands as c
+from leasehold.domain.events import EventType
+from leasehold.domain.ids import id_from_blob
+from leasehold.stores.sqlite.catalog import PARTITION_MASK, priority_of
 from leasehold.stores.sqlite.rows import uncount
 from leasehold.stores.sqlite.state import State
 
@@ -27,12 +31,28 @@ class MaintenanceVerbs:
         """
         state = self._state
         reached_ms = min(state.retired_until_ms, now_ms)
-        rows = state.fetch("expired", (reached_ms, now_ms, command.limit))
-        state.cursor.executemany(state.sql["retire"], [(row[0],) for row in rows])
-        for _, partition, _, visible_at_ms, phase in rows:
-            entry = state.catalog.of_partition(partition)
+        hidden = [each.partition for each in state.catalog.claims.values() if not each.lapsed]
+        hidden += state.catalog.slots
+        bounds = (reached_ms, now_ms, command.limit, json.dumps(hidden))
+        rows = state.fetch("expired", bounds)
+        retired = []
+        for row in rows:
+            _, lane, expires_at_ms, visible_at_ms, phase, blob, inserted_at_ms, count, *rest = row
+            entry = state.catalog.of_partition(lane)
             assert entry is not None
-            uncount(state, entry, visible_at_ms, phase)
+            retired.append((row[0], entry.partition))
+            held = state.catalog.claims.get(lane & PARTITION_MASK)
+            if held is not None:
+                visible_at_ms = held.claim.until_ms
+            uncount(state, entry, visible_at_ms, phase, held)
+            if entry.logged:
+                fence, since_ms, visible_since_ms, renewals, holder, session = rest
+                times = (inserted_at_ms, expires_at_ms, visible_at_ms, count, fence, phase)
+                core = (*times, since_ms, visible_since_ms, renewals, holder)
+                message_id, priority = id_from_blob(blob), priority_of(lane)
+                log = state.log
+                log.add_one(EventType.EXPIRED, entry, message_id, core, priority, session)
+        state.cursor.executemany(state.sql["retire"], retired)
         for entry in state.catalog.entries():
             # Also where nobody counts for a long time, what has passed must not pile up.
             if entry.timeline is not None and not entry.timeline.advance(now_ms):
@@ -75,5 +95,6 @@ class MaintenanceVerbs:
     def note_time(self, _command: c.NoteTime, now_ms: int) -> c.Result:
         """Keep the time for the next start, and mark the database anew."""
         self._state.set_meta("last_seen_ms", now_ms)
+        self._state.note_log()
         self._state.renew_mark(secrets.token_hex(16))
         return c.DONE

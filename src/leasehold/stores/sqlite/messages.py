@@ -12,15 +12,13 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from leasehold.domain import commands as c
-from leasehold.domain.errors import (
-    MessageNotFound,
-    QueueNotFound,
-)
+from leasehold.domain.errors import LeaseholdError, LeaseLost, MessageNotFound, QueueNotFound
+from leasehold.domain.events import EventType, late
 from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive
-from leasehold.domain.ids import id_from_blob, id_to_blob, make_id_blob, row_key_of
+from leasehold.domain.ids import id_from_blob, make_id_blob, row_key_of
 from leasehold.domain.receipts import issue_receipt, read_receipt
 from leasehold.domain.throttle import allowance, spend
-from leasehold.domain.types import NO_DETAIL, Lease, Message, Phase
+from leasehold.domain.types import Lease, Message, Outcome, Phase
 from leasehold.domain.visibility import (
     after_lapse,
     after_receive,
@@ -35,14 +33,18 @@ from leasehold.domain.visibility import (
 from leasehold.stores.plain_json import detail_to_json
 from leasehold.stores.sql_files import many_rows
 from leasehold.stores.sqlite import setwise
-from leasehold.stores.sqlite.catalog import Entry, Lane
+from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, Lane, lanes_of
+from leasehold.stores.sqlite.dedup import first_with, keep_key
 from leasehold.stores.sqlite.failures import poison
 from leasehold.stores.sqlite.rows import (
     Kept,
     Row,
+    kept_in,
     message_of,
     rewrite,
+    row_of,
 )
+from leasehold.stores.sqlite.sessions_book import SessionBook
 from leasehold.stores.sqlite.state import State
 
 _PEEKED_AT_ONCE: Final = 1_000
@@ -55,13 +57,15 @@ class _Terms(NamedTuple):
     now_ms: int
     lease_s: int
     holder: str | None
+    session: str | None
 
 
 class MessageVerbs:
     """The verbs on messages."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, sessions: SessionBook) -> None:
         self._state = state
+        self._sessions = sessions
         self._put_at_once = many_rows(state.sql["put"], setwise.ROWS_AT_ONCE)
 
     # --- put ---------------------------------------------------------------------------------
@@ -72,7 +76,9 @@ class MessageVerbs:
         receipt_key = state.receipt_key
         row_key = state.take_row_keys(len(run))
         rows: list[tuple[object, ...]] = []
+        bodies: list[tuple[int, bytes]] = []
         results: list[c.Result] = []
+        log = state.log
         entry, of = None, ("", "")
         for command in run:
             account, queue, body, delay_s, time_to_live_s, entropy, detail, priority = command
@@ -83,7 +89,7 @@ class MessageVerbs:
                 continue
             key = detail.dedup_key
             if key is not None:
-                first = self._first_with(entry, key, now_ms)
+                first = first_with(state, entry, key, now_ms)
                 if first is not None:
                     results.append(first)
                     continue
@@ -113,28 +119,16 @@ class MessageVerbs:
                 priority,
                 detail,
             )
-            rows.append(
-                (
-                    row_key,
-                    self._count_in(entry, message),
-                    blob,
-                    now_ms,
-                    expires_at_ms,
-                    visible_at_ms,
-                    body,
-                    phase,
-                    now_ms,
-                    None if detail is NO_DETAIL else detail_to_json(detail),
-                )
-            )
+            rows.append(row_of(row_key, self._count_in(entry, message), blob, message, bodies))
+            log.add(EventType.PUT, entry, message)
             if key is not None:
-                self._keep_key(entry, key, message)
+                keep_key(state, entry, key, message)
             results.append(Lease(message, issue_receipt(receipt_key, row_key, 0)))
             row_key += 1
-        self._insert(rows)
+        self.insert(rows, bodies)
         return results
 
-    def _insert(self, rows: list[tuple[object, ...]]) -> None:
+    def insert(self, rows: list[tuple[object, ...]], bodies: list[tuple[int, bytes]]) -> None:
         """Insert new messages; many rows in one statement cost 0.9 us each and not 1.5."""
         sql, cursor = self._state.sql["put"], self._state.cursor
         whole = len(rows) // setwise.ROWS_AT_ONCE * setwise.ROWS_AT_ONCE
@@ -142,6 +136,8 @@ class MessageVerbs:
             part = rows[start : start + setwise.ROWS_AT_ONCE]
             cursor.execute(self._put_at_once, tuple(chain.from_iterable(part)))
         cursor.executemany(sql, rows[whole:])
+        if bodies:
+            cursor.executemany(self._state.sql["put_body"], bodies)
 
     def _count_in(self, entry: Entry, message: Message) -> int:
         """Count a new message and return the lane it goes to."""
@@ -155,32 +151,6 @@ class MessageVerbs:
         if entry.timeline is not None:
             entry.timeline.add(message.visible_at_ms, message.phase, 1)
         return lane.partition
-
-    def _first_with(self, entry: Entry, key: str, now_ms: int) -> c.Duplicate | None:
-        """Return the message that has used a deduplication key, if its window is open."""
-        rows = self._state.fetch("find_key", (entry.scope, key, now_ms))
-        if not rows:
-            return None
-        blob, inserted_at_ms, expires_at_ms, visible_at_ms = rows[0]
-        message_id = id_from_blob(blob)
-        row_key = row_key_of(message_id)
-        assert row_key is not None
-        receipt = issue_receipt(self._state.receipt_key, row_key, 0)
-        return c.Duplicate(message_id, receipt, inserted_at_ms, expires_at_ms, visible_at_ms)
-
-    def _keep_key(self, entry: Entry, key: str, message: Message) -> None:
-        window_s = entry.queue.settings.dedup_window_s
-        if window_s:
-            bounds = (
-                entry.scope,
-                key,
-                id_to_blob(message.message_id),
-                message.inserted_at_ms,
-                message.expires_at_ms,
-                message.visible_at_ms,
-                message.inserted_at_ms + window_s * 1000,
-            )
-            self._state.cursor.execute(self._state.sql["keep_key"], bounds)
 
     # --- receive and peek --------------------------------------------------------------------
 
@@ -203,26 +173,43 @@ class MessageVerbs:
         entry = state.catalog.find(run[0].account, run[0].queue)
         if entry is None:
             return [QueueNotFound() for _ in run]
-        wanted = sum([command.limit for command in run])
-        if entry.plain:
-            rows = self._next_visible(entry, now_ms, wanted)
-        else:
-            rows = self._allowed(entry, now_ms, wanted)
-        if not rows:
-            return [()] * len(run)
+        holders = [self._holder(command, now_ms) for command in run]
+        wanted = sum(
+            [
+                command.limit
+                for command, holder in zip(run, holders, strict=True)
+                if not isinstance(holder, LeaseholdError)
+            ]
+        )
+        rows: list[Row] = []
+        if wanted:  # a search for nothing would find out that there is nothing
+            search = self.next_visible if entry.plain else self.allowed
+            rows = search(entry, now_ms, wanted)
         results: list[c.Result] = []
         updates: list[tuple[object, ...]] = []
         start = 0
-        for command in run:
+        for command, holder in zip(run, holders, strict=True):
+            if isinstance(holder, LeaseholdError):
+                results.append(holder)
+                continue
             lease_s = command.visibility_timeout_s
             if lease_s is None:
                 lease_s = entry.queue.settings.lease_s()
             taken = rows[start : start + command.limit]
-            lease = _Terms(now_ms, lease_s, command.holder)
+            lease = _Terms(now_ms, lease_s, holder, command.session)
             results.append(self._lease(entry, taken, lease, updates))
             start += command.limit
         state.cursor.executemany(state.sql["lease"], updates)
         return results
+
+    def _holder(self, command: c.Receive, now_ms: int) -> str | LeaseholdError | None:
+        """Return who receives, or why nobody does."""
+        if command.session is None:
+            return command.holder
+        try:
+            return self._sessions.receives(command, now_ms)
+        except LeaseholdError as refusal:
+            return refusal
 
     def _lease(
         self,
@@ -235,21 +222,23 @@ class MessageVerbs:
         if not rows:
             return ()
         state = self._state
-        now_ms, lease_s, holder = terms
+        now_ms, lease_s, holder, session = terms
         visible_at_ms = now_ms + lease_s * 1000
         leases = []
         first: list[tuple[object, ...]] = []
         timeline = entry.timeline
+        log = state.log
         for row in rows:
             row_key, blob, inserted_at_ms, expires_at_ms, was_visible_ms, count, fence, body = row[
                 :8
             ]
-            if count:
-                message = after_lapse(message_of(row), now_ms)
-                message = after_receive(message, now_ms, lease_s, holder)
-                bounds = (visible_at_ms, count + 1, fence + 1, now_ms, holder, row_key)
-                detail = detail_to_json(message.detail)
-                state.cursor.execute(state.sql["lease_again"], (*bounds, detail))
+            if count or session is not None:
+                message = self._lease_again(entry, row, terms)
+                if row[14] & PARTITION_MASK != entry.partition:
+                    leases.append(
+                        Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1))
+                    )
+                    continue  # counted with its claim
             else:
                 first.append((visible_at_ms, count + 1, fence + 1, now_ms, holder, row_key))
                 message = Message(
@@ -269,13 +258,13 @@ class MessageVerbs:
                 if row[13] is not None or row[14] != entry.partition:
                     kept = message_of(row)
                     message = message._replace(priority=kept.priority, detail=kept.detail)
+                log.add(EventType.RECEIVED, entry, message)
             if timeline is not None:
                 timeline.add(was_visible_ms, row[8], -1)
+                timeline.add(visible_at_ms, Phase.LEASED, 1)
             leases.append(Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1)))
-        if timeline is not None:
-            timeline.add(visible_at_ms, Phase.LEASED, len(rows))
         if len(first) >= setwise.SET_WISE:
-            keys = setwise.keys_of([row[0] for row in rows if not row[5]])
+            keys = setwise.keys_of([bounds[5] for bounds in first])  # type: ignore[misc]
             state.cursor.execute(state.sql["lease_many"], (visible_at_ms, now_ms, holder, keys))
         else:
             updates += first
@@ -283,29 +272,77 @@ class MessageVerbs:
             lane.leased_since(now_ms)
         return tuple(leases)
 
-    def _next_visible(self, entry: Entry, now_ms: int, limit: int) -> list[Row]:
+    def _lease_again(self, entry: Entry, row: Row, terms: _Terms) -> Message:
+        """Lease a message that was received before, or is received by a session."""
+        state, log = self._state, self._state.log
+        now_ms, lease_s, holder, session = terms
+        before = message_of(row)
+        message = after_lapse(before, now_ms)
+        if message is not before:
+            log.add(EventType.LAPSED, entry, message)
+        message = after_receive(message, now_ms, lease_s, holder, session)
+        held = state.catalog.claims.get(row[14] & PARTITION_MASK)
+        if held is not None:
+            rewrite(state, Kept(entry, row[0], before, held), message)
+        else:
+            bounds = (
+                message.visible_at_ms,
+                message.dequeue_count,
+                message.fence,
+                now_ms,
+                holder,
+                row[0],
+                detail_to_json(message.detail),
+                session,
+            )
+            state.cursor.execute(state.sql["lease_again"], bounds)
+        log.add(EventType.RECEIVED, entry, message)
+        return message
+
+    def next_visible(
+        self, entry: Entry, now_ms: int, limit: int, query: str = "next_visible"
+    ) -> list[Row]:
         """Return what is visible, in the order in which it is received."""
+        if entry.lapsed:
+            return self._with_lapsed(entry, now_ms, limit, query)
         if len(entry.lanes) == 1:
-            return self._visible_in(entry.lanes[0], now_ms, limit)
+            return self._visible_in(entry.lanes[0], now_ms, limit, query)
         ageing_s = entry.queue.settings.priority_ageing_s
         rows: list[Row] = []
         for lane in entry.lanes:
             if ageing_s is None and len(rows) == limit:
                 break
             missing = limit if ageing_s is not None else limit - len(rows)
-            rows += self._visible_in(lane, now_ms, missing)
+            rows += self._visible_in(lane, now_ms, missing, query)
         rows.sort(key=lambda row: receive_order(message_of(row), row[0], ageing_s))
         return rows[:limit]
 
-    def _visible_in(self, lane: Lane, now_ms: int, limit: int) -> list[Row]:
+    def _with_lapsed(self, entry: Entry, now_ms: int, limit: int, query: str) -> list[Row]:
+        """Return what is visible in a queue and in its claims that have lapsed."""
+        rows: list[Row] = []
+        for lane in entry.lanes:
+            rows += self._visible_in(lane, now_ms, limit, query)
+        for held in entry.lapsed:
+            until_ms = held.claim.until_ms
+            if until_ms <= now_ms:
+                for lane_number in lanes_of(held.partition, held.lanes_used):
+                    found = self._state.fetch(query, (lane_number, now_ms, limit, 0))
+                    rows += [(*row[:4], until_ms, *row[5:]) for row in found]
+        ageing_s = entry.queue.settings.priority_ageing_s
+        rows.sort(key=lambda row: receive_order(message_of(row), row[0], ageing_s))
+        return rows[:limit]
+
+    def _visible_in(self, lane: Lane, now_ms: int, limit: int, query: str) -> list[Row]:
         if now_ms < lane.scanned_at_ms:
             lane.forget_scan()
         bounds = (lane.partition, now_ms, limit, lane.live_from_ms)
-        rows = self._state.fetch("next_visible", bounds)
+        rows = self._state.fetch(query, bounds)
         lane.scanned(now_ms, rows[0][4] if rows else None)
         return rows
 
-    def _allowed(self, entry: Entry, now_ms: int, wanted: int) -> list[Row]:
+    def allowed(
+        self, entry: Entry, now_ms: int, wanted: int, query: str = "next_visible"
+    ) -> list[Row]:
         """Return what may be received from a queue that is limited; poison goes its way."""
         settings = entry.queue.settings
         if settings.is_paused(now_ms):
@@ -314,14 +351,16 @@ class MessageVerbs:
         if rate_per_s is not None:
             allowed, entry.bucket = allowance(entry.bucket, rate_per_s, now_ms)
             wanted = min(wanted, allowed)
-        rows = self._next_visible(entry, now_ms, wanted) if wanted else []
+        rows = self.next_visible(entry, now_ms, wanted, query) if wanted else []
         if settings.failure_policy is not None:
-            rows = self._without_poison(entry, rows, now_ms, wanted)
+            rows = self._without_poison(entry, rows, now_ms, wanted, query)
         if rate_per_s is not None and entry.bucket is not None:
             entry.bucket = spend(entry.bucket, len(rows))
         return rows
 
-    def _without_poison(self, entry: Entry, rows: list[Row], now_ms: int, wanted: int) -> list[Row]:
+    def _without_poison(
+        self, entry: Entry, rows: list[Row], now_ms: int, wanted: int, query: str
+    ) -> list[Row]:
         """Move what may not be delivered again, and see what comes in its place."""
         policy = entry.queue.settings.failure_policy
         assert policy is not None
@@ -337,11 +376,14 @@ class MessageVerbs:
                     continue
                 if not left:
                     return good
-                poison(self._state, Kept(entry, row[0], message), lapsed, reason, now_ms)
+                if lapsed is not message:
+                    self._state.log.add(EventType.LAPSED, entry, lapsed)
+                held = self._state.catalog.claims.get(row[14] & PARTITION_MASK)
+                poison(self._state, Kept(entry, row[0], message, held), lapsed, reason, now_ms)
                 left -= 1
             if len(good) == len(rows):
                 return rows
-            rows = self._next_visible(entry, now_ms, wanted)
+            rows = self.next_visible(entry, now_ms, wanted, query)
 
     def peek(self, command: c.Peek, now_ms: int) -> c.Result:
         """Look at the next messages that can be received."""
@@ -349,7 +391,7 @@ class MessageVerbs:
         policy = entry.queue.settings.failure_policy
         limit = command.limit
         while True:
-            rows = self._next_visible(entry, now_ms, limit)
+            rows = self.next_visible(entry, now_ms, limit)
             found = tuple(
                 message
                 for message in map(message_of, rows)
@@ -370,30 +412,54 @@ class MessageVerbs:
         row_key = row_key_of(command.message_id)
         if row_key is None:
             raise MessageNotFound
-        rows = state.fetch("get_message", (row_key, entry.partition))
-        if not rows:
+        kept = self.find(entry, row_key)
+        if kept is None:
             raise MessageNotFound
-        message = message_of(rows[0])
-        if message.message_id != command.message_id or is_expired(message, now_ms):
+        message, held = kept.message, kept.held
+        hidden = held is not None and not held.lapsed
+        expired = is_expired(message, now_ms) and not hidden
+        if message.message_id != command.message_id or expired:
             raise MessageNotFound
         receipt = read_receipt(state.receipt_key, command.receipt)
         rule = entry.queue.settings.lapsed_receipts
         refusal = receipt_refusal(message, row_key, receipt, now_ms, rule)
         if refusal is not None:
+            self._note_refusal(command, kept, refusal)
             raise refusal
-        return Kept(entry, row_key, message)
+        return kept
+
+    def find(self, entry: Entry, row_key: int) -> Kept | None:
+        """Return a message of a queue, or of a claim on it, that is not retired."""
+        rows = self._state.fetch("get_message", (row_key,))
+        return kept_in(self._state, entry, rows[0]) if rows else None
+
+    def _note_refusal(
+        self,
+        command: c.Renew | c.Complete | c.Release,
+        kept: Kept,
+        refusal: LeaseholdError,
+    ) -> None:
+        """Record a complete that came too late: it tells how long the work took."""
+        if (
+            type(command) is c.Complete
+            and isinstance(refusal, LeaseLost)
+            and refusal.reason != "foreign"
+        ):
+            message = late(kept.message, refusal)
+            self._state.log.add(EventType.REFUSED, kept.entry, message, refusal.reason)
 
     def renew(self, command: c.Renew, now_ms: int) -> c.Result:
         """Move the end of a lease."""
         state = self._state
         kept = self.judge(command, now_ms)
-        entry, row_key, message = kept
+        entry, row_key, message, held = kept
         timeout_s = command.visibility_timeout_s
         refusal = renew_refusal(message, now_ms, timeout_s)
         if refusal is not None:
             raise refusal
         renewed = after_renew(message, now_ms, timeout_s, command.body, command.progress)
-        if renewed.body is message.body and renewed.detail is message.detail:
+        plain = renewed.body is message.body and renewed.detail is message.detail
+        if plain and held is None:
             bounds = (
                 renewed.visible_at_ms,
                 renewed.fence,
@@ -409,4 +475,9 @@ class MessageVerbs:
                 entry.timeline.add(renewed.visible_at_ms, renewed.phase, 1)
         else:
             rewrite(state, kept, renewed)
+        if message.session is not None:
+            self._sessions.renewed(message, now_ms)
+        given_back = timeout_s == 0 and message.phase is Phase.LEASED
+        kind = EventType.RELEASED if given_back else EventType.RENEWED
+        state.log.add(kind, entry, renewed, Outcome.RETURNED if given_back else None)
         return Lease(renewed, issue_receipt(state.receipt_key, row_key, renewed.fence))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from leasehold.domain import commands as c
@@ -13,24 +14,27 @@ from leasehold.domain.errors import (
     MessageNotLeased,
     VisibilityPastExpiry,
 )
+from leasehold.domain.events import EventType
 from leasehold.domain.ids import row_key_of
 from leasehold.domain.matching import matches
 from leasehold.domain.throttle import next_token_ms
-from leasehold.domain.types import Message, MessageState, Phase
+from leasehold.domain.types import MessageState, Phase
 from leasehold.domain.visibility import (
     after_amend,
     after_ended_lease,
     is_expired,
     state_of,
 )
-from leasehold.stores.sqlite.catalog import Entry, Lane
-from leasehold.stores.sqlite.rows import Kept, message_of, rewrite, uncount
-from leasehold.stores.sqlite.scanning import Scanner, is_from
+from leasehold.stores.sqlite.annexes import Held
+from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, Lane, lanes_of
+from leasehold.stores.sqlite.rows import Kept, kept_in, message_of, rewrite, uncount
+from leasehold.stores.sqlite.scanning import Scanner, is_from, seen_of
 from leasehold.stores.sqlite.state import State
 
 NOT_YET_RETIRED: Final = 20_000
 """Expired messages that a count may look at, some ten milliseconds' worth."""
 _OLDEST_ROWS: Final = 100
+BY_OPERATOR: Final = "operator"
 _OLDEST_CHUNKS: Final = 20
 
 
@@ -49,7 +53,7 @@ class OversightVerbs:
         found: list[o.Seen] = []
         reached = command.after
         after = read_place(command.after)
-        for step in self.scanner.walk(entry, after, command.filter, now_ms):
+        for step in self.scanner.walk(entry, after, command.filter, now_ms, staged=True):
             if step is None:
                 return o.MessagePage(tuple(found), reached)
             seen = step.seen
@@ -64,27 +68,41 @@ class OversightVerbs:
         """Look for one message by id."""
         catalog = self._state.catalog
         entry = catalog.get(command.account, command.queue)
-        message = self._find_in(entry, command.message_id)
-        if message is not None:
-            return o.Seen(message, state_of(message, now_ms), entry.queue.name)
+        found = self._find_in(entry, command.message_id)
+        if found is not None:
+            return seen_of(found, now_ms)
+        staged = self._staged(entry, command.message_id)
+        if staged is not None:
+            return staged
         poison = catalog.poison_of(entry)
-        message = self._find_in(poison, command.message_id) if poison else None
+        found = self._find_in(poison, command.message_id) if poison else None
         if (
             poison is None
-            or message is None
-            or not is_from(entry, message)
-            or is_expired(message, now_ms)
+            or found is None
+            or not is_from(entry, found.message)
+            or is_expired(found.message, now_ms)
         ):
             raise MessageNotFound
-        return o.Seen(message, MessageState.POISONED, poison.queue.name)
+        return seen_of(found, now_ms)._replace(state=MessageState.POISONED)
 
-    def _find_in(self, entry: Entry, message_id: str) -> Message | None:
+    def _staged(self, entry: Entry, message_id: str) -> o.Seen | None:
+        row_key = row_key_of(message_id)
+        rows = self._state.fetch("find_message", (row_key,))
+        slot = self._state.catalog.slots.get(rows[0][14] & PARTITION_MASK) if rows else None
+        if slot is None or (slot.account, slot.queue) != (entry.queue.account, entry.queue.name):
+            return None
+        message = message_of(rows[0])
+        if message.message_id != message_id:
+            return None
+        return o.Seen(message, MessageState.STAGED, slot.queue, slot.name)
+
+    def _find_in(self, entry: Entry, message_id: str) -> Kept | None:
         row_key = row_key_of(message_id)
         if row_key is None:
             return None
-        rows = self._state.fetch("find_message", (row_key, entry.partition))
-        message = message_of(rows[0]) if rows else None
-        return message if message is not None and message.message_id == message_id else None
+        rows = self._state.fetch("find_message", (row_key,))
+        kept = kept_in(self._state, entry, rows[0]) if rows else None
+        return kept if kept is not None and kept.message.message_id == message_id else None
 
     # --- counting ----------------------------------------------------------------------------
 
@@ -99,10 +117,15 @@ class OversightVerbs:
         gone, gone_ahead, all_seen = self._not_yet_retired(entry, now_ms)
         for phase in Phase:
             numbers[phase] -= gone_ahead[phase]
-        visible = entry.message_count - ahead - (gone - sum(gone_ahead))
+        claimed = sum(held.claim.remaining for held in entry.claims if not held.lapsed)
+        # With the clock set back, what has lapsed cannot be received yet either.
+        claimed_ahead = sum(
+            held.claim.remaining for held in entry.lapsed if held.claim.until_ms > now_ms
+        )
+        visible = entry.message_count - ahead - (gone - sum(gone_ahead)) - claimed - claimed_ahead
         by_state = {
             MessageState.VISIBLE: visible,
-            MessageState.LEASED: numbers[Phase.LEASED],
+            MessageState.LEASED: numbers[Phase.LEASED] + claimed + claimed_ahead,
             MessageState.DELAYED: numbers[Phase.DELAYED] + numbers[Phase.WAITING],
             MessageState.DEFERRED: numbers[Phase.DEFERRED],
         }
@@ -119,6 +142,8 @@ class OversightVerbs:
             poisoned=poisoned,
             since=self._since(entry, by_state, now_ms),
             exact=all_seen and poison_seen,
+            staged=entry.staged,
+            claimed=claimed,
         )
 
     def _by_phase(self, entry: Entry, now_ms: int) -> list[int]:
@@ -140,7 +165,8 @@ class OversightVerbs:
         """Count what has expired and still counts as there: all, and the invisible by phase."""
         state = self._state
         reached_ms = min(state.retired_until_ms, now_ms)
-        bounds = (reached_ms, now_ms, entry.partition, NOT_YET_RETIRED)
+        partitions = [entry.partition, *(held.partition for held in entry.lapsed)]
+        bounds = (reached_ms, now_ms, json.dumps(partitions), NOT_YET_RETIRED)
         rows = state.fetch("not_yet_retired", bounds)
         ahead = [0] * len(Phase)
         gone = 0
@@ -163,9 +189,34 @@ class OversightVerbs:
                 for lane in entry.lanes
                 if (moment := self._oldest(lane, state, now_ms)) is not None
             ]
+            moments += self._of_claims(entry, state, now_ms)
             if moments:
                 since[state] = min(moments)
         return since
+
+    def _of_claims(self, entry: Entry, state: MessageState, now_ms: int) -> list[int]:
+        """Return since when members of claims are in a state."""
+        with_members = [held for held in entry.claims if held.claim.remaining]
+        if state is MessageState.LEASED:
+            return [
+                held.claim.opened_at_ms
+                for held in with_members
+                if not held.lapsed or held.claim.until_ms > now_ms
+            ]
+        if state is MessageState.VISIBLE:
+            return [
+                held.claim.until_ms
+                for held in with_members
+                if held.lapsed and held.claim.until_ms <= now_ms and self._has_live(held, now_ms)
+            ]
+        return []
+
+    def _has_live(self, held: Held, now_ms: int) -> bool:
+        """Tell whether a claim has a member that has not expired."""
+        return any(
+            self._state.fetch("next_visible_without_bodies", (lane, now_ms, 1, 0))
+            for lane in lanes_of(held.partition, held.lanes_used)
+        )
 
     def _oldest(self, lane: Lane, state: MessageState, now_ms: int) -> int | None:
         if now_ms < lane.scanned_at_ms:
@@ -204,6 +255,9 @@ class OversightVerbs:
                 break
             rows = self._state.fetch("next_invisible", (lane.partition, now_ms))
             moments += [row[0] for row in rows]
+        moments += [
+            max(held.claim.until_ms, now_ms) for held in entry.claims if held.claim.remaining
+        ]
         if not moments:
             return o.Due(None)
         at_ms = min(moments)
@@ -219,7 +273,7 @@ class OversightVerbs:
     def amend(self, command: o.Amend, now_ms: int) -> c.Result:
         """Change a message."""
         kept = self._waiting(command, now_ms, force=command.force)
-        entry, _, message = kept
+        entry, _, message, _ = kept
         amended = after_amend(
             message,
             now_ms,
@@ -232,42 +286,45 @@ class OversightVerbs:
         if max(amended.visible_at_ms, now_ms) >= amended.expires_at_ms:
             raise VisibilityPastExpiry("put", command.delay_s or 0)
         rewrite(self._state, kept, amended)
+        self._state.log.add(EventType.AMENDED, entry, amended)
         return o.Seen(amended, state_of(amended, now_ms), entry.queue.name)
 
     def remove(self, command: o.Remove, now_ms: int) -> c.Result:
         """Remove a message."""
-        entry, row_key, message = self._waiting(command, now_ms, force=command.force)
+        entry, row_key, message, held = self._waiting(command, now_ms, force=command.force)
         self._state.cursor.execute(self._state.sql["remove"], (row_key,))
-        uncount(self._state, entry, message.visible_at_ms, message.phase)
+        uncount(self._state, entry, message.visible_at_ms, message.phase, held)
+        self._state.log.add(EventType.REMOVED, entry, message, BY_OPERATOR)
         return c.DONE
 
     def end_lease(self, command: o.EndLease, now_ms: int) -> c.Result:
         """End a lease."""
         kept = self._live(command, now_ms)
-        entry, _, message = kept
-        if state_of(message, now_ms) is not MessageState.LEASED:
+        entry, _, message, _ = kept
+        if seen_of(kept, now_ms).state is not MessageState.LEASED:
             raise MessageNotLeased
         ended = after_ended_lease(message, now_ms, command.delay_s, command.reason)
         if ended.visible_at_ms >= ended.expires_at_ms:
             raise VisibilityPastExpiry("release", command.delay_s)
         rewrite(self._state, kept, ended)
+        self._state.log.add(EventType.LEASE_ENDED, entry, ended, BY_OPERATOR)
         return o.Seen(ended, state_of(ended, now_ms), entry.queue.name)
 
     def _live(self, command: o.Amend | o.Remove | o.EndLease, now_ms: int) -> Kept:
         entry = self._state.catalog.get(command.account, command.queue)
         row_key = row_key_of(command.message_id)
-        rows = self._state.fetch("get_message", (row_key, entry.partition))
-        if row_key is None or not rows:
+        rows = self._state.fetch("get_message", (row_key,))
+        kept = kept_in(self._state, entry, rows[0]) if rows else None
+        if kept is None or kept.message.message_id != command.message_id:
             raise MessageNotFound
-        message = message_of(rows[0])
-        if message.message_id != command.message_id or is_expired(message, now_ms):
+        if seen_of(kept, now_ms).state is MessageState.EXPIRED:
             raise MessageNotFound
-        return Kept(entry, row_key, message)
+        return kept
 
     def _waiting(self, command: o.Amend | o.Remove, now_ms: int, *, force: bool) -> Kept:
         kept = self._live(command, now_ms)
         message = kept.message
-        if not force and state_of(message, now_ms) is MessageState.LEASED:
+        if not force and seen_of(kept, now_ms).state is MessageState.LEASED:
             raise MessageLeased(message.holder, message.visible_at_ms)
         return kept
 

@@ -57,18 +57,171 @@ ON CONFLICT (account, kind) DO UPDATE SET content = ?3
 -- name: put
 -- Also for many rows at once; see many_rows.
 INSERT INTO message (row_key, partition, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
-                     dequeue_count, fence, body, phase, since_ms, detail)
-VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?)
+                     dequeue_count, fence, body, phase, since_ms, detail, place)
+VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?)
+
+-- name: put_body
+INSERT INTO message_body (row_key, content) VALUES (?, ?)
+
+-- name: replace_body
+INSERT INTO message_body (row_key, content) VALUES (?1, ?2)
+ON CONFLICT (row_key) DO UPDATE SET content = ?2
+
+-- name: remove_body
+DELETE FROM message_body WHERE row_key = ?
+
+-- name: body_place
+SELECT place, body FROM message WHERE row_key = ?
+
+-- name: set_body
+UPDATE message SET body = ?2, place = ?3 WHERE row_key = ?1
+
+-- name: keep_garbage
+INSERT OR IGNORE INTO body_garbage (key) VALUES (?)
+
+-- name: read_garbage
+SELECT key FROM body_garbage ORDER BY key LIMIT ?
+
+-- name: forget_garbage
+DELETE FROM body_garbage WHERE key = ?
+
+-- name: known_body
+SELECT 1 FROM message INDEXED BY message_by_body_key WHERE body = ? AND place = 2 LIMIT 1
 
 -- name: next_visible
 -- Plan: SEARCH message USING INDEX message_by_visibility (partition=? AND visible_at_ms>? AND
 -- visible_at_ms<?), no sort. The lower bound spares the receives that come while many messages have
 -- expired and none of them is retired yet.
-SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, body,
-       phase, since_ms, visible_since_ms, renewals, holder, detail, partition
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, iif(place = 0, body,
+           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
 ORDER BY visible_at_ms, row_key LIMIT ?3
+
+-- name: next_visible_without_bodies
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session
+FROM message INDEXED BY message_by_visibility
+WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
+ORDER BY visible_at_ms, row_key LIMIT ?3
+
+-- name: members
+-- Of one lane of a claim, in their order.
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       iif(place = 0, body,
+           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session
+FROM message INDEXED BY message_by_visibility
+WHERE partition = ?1 AND (visible_at_ms, row_key) > (?2, ?3)
+ORDER BY visible_at_ms, row_key LIMIT ?4 OFFSET ?5
+
+-- name: members_without_bodies
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session
+FROM message INDEXED BY message_by_visibility
+WHERE partition = ?1 AND (visible_at_ms, row_key) > (?2, ?3)
+ORDER BY visible_at_ms, row_key LIMIT ?4 OFFSET ?5
+
+-- name: member_columns
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       iif(place = 0, body,
+           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       detail, partition
+FROM message INDEXED BY message_by_visibility
+WHERE partition = ?1 AND (visible_at_ms, row_key) > (?2, ?3)
+ORDER BY visible_at_ms, row_key LIMIT ?4 OFFSET ?5
+
+-- name: member_cores
+-- A member is visible when its claim says so (?2); its own time is its place.
+SELECT message_id, inserted_at_ms, expires_at_ms, ?2, dequeue_count, fence, 2, since_ms,
+       visible_at_ms, 0, partition
+FROM message INDEXED BY message_by_visibility
+WHERE partition = ?1 AND visible_at_ms IS NOT NULL ORDER BY visible_at_ms, row_key
+
+-- name: cores_of_lane
+SELECT message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, phase,
+       since_ms, visible_since_ms, renewals, partition
+FROM message INDEXED BY message_by_visibility
+WHERE partition = ? AND visible_at_ms IS NOT NULL ORDER BY visible_at_ms, row_key
+
+-- name: cores_of_keys
+SELECT message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, phase,
+       since_ms, visible_since_ms, renewals, partition
+FROM message WHERE row_key IN carray(?) ORDER BY row_key
+
+-- name: count_lane
+SELECT count(*) FROM message INDEXED BY message_by_visibility
+WHERE partition = ? AND visible_at_ms IS NOT NULL
+
+-- name: first_expiry
+SELECT min(expires_at_ms) FROM message INDEXED BY message_by_visibility WHERE partition = ?
+
+-- name: soon_in_lane
+-- What the timeline has counted of the messages that were moved to a lane.
+SELECT visible_at_ms / 1000, phase, count(*) FROM message INDEXED BY message_by_visibility
+WHERE partition = ?1 AND visible_at_ms >= ?2 GROUP BY 1, 2
+
+-- name: claim_many
+-- The row goes on saying when it was visible, which is its place in the claim.
+UPDATE message SET partition = (partition >> 40) << 40 | ?1, dequeue_count = dequeue_count + 1,
+                   fence = fence + 1, phase = 2, since_ms = ?2, visible_since_ms = visible_at_ms,
+                   renewals = 0, holder = ?3
+WHERE row_key IN carray(?4)
+
+-- name: unclaim_many
+UPDATE message SET partition = (partition >> 40) << 40 | ?1, visible_at_ms = ?2
+WHERE row_key IN carray(?3)
+
+-- name: load_streams
+SELECT stream_id, account, queue, name, token, last_settled, attached_at_ms FROM stream
+
+-- name: keep_stream
+INSERT INTO stream (account, queue, name, token, last_settled, attached_at_ms)
+VALUES (?, ?, ?, ?, ?, ?) RETURNING stream_id
+
+-- name: set_stream
+UPDATE stream SET token = ?2, last_settled = ?3, attached_at_ms = ?4 WHERE stream_id = ?1
+
+-- name: drop_stream
+DELETE FROM stream WHERE stream_id = ?
+
+-- name: load_claims
+SELECT partition, stream_id, lanes, content FROM claim
+
+-- name: keep_claim
+INSERT INTO claim (partition, stream_id, lanes, content) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (partition) DO UPDATE SET lanes = ?3, content = ?4
+
+-- name: drop_claim
+DELETE FROM claim WHERE partition = ?
+
+-- name: load_slots
+SELECT partition, account, name, part, queue, lanes, rows FROM staged_slot
+
+-- name: last_event_batch
+SELECT seq FROM event_batch ORDER BY seq DESC LIMIT 1
+
+-- name: first_event_batch
+SELECT seq, at_ms FROM event_batch ORDER BY seq LIMIT 1
+
+-- name: keep_events
+INSERT INTO event_batch (seq, at_ms, events, size, content) VALUES (?, ?, ?, ?, ?)
+
+-- name: read_events
+SELECT seq, at_ms, content FROM event_batch WHERE seq > ? ORDER BY seq
+
+-- name: oldest_events
+SELECT seq, size FROM event_batch WHERE seq <= ? ORDER BY seq LIMIT ?
+
+-- name: trim_events
+DELETE FROM event_batch WHERE seq <= ?
+
+-- name: keep_note
+INSERT INTO note (name, content) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET content = ?2
+
+-- name: read_note
+SELECT content FROM note WHERE name = ?
 
 -- name: lease
 UPDATE message SET visible_at_ms = ?1, dequeue_count = ?2, fence = ?3, phase = 2, since_ms = ?4,
@@ -84,35 +237,34 @@ WHERE row_key IN carray(?4)
 
 -- name: lease_again
 UPDATE message SET visible_at_ms = ?1, dequeue_count = ?2, fence = ?3, phase = 2, since_ms = ?4,
-                   visible_since_ms = visible_at_ms, renewals = 0, holder = ?5, detail = ?7
+                   visible_since_ms = visible_at_ms, renewals = 0, holder = ?5, detail = ?7,
+                   session = ?8
 WHERE row_key = ?6
 
 -- name: get_message
-SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, body,
-       phase, since_ms, visible_since_ms, renewals, holder, detail, partition
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, iif(place = 0, body,
+           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session
 FROM message
-WHERE row_key = ? AND partition & 1099511627775 = ? AND visible_at_ms IS NOT NULL
+WHERE row_key = ? AND visible_at_ms IS NOT NULL
 
 -- name: find_message
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms,
-       coalesce(visible_at_ms, expires_at_ms), dequeue_count, fence, body,
-       phase, since_ms, visible_since_ms, renewals, holder, detail, partition
-FROM message WHERE row_key = ? AND partition & 1099511627775 = ?
+       coalesce(visible_at_ms, expires_at_ms), dequeue_count, fence, iif(place = 0, body,
+           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session
+FROM message WHERE row_key = ?
 
 -- name: renew
 UPDATE message SET visible_at_ms = ?1, fence = ?2, phase = ?4, since_ms = ?5, renewals = ?6
 WHERE row_key = ?3
 
 -- name: rewrite
--- Everything that can change. The lane changes with the priority, or when the message moves to
--- another queue.
+-- Everything that can change but the body. The lane changes with the priority, or when the message
+-- moves to another queue.
 UPDATE message SET visible_at_ms = ?1, fence = ?2, phase = ?4, since_ms = ?5, renewals = ?6,
-                   detail = ?7, partition = ?8, expires_at_ms = ?9, dequeue_count = ?10
-WHERE row_key = ?3
-
--- name: rewrite_with_body
-UPDATE message SET visible_at_ms = ?1, fence = ?2, phase = ?4, since_ms = ?5, renewals = ?6,
-                   detail = ?7, partition = ?8, expires_at_ms = ?9, dequeue_count = ?10, body = ?11
+                   detail = ?7, partition = ?8, expires_at_ms = ?9, dequeue_count = ?10,
+                   visible_since_ms = ?11, holder = ?12, session = ?13
 WHERE row_key = ?3
 
 -- name: complete
@@ -121,11 +273,13 @@ WHERE row_key = ?3
 DELETE FROM message
 WHERE row_key = ?1 AND partition & 1099511627775 = ?2 AND fence = ?3 AND message_id = ?4
   AND expires_at_ms > ?5 AND visible_at_ms > ?6
-RETURNING row_key, visible_at_ms, phase
+RETURNING row_key, visible_at_ms, phase, inserted_at_ms, expires_at_ms, dequeue_count, since_ms,
+          visible_since_ms, renewals, holder, partition, session
 
 -- name: to_complete
 -- For runs of completes: what the receipts are checked against, within the transaction that acts.
-SELECT row_key, partition & 1099511627775, fence, message_id, expires_at_ms, visible_at_ms, phase
+SELECT row_key, partition, fence, message_id, expires_at_ms, visible_at_ms, phase, inserted_at_ms,
+       dequeue_count, since_ms, visible_since_ms, renewals, holder, session
 FROM message WHERE row_key IN carray(?) AND visible_at_ms IS NOT NULL
 
 -- name: remove_many
@@ -160,7 +314,7 @@ WHERE partition = ?1 AND visible_at_ms > ?2 AND visible_at_ms < ?3 GROUP BY phas
 
 -- name: not_yet_retired
 -- The limit is on the rows looked at, whichever queue they are of.
-SELECT visible_at_ms, phase, partition & 1099511627775 = ?3 FROM (
+SELECT visible_at_ms, phase, partition & 1099511627775 IN (SELECT value FROM json_each(?3)) FROM (
     SELECT visible_at_ms, phase, partition FROM message INDEXED BY message_by_expiry
     WHERE expires_at_ms >= ?1 AND expires_at_ms <= ?2 AND expires_at_ms < 253402300799000
       AND visible_at_ms IS NOT NULL
@@ -189,10 +343,14 @@ SELECT count(*) FROM (
     WHERE partition IN (SELECT value FROM json_each(?1)) AND visible_at_ms IS NULL LIMIT ?2)
 
 -- name: invisible_keys
--- As above, for those that are invisible now.
-SELECT row_key FROM message INDEXED BY message_by_visibility
-WHERE partition IN (SELECT value FROM json_each(?1)) AND visible_at_ms > ?5
-  AND row_key > ?2 AND row_key <= ?3
+-- As above, for those that are invisible now: by their own time, or with all of their lane (?6).
+SELECT row_key FROM (
+    SELECT row_key FROM message INDEXED BY message_by_visibility
+    WHERE partition IN (SELECT value FROM json_each(?1)) AND visible_at_ms > ?5
+      AND row_key > ?2 AND row_key <= ?3
+    UNION ALL
+    SELECT row_key FROM message INDEXED BY message_by_visibility
+    WHERE partition IN (SELECT value FROM json_each(?6)) AND row_key > ?2 AND row_key <= ?3)
 ORDER BY row_key LIMIT ?4
 
 -- name: keys_by_age
@@ -202,8 +360,9 @@ WHERE row_key > ?1 AND row_key <= ?2 ORDER BY row_key LIMIT ?3
 
 -- name: rows_of_keys
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms,
-       coalesce(visible_at_ms, expires_at_ms), dequeue_count, fence, body,
-       phase, since_ms, visible_since_ms, renewals, holder, detail, partition,
+       coalesce(visible_at_ms, expires_at_ms), dequeue_count, fence, iif(place = 0, body,
+           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
        visible_at_ms IS NULL
 FROM message WHERE row_key IN (SELECT value FROM json_each(?1)) ORDER BY row_key
 
@@ -224,16 +383,21 @@ ORDER BY created_at_ms DESC, job_id LIMIT ?3
 DELETE FROM job WHERE over = 1 AND updated_at_ms <= ?
 
 -- name: expired
-SELECT row_key, partition, expires_at_ms, visible_at_ms, phase
+SELECT row_key, partition, expires_at_ms, visible_at_ms, phase, message_id, inserted_at_ms,
+       dequeue_count, fence, since_ms, visible_since_ms, renewals, holder, session
 FROM message INDEXED BY message_by_expiry
 -- Those that expire at the same moment as the last one retired are looked at once more.
 WHERE expires_at_ms >= ?1 AND expires_at_ms <= ?2 AND expires_at_ms < 253402300799000
   AND visible_at_ms IS NOT NULL
   AND partition NOT IN (SELECT partition FROM dropped_partition)
+  -- What a claim hides does not expire, and what is staged has not begun to live.
+  AND partition & 1099511627775 NOT IN (SELECT value FROM json_each(?4))
 ORDER BY expires_at_ms, row_key LIMIT ?3
 
 -- name: retire
-UPDATE message SET visible_at_ms = NULL, phase = 0 WHERE row_key = ?
+-- A member of a claim leaves it.
+UPDATE message SET visible_at_ms = NULL, phase = 0, partition = (partition >> 40) << 40 | ?2
+WHERE row_key = ?1
 
 -- name: remove_retired
 DELETE FROM message WHERE row_key IN (
@@ -251,3 +415,121 @@ DELETE FROM message WHERE row_key IN (
 
 -- name: forget_partition
 DELETE FROM dropped_partition WHERE partition = ?
+
+-- Sessions ---------------------------------------------------------------------------------------
+
+-- name: load_sessions
+SELECT session_id, content FROM session
+
+-- name: keep_session
+INSERT INTO session (session_id, content) VALUES (?1, ?2)
+ON CONFLICT (session_id) DO UPDATE SET content = ?2
+
+-- name: forget_session
+DELETE FROM session WHERE session_id = ?
+
+-- name: leases_of_session
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session
+FROM message INDEXED BY message_by_session
+WHERE session = ?1 AND row_key > ?3 AND phase = 2 AND visible_at_ms > ?2 AND expires_at_ms > ?2
+ORDER BY row_key LIMIT ?4
+
+-- name: count_leases
+SELECT partition, count(*) FROM message INDEXED BY message_by_session
+WHERE session = ?1 AND phase = 2 AND visible_at_ms > ?2 AND expires_at_ms > ?2 GROUP BY partition
+
+-- name: cancels_of_session
+-- A property may have the same name; whoever asks looks again.
+SELECT row_key FROM message INDEXED BY message_by_session
+WHERE session = ? AND phase = 2 AND instr(detail, '"cancel":')
+
+-- name: rows_without_bodies
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session
+FROM message WHERE row_key IN carray(?) AND visible_at_ms IS NOT NULL ORDER BY row_key
+
+-- name: set_detail
+UPDATE message SET detail = ?2 WHERE row_key = ?1
+
+-- Staged sends -----------------------------------------------------------------------------------
+
+-- name: get_transaction
+SELECT state, created_at_ms, until_ms, rows FROM staged_transaction WHERE account = ? AND name = ?
+
+-- name: list_transactions
+SELECT name, state, created_at_ms, until_ms, rows FROM staged_transaction
+WHERE account = ?1 AND (?2 IS NULL OR state = ?2) ORDER BY name LIMIT ?3
+
+-- name: due_transactions
+SELECT account, name FROM staged_transaction INDEXED BY staged_transaction_by_end
+WHERE until_ms <= ? ORDER BY until_ms, account, name LIMIT ?
+
+-- name: keep_transaction
+INSERT INTO staged_transaction (account, name, state, created_at_ms, until_ms, rows)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (account, name) DO UPDATE SET state = ?3, until_ms = ?5, rows = ?6
+
+-- name: forget_transaction
+DELETE FROM staged_transaction WHERE account = ? AND name = ?
+
+-- name: get_parts
+SELECT part, chunks FROM staged_part WHERE account = ? AND name = ? ORDER BY part
+
+-- name: get_chunks
+SELECT chunks FROM staged_part WHERE account = ? AND name = ? AND part = ?
+
+-- name: keep_part
+INSERT INTO staged_part (account, name, part, chunks) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (account, name, part) DO UPDATE SET chunks = ?4
+
+-- name: forget_part
+DELETE FROM staged_part WHERE account = ? AND name = ? AND part = ?
+
+-- name: forget_parts
+DELETE FROM staged_part WHERE account = ? AND name = ?
+
+-- name: keep_slot
+INSERT INTO staged_slot (partition, account, name, part, queue, lanes, rows)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT (partition) DO UPDATE SET lanes = ?6, rows = ?7
+
+-- name: forget_slot
+DELETE FROM staged_slot WHERE partition = ?
+
+-- name: cores_to_publish
+-- As they will be once published at ?2.
+SELECT message_id, ?2, iif(expires_at_ms < 253402300799000,
+                           min(expires_at_ms + ?2 - inserted_at_ms, 253402300799000),
+                           expires_at_ms),
+       visible_at_ms + ?2 - inserted_at_ms, 0, 0, phase, ?2, 0, 0, partition
+FROM message INDEXED BY message_by_visibility
+WHERE partition = ?1 ORDER BY visible_at_ms, row_key
+
+-- name: soon_to_publish
+SELECT (visible_at_ms + ?2 - inserted_at_ms) / 1000, phase, count(*)
+FROM message INDEXED BY message_by_visibility WHERE partition = ?1 GROUP BY 1, 2
+
+-- name: publish_lane
+-- What waits for a delay waits as long from now on, so the phase stays.
+UPDATE message INDEXED BY message_by_visibility
+SET partition = (partition >> 40) << 40 | ?3, inserted_at_ms = ?2, since_ms = ?2,
+    visible_at_ms = visible_at_ms + ?2 - inserted_at_ms,
+    expires_at_ms = iif(expires_at_ms < 253402300799000,
+                        min(expires_at_ms + ?2 - inserted_at_ms, 253402300799000),
+                        expires_at_ms)
+WHERE partition = ?1
+
+-- Keys of large bodies ---------------------------------------------------------------------------
+
+-- name: unused_garbage
+SELECT key FROM body_garbage
+WHERE NOT EXISTS (SELECT 1 FROM message INDEXED BY message_by_body_key
+                  WHERE body = CAST(body_garbage.key AS BLOB) AND place = 2)
+ORDER BY key LIMIT ?
+
+-- name: forget_unused_garbage
+-- A key that a row refers to again will be garbage again.
+DELETE FROM body_garbage
+WHERE key = ?1 AND NOT EXISTS (SELECT 1 FROM message INDEXED BY message_by_body_key
+                               WHERE body = CAST(?1 AS BLOB) AND place = 2)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import QueueExists
+from leasehold.domain.events import EventType
 from leasehold.domain.oversight import Counts
 from leasehold.domain.queues import same_metadata, with_settings
 from leasehold.domain.types import Queue
@@ -14,12 +16,18 @@ from leasehold.stores.plain_json import settings_to_json
 from leasehold.stores.sqlite.catalog import DEFAULT_LANES, Entry, metadata_to_json, policies_to_json
 from leasehold.stores.sqlite.state import State
 
+if TYPE_CHECKING:  # claims give back to queues, which are made over here
+    from leasehold.stores.sqlite.claims import ClaimVerbs
+
 
 class QueueVerbs:
     """Each method carries out one command; refusals are raised."""
 
-    def __init__(self, state: State, counts_of: Callable[[Entry, int], Counts]) -> None:
+    def __init__(
+        self, state: State, counts_of: Callable[[Entry, int], Counts], claims: ClaimVerbs
+    ) -> None:
         self._state = state
+        self._claims = claims
         self._counts_of = counts_of
 
     def create(self, command: c.CreateQueue, now_ms: int) -> c.Result:
@@ -44,7 +52,9 @@ class QueueVerbs:
         """Delete a queue; its messages are out of reach at once."""
         state = self._state
         entry = state.catalog.get(command.account, command.queue)
+        self._claims.forget_streams(entry)
         state.drop_partition(entry)
+        state.log.add_queue(EventType.QUEUE_DELETED, entry)
         state.cursor.execute(state.sql["delete_queue"], (command.account, command.queue))
         state.catalog.remove(entry)
         return c.DONE
@@ -53,7 +63,9 @@ class QueueVerbs:
         """Empty a queue by giving it a new partition."""
         state = self._state
         entry = state.catalog.get(command.account, command.queue)
+        self._claims.lose_members(entry)
         state.drop_partition(entry)
+        state.log.add_queue(EventType.QUEUE_CLEARED, entry)
         partition = state.new_partition()
         bounds = (partition, DEFAULT_LANES, command.account, command.queue)
         state.cursor.execute(state.sql["move_queue"], bounds)
@@ -156,4 +168,8 @@ def add_queue(state: State, queue: Queue) -> Entry:
     )
     entry = Entry(queue, partition, 0, scope=partition)
     state.catalog.add(entry)
+    for slot in state.catalog.slots.values():
+        if (slot.account, slot.queue) == (queue.account, queue.name):
+            entry.staged += slot.rows
+    state.log.add_queue(EventType.QUEUE_CREATED, entry)
     return entry

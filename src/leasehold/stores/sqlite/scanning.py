@@ -18,8 +18,9 @@ from leasehold.domain.matching import needs_body
 from leasehold.domain.oversight import MessageFilter, Seen
 from leasehold.domain.types import Message, MessageState
 from leasehold.domain.visibility import is_expired, state_of
-from leasehold.stores.sqlite.catalog import Entry
-from leasehold.stores.sqlite.rows import message_of
+from leasehold.stores.sqlite.annexes import Held
+from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, lanes_of
+from leasehold.stores.sqlite.rows import Kept, kept_in, message_of
 from leasehold.stores.sqlite.state import State
 
 SORTED_UP_TO: Final = 200_000
@@ -36,7 +37,13 @@ SEARCHED_BYTES: Final = 4 * 1024 * 1024
 OTHERS_ROWS: Final = 20_000
 """Rows of other queues that one chunk may step over."""
 _INVISIBLE: Final = frozenset(
-    {MessageState.LEASED, MessageState.DELAYED, MessageState.DEFERRED, MessageState.POISONED}
+    {
+        MessageState.LEASED,
+        MessageState.DELAYED,
+        MessageState.DEFERRED,
+        MessageState.POISONED,
+        MessageState.STAGED,
+    }
 )
 
 
@@ -46,6 +53,8 @@ class Step(NamedTuple):
     place: Place
     seen: Seen | None
     retired: bool = False
+    held: Held | None = None
+    """The claim that the message is a member of."""
 
 
 class _Span(NamedTuple):
@@ -57,6 +66,8 @@ class _Span(NamedTuple):
     """Up to this one."""
     invisible_at_ms: int | None
     """Only what is invisible at this moment, as far as that is cheaper; None for all."""
+    staged: bool = False
+    """Also what is staged."""
 
 
 class Scanner:
@@ -65,13 +76,15 @@ class Scanner:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def walk(
+    def walk(  # noqa: PLR0913 - a look has that many sides
         self,
         entry: Entry,
         after: Place,
         wanted: MessageFilter,
         now_ms: int,
         until: int = MAX_ROW_KEY,
+        *,
+        staged: bool = False,
     ) -> Iterator[Step | None]:
         """Go over a queue's messages and, if they are asked for, those in its poison queue.
 
@@ -81,6 +94,7 @@ class Scanner:
             wanted: Which messages; some that it does not mean may come as well.
             now_ms: The time.
             until: The last row key to look at, in both queues.
+            staged: Whether to go over what is staged as well, if the filter means it.
 
         Yields:
             Steps, and None where the budget of one look is spent: whoever goes on had better do
@@ -91,37 +105,30 @@ class Scanner:
         if not after.poison:
             if states != frozenset({MessageState.POISONED}):
                 only_invisible = states is not None and states <= _INVISIBLE
-                span = _Span(after.row_key, until, now_ms if only_invisible else None)
-                yield from self._own(entry, span, budget, now_ms)
+                with_staged = staged and (states is None or MessageState.STAGED in states)
+                invisible_at_ms = now_ms if only_invisible else None
+                span = _Span(after.row_key, until, invisible_at_ms, with_staged)
+                yield from self._chunks(entry, span, budget, now_ms)
             after = Place(poison=True, row_key=0)
         poison = self._state.catalog.poison_of(entry)
         if poison is None or not (states is None or MessageState.POISONED in states):
             return
-        for step in self._chunks(poison, _Span(after.row_key, until, None), budget):
-            if step is None or step[1] is None:
-                yield None if step is None else Step(Place(poison=True, row_key=step[0]), None)
-                continue
-            row_key, message, retired = step
-            assert message is not None
-            mine = is_from(entry, message) and not (retired or is_expired(message, now_ms))
-            seen = Seen(message, MessageState.POISONED, poison.queue.name) if mine else None
-            yield Step(Place(poison=True, row_key=row_key), seen)
-
-    def _own(self, entry: Entry, span: _Span, budget: int, now_ms: int) -> Iterator[Step | None]:
-        for step in self._chunks(entry, span, budget):
+        span = _Span(after.row_key, until, None)
+        for step in self._chunks(poison, span, budget, now_ms):
             if step is None:
                 yield None
                 continue
-            row_key, message, retired = step
-            seen = None
-            if message is not None:
-                seen = Seen(message, state_of(message, now_ms), entry.queue.name)
-            yield Step(Place(poison=False, row_key=row_key), seen, retired)
+            place, seen, retired, held = step
+            if seen is not None:
+                message = seen.message
+                mine = is_from(entry, message) and not (retired or is_expired(message, now_ms))
+                seen = seen._replace(state=MessageState.POISONED) if mine else None
+            yield Step(place._replace(poison=True), seen, held=held)
 
-    def _chunks(
-        self, entry: Entry, span: _Span, budget: int
-    ) -> Iterator[tuple[int, Message | None, bool] | None]:
+    def _chunks(self, entry: Entry, span: _Span, budget: int, now_ms: int) -> Iterator[Step | None]:
+        """Go over the messages of one queue."""
         chunks, left = 0, budget
+        catalog = self._state.catalog
         is_small = self._is_small(entry, span)
         while True:
             reached, keys = self._keys(entry, span, is_small=is_small)
@@ -132,11 +139,19 @@ class Scanner:
                         yield None
                         left = budget
                     left -= len(row[7]) + len(row[13] or "")
-                    yield row[0], message_of(row), bool(row[-1])
+                    slot = catalog.slots.get(row[14] & PARTITION_MASK)
+                    if slot is not None:
+                        seen = Seen(message_of(row), MessageState.STAGED, slot.queue, slot.name)
+                        yield Step(Place(poison=False, row_key=row[0]), seen)
+                        continue
+                    kept = kept_in(self._state, entry, row)
+                    assert kept is not None
+                    place = Place(poison=False, row_key=row[0])
+                    yield Step(place, seen_of(kept, now_ms), bool(row[-1]), kept.held)
             if reached is None:
                 return
             if not keys or keys[-1] < reached:
-                yield reached, None, False
+                yield Step(Place(poison=False, row_key=reached), None)
             span = span._replace(after=reached)
             chunks += 1
             if chunks % MAX_CHUNKS == 0 or len(keys) == CHUNK_ROWS * MAX_CHUNKS:
@@ -146,29 +161,61 @@ class Scanner:
         """Return the next keys of a queue, and how far that went; None to the end."""
         state = self._state
         if is_small:
-            lanes = json.dumps([lane.partition for lane in entry.lanes])
+            own = [lane.partition for lane in entry.lanes]
+            apart = self._apart(entry, span)
+            lanes = json.dumps(own + apart)
             # To sort the keys is what costs, so those of all chunks of a look come at once.
             limit = CHUNK_ROWS * MAX_CHUNKS
             bounds: tuple[object, ...] = (lanes, span.after, span.until, limit)
             if span.invisible_at_ms is None:
                 rows = state.fetch("keys_by_visibility", bounds)
             else:
-                rows = state.fetch("invisible_keys", (*bounds, span.invisible_at_ms))
+                bounds = (json.dumps(own), *bounds[1:], span.invisible_at_ms, json.dumps(apart))
+                rows = state.fetch("invisible_keys", bounds)
             keys = [row_key for (row_key,) in rows]
             return (keys[-1] if len(keys) == limit else None), keys
         rows = state.fetch("keys_by_age", (span.after, span.until, OTHERS_ROWS))
-        keys = [row_key for row_key, partition in rows if partition == entry.partition]
+        partitions = {
+            entry.partition,
+            *(lane & PARTITION_MASK for lane in self._apart(entry, span)),
+        }
+        keys = [row_key for row_key, partition in rows if partition in partitions]
         if len(keys) > CHUNK_ROWS:
             return keys[CHUNK_ROWS - 1], keys[:CHUNK_ROWS]
         return (rows[-1][0] if len(rows) == OTHERS_ROWS else None), keys
 
+    def _apart(self, entry: Entry, span: _Span) -> list[int]:
+        """Return the lanes of claims, and those of what is staged if that is asked for."""
+        lanes = [
+            lane
+            for held in entry.claims
+            if not (held.lapsed and span.invisible_at_ms is not None)
+            for lane in lanes_of(held.partition, held.lanes_used)
+        ]
+        if span.staged and entry.staged:
+            of = entry.queue.account, entry.queue.name
+            for slot in self._state.catalog.slots.values():
+                if (slot.account, slot.queue) == of:
+                    lanes += lanes_of(slot.partition, slot.lanes_used)
+        return lanes
+
     def _is_small(self, entry: Entry, span: _Span) -> bool:
         """Tell whether a queue's keys may be sorted, those of what has expired included."""
-        missing = SORTED_UP_TO - entry.message_count
+        missing = SORTED_UP_TO - entry.message_count - (entry.staged if span.staged else 0)
         if span.invisible_at_ms is not None or missing < 0:
             return missing >= 0
         lanes = json.dumps([lane.partition for lane in entry.lanes])
         return bool(self._state.fetch("retired", (lanes, missing + 1))[0][0] <= missing)
+
+
+def seen_of(kept: Kept, now_ms: int) -> Seen:
+    """Return a message of a queue as inspectors see it; what a claim hides does not expire."""
+    entry, _, message, held = kept
+    if held is None:
+        return Seen(message, state_of(message, now_ms), entry.queue.name)
+    if held.lapsed:
+        return Seen(message, state_of(message, now_ms), entry.queue.name)
+    return Seen(message, MessageState.LEASED, entry.queue.name, held.under())
 
 
 def is_from(entry: Entry, message: Message) -> bool:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, Final, cast
 
 import apsw
 
+from leasehold.domain.types import NEVER_MS
+from leasehold.stores.plain_json import to_plain
+from leasehold.stores.sqlite.annexes import Held, load_annexes
 from leasehold.stores.sqlite.catalog import Catalog, Entry, Lane, QueueRow
 from leasehold.stores.sqlite.epoch import was_put_back
+from leasehold.stores.sqlite.recorder import Recorder
 from leasehold.stores.timeline import Timeline
 
 _BLOCK: Final = 65_536
@@ -32,6 +37,10 @@ class State:
         self._keep_mark = keep_mark
         self.receipt_key = b""
         self.touched: set[Entry] = set()
+        self.touched_claims: set[Held] = set()
+        self.log = Recorder(cursor, queries)
+        self.next_lapse_ms = NEVER_MS
+        """When the next claim lapses; the claims' verbs keep it right."""
         self._next_row_key = 0
         self._reserved = 0
         self._last_partition = 0
@@ -94,7 +103,13 @@ class State:
         self.retired_until_ms = meta["retired_until_ms"]
         self.last_seen_ms = meta["last_seen_ms"]
         self.catalog.load(cast("list[QueueRow]", self.fetch("load_queues")))
+        load_annexes(self.catalog, self.fetch)
+        self.find_next_lapse()
         self.touched.clear()
+        self.touched_claims.clear()
+        if not self.log.last_seq:
+            self.log.bytes_kept = meta.get("event_bytes", 0)
+        self.log.load()
 
     def fetch(self, query: str, bounds: tuple[object, ...] = ()) -> list[Any]:
         """Run a query and return its rows."""
@@ -103,6 +118,10 @@ class State:
     def set_meta(self, name: str, value: int | str | bytes) -> None:
         """Keep a value under a name."""
         self.cursor.execute(self.sql["set_meta"], (name, value))
+
+    def note_log(self) -> None:
+        """Write down how many bytes of events there are, for the next start."""
+        self.set_meta("event_bytes", self.log.bytes_kept)
 
     def set_retired_until(self, moment_ms: int) -> None:
         """Note that everything that expired before *moment_ms* has been retired."""
@@ -161,6 +180,22 @@ class State:
             )
         return timeline
 
+    def find_next_lapse(self) -> None:
+        """Find when the next claim lapses."""
+        moments = [held.claim.until_ms for held in self.catalog.claims.values() if not held.lapsed]
+        self.next_lapse_ms = min(moments, default=NEVER_MS)
+
+    def keep_claim(self, held: Held) -> None:
+        """Write a claim as it is now."""
+        content = {
+            "claim": to_plain(held.claim),
+            "lapsed": held.lapsed,
+            "accepted": held.accepted,
+        }
+        bounds = (held.partition, held.stream.stream_id, held.lanes_used, json.dumps(content))
+        self.cursor.execute(self.sql["keep_claim"], bounds)
+        self.touched_claims.discard(held)
+
     def write_counts(self) -> None:
         """Write the message counts that the batch has changed."""
         if self.touched:
@@ -172,3 +207,5 @@ class State:
                 ],
             )
             self.touched.clear()
+        for held in tuple(self.touched_claims):
+            self.keep_claim(held)

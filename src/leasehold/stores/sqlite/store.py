@@ -11,17 +11,25 @@ from typing import Any, Final, TypeAlias
 
 import apsw
 
+from leasehold.domain import bodies as b
+from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
+from leasehold.domain import events as e
 from leasehold.domain import oversight as o
+from leasehold.domain import sessions as s
+from leasehold.domain import staging as st
 from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull, Unavailable
 from leasehold.domain.receipts import KEY_BYTES
 from leasehold.domain.types import Queue
 from leasehold.stores.base import StoreHealth
 from leasehold.stores.sql_files import load_queries
+from leasehold.stores.sqlite.body_keys import BodyKeyVerbs
 from leasehold.stores.sqlite.catalog import Catalog
+from leasehold.stores.sqlite.claims import ClaimVerbs
 from leasehold.stores.sqlite.completing import CompleteVerb
 from leasehold.stores.sqlite.connection import open_database, read_back
 from leasehold.stores.sqlite.epoch import adopt_mark, keep_mark, prepare_mark, read_mark
+from leasehold.stores.sqlite.eventlog import EventVerbs
 from leasehold.stores.sqlite.failures import FailureVerbs
 from leasehold.stores.sqlite.jobs import JobVerbs
 from leasehold.stores.sqlite.maintenance import MaintenanceVerbs
@@ -29,6 +37,8 @@ from leasehold.stores.sqlite.messages import MessageVerbs
 from leasehold.stores.sqlite.oversight import OversightVerbs
 from leasehold.stores.sqlite.queues import QueueVerbs
 from leasehold.stores.sqlite.reserve import Reserve
+from leasehold.stores.sqlite.sessions import SessionVerbs
+from leasehold.stores.sqlite.staging import StagingVerbs
 from leasehold.stores.sqlite.state import State
 
 FILE_NAME: Final = "leasehold.db"
@@ -84,14 +94,25 @@ class SqliteStore:
         except (apsw.Error, OSError) as error:
             raise StoreFailed from error
         self._full = not self._reserve.take()
-        messages = MessageVerbs(self._state)
-        self._failures = FailureVerbs(self._state, messages.judge)
-        self._runs = self._verbs(messages)
+        self._failures = FailureVerbs(self._state)
+        self._sessions = SessionVerbs(self._state, self._failures)
+        self._sessions.load()
+        messages = MessageVerbs(self._state, self._sessions)
+        self._failures.judge = messages.judge
+        staging = StagingVerbs(self._state, messages, self._failures)
+        self._claims = ClaimVerbs(self._state, messages, self._failures, staging)
+        self._runs = {
+            **self._verbs(messages),
+            **_claim_runs(self._claims),
+            **_staging_runs(staging),
+            **_session_runs(self._sessions),
+            **_log_runs(EventVerbs(self._state), BodyKeyVerbs(self._state)),
+        }
 
     def _verbs(self, messages: MessageVerbs) -> dict[type, _Run]:
         """Return what carries out a run of commands, by their type."""
         oversight = OversightVerbs(self._state)
-        queues = QueueVerbs(self._state, oversight.counts_of)
+        queues = QueueVerbs(self._state, oversight.counts_of, self._claims)
         jobs = JobVerbs(self._state, oversight)
         maintenance = MaintenanceVerbs(self._state)
         return {
@@ -158,6 +179,7 @@ class SqliteStore:
         prepare_mark(self._folder, mark)
         with self._connection:
             self._state.set_marks(mark, beside or "")
+            self._state.note_log()
         adopt_mark(self._folder)
         with self._connection:
             self._state.set_marks(mark, mark)
@@ -169,8 +191,11 @@ class SqliteStore:
         """
         try:
             self._state.cursor.execute("BEGIN IMMEDIATE")
+            if now_ms >= self._state.next_lapse_ms:
+                self._claims.lapse_due(now_ms)
             results = self._carry_out(batch, now_ms)
             self._state.write_counts()
+            self._state.log.write(now_ms)
         except apsw.Error as error:
             raise self._undo(error) from error
         except Exception:
@@ -208,6 +233,7 @@ class SqliteStore:
             self._state.cursor.execute("COMMIT")
         except apsw.Error as error:
             raise self._undo(error) from error
+        self._state.log.committed()
         changes = self._connection.total_changes()
         wrote, self._changes = changes != self._changes, changes
         return wrote
@@ -290,6 +316,7 @@ class SqliteStore:
             if self._connection.in_transaction:
                 self._state.cursor.execute("ROLLBACK")
             self._state.load()
+            self._sessions.load()
         except apsw.Error as error:
             raise StoreFailed from error
 
@@ -312,8 +339,63 @@ _NEED_ROOM: Final = frozenset(
         c.SetAccountDocument,
         o.Amend,
         o.StartJob,
+        st.Stage,
+        st.CommitTogether,
+        e.KeepNote,
     }
 )
+
+
+def _claim_runs(claims: ClaimVerbs) -> dict[type, _Run]:
+    return {
+        cl.AttachStream: _one_by_one(claims.attach),
+        cl.OpenClaim: _one_by_one(claims.open),
+        cl.ReadClaim: _one_by_one(claims.read),
+        cl.ExtendClaim: _one_by_one(claims.extend),
+        cl.SettleClaims: _one_by_one(claims.settle),
+        cl.GiveBackClaim: _one_by_one(claims.give_back),
+        cl.GetStream: _one_by_one(claims.get),
+        cl.ListStreams: _one_by_one(claims.list_all),
+        cl.DeleteStream: _one_by_one(claims.delete),
+        cl.LapseClaims: _one_by_one(claims.lapse),
+    }
+
+
+def _staging_runs(staging: StagingVerbs) -> dict[type, _Run]:
+    return {
+        st.Stage: _one_by_one(staging.stage),
+        st.Publish: _one_by_one(staging.publish),
+        st.Discard: _one_by_one(staging.discard),
+        st.GetTransaction: _one_by_one(staging.get),
+        st.ListTransactions: _one_by_one(staging.list),
+        st.ExpireStaged: _one_by_one(staging.expire),
+        st.CommitTogether: _one_by_one(staging.commit_together),
+    }
+
+
+def _session_runs(sessions: SessionVerbs) -> dict[type, _Run]:
+    return {
+        s.OpenSession: _one_by_one(sessions.open),
+        s.Heartbeat: _one_by_one(sessions.heartbeat),
+        s.EndSession: _one_by_one(sessions.end),
+        s.GetSession: _one_by_one(sessions.get),
+        s.ListSessions: _one_by_one(sessions.list),
+        s.LoseSessions: _one_by_one(sessions.lose),
+        s.RequestCancel: _one_by_one(sessions.cancel),
+    }
+
+
+def _log_runs(events: EventVerbs, keys: BodyKeyVerbs) -> dict[type, _Run]:
+    return {
+        e.ReadEvents: _one_by_one(events.read),
+        e.LogExtent: _one_by_one(events.extent),
+        e.TrimEvents: _one_by_one(events.trim),
+        e.KeepNote: _one_by_one(events.keep_note),
+        e.ReadNote: _one_by_one(events.read_note),
+        b.ReadBodyGarbage: _one_by_one(keys.read_garbage),
+        b.ForgetBodyGarbage: _one_by_one(keys.forget_garbage),
+        b.KnownBodies: _one_by_one(keys.known),
+    }
 
 
 def _one_by_one(

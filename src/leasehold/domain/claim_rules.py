@@ -1,0 +1,272 @@
+"""The rules of claims: pure functions from one state of a claim to the next.
+
+Every store decides by these; what is theirs is only how members are kept. A loss that nobody has
+accepted makes a claim BROKEN at once, so a claim in any other state with members lost is one whose
+loss was accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from leasehold.domain import claims
+from leasehold.domain.claims import HIDING, Claim, ClaimState, OpenClaim
+from leasehold.domain.errors import (
+    ClaimBroken,
+    ClaimLapsed,
+    ClaimNotFound,
+    ClaimOutOfTurn,
+    ClaimSettled,
+    StaleToken,
+)
+from leasehold.domain.events import EventType
+from leasehold.domain.failures import close_attempt
+from leasehold.domain.types import Message, Outcome
+from leasehold.domain.visibility import after_receive, after_release
+
+_MS: Final = 1000
+
+
+# --- checks ------------------------------------------------------------------------------------
+
+
+def highest_of(last_settled: int, numbers: Iterable[int]) -> int:
+    """Return the highest number that is open or settled."""
+    return max(last_settled, *numbers, last_settled)
+
+
+def check_number(number: int, last_settled: int, numbers: Iterable[int]) -> None:
+    """Refuse to open a number that is settled, or not the next one.
+
+    Raises:
+        ClaimSettled: It is *last_settled* or below.
+        ClaimOutOfTurn: It is more than one above the highest of *numbers* and *last_settled*.
+    """
+    if number <= last_settled:
+        raise ClaimSettled(last_settled)
+    expected = highest_of(last_settled, numbers) + 1
+    if number > expected:
+        raise ClaimOutOfTurn(expected)
+
+
+def check_token(stream_token: int, given: int) -> None:
+    """Refuse everybody but the one who attached last.
+
+    Raises:
+        StaleToken: *given* is not the stream's token.
+    """
+    if given != stream_token:
+        raise StaleToken(stream_token)
+
+
+def check_readable(claim: Claim, accepted_loss: bool) -> None:
+    """Refuse to read what is not whole.
+
+    Args:
+        claim: An existing claim of the number asked for.
+        accepted_loss: Whether somebody has opened it with ``accept_loss`` since its last loss.
+
+    Raises:
+        ClaimNotFound: It is OPENING: its members are not all there yet.
+        ClaimLapsed: It must be opened again first.
+        ClaimBroken: It has lost members, and nobody has accepted that.
+    """
+    if claim.state is ClaimState.OPENING:
+        raise ClaimNotFound
+    if claim.state is ClaimState.BROKEN:
+        raise ClaimBroken(claim.size, claim.lost)
+    if claim.state is ClaimState.LAPSED:
+        raise ClaimLapsed(claim.until_ms)
+    if claim.lost and not accepted_loss:
+        raise ClaimBroken(claim.size, claim.lost)
+
+
+def to_settle(upto: int, last_settled: int, open_claims: Iterable[Claim]) -> list[Claim]:
+    """Return the claims that settling up to *upto*, above *last_settled*, completes; by number.
+
+    Raises:
+        ClaimOutOfTurn: *upto* was never opened, or one of them is still OPENING.
+    """
+    by_number = sorted(open_claims, key=lambda claim: claim.number)
+    highest = highest_of(last_settled, (claim.number for claim in by_number))
+    if upto > highest:
+        raise ClaimOutOfTurn(highest + 1)
+    chosen = [claim for claim in by_number if claim.number <= upto]
+    for claim in chosen:
+        if claim.state is ClaimState.OPENING:
+            raise ClaimOutOfTurn(claim.number)
+    return chosen
+
+
+# --- a claim's life ----------------------------------------------------------------------------
+
+
+def begin(command: OpenClaim, now_ms: int) -> Claim:
+    """Return a claim that has no members yet."""
+    return Claim(
+        account=command.account,
+        queue=command.queue,
+        stream=command.stream,
+        number=command.number,
+        state=ClaimState.OPENING,
+        size=0,
+        limit=command.limit,
+        max_bytes=command.max_bytes,
+        opened_at_ms=now_ms,
+        until_ms=now_ms + command.lease_s * _MS,
+        holder=command.holder,
+    )
+
+
+def room_of(claim: Claim) -> int:
+    """Return how many members the next step may take."""
+    return min(claims.CLAIM_STEP, claim.limit - claim.size)
+
+
+def is_full_step(taken: int) -> bool:
+    """Tell whether a step took as many as one step can, so that there may be more."""
+    return taken >= claims.CLAIM_STEP
+
+
+def reaches_bytes(claim: Claim, taken_bytes: int) -> bool:
+    """Tell whether a claim with so many bytes of bodies, all steps together, takes no more."""
+    return claim.max_bytes is not None and taken_bytes >= claim.max_bytes
+
+
+def size_of(message: Message) -> int:
+    """Return the bytes of a body, wherever it is kept."""
+    ref = message.detail.body_ref
+    return len(message.body) if ref is None else ref.size_bytes
+
+
+def after_step(  # noqa: PLR0913, PLR0917 - positional: what one step has done
+    claim: Claim,
+    taken: int,
+    is_full_step: bool,
+    bytes_reached: bool,
+    now_ms: int,
+    lease_s: int,
+) -> Claim:
+    """Return an OPENING claim after a step that took *taken* messages.
+
+    It stays OPENING after a full step, as long as there is room; its lease begins anew.
+    """
+    size = claim.size + taken
+    goes_on = is_full_step and size < claim.limit and not bytes_reached
+    return replace(
+        claim,
+        size=size,
+        state=ClaimState.OPENING if goes_on else ClaimState.OPEN,
+        until_ms=now_ms + lease_s * _MS,
+    )
+
+
+def after_extension(claim: Claim, now_ms: int, lease_s: int, park: bool) -> Claim:
+    """Move the end of the lease, or of the replay window; what had lapsed is open again.
+
+    Raises:
+        ClaimNotFound: It is OPENING.
+        ClaimBroken: It has lost members.
+    """
+    if claim.state is ClaimState.OPENING:
+        raise ClaimNotFound
+    if claim.state is ClaimState.BROKEN:
+        raise ClaimBroken(claim.size, claim.lost)
+    return replace(
+        claim,
+        state=ClaimState.PARKED if park else ClaimState.OPEN,
+        until_ms=now_ms + lease_s * _MS,
+        extensions=claim.extensions + 1,
+    )
+
+
+def after_reopening(claim: Claim, now_ms: int, lease_s: int, accept_loss: bool) -> Claim:
+    """Return a claim, not OPENING, that was asked for once more by its number.
+
+    Raises:
+        ClaimBroken: It has lost members, and *accept_loss* is not given.
+    """
+    if accept_loss and claim.state is ClaimState.BROKEN:
+        claim = replace(claim, state=ClaimState.LAPSED)
+    return after_extension(claim, now_ms, lease_s, park=False)
+
+
+def extension_event(before: Claim) -> EventType:
+    """Return what an extension of this claim is in the log."""
+    if before.state in HIDING:
+        return EventType.CLAIM_EXTENDED
+    return EventType.CLAIM_REOPENED
+
+
+def after_lapse(claim: Claim) -> Claim:
+    """Return a claim whose time is over; a broken one stays broken."""
+    return replace(claim, state=ClaimState.LAPSED) if claim.state in HIDING else claim
+
+
+def after_loss(claim: Claim, count: int) -> Claim:
+    """Return a claim that *count* more members, 0 or more, have left."""
+    if not count:
+        return claim
+    return replace(claim, state=ClaimState.BROKEN, lost=claim.lost + count)
+
+
+def to_dissolve(unhidden: Iterable[Claim]) -> list[Claim]:
+    """Return which of a queue's claims that hide nothing are to be dissolved, the oldest first.
+
+    Those without members do not count.
+    """
+    with_members = [claim for claim in unhidden if claim.remaining]
+    with_members.sort(key=lambda claim: (claim.until_ms, claim.stream, claim.number))
+    return with_members[: max(0, len(with_members) - claims.MAX_LAPSED)]
+
+
+# --- members -----------------------------------------------------------------------------------
+
+
+def name_of(claim: Claim) -> str:
+    """Return ``stream/number``, as events and inspectors name a claim."""
+    return f"{claim.stream}/{claim.number}"
+
+
+def member_order(message: Message, row_key: int) -> tuple[int, int, int]:
+    """Return the sort key of the members of a claim; it never changes."""
+    return message.priority, message.visible_since_ms, row_key
+
+
+def part_bounds(remaining: int, part: int, parts: int) -> tuple[int, int]:
+    """Return from which member up to which, exclusive, part *part* of *parts* goes."""
+    return remaining * part // parts, remaining * (part + 1) // parts
+
+
+def after_claim(message: Message, claim: Claim, now_ms: int) -> Message:
+    """Return a message that has just become a member; its lapse is noted in it already."""
+    return as_member(after_receive(message, now_ms, 0, claim.holder), claim)
+
+
+def as_member(message: Message, claim: Claim) -> Message:
+    """Return a member with the end of its lease, which is that of its claim."""
+    return message._replace(visible_at_ms=claim.until_ms)
+
+
+def after_return(message: Message, now_ms: int) -> Message:
+    """Return a member whose claim, still hiding it, was given back."""
+    return after_release(close_attempt(message, Outcome.RETURNED, now_ms, None), now_ms, 0)
+
+
+def fits(sizes: Sequence[int], claim: Claim, taken_bytes: int) -> int:
+    """Return how many of the next messages, of these sizes in bytes, a claim may take.
+
+    Taking ends with the message that reaches ``max_bytes``, so one is taken always.
+
+    Args:
+        sizes: Of the messages in receive order, no more than :func:`room_of` says.
+        claim: The claim.
+        taken_bytes: Of the members that it has.
+    """
+    for count, size in enumerate(sizes):
+        if (count or claim.size) and reaches_bytes(claim, taken_bytes):
+            return count
+        taken_bytes += size
+    return len(sizes)

@@ -1,0 +1,105 @@
+"""What is written into the event log, and how a plain store collects it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from leasehold.domain.claim_rules import name_of
+from leasehold.domain.claims import Claim
+from leasehold.domain.errors import LeaseLost
+from leasehold.domain.events import EventType, Recorded, core_of
+from leasehold.domain.sessions import Session
+from leasehold.domain.types import Message, Outcome, Phase
+
+OPERATOR = "operator"
+PURGE = "purge"
+
+
+class Collected(NamedTuple):
+    """The events of one batch."""
+
+    of: tuple[tuple[str, str | None], ...]
+    """Account and queue by the numbers that the events name them by; no queue for sessions."""
+    events: tuple[Recorded, ...]
+
+
+class Recorder:
+    """Collects the events of a batch, in their order."""
+
+    __slots__ = ("_events", "_numbers")
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, str | None], int] = {}
+        self._events: list[Recorded] = []
+
+    def add(  # noqa: PLR0913, PLR0917 - the parts of an event
+        self,
+        kind: EventType,
+        account: str,
+        queue: str,
+        message: Message | None,
+        reason: str | None = None,
+        target: str | None = None,
+    ) -> None:
+        """Record what happened to a message, as it is after that, or to a queue."""
+        number = self._number(account, queue)
+        if message is None:
+            recorded: Recorded = (kind, number, "", None, 0, None, None, reason, target)
+        else:
+            recorded = (
+                kind,
+                number,
+                message.message_id,
+                core_of(message),
+                message.priority,
+                message.session,
+                None,
+                reason,
+                target,
+            )
+        self._events.append(recorded)
+
+    def add_of_claim(self, kind: EventType, claim: Claim) -> None:
+        """Record what happened to a claim, as it is after that: until when it hides its members."""
+        number = self._number(claim.account, claim.queue)
+        self._events.append(
+            (kind, number, "", None, claim.until_ms, None, claim.holder, None, name_of(claim))
+        )
+
+    def add_of_session(self, kind: EventType, session: Session) -> None:
+        """Record what happened to a session."""
+        number = self._number(session.account, None)
+        self._events.append(
+            (
+                kind,
+                number,
+                "",
+                None,
+                0,
+                session.session_id,
+                session.holder,
+                session.reason,
+                None,
+            )
+        )
+
+    def take(self) -> Collected:
+        """Return what was collected, and begin anew."""
+        collected = Collected(tuple(self._numbers), tuple(self._events))
+        self._numbers, self._events = {}, []
+        return collected
+
+    def _number(self, account: str, queue: str | None) -> int:
+        return self._numbers.setdefault((account, queue), len(self._numbers))
+
+
+def event_of_renewal(before: Message, visibility_timeout_s: int) -> tuple[EventType, str | None]:
+    """Return type and reason of the event of a renewal; one for no time gives a lease back."""
+    if before.phase is Phase.LEASED and visibility_timeout_s == 0:
+        return EventType.RELEASED, str(Outcome.RETURNED)
+    return EventType.RENEWED, None
+
+
+def is_recorded(refusal: LeaseLost) -> bool:
+    """Tell whether a complete that was refused so is an event: it came late, and was no mistake."""
+    return refusal.reason in {"superseded", "lapsed"}

@@ -1,0 +1,249 @@
+"""The event log: every change of state is one event, kept with the change.
+
+The events of one batch are one row. An event carries the message as it is *after* the change (for
+one that is gone: as it was last), so that replaying events from empty gives the live state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeAlias, cast
+
+from leasehold.domain.errors import LeaseLost
+from leasehold.domain.types import Message
+
+EVENT_FORMAT: Final = 1
+"""Rises when readers of older events could misunderstand newer ones."""
+
+
+class EventType(IntEnum):
+    """What happened. The numbers are kept in logs and never change their meaning."""
+
+    # One message each.
+    PUT = 1
+    RECEIVED = 2
+    RENEWED = 3
+    """A lease or a delay was moved, or progress saved; also for a new body."""
+    COMPLETED = 4
+    RELEASED = 5
+    """Given back by its holder; the reason is the outcome."""
+    LAPSED = 6
+    """Its lease had run out; noticed when the message was about to be received again, just before
+    that event."""
+    POISONED = 7
+    """Moved to the poison queue ``target``; the reason says which budget."""
+    REDRIVEN = 8
+    """Moved back to the queue ``target``."""
+    AMENDED = 9
+    REMOVED = 10
+    """By an operator or a purge."""
+    LEASE_ENDED = 11
+    """By an operator, a lost session or a watchdog; the reason says which."""
+    EXPIRED = 12
+    CANCEL_ASKED = 13
+    REFUSED = 14
+    """A complete came too late: with the lease's own times, it tells how long the work took."""
+    STAGED = 15
+    PUBLISHED = 16
+    DISCARDED = 17
+    CLAIMED = 18
+    SETTLED = 19
+    """Completed with its claim."""
+    UNCLAIMED = 20
+    """Back in the queue: its claim was given back or dissolved."""
+    # One queue each, without a message.
+    QUEUE_CREATED = 64
+    QUEUE_DELETED = 65
+    QUEUE_CLEARED = 66
+    # One claim or session each, without a message.
+    CLAIM_EXTENDED = 80
+    CLAIM_LAPSED = 81
+    CLAIM_REOPENED = 82
+    SESSION_STARTED = 96
+    SESSION_LOST = 97
+    SESSION_ENDED = 98
+
+
+REMOVING: Final = frozenset(
+    {
+        EventType.COMPLETED,
+        EventType.REMOVED,
+        EventType.EXPIRED,
+        EventType.DISCARDED,
+        EventType.SETTLED,
+    }
+)
+"""After these the message is gone."""
+
+
+class Event(NamedTuple):
+    """One event, as stores give it out."""
+
+    seq: int
+    """Number of the batch; rises, with gaps."""
+    place: int
+    """Place within the batch; (seq, place) names an event for ever."""
+    at_ms: int
+    type: EventType
+    account: str
+    queue: str | None = None
+    message_id: str | None = None
+    inserted_at_ms: int | None = None
+    expires_at_ms: int | None = None
+    visible_at_ms: int | None = None
+    dequeue_count: int | None = None
+    fence: int | None = None
+    phase: int | None = None
+    since_ms: int | None = None
+    """When the phase began: for the end of a lease, when the lease began."""
+    visible_since_ms: int | None = None
+    renewals: int | None = None
+    holder: str | None = None
+    priority: int | None = None
+    session: str | None = None
+    reason: str | None = None
+    target: str | None = None
+    """The queue moved to, the stream and number of the claim, or the name of the transaction."""
+
+
+Core: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, str | None]
+"""Inserted, expires, visible, dequeue count, fence, phase, since, visible since, renewals,
+holder."""
+
+Recorded: TypeAlias = tuple[
+    int, int, str, Core | None, int, str | None, str | None, str | None, str | None
+]
+"""Type, number of the queue in the batch, message id (empty for none), core, priority, session,
+holder if there is no core, reason, target: what a store writes, as lean as can be. Of a claim
+there is no core, and in the place of the priority until when it hides its members."""
+
+_CORE: Final = slice(2, 12)
+
+
+def core_of(message: Message) -> Core:
+    """Return the times and counts of a message, for :data:`Recorded`."""
+    return cast("Core", message[_CORE])
+
+
+def event_of(
+    seq: int, place: int, at_ms: int, of: tuple[str, str | None], recorded: Recorded
+) -> Event:
+    """Return the event that was written as *recorded* for the account and queue *of*."""
+    kind, _, message_id, core, priority, session, holder, reason, target = recorded
+    account, queue = of
+    event = Event(
+        seq,
+        place,
+        at_ms,
+        EventType(kind),
+        account,
+        queue,
+        holder=holder,
+        session=session,
+        reason=reason,
+        target=target,
+    )
+    if core is None:
+        return event._replace(visible_at_ms=priority or None)
+    return event._replace(
+        message_id=message_id,
+        inserted_at_ms=core[0],
+        expires_at_ms=core[1],
+        visible_at_ms=core[2],
+        dequeue_count=core[3],
+        fence=core[4],
+        phase=int(core[5]),
+        since_ms=core[6],
+        visible_since_ms=core[7],
+        renewals=core[8],
+        holder=core[9],
+        priority=priority,
+    )
+
+
+def late(message: Message, refusal: LeaseLost) -> Message:
+    """Return the message of a complete that came too late, with the start of its own lease.
+
+    A superseded lease has lapsed and been written down as an attempt, if it did not end otherwise.
+    """
+    attempts = message.detail.attempts
+    if refusal.reason == "superseded" and attempts:
+        return message._replace(since_ms=attempts[-1].leased_at_ms)
+    return message
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEvents:
+    """Read events in their order. Answer: :class:`EventPage`."""
+
+    after_seq: int
+    limit: int
+    """Events after which the page ends, with the batch that it is in."""
+    message_id: str | None = None
+    """Only those of this message; the search still goes batch by batch."""
+    account: str | None = None
+
+
+class EventPage(NamedTuple):
+    """Some events."""
+
+    events: tuple[Event, ...]
+    last_seq: int
+    """Of the last batch looked at, or the ``after_seq`` asked; read on from there."""
+    finished: bool
+    """There are no later batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogExtent:
+    """Ask how much log there is. Answer: :class:`Extent`."""
+
+
+class Extent(NamedTuple):
+    """The batches kept."""
+
+    first_seq: int
+    last_seq: int
+    """0 if there was never one."""
+    bytes: int
+    """Of the batches kept, roughly."""
+    oldest_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrimEvents:
+    """Forget up to *limit* batches with numbers up to *upto_seq*. Answer: Swept."""
+
+    upto_seq: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeepNote:
+    """Keep a small text under a name, durably, for a background task. Answer: Done."""
+
+    name: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadNote:
+    """Read what was kept. Answer: :class:`Note`."""
+
+    name: str
+
+
+class Note(NamedTuple):
+    """What was kept, or None."""
+
+    content: str | None
+
+
+EventCommand: TypeAlias = ReadEvents | LogExtent | TrimEvents | KeepNote | ReadNote
+EventResult: TypeAlias = EventPage | Extent | Note
+
+
+def is_removing(kind: int) -> bool:
+    """Tell whether the message is gone after an event of this type."""
+    return kind in REMOVING

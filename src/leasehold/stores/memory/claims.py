@@ -1,0 +1,331 @@
+"""Claims in memory: each is a set of row keys, and its members stay on the shelf of their queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from leasehold.domain import claim_rules as rules
+from leasehold.domain import claims as cl
+from leasehold.domain import commands as c
+from leasehold.domain.errors import (
+    ClaimNotFound,
+    ClaimSettled,
+    InvalidMarker,
+    MemberNotFound,
+    StreamNotFound,
+)
+from leasehold.domain.events import EventType
+from leasehold.domain.ids import row_key_of
+from leasehold.domain.visibility import release_refusal
+from leasehold.stores.memory.messages import MessageVerbs
+from leasehold.stores.memory.shelves import Holding, Shelf, Shelves, StreamShelf
+from leasehold.stores.memory.staging import StagingVerbs
+from leasehold.stores.memory.taking import Taking
+
+_OfStream: TypeAlias = (
+    cl.OpenClaim
+    | cl.ReadClaim
+    | cl.ExtendClaim
+    | cl.SettleClaims
+    | cl.GiveBackClaim
+    | cl.GetStream
+    | cl.DeleteStream
+)
+
+
+class ClaimVerbs:
+    """Each method carries out one command; refusals are raised."""
+
+    def __init__(
+        self, shelves: Shelves, taking: Taking, messages: MessageVerbs, staging: StagingVerbs
+    ) -> None:
+        self._shelves = shelves
+        self._taking = taking
+        self._messages = messages
+        self._staging = staging
+
+    # --- streams -----------------------------------------------------------------------------
+
+    def attach(self, command: cl.AttachStream) -> c.Result:
+        """Take a stream over, and create it if need be."""
+        shelf = self._shelves.get(command.account, command.queue)
+        stream = shelf.streams.setdefault(
+            command.stream, StreamShelf(command.account, command.queue, command.stream)
+        )
+        stream.token += 1
+        stream.attached_at_ms = self._shelves.now_ms
+        return stream.as_stream()
+
+    def get(self, command: cl.GetStream) -> c.Result:
+        """Look at a stream."""
+        _, stream = self._find(command)
+        return stream.as_stream()
+
+    def list(self, command: cl.ListStreams) -> c.Result:
+        """List the streams of a queue by name."""
+        shelf = self._shelves.get(command.account, command.queue)
+        return tuple(shelf.streams[name].as_stream() for name in sorted(shelf.streams))
+
+    def delete(self, command: cl.DeleteStream) -> c.Result:
+        """Forget a stream; its claims are given back."""
+        shelf, stream = self._find(command)
+        for number in sorted(stream.claims):
+            self._give_back(shelf, stream, number)
+        del shelf.streams[command.stream]
+        return c.DONE
+
+    def _find(self, command: _OfStream) -> tuple[Shelf, StreamShelf]:
+        shelf = self._shelves.get(command.account, command.queue)
+        stream = shelf.streams.get(command.stream)
+        if stream is None:
+            raise StreamNotFound
+        return shelf, stream
+
+    def _find_claim(
+        self, command: cl.ReadClaim | cl.ExtendClaim | cl.GiveBackClaim
+    ) -> tuple[Shelf, StreamShelf, Holding]:
+        shelf, stream = self._find(command)
+        if not isinstance(command, cl.ReadClaim):
+            rules.check_token(stream.token, command.token)
+        holding = stream.claims.get(command.number)
+        if holding is None:
+            if command.number <= stream.last_settled:
+                raise ClaimSettled(stream.last_settled)
+            raise ClaimNotFound
+        return shelf, stream, holding
+
+    # --- opening -----------------------------------------------------------------------------
+
+    def open(self, command: cl.OpenClaim) -> c.Result:
+        """Lease messages as a claim, or find that claim again."""
+        shelf, stream = self._find(command)
+        rules.check_token(stream.token, command.token)
+        rules.check_number(command.number, stream.last_settled, stream.claims)
+        holding = stream.claims.get(command.number)
+        if holding is None:
+            return self._begin(shelf, stream, command)
+        now_ms, lease_s = self._shelves.now_ms, command.lease_s
+        if holding.claim.state is cl.ClaimState.OPENING:
+            self._step(shelf, holding, lease_s)
+            return cl.Opened(holding.claim)
+        after = rules.after_reopening(holding.claim, now_ms, lease_s, command.accept_loss)
+        holding.accepted_loss = holding.accepted_loss or command.accept_loss
+        self._extend(shelf, holding, after)
+        return cl.Opened(after, replayed=True)
+
+    def _begin(self, shelf: Shelf, stream: StreamShelf, command: cl.OpenClaim) -> c.Result:
+        holding = Holding(rules.begin(command, self._shelves.now_ms))
+        self._step(shelf, holding, command.lease_s)
+        if not holding.members:
+            return cl.Opened(None)
+        stream.claims[command.number] = holding
+        self._shelves.holdings.append(holding)
+        return cl.Opened(holding.claim)
+
+    def _step(self, shelf: Shelf, holding: Holding, lease_s: int) -> None:
+        """Take the next messages into a claim that is OPENING."""
+        shelves, before = self._shelves, holding.claim
+        had_bytes = sum(rules.size_of(shelf.rows[row_key]) for row_key in holding.members)
+        left_bytes = None if before.max_bytes is None else before.max_bytes - had_bytes
+        found = list(self._taking.take(shelf, rules.room_of(before), left_bytes))
+        had_bytes += sum(rules.size_of(message) for _, message in found)
+        reached = rules.reaches_bytes(before, had_bytes)
+        full = rules.is_full_step(len(found))
+        after = rules.after_step(before, len(found), full, reached, shelves.now_ms, lease_s)
+        if holding.members:
+            self._extend(shelf, holding, after)
+        holding.claim = after
+        for row_key, message in found:
+            member = rules.after_claim(message, after, shelves.now_ms)
+            shelves.keep(shelf, row_key, member)
+            shelf.held[row_key] = holding
+            holding.members.add(row_key)
+            shelves.note(EventType.CLAIMED, shelf, member, target=rules.name_of(after))
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def read(self, command: cl.ReadClaim) -> c.Result:
+        """Read members in their order."""
+        shelf, _, holding = self._find_claim(command)
+        rules.check_readable(holding.claim, holding.accepted_loss)
+        start, stop = rules.part_bounds(holding.claim.remaining, command.part, command.parts)
+        if command.after:
+            if not command.after.isdecimal():
+                raise InvalidMarker
+            start = int(command.after)
+        end = min(start + command.limit, stop)
+        messages = tuple(shelf.rows[key] for key in _in_order(shelf, holding)[start:end])
+        return cl.MemberPage(messages, str(end) if end < stop else None)
+
+    # --- extending ---------------------------------------------------------------------------
+
+    def extend(self, command: cl.ExtendClaim) -> c.Result:
+        """Move the end of a claim's lease."""
+        shelf, _, holding = self._find_claim(command)
+        now_ms = self._shelves.now_ms
+        after = rules.after_extension(holding.claim, now_ms, command.lease_s, command.park)
+        self._extend(shelf, holding, after)
+        return after
+
+    def _extend(self, shelf: Shelf, holding: Holding, after: cl.Claim) -> None:
+        kind = rules.extension_event(holding.claim)
+        holding.claim, holding.hidden = after, True
+        for row_key in holding.members:
+            shelf.rows[row_key] = rules.as_member(shelf.rows[row_key], after)
+        self._note(kind, shelf, after)
+
+    def _note(self, kind: EventType, shelf: Shelf, claim: cl.Claim) -> None:
+        if shelf.queue.settings.event_log:
+            self._shelves.log.add_of_claim(kind, claim)
+
+    # --- settling ----------------------------------------------------------------------------
+
+    def settle(self, command: cl.SettleClaims) -> c.Result:
+        """Complete claims, but for the exemptions; everything is checked before it is done."""
+        shelf, stream = self._find(command)
+        rules.check_token(stream.token, command.token)
+        if command.upto <= stream.last_settled:
+            return cl.Settled(last_settled=stream.last_settled, already=True)
+        of_stream = [holding.claim for holding in stream.claims.values()]
+        claims = rules.to_settle(command.upto, stream.last_settled, of_stream)
+        exempt = self._exempt(shelf, stream, command)
+        for name in command.publish:
+            self._staging.check_publish(command.account, name)
+        for put in command.sends:
+            self._messages.check(put)
+        for row_key, exemption in exempt.items():
+            self._messages.give_back(shelf, row_key, exemption)
+        completed = 0
+        for claim in claims:
+            holding = stream.claims[claim.number]
+            completed += len(holding.members)
+            self._complete(shelf, holding)
+            self._forget(stream, claim.number)
+        stream.last_settled = command.upto
+        published = sum(
+            self._staging.publish_all(command.account, name) for name in command.publish
+        )
+        for put in command.sends:
+            self._messages.put(put)
+        return cl.Settled(
+            last_settled=command.upto,
+            completed=completed,
+            exempted=len(exempt),
+            lost=sum(claim.lost for claim in claims),
+            published=published,
+        )
+
+    def _exempt(
+        self, shelf: Shelf, stream: StreamShelf, command: cl.SettleClaims
+    ) -> dict[int, cl.Exemption]:
+        """Return the exemptions by row key, or raise what is wrong with one."""
+        exempt: dict[int, cl.Exemption] = {}
+        for exemption in command.exemptions:
+            message_id = exemption.message_id
+            row_key = row_key_of(message_id)
+            holding = stream.claims.get(exemption.number)
+            if (
+                exemption.number > command.upto
+                or holding is None
+                or row_key is None
+                or row_key not in holding.members
+                or shelf.rows[row_key].message_id != message_id
+                or row_key in exempt
+            ):
+                raise MemberNotFound(message_id)
+            now_ms, delay_s = self._shelves.now_ms, exemption.delay_s
+            refusal = release_refusal(shelf.rows[row_key], now_ms, delay_s)
+            if refusal:
+                raise refusal
+            exempt[row_key] = exemption
+        return exempt
+
+    def _complete(self, shelf: Shelf, holding: Holding) -> None:
+        name = rules.name_of(holding.claim)
+        for row_key in _in_order(shelf, holding):
+            message = shelf.rows.pop(row_key)
+            del shelf.held[row_key]
+            self._shelves.dropped.append(message)
+            self._shelves.note(EventType.SETTLED, shelf, message, target=name)
+
+    def _forget(self, stream: StreamShelf, number: int) -> None:
+        self._shelves.holdings.remove(stream.claims.pop(number))
+
+    # --- giving back, lapsing, dissolving ----------------------------------------------------
+
+    def give_back(self, command: cl.GiveBackClaim) -> c.Result:
+        """Dissolve a claim: its members are visible again at once."""
+        shelf, stream, _ = self._find_claim(command)
+        self._give_back(shelf, stream, command.number)
+        return c.DONE
+
+    def _give_back(self, shelf: Shelf, stream: StreamShelf, number: int) -> None:
+        holding, now_ms = stream.claims[number], self._shelves.now_ms
+        if holding.hidden:
+            for row_key in holding.members:
+                shelf.rows[row_key] = rules.after_return(shelf.rows[row_key], now_ms)
+        self._let_go(shelf, holding, _in_order(shelf, holding))
+        self._forget(stream, number)
+
+    def _let_go(self, shelf: Shelf, holding: Holding, row_keys: Iterable[int]) -> None:
+        """Leave members in their queue as they are."""
+        name = rules.name_of(holding.claim)
+        for row_key in row_keys:
+            self._shelves.leave(shelf, row_key)
+            message = shelf.rows[row_key]
+            self._shelves.note(EventType.UNCLAIMED, shelf, message, target=name)
+
+    def lapse_due(self) -> None:
+        """Let claims lapse whose time is over; called before the first command of a batch."""
+        shelves = self._shelves
+        due = [
+            holding
+            for holding in shelves.holdings
+            if holding.hidden and holding.claim.until_ms <= shelves.now_ms
+        ]
+        for holding in sorted(due, key=lambda each: each.claim.until_ms):
+            holding.hidden = False
+            holding.claim = rules.after_lapse(holding.claim)
+            shelf = shelves.get(holding.claim.account, holding.claim.queue)
+            self._note(EventType.CLAIM_LAPSED, shelf, holding.claim)
+
+    def lapse(self, command: cl.LapseClaims) -> c.Result:
+        """Dissolve claims where too many have lapsed; those that are due have lapsed by now."""
+        left = command.limit
+        for shelf in self._shelves.queues.values():
+            holdings = {
+                rules.name_of(holding.claim): holding
+                for stream in shelf.streams.values()
+                for holding in stream.claims.values()
+                if not holding.hidden
+            }
+            for claim in rules.to_dissolve(each.claim for each in holdings.values()):
+                holding = holdings[rules.name_of(claim)]
+                leaving = _in_order(shelf, holding)[:left]
+                self._let_go(shelf, holding, leaving)
+                left -= len(leaving)
+        return c.Swept(command.limit - left)
+
+    # --- the queue as a whole ----------------------------------------------------------------
+
+    def lose_members(self, shelf: Shelf) -> None:
+        """Note that the members of all claims of a queue are gone."""
+        for holding in set(shelf.held.values()):
+            holding.members.clear()
+            holding.claim = rules.after_loss(holding.claim, holding.claim.remaining)
+            holding.accepted_loss = False
+        shelf.held.clear()
+
+    def forget_streams(self, shelf: Shelf) -> None:
+        """Forget the streams of a queue that is deleted."""
+        for stream in shelf.streams.values():
+            for number in tuple(stream.claims):
+                self._forget(stream, number)
+
+
+def _in_order(shelf: Shelf, holding: Holding) -> list[int]:
+    """Return the row keys of a claim's members in their order."""
+    return sorted(
+        holding.members, key=lambda row_key: rules.member_order(shelf.rows[row_key], row_key)
+    )

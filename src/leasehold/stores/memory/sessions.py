@@ -1,0 +1,195 @@
+"""Sessions in memory: live workers, and the end of the leases of those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from leasehold.domain import commands as c
+from leasehold.domain import session_rules as rules
+from leasehold.domain import sessions as s
+from leasehold.domain.errors import MessageNotLeased, SessionNotFound
+from leasehold.domain.events import EventType
+from leasehold.domain.failures import release_reason
+from leasehold.domain.types import CancelRequest, Message, MessageState, Progress
+from leasehold.domain.visibility import after_release
+from leasehold.stores.memory.shelves import Shelf, Shelves
+from leasehold.stores.memory.taking import Taking
+
+
+@dataclass(slots=True)
+class _Desk:
+    """A session, and what its worker has told."""
+
+    session: s.Session
+    told: dict[str, int] = field(default_factory=dict)
+    """By message id: when the worker last renewed the lease or spoke of it."""
+
+
+class Sessions:
+    """Which workers live."""
+
+    def __init__(self, shelves: Shelves) -> None:
+        self._shelves = shelves
+        self.desks: dict[str, _Desk] = {}
+
+    def find(self, account: str, session_id: str) -> _Desk:
+        """Return a session, or raise SessionNotFound."""
+        desk = self.desks.get(session_id)
+        if desk is None or desk.session.account != account:
+            raise SessionNotFound
+        return desk
+
+    def beat(self, account: str, session_id: str) -> _Desk:
+        """Note that a worker lives, or raise SessionNotFound or SessionOver."""
+        desk = self.find(account, session_id)
+        refusal = rules.over_refusal(desk.session)
+        if refusal:
+            raise refusal
+        desk.session = replace(desk.session, last_heartbeat_ms=self._shelves.now_ms)
+        return desk
+
+    def receive(self, account: str, session_id: str) -> str:
+        """Note that a worker asks for messages; return its name."""
+        return self.beat(account, session_id).session.holder
+
+    def hear_of(self, message: Message) -> None:
+        """Note that the holder of a lease has renewed it."""
+        desk = self.desks.get(message.session or "")
+        if desk is not None:
+            desk.told[message.message_id] = self._shelves.now_ms
+
+    def leases(self, session: s.Session) -> Iterator[tuple[Shelf, int, Message]]:
+        """Go over the leases of a session, the oldest message first."""
+        now_ms = self._shelves.now_ms
+        held = [
+            (shelf, row_key, message)
+            for shelf, row_key, message in self._shelves.everything()
+            if rules.holds(message, session.session_id, now_ms)
+        ]
+        yield from sorted(held, key=lambda each: each[1])
+
+    def view(self, desk: _Desk) -> s.Session:
+        """Return a session as others see it."""
+        return replace(desk.session, leases=len(list(self.leases(desk.session))))
+
+
+class SessionVerbs:
+    """Each method carries out one command; refusals are raised."""
+
+    def __init__(self, shelves: Shelves, sessions: Sessions, taking: Taking) -> None:
+        self._shelves = shelves
+        self._sessions = sessions
+        self._taking = taking
+
+    def open(self, command: s.OpenSession) -> c.Result:
+        """Begin a session."""
+        session = rules.begin(command, self._shelves.now_ms)
+        self._sessions.desks[session.session_id] = _Desk(session)
+        self._shelves.log.add_of_session(EventType.SESSION_STARTED, session)
+        return session
+
+    def get(self, command: s.GetSession) -> c.Result:
+        """Look at a session."""
+        sessions = self._sessions
+        return sessions.view(sessions.find(command.account, command.session_id))
+
+    def list(self, command: s.ListSessions) -> c.Result:
+        """List sessions, the newest first."""
+        sessions = self._sessions
+        found = [
+            desk for desk in sessions.desks.values() if desk.session.account == command.account
+        ]
+        found.sort(key=lambda desk: (-desk.session.started_at_ms, desk.session.session_id))
+        return tuple(sessions.view(desk) for desk in found[: command.limit])
+
+    # --- heartbeats --------------------------------------------------------------------------
+
+    def heartbeat(self, command: s.Heartbeat) -> c.Result:
+        """Note that a worker lives, and what it tells of its messages."""
+        desk = self._sessions.beat(command.account, command.session_id)
+        held = {each[2].message_id: each for each in self._sessions.leases(desk.session)}
+        lost: list[str] = []
+        for message_id, progress in (command.progress or {}).items():
+            if message_id not in held:
+                lost.append(message_id)
+                continue
+            desk.told[message_id] = self._shelves.now_ms
+            if progress is not None:
+                self._report(*held[message_id][:2], progress)
+        cancels = [
+            s.CancelNotice(message_id, shelf.queue.name, cancel.reason, cancel.at_ms)
+            for message_id, (shelf, _, message) in held.items()
+            if (cancel := message.detail.cancel) is not None
+        ]
+        return s.Beat(rules.until_ms(desk.session), tuple(cancels), tuple(lost))
+
+    def _report(self, shelf: Shelf, row_key: int, progress: Progress) -> None:
+        message = shelf.rows[row_key]
+        detail = replace(message.detail, progress=progress)
+        shelf.rows[row_key] = message._replace(detail=detail)
+
+    def request_cancel(self, command: s.RequestCancel) -> c.Result:
+        """Ask the holder of a lease to stop."""
+        shelves = self._shelves
+        shelf = shelves.get(command.account, command.queue)
+        row_key, message = shelves.live(shelf, command.message_id)
+        if shelf.state_of(row_key, shelves.now_ms) is not MessageState.LEASED:
+            raise MessageNotLeased
+        cancel = CancelRequest(at_ms=shelves.now_ms, reason=command.reason)
+        asked = message._replace(detail=replace(message.detail, cancel=cancel))
+        shelf.rows[row_key] = asked  # which leaves it in its claim
+        shelves.note(EventType.CANCEL_ASKED, shelf, asked, command.reason)
+        return shelf.seen(row_key, shelves.now_ms)
+
+    # --- ends --------------------------------------------------------------------------------
+
+    def end(self, command: s.EndSession) -> c.Result:
+        """End a session, and the first of its leases; one that is over stays as it is."""
+        desk = self._sessions.find(command.account, command.session_id)
+        if desk.session.state is s.SessionState.LIVE:
+            desk.session = rules.after_end(desk.session, self._shelves.now_ms, command.reason)
+            self._shelves.log.add_of_session(EventType.SESSION_ENDED, desk.session)
+            self._end_leases(desk, s.LOST_STEP)
+        return self._sessions.view(desk)
+
+    def lose(self, command: s.LoseSessions) -> c.Result:
+        """End what has gone silent or stuck."""
+        now_ms, desks = self._shelves.now_ms, self._sessions.desks
+        in_order = [desks[session_id] for session_id in sorted(desks)]
+        for desk in in_order:
+            if desk.session.state is s.SessionState.LIVE and s.is_silent(desk.session, now_ms):
+                desk.session = rules.after_silence(desk.session, now_ms)
+                self._shelves.log.add_of_session(EventType.SESSION_LOST, desk.session)
+        ended = 0
+        for is_live in (False, True):
+            for desk in in_order:
+                if (desk.session.state is s.SessionState.LIVE) is is_live:
+                    ended += self._end_leases(desk, command.limit - ended)
+        for desk in in_order:
+            if rules.is_forgotten(self._sessions.view(desk), now_ms):
+                del desks[desk.session.session_id]
+        return c.Swept(ended)
+
+    def _end_leases(self, desk: _Desk, limit: int) -> int:
+        """End up to *limit* leases of a session: all if it is over, or those that are stuck."""
+        session, now_ms = desk.session, self._shelves.now_ms
+        due = [
+            (shelf, row_key, message)
+            for shelf, row_key, message in self._sessions.leases(session)
+            if session.state is not s.SessionState.LIVE
+            or rules.is_stuck(session, message, desk.told.get(message.message_id), now_ms)
+        ]
+        for shelf, row_key, message in due[:limit]:
+            self._end_lease(shelf, row_key, rules.closed_by(message, session, now_ms), session)
+        return min(len(due), limit)
+
+    def _end_lease(self, shelf: Shelf, row_key: int, closed: Message, session: s.Session) -> None:
+        outcome, told, _ = rules.ending_of(session)
+        reason = release_reason(closed, shelf.queue.settings.failure_policy, outcome)
+        if reason is not None:
+            self._taking.poison(shelf, row_key, closed, reason)
+            return
+        ended = after_release(closed, self._shelves.now_ms, 0)
+        self._shelves.keep(shelf, row_key, ended)
+        self._shelves.note(EventType.LEASE_ENDED, shelf, ended, told)

@@ -1,0 +1,246 @@
+"""Staged sends in memory: rows that are on no shelf until they are published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from leasehold.domain import commands as c
+from leasehold.domain import staging as st
+from leasehold.domain import staging_rules as rules
+from leasehold.domain.errors import AlreadyPublished, StagedNotFound
+from leasehold.domain.events import EventType
+from leasehold.domain.oversight import Seen
+from leasehold.domain.types import Message, MessageState
+from leasehold.stores.memory.messages import MessageVerbs
+from leasehold.stores.memory.shelves import Shelf, Shelves
+
+_MS = 1000
+
+
+class _Row(NamedTuple):
+    """A staged message, and the queue that it is for."""
+
+    queue: str
+    message: Message
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one task has staged."""
+
+    chunks: int = 0
+    rows: dict[int, _Row] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Box:
+    """A transaction."""
+
+    created_at_ms: int
+    until_ms: int = 0
+    published: int | None = None
+    """How many rows were published; None while it is staged."""
+    parts: dict[str, _Part] = field(default_factory=dict)
+
+
+class StagingVerbs:
+    """Each method carries out one command; refusals are raised."""
+
+    def __init__(self, shelves: Shelves, messages: MessageVerbs) -> None:
+        self._shelves = shelves
+        self._messages = messages
+        self._boxes: dict[tuple[str, str], _Box] = {}
+
+    # --- staging -----------------------------------------------------------------------------
+
+    def stage(self, command: st.Stage) -> c.Result:
+        """Put messages that nobody sees yet."""
+        shelves, now_ms = self._shelves, self._shelves.now_ms
+        key = command.account, command.name
+        box = self._boxes.get(key) or _Box(now_ms)
+        if box.published is not None:
+            raise AlreadyPublished
+        part = box.parts.get(command.part) or _Part()
+        if rules.check_chunk(part.chunks, command.chunk):
+            return st.Staged(len(part.rows), part.chunks, duplicate=True)
+        for put in command.puts:
+            shelves.get(command.account, put.queue)
+            rules.check_put(put, now_ms)
+        for put in command.puts:
+            row_key, message = self._messages.make(put)
+            part.rows[row_key] = _Row(put.queue, message)
+            shelves.note_body(message)
+            self._note(EventType.STAGED, key, part.rows[row_key])
+        part.chunks += 1
+        box.until_ms = rules.until_after_stage(box.until_ms, now_ms, command.timeout_s)
+        box.parts[command.part] = part
+        self._boxes[key] = box
+        return st.Staged(len(part.rows), part.chunks)
+
+    # --- publishing --------------------------------------------------------------------------
+
+    def publish(self, command: st.Publish) -> c.Result:
+        """Make the staged messages of some parts visible and drop the others."""
+        key = command.account, command.name
+        box = self._boxes.get(key)
+        if box is not None and box.published is not None:
+            return st.Published(box.published, already=True)
+        chosen = rules.chosen_parts(command.name, None if box is None else box.parts, command.parts)
+        self._check_queues(key, chosen)
+        return st.Published(self._publish(key, chosen))
+
+    def check_publish(self, account: str, name: str) -> None:
+        """Raise what publishing a whole transaction would be refused with."""
+        box = self._boxes.get((account, name))
+        if box is None:
+            raise StagedNotFound(name)
+        self._check_queues((account, name), frozenset(box.parts))
+
+    def publish_all(self, account: str, name: str) -> int:
+        """Publish a whole transaction; return how many messages that was, 0 if it was before."""
+        box = self._boxes[account, name]
+        if box.published is not None:
+            return 0
+        return self._publish((account, name), frozenset(box.parts))
+
+    def _check_queues(self, key: tuple[str, str], chosen: frozenset[str]) -> None:
+        for name in chosen:
+            for row in self._boxes[key].parts[name].rows.values():
+                self._shelves.get(key[0], row.queue)
+
+    def _publish(self, key: tuple[str, str], chosen: frozenset[str], rows: int = 0) -> int:
+        """Publish these parts, drop the others, and remember the name with so many *rows* more."""
+        now_ms = self._shelves.now_ms
+        box = self._boxes.setdefault(key, _Box(now_ms))
+        for name, part in sorted(box.parts.items()):
+            if name not in chosen:
+                self._drop(key, part)
+                continue
+            for row_key, row in part.rows.items():
+                shelf = self._shelves.get(key[0], row.queue)
+                message = rules.shifted(row.message, now_ms)
+                shelf.rows[row_key] = message
+                self._note(EventType.PUBLISHED, key, _Row(row.queue, message))
+            rows += len(part.rows)
+        box.published, box.parts = rows, {}
+        box.until_ms = now_ms + st.REMEMBER_S * _MS
+        return rows
+
+    def _drop(self, key: tuple[str, str], part: _Part) -> None:
+        for row in part.rows.values():
+            self._shelves.dropped.append(row.message)
+            self._note(EventType.DISCARDED, key, row)
+
+    def _note(self, kind: EventType, key: tuple[str, str], row: _Row) -> None:
+        """Record what happened to a staged message; where its queue is gone, nobody cares."""
+        shelf = self._shelves.queues.get((key[0], row.queue))
+        if shelf is not None:
+            self._shelves.note(kind, shelf, row.message, target=key[1])
+
+    # --- dropping ----------------------------------------------------------------------------
+
+    def discard(self, command: st.Discard) -> c.Result:
+        """Drop what is staged; a transaction without parts is forgotten."""
+        key = command.account, command.name
+        box = self._boxes.get(key)
+        if box is None:
+            return st.Discarded(0)
+        if box.published is not None:
+            return st.Discarded(0, published=True)
+        dropped = 0
+        for name in box.parts.keys() if command.parts is None else set(command.parts):
+            part = box.parts.get(name)
+            if part is not None:
+                dropped += len(part.rows)
+                self._drop(key, part)
+        if command.parts is not None:
+            box.parts = {k: part for k, part in box.parts.items() if k not in command.parts}
+        if command.parts is None or not box.parts:
+            del self._boxes[key]
+        return st.Discarded(dropped)
+
+    def expire(self, command: st.ExpireStaged) -> c.Result:
+        """Drop transactions whose time is over."""
+        due = [
+            (box.until_ms, key)
+            for key, box in self._boxes.items()
+            if box.until_ms <= self._shelves.now_ms
+        ]
+        for _, key in sorted(due)[: command.limit]:
+            for _, part in sorted(self._boxes.pop(key).parts.items()):
+                self._drop(key, part)
+        return c.Swept(min(len(due), command.limit))
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def get(self, command: st.GetTransaction) -> c.Result:
+        """Look at a transaction."""
+        box = self._boxes.get((command.account, command.name))
+        if box is None:
+            raise StagedNotFound(command.name)
+        return _view(command.account, command.name, box)
+
+    def list(self, command: st.ListTransactions) -> c.Result:
+        """List transactions by name."""
+        found = [
+            _view(account, name, box)
+            for (account, name), box in sorted(self._boxes.items(), key=lambda each: each[0])
+            if account == command.account
+        ]
+        wanted = [each for each in found if command.state in {None, each.state}]
+        return tuple(wanted[: command.limit])
+
+    def staged_for(self, shelf: Shelf) -> Iterator[tuple[int, Seen]]:
+        """Go over what is staged for a queue: row key, and the message as an inspector sees it."""
+        queue = shelf.queue
+        for (account, name), box in self._boxes.items():
+            for part in box.parts.values():
+                for row_key, row in part.rows.items():
+                    if (account, row.queue) == (queue.account, queue.name):
+                        yield row_key, Seen(row.message, MessageState.STAGED, queue.name, name)
+
+    def messages(self) -> Iterator[Message]:
+        """Go over all that is staged."""
+        for box in self._boxes.values():
+            for part in box.parts.values():
+                for row in part.rows.values():
+                    yield row.message
+
+    # --- all together ------------------------------------------------------------------------
+
+    def commit_together(self, command: st.CommitTogether) -> c.Result:
+        """Carry out commands and publish staged transactions as one."""
+        account, name = command.account, command.name
+        box = None if name is None else self._boxes.get((account, name))
+        if box is not None and box.published is not None:
+            return st.Committed((), already=True)
+        for each in command.publish:
+            self.check_publish(account, each)
+        refused = self._messages.refused(command.commands)
+        if refused is not None:
+            return st.Committed(refused)
+        results = self._messages.perform(command.commands)
+        published = sum(self.publish_all(account, each) for each in command.publish)
+        if name is not None and name not in command.publish:
+            self._publish((account, name), frozenset(), published)
+        return st.Committed(results, published)
+
+
+def _view(account: str, name: str, box: _Box) -> st.Transaction:
+    parts = tuple(
+        st.StagedPart(part=part, rows=len(each.rows), chunks=each.chunks)
+        for part, each in sorted(box.parts.items())
+    )
+    staged = sum(part.rows for part in parts)
+    is_staged = box.published is None
+    return st.Transaction(
+        account=account,
+        name=name,
+        state=st.TransactionState.STAGED if is_staged else st.TransactionState.PUBLISHED,
+        created_at_ms=box.created_at_ms,
+        until_ms=box.until_ms,
+        rows=staged if box.published is None else box.published,
+        parts=parts,
+    )

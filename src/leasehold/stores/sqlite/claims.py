@@ -1,0 +1,436 @@
+"""Claims in SQLite: a claim is a partition, so it is settled by dropping one.
+
+A member's row keeps the time at which it was visible before, which is its place in the claim; until
+when it is hidden stands in the claim's own row, so that an extension writes one row however many
+members there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from leasehold.domain import claim_rules as rules
+from leasehold.domain import claims as cl
+from leasehold.domain import commands as c
+from leasehold.domain.errors import (
+    ClaimNotFound,
+    ClaimSettled,
+    InvalidMarker,
+    MemberNotFound,
+    StreamNotFound,
+)
+from leasehold.domain.events import EventType
+from leasehold.domain.ids import row_key_of
+from leasehold.stores.sqlite import setwise
+from leasehold.stores.sqlite.annexes import Held, StreamBox
+from leasehold.stores.sqlite.catalog import Entry, lanes_of, priority_of
+from leasehold.stores.sqlite.claiming import Claiming
+from leasehold.stores.sqlite.failures import FailureVerbs
+from leasehold.stores.sqlite.messages import MessageVerbs
+from leasehold.stores.sqlite.rows import Kept, kept_in, message_of, rewrite
+from leasehold.stores.sqlite.state import State
+
+_BEGIN: Final = (-1, -1)
+
+
+class Publisher(Protocol):
+    """Publishes staged transactions within the open batch."""
+
+    def check_publish(self, account: str, name: str) -> None:
+        """Raise what publishing would be refused with."""
+        ...
+
+    def publish_all(self, account: str, name: str, now_ms: int) -> int:
+        """Publish, and return how many messages that was; 0 if they were published before."""
+        ...
+
+
+class ClaimVerbs:
+    """Each method carries out one command; refusals are raised."""
+
+    def __init__(
+        self, state: State, messages: MessageVerbs, failures: FailureVerbs, publisher: Publisher
+    ) -> None:
+        self._state = state
+        self._messages = messages
+        self._failures = failures
+        self._publisher = publisher
+        self._claiming = Claiming(state, messages)
+
+    # --- streams -----------------------------------------------------------------------------
+
+    def attach(self, command: cl.AttachStream, now_ms: int) -> c.Result:
+        """Take a stream over."""
+        state = self._state
+        entry = state.catalog.get(command.account, command.queue)
+        stream = entry.streams.get(command.stream)
+        if stream is None:
+            bounds = (command.account, command.queue, command.stream, 0, 0, now_ms)
+            ((stream_id,),) = state.fetch("keep_stream", bounds)
+            stream = entry.streams[command.stream] = StreamBox(entry, stream_id, command.stream)
+        stream.token += 1
+        stream.attached_at_ms = now_ms
+        self._keep_stream(stream)
+        return stream.as_stream()
+
+    def get(self, command: cl.GetStream, _now_ms: int) -> c.Result:
+        """Look at a stream."""
+        return self._stream(command).as_stream()
+
+    def list_all(self, command: cl.ListStreams, _now_ms: int) -> c.Result:
+        """List the streams of a queue."""
+        entry = self._state.catalog.get(command.account, command.queue)
+        return tuple(entry.streams[name].as_stream() for name in sorted(entry.streams))
+
+    def delete(self, command: cl.DeleteStream, now_ms: int) -> c.Result:
+        """Forget a stream; its claims are given back."""
+        stream = self._stream(command)
+        for number in sorted(stream.claims):
+            self._give_back(stream.claims[number], now_ms)
+        self._state.cursor.execute(self._state.sql["drop_stream"], (stream.stream_id,))
+        del stream.entry.streams[stream.name]
+        return c.DONE
+
+    def _stream(self, command: cl.ClaimCommand) -> StreamBox:
+        assert not isinstance(command, cl.LapseClaims | cl.ListStreams)
+        entry = self._state.catalog.get(command.account, command.queue)
+        stream = entry.streams.get(command.stream)
+        if stream is None:
+            raise StreamNotFound
+        return stream
+
+    def _keep_stream(self, stream: StreamBox) -> None:
+        bounds = (stream.stream_id, stream.token, stream.last_settled, stream.attached_at_ms)
+        self._state.cursor.execute(self._state.sql["set_stream"], bounds)
+
+    # --- opening and reading -----------------------------------------------------------------
+
+    def open(self, command: cl.OpenClaim, now_ms: int) -> c.Result:
+        """Lease messages as a claim, or find the claim again."""
+        stream = self._stream(command)
+        rules.check_token(stream.token, command.token)
+        rules.check_number(command.number, stream.last_settled, stream.claims)
+        held = stream.claims.get(command.number)
+        if held is not None and not held.is_opening:
+            return cl.Opened(self._reopen(held, command, now_ms), replayed=True)
+        opened = self._claiming.step(stream, held, command, now_ms)
+        self._state.find_next_lapse()
+        return cl.Opened(None if opened is None else opened.claim)
+
+    def _reopen(self, held: Held, command: cl.OpenClaim, now_ms: int) -> cl.Claim:
+        claim = rules.after_reopening(held.claim, now_ms, command.lease_s, command.accept_loss)
+        held.accepted = held.accepted or command.accept_loss
+        self._extend(held, claim)
+        return claim
+
+    def read(self, command: cl.ReadClaim, _now_ms: int) -> c.Result:
+        """Read members in their order."""
+        stream = self._stream(command)
+        held = self._readable(stream, command.number)
+        if command.columns:
+            rows, after = self._members(held, command, "member_columns")
+            if not any(row[8] for row in rows):
+                return _columns(rows, after)
+        rows, after = self._members(held, command, "members")
+        messages = tuple(rules.as_member(message_of(row), held.claim) for row in rows)
+        return cl.MemberPage(messages, after)
+
+    def _members(
+        self, held: Held, command: cl.ReadClaim, query: str
+    ) -> tuple[list[Any], str | None]:
+        """Return rows of members, and where the part goes on."""
+        start, stop = rules.part_bounds(held.claim.remaining, command.part, command.parts)
+        lane_at, visible_ms, row_key, left = _read_cursor(command.after, stop - start)
+        skip = 0 if command.after else start
+        found: list[Any] = []
+        lanes = lanes_of(held.partition, held.lanes_used)
+        while lane_at < len(lanes) and left and len(found) < command.limit:
+            wanted = min(left, command.limit - len(found))
+            if skip and len(lanes) > 1:
+                ((in_lane,),) = self._state.fetch("count_lane", (lanes[lane_at],))
+                if skip >= in_lane:
+                    skip -= in_lane
+                    lane_at += 1
+                    continue
+            bounds = (lanes[lane_at], visible_ms, row_key, wanted, skip)
+            rows = self._state.fetch(query, bounds)
+            skip = 0
+            found += rows
+            left -= len(rows)
+            if len(rows) < wanted:
+                lane_at, (visible_ms, row_key) = lane_at + 1, _BEGIN
+            else:
+                visible_ms, row_key = rows[-1][4], rows[-1][0]
+        more = left and lane_at < len(lanes)
+        return found, f"{lane_at}.{visible_ms}.{row_key}.{left}" if more else None
+
+    def _readable(self, stream: StreamBox, number: int) -> Held:
+        held = stream.claims.get(number)
+        if held is None:
+            if number <= stream.last_settled:
+                raise ClaimSettled(stream.last_settled)
+            raise ClaimNotFound
+        rules.check_readable(held.claim, held.accepted)
+        return held
+
+    # --- extending ---------------------------------------------------------------------------
+
+    def extend(self, command: cl.ExtendClaim, now_ms: int) -> c.Result:
+        """Move the end of a claim's lease: one row, however many members."""
+        held = self._own(command)
+        claim = rules.after_extension(held.claim, now_ms, command.lease_s, command.park)
+        self._extend(held, claim)
+        return claim
+
+    def _extend(self, held: Held, claim: cl.Claim) -> None:
+        state = self._state
+        event = rules.extension_event(held.claim)
+        held.claim = claim
+        if held.lapsed:
+            held.lapsed = False
+            held.entry.lapsed.remove(held)
+        state.keep_claim(held)
+        state.find_next_lapse()
+        state.log.add_claim(event, held.entry, claim)
+
+    def _own(self, command: cl.ExtendClaim | cl.GiveBackClaim) -> Held:
+        stream = self._stream(command)
+        rules.check_token(stream.token, command.token)
+        held = stream.claims.get(command.number)
+        if held is None:
+            if command.number <= stream.last_settled:
+                raise ClaimSettled(stream.last_settled)
+            raise ClaimNotFound
+        return held
+
+    # --- settling ----------------------------------------------------------------------------
+
+    def settle(self, command: cl.SettleClaims, now_ms: int) -> c.Result:
+        """Complete claims, but for the exemptions; all is checked before anything is done."""
+        state = self._state
+        stream = self._stream(command)
+        rules.check_token(stream.token, command.token)
+        if command.upto <= stream.last_settled:
+            return cl.Settled(last_settled=stream.last_settled, already=True)
+        claims = rules.to_settle(
+            command.upto, stream.last_settled, [held.claim for held in stream.claims.values()]
+        )
+        chosen = [stream.claims[claim.number] for claim in claims]
+        lost = sum(held.claim.lost for held in chosen)
+        exempt = self._exempt(chosen, command.exemptions, now_ms)
+        for name in command.publish:
+            self._publisher.check_publish(command.account, name)
+        for put in command.sends:
+            self._failures.check(put, now_ms)
+        for kept, exemption in exempt:
+            self._failures.give_back(kept, exemption, now_ms)
+        completed = sum(held.claim.size - held.claim.lost for held in chosen)
+        for held in chosen:
+            self._complete(held)
+        stream.last_settled = command.upto
+        self._keep_stream(stream)
+        state.find_next_lapse()
+        published = sum(
+            self._publisher.publish_all(command.account, name, now_ms) for name in command.publish
+        )
+        if command.sends:
+            self._messages.put(command.sends, now_ms)
+        return cl.Settled(
+            last_settled=command.upto,
+            completed=completed,
+            exempted=len(exempt),
+            lost=lost,
+            published=published,
+        )
+
+    def _exempt(
+        self, chosen: Sequence[Held], exemptions: Iterable[cl.Exemption], now_ms: int
+    ) -> list[tuple[Kept, cl.Exemption]]:
+        """Return the members that are not completed."""
+        by_number = {held.claim.number: held for held in chosen}
+        found: list[tuple[Kept, cl.Exemption]] = []
+        seen = set()
+        for exemption in exemptions:
+            held = by_number.get(exemption.number)
+            row_key = row_key_of(exemption.message_id)
+            kept = None
+            if held is not None and row_key is not None:
+                rows = self._state.fetch("get_message", (row_key,))
+                kept = kept_in(self._state, held.entry, rows[0]) if rows else None
+            if (
+                kept is None
+                or kept.held is not held
+                or kept.message.message_id != exemption.message_id
+                or row_key in seen
+            ):
+                raise MemberNotFound(exemption.message_id)
+            seen.add(row_key)
+            self._failures.check_give_back(kept, exemption, now_ms)
+            found.append((kept, exemption))
+        return found
+
+    def _complete(self, held: Held) -> None:
+        """Complete what is left of a claim."""
+        state = self._state
+        entry = held.entry
+        if entry.logged and held.claim.remaining:
+            self._record(EventType.SETTLED, held)
+        entry.message_count -= held.claim.remaining
+        state.touched.add(entry)
+        dropped = [(lane,) for lane in lanes_of(held.partition, held.lanes_used)]
+        state.cursor.executemany(state.sql["drop_partition"], dropped)
+        self._forget(held)
+
+    def _record(self, kind: EventType, held: Held) -> None:
+        for lane in lanes_of(held.partition, held.lanes_used):
+            rows = self._state.fetch("member_cores", (lane, held.claim.until_ms))
+            log, claim = self._state.log, held.claim
+            log.add_many(kind, held.entry, rows, held.under(), claim.holder)
+
+    def _forget(self, held: Held) -> None:
+        """Take a claim without members out."""
+        state = self._state
+        state.cursor.execute(state.sql["drop_claim"], (held.partition,))
+        state.touched_claims.discard(held)
+        del state.catalog.claims[held.partition]
+        del held.stream.claims[held.claim.number]
+        held.entry.claims.remove(held)
+        if held.lapsed:
+            held.entry.lapsed.remove(held)
+
+    # --- giving back, lapsing, losing --------------------------------------------------------
+
+    def give_back(self, command: cl.GiveBackClaim, now_ms: int) -> c.Result:
+        """Dissolve a claim."""
+        self._give_back(self._own(command), now_ms)
+        return c.DONE
+
+    def _give_back(self, held: Held, now_ms: int) -> None:
+        state = self._state
+        if held.lapsed:
+            self._fold(held, held.claim.remaining)
+        else:
+            for lane in lanes_of(held.partition, held.lanes_used):
+                rows = state.fetch("members_without_bodies", (lane, *_BEGIN, -1, 0))
+                for row in rows:
+                    kept = kept_in(state, held.entry, row)
+                    assert kept is not None
+                    returned = rules.after_return(kept.message, now_ms)
+                    rewrite(state, kept, returned)
+                    state.log.add(EventType.UNCLAIMED, held.entry, returned, None, held.under())
+        self._forget(held)
+        state.find_next_lapse()
+
+    def lapse_due(self, now_ms: int) -> None:
+        """Let claims lapse whose time is over; called before the first command of a batch."""
+        state = self._state
+        due = [
+            held
+            for held in state.catalog.claims.values()
+            if not held.lapsed and held.claim.until_ms <= now_ms
+        ]
+        due.sort(key=lambda held: (held.claim.until_ms, held.partition))
+        for held in due:
+            held.lapsed = True
+            held.claim = rules.after_lapse(held.claim)
+            held.entry.lapsed.append(held)
+            state.keep_claim(held)
+            state.log.add_claim(EventType.CLAIM_LAPSED, held.entry, held.claim)
+            self._let_expire(held)
+        state.find_next_lapse()
+
+    def _let_expire(self, held: Held) -> None:
+        """Have the sweep look at members again that could not expire until now."""
+        state = self._state
+        for lane in lanes_of(held.partition, held.lanes_used):
+            ((first_ms,),) = state.fetch("first_expiry", (lane,))
+            if first_ms is not None and first_ms < state.retired_until_ms:
+                state.set_retired_until(first_ms)
+
+    def lapse(self, command: cl.LapseClaims, _now_ms: int) -> c.Result:
+        """Dissolve claims where too many have lapsed; those that are due have lapsed by now."""
+        left = command.limit
+        for entry in self._state.catalog.entries():
+            if len(entry.lapsed) <= cl.MAX_LAPSED:
+                continue
+            by_claim = {rules.name_of(held.claim): held for held in entry.lapsed}
+            for claim in rules.to_dissolve([held.claim for held in entry.lapsed]):
+                if left:
+                    left -= self._fold(by_claim[rules.name_of(claim)], left)
+        return c.Swept(command.limit - left)
+
+    def _fold(self, held: Held, limit: int) -> int:
+        """Move members of a lapsed claim to their queue, where they are as they were."""
+        state, entry = self._state, held.entry
+        moved = 0
+        for lane in lanes_of(held.partition, held.lanes_used):
+            if moved == limit:
+                break
+            bounds = (lane, *_BEGIN, limit - moved, 0)
+            rows = state.fetch("members_without_bodies", bounds)
+            if not rows:
+                continue
+            own = state.open_lane(entry, priority_of(lane))
+            keys = setwise.keys_of([row[0] for row in rows])
+            until_ms = held.claim.until_ms
+            state.cursor.execute(state.sql["unclaim_many"], (entry.partition, until_ms, keys))
+            own.live_from_ms = min(own.live_from_ms, until_ms)
+            cores = [(*row[1:4], until_ms, *row[5:7], *row[8:12], row[14]) for row in rows]
+            log, holder = state.log, held.claim.holder
+            log.add_many(EventType.UNCLAIMED, entry, cores, held.under(), holder)
+            moved += len(rows)
+        if moved:
+            held.claim = rules.after_loss(held.claim, moved)
+            state.touched_claims.add(held)
+        return moved
+
+    def lose_members(self, entry: Entry) -> None:
+        """Drop the members of all claims of a queue, which is being cleared."""
+        state = self._state
+        for held in entry.claims:
+            dropped = [(lane,) for lane in lanes_of(held.partition, held.lanes_used)]
+            state.cursor.executemany(state.sql["drop_partition"], dropped)
+            state.cursor.execute(state.sql["drop_claim"], (held.partition,))
+            del state.catalog.claims[held.partition]
+            held.claim = rules.after_loss(held.claim, held.claim.remaining)
+            held.partition, held.lanes_used = state.new_partition(), 0
+            state.catalog.claims[held.partition] = held
+            state.keep_claim(held)
+
+    def forget_streams(self, entry: Entry) -> None:
+        """Forget the streams and claims of a queue that is being deleted."""
+        state = self._state
+        for held in tuple(entry.claims):
+            dropped = [(lane,) for lane in lanes_of(held.partition, held.lanes_used)]
+            state.cursor.executemany(state.sql["drop_partition"], dropped)
+            self._forget(held)
+        for stream in entry.streams.values():
+            state.cursor.execute(state.sql["drop_stream"], (stream.stream_id,))
+        entry.streams.clear()
+        state.find_next_lapse()
+
+
+def _columns(rows: list[Any], after: str | None) -> cl.MemberColumns:
+    if not rows:
+        return cl.MemberColumns((), (), (), (), (), (), (), (), after)
+    _, ids, inserted, expires, visible, counts, fences, bodies, _, lanes = zip(*rows, strict=True)
+    first = lanes[0]
+    if lanes.count(first) == len(lanes):
+        priorities = [priority_of(first)] * len(lanes)
+    else:
+        priorities = [priority_of(lane) for lane in lanes]
+    return cl.MemberColumns(
+        ids, bodies, inserted, expires, visible, counts, fences, priorities, after
+    )
+
+
+def _read_cursor(after: str, length: int) -> tuple[int, int, int, int]:
+    """Return lane, time and row key behind which to go on, and how many members are left."""
+    if not after:
+        return 0, *_BEGIN, length
+    try:
+        lane_at, visible_ms, row_key, left = map(int, after.split("."))
+    except ValueError:
+        raise InvalidMarker from None
+    return lane_at, visible_ms, row_key, left

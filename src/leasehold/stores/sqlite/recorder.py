@@ -1,0 +1,186 @@
+"""Collecting the events of a batch, as lean as can be: every put and every lease passes here."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias, cast
+
+import apsw
+import msgspec
+
+from leasehold.domain.claims import Claim
+from leasehold.domain.events import Core
+from leasehold.domain.types import Message
+from leasehold.stores.sqlite.catalog import Entry, priority_of
+
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+SWAPPED: Final = sys.byteorder != "little"
+
+Column: TypeAlias = int | bytes
+"""The same number for all, or as many as there are messages, 8 bytes each, little-endian."""
+
+
+class Recorder:
+    """Collects the events of the open batch."""
+
+    def __init__(self, cursor: apsw.Cursor, sql: dict[str, str]) -> None:
+        self._cursor = cursor
+        self._sql = sql
+        self._events: list[Any] = []
+        self._queues: dict[tuple[str, str | None], int] = {}
+        self._count = 0
+        self.last_seq = 0
+        self.bytes_kept = 0
+        """Of the batches kept; written down once a minute, so after a crash a little too low."""
+        self._open_bytes = 0
+
+    def load(self) -> None:
+        """Begin anew, at the start and after an undone batch."""
+        self.clear()
+        self.bytes_kept -= self._open_bytes
+        self._open_bytes = 0
+        rows = self._cursor.execute(self._sql["last_event_batch"]).fetchall()
+        self.last_seq = cast("int", rows[0][0]) if rows else 0
+
+    def clear(self) -> None:
+        """Forget what was collected."""
+        self._events, self._queues, self._count = [], {}, 0
+
+    def committed(self) -> None:
+        """Note that what was written stays."""
+        self._open_bytes = 0
+
+    def _number(self, account: str, queue: str | None) -> int:
+        key = account, queue
+        number = self._queues.get(key)
+        if number is None:
+            number = self._queues[key] = len(self._queues)
+        return number
+
+    def add(
+        self,
+        kind: int,
+        entry: Entry,
+        message: Message,
+        reason: str | None = None,
+        target: str | None = None,
+    ) -> None:
+        """Record what happened to a message, which is as it is after that."""
+        if entry.logged:
+            queue = entry.queue
+            self._events.append(
+                (
+                    kind,
+                    self._number(queue.account, queue.name),
+                    message[0],
+                    message[2:12],
+                    message[12],
+                    message[14],
+                    None,
+                    reason,
+                    target,
+                )
+            )
+            self._count += 1
+
+    def add_one(  # noqa: PLR0913, PLR0917 - what a tuple for the log is made of
+        self,
+        kind: int,
+        entry: Entry,
+        message_id: str,
+        core: Core,
+        priority: int,
+        session: str | None,
+    ) -> None:
+        """Record what happened to a message that nobody has made a Message of."""
+        queue = entry.queue
+        number = self._number(queue.account, queue.name)
+        self._events.append((kind, number, message_id, core, priority, session, None, None, None))
+        self._count += 1
+
+    def add_many(  # noqa: PLR0913, PLR0917 - as above
+        self,
+        kind: int,
+        entry: Entry,
+        rows: Sequence[Sequence[Any]],
+        target: str,
+        holder: str | None,
+        reason: str | None = None,
+    ) -> None:
+        """Record what happened to many messages at once.
+
+        Args:
+            kind: What.
+            entry: Their queue.
+            rows: Message id (16 bytes), inserted, expires, visible, dequeue count, fence, phase,
+                since, visible since, renewals, and lane, of each.
+            target: Claim or transaction.
+            holder: Of all of them.
+            reason: Why.
+        """
+        if not entry.logged or not rows:
+            return
+        queue = entry.queue
+        ids, *columns, lanes = zip(*rows, strict=True)
+        self._events.append(
+            (
+                kind,
+                self._number(queue.account, queue.name),
+                b"".join(ids),
+                [*map(_packed, columns), holder],
+                _packed([priority_of(lane) for lane in lanes]),
+                None,
+                None,
+                reason,
+                target,
+            )
+        )
+        self._count += len(rows)
+
+    def add_queue(self, kind: int, entry: Entry) -> None:
+        """Record what happened to a queue."""
+        if entry.logged:
+            number = self._number(entry.queue.account, entry.queue.name)
+            self._append((kind, number, "", None, 0, None, None, None, None))
+
+    def add_claim(self, kind: int, entry: Entry, claim: Claim) -> None:
+        """Record what happened to a claim."""
+        if entry.logged:
+            number = self._number(entry.queue.account, entry.queue.name)
+            target = f"{claim.stream}/{claim.number}"
+            self._append((kind, number, "", None, claim.until_ms, None, claim.holder, None, target))
+
+    def add_session(
+        self, kind: int, account: str, session_id: str, holder: str, reason: str | None
+    ) -> None:
+        """Record what happened to a session."""
+        number = self._number(account, None)
+        self._append((kind, number, "", None, 0, session_id, holder, reason, None))
+
+    def _append(self, recorded: tuple[Any, ...]) -> None:
+        self._events.append(recorded)
+        self._count += 1
+
+    def write(self, now_ms: int) -> None:
+        """Write what was collected as one row."""
+        if not self._events:
+            return
+        content = _ENCODE([list(self._queues), self._events])
+        self.last_seq += 1
+        bounds = (self.last_seq, now_ms, self._count, len(content), content)
+        self._cursor.execute(self._sql["keep_events"], bounds)
+        self.bytes_kept += len(content)
+        self._open_bytes = len(content)
+        self.clear()
+
+
+def _packed(column: Sequence[int]) -> Column:
+    first = column[0]
+    if column.count(first) == len(column):
+        return int(first)
+    numbers = array("q", column)
+    if SWAPPED:
+        numbers.byteswap()
+    return numbers.tobytes()

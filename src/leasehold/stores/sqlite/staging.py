@@ -1,0 +1,284 @@
+"""Staged sends in SQLite: rows in partitions that no queue has, until they are published.
+
+What a part of a transaction has staged for one queue is a partition of its own, a *slot*. So it is
+published with one statement for each lane, and dropped by leaving the partition to the reaper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import groupby, islice
+from typing import Any, Final, TypeAlias
+
+from leasehold.domain import commands as c
+from leasehold.domain import staging as st
+from leasehold.domain import staging_rules as rules
+from leasehold.domain.errors import AlreadyPublished, LeaseholdError, StagedNotFound
+from leasehold.domain.events import EventType
+from leasehold.domain.types import Phase
+from leasehold.stores.sqlite.annexes import Slot
+from leasehold.stores.sqlite.catalog import Entry, lanes_of, priority_of
+from leasehold.stores.sqlite.completing import CompleteVerb
+from leasehold.stores.sqlite.failures import FailureVerbs
+from leasehold.stores.sqlite.messages import MessageVerbs
+from leasehold.stores.sqlite.staged_book import StagedBook, TransactionRow, rows_in
+from leasehold.stores.sqlite.staged_rows import StagedRows
+from leasehold.stores.sqlite.state import State
+
+_MS: Final = 1000
+_RECORDED_AT_ONCE: Final = 5_000
+_Run: TypeAlias = Callable[[Sequence[Any], int], Sequence[c.Result]]
+
+
+class StagingVerbs:
+    """Each method carries out one command; refusals are raised."""
+
+    def __init__(self, state: State, messages: MessageVerbs, failures: FailureVerbs) -> None:
+        self._state = state
+        self._messages = messages
+        self._failures = failures
+        self._runs: dict[type, _Run] = {
+            c.Put: messages.put,
+            c.Renew: _one_by_one(messages.renew),
+            c.Complete: CompleteVerb(state, messages.judge).complete,
+            c.Release: _one_by_one(failures.release),
+        }
+        self._book = StagedBook(state)
+
+    # --- staging -----------------------------------------------------------------------------
+
+    def stage(self, command: st.Stage, now_ms: int) -> c.Result:
+        """Put messages that nobody sees yet."""
+        account, name, part = command.account, command.name, command.part
+        found = self._book.find(account, name)
+        if found is not None and found.is_published:
+            raise AlreadyPublished
+        chunks = self._book.chunks(account, name, part)
+        slots = [slot for slot in self._book.slots(account, name) if slot.part == part]
+        if rules.check_chunk(chunks, command.chunk):
+            return st.Staged(rows_in(slots), chunks, duplicate=True)
+        staged = StagedRows(self._state, command, {slot.queue: slot for slot in slots}, now_ms)
+        self._messages.insert(staged.rows, staged.bodies)
+        for share in staged.shares.values():
+            if share.slot not in slots:
+                self._book.add(share.slot)
+                slots.append(share.slot)
+            share.count_in()
+            self._book.keep_slot(share.slot)
+            log, cores = self._state.log, share.cores
+            log.add_many(EventType.STAGED, share.entry, cores, name, None)
+        created_at_ms, until_ms = (now_ms, 0) if found is None else found[1:3]
+        until_ms = rules.until_after_stage(until_ms, now_ms, command.timeout_s)
+        self._book.keep(
+            account, name, TransactionRow(st.TransactionState.STAGED, created_at_ms, until_ms, 0)
+        )
+        self._book.keep_part(account, name, part, chunks + 1)
+        return st.Staged(rows_in(slots), chunks + 1)
+
+    # --- publishing --------------------------------------------------------------------------
+
+    def publish(self, command: st.Publish, now_ms: int) -> c.Result:
+        """Make the staged messages of some parts visible and drop the others."""
+        account, name = command.account, command.name
+        found = self._book.find(account, name)
+        if found is not None and found.is_published:
+            return st.Published(found.rows, already=True)
+        staged = None if found is None else [part for part, _ in self._book.parts(account, name)]
+        chosen = rules.chosen_parts(name, staged, command.parts)
+        self._check_queues(account, name, chosen)
+        return st.Published(self._publish(account, name, chosen, now_ms))
+
+    def check_publish(self, account: str, name: str) -> None:
+        """Raise what publishing a whole transaction would be refused with."""
+        if self._book.find(account, name) is None:
+            raise StagedNotFound(name)
+        self._check_queues(account, name, None)
+
+    def publish_all(self, account: str, name: str, now_ms: int) -> int:
+        """Publish a whole transaction; return how many messages that was, 0 if it was before."""
+        found = self._book.find(account, name)
+        if found is not None and found.is_published:
+            return 0
+        return self._publish(account, name, None, now_ms)
+
+    def _check_queues(self, account: str, name: str, chosen: Collection[str] | None) -> None:
+        for slot in self._book.slots(account, name):
+            if chosen is None or slot.part in chosen:
+                self._state.catalog.get(account, slot.queue)
+
+    def _publish(
+        self, account: str, name: str, chosen: Collection[str] | None, now_ms: int, rows: int = 0
+    ) -> int:
+        """Publish these parts (None: all), drop the others, and remember the name.
+
+        Returns:
+            How many messages that was, and *rows* more.
+        """
+        found = self._book.find(account, name)
+        for slot in self._book.slots(account, name):
+            if chosen is None or slot.part in chosen:
+                self._move(slot, now_ms)
+                rows += slot.rows
+            else:
+                self._drop(slot)
+        self._book.forget_parts(account, name)
+        created_at_ms = now_ms if found is None else found.created_at_ms
+        until_ms = now_ms + st.REMEMBER_S * _MS
+        row = TransactionRow(st.TransactionState.PUBLISHED, created_at_ms, until_ms, rows)
+        self._book.keep(account, name, row)
+        return rows
+
+    def _move(self, slot: Slot, now_ms: int) -> None:
+        """Make a slot's rows those of its queue: one statement for each lane."""
+        state = self._state
+        entry = state.catalog.get(slot.account, slot.queue)
+        lanes = lanes_of(slot.partition, slot.lanes_used)
+        if entry.logged:
+            self._record(EventType.PUBLISHED, entry, slot, "cores_to_publish", now_ms)
+        for lane in lanes:
+            own = state.open_lane(entry, priority_of(lane))
+            if entry.timeline is not None:
+                for second, phase, number in state.fetch("soon_to_publish", (lane, now_ms)):
+                    entry.timeline.add(second * _MS, phase, number)
+            state.cursor.execute(state.sql["publish_lane"], (lane, now_ms, entry.partition))
+            own.live_from_ms = min(own.live_from_ms, now_ms)
+            for phase in (Phase.WAITING, Phase.DELAYED):
+                own.oldest_from_ms[phase] = min(own.oldest_from_ms[phase], now_ms)
+        if now_ms < state.retired_until_ms:  # the clock was set back
+            state.set_retired_until(now_ms)
+        entry.message_count += slot.rows
+        state.touched.add(entry)
+        entry.staged -= slot.rows
+        self._book.remove(slot)
+
+    # --- dropping ----------------------------------------------------------------------------
+
+    def discard(self, command: st.Discard, _now_ms: int) -> c.Result:
+        """Drop what is staged; a transaction without parts is forgotten."""
+        account, name = command.account, command.name
+        found = self._book.find(account, name)
+        if found is None:
+            return st.Discarded(0)
+        if found.is_published:
+            return st.Discarded(0, published=True)
+        return st.Discarded(self._discard(account, name, command.parts))
+
+    def _discard(self, account: str, name: str, parts: Collection[str] | None = None) -> int:
+        """Drop these parts, None for all, and then the transaction if none is left."""
+        slots = [
+            slot for slot in self._book.slots(account, name) if parts is None or slot.part in parts
+        ]
+        for slot in slots:
+            self._drop(slot)
+        for part in () if parts is None else sorted(set(parts)):
+            self._book.forget_part(account, name, part)
+        if parts is None or not self._book.parts(account, name):
+            self._book.forget_parts(account, name)
+            self._book.forget(account, name)
+        return rows_in(slots)
+
+    def expire(self, command: st.ExpireStaged, now_ms: int) -> c.Result:
+        """Drop transactions whose time is over."""
+        due = self._state.fetch("due_transactions", (now_ms, command.limit))
+        for account, name in due:
+            self._discard(account, name)
+        return c.Swept(len(due))
+
+    def _drop(self, slot: Slot) -> None:
+        """Leave a slot to the reaper; where its queue is gone, nobody cares."""
+        state = self._state
+        entry = state.catalog.find(slot.account, slot.queue)
+        if entry is not None:
+            entry.staged -= slot.rows
+            if entry.logged:
+                self._record(EventType.DISCARDED, entry, slot, "cores_of_lane")
+        dropped = [(lane,) for lane in lanes_of(slot.partition, slot.lanes_used)]
+        state.cursor.executemany(state.sql["drop_partition"], dropped)
+        self._book.remove(slot)
+
+    def _record(self, kind: EventType, entry: Entry, slot: Slot, query: str, *moments: int) -> None:
+        """Record what happens to a slot's rows, the oldest first: the ids begin with their keys.
+
+        In slices, each sorted by itself, so that a million rows do not fill the memory.
+        """
+        cores = self._cores(slot, query, moments)
+        while slice_ := sorted(islice(cores, _RECORDED_AT_ONCE)):
+            self._state.log.add_many(kind, entry, slice_, slot.name, None)
+
+    def _cores(self, slot: Slot, query: str, moments: tuple[int, ...]) -> Iterator[Any]:
+        for lane in lanes_of(slot.partition, slot.lanes_used):
+            yield from self._state.cursor.execute(self._state.sql[query], (lane, *moments))
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def get(self, command: st.GetTransaction, _now_ms: int) -> c.Result:
+        """Look at a transaction."""
+        found = self._book.find(command.account, command.name)
+        if found is None:
+            raise StagedNotFound(command.name)
+        return self._view(command.account, command.name, found)
+
+    def list(self, command: st.ListTransactions, _now_ms: int) -> c.Result:
+        """List transactions by name."""
+        bounds = (command.account, command.state, command.limit)
+        rows = self._state.fetch("list_transactions", bounds)
+        return tuple(self._view(command.account, name, TransactionRow(*row)) for name, *row in rows)
+
+    def _view(self, account: str, name: str, row: TransactionRow) -> st.Transaction:
+        slots = self._book.slots(account, name)
+        parts = tuple(
+            st.StagedPart(
+                part=part,
+                rows=rows_in(slot for slot in slots if slot.part == part),
+                chunks=chunks,
+            )
+            for part, chunks in self._book.parts(account, name)
+        )
+        return st.Transaction(
+            account=account,
+            name=name,
+            state=st.TransactionState(row.state),
+            created_at_ms=row.created_at_ms,
+            until_ms=row.until_ms,
+            rows=row.rows if row.is_published else rows_in(slots),
+            parts=parts,
+        )
+
+    # --- all together ------------------------------------------------------------------------
+
+    def commit_together(self, command: st.CommitTogether, now_ms: int) -> c.Result:
+        """Carry out commands and publish staged transactions as one."""
+        account, name = command.account, command.name
+        found = None if name is None else self._book.find(account, name)
+        if found is not None and found.is_published:
+            return st.Committed((), already=True)
+        for each in command.publish:
+            self.check_publish(account, each)
+        refusals = self._failures.refusals(c.Batch(command.commands, atomic=True), now_ms)
+        if refusals is not None:
+            return st.Committed(refusals)
+        results = self._perform(command.commands, now_ms)
+        published = sum(self.publish_all(account, each, now_ms) for each in command.publish)
+        if name is not None and name not in command.publish:
+            self._publish(account, name, (), now_ms, published)
+        return st.Committed(results, published)
+
+    def _perform(self, commands: Sequence[c.Command], now_ms: int) -> tuple[c.Result, ...]:
+        """Carry out commands, those of one kind that follow each other together."""
+        results: list[c.Result] = []
+        for kind, each in groupby(commands, type):
+            results += self._runs[kind](tuple(each), now_ms)
+        return tuple(results)
+
+
+def _one_by_one(verb: Callable[[Any, int], c.Result]) -> _Run:
+    def run(commands: Sequence[Any], now_ms: int) -> list[c.Result]:
+        results: list[c.Result] = []
+        for command in commands:
+            try:
+                results.append(verb(command, now_ms))
+            except LeaseholdError as refusal:
+                results.append(refusal)
+        return results
+
+    return run

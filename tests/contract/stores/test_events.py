@@ -1,0 +1,553 @@
+"""Contract: every change of state is one event, and the events give the live state."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from leasehold.domain import claims as cl
+from leasehold.domain import commands as c
+from leasehold.domain import events as e
+from leasehold.domain import oversight as o
+from leasehold.domain import sessions as s
+from leasehold.domain import staging as sg
+from leasehold.domain.claims import Exemption
+from leasehold.domain.events import Event, EventType
+from leasehold.domain.types import Lease, Outcome, Phase
+
+from .conftest import ACCOUNT, POISON, QUEUE, STREAM, Asker
+from .random_work import RandomWork, replayed_and_live
+
+
+def told(asker: Asker, after_seq: int) -> list[tuple[Any, ...]]:
+    """Return type, queue, reason and target of the events since."""
+    return [
+        (str(event.type.name), event.queue, event.reason, event.target)
+        for event in asker.events(after_seq)
+    ]
+
+
+def last_event(asker: Asker) -> Event:
+    return asker.events()[-1]
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+def test_an_event_tells_the_message_as_it_is_after_the_change(asker: Asker) -> None:
+    """With everything but what was sent."""
+    put = asker.put(delay_s=5, priority=3)
+    asker.clock.advance(s=5)
+    session = asker.open_session("w1")
+    (lease,) = asker.receive_in(session, lease_s=60)
+    event = last_event(asker)
+    message = lease.message
+    assert event == Event(
+        seq=event.seq,
+        place=0,
+        at_ms=asker.clock.now_ms(),
+        type=EventType.RECEIVED,
+        account=ACCOUNT,
+        queue=QUEUE,
+        message_id=put.message.message_id,
+        inserted_at_ms=message.inserted_at_ms,
+        expires_at_ms=message.expires_at_ms,
+        visible_at_ms=message.visible_at_ms,
+        dequeue_count=1,
+        fence=1,
+        phase=int(Phase.LEASED),
+        since_ms=asker.clock.now_ms(),
+        visible_since_ms=put.message.visible_at_ms,
+        renewals=0,
+        holder="w1",
+        priority=3,
+        session=session.session_id,
+    )
+
+
+def test_the_events_of_one_batch_have_one_number(asker: Asker) -> None:
+    """And places from 0; a batch that changes nothing has none, and refused commands no event."""
+    after = asker.last_seq()
+    asker.batch(*(asker.put_command() for _ in range(3)))
+    asker.peek()
+    asker.put(queue="no")
+    asker.batch(c.Receive(ACCOUNT, QUEUE, 2, 30), asker.put_command())
+    events = asker.events(after)
+    first, second = events[0].seq, events[-1].seq
+    assert after < first < second
+    assert [(event.seq, event.place) for event in events] == [
+        *((first, place) for place in range(3)),
+        *((second, place) for place in range(3)),
+    ]
+    assert asker.last_seq() == second
+
+
+def test_events_of_a_batch_are_there_after_it(asker: Asker) -> None:
+    """Not while it is carried out."""
+    after = asker.last_seq()
+    _, page = asker.batch(asker.put_command(), e.ReadEvents(after, 10))
+    assert page == e.EventPage((), after, finished=True)
+    assert len(asker.events(after)) == 1
+
+
+def test_a_page_ends_with_a_whole_batch(asker: Asker) -> None:
+    """So that one can go on behind it."""
+    after = asker.last_seq()
+    for _ in range(3):
+        asker.batch(*(asker.put_command() for _ in range(3)))
+    whole = asker.events(after)
+    assert len(whole) == 9
+    for limit, size in ((1, 3), (3, 3), (4, 6), (9, 9), (100, 9)):
+        page = asker.ask(e.ReadEvents(after, limit))
+        assert page == e.EventPage(tuple(whole[:size]), whole[size - 1].seq, finished=size == 9)
+        assert asker.events(after, limit) == whole
+    end = asker.ask(e.ReadEvents(whole[-1].seq, 5))
+    assert end == e.EventPage((), whole[-1].seq, finished=True)
+
+
+def test_the_events_of_one_message(asker: Asker) -> None:
+    """Its trace, among those of others; or the events of one account."""
+    asker.create(account="other")
+    asker.ask(asker.put_command(account="other"))
+    for _ in range(3):
+        asker.batch(asker.put_command(), asker.put_command())
+    lease = asker.receive(3)[2]
+    asker.complete(lease)
+    trace = asker.events(message_id=lease.message.message_id)
+    assert [event.type for event in trace] == [
+        EventType.PUT,
+        EventType.RECEIVED,
+        EventType.COMPLETED,
+    ]
+    assert {event.message_id for event in trace} == {lease.message.message_id}
+    of_other = asker.events(account="other")
+    assert [event.type for event in of_other] == [EventType.QUEUE_CREATED, EventType.PUT]
+    assert asker.events(message_id="no") == []
+
+
+def test_old_batches_can_be_forgotten(asker: Asker) -> None:
+    """A few at a time, but never the last one."""
+    start_ms = asker.clock.now_ms()
+    for _ in range(5):
+        asker.clock.advance(s=1)
+        asker.put()
+    extent = asker.ask(e.LogExtent())
+    assert extent.oldest_at_ms == start_ms
+    assert extent.bytes > 0
+    numbers = sorted({event.seq for event in asker.events()})
+    assert (extent.first_seq, extent.last_seq) == (numbers[0], numbers[-1])
+    assert asker.ask(e.TrimEvents(numbers[3], 2)) == c.Swept(2)
+    assert asker.ask(e.TrimEvents(numbers[3], 20)) == c.Swept(2)
+    trimmed = asker.ask(e.LogExtent())
+    assert (trimmed.first_seq, trimmed.last_seq) == (numbers[4], numbers[5])
+    assert trimmed.oldest_at_ms == start_ms + 4_000
+    assert 0 < trimmed.bytes < extent.bytes
+    assert asker.ask(e.TrimEvents(numbers[5] + 100, 20)) == c.Swept(1)
+    assert [event.seq for event in asker.events()] == [numbers[5]]
+    asker.put()
+    assert asker.last_seq() > numbers[5]
+
+
+def test_a_new_store_has_no_log(empty: Asker) -> None:
+    """Nothing to read, nothing to forget."""
+    assert empty.ask(e.LogExtent()) == e.Extent(0, 0, 0, None)
+    assert empty.events() == []
+    assert empty.ask(e.TrimEvents(10, 10)) == c.Swept(0)
+
+
+def test_notes_are_kept(empty: Asker) -> None:
+    """By name, the last one of each."""
+    assert empty.ask(e.ReadNote("export")) == e.Note(None)
+    for content in ("1", "2"):
+        assert empty.ask(e.KeepNote("export", content)) == c.DONE
+    empty.ask(e.KeepNote("other", "3"))
+    assert empty.ask(e.ReadNote("export")) == e.Note("2")
+    assert empty.events() == []
+
+
+def test_a_queue_can_be_kept_out_of_the_log(asker: Asker) -> None:
+    """Nothing is told of it from then on."""
+    asker.govern(event_log=False)
+    after = asker.last_seq()
+    asker.put()
+    asker.complete(asker.receive_one())
+    asker.stage("a")
+    asker.publish()
+    asker.attach()
+    asker.claim()
+    asker.clock.advance(s=60)
+    asker.settle()
+    asker.ask(c.Clear(ACCOUNT, QUEUE))
+    asker.ask(c.DeleteQueue(ACCOUNT, QUEUE))
+    assert asker.events(after) == []
+
+
+# --- what becomes of messages ------------------------------------------------------------------
+
+
+def test_what_workers_do(asker: Asker) -> None:
+    """Put, received, renewed, given back, lapsed, completed."""
+    after = asker.last_seq()
+    asker.put()
+    lease = asker.renew(asker.receive_one(), 60)
+    asker.renew(lease, 0)
+    asker.fail(asker.receive_one())
+    asker.receive_one(lease_s=1)
+    asker.clock.advance(s=1)
+    lease = asker.receive_one()
+    assert asker.complete(lease) == c.DONE
+    assert told(asker, after) == [
+        ("PUT", QUEUE, None, None),
+        ("RECEIVED", QUEUE, None, None),
+        ("RENEWED", QUEUE, None, None),
+        ("RELEASED", QUEUE, "returned", None),
+        ("RECEIVED", QUEUE, None, None),
+        ("RELEASED", QUEUE, "failed", None),
+        ("RECEIVED", QUEUE, None, None),
+        ("LAPSED", QUEUE, None, None),
+        ("RECEIVED", QUEUE, None, None),
+        ("COMPLETED", QUEUE, None, None),
+    ]
+    completed = last_event(asker)
+    assert (completed.fence, completed.visible_at_ms) == (
+        lease.message.fence,
+        lease.message.visible_at_ms,
+    )
+
+
+def test_a_sender_who_moves_the_delay_renews(asker: Asker) -> None:
+    """Also to nothing: there was no lease to give back."""
+    put = asker.put(delay_s=60)
+    after = asker.last_seq()
+    asker.renew(asker.renew(put, 5), 0)
+    assert told(asker, after) == [("RENEWED", QUEUE, None, None)] * 2
+    assert last_event(asker).phase == Phase.WAITING
+
+
+def test_a_put_that_is_a_duplicate_is_no_event(asker: Asker) -> None:
+    """Nothing was put."""
+    key = c.Put(ACCOUNT, QUEUE, b"", 0, None, bytes(10)).detail
+    command = asker.put_command(detail=type(key)(dedup_key="k"))
+    asker.ask(command)
+    after = asker.last_seq()
+    assert isinstance(asker.ask(command), c.Duplicate)
+    assert asker.events(after) == []
+
+
+def test_poison(asker: Asker) -> None:
+    """The event names the queue left, the poison queue, and why; so does the way back."""
+    asker.limit_failures(max_failures=1, max_lapses=1)
+    after = asker.last_seq()
+    asker.put()
+    asker.fail(asker.receive_one())
+    asker.put()
+    asker.receive_one(lease_s=1)
+    asker.clock.advance(s=1)
+    asker.receive()
+    asker.bury("bad")
+    events = told(asker, after)
+    assert events.count(("QUEUE_CREATED", POISON, None, None)) == 1
+    assert [each for each in events if each[0] in {"POISONED", "LAPSED"}] == [
+        ("POISONED", QUEUE, "max_failures", POISON),
+        ("LAPSED", QUEUE, None, None),
+        ("POISONED", QUEUE, "max_lapses", POISON),
+        ("POISONED", QUEUE, "buried", POISON),
+    ]
+    after = asker.last_seq()
+    asker.run_job(o.JobKind.REDRIVE)
+    assert told(asker, after) == [("REDRIVEN", POISON, None, QUEUE)] * 3
+
+
+def test_what_operators_do(asker: Asker) -> None:
+    """Amended, taken from its holder, removed, purged, asked to stop."""
+    puts = [asker.put(f"{number}") for number in range(3)]
+    after = asker.last_seq()
+    asker.amend(puts[0], delay_s=60)
+    asker.receive(1)
+    asker.ask(s.RequestCancel(ACCOUNT, QUEUE, puts[1].message.message_id, "stop"))
+    asker.end_lease(puts[1], reason="stuck")
+    asker.remove(puts[1])
+    asker.run_job(o.JobKind.PURGE)
+    assert told(asker, after) == [
+        ("AMENDED", QUEUE, None, None),
+        ("RECEIVED", QUEUE, None, None),
+        ("CANCEL_ASKED", QUEUE, "stop", None),
+        ("LEASE_ENDED", QUEUE, "operator", None),
+        ("REMOVED", QUEUE, "operator", None),
+        ("REMOVED", QUEUE, "purge", None),
+        ("REMOVED", QUEUE, "purge", None),
+    ]
+
+
+def test_a_complete_that_came_too_late(asker: Asker) -> None:
+    """It tells how long the work took: the phase begins with the lapsed lease's start."""
+    asker.put()
+    start_ms = asker.clock.now_ms()
+    late = asker.receive_one(lease_s=10)
+    asker.clock.advance(s=15)
+    lease = asker.receive_one(lease_s=60)
+    asker.clock.advance(s=5)
+    after = asker.last_seq()
+    asker.complete(late)
+    assert told(asker, after) == [("REFUSED", QUEUE, "superseded", None)]
+    event = last_event(asker)
+    assert (event.at_ms - start_ms, event.since_ms) == (20_000, start_ms)
+    assert (event.fence, event.visible_at_ms) == (2, lease.message.visible_at_ms)
+    asker.complete(asker.renew(lease, 60))
+    after = asker.last_seq()
+    asker.complete(late)
+    assert asker.events(after) == []
+
+
+def test_a_complete_after_a_lapse_under_the_strict_rule(asker: Asker) -> None:
+    """The lease is still the last one."""
+    asker.create_strict()
+    asker.put()
+    start_ms = asker.clock.now_ms()
+    lease = asker.receive_one(lease_s=10)
+    asker.clock.advance(s=10)
+    after = asker.last_seq()
+    asker.complete(lease)
+    assert told(asker, after) == [("REFUSED", QUEUE, "lapsed", None)]
+    assert last_event(asker).since_ms == start_ms
+
+
+def test_a_mistake_is_no_event(asker: Asker) -> None:
+    """A receipt of another message; renewals and releases that come too late."""
+    asker.put()
+    asker.put()
+    one, other = asker.receive(2, lease_s=1)
+    asker.clock.advance(s=1)
+    asker.receive(2)
+    after = asker.last_seq()
+    named = (ACCOUNT, QUEUE, one.message.message_id)
+    asker.ask(c.Complete(*named, other.receipt))
+    asker.renew(one, 30)
+    asker.release(one)
+    assert asker.events(after) == []
+
+
+def test_expiry(asker: Asker) -> None:
+    """When the sweep notices; the message is as it was."""
+    asker.put(time_to_live_s=5)
+    lease = asker.receive_one(lease_s=60)
+    asker.clock.advance(s=10)
+    after = asker.last_seq()
+    asker.ask(c.RetireExpired(10))
+    asker.ask(c.RemoveRetired(asker.clock.now_ms(), 10))
+    assert told(asker, after) == [("EXPIRED", QUEUE, None, None)]
+    event = last_event(asker)
+    assert (event.visible_at_ms, event.phase) == (lease.message.visible_at_ms, Phase.LEASED)
+
+
+def test_queues(empty: Asker) -> None:
+    """Created once, cleared, deleted; without a message."""
+    empty.create()
+    empty.create()
+    empty.put()
+    empty.ask(c.Clear(ACCOUNT, QUEUE))
+    empty.ask(c.DeleteQueue(ACCOUNT, QUEUE))
+    assert told(empty, 0) == [
+        ("QUEUE_CREATED", QUEUE, None, None),
+        ("PUT", QUEUE, None, None),
+        ("QUEUE_CLEARED", QUEUE, None, None),
+        ("QUEUE_DELETED", QUEUE, None, None),
+    ]
+    event = last_event(empty)
+    assert event == Event(
+        event.seq, 0, empty.clock.now_ms(), EventType.QUEUE_DELETED, ACCOUNT, QUEUE
+    )
+
+
+# --- sessions, staging, claims -----------------------------------------------------------------
+
+
+def test_sessions(asker: Asker) -> None:
+    """How they begin and end, and what that does to leases."""
+    asker.limit_failures(max_lapses=1)
+    for number in range(4):
+        asker.put(f"{number}")
+    after = asker.last_seq()
+    lost = asker.open_session("w1", 10)
+    stuck = asker.open_session("w2", 3_600, progress_timeout_s=5)
+    ended = asker.open_session("w3", 3_600)
+    for session in (lost, stuck, ended):
+        asker.receive_in(session)
+    asker.ask(s.EndSession(ACCOUNT, ended.session_id, "deploy"))
+    asker.limit_failures()
+    asker.clock.advance(s=11)
+    asker.lose()
+    events = [event for event in asker.events(after) if event.type is not EventType.RECEIVED]
+    assert [(event.type.name, event.session, event.reason) for event in events] == [
+        ("SESSION_STARTED", lost.session_id, None),
+        ("SESSION_STARTED", stuck.session_id, None),
+        ("SESSION_STARTED", ended.session_id, None),
+        ("SESSION_ENDED", ended.session_id, "deploy"),
+        ("LEASE_ENDED", ended.session_id, "session ended"),
+        ("SESSION_LOST", lost.session_id, "no heartbeat for 10 s"),
+        ("LEASE_ENDED", lost.session_id, "session lost"),
+        ("LEASE_ENDED", stuck.session_id, "no progress"),
+    ]
+    assert [(events[place].holder, events[place].queue) for place in (0, 5)] == [("w1", None)] * 2
+    assert asker.events(after)[-1].phase == Phase.DEFERRED
+
+
+def test_a_lease_that_ends_with_its_session_may_be_poison(asker: Asker) -> None:
+    """Then that is the event."""
+    asker.limit_failures(max_lapses=1)
+    asker.put()
+    session = asker.open_session(timeout_s=10)
+    asker.receive_in(session)
+    asker.clock.advance(s=11)
+    after = asker.last_seq()
+    asker.lose()
+    assert told(asker, after)[-1] == ("POISONED", QUEUE, "max_lapses", POISON)
+    assert "LEASE_ENDED" not in [each[0] for each in told(asker, after)]
+
+
+def test_staging(asker: Asker) -> None:
+    """Staged, published, dropped; each event names the transaction."""
+    after = asker.last_seq()
+    asker.stage("a", part="1")
+    asker.stage("b", part="2")
+    asker.publish(parts=("1",))
+    asker.stage("c", name="x")
+    asker.discard("x")
+    asker.stage("d", name="y", timeout_s=1)
+    asker.clock.advance(s=1)
+    asker.ask(sg.ExpireStaged(10))
+    events = told(asker, after)
+    assert sorted(events[2:4]) == [
+        ("DISCARDED", QUEUE, None, "tx"),
+        ("PUBLISHED", QUEUE, None, "tx"),
+    ]
+    assert events[:2] + events[4:] == [
+        ("STAGED", QUEUE, None, "tx"),
+        ("STAGED", QUEUE, None, "tx"),
+        ("STAGED", QUEUE, None, "x"),
+        ("DISCARDED", QUEUE, None, "x"),
+        ("STAGED", QUEUE, None, "y"),
+        ("DISCARDED", QUEUE, None, "y"),
+    ]
+
+
+def test_claims(claimer: Asker) -> None:
+    """Opened, extended, lapsed, reopened, settled, given back; each names the claim."""
+    after = claimer.last_seq()
+    claim = claimer.claim(1, 1, 30, holder="driver")
+    claimer.extend(1, 30)
+    claimer.claim(1)
+    claimer.extend(1, 30, park=True)
+    claimer.clock.advance(s=30)
+    claimer.claim(1, lease_s=30)
+    claimer.settle(1)
+    claimer.claim(2, 1)
+    claimer.give_claim_back(2)
+    first, second = f"{STREAM}/1", f"{STREAM}/2"
+    assert told(claimer, after) == [
+        ("CLAIMED", QUEUE, None, first),
+        ("CLAIM_EXTENDED", QUEUE, None, first),
+        ("CLAIM_EXTENDED", QUEUE, None, first),
+        ("CLAIM_EXTENDED", QUEUE, None, first),
+        ("CLAIM_LAPSED", QUEUE, None, first),
+        ("CLAIM_REOPENED", QUEUE, None, first),
+        ("SETTLED", QUEUE, None, first),
+        ("CLAIMED", QUEUE, None, second),
+        ("UNCLAIMED", QUEUE, None, second),
+    ]
+    claimed, extended = claimer.events(after)[:2]
+    assert (claimed.visible_at_ms, claimed.fence, claimed.dequeue_count, claimed.holder) == (
+        claim.until_ms,
+        1,
+        1,
+        "driver",
+    )
+    assert (extended.visible_at_ms, extended.message_id, extended.holder) == (
+        claim.until_ms,
+        None,
+        "driver",
+    )
+    settled, back = (claimer.events(after)[place] for place in (6, 8))
+    assert settled.visible_at_ms == claimer.clock.now_ms() + 30_000
+    assert (back.visible_at_ms, back.fence) == (claimer.clock.now_ms(), 2)
+
+
+def test_what_becomes_of_members(claimer: Asker) -> None:
+    """Exempted, taken after a lapse, taken by an operator, dissolved."""
+    claimer.claim(1, 2, 30)
+    member = claimer.read_claim()[0]
+    after = claimer.last_seq()
+    claimer.settle(1, exemptions=(Exemption(1, member.message_id, Outcome.FAILED),))
+    assert told(claimer, after) == [
+        ("RELEASED", QUEUE, "failed", None),
+        ("SETTLED", QUEUE, None, f"{STREAM}/1"),
+    ]
+    claimer.claim(2, 1, 30)
+    claimer.clock.advance(s=30)
+    after = claimer.last_seq()
+    claimer.receive(9)
+    names = [event.type.name for event in claimer.events(after)]
+    assert names.count("CLAIM_LAPSED") == names.count("LAPSED") == 1
+    assert names.count("RECEIVED") == 4
+    after = claimer.last_seq()
+    claimer.give_claim_back(2)
+    claimer.settle(1)
+    assert claimer.events(after) == []
+
+
+def test_a_broken_claim_lapses_too(claimer: Asker) -> None:
+    """The event says until when it has hidden the members that were left."""
+    claimer.claim(1, 2, 30)
+    (member, _) = claimer.read_claim()
+    claimer.remove(Lease(member, ""), force=True)
+    after = claimer.last_seq()
+    claimer.clock.advance(s=30)
+    claimer.peek()
+    assert told(claimer, after) == [("CLAIM_LAPSED", QUEUE, None, f"{STREAM}/1")]
+    assert last_event(claimer).visible_at_ms == claimer.clock.now_ms()
+
+
+def test_a_large_claim_is_extended_by_each_step(asker: Asker) -> None:
+    """So that the log tells until when the members of the steps before are hidden."""
+    asker.batch(*(asker.put_command() for _ in range(cl.CLAIM_STEP + 1)))
+    asker.attach()
+    asker.claim(1, cl.MAX_CLAIM, 30)
+    asker.clock.advance(s=5)
+    after = asker.last_seq()
+    asker.claim(1, 1, 30)
+    assert sorted(told(asker, after)) == [
+        ("CLAIMED", QUEUE, None, f"{STREAM}/1"),
+        ("CLAIM_EXTENDED", QUEUE, None, f"{STREAM}/1"),
+    ]
+
+
+def test_dissolving(asker: Asker) -> None:
+    """Each member leaves its claim, which stays in the log as it was in the queue."""
+    asker.batch(*(asker.put_command() for _ in range(cl.MAX_LAPSED + 1)))
+    asker.attach()
+    for number in range(1, cl.MAX_LAPSED + 2):
+        asker.claim(number, 1, 30)
+    asker.clock.advance(s=30)
+    asker.peek()
+    after = asker.last_seq()
+    asker.ask(cl.LapseClaims(10))
+    assert told(asker, after) == [("UNCLAIMED", QUEUE, None, f"{STREAM}/1")]
+    event = last_event(asker)
+    assert (event.visible_at_ms, event.phase) == (asker.clock.now_ms(), Phase.LEASED)
+
+
+# --- all together ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_log_gives_the_live_state(asker: Asker, seed: int) -> None:
+    """After some thousand random operations, replayed from nothing."""
+    work = RandomWork(asker, random.Random(seed))
+    for _ in range(10):
+        work.play(150)
+        replayed, live = replayed_and_live(asker)
+        assert replayed == live
+    kinds = {event.type for event in asker.events()}
+    assert kinds >= set(EventType) - work.rare

@@ -1,0 +1,237 @@
+"""The rules of claims, one by one."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from leasehold.domain import claim_rules as rules
+from leasehold.domain.claims import CLAIM_STEP, MAX_LAPSED, Claim, ClaimState, OpenClaim
+from leasehold.domain.errors import (
+    ClaimBroken,
+    ClaimLapsed,
+    ClaimNotFound,
+    ClaimOutOfTurn,
+    ClaimSettled,
+    LeaseholdError,
+    StaleToken,
+)
+from leasehold.domain.events import EventType
+from leasehold.domain.types import BodyRef, Detail, Message, Outcome, Phase
+
+NOW = 1_000_000
+
+CLAIM = Claim(
+    account="coho",
+    queue="videos",
+    stream="nightly",
+    number=3,
+    state=ClaimState.OPEN,
+    size=10,
+    limit=100,
+    opened_at_ms=NOW - 60_000,
+    until_ms=NOW + 30_000,
+    holder="driver",
+)
+OPENING = replace(CLAIM, state=ClaimState.OPENING)
+BROKEN = replace(CLAIM, state=ClaimState.BROKEN, lost=2)
+LAPSED = replace(CLAIM, state=ClaimState.LAPSED, until_ms=NOW)
+WAITING = Message("id", b"work", NOW - 5, NOW + 5, NOW - 3, since_ms=NOW - 5)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(0, ClaimSettled), (4, ClaimSettled), (5, None), (6, None), (7, None), (8, ClaimOutOfTurn)],
+)
+def test_numbers(number: int, error: type[LeaseholdError] | None) -> None:
+    """From the first that is not settled to one above the highest; gaps may be filled."""
+    if error is None:
+        rules.check_number(number, 4, [6])
+    else:
+        with pytest.raises(error):
+            rules.check_number(number, 4, [6])
+    assert rules.highest_of(4, [6]) == 6
+    assert rules.highest_of(4, []) == 4
+
+
+def test_tokens() -> None:
+    """The current one and no other, older or invented."""
+    rules.check_token(2, 2)
+    for given in (1, 3):
+        with pytest.raises(StaleToken) as refused:
+            rules.check_token(2, given)
+        assert refused.value.token == 2
+
+
+@pytest.mark.parametrize(
+    ("claim", "accepted", "error"),
+    [
+        (CLAIM, False, None),
+        (replace(CLAIM, state=ClaimState.PARKED), False, None),
+        (replace(CLAIM, lost=1), True, None),
+        (replace(CLAIM, lost=1), False, ClaimBroken),
+        (BROKEN, True, ClaimBroken),
+        (LAPSED, True, ClaimLapsed),
+        (OPENING, True, ClaimNotFound),
+    ],
+)
+def test_reading(claim: Claim, accepted: bool, error: type[LeaseholdError] | None) -> None:
+    """Only what is whole, or whose loss was accepted."""
+    if error is None:
+        rules.check_readable(claim, accepted)
+    else:
+        with pytest.raises(error):
+            rules.check_readable(claim, accepted)
+
+
+def test_settling() -> None:
+    """All up to a number, in order, unless one of them is still opening."""
+    second = replace(OPENING, number=5)
+    assert rules.to_settle(3, 2, [second, CLAIM]) == [CLAIM]
+    assert rules.to_settle(4, 2, [second, CLAIM]) == [CLAIM]
+    for upto, expected in ((5, 5), (6, 6)):
+        with pytest.raises(ClaimOutOfTurn) as refused:
+            rules.to_settle(upto, 2, [second, CLAIM])
+        assert refused.value.expected == expected
+
+
+def test_a_claim_begins_without_members() -> None:
+    """With what the first call said."""
+    command = OpenClaim("coho", "videos", "nightly", 1, 3, 100, 30, "driver", 5_000)
+    claim = rules.begin(command, NOW)
+    expected = replace(OPENING, size=0, max_bytes=5_000, opened_at_ms=NOW)
+    assert claim == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "taken", "full", "reached", "state"),
+    [
+        (100, 5, False, False, ClaimState.OPEN),
+        (100, 5, True, False, ClaimState.OPENING),
+        (15, 5, True, False, ClaimState.OPEN),
+        (100, 5, True, True, ClaimState.OPEN),
+        (100, 0, False, False, ClaimState.OPEN),
+    ],
+)
+def test_steps(limit: int, taken: int, full: bool, reached: bool, state: ClaimState) -> None:
+    """It stays open for more after a full step, while there is room."""
+    claim = replace(OPENING, limit=limit)
+    after = rules.after_step(claim, taken, full, reached, NOW, 60)
+    expected = replace(claim, size=10 + taken, state=state, until_ms=NOW + 60_000)
+    assert after == expected
+
+
+def test_the_size_of_a_step() -> None:
+    """As many as one step takes, or as the claim has room for."""
+    assert rules.room_of(replace(OPENING, limit=10**6)) == CLAIM_STEP
+    assert rules.room_of(OPENING) == 90
+    assert rules.is_full_step(CLAIM_STEP)
+    assert not rules.is_full_step(CLAIM_STEP - 1)
+
+
+def test_bytes() -> None:
+    """Taking ends with the message that reaches the limit; one is taken always."""
+    claim = replace(OPENING, size=0, max_bytes=50)
+    assert rules.fits([20, 20, 20, 20], claim, 0) == 3
+    assert rules.fits([20, 30, 20], claim, 0) == 2
+    assert rules.fits([90, 1], claim, 0) == 1
+    assert rules.fits([90, 1], replace(claim, max_bytes=0), 0) == 1
+    assert rules.fits([20, 20], replace(claim, size=1), 40) == 1
+    assert rules.fits([20, 20], replace(claim, size=1), 50) == 0
+    assert rules.fits([20, 20], replace(claim, max_bytes=None), 0) == 2
+    ref = BodyRef(key="k", size_bytes=700, sha256="")
+    assert rules.size_of(WAITING) == 4
+    assert rules.size_of(WAITING._replace(body=b"", detail=Detail(body_ref=ref))) == 700
+
+
+@pytest.mark.parametrize(
+    "before", [CLAIM, LAPSED, replace(CLAIM, state=ClaimState.PARKED)], ids=lambda c: c.state
+)
+@pytest.mark.parametrize("park", [False, True])
+def test_extensions(before: Claim, park: bool) -> None:
+    """What had lapsed is open again, and what is parked can be opened."""
+    after = rules.after_extension(before, NOW, 90, park)
+    expected = replace(
+        before,
+        state=ClaimState.PARKED if park else ClaimState.OPEN,
+        until_ms=NOW + 90_000,
+        extensions=1,
+    )
+    assert after == expected
+    lapsed = before.state is ClaimState.LAPSED
+    event = EventType.CLAIM_REOPENED if lapsed else EventType.CLAIM_EXTENDED
+    assert rules.extension_event(before) is event
+
+
+def test_what_cannot_be_extended() -> None:
+    """A broken claim, and one that nobody has seen."""
+    with pytest.raises(ClaimBroken) as refused:
+        rules.after_extension(BROKEN, NOW, 90, park=False)
+    assert (refused.value.size, refused.value.lost) == (10, 2)
+    with pytest.raises(ClaimNotFound):
+        rules.after_extension(OPENING, NOW, 90, park=False)
+
+
+def test_reopening() -> None:
+    """A broken claim is open again for those who accept the loss."""
+    with pytest.raises(ClaimBroken):
+        rules.after_reopening(BROKEN, NOW, 90, accept_loss=False)
+    after = rules.after_reopening(BROKEN, NOW, 90, accept_loss=True)
+    assert (after.state, after.lost, after.extensions) == (ClaimState.OPEN, 2, 1)
+    assert rules.after_reopening(CLAIM, NOW, 90, accept_loss=True).state is ClaimState.OPEN
+    assert rules.extension_event(BROKEN) is EventType.CLAIM_REOPENED
+
+
+def test_lapses_and_losses() -> None:
+    """A loss breaks a claim whatever its state; a broken one stays so when it lapses."""
+    for claim in (CLAIM, OPENING, LAPSED, BROKEN):
+        lost = rules.after_loss(claim, 3)
+        assert (lost.state, lost.lost) == (ClaimState.BROKEN, claim.lost + 3)
+        assert lost.remaining == claim.remaining - 3
+        assert rules.after_loss(claim, 0) is claim
+    assert rules.after_lapse(CLAIM).state is ClaimState.LAPSED
+    assert rules.after_lapse(BROKEN) is BROKEN
+
+
+def test_dissolving() -> None:
+    """The oldest, beyond those that are kept; those without members do not count."""
+    claims = [replace(LAPSED, number=n, until_ms=NOW - n) for n in range(1, MAX_LAPSED + 3)]
+    empty = replace(LAPSED, number=99, lost=10)
+    chosen = rules.to_dissolve([empty, *claims])
+    assert [claim.number for claim in chosen] == [MAX_LAPSED + 2, MAX_LAPSED + 1]
+    assert rules.to_dissolve(claims[:MAX_LAPSED]) == []
+
+
+def test_members() -> None:
+    """A member is a leased message whose lease ends with the claim."""
+    member = rules.after_claim(WAITING, CLAIM, NOW)
+    assert member == WAITING._replace(
+        visible_at_ms=CLAIM.until_ms,
+        dequeue_count=1,
+        fence=1,
+        phase=Phase.LEASED,
+        since_ms=NOW,
+        visible_since_ms=NOW - 3,
+        holder="driver",
+    )
+    later = replace(CLAIM, until_ms=NOW + 99_000)
+    assert rules.as_member(member, later) == member._replace(visible_at_ms=NOW + 99_000)
+    returned = rules.after_return(member, NOW + 7)
+    assert (returned.visible_at_ms, returned.phase) == (NOW + 7, Phase.DEFERRED)
+    assert returned.detail.attempts[-1].outcome is Outcome.RETURNED
+    assert rules.name_of(CLAIM) == "nightly/3"
+    assert rules.member_order(member, 5) == (8, NOW - 3, 5)
+
+
+@pytest.mark.parametrize("remaining", [0, 1, 7, 100])
+@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+def test_parts(remaining: int, parts: int) -> None:
+    """They follow each other, cover all, and differ by one at most."""
+    bounds = [rules.part_bounds(remaining, part, parts) for part in range(parts)]
+    assert bounds[0][0] == 0
+    assert bounds[-1][1] == remaining
+    assert all(one[1] == other[0] for one, other in itertools.pairwise(bounds))
+    sizes = [stop - start for start, stop in bounds]
+    assert max(sizes) - min(sizes) <= 1
