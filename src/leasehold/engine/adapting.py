@@ -15,6 +15,7 @@ import structlog
 from leasehold.domain import commands as c
 from leasehold.domain.adaptive import Window, decide
 from leasehold.domain.errors import LeaseholdError, LeaseLost
+from leasehold.domain.staging import Committed, CommitTogether
 from leasehold.domain.types import Lease, Outcome, Queue
 
 MAX_FOLLOWED: Final = 100_000
@@ -61,10 +62,11 @@ class Adapting:
 
     def note(self, command: c.Command, result: c.Result, now_ms: int) -> None:
         """Hear of the result of a command."""
-        if type(command) is c.Batch:
-            if type(result) is tuple:
-                parts: Any = result
-                for part, its_result in zip(command.commands, parts, strict=True):
+        if isinstance(command, c.Batch | CommitTogether):
+            # What was refused as a whole has another answer, what was done before has none.
+            results: Any = result.results if type(result) is Committed else result
+            if type(results) is tuple and results:
+                for part, its_result in zip(command.commands, results, strict=True):
                     self.note(part, its_result, now_ms)
             return
         observe = _OBSERVERS.get(type(command))

@@ -19,17 +19,11 @@ import structlog
 from leasehold.clock import Clock
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError, Stopping, StoreFailed, StoreFull
-from leasehold.domain.oversight import Inspect, NextDue, StepJob
 from leasehold.engine.adapting import Adapting
 from leasehold.engine.stats import EngineStats
 from leasehold.engine.waiting import Pending, WaitingRooms
+from leasehold.engine.weighing import MAX_BATCH, order_of, weight_of
 from leasehold.stores.base import Store
-
-MAX_BATCH: Final = 512
-"""Commands in one transaction: bounds how long the event loop is held and what an undo costs.
-
-One that stands for many counts for more, see :func:`_weight`; it is never cut itself.
-"""
 
 QUIET_TURNS: Final = 3
 """Turns of the loop, some ten microseconds each, without a new command before a batch starts."""
@@ -43,28 +37,11 @@ With 256 connections 5 ms cut batches short and cost a fifth of the throughput.
 INLINE_BELOW_S: Final = 0.001
 """Commits that typically take less than this run in the loop."""
 
+_SETTLING_TURNS: Final = 1_000
 _MEMORY: Final = 1 / 16
 """Weight of the newest commit in what is typical."""
 
 _log = structlog.get_logger(__name__)
-
-# Within a batch any order is allowed, as none of its commands has been answered when the last one
-# arrives. Alike commands share statements, and what finishes work goes before what takes new work.
-_ORDER: Final[dict[type, int]] = {
-    c.Put: 1,
-    c.Complete: 2,
-    c.Renew: 3,
-    c.Release: 4,
-    c.Batch: 5,
-    c.Receive: 6,
-    c.Peek: 7,
-    NextDue: 8,
-}
-
-_RECEIVED_PER_COMMAND: Final = 8
-"""Messages of one receive that cost as much as one command, roughly."""
-_WEIGHTS: Final[dict[type, int]] = {Inspect: MAX_BATCH // 4, StepJob: MAX_BATCH // 4}
-"""What goes over many messages holds the loop for tens of milliseconds."""
 
 
 class Batcher:
@@ -159,6 +136,16 @@ class Batcher:
             self._idle.clear()
             self._loop.call_soon(self._start_batch)
         return future
+
+    async def settle(self) -> None:
+        """Wait for a few turns of the loop without work, but not for ever."""
+        quiet_turns = 0
+        for _ in range(_SETTLING_TURNS):
+            await self._idle.wait()
+            await asyncio.sleep(0)
+            quiet_turns = quiet_turns + 1 if self._idle.is_set() else 0
+            if quiet_turns > QUIET_TURNS:
+                return
 
     async def stop(self) -> None:
         """Refuse what is new, finish what was taken."""
@@ -323,21 +310,11 @@ def _size(waiting: Sequence[Pending]) -> int:
     """Return how many of those who wait make a batch: one at least."""
     total = 0
     for place, (command, _) in enumerate(waiting):
-        total += _weight(command)
+        total += weight_of(command)
         if total > MAX_BATCH:
             return place or 1
     return len(waiting)
 
 
-def _weight(command: c.Command) -> int:
-    """Return how many commands *command* counts for."""
-    kind = type(command)
-    if kind is c.Put:
-        return 1
-    if isinstance(command, c.Receive | c.Peek):
-        return command.limit // _RECEIVED_PER_COMMAND or 1
-    return len(command.commands) if isinstance(command, c.Batch) else _WEIGHTS.get(kind, 1)
-
-
 def _order(waiting: Pending) -> int:
-    return _ORDER.get(type(waiting[0]), 0)
+    return order_of(waiting[0])

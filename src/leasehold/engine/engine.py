@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Final, NamedTuple, cast
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, cast
 
-from leasehold.clock import Clock
+from leasehold.clock import Clock, LoopTimers, Timers
 from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
+from leasehold.domain.claims import ClaimState, OpenClaim, Opened
 from leasehold.domain.errors import LeaseholdError, Stopping
 from leasehold.domain.types import Lease, Queue
 from leasehold.engine.adapting import Adapting
 from leasehold.engine.batching import INLINE_BELOW_S, Batcher
+from leasehold.engine.bodies import LargeBodies
+from leasehold.engine.census import COUNTED, NOTHING, Census, CensusTaker
+from leasehold.engine.exporting import EventLogPlan, Exporter
 from leasehold.engine.jobs import JobRunner
 from leasehold.engine.maintenance import Maintenance, MaintenancePlan
 from leasehold.engine.stats import EngineStats, QueueActivity
-from leasehold.engine.waiting import Gone, WaitingRooms
+from leasehold.engine.waiters import Gone, Taking
+from leasehold.engine.waiting import WaitingRooms
 from leasehold.stores.base import Store, StoreHealth
 
 _COUNTED_AT_ONCE: Final = 128
@@ -39,29 +45,61 @@ class Engine:
         clock: Source of all time.
         plan: Pace of the maintenance; None for none (tests call :meth:`sweep` themselves).
         inline_below_s: Commits that typically take less run in the event loop, others on a thread.
+        timers: What ends waits and paces jobs; None for the loop's. A virtual clock has its own.
+        bodies: Keeps large bodies outside the store, and is closed with the engine; None to keep
+            all in the store.
+        events: What becomes of the event log; None to leave it as it is.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a collaborator of its own
         self,
         store: Store,
         clock: Clock,
         *,
         plan: MaintenancePlan | None = None,
         inline_below_s: float = INLINE_BELOW_S,
+        timers: Timers | None = None,
+        bodies: LargeBodies | None = None,
+        events: EventLogPlan | None = None,
     ) -> None:
+        timers = timers or LoopTimers()
         self.stats = EngineStats(since_ms=clock.now_ms())
         self.failed = asyncio.Event()
         """Set when the store has failed: the process must end and start again from the file."""
-        self.waiting = WaitingRooms(clock, store.find_queue)
+        self._census = CensusTaker(self.stats.since_ms)
+        self.waiting = WaitingRooms(clock, store.find_queue, timers)
         """Who waits for messages. ``wake`` is for news from outside, ``check`` for moved clocks."""
         self._store = store
         self._clock = clock
         self._plan = plan
         self._inline_below_s = inline_below_s
-        self.jobs = JobRunner(self.perform)
+        self.jobs = JobRunner(self.perform, timers.sleep, timers)
         """Purges and redrives under way."""
         self.adapting = Adapting(store.find_queue)
         """Queues whose visibility timeout follows the work."""
+        self._then: dict[type, Callable[[Any, Any], None]] = {
+            o.StartJob: lambda _, job: self.jobs.run(job),
+            c.SetQueueSettings: lambda of, _: self.adapting.watch_one(of.account, of.queue),
+            **dict.fromkeys(COUNTED, self._census.note),
+        }
+        """What is to be done once a command was carried out."""
+        self.bodies = bodies
+        """Where large bodies go to and come from."""
+        if bodies is not None:
+            bodies.attach(
+                self._carry_out,
+                find_queue=store.find_queue,
+                is_writable=lambda: store.health().writable,
+            )
+        self.exporter: Exporter | None = None
+        """Exports and trims the event log."""
+        if events is not None:
+            self.exporter = Exporter(
+                self._carry_out,
+                clock,
+                events,
+                trusts_clock=lambda: self._maintenance is None or self._maintenance.trusts_clock,
+            )
         self._batcher: Batcher | None = None
         self._maintenance: Maintenance | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -95,6 +133,10 @@ class Engine:
         if self._plan is not None:
             await self.jobs.resume()
             self._sweeper = asyncio.create_task(self._maintenance.run(), name="maintenance")
+            if self.bodies is not None:
+                self.bodies.start(self._plan.interval_s)
+        if self.exporter is not None:
+            self.exporter.start()
 
     async def stop(self) -> None:
         """Finish what was taken, refuse what is new, close the store."""
@@ -104,9 +146,15 @@ class Engine:
             self._sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeper
+        if self.bodies is not None:
+            await self.bodies.stop()
+        if self.exporter is not None:
+            await self.exporter.stop()
         if self._batcher is not None:
             await self._batcher.stop()
             self._batcher = None
+        if self.bodies is not None:
+            await self.bodies.close()
         self._store.close()
 
     async def perform(self, command: c.Command) -> c.Result:
@@ -115,15 +163,29 @@ class Engine:
         Raises:
             LeaseholdError: The command was refused; see :mod:`leasehold.domain.commands`.
         """
+        bodies = self.bodies
+        if bodies is None:
+            return await self._carry_out(command)
+        if bodies.is_large(command):
+            result = await bodies.put_away(command)
+        else:
+            if type(command) is c.Receive:
+                command = bodies.limited(command)
+            result = await self._carry_out(command)
+        if bodies.lacks(command, result):
+            return cast("c.Result", await bodies.fill_in(command, result))
+        return result
+
+    async def _carry_out(self, command: c.Command) -> c.Result:
+        """Perform *command*, whose bodies are where they belong."""
         if self._batcher is None:
             raise Stopping
         result = await self._batcher.submit(command)
         if isinstance(result, LeaseholdError):
             raise result
-        if type(command) is o.StartJob and isinstance(result, o.Job):
-            self.jobs.run(result)
-        elif type(command) is c.SetQueueSettings:
-            self.adapting.watch_one(command.account, command.queue)
+        then = self._then.get(type(command))
+        if then is not None:
+            then(command, result)
         return result
 
     async def receive(
@@ -143,18 +205,48 @@ class Engine:
         Raises:
             LeaseholdError: As for :meth:`perform`.
         """
+        return cast("tuple[Lease, ...]", await self._take(command, wait_s, gone))
+
+    async def open_claim(
+        self, command: OpenClaim, wait_s: float = 0, gone: Gone | None = None
+    ) -> Opened:
+        """Open a claim whole, or find it again; if there is nothing to claim, wait until there is.
+
+        A large claim is opened in steps, between which others have their turn. The wait ends as for
+        :meth:`receive`. A claim that was opened for somebody who has gone stays open: whoever asks
+        for it again finds it, and if nobody does it lapses.
+
+        Args:
+            command: What to claim.
+            wait_s: As for :meth:`receive`. Only the wait is meant, not the steps.
+            gone: As for :meth:`receive`.
+
+        Raises:
+            LeaseholdError: As for :meth:`perform`.
+        """
+        opened = cast("Opened", await self._take(command, wait_s, gone))
+        while opened.claim is not None and opened.claim.state is ClaimState.OPENING:
+            opened = cast("Opened", await self.perform(command))
+        return opened
+
+    async def _take(self, command: Taking, wait_s: float, gone: Gone | None) -> c.Result:
+        """Carry out what takes messages; if there are none, wait until there are."""
         self.stats.is_received(command, self._clock.now_ms())
         if wait_s <= 0 or self.waiting.is_draining or self._batcher is None:
-            result = await self.perform(command)
-        else:
-            waiter = self.waiting.enter(command, wait_s, gone)
-            try:
-                result = await waiter.future
-            finally:
-                waiter.leave()
-            if isinstance(result, LeaseholdError):
-                raise result
-        return cast("tuple[Lease, ...]", result)
+            return await self.perform(command)
+        bodies = self.bodies
+        if bodies is not None and type(command) is c.Receive:
+            command = bodies.limited(command)
+        waiter = self.waiting.enter(command, wait_s, gone)
+        try:
+            result = await waiter.future
+        finally:
+            waiter.leave()
+        if isinstance(result, LeaseholdError):
+            raise result
+        if bodies is not None and bodies.lacks(command, result):
+            return cast("c.Result", await bodies.fill_in(command, result))
+        return result
 
     def drain(self) -> None:
         """End all waits for messages with nothing; from now on nobody waits."""
@@ -168,11 +260,21 @@ class Engine:
         """Do all maintenance that is due now."""
         assert self._maintenance is not None
         await self._maintenance.sweep()
+        if self.bodies is not None:
+            await self.bodies.collect()
 
     async def _relieve(self) -> bool:
         if self._batcher is None:
             raise Stopping
         return await self._batcher.between_batches(self._store.relieve)
+
+    async def settle(self) -> None:
+        """Wait until what was asked for by now is done, and what follows from it at once.
+
+        Under a load that never pauses it gives up waiting after a while.
+        """
+        if self._batcher is not None:
+            await self._batcher.settle()
 
     def find_queue(self, account: str, queue: str) -> Queue | None:
         """Return a queue as the last batch left it, without waiting."""
@@ -205,6 +307,11 @@ class Engine:
                 if found is not None and isinstance(counts, o.Counts):
                     counted.append(Counted(*name, counts, found.settings.lease_s()))
         return counted
+
+    async def census(self) -> Census:
+        """Count sessions and claims, and say how much event log there is."""
+        queues = [(account, queue) for account, queue, _ in self._store.message_counts()]
+        return await self._census.take(self.perform, queues) if self._batcher else NOTHING
 
     def health(self) -> StoreHealth:
         """Say how the store is."""

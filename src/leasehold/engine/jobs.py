@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from leasehold.clock import LoopTimers, Timers
 from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
 from leasehold.domain.errors import (
@@ -42,13 +43,18 @@ class JobRunner:
     Args:
         perform: The engine's.
         sleep: Waits so many seconds; tests pass another.
+        timers: What ends waits for a job; None for the loop's.
     """
 
     def __init__(
-        self, perform: Perform, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self,
+        perform: Perform,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        timers: Timers | None = None,
     ) -> None:
         self._perform = perform
         self._sleep = sleep
+        self._timers = timers or LoopTimers()
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def resume(self) -> None:
@@ -79,7 +85,13 @@ class JobRunner:
         """
         task = self._tasks.get(job_id)
         if task is not None:
-            await asyncio.wait([task], timeout=wait_s)
+            patience = asyncio.get_running_loop().create_future()
+            timer = self._timers.call_later(wait_s, patience.cancel)
+            try:
+                await asyncio.wait([task, patience], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                timer.cancel()
+                patience.cancel()
         job = await self._perform(o.GetJob(account, job_id))
         assert isinstance(job, o.Job)
         return job

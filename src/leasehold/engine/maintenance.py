@@ -1,4 +1,4 @@
-"""What has to be done now and then: expiry, reaping, noticing that a full disk has room again.
+"""What has to be done now and then: ending what is dead, expiry, reaping, noticing room on a disk.
 
 Each step is a command with a limit and goes through the batcher like any other, so that it never
 holds up clients for longer than a slice takes.
@@ -9,22 +9,41 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 import structlog
 
-from leasehold.clock import Clock
+from leasehold.clock import Clock, VirtualClock
 from leasehold.domain import commands as c
+from leasehold.domain.claims import LapseClaims
 from leasehold.domain.clock_rules import may_retire
+from leasehold.domain.sessions import LoseSessions
+from leasehold.domain.staging import ExpireStaged
 from leasehold.stores.base import Store
 
 SLICE_ROWS: Final = 500
 """Rows one step may take, some two milliseconds' worth."""
+_SLICE_TRANSACTIONS: Final = 4
+"""Staged transactions that one step drops: each may have many rows."""
+_NOTICED_STALL_S: Final = 0.5
+"""The loop, or the machine, stood still for so long: heartbeats of that time are still unread."""
+_STALL_GRACE_S: Final = 5.0
+"""How long they are waited for at most, a little more than the default interval of heartbeats."""
 
 _log = structlog.get_logger(__name__)
 
 
 Perform: TypeAlias = Callable[[c.Command], Awaitable[c.Result]]
+Sleep: TypeAlias = Callable[[float], Awaitable[None]]
+_Sweep: TypeAlias = (
+    LoseSessions
+    | LapseClaims
+    | ExpireStaged
+    | c.RetireExpired
+    | c.RemoveRetired
+    | c.ReapDropped
+    | c.ForgetKeys
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +51,11 @@ class MaintenancePlan:
     """How often and with how much patience."""
 
     interval_s: float = 1.0
+    """Between sweeps, and between looks for silent sessions and lapsed claims."""
     note_time_interval_s: float = 60.0
     adapt_interval_s: float = 10.0
-    """Between looks at timeouts that adapt, and at deduplication keys that can be forgotten."""
+    """Between looks at timeouts that adapt, and at deduplication keys and staged messages that can
+    be forgotten."""
     expiry_grace_s: int = 86_400
     """Seconds that an expired message is kept out of reach before its row is removed."""
 
@@ -51,6 +72,7 @@ class Maintenance:
         perform: Perform,
         relieve: Callable[[], Awaitable[bool]],
         adapt: Callable[[Perform, int], Awaitable[None]],
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.retired = 0
         """Messages retired since the start."""
@@ -59,6 +81,7 @@ class Maintenance:
         self._perform = perform
         self._relieve = relieve
         self._adapt = adapt
+        self._sleep = sleep
         self._plan = plan
         self._started_at_ms = clock.now_ms()
         self._started_s = clock.monotonic_s()
@@ -68,16 +91,52 @@ class Maintenance:
         self._waiting_for_clock = False
 
     async def run(self) -> None:
-        """Sweep until cancelled."""
-        while True:
-            try:
-                await self.sweep()
-            except Exception as error:  # noqa: BLE001 - tomorrow's sweep may go better
-                _log.warning("maintenance.failed", error=str(error) or type(error).__name__)
-            await asyncio.sleep(self._plan.interval_s)
+        """Sweep until cancelled. Nothing that takes long delays the end of what is dead."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch(), name="maintenance-watch")
+            group.create_task(self._clean(), name="maintenance-clean")
 
     async def sweep(self) -> None:
         """Do all that is due now."""
+        await self._clean_up()  # which may make room for the rest
+        await self._end_dead()
+
+    @property
+    def trusts_clock(self) -> bool:
+        """Whether the clock is good enough to remove something for its age."""
+        return not self._waiting_for_clock
+
+    async def _watch(self) -> NoReturn:
+        while True:
+            began_ms = self._clock.now_ms()
+            await self._sleep(self._plan.interval_s)
+            stalled_s = (self._clock.now_ms() - began_ms) / 1000 - self._plan.interval_s
+            if stalled_s > _NOTICED_STALL_S and not isinstance(self._clock, VirtualClock):
+                # Whoever seems silent may only not have been heard.
+                _log.warning("maintenance.stalled", stalled_s=round(stalled_s, 3))
+                await self._sleep(min(stalled_s, _STALL_GRACE_S))
+            await self._surely(self._end_dead)
+
+    async def _clean(self) -> NoReturn:
+        while True:
+            await self._surely(self._clean_up)
+            await self._sleep(self._plan.interval_s)
+
+    async def _surely(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - tomorrow's sweep may go better
+            _log.warning("maintenance.failed", error=str(error) or type(error).__name__)
+
+    async def _end_dead(self) -> None:
+        """End the leases of silent and stuck workers, and the claims that nobody extends."""
+        # Side by side, so that they share a batch.
+        await asyncio.gather(
+            self._to_the_end(LoseSessions()),
+            self._to_the_end(LapseClaims()),
+        )
+
+    async def _clean_up(self) -> None:
         if not self._store.health().writable:
             await self._relieve()
         if self._clock.monotonic_s() >= self._next_note_s:
@@ -92,11 +151,10 @@ class Maintenance:
             self._next_adapt_s = self._clock.monotonic_s() + self._plan.adapt_interval_s
             if not self._waiting_for_clock:
                 await self._to_the_end(c.ForgetKeys(SLICE_ROWS))
+                await self._to_the_end(ExpireStaged(_SLICE_TRANSACTIONS))
             await self._adapt(self._perform, self._clock.now_ms())
 
-    async def _to_the_end(
-        self, command: c.RetireExpired | c.RemoveRetired | c.ReapDropped | c.ForgetKeys
-    ) -> int:
+    async def _to_the_end(self, command: _Sweep) -> int:
         total = 0
         while True:
             swept = await self._perform(command)

@@ -9,14 +9,16 @@ is asked when the next message is due, and asked again if anything of the kind h
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from leasehold.clock import Timer
 from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
-from leasehold.domain.errors import QueueNotFound
+from leasehold.domain.claims import Opened
+from leasehold.domain.errors import LeaseholdError, QueueNotFound
 from leasehold.domain.types import Lease
+from leasehold.engine.waiters import Claimer, HandIn, Waiter
 
 if TYPE_CHECKING:
     from leasehold.engine.waiting import WaitingRooms
@@ -33,102 +35,6 @@ _MAX_PENALTY_MS: Final = 100
 
 Key: TypeAlias = tuple[str, str]
 """Account and queue."""
-Gone: TypeAlias = Callable[[], Awaitable[object]]
-"""Waits until nobody wants the answer any more."""
-
-
-class Answer(Protocol):
-    """Who gets the result of a command; a future is one."""
-
-    def done(self) -> bool:
-        """Tell whether it is no use to set the result."""
-        ...
-
-    def set_result(self, result: c.Result, /) -> None:
-        """Take the result, which is durable."""
-        ...
-
-
-Pending: TypeAlias = tuple[c.Command, Answer]
-HandIn: TypeAlias = Callable[[Pending], object]
-
-
-class Waiter:
-    """One receive that may wait."""
-
-    __slots__ = (
-        "_deadline",
-        "_deadline_s",
-        "_gone",
-        "_watch",
-        "command",
-        "future",
-        "is_gone",
-        "is_late",
-        "is_trying",
-        "room",
-    )
-
-    def __init__(
-        self, room: Room, command: c.Receive, deadline_s: float, gone: Gone | None
-    ) -> None:
-        self.room = room
-        self.command = command
-        self.future: asyncio.Future[c.Result] = room.loop.create_future()
-        """What the receive gets: leases, none, or an error."""
-        self.is_trying = False
-        """Whether a receive of its own is under way."""
-        self.is_gone = False
-        """Whether nobody wants the answer any more."""
-        self.is_late = False
-        """Whether its time was up while a receive was under way."""
-        self._deadline_s = deadline_s
-        self._deadline: asyncio.TimerHandle | None = None
-        self._gone = gone
-        self._watch: asyncio.Future[object] | None = None
-
-    def done(self) -> bool:
-        """See :class:`Answer`: the room wants to know in any case."""
-        return False
-
-    def set_result(self, result: c.Result, /) -> None:
-        """See :class:`Answer`."""
-        self.room.tried(self, result)
-
-    def settle_down(self) -> None:
-        """Wait, for as long as there is time and somebody who wants to know."""
-        if self._deadline is not None:
-            return
-        loop = self.room.loop
-        self._deadline = loop.call_at(self._deadline_s, self._give_up)
-        if self._gone is not None:
-            self._watch = asyncio.ensure_future(self._gone())
-            self._watch.add_done_callback(self._abandoned)
-
-    def _abandoned(self, watch: asyncio.Future[object]) -> None:
-        if not watch.cancelled():
-            watch.exception()  # or it would be logged as never looked at
-            self.is_gone = True
-            self._give_up()
-
-    def _give_up(self) -> None:
-        if self.is_trying:
-            self.is_late = True
-        else:
-            self.room.answer(self, ())
-            self.room.rooms.settle()
-
-    def end(self) -> None:
-        """Let go of the timer and the watch."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-        if self._watch is not None:
-            self._watch.cancel()
-
-    def leave(self) -> None:
-        """Wait no longer: nothing that was not begun yet is begun for it. Harmless at any time."""
-        if self.room.forget(self):
-            self.room.rooms.settle()
 
 
 class _Question:
@@ -153,6 +59,7 @@ class Room:
     __slots__ = (
         "_asking",
         "_burst",
+        "_called",
         "_covered",
         "_due_at_ms",
         "_due_is_known",
@@ -175,9 +82,11 @@ class Room:
         self.loop = rooms.loop
         self._waiters: dict[Waiter, None] = {}
         self._idle = 0
-        """Of those, how many have no receive under way."""
+        """Of those, how many have nothing under way."""
+        self._called: dict[Waiter, None] = {}
+        """Of those, the ones whose turn it is now, whatever is known of the queue."""
         self._trying = 0
-        """Receives under way, also those of waiters that have left."""
+        """Commands under way, also those of waiters that have left."""
         self._covered = 0
         """Messages that these may take."""
         self._wanted = 0
@@ -185,7 +94,7 @@ class Room:
         self._is_exact = False
         """Whether there are no more visible messages than that, as far as the room can know."""
         self._burst = _MAX_BURST
-        """Receives that may be under way at once while it is not: the first ones all have a try,
+        """Commands that may be under way at once while it is not: the first ones all have a try,
         as they would without waiting; once there was nothing it begins with one, and doubles."""
         self._due_at_ms: int | None = None
         self._due_is_known = False
@@ -194,7 +103,7 @@ class Room:
         self._fruitless = 0
         """Looks, one after the other, that found nothing."""
         self._asking = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
 
     # --- who waits ---------------------------------------------------------------------------
 
@@ -202,7 +111,12 @@ class Room:
         """Let one more wait, behind the others."""
         self._waiters[waiter] = None
         self._idle += 1
-        self.doubt()
+        if isinstance(waiter, Claimer):
+            # Its claim may be there already, which no look made for somebody else can show.
+            self._called[waiter] = None
+            self.rooms.changed[self] = None
+        else:
+            self.doubt()
 
     def answer(self, waiter: Waiter, result: c.Result) -> None:
         """End a wait, if it has not ended yet."""
@@ -214,15 +128,30 @@ class Room:
         if waiter not in self._waiters:
             return False
         del self._waiters[waiter]
+        self._called.pop(waiter, None)
         waiter.end()
         self._idle -= not waiter.is_trying
         self.rooms.changed[self] = None
         return True
 
-    def answer_idle(self, result: Callable[[], c.Result]) -> None:
-        """End the wait of all that have nothing under way."""
+    def answer_idle(self, error: Callable[[], c.Result] | None = None) -> None:
+        """End the wait of all that have nothing under way: with nothing, or each with an error."""
         for waiter in [each for each in self._waiters if not each.is_trying]:
-            self.answer(waiter, result())
+            self.answer(waiter, waiter.nothing if error is None else error())
+
+    def call(self, stream: str) -> None:
+        """Have those try at once who are to open a claim of a stream that something happened to.
+
+        Their claim may be there by now, or somebody else may have attached.
+        """
+        for waiter in self._waiters:
+            if (
+                isinstance(waiter, Claimer)
+                and not waiter.is_trying
+                and waiter.command.stream == stream
+            ):
+                self._called[waiter] = None
+                self.rooms.changed[self] = None
 
     @property
     def count(self) -> int:
@@ -257,32 +186,43 @@ class Room:
         self._fruitless = 0
         self.appears(leases[0].message.visible_at_ms, len(leases))  # they end at the same moment
 
+    def claimed(self, opened: Opened) -> None:
+        """Note that a claim was opened, by whomever, or found again."""
+        claim = opened.claim
+        assert claim is not None
+        self._fruitless = 0
+        if not opened.replayed:
+            # How many of them this step took is not said, so this may be too much.
+            self._wanted = max(0, self._wanted - claim.size)
+            self.distrust()
+        self.appears(claim.until_ms, claim.remaining)
+
     def tried(self, waiter: Waiter, result: c.Result) -> None:
-        """Take the answer to a receive for *waiter*; :meth:`taken` has seen it already."""
-        command = waiter.command
+        """Take the answer for *waiter*; :meth:`taken` or :meth:`claimed` has seen it already."""
         waiter.is_trying = False
         self._trying -= 1
-        self._covered -= command.limit
+        self._covered -= waiter.command.limit
         self._idle += waiter in self._waiters
         self.rooms.changed[self] = None
-        if type(result) is not tuple:
+        if isinstance(result, LeaseholdError):
             self.answer(waiter, result)
             if type(result) is QueueNotFound:
                 self.answer_idle(QueueNotFound)
             return
-        if len(result) == command.limit:
-            self._burst = min(self._burst * 2, _MAX_BURST)
-        else:
+        if waiter.is_rest(result):
             if self._wanted:
                 # Somebody has removed it, or the queue gives less than it has.
                 self._due_is_known = False
             self._wanted = 0
             self._is_exact = True
             self._burst = 1
-        if result and (waiter.is_gone or waiter not in self._waiters):
-            self.rooms.give_back(command, cast("tuple[Lease, ...]", result))
-            self.answer(waiter, ())
-        elif result or waiter.is_late or self.rooms.is_draining:
+        else:
+            self._burst = min(self._burst * 2, _MAX_BURST)
+        given = waiter.is_given(result)
+        if given and (waiter.is_gone or waiter not in self._waiters):
+            waiter.give_back(result)
+            self.answer(waiter, waiter.nothing)
+        elif given or waiter.is_late or self.rooms.is_draining:
             self.answer(waiter, result)
         elif waiter in self._waiters:
             waiter.settle_down()
@@ -323,7 +263,8 @@ class Room:
         if left_ms <= 0:
             self._look()
         else:
-            self._timer = self.loop.call_later(min(left_ms, _MAX_SLEEP_MS) / 1000, self.check)
+            sleep_s = min(left_ms, _MAX_SLEEP_MS) / 1000
+            self._timer = self.rooms.timers.call_later(sleep_s, self.check)
 
     def check(self) -> None:
         """Look at the queue if something is due, else sleep on."""
@@ -344,28 +285,39 @@ class Room:
     # --- what is done about it ---------------------------------------------------------------
 
     def serve(self, hand_in: HandIn, expected: int = 0) -> None:
-        """Begin receives for those who came first, as many as there is reason to.
+        """Begin for those who came first, as many as there is reason to.
 
         Args:
             hand_in: What takes a command to the store.
-            expected: Messages that will have appeared before these receives are carried out.
+            expected: Messages that will have appeared before these commands are carried out. With
+                any, those who claim are left for later: one takes thousands, and the batch that is
+                about to begin has its measure already.
         """
         if not self._idle:
             return
         wanted, covered, trying = self._wanted + expected, self._covered, self._trying
         chosen = []
+        if self._called and not expected:
+            chosen = [waiter for waiter in self._called if not waiter.future.done()]
+            self._called.clear()
+            covered += sum(waiter.command.limit for waiter in chosen)
+            trying += len(chosen)
+            for waiter in chosen:
+                waiter.is_trying = True
         for waiter in self._waiters:
             if wanted <= covered and (self._is_exact or trying >= self._burst):
                 break
+            if expected and isinstance(waiter, Claimer):
+                break
             # One whose client has gone may not have had the time to leave.
             if not waiter.is_trying and not waiter.future.done():
+                waiter.is_trying = True
                 chosen.append(waiter)
                 covered += waiter.command.limit
                 trying += 1
         self._covered, self._trying = covered, trying
         self._idle -= len(chosen)
         for waiter in chosen:
-            waiter.is_trying = True
             hand_in((waiter.command, waiter))
 
     def settle(self, hand_in: HandIn) -> None:

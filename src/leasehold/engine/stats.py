@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, cast
 
+from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError, LeaseLost
+from leasehold.domain.staging import Committed, CommitTogether
 from leasehold.domain.types import Lease
+from leasehold.engine.waiters import Taking
 
 LATENCY_BUCKETS_S: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
@@ -62,7 +66,7 @@ class QueueStats(_LastTimes):
         self.sent = 0
         self.received = 0
         self.redelivered = 0
-        """Messages received for the second time or later."""
+        """Messages received for the second time or later; members of claims are not looked at."""
         self.renewed = 0
         self.completed = 0
         self.released = 0
@@ -148,12 +152,46 @@ class EngineStats:
     def _count_others(self, command: c.Command, result: c.Result) -> None:
         if type(command) is c.Batch:
             if type(result) is tuple:
-                for part, its_result in zip(command.commands, result, strict=True):
-                    self.count(part, cast("c.Result", its_result))
+                self._count_all(command.commands, cast("tuple[c.Result, ...]", result))
+        elif type(command) is k.OpenClaim:
+            if type(result) is k.Opened:
+                self._count_claim(command, result)
+        elif type(command) is k.SettleClaims:
+            if type(result) is k.Settled and not result.already:
+                self._count_settled(command, result)
+        elif type(command) is CommitTogether:
+            if type(result) is Committed and not result.already:
+                self._count_all(command.commands, result.results)
         elif type(command) is c.DeleteQueue:
             self.queues.pop((command.account, command.queue), None)
 
-    def is_received(self, command: c.Receive, now_ms: int) -> None:
+    def _count_all(self, parts: Iterable[c.Command], results: Iterable[c.Result]) -> None:
+        for part, result in zip(parts, results, strict=True):
+            self.count(part, result)
+
+    def _of(self, account: str, queue: str) -> QueueStats:
+        return self.queues.setdefault((account, queue), QueueStats())
+
+    def _count_claim(self, command: k.OpenClaim, opened: k.Opened) -> None:
+        """Count the members once, when the last step has taken them all."""
+        stats, claim = self._of(command.account, command.queue), opened.claim
+        stats.last_receive_ms = self.now_ms
+        stats.last_receiver = command.holder
+        if claim is not None and not opened.replayed and claim.state is not k.ClaimState.OPENING:
+            stats.received += claim.size
+
+    def _count_settled(self, command: k.SettleClaims, settled: k.Settled) -> None:
+        stats = self._of(command.account, command.queue)
+        stats.completed += settled.completed
+        stats.released += settled.exempted
+        if settled.completed:
+            stats.last_complete_ms = self.now_ms
+        for put in command.sends:
+            sent_to = self._of(put.account, put.queue)
+            sent_to.sent += 1
+            sent_to.last_send_ms = self.now_ms
+
+    def is_received(self, command: Taking, now_ms: int) -> None:
         """Note that somebody asks for messages, and may wait for them."""
         stats = self.queues.get((command.account, command.queue))
         if stats is not None:

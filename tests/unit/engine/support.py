@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
+from leasehold.domain.claims import AttachStream, Claim, OpenClaim, Opened, Stream
 from leasehold.domain.queue_settings import QueueSettings
 from leasehold.domain.types import Lease
 from leasehold.engine import Engine
@@ -31,6 +32,19 @@ def receive(
 ) -> c.Receive:
     """Return a command that receives."""
     return c.Receive("a", queue, limit, lease_s, holder)
+
+
+def claim(
+    *,
+    number: int = 1,
+    limit: int = 100,
+    lease_s: int = 30,
+    stream: str = "s",
+    token: int = 1,
+    queue: str = "queue",
+) -> OpenClaim:
+    """Return a command that opens a claim; the stream must have been attached."""
+    return OpenClaim("a", queue, stream, token, number, limit, lease_s, stream)
 
 
 class RecordingStore(MemoryStore):
@@ -70,6 +84,7 @@ class World:
         self.clock = ManualClock()
         self.engine = Engine(self.store, self.clock, inline_below_s=0.0 if on_thread else 1.0)
         self.tasks: list[asyncio.Task[Received]] = []
+        self.claims: list[asyncio.Task[Opened]] = []
 
     async def __aenter__(self) -> Self:
         await self.engine.start()
@@ -78,9 +93,10 @@ class World:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self.tasks:
+        tasks: list[asyncio.Task[Any]] = [*self.tasks, *self.claims]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.engine.stop()
         assert not self.engine.waiting.by_queue, "a room was left behind"
 
@@ -106,6 +122,26 @@ class World:
         waiting = self.engine.receive(command or receive(), wait_s, **more)
         task = asyncio.create_task(waiting)
         self.tasks.append(task)
+        return task
+
+    async def attach(self, stream: str = "s", queue: str = "queue") -> int:
+        """Attach to a stream; return the token."""
+        attached = await self.engine.perform(AttachStream("a", queue, stream))
+        assert isinstance(attached, Stream)
+        return attached.token
+
+    async def wait_to_claim(self, command: OpenClaim | None = None) -> asyncio.Task[Opened]:
+        """Begin a claim that waits for a minute, and let it settle down."""
+        task = self.begin_claim(command)
+        await self.rest()
+        return task
+
+    def begin_claim(
+        self, command: OpenClaim | None = None, wait_s: float = 60.0, **more: Any
+    ) -> asyncio.Task[Opened]:
+        """Begin a claim that waits."""
+        task = asyncio.create_task(self.engine.open_claim(command or claim(), wait_s, **more))
+        self.claims.append(task)
         return task
 
     async def do(self, *commands: c.Command) -> list[Any]:
@@ -139,6 +175,14 @@ def bodies(task: asyncio.Task[Received]) -> list[bytes]:
     """Return what a receive that has ended was given."""
     assert task.done(), "it still waits"
     return [lease.message.body for lease in task.result()]
+
+
+def claimed(task: asyncio.Task[Opened]) -> Claim:
+    """Return the claim that a task which has ended was given."""
+    assert task.done(), "it still waits"
+    found = task.result().claim
+    assert found is not None, "there was nothing to claim"
+    return found
 
 
 def play(scenario: Callable[[World], Awaitable[None]], *, on_thread: bool = False) -> None:

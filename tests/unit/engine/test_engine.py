@@ -10,6 +10,7 @@ from typing import Any, Self
 import pytest
 
 from leasehold.domain import commands as c
+from leasehold.domain.claims import OpenClaim, SettleClaims
 from leasehold.domain.errors import (
     LeaseholdError,
     QueueNotFound,
@@ -18,6 +19,8 @@ from leasehold.domain.errors import (
     StoreFull,
 )
 from leasehold.domain.oversight import NextDue
+from leasehold.domain.sessions import Heartbeat, LoseSessions
+from leasehold.domain.staging import Stage
 from leasehold.domain.types import Outcome
 from leasehold.engine import Engine, MaintenancePlan
 from leasehold.engine.stats import QueueActivity
@@ -212,15 +215,22 @@ def test_what_finishes_work_goes_first() -> None:
                 RECEIVE,
                 c.Batch(()),
                 c.Release(*acting),
+                LoseSessions(),
+                OpenClaim("a", "queue", "s", 1, 1, 1, 30),
+                Heartbeat("a", "none"),
+                SettleClaims("a", "queue", "s", 1, 1),
                 c.Renew(*acting, 1),
                 c.Complete(*acting),
+                Stage("a", "t", "p", 0, (put(),)),
                 put(),
                 c.GetQueue("a", "queue"),
+                RECEIVE,
             )
-            expected = "GetQueue Put Complete Renew Release Batch Receive NextDue"
+            expected = (
+                "GetQueue Put Stage Complete Renew Release Batch Heartbeat SettleClaims "
+                "LoseSessions Receive OpenClaim Receive NextDue"
+            )
             assert running.store.batches == [expected.split()]
-
-    asyncio.run(scenario())
 
 
 def test_a_caller_that_went_away_does_not_disturb_the_rest() -> None:

@@ -6,9 +6,13 @@ import asyncio
 
 import pytest
 
+from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
+from leasehold.domain.claims import ReadClaim, SettleClaims
 from leasehold.domain.queue_settings import FailurePolicy
-from leasehold.stores.memory import messages as memory_messages
+from leasehold.domain.sessions import Heartbeat
+from leasehold.domain.staging import CommitTogether, Publish, Stage
+from leasehold.stores.memory import taking
 from tests.unit.engine.support import World, bodies, play, put, receive
 
 
@@ -38,7 +42,7 @@ def test_looks_at_many_messages_are_few_to_a_batch() -> None:
 
 def test_who_waits_gets_what_is_behind_much_poison(monkeypatch: pytest.MonkeyPatch) -> None:
     """A receive that only moved poison has not shown that there is nothing: the room goes on."""
-    monkeypatch.setattr(memory_messages, "POISONED_AT_ONCE", 2)
+    monkeypatch.setattr(taking, "POISONED_AT_ONCE", 2)
 
     async def scenario(world: World) -> None:
         await world.do(*[put()] * 7, receive(limit=7, lease_s=5))
@@ -49,5 +53,31 @@ def test_who_waits_gets_what_is_behind_much_poison(monkeypatch: pytest.MonkeyPat
         for _ in range(50):
             await world.advance(ms=100)
         assert bodies(task) == [b"good"]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("commands", "batches"),
+    [
+        ((Stage("a", "t", "p", 0, (put(),) * 300),) * 3, [1, 1, 1]),
+        ((ReadClaim("a", "queue", "s", 1, 0, 1, "", 20_000), put()), [1, 1]),
+        ((SettleClaims("a", "queue", "s", 1, 1),) * 512, [512]),
+        ((SettleClaims("a", "queue", "s", 1, 1, publish=("t",)), put()), [1, 1]),
+        ((SettleClaims("a", "queue", "s", 1, 1, sends=(put(),) * 300),) * 2, [1, 1]),
+        ((Publish("a", "t"), Publish("a", "u")), [1, 1]),
+        ((CommitTogether("a", (put(),) * 200),) * 3, [2, 1]),
+        ((CommitTogether("a", (), ("t",)), put()), [1, 1]),
+        ((Heartbeat("a", "none", dict.fromkeys(map(str, range(800)))),) * 6, [5, 1]),
+    ],
+)
+def test_what_may_be_large_shares_its_batch_with_little(
+    commands: tuple[c.Command, ...], batches: list[int]
+) -> None:
+    """Each command counts for as many messages as it works on, as far as that is known."""
+
+    async def scenario(world: World) -> None:
+        await world.do(*commands)
+        assert [len(batch) for batch in world.store.batches] == batches
 
     play(scenario)

@@ -1,0 +1,292 @@
+"""Carries events from the store into Parquet files, each exactly once, beside everything else.
+
+One file after the other is gathered from the log, planned in the store, written under a temporary
+name, synced, given its name, and noted as done. Wherever the process ends in between, the next one
+finds the plan and carries it out again: same batches, same name.
+
+The same task forgets old events, because it knows which of them were exported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from leasehold.clock import Clock
+from leasehold.domain.errors import Stopping
+from leasehold.domain.events import (
+    EventPage,
+    Extent,
+    KeepNote,
+    LogExtent,
+    Note,
+    ReadEvents,
+    ReadNote,
+)
+from leasehold.engine.maintenance import Perform
+from leasehold.engine.trimming import Trimmer
+from leasehold.eventlog.folder import FolderRefused, prepare, remove_before
+from leasehold.eventlog.notes import NOTE, ExportNote, FilePlan, NoteUnreadable, read_note
+
+if TYPE_CHECKING:  # pyarrow takes its time to load, and not every server exports
+    from leasehold.eventlog.writing import FileBuilder
+
+PAGE_EVENTS: Final = 1_000
+"""Events that one look at the store takes, some five milliseconds' worth."""
+_FILES_AT_STOP: Final = 2
+"""How many files the last export may write: nobody waits for a long backlog at the end."""
+
+_LONGEST_REST_S: Final = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLogPlan:
+    """What becomes of the event log."""
+
+    folder: Path | None = None
+    """Where to export to; None: not at all."""
+    interval_s: float = 60.0
+    """Between two exports, and two looks for what is old."""
+    retention_s: int = 259_200
+    """How long the store keeps events that were exported, or need not be."""
+    max_bytes: int = 1 << 30
+    """Bytes of events that the store keeps at most."""
+    parquet_retention_s: int | None = None
+    """How long exported events are kept, by whole days; None for ever."""
+
+
+class Exporter:
+    """Exports and trims the log of one engine.
+
+    Args:
+        perform: The engine's.
+        clock: Source of all time.
+        plan: What to do.
+        sleep: Waits so many seconds. By the time of the machine, also where the clock is virtual:
+            travelling in time should not stop at every interval.
+        trusts_clock: Whether what is old may be removed: not while the clock is doubted.
+        max_rows: Events of one file; None for the default.
+    """
+
+    def __init__(  # noqa: PLR0913 - keyword-only, and each is a collaborator of its own
+        self,
+        perform: Perform,
+        clock: Clock,
+        plan: EventLogPlan,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        trusts_clock: Callable[[], bool] = lambda: True,
+        max_rows: int | None = None,
+    ) -> None:
+        self.exported = 0
+        """Events exported since the start; those of a file that was written again count again."""
+        self.files = 0
+        """Files written since the start."""
+        self.trimmed = 0
+        """Batches that the store has forgotten since the start."""
+        self.lost = 0
+        """Of these, batches that were not exported although they should have been."""
+        self.lag_batches = 0
+        """Batches that were not exported yet at the last look."""
+        self._perform = perform
+        self._clock = clock
+        self._plan = plan
+        self._folder = plan.folder
+        self._sleep = sleep
+        self._trusts_clock = trusts_clock
+        self._max_rows = max_rows
+        self._trimmer = Trimmer(
+            perform=perform,
+            rest=lambda: sleep(0),
+            retention_s=plan.retention_s,
+            max_bytes=plan.max_bytes,
+        )
+        self._note: ExportNote | None = None
+        """As the store has it; None if that is not known."""
+        self._complete_ms = clock.now_ms()
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def lag_s(self) -> float:
+        """Return for how many seconds there has been no complete export.
+
+        What happened before that is in the folder. It rises up to the interval while all is well.
+        """
+        if self._folder is None:
+            return 0.0
+        return max(0, self._clock.now_ms() - self._complete_ms) / 1000
+
+    def start(self) -> None:
+        """Begin, in the background."""
+        self._task = asyncio.create_task(self._run(), name="exporter")
+
+    async def stop(self) -> None:
+        """Export what there is, within limits, and end. The engine must still carry out commands.
+
+        What remains, the next exporter exports.
+        """
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+            self._task = None
+
+    async def round(self) -> None:
+        """Do all that is due now."""
+        await self._surely("export", self._export)
+        await self._surely("trim", self._trim)
+
+    async def _run(self) -> None:
+        # The clock has not been judged yet, so the first round removes nothing.
+        await self._surely("export", self._export)
+        while not await self._is_stopped_within(self._plan.interval_s):
+            await self.round()
+        await self._surely("export", lambda: self._export(_FILES_AT_STOP))
+
+    async def _is_stopped_within(self, length_s: float) -> bool:
+        waits = [
+            asyncio.ensure_future(self._sleep(length_s)),
+            asyncio.create_task(self._stopping.wait()),
+        ]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        return self._stopping.is_set()
+
+    async def _surely(self, step: str, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Stopping:
+            return
+        except (FolderRefused, NoteUnreadable) as error:
+            _log.error("events.export_refused", reason=str(error))
+        except Exception as error:  # noqa: BLE001 - the next round may go better
+            _log.warning("events.failed", step=step, error=str(error) or type(error).__name__)
+
+    # --- exporting ---------------------------------------------------------------------------
+
+    async def _export(self, max_files: int | None = None) -> None:
+        """Export what there is by now, or so many files of it."""
+        folder = self._folder
+        if folder is None:
+            return
+        # Whatever goes wrong below, the note has to be read again afterwards.
+        note, self._note = self._note, None
+        now_ms = self._clock.now_ms()
+        extent = await self._perform(LogExtent())
+        assert isinstance(extent, Extent)
+        if note is None:
+            note = await self._read_note()
+            self.lag_batches = max(0, extent.last_seq - note.done_seq)
+            note = await self._take_up(note, folder)
+        files = 0
+        self.lag_batches = max(0, extent.last_seq - note.done_seq)
+        while note.done_seq < extent.last_seq:
+            if files == max_files or (max_files is None and self._stopping.is_set()):
+                break
+            note = await self._export_file(note, folder, extent.last_seq)
+            files += 1
+            self.lag_batches = max(0, extent.last_seq - note.done_seq)
+        else:
+            self._complete_ms = now_ms
+        self._note = note
+
+    async def _read_note(self) -> ExportNote:
+        kept = await self._perform(ReadNote(NOTE))
+        assert isinstance(kept, Note)
+        if kept.content is None:
+            return await self._keep(ExportNote(log=secrets.token_hex(8)))
+        return read_note(kept.content)
+
+    async def _take_up(self, note: ExportNote, folder: Path) -> ExportNote:
+        """Make the folder ready, and do what was planned; return the note that says so."""
+        await asyncio.to_thread(prepare, folder, note.log, note.known_seq())
+        return note if note.plan is None else await self._redo(note, note.plan, folder)
+
+    async def _redo(self, note: ExportNote, plan: FilePlan, folder: Path) -> ExportNote:
+        """Carry out a plan that may have been carried out in part."""
+        # Late, because the library is large and not every server exports.
+        from leasehold.eventlog.writing import FileBuilder, confirm  # noqa: PLC0415
+
+        if not await asyncio.to_thread(confirm, folder, plan.path):
+            builder = FileBuilder(upto_seq=plan.last_seq)
+            await self._fill(builder, plan.first_seq - 1, plan.last_seq)
+            if (builder.first_seq, builder.last_seq) != (plan.first_seq, plan.last_seq):
+                # It was trimmed. No file of the plan exists, so what is left can be planned anew.
+                _log.warning(
+                    "events.lost", first_seq=plan.first_seq, reason="trimmed before the export"
+                )
+                return await self._keep(replace(note, plan=None))
+            await self._write(builder, folder)
+        return await self._keep(replace(note, done_seq=plan.last_seq, plan=None))
+
+    async def _export_file(self, note: ExportNote, folder: Path, upto_seq: int) -> ExportNote:
+        """Export the next file; return the note that says so."""
+        from leasehold.eventlog.writing import MAX_ROWS, FileBuilder  # noqa: PLC0415 - as above
+
+        builder = FileBuilder(max_rows=self._max_rows or MAX_ROWS)
+        reached_seq = await self._fill(builder, note.done_seq, upto_seq)
+        if not builder.rows:
+            return await self._keep(replace(note, done_seq=max(reached_seq, upto_seq)))
+        first_seq, last_seq = builder.first_seq, builder.last_seq
+        plan = FilePlan(first_seq=first_seq, last_seq=last_seq, path=builder.path)
+        note = await self._keep(replace(note, plan=plan))
+        await self._write(builder, folder)
+        return await self._keep(replace(note, done_seq=max(reached_seq, last_seq), plan=None))
+
+    async def _fill(self, builder: FileBuilder, after_seq: int, upto_seq: int) -> int:
+        """Gather events until the file is full or there are no more; return how far it came."""
+        while True:
+            began_s = self._clock.monotonic_s()
+            page = await self._perform(ReadEvents(after_seq, PAGE_EVENTS))
+            assert isinstance(page, EventPage)
+            if not await asyncio.to_thread(builder.add, page.events):
+                return builder.last_seq
+            if page.finished or page.last_seq >= upto_seq:
+                return page.last_seq
+            after_seq = page.last_seq
+            if not self._stopping.is_set():
+                # A long backlog takes half of the time at most; others have the rest.
+                await self._sleep(min(self._clock.monotonic_s() - began_s, _LONGEST_REST_S))
+
+    async def _write(self, builder: FileBuilder, folder: Path) -> None:
+        path = builder.path
+        size = await asyncio.to_thread(builder.write, folder)
+        self.exported += builder.rows
+        self.files += 1
+        _log.debug("events.exported", file=path, events=builder.rows, bytes=size)
+
+    async def _keep(self, note: ExportNote) -> ExportNote:
+        await self._perform(KeepNote(NOTE, note.text()))
+        return note
+
+    # --- forgetting --------------------------------------------------------------------------
+
+    async def _trim(self) -> None:
+        now_ms, trusted = self._clock.now_ms(), self._trusts_clock()
+        exported_seq = None
+        if self._folder is not None:
+            exported_seq = (self._note or await self._read_note()).done_seq
+        trimmed = await self._trimmer.trim(now_ms, exported_seq, by_age=trusted)
+        self.trimmed += trimmed.batches
+        if trimmed.unexported:
+            self.lost += trimmed.unexported
+            self._note = None  # its plan may have lost what it is made of
+            _log.warning(
+                "events.lost",
+                batches=trimmed.unexported,
+                reason="the log is larger than events_max_bytes, and could not be exported",
+            )
+        keep_s = self._plan.parquet_retention_s
+        if self._folder is not None and keep_s is not None and trusted:
+            before_ms = now_ms - keep_s * 1000
+            for day in await asyncio.to_thread(remove_before, self._folder, before_ms):
+                _log.info("events.day_removed", folder=day)

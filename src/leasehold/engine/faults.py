@@ -1,0 +1,144 @@
+"""Failures on demand, for servers in test mode: how many are wanted, and a store that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from leasehold.domain import bodies as b
+from leasehold.domain import claims as k
+from leasehold.domain import commands as c
+from leasehold.domain import events as e
+from leasehold.domain import oversight as o
+from leasehold.domain import sessions as s
+from leasehold.domain import staging as t
+from leasehold.domain.errors import LeaseholdError, Unavailable
+from leasehold.stores.base import Store, StoreHealth
+
+_READING: Final = frozenset(
+    {
+        c.GetQueue,
+        c.ListQueues,
+        c.GetAccountDocument,
+        c.Peek,
+        o.Inspect,
+        o.FindMessage,
+        o.CountMessages,
+        o.NextDue,
+        o.GetJob,
+        o.ListJobs,
+        s.GetSession,
+        s.ListSessions,
+        k.ReadClaim,
+        k.GetStream,
+        k.ListStreams,
+        t.GetTransaction,
+        t.ListTransactions,
+        e.ReadEvents,
+        e.LogExtent,
+        e.ReadNote,
+        b.ReadBodyGarbage,
+        b.KnownBodies,
+    }
+)
+_BACKGROUND: Final = frozenset(
+    {
+        c.RetireExpired,
+        c.RemoveRetired,
+        c.ReapDropped,
+        c.ForgetKeys,
+        c.NoteTime,
+        c.SetAdapted,
+        o.StepJob,
+        s.LoseSessions,
+        k.LapseClaims,
+        t.ExpireStaged,
+        e.TrimEvents,
+        e.KeepNote,
+        b.ForgetBodyGarbage,
+    }
+)
+"""What the server asks for by itself. It must not use up the failures meant for clients."""
+
+_SPARED: Final = _READING | _BACKGROUND
+
+
+@dataclass(slots=True)
+class Faults:
+    """What is to fail. A number goes down with each failure; 0 is none."""
+
+    fail_commits: int = 0
+    """Transactions that write something for a client and fail: nothing of them is done, and each
+    client whose command was part of it is told Unavailable."""
+    drop_answers: int = 0
+    """Answers to requests that changed something and are not given: what was asked for is done,
+    and the connection is cut."""
+    delay_answers_s: float = 0.0
+    """Seconds by the real clock that every answer is kept back, until this is set to 0."""
+
+    def __post_init__(self) -> None:
+        """Refuse less than nothing."""
+        if min(self.fail_commits, self.drop_answers, self.delay_answers_s) < 0:
+            raise ValueError("0 is the least that can fail")
+
+    def replace(self, other: Faults) -> None:
+        """Take over what *other* asks for."""
+        self.fail_commits = other.fail_commits
+        self.drop_answers = other.drop_answers
+        self.delay_answers_s = other.delay_answers_s
+
+
+def writes(command: c.Command) -> bool:
+    """Tell whether *command* is a client's and may change something."""
+    return type(command) not in _SPARED
+
+
+def has_changed(command: c.Command, result: Any) -> bool:
+    """Tell whether *command*, of which this is the result, has changed something for a client."""
+    if not writes(command):
+        return False
+    if isinstance(result, k.Opened):
+        return result.claim is not None
+    if isinstance(result, tuple) and not hasattr(result, "_fields"):
+        # Leases of a receive or results of a batch: there may be none, or all may be refusals.
+        return any(not isinstance(each, LeaseholdError) for each in result)
+    return not isinstance(result, LeaseholdError)
+
+
+class FaultyStore:
+    """A store whose transactions fail when they are told to.
+
+    A failed one is refused before the store behind hears of it, as by a database that another
+    process has locked: nothing of it is done, and the store goes on.
+
+    Args:
+        store: Does the work; see :class:`leasehold.stores.base.Store`.
+        faults: Says how many are to fail.
+    """
+
+    def __init__(self, store: Store, faults: Faults) -> None:
+        self._store = store
+        self._faults = faults
+        self.commit = store.commit
+        self.find_queue = store.find_queue
+        self.message_counts = store.message_counts
+        self.last_seen_ms = store.last_seen_ms
+        self.relieve = store.relieve
+        self.close = store.close
+
+    def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
+        """See ``Store``.
+
+        Raises:
+            Unavailable: This transaction was one of those that are to fail.
+        """
+        faults = self._faults
+        if faults.fail_commits and any(map(writes, batch)):
+            faults.fail_commits -= 1
+            raise Unavailable
+        return self._store.execute(batch, now_ms=now_ms)
+
+    def health(self) -> StoreHealth:
+        """See ``Store``."""
+        return self._store.health()

@@ -1,0 +1,94 @@
+"""The folder of an export: whose it is, how far it goes, and removing its old days."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from leasehold.eventlog.names import MARKER, TEMPORARY, date_in, hour_in, range_of
+
+_DAY_S: Final = 86_400
+
+
+class FolderRefused(Exception):
+    """Exporting into the folder would mix the events of two histories. The text says why."""
+
+
+def prepare(root: Path, log_id: str, known_seq: int) -> None:
+    """Make the folder ready for the events of one log.
+
+    Files left over by an exporter that was killed while it wrote them are removed.
+
+    Args:
+        root: The folder; made if it is missing.
+        log_id: Which log is exported.
+        known_seq: Number of the last batch that this log believes to be in the folder, or is about
+            to put there.
+
+    Raises:
+        FolderRefused: It has events of another log, or of a later state of this one.
+        OSError: It cannot be used.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    owner = _owner(root)
+    if owner is not None and owner != log_id:
+        raise FolderRefused(f"{root} has the events of another log ({owner}, and not {log_id})")
+    found_seq = last_seq_in(root)
+    if found_seq > known_seq:
+        raise FolderRefused(
+            f"{root} has events up to batch {found_seq}, but this log has exported up to "
+            f"{known_seq}: the database comes from a copy, or another server exports into it"
+        )
+    shutil.rmtree(root / TEMPORARY, ignore_errors=True)
+    if owner is None:
+        _mark(root, log_id)
+
+
+def last_seq_in(root: Path) -> int:
+    """Return the highest number of a batch in the folder, 0 if there is none."""
+    return max(
+        (
+            found[1]
+            for of_day in root.iterdir()
+            if date_in(of_day.name)
+            for of_hour in of_day.iterdir()
+            if hour_in(of_hour.name) is not None
+            for path in of_hour.iterdir()
+            if (found := range_of(path.name))
+        ),
+        default=0,
+    )
+
+
+def remove_before(root: Path, before_ms: int) -> list[str]:
+    """Remove the days that were over at a moment, Unix milliseconds; return their folders."""
+    removed = []
+    for path in sorted(root.iterdir()) if root.is_dir() else ():
+        day = date_in(path.name)
+        if day is None:
+            continue
+        begin = datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
+        if (begin + _DAY_S) * 1000 <= before_ms:
+            shutil.rmtree(path)
+            removed.append(path.name)
+    return removed
+
+
+def _owner(root: Path) -> str | None:
+    try:
+        content = json.loads((root / MARKER).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):  # not there, or cut short by a crash
+        return None
+    owner = content.get("log") if isinstance(content, dict) else None
+    return owner if isinstance(owner, str) else None
+
+
+def _mark(root: Path, log_id: str) -> None:
+    with (root / MARKER).open("w", encoding="utf-8") as file:
+        json.dump({"log": log_id}, file)
+        file.flush()
+        os.fsync(file.fileno())

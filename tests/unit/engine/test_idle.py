@@ -1,0 +1,64 @@
+"""A server that nothing happens on leaves the disk alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from leasehold.domain import claims as k
+from leasehold.domain import commands as c
+from leasehold.domain import sessions as s
+from leasehold.domain import staging as t
+from leasehold.engine import Engine
+from leasehold.stores.sqlite import SqliteStore
+from leasehold.testing import ManualClock
+from tests.unit.engine.support import claim, put, receive
+
+
+class CountingStore(SqliteStore):
+    """Counts the commits that had something to write."""
+
+    written = 0
+
+    def commit(self) -> bool:
+        """See ``Store``."""
+        wrote = super().commit()
+        self.written += wrote
+        return wrote
+
+
+def test_sweeps_that_find_nothing_write_nothing(tmp_path: Path) -> None:
+    """Whatever there is of sessions, claims and staged sends; and neither do heartbeats."""
+
+    async def scenario() -> None:
+        clock, store = ManualClock(), CountingStore(tmp_path)
+        engine = Engine(store, clock)
+        await engine.start()
+        perform = engine.perform
+        await perform(c.CreateQueue("a", "queue", {}))
+        session = await perform(s.OpenSession("a", "w", b"0123456789", 600, 600))
+        assert isinstance(session, s.Session)
+        for _ in range(9):
+            await perform(put())
+        await perform(c.Receive("a", "queue", 1, 3600, None, session.session_id))
+        await perform(k.AttachStream("a", "queue", "s"))
+        await perform(claim(limit=3, lease_s=600))
+        await perform(claim(number=2, limit=3, lease_s=1))
+        await perform(t.Stage("a", "job", "p", 0, (put(),)))
+        await perform(t.Publish("a", "job"))
+        await perform(t.Stage("a", "job/2", "p", 0, (put(),)))
+        clock.advance(s=2)
+        await engine.sweep()  # the short claim lapses
+        await engine.census()
+        written = store.written
+        for _ in range(30):
+            clock.advance(s=1)
+            await perform(s.Heartbeat("a", session.session_id, {"none": None}))
+            await engine.sweep()
+            await engine.census()
+        assert store.written == written
+        await perform(receive())
+        assert store.written == written + 1
+        await engine.stop()
+
+    asyncio.run(scenario())

@@ -1,0 +1,79 @@
+"""Makes ``samples/format1.parquet``, which later versions must go on reading.
+
+It is written once for each version of the columns, and never again:
+``python -m tests.unit.eventlog.make_sample samples/NAME.parquet`` from the root of the project.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from leasehold.domain.events import Event, EventType
+from leasehold.domain.types import Phase
+from leasehold.eventlog.writing import FileBuilder
+from tests.unit.eventlog.support import TEN_MS, id_of, put
+
+SAMPLES: Final = Path(__file__).parent / "samples"
+_LEASE_MS: Final = 30_000
+
+
+def events() -> list[Event]:
+    """Return what is in the sample: a message that is completed, one that lapses, a session."""
+    first, second = put(1), put(2, expires_at_ms=TEN_MS + 604_800_000, priority=4)
+    leased: dict[str, Any] = {
+        "type": EventType.RECEIVED,
+        "at_ms": TEN_MS + 100,
+        "visible_at_ms": TEN_MS + 100 + _LEASE_MS,
+        "dequeue_count": 1,
+        "fence": 1,
+        "phase": int(Phase.LEASED),
+        "since_ms": TEN_MS + 100,
+        "visible_since_ms": TEN_MS,
+        "holder": "w1",
+        "session": "s1",
+    }
+    batches = (
+        (first, second),
+        (first._replace(**leased), second._replace(**leased)),
+        (first._replace(**{**leased, "type": EventType.COMPLETED, "at_ms": TEN_MS + 900}),),
+        (
+            second._replace(
+                **{**leased, "type": EventType.LEASE_ENDED, "at_ms": TEN_MS + 9_000},
+                reason="session lost",
+            ),
+            Event(
+                4,
+                0,
+                TEN_MS + 9_000,
+                EventType.SESSION_LOST,
+                "shop",
+                holder="w1",
+                session="s1",
+                reason="no heartbeat for 8 s",
+            ),
+        ),
+    )
+    assert first.message_id == id_of(1)
+    return [
+        event._replace(seq=seq, place=place)
+        for seq, batch in enumerate(batches, 1)
+        for place, event in enumerate(batch)
+    ]
+
+
+def main() -> None:
+    """Write the sample that the command line names; it must not exist."""
+    target = SAMPLES.parent / sys.argv[1]
+    assert not target.exists(), f"{target} is kept as it is"
+    with tempfile.TemporaryDirectory() as folder:
+        builder = FileBuilder()
+        builder.add(events())
+        builder.write(Path(folder))
+        target.write_bytes((Path(folder) / builder.path).read_bytes())
+
+
+if __name__ == "__main__":
+    main()
