@@ -17,6 +17,7 @@ from leasehold.client import AsyncClient, AsyncQueueHandle, Client, QueueHandle,
 from leasehold.client import errors as client_errors
 from leasehold.client.retries import RetryPolicy
 from leasehold.domain import explain, limits
+from leasehold.domain.claims import MAX_CLAIM, ClaimState
 from leasehold.domain.oversight import MessageFilter
 from leasehold.domain.queue_settings import (
     Adapted,
@@ -26,12 +27,38 @@ from leasehold.domain.queue_settings import (
     LapsedReceipts,
     QueueSettings,
 )
+from leasehold.domain.sessions import (
+    DEFAULT_SESSION_TIMEOUT_S,
+    PROGRESS_TIMEOUTS_S,
+    SESSION_TIMEOUTS_S,
+    SessionState,
+)
+from leasehold.domain.staging import (
+    DEFAULT_STAGING_TIMEOUT_S,
+    MAX_STAGING_TIMEOUT_S,
+    TransactionState,
+)
 from leasehold.domain.types import NEVER_MS, MessageState, Outcome
 from leasehold.engine.stats import QueueActivity
 from leasehold.http import native
 from leasehold.http.admission import MAX_WAITERS
 from leasehold.http.azure import extras
-from leasehold.http.native import filters, items, jobs, messages, queues, reading, settings_json
+from leasehold.http.native import (
+    arrow,
+    events,
+    filters,
+    items,
+    jobs,
+    messages,
+    names,
+    puts,
+    queues,
+    reading,
+    sessions,
+    settings_json,
+    streams,
+    transactions,
+)
 from leasehold.http.native.codes import CODES
 from leasehold.http.native.dialect import MAX_REQUEST_BODY_BYTES
 from leasehold.http.native.problems import Problem
@@ -45,7 +72,16 @@ CONFORMANCE: Final = read("reference/azure-conformance.md")
 PROBLEMS: Final = read("reference/native-problems.md")
 SETTINGS: Final = read("reference/queue-settings.md")
 
-_PLACES: Final = {"ACCOUNT": "account", "ID": "id", "JOB": "job_id", "CODE": "code"}
+_PLACES: Final = {
+    "ACCOUNT": "account",
+    "ID": "id",
+    "JOB": "job_id",
+    "CODE": "code",
+    "SESSION": "session_id",
+    "STREAM": "stream",
+    "NUMBER": "number",
+    "NAME": "name",
+}
 """What the pages write for the variable parts of a path."""
 
 
@@ -60,7 +96,7 @@ def table(text: str, heading: str) -> dict[str, list[str]]:
 
 def number(value: float) -> str:
     """Return a number as the pages write it."""
-    return f"{value:,.15g}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.15g}"
 
 
 # --- the API ---------------------------------------------------------------------------------
@@ -68,7 +104,10 @@ def number(value: float) -> str:
 
 def full_path(short: str) -> str:
     """Return the path that a cell of the table of routes stands for."""
-    parts = re.sub("^Q", "A/queues/{queue}", short)
+    parts = re.sub("^C", "S/claims/NUMBER", short)
+    parts = re.sub("^S", "Q/streams/STREAM", parts)
+    parts = re.sub("^T", "A/transactions/NAME", parts)
+    parts = re.sub("^Q", "A/queues/{queue}", parts)
     parts = re.sub("^A/", "/v1/accounts/ACCOUNT/", parts)
     return "/".join(
         f"{{{_PLACES[part]}}}" if part in _PLACES else part for part in parts.split("/")
@@ -92,7 +131,9 @@ def test_every_route() -> None:
         _, request, needs, answer = listed[route.name]
         method, path = request.split(" ", 1)
         assert (method, full_path(code(path)[0])) == (route.method, route.path), route.name
-        assert code(needs) == [str(each) for each in route.operations], route.name
+        either = () if route.instead is None else (route.instead,)
+        assert code(needs) == [*map(str, route.operations), *map(str, either)], route.name
+        assert (" or " in needs) == bool(either), route.name
         known = set(code(answer)) | {name.partition("=")[0] for name in code(answer)}
         known |= {name for row in rows(section(API, "## Filters")) for name in code(row[0])}
         known |= {name for row in rows(section(API, "## Filters")) for name in code(row[1])}
@@ -132,7 +173,7 @@ def test_every_explanation() -> None:
     """Each code that an explanation can have is in the table, and no other."""
     source = inspect.getsource(explain)
     found = set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', source))
-    found |= {name for name in ("paused", "empty", "lapsed") if f'"{name}"' in source}
+    found |= {name for name in ("paused", "empty", "lapsed", "claimed") if f'"{name}"' in source}
     listed = set(table(API, "## Explanations"))
     assert found | set(MessageState) == listed
 
@@ -149,7 +190,26 @@ def test_every_explanation() -> None:
         messages.MAX_PEEK,
         messages.MAX_WAIT_S,
         messages.MAX_ERROR_CHARS,
-        messages.PRIORITIES[1],
+        puts.PRIORITIES[1],
+        streams.DEFAULT_MEMBERS,
+        streams.MAX_MEMBERS,
+        streams.MAX_JSON_MEMBERS,
+        streams.MAX_PARTS,
+        events.DEFAULT_EVENTS,
+        events.MAX_EVENTS,
+        sessions.MAX_PROGRESS,
+        transactions.MAX_PARTS,
+        names.NUMBERS[1],
+        names.MAX_NAME,
+        names.MAX_PUBLISHED,
+        arrow.MAX_PROPERTIES,
+        arrow.MAX_BATCHES,
+        MAX_CLAIM,
+        *SESSION_TIMEOUTS_S,
+        *PROGRESS_TIMEOUTS_S,
+        DEFAULT_SESSION_TIMEOUT_S,
+        DEFAULT_STAGING_TIMEOUT_S,
+        MAX_STAGING_TIMEOUT_S,
         queues.MAX_PAGE,
         queues.DEFAULT_PAGE,
         queues.MAX_PAUSE_S,
@@ -170,12 +230,28 @@ def test_figures_in_prose() -> None:
     """Numbers that explain something are those of the code."""
     assert MAX_REQUEST_BODY_BYTES == messages.ANSWER_BYTES == 64 * 1024 * 1024
     assert "64 MiB" in section(API, "## Limits")
+    assert sessions.MAX_HEARTBEAT_BYTES == 4 * 1024 * 1024
+    assert "4 MiB" in section(API, "## Limits")
     assert number(items.PART) in section(API, "## Batches")
     assert number(oversight.NOT_YET_RETIRED) in section(API, "## Counts")
     pages = read("explanation/counts-and-pages.md")
     assert number(oversight.NOT_YET_RETIRED) in pages
     assert number(scanning.SORTED_UP_TO) in pages
     assert number(MAX_WAITERS) in read("explanation/waiting.md")
+
+
+def test_every_column_of_arrow() -> None:
+    """The columns of members are listed with their types; those that are taken are named."""
+    listed = {name: row[1] for name, row in table(API, "## Arrow").items()}
+    assert listed == {field.name: str(field.type).replace("tz=", "") for field in arrow.MEMBERS}
+    assert set(arrow._COLUMNS) <= set(code(section(API, "## Arrow")))
+
+
+def test_every_type_of_event() -> None:
+    """The words for what happens, for phases and for states of claims are on the page."""
+    assert {*events.TYPES.values(), *events.PHASES.values()} <= set(code(API))
+    assert {*ClaimState} - {ClaimState.SETTLED} <= set(code(API))
+    assert {*SessionState, *TransactionState} <= set(code(API))
 
 
 def test_every_condition_of_a_filter() -> None:
@@ -240,6 +316,8 @@ def test_every_queue_setting(heading: str) -> None:
             shown = (
                 "null"
                 if default is None
+                else "true"
+                if default is True
                 else (number(default) if isinstance(default, int | float) else f"`{default}`")
             )
             assert row[2] == shown, each.name

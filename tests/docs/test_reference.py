@@ -325,6 +325,8 @@ def test_the_format_of_the_database(tmp_path: Path) -> None:
                 text = section(page, f"### {name}")
                 if name != "meta":
                     assert {column for (column,) in columns} <= set(code(text)), name
+            elif kind == "trigger":
+                assert f"`{name}`" in page
             elif not str(name).startswith("sqlite_"):
                 assert name in table(page, "## Indexes")
         values = {name for (name,) in connection.execute("SELECT name FROM meta")}

@@ -5,15 +5,30 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, cast
 
+from leasehold.domain import claims as k
 from leasehold.domain import commands as c
+from leasehold.domain import sessions as s
+from leasehold.domain import staging as t
 from leasehold.domain.errors import Overloaded
 from leasehold.domain.types import Lease
 from leasehold.engine.waiting import Gone
 
 MAX_WAITERS: Final = 10_000
-"""Receives that may wait for messages at once; each is an open connection, and 10 kB or so."""
+"""Receives and claims that may wait for messages at once; each is an open connection, and 10 kB."""
 
-_FINISHING: Final = frozenset({c.Complete, c.Renew, c.Release})
+_FINISHING: Final = frozenset(
+    {
+        c.Complete,
+        c.Renew,
+        c.Release,
+        s.Heartbeat,
+        s.EndSession,
+        k.ExtendClaim,
+        k.SettleClaims,
+        k.GiveBackClaim,
+        t.Discard,
+    }
+)
 _EXTRA_SHARE: Final = 4
 
 
@@ -27,17 +42,29 @@ class LongReceive(Protocol):
         ...
 
 
+class LongClaim(Protocol):
+    """The engine's; see :meth:`leasehold.engine.engine.Engine.open_claim`."""
+
+    async def __call__(
+        self, command: k.OpenClaim, wait_s: float = 0, gone: Gone | None = None
+    ) -> k.Opened:
+        """Open a claim whole, and wait for messages if there are none."""
+        ...
+
+
 class Admission:
     """Stands before the engine and turns away what is too much.
 
-    What finishes work heals an overload, so updates and deletes of messages are let in for a
-    quarter longer than the rest.
+    What finishes work heals an overload, so updates and deletes of messages, and the like for
+    claims, are let in for a quarter longer than the rest; so are heartbeats, without which an
+    overload would end all leases.
 
     Args:
         perform: The engine's.
         limit: Commands that may wait at once.
         receive: The engine's; without it a receive never waits for messages.
-        max_waiters: Receives that may wait for messages at once.
+        open_claim: The engine's; needed where claims are opened.
+        max_waiters: Receives and claims that may wait for messages at once.
     """
 
     def __init__(
@@ -46,16 +73,18 @@ class Admission:
         *,
         limit: int,
         receive: LongReceive | None = None,
+        open_claim: LongClaim | None = None,
         max_waiters: int = MAX_WAITERS,
     ) -> None:
         self.pending = 0
         """Commands waiting now."""
         self.waiting = 0
-        """Receives waiting for messages now; they are not among the commands."""
+        """Receives and claims waiting for messages now; they are not among the commands."""
         self.refused = 0
         """Commands turned away since the start."""
         self._perform = perform
         self._receive = receive
+        self._open_claim = open_claim
         self._max_waiters = max_waiters
         self._limit = limit
         self._finishing_limit = limit + limit // _EXTRA_SHARE
@@ -92,17 +121,38 @@ class Admission:
         """
         if not wait_s or self._receive is None:
             return cast("tuple[Lease, ...]", await self.perform(command))
-        if self.pending >= self._limit or self.waiting >= self._max_waiters:
-            self.refused += 1
-            raise Overloaded
+        self._admit_waiter()
         self.waiting += 1
         try:
             return await self._receive(command, wait_s, gone)
         finally:
             self.waiting -= 1
 
+    async def open_claim(
+        self, command: k.OpenClaim, wait_s: float = 0, gone: Gone | None = None
+    ) -> k.Opened:
+        """See :meth:`leasehold.engine.engine.Engine.open_claim`; admitted like a receive.
+
+        Raises:
+            Overloaded: Too many commands wait, or too many that wait for messages.
+            LeaseholdError: The engine's refusal.
+        """
+        assert self._open_claim is not None
+        self._admit_waiter()
+        # Also without a wait: a large claim takes many commands, of which only one waits at a time.
+        self.waiting += 1
+        try:
+            return await self._open_claim(command, wait_s, gone)
+        finally:
+            self.waiting -= 1
+
+    def _admit_waiter(self) -> None:
+        if self.pending >= self._limit or self.waiting >= self._max_waiters:
+            self.refused += 1
+            raise Overloaded
+
 
 def _finishes(command: c.Command) -> bool:
-    if type(command) is c.Batch:
+    if isinstance(command, c.Batch | t.CommitTogether):
         return all(type(part) in _FINISHING for part in command.commands)
     return type(command) in _FINISHING

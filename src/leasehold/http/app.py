@@ -74,6 +74,7 @@ class Application:
         clock: For the durations counted.
         timings: Where they are counted.
         max_body_bytes: Bodies above this are not read; the dialect says so and the connection ends.
+        longest_body: Says from the head of a request to *dialect* that a longer body may be read.
         native: Answers what is under NATIVE_PREFIX; None for *dialect*.
         native_max_body_bytes: As max_body_bytes, for *native*.
         https: Whether a proxy has ended TLS, so that every request counts as safe.
@@ -88,6 +89,7 @@ class Application:
         clock: Clock,
         timings: Timings,
         max_body_bytes: int,
+        longest_body: Callable[[Request], Awaitable[int]] | None = None,
         native: LargeDialect | None = None,
         native_max_body_bytes: int = NATIVE_MAX_BODY_BYTES,
         https: bool = False,
@@ -99,6 +101,7 @@ class Application:
         self._monotonic_s = clock.monotonic_s
         self._took = timings.took
         self._max_body_bytes = max_body_bytes
+        self._longest_body = longest_body
         self._native = native
         self._native_max_body_bytes = native_max_body_bytes if native else max_body_bytes
         self._https = https
@@ -127,6 +130,8 @@ class Application:
                     await send(_start(method, refusal, close=True))
                     await send({"type": "http.response.body", "body": refusal.body})
                     return
+        elif self._longest_body is not None and int(length) > limit:
+            limit = await self._longest_body(self._request(scope, raw_path, headers, receive))
         if has_body:
             try:
                 body = await _read(int(length), limit, receive)

@@ -97,6 +97,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._discarded = 0
         self._unsent_since_s: float | None = None
+        self._unsent = 0
+        """Bytes of answers that the guard counts as buffered: large ones, until they are taken."""
         self._refusal: g.Refusal | None = None
         self._raw_names: dict[str, str] | None = None
         self._framing: list[tuple[bytes, bytes]] = []
@@ -125,6 +127,8 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._drop(exchange)
         self.active = None
         self.queued.clear()
+        self.guard.buffered -= self._unsent
+        self._unsent = 0
         self.flow.resume_writing()
         self.parser = None  # type: ignore[assignment]  # breaks a reference cycle
 
@@ -312,6 +316,17 @@ class GuardedProtocol(HttpToolsProtocol):
 
     # Answering
 
+    def resume_writing(self) -> None:
+        """Note that the client has taken most of an answer."""
+        super().resume_writing()
+        self._count_unsent()
+
+    def _count_unsent(self) -> None:
+        """Let the guard count what waits to be sent: a large answer is memory, like a request."""
+        size = self.transport.get_write_buffer_size()
+        self.guard.buffered += size - self._unsent
+        self._unsent = size
+
     def default_head(self) -> bytes:
         """Return the field that every answer has: Date."""
         return self.guard.default_head(self.server_state.default_headers)
@@ -320,6 +335,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Go on after *exchange* has written its answer."""
         self.server_state.total_requests += 1
         self.guard.buffered -= exchange.size
+        if self.flow.write_paused:
+            self._count_unsent()
         self.active = None
         if self.transport.is_closing():
             return
@@ -401,6 +418,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Act on the deadlines that have passed; see :class:`leasehold.http.guard.Guard`."""
         limits, transport = self.limits, self.transport
         late_s = now_s - self.guard.interval_s
+        if self._unsent:
+            self._count_unsent()
         if transport.get_write_buffer_size() == 0:
             self._unsent_since_s = None
         elif self._unsent_since_s is None:

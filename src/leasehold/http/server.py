@@ -9,7 +9,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 import uvicorn
@@ -18,15 +18,18 @@ import uvloop
 from leasehold import __version__
 from leasehold.auth.authenticator import Authenticator
 from leasehold.auth.types import Account
-from leasehold.clock import Clock, SystemClock
+from leasehold.clock import Clock, LoopTimers, SystemClock, Timers, VirtualClock
+from leasehold.domain.commands import NoteTime
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.types import AccessPolicy
 from leasehold.engine.engine import Engine
+from leasehold.engine.faults import Faults, FaultyStore
 from leasehold.engine.maintenance import MaintenancePlan
 from leasehold.http.admin import AdminPages
-from leasehold.http.admission import Admission
+from leasehold.http.admission import Admission, LongClaim, LongReceive
 from leasehold.http.app import Application
 from leasehold.http.azure import MAX_REQUEST_BODY_BYTES, AzureDialect
+from leasehold.http.controls import Asgi, Authorizer, Controls, Perform, SigningTime
 from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.logs import configure_logs
 from leasehold.http.metrics import Metrics, RequestStats
@@ -38,18 +41,31 @@ from leasehold.http.startup import (
     ExitCode,
     StartFailed,
     bearer_verifier,
+    event_log_plan,
+    large_bodies,
     listen_on,
     raise_file_limit,
     url_of,
 )
 from leasehold.settings import DEV_ACCOUNT, Settings, uses_public_key
+from leasehold.stores.base import Store
 from leasehold.stores.sqlite.store import SqliteStore
 
-__all__ = ["ExitCode", "HttpServer", "build_application", "serve"]
+__all__ = [
+    "ExitCode",
+    "HttpServer",
+    "Running",
+    "Times",
+    "build_application",
+    "serve",
+    "serve_store",
+]
 
 _MIB: Final = 1024 * 1024
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 _KILLED: Final = 128
+_SECOND_MS: Final = 1_000
+_DAY_S: Final = 86_400.0
 
 _log = structlog.get_logger(__name__)
 
@@ -138,42 +154,133 @@ class HttpServer(uvicorn.Server):
         self._on_stop()
 
 
+class Times(NamedTuple):
+    """The clocks of a server; all are the system's unless it is in test mode."""
+
+    system: Clock
+    """What connections, signatures and the log go by."""
+    engine: Clock
+    """What messages, leases and waits go by."""
+    timers: Timers
+
+    @classmethod
+    def chosen(cls, settings: Settings, system: Clock, last_seen_ms: int) -> Times:
+        """Return what the settings ask for; a virtual clock begins now, at a whole second.
+
+        Args:
+            settings: Whose ``clock`` it is.
+            system: The system's clock.
+            last_seen_ms: When the store was last in use. Time does not go back behind that, however
+                far a virtual clock was moved then.
+        """
+        if settings.clock != "virtual":
+            return cls(system, system, LoopTimers())
+        now_ms = system.now_ms() // _SECOND_MS * _SECOND_MS
+        clock = VirtualClock(max(now_ms, last_seen_ms))
+        return cls(system, clock, clock)
+
+
+class Running(NamedTuple):
+    """A server that has begun to serve."""
+
+    server: HttpServer
+    engine: Engine
+    controls: Controls | None
+    """What tests may do to it; None outside test mode."""
+
+
 async def _run(settings: Settings, clock: Clock) -> int:
     _log.info("server.started", version=__version__, data=str(settings.data), pid=os.getpid())
     _warn_of_public_keys(settings)
+    if settings.test_mode:
+        _log.warning(
+            "server.test_mode",
+            clock=settings.clock,
+            meaning="whoever is on this machine may make requests fail and move a virtual clock",
+        )
     raise_file_limit(settings.max_connections)
     with contextlib.ExitStack() as listening:
         sockets = [listening.enter_context(each) for each in listen_on(settings)]
-        engine = Engine(
-            _open_store(settings),
-            clock,
-            plan=MaintenancePlan(expiry_grace_s=settings.expiry_grace_s),
-        )
-        await engine.start()
-        try:
-            await _serve_http(settings, clock, engine, sockets)
-        finally:
-            await engine.stop()
-    code = ExitCode.STORE_FAILED if engine.failed.is_set() else ExitCode.STOPPED
+        store = _open_store(settings)
+        times = Times.chosen(settings, clock, store.last_seen_ms())
+
+        def on_start(running: Running) -> Callable[[], None]:
+            loop = asyncio.get_running_loop()
+            for number in _STOPPING:
+                loop.add_signal_handler(number, _stop_or_kill, number, running.server)
+            return lambda: _say_ready(settings, sockets)
+
+        code = await serve_store(settings, times, store, sockets, on_start)
     _log.info("server.stopped", exit_code=int(code))
     return code
 
 
-async def _serve_http(
-    settings: Settings, clock: Clock, engine: Engine, sockets: Sequence[socket.socket]
-) -> None:
-    guard = Guard(_limits_of(settings), clock)
-    app = build_application(settings, clock, engine, guard, draining=lambda: server.should_exit)
-    server = HttpServer(
-        _uvicorn_config(settings, app, guard),
-        sockets,
-        tls_timeouts_s=(settings.header_timeout_s, settings.write_timeout_s),
-        on_ready=lambda: _say_ready(settings, sockets),
-        on_stop=engine.drain,
+async def serve_store(  # noqa: PLR0913, PLR0917 - each is a choice of its own
+    settings: Settings,
+    times: Times,
+    store: Store,
+    sockets: Sequence[socket.socket],
+    on_start: Callable[[Running], Callable[[], None]],
+    server_type: type[HttpServer] = HttpServer,
+) -> ExitCode:
+    """Serve a store until the server is told to stop, or the store fails.
+
+    Args:
+        settings: Validated.
+        times: The clocks to go by.
+        store: Closed at the end.
+        sockets: Bound, not listening.
+        on_start: Called in the event loop before the sockets listen; what it returns, when they do.
+        server_type: What to make the server of.
+
+    Raises:
+        StartFailed: A file that a setting names cannot be used.
+    """
+    faults = Faults()
+    engine = Engine(
+        FaultyStore(store, faults) if settings.test_mode else store,
+        times.engine,
+        plan=_plan_of(settings),
+        events=event_log_plan(settings),
+        timers=times.timers,
+        bodies=large_bodies(settings, times.engine, durable=store.health().durable),
     )
-    loop = asyncio.get_running_loop()
-    for number in _STOPPING:
-        loop.add_signal_handler(number, _stop_or_kill, number, server)
+    await engine.start()
+    try:
+        guard = Guard(_limits_of(settings), times.system)
+        if engine.bodies is not None:
+            engine.bodies.buffered = lambda: guard.buffered
+        controls = None
+        if settings.test_mode:
+            controls = Controls(engine, times.engine, faults, seed=settings.test_seed)
+        app: Asgi = build_application(
+            settings, times, engine, guard, controls, draining=lambda: server.should_exit
+        )
+        server = server_type(
+            _uvicorn_config(settings, app if controls is None else controls.around(app), guard),
+            sockets,
+            tls_timeouts_s=(settings.header_timeout_s, settings.write_timeout_s),
+            on_ready=lambda: listening(),  # noqa: PLW0108 - it is made below
+            on_stop=engine.drain,
+        )
+        listening = on_start(Running(server, engine, controls))
+        await _serve_http(server, guard, engine)
+    finally:
+        if settings.clock == "virtual":
+            with contextlib.suppress(LeaseholdError):  # a failed store is told below
+                await engine.perform(NoteTime())
+        await engine.stop()
+    return ExitCode.STORE_FAILED if engine.failed.is_set() else ExitCode.STOPPED
+
+
+def _plan_of(settings: Settings) -> MaintenancePlan:
+    if settings.clock == "virtual":
+        # Every step of the clock would be a minute or more later than the last time noted.
+        return MaintenancePlan(expiry_grace_s=settings.expiry_grace_s, note_time_interval_s=_DAY_S)
+    return MaintenancePlan(expiry_grace_s=settings.expiry_grace_s)
+
+
+async def _serve_http(server: HttpServer, guard: Guard, engine: Engine) -> None:
     helpers = [
         asyncio.create_task(guard.run(), name="guard"),
         asyncio.create_task(_stop_on_failure(engine, server), name="watch-store"),
@@ -185,11 +292,12 @@ async def _serve_http(
             task.cancel()
 
 
-def build_application(
+def build_application(  # noqa: PLR0913 - each is a collaborator of its own
     settings: Settings,
-    clock: Clock,
+    times: Times,
     engine: Engine,
     guard: Guard,
+    controls: Controls | None = None,
     *,
     draining: Callable[[], bool],
 ) -> Application:
@@ -198,33 +306,34 @@ def build_application(
     Raises:
         StartFailed: A file that a setting names cannot be used.
     """
-    accounts = {
-        each.name: Account(name=each.name, keys=tuple(key.reveal() for key in each.keys))
-        for each in settings.effective_accounts()
-    }
-    authenticator = _authenticator(settings, accounts, engine)
+    accounts = _accounts(settings)
+    authenticator: Authorizer = _authenticator(settings, accounts, engine)
+    if times.engine is not times.system:
+        authenticator = SigningTime(authenticator, times.system)
     requests = RequestStats()
     admission = Admission(
-        engine.perform, limit=settings.max_pending_requests, receive=engine.receive
+        engine.perform,
+        limit=settings.max_pending_requests,
+        receive=engine.receive,
+        open_claim=engine.open_claim,
     )
+    perform: Perform = admission.perform
+    receive: LongReceive = admission.receive
+    if controls is not None:
+        perform, receive = controls.watched(perform), controls.watched_wait(receive)
     dialect = AzureDialect(
-        perform=admission.perform,
-        receive=admission.receive,
+        perform=perform,
+        receive=receive,
         authenticator=authenticator,
-        clock=clock,
+        clock=times.engine,
         accounts=accounts,
+        find_queue=engine.find_queue,
         observe=requests.answered,
     )
     native = NativeDialect(
-        services=Services(
-            perform=admission.perform,
-            receive=admission.receive,
-            find_queue=engine.find_queue,
-            activity=engine.activity,
-            wait_for_job=engine.jobs.wait,
-        ),
+        services=_services(engine, admission, controls),
         authenticator=authenticator,
-        clock=clock,
+        clock=times.engine,
         observe=requests.answered,
     )
     metrics = Metrics(
@@ -232,7 +341,7 @@ def build_application(
         engine=engine,
         admission=admission,
         guard=guard,
-        clock=clock,
+        clock=times.engine,
         max_queues=settings.metrics_max_queues,
     )
     return Application(
@@ -240,16 +349,42 @@ def build_application(
         native=native,
         pages=AdminPages(
             engine=engine,
-            clock=clock,
+            clock=times.engine,
             draining=draining,
             metrics=metrics if settings.metrics_enabled else None,
         ),
-        clock=clock,
+        clock=times.system,
         timings=requests,
         max_body_bytes=MAX_REQUEST_BODY_BYTES,
+        longest_body=dialect.longest_body,
         native_max_body_bytes=NATIVE_MAX_BODY_BYTES,
         https=settings.tls_terminated,
         log_requests=settings.log_level == "debug",
+    )
+
+
+def _accounts(settings: Settings) -> dict[str, Account]:
+    return {
+        each.name: Account(name=each.name, keys=tuple(key.reveal() for key in each.keys))
+        for each in settings.effective_accounts()
+    }
+
+
+def _services(engine: Engine, admission: Admission, controls: Controls | None) -> Services:
+    perform: Perform = admission.perform
+    receive: LongReceive = admission.receive
+    open_claim: LongClaim = admission.open_claim
+    if controls is not None:
+        perform, receive = controls.watched(perform), controls.watched_wait(receive)
+        open_claim = controls.watched_wait(open_claim)
+    return Services(
+        perform=perform,
+        receive=receive,
+        open_claim=open_claim,
+        find_queue=engine.find_queue,
+        activity=engine.activity,
+        wait_for_job=engine.jobs.wait,
+        controls=controls,
     )
 
 
@@ -304,7 +439,7 @@ def _limits_of(settings: Settings) -> ConnectionLimits:
     )
 
 
-def _uvicorn_config(settings: Settings, app: Application, guard: Guard) -> uvicorn.Config:
+def _uvicorn_config(settings: Settings, app: Asgi, guard: Guard) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         http=protocol_class(guard),

@@ -10,6 +10,7 @@ import resource
 import socket
 from collections.abc import Sequence
 from enum import IntEnum
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -17,12 +18,17 @@ from typing import TYPE_CHECKING, Final, Self
 import structlog
 
 from leasehold.auth.roles import operations_of
+from leasehold.bodies import open_bodies
+from leasehold.clock import Clock
+from leasehold.engine.bodies import LargeBodies
+from leasehold.engine.exporting import EventLogPlan
 from leasehold.settings import Settings
 
 if TYPE_CHECKING:
     from leasehold.auth.bearer import BearerVerifier
 
 LOCK_NAME: Final = "lock"
+_MIB: Final = 1024 * 1024
 _FILES_BESIDE_CONNECTIONS: Final = 512  # database, log, and connections being refused
 
 _log = structlog.get_logger(__name__)
@@ -103,7 +109,7 @@ def listen_on(settings: Settings) -> list[socket.socket]:
 
     Raises:
         StartFailed: An address is unknown or taken, or a name that was thought to mean this
-            machine alone does not while the development account is on.
+            machine alone does not while the development account or test mode is on.
     """
     sockets: list[socket.socket] = []
     port = settings.port
@@ -125,13 +131,17 @@ def listen_on(settings: Settings) -> list[socket.socket]:
             ExitCode.ADDRESS, f"cannot listen on {host} port {port}: {error.strerror}"
         ) from error
     bound = [listener.getsockname()[0] for listener in sockets]
-    if settings.dev_account_on() and not all(ipaddress.ip_address(a).is_loopback for a in bound):
-        _close_all(sockets)
-        raise StartFailed(
-            ExitCode.SETTINGS,
-            f"dev_account: host {settings.host!r} means {', '.join(bound)}, which other machines "
-            "can reach",
-        )
+    for setting, is_on in (
+        ("dev_account", settings.dev_account_on()),
+        ("test_mode", settings.test_mode),
+    ):
+        if is_on and not all(ipaddress.ip_address(each).is_loopback for each in bound):
+            _close_all(sockets)
+            raise StartFailed(
+                ExitCode.SETTINGS,
+                f"{setting}: host {settings.host!r} means {', '.join(bound)}, which other "
+                "machines can reach",
+            )
     return sockets
 
 
@@ -188,6 +198,50 @@ def bearer_verifier(settings: Settings) -> BearerVerifier | None:
             default_roles=frozenset(settings.oidc_default_roles),
             leeway_s=settings.oidc_leeway_s,
         )
+    )
+
+
+def event_log_plan(settings: Settings) -> EventLogPlan:
+    """Return what is to become of the event log.
+
+    Raises:
+        StartFailed: Events are to be exported, and the library for that is not installed.
+    """
+    if settings.events_folder is not None:
+        try:
+            # Now, because loading it takes a while, and later it would hold up those who wait.
+            import_module("leasehold.eventlog.writing")
+        except ImportError as error:
+            raise StartFailed(
+                ExitCode.SETTINGS,
+                f"events_folder: exporting needs the extra arrow ({error})",
+            ) from error
+    return EventLogPlan(
+        folder=settings.events_folder,
+        interval_s=settings.events_export_interval_s,
+        retention_s=settings.events_retention_s,
+        max_bytes=settings.events_max_bytes,
+        parquet_retention_s=settings.events_parquet_retention_s or None,
+    )
+
+
+def large_bodies(settings: Settings, clock: Clock, *, durable: bool) -> LargeBodies | None:
+    """Return who keeps large bodies; None for a store in memory, unless a place is set.
+
+    Raises:
+        StartFailed: The place cannot be used.
+    """
+    if not (durable or settings.bodies):
+        return None
+    try:
+        store = open_bodies(settings.bodies_place())
+    except (OSError, ValueError) as error:
+        raise StartFailed(ExitCode.SETTINGS, f"bodies: {error}") from error
+    return LargeBodies(
+        store,
+        clock,
+        inline_bytes=settings.inline_body_bytes,
+        budget_bytes=settings.max_buffered_mib * _MIB,
     )
 
 

@@ -21,6 +21,7 @@ def find_problems(settings: Settings, table: Mapping[str, tuple[Meta, Any]]) -> 
         *_check_dev_account(settings),
         *_check_inspectors(settings),
         *_check_tokens(settings),
+        *_check_test_mode(settings),
     )
 
 
@@ -102,4 +103,20 @@ def _check_tokens(settings: Settings) -> Iterator[Problem]:
     if "://" in settings.oidc_jwks and not settings.oidc_jwks.startswith("https://"):
         yield Problem(
             "oidc_jwks", f"is {settings.oidc_jwks!r}; an address must begin with https://"
+        )
+
+
+def _check_test_mode(settings: Settings) -> Iterator[Problem]:
+    if settings.clock == "virtual" and not settings.test_mode:
+        yield Problem(
+            "clock",
+            "is 'virtual', so that no lease would ever end by itself; that is for tests only and "
+            "needs test_mode (--test-mode)",
+        )
+    if settings.test_mode and not settings.is_private():
+        where = "a proxy in front" if settings.tls_terminated else f"host {settings.host!r}"
+        yield Problem(
+            "test_mode",
+            f"is true, but {where} lets other machines connect, which could then make requests "
+            "fail and move the clock without credentials. Listen on 127.0.0.1 without a proxy",
         )

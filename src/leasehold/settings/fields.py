@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from leasehold.settings.checks import find_problems
+from leasehold.settings.event_log import EventLogSettings
 from leasehold.settings.meta import Kind, Meta, about, meta_of
 from leasehold.settings.values import (
     DEV_ACCOUNT,
@@ -29,10 +30,11 @@ _TOKENS: Final = "Bearer tokens"
 _LOAD: Final = "Load"
 _SLOW: Final = "Connections"
 _WATCH: Final = "Observation"
+_TEST: Final = "Test mode"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(EventLogSettings):
     """Everything that can be set about a server. Build it, then call :meth:`validate`."""
 
     host: str = field(
@@ -119,6 +121,27 @@ class Settings:
             unit="seconds",
             bounds=(0, 31_536_000),
             special="0 removes it in the next round of maintenance.",
+        ),
+    )
+    bodies: str = field(
+        default="",
+        metadata=about(
+            Kind.TEXT,
+            _STORE,
+            "Where large bodies are kept: a folder, or the address of an object store: "
+            "`s3://bucket/prefix`, `az://container/prefix` or `gs://bucket/prefix`.",
+            special="Empty: the folder `bodies` in `data`. An object store needs the extra "
+            "`objects`, and takes its credentials from the environment.",
+        ),
+    )
+    inline_body_bytes: int = field(
+        default=65_536,
+        metadata=about(
+            Kind.INTEGER,
+            _STORE,
+            "Bodies up to this size are kept in the database, larger ones in `bodies`.",
+            unit="bytes",
+            bounds=(1_024, 67_108_864),
         ),
     )
     accounts: tuple[AccountKeys, ...] = field(
@@ -382,6 +405,43 @@ class Settings:
             bounds=(0, 100_000),
         ),
     )
+    test_mode: bool = field(
+        default=False,
+        metadata=about(
+            Kind.SWITCH,
+            _TEST,
+            "Whether tests may make requests fail and move a virtual clock, at addresses under "
+            "`/v1/test/` that need no credentials.",
+            special="Refused where other machines could connect.",
+        ),
+    )
+    clock: str = field(
+        default="system",
+        metadata=about(
+            Kind.TEXT,
+            _TEST,
+            "What messages, leases and waits go by. A `virtual` clock stands still until a test "
+            "moves it.",
+            choices=("system", "virtual"),
+            special="`virtual` needs `test_mode`. Signatures, tokens and the time limits of "
+            "connections go by the system's clock all the same.",
+        ),
+    )
+    test_seed: int = field(
+        default=0,
+        metadata=about(
+            Kind.INTEGER,
+            _TEST,
+            "Seed of the random numbers that spread retries. The same requests, one after the "
+            "other, then give the same order of deliveries.",
+            bounds=(0, 4_294_967_295),
+            special="Used with `test_mode` only.",
+        ),
+    )
+
+    def bodies_place(self) -> str:
+        """Return where large bodies are kept."""
+        return self.bodies or str(self.data / "bodies")
 
     def addresses(self) -> tuple[str, ...]:
         """Return the addresses to listen on, one by one."""
@@ -423,7 +483,9 @@ class Settings:
 @cache
 def all_settings() -> dict[str, tuple[Meta, Any]]:
     """Return each setting's description and default by name, in the order of the reference."""
-    return {each.name: (meta_of(each), each.default) for each in fields(Settings)}
+    # Those that another class brings come last.
+    ordered = sorted(fields(Settings), key=lambda each: each.name not in Settings.__annotations__)
+    return {each.name: (meta_of(each), each.default) for each in ordered}
 
 
 def _is_loopback(address: str) -> bool:

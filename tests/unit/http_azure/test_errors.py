@@ -32,6 +32,7 @@ _RANGE = {
     "MaximumAllowed": "5",
 }
 _TTL = "messagettl must be greater than visibilitytimeout"
+_SESSION = {"HeaderName": "x-ms-leasehold-session"}
 _CASES: list[tuple[Error, int, str, dict[str, str]]] = [
     (domain.LeaseholdError(), 500, "InternalError", {}),
     (domain.QueueNotFound(), 404, "QueueNotFound", {}),
@@ -82,6 +83,21 @@ _CASES: list[tuple[Error, int, str, dict[str, str]]] = [
     (domain.JobNotFound(), 500, "InternalError", {}),
     (domain.NamedTwice(), 500, "InternalError", {}),
     (domain.NotDone(), 500, "InternalError", {}),
+    (domain.StreamNotFound(), 500, "InternalError", {}),
+    (domain.StaleToken(2), 500, "InternalError", {}),
+    (domain.ClaimNotFound(), 500, "InternalError", {}),
+    (domain.ClaimOutOfTurn(1), 500, "InternalError", {}),
+    (domain.ClaimSettled(1), 500, "InternalError", {}),
+    (domain.ClaimLapsed(1), 500, "InternalError", {}),
+    (domain.ClaimBroken(2, 1), 500, "InternalError", {}),
+    (domain.MemberNotFound("m"), 500, "InternalError", {}),
+    (domain.StagedNotFound("t"), 500, "InternalError", {}),
+    (domain.AlreadyPublished(), 500, "InternalError", {}),
+    (domain.ChunkOutOfTurn(1), 500, "InternalError", {}),
+    (domain.KeyNotAllowed(), 500, "InternalError", {}),
+    (domain.BodyUnreadable("id", "missing"), 500, "InternalError", {}),
+    (domain.SessionNotFound(), 404, "ResourceNotFound", _SESSION),
+    (domain.SessionOver("lost", "why"), 404, "ResourceNotFound", _SESSION),
     (domain.Unavailable(), 503, "ServerBusy", {}),
     (domain.StoreFull(), 503, "ServerBusy", {}),
     (domain.Overloaded(), 503, "ServerBusy", {}),

@@ -4,12 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.domain.commands import Duplicate, GetQueue, Peek, Put, QueueInfo, Receive
+from leasehold.domain.commands import (
+    Duplicate,
+    GetQueue,
+    Peek,
+    Put,
+    QueueInfo,
+    Receive,
+    Renew,
+)
+from leasehold.domain.errors import LeaseholdError, SessionNotFound, SessionOver
 from leasehold.domain.oversight import Counts, Inspect, MessagePage, Seen
 from leasehold.domain.queue_settings import Adapted, Adaptive, QueueSettings
-from leasehold.domain.types import NO_DETAIL, MessageState, Queue
+from leasehold.domain.types import NO_DETAIL, CancelRequest, Detail, Lease, MessageState, Queue
 
-from .support import ACCOUNT, MESSAGE_ID, MESSAGES, RECEIPT, Harness, error_of, header, root_of
+from .support import (
+    ACCOUNT,
+    MESSAGE,
+    MESSAGE_ID,
+    MESSAGES,
+    RECEIPT,
+    Harness,
+    error_of,
+    header,
+    root_of,
+)
 
 QUEUE = f"/{ACCOUNT}/orders"
 BODY = b"<QueueMessage><MessageText>work</MessageText></QueueMessage>"
@@ -83,6 +102,54 @@ def test_a_name_of_the_receiver_that_is_too_long_is_refused(azure: Harness) -> N
         assert azure.send("GET", MESSAGES, headers=headers).status == status
 
 
+def test_a_receive_can_belong_to_a_session(azure: Harness) -> None:
+    """Its leases then end with the session; without the header they belong to none."""
+    azure.send("GET", MESSAGES, headers={"x-ms-leasehold-session": "5e55"})
+    azure.send("GET", MESSAGES)
+    sessions = [each.session for each in azure.commands if isinstance(each, Receive)]
+    assert sessions == ["5e55", None]
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (SessionNotFound(), b"The session does not exist"),
+        (SessionOver("lost", "no heartbeat for 16 s"), b"over (lost: no heartbeat for 16 s)"),
+        (SessionOver("ended", None), b"over (ended)"),
+    ],
+)
+def test_a_session_that_is_no_more_is_told(
+    azure: Harness, error: LeaseholdError, text: bytes
+) -> None:
+    """The worker learns that it needs another, and why."""
+    azure.results[Receive] = error
+    response = azure.send("GET", MESSAGES, headers={"x-ms-leasehold-session": "5e55"})
+    assert error_of(response)[:2] == (404, "ResourceNotFound")
+    assert text in response.body
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        (None, None),
+        (CancelRequest(at_ms=1), "true"),
+        (
+            CancelRequest(at_ms=1, reason="wrong file: 100 %\n\u00fc"),
+            "wrong%20file%3A%20100%20%25%0A%C3%BC",
+        ),
+    ],
+)
+def test_a_renewal_tells_when_the_work_is_not_wanted_any_more(
+    azure: Harness, request_: CancelRequest | None, told: str | None
+) -> None:
+    """An operator has asked for it; the reason is text that a header can hold."""
+    message = azure.message(b"work")._replace(detail=Detail(cancel=request_))
+    azure.results[Renew] = Lease(message, RECEIPT)
+    response = azure.send("PUT", MESSAGE, f"popreceipt={RECEIPT}&visibilitytimeout=1")
+    assert response.status == 204
+    assert header(response, "x-ms-leasehold-cancel") == told
+
+
 def test_a_peek_can_include_the_invisible(azure: Harness) -> None:
     """The usual elements, and the state, the holder and the time of the next visibility."""
     message = azure.message(b"work", dequeue_count=1)._replace(holder="w7")
@@ -123,14 +190,22 @@ def test_counts_and_timeout_are_told(azure: Harness) -> None:
     )
     queue = Queue(account=ACCOUNT, name="orders", settings=settings)
     since = {MessageState.VISIBLE: azure.clock.now_ms() - 61_500}
-    counts = Counts(3, 2, 1, 4, 5, since)
+    counts = Counts(3, 2, 1, 4, 5, since, staged=7, claimed=1)
     azure.results[GetQueue] = QueueInfo(queue=queue, message_count=10, counts=counts)
     response = azure.send("GET", QUEUE, "comp=metadata")
     told = {
         state: header(response, f"x-leasehold-{state}-messages")
-        for state in ("visible", "leased", "delayed", "deferred", "poisoned")
+        for state in (
+            "visible",
+            "leased",
+            "delayed",
+            "deferred",
+            "poisoned",
+            "staged",
+            "claimed",
+        )
     }
-    assert list(told.values()) == ["3", "2", "1", "4", "5"]
+    assert list(told.values()) == ["3", "2", "1", "4", "5", "7", "1"]
     assert header(response, "x-leasehold-oldest-visible-age") == "61"
     assert header(response, "x-leasehold-visibility-timeout") == "94"
     assert header(response, "x-ms-meta-leasehold_visibility_timeout_s") == "94"

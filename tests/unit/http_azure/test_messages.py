@@ -219,7 +219,7 @@ def test_text_limit_is_in_decoded_bytes(azure: Harness, method: str) -> None:
         assert azure.send(method, path, query, body=message_xml(text)).status < 300
         command = azure.commands[-1]
         assert isinstance(command, Put | Renew)
-        assert command.body is not None
+        assert isinstance(command.body, bytes)
         assert len(command.body) == size
     azure.commands.clear()
     for text in ("x" * 65_537, "é" * 32_768 + "x", "&amp;" * 10_000 + "x" * 55_537):

@@ -107,7 +107,9 @@ def check_answer(method: str, path: str, response: Response) -> None:
     names = {name for name, _ in response.headers}
     assert b"request-id" in names
     found = find_operation(method, path)
-    value: Any = json.loads(response.body) if response.body else None
+    value: Any = None
+    if response.body and dict(response.headers)[b"content-type"].endswith(b"json"):
+        value = json.loads(response.body)
     if found is None:
         assert response.status in {400, 404, 405}
         return
@@ -117,19 +119,23 @@ def check_answer(method: str, path: str, response: Response) -> None:
     if response.status == 404 and value["code"] == "no-such-route":
         return
     told = follow(operation["responses"][str(response.status)])
-    assert {name.lower().encode() for name in told["headers"]} <= names
+    for name, header in told["headers"].items():
+        assert name.lower().encode() in names or header.get("required") is False
     content = told.get("content")
     if content is None:
-        assert value is None
+        assert not response.body
         return
-    [(kind, media)] = content.items()
-    assert dict(response.headers)[b"content-type"].decode() == kind
-    assert errors_of(media["schema"], value) == []
+    kind = dict(response.headers)[b"content-type"].decode()
+    assert kind in content
+    if not kind.endswith("json"):
+        return  # any bytes will do
+    assert errors_of(content[kind]["schema"], value) == []
     if response.status >= 400:
         allowed = operation["x-problem-codes"] + document()["x-common-problem-codes"]
         assert value["code"] in allowed
         assert CODES[value["code"]].status == response.status
     elif "x-item-codes" in operation:
-        codes = {result["error"]["code"] for result in value["results"] if "error" in result}
+        lists = [part for part in value.values() if isinstance(part, list)]
+        codes = {each["error"]["code"] for part in lists for each in part if "error" in each}
         # Parts of a batch that come after a failure of the server have its code.
         assert codes <= {*operation["x-item-codes"], *document()["x-common-problem-codes"]}

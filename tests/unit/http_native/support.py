@@ -6,10 +6,12 @@ import asyncio
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from leasehold.auth.authenticator import Authenticator
 from leasehold.auth.types import Account
+from leasehold.domain.claims import ClaimState, OpenClaim, Opened
 from leasehold.domain.commands import Command, Receive, Result
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.jobs import is_over
@@ -32,6 +34,13 @@ QUEUE = f"{BASE}/queues/orders"
 MESSAGES = f"{QUEUE}/messages"
 
 
+def path_of(template: str, item: str = "x") -> str:
+    """Return the path of a route, with *item* for everything but account and queue."""
+    names = {"account": ACCOUNT, "queue": "orders", "number": "1"}
+    named = (part[1:-1] for part in template.split("/") if part[:1] == "{")
+    return template.format(**{name: names.get(name, item) for name in named})
+
+
 class Answer:
     """A response whose JSON has been read."""
 
@@ -39,7 +48,9 @@ class Answer:
         self.status = response.status
         self.headers = {name.decode(): value.decode() for name, value in response.headers}
         assert len(self.headers) == len(response.headers)
-        self.json: Any = json.loads(response.body) if response.body else None
+        self.body = response.body
+        is_json = self.headers.get("content-type", "").endswith("json")
+        self.json: Any = json.loads(response.body) if response.body and is_json else None
 
     @property
     def code(self) -> str:
@@ -82,6 +93,7 @@ class Native:
                 find_queue=self.store.find_queue,
                 activity=self.stats.activity,
                 wait_for_job=self.wait_for_job,
+                open_claim=self.open_claim,
             ),
             authenticator=Authenticator(
                 accounts, self.find_policy, inspectors={ACCOUNT: (b64decode(INSPECTOR_KEY),)}
@@ -89,6 +101,10 @@ class Native:
             clock=self.clock,
             observe=lambda operation, status: self.observed.append((operation, status)),
         )
+
+    def change_services(self, **changes: Any) -> None:
+        """Give the dialect other services."""
+        self.dialect._services = replace(self.dialect._services, **changes)
 
     # --- collaborators -----------------------------------------------------------------------
 
@@ -117,6 +133,20 @@ class Native:
             self.clock.advance(s=wait_s)
             leases = cast("tuple[Lease, ...]", await self.perform(command))
         return leases
+
+    async def open_claim(
+        self, command: OpenClaim, wait_s: float, gone: Gone | None = None
+    ) -> Opened:
+        """Open a claim as the engine would, but let the time pass at once."""
+        self.waits.append(wait_s)
+        opened = cast("Opened", await self.perform(command))
+        if opened.claim is None and wait_s:
+            assert gone is not None
+            self.clock.advance(s=wait_s)
+            opened = cast("Opened", await self.perform(command))
+        while opened.claim is not None and opened.claim.state is ClaimState.OPENING:
+            opened = cast("Opened", await self.perform(command))
+        return opened
 
     async def wait_for_job(self, account: str, job_id: str, wait_s: float) -> Job:
         """Carry the job on."""

@@ -22,18 +22,22 @@ from tests.unit.http_native.support import (
     QUEUE,
     Answer,
     Native,
+    path_of,
 )
 
 _VERSION: Final = "2026-10-06"
 _READING: Final = {
     *("list-queues", "get-queue", "count-messages", "explain-queue", "list-jobs", "get-job"),
-    *("peek", "list-messages", "get-message", "explain-message"),
+    *("peek", "list-messages", "get-message", "explain-message", "get-body"),
+    *("trace-message", "list-events", "list-sessions", "get-session"),
+    *("list-streams", "get-stream", "get-claim", "read-claim"),
+    *("list-transactions", "get-transaction"),
 }
 
 
 def _send(native: Native, name: str, **options: Any) -> Answer:
     [route] = [route for route in ROUTES if route.name == name]
-    path = route.path.format(account=ACCOUNT, queue="orders", id="x", job_id="x", code="x")
+    path = path_of(route.path)
     return native.send(route.method, path, **options)
 
 
@@ -149,25 +153,40 @@ def _sas(permissions: str, *, queue: bool = False) -> str:
     return make_account_sas(ACCOUNT, key, terms)
 
 
+_ITEM = {"queue": "orders", "id": "x", "receipt": "y"}
+_RECEIVING = {"receive", "complete", "release", "commit"}
+_CLAIMING = {
+    *("attach-stream", "delete-stream", "open-claim", "extend-claim", "give-back-claim"),
+    "settle-claims",
+}
+_SEEING_CLAIMS = {"list-streams", "get-stream", "get-claim", "read-claim"}
+_IN_SESSIONS = {"open-session", "heartbeat", "end-session"}
+_SEEING_SESSIONS = {"list-sessions", "get-session"}
+_STAGING = {"stage", "publish", "discard", "commit"}
+_SEEING_STAGED = {"list-transactions", "get-transaction"}
+
+
 @pytest.mark.parametrize(
     ("permissions", "queue", "names"),
     [
-        ("a", True, {"put"}),
-        ("p", True, {"receive", "complete", "release"}),
+        ("a", True, {"put", "put-raw"}),
+        ("p", True, {*_RECEIVING, *_CLAIMING, *_SEEING_CLAIMS} - {"commit"}),
         ("u", True, {"renew"}),
         (
             "r",
             True,
             {
                 *("get-queue", "count-messages", "explain-queue"),
-                *("peek", "list-messages", "get-message", "explain-message"),
+                *("peek", "list-messages", "get-message", "explain-message", "get-body"),
+                *("trace-message", *_SEEING_CLAIMS),
             },
         ),
         ("l", False, {"list-queues", "list-jobs", "get-job"}),
         ("c", False, {"create-queue"}),
         ("d", False, {"delete-queue", "purge", "remove-message", "stop-job"}),
         ("du", False, {"delete-queue", "purge", "remove-message", "stop-job", "renew"}),
-        ("a", False, {"put"}),
+        ("a", False, {"put", "put-raw", *_STAGING, *_SEEING_STAGED}),
+        ("p", False, {*_RECEIVING, *_CLAIMING, *_SEEING_CLAIMS, *_IN_SESSIONS, *_SEEING_SESSIONS}),
     ],
 )
 def test_signatures(native: Native, permissions: str, queue: bool, names: set[str]) -> None:
@@ -194,6 +213,47 @@ def test_routes_without_receipts_need_several_rights(native: Native) -> None:
     for permissions, status in (("d", 403), ("a", 403), ("da", 202)):
         query = _sas(permissions)
         assert _send(native, "redrive", key=None, query=query).status == status
+
+
+@pytest.mark.parametrize(
+    ("permissions", "members", "status"),
+    [
+        ("p", {}, 404),
+        ("p", {"sends": [{"queue": "orders", "body": ""}]}, 403),
+        ("pa", {"sends": [{"queue": "orders", "body": ""}]}, 404),
+        ("pa", {"sends": [{"queue": "other", "body": ""}]}, 401),
+        ("pa", {"publish": ["x"]}, 403),
+    ],
+)
+def test_what_settling_does_besides(
+    native: Native, permissions: str, members: dict[str, Any], status: int
+) -> None:
+    """To send or publish with a settling needs the right to put, there or in the account."""
+    body = {"token": 1, "upto": 1, **members}
+    query = _sas(permissions, queue=True)
+    assert _send(native, "settle-claims", body=body, key=None, query=query).status == status
+
+
+@pytest.mark.parametrize(
+    ("permissions", "members", "allowed"),
+    [
+        ("a", {"send": [{"queue": "orders", "body": ""}]}, True),
+        ("p", {"send": [{"queue": "orders", "body": ""}]}, False),
+        ("p", {"complete": [_ITEM]}, True),
+        ("a", {"complete": [_ITEM]}, False),
+        ("a", {"release": [_ITEM]}, False),
+        ("p", {"renew": [{**_ITEM, "visibility_timeout_s": 1}]}, False),
+        ("pu", {"renew": [{**_ITEM, "visibility_timeout_s": 1}]}, True),
+        ("p", {"complete": [_ITEM], "publish": ["x"]}, False),
+    ],
+)
+def test_each_part_of_a_commit_needs_its_right(
+    native: Native, permissions: str, members: dict[str, Any], allowed: bool
+) -> None:
+    """A signature opens those commits all of whose parts it stands for."""
+    answer = _send(native, "commit", body=members, key=None, query=_sas(permissions))
+    assert (answer.status == 200) == allowed
+    assert allowed or answer.code == "forbidden"
 
 
 def test_signature_beside_parameters(native: Native) -> None:

@@ -28,6 +28,16 @@ _EXAMPLES: dict[type[Exception], Exception] = {
     errors.VisibilityPastExpiry: errors.VisibilityPastExpiry("renew", 60),
     errors.BodyTooLarge: errors.BodyTooLarge(size_bytes=70_000, limit_bytes=65_536),
     errors.MessageLeased: errors.MessageLeased(None, 1),
+    errors.SessionOver: errors.SessionOver("lost", "no heartbeat for 16 s"),
+    errors.StaleToken: errors.StaleToken(4),
+    errors.ClaimOutOfTurn: errors.ClaimOutOfTurn(7),
+    errors.ClaimSettled: errors.ClaimSettled(6),
+    errors.ClaimLapsed: errors.ClaimLapsed(1_767_225_600_000),
+    errors.ClaimBroken: errors.ClaimBroken(10, 1),
+    errors.MemberNotFound: errors.MemberNotFound("x" * 300),
+    errors.StagedNotFound: errors.StagedNotFound("name", "part"),
+    errors.ChunkOutOfTurn: errors.ChunkOutOfTurn(2),
+    errors.BodyUnreadable: errors.BodyUnreadable("x", "missing"),
 }
 
 
@@ -87,6 +97,16 @@ def test_codes(code: str) -> None:
         (errors.BodyTooLarge(size_bytes=9, limit_bytes=8), {"value": 9, "limit": 8}),
         (errors.MessageLeased("me", 5), {"holder": "me", "until_ms": 5}),
         (errors.StoreFull(), {"retry_after_s": 1}),
+        (errors.SessionOver("ended", None), {"state": "ended"}),
+        (errors.StaleToken(4), {"token": 4}),
+        (errors.ClaimOutOfTurn(7), {"expected": 7}),
+        (errors.ClaimSettled(6), {"last_settled": 6}),
+        (errors.ClaimLapsed(5), {"until_ms": 5}),
+        (errors.ClaimBroken(10, 1), {"size": 10, "lost": 1}),
+        (errors.MemberNotFound("m"), {"value": "m"}),
+        (errors.StagedNotFound("name"), {"value": "name"}),
+        (errors.StagedNotFound("name", "part"), {"value": "part"}),
+        (errors.ChunkOutOfTurn(2), {"expected": 2}),
     ],
 )
 def test_facts(error: errors.LeaseholdError, facts: dict[str, object]) -> None:

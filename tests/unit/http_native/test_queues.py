@@ -81,6 +81,8 @@ def test_counts(native: Native) -> None:
         "delayed": 1,
         "deferred": 0,
         "poisoned": 0,
+        "staged": 0,
+        "claimed": 0,
         "total": 2,
         "exact": True,
         "oldest_age_s": {"visible": 0.0, "delayed": 0.0},

@@ -7,12 +7,17 @@ import asyncio
 import pytest
 
 from leasehold.domain import commands as c
+from leasehold.domain.claims import ExtendClaim, OpenClaim, Opened, SettleClaims
 from leasehold.domain.errors import Overloaded, QueueNotFound
+from leasehold.domain.sessions import EndSession, Heartbeat
+from leasehold.domain.staging import CommitTogether
 from leasehold.domain.types import Lease
+from leasehold.engine.waiting import Gone
 from leasehold.http.admission import Admission
 
 GET = c.Receive("account", "queue", 1, 30)
 DELETE = c.Complete("account", "queue", "id", "receipt")
+PUT = c.Put("account", "queue", b"x", 0, None, b"0123456789")
 UPDATE = c.Renew("account", "queue", "id", "receipt", 30)
 
 
@@ -138,5 +143,63 @@ def test_the_engine_is_told_who_watches() -> None:
         await admission.receive(GET, 20, gone)
         assert engine.asked == [(GET, 20, gone)]
         assert await Admission(engine.perform, limit=1).receive(GET, 20, gone) == ()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Heartbeat("account", "session"),
+        EndSession("account", "session"),
+        ExtendClaim("account", "queue", "stream", 1, 1, 30),
+        SettleClaims("account", "queue", "stream", 1, 1),
+        CommitTogether("account", (DELETE,)),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_what_heals_an_overload_is_let_in_longer(command: c.Command) -> None:
+    """Without heartbeats an overload would end the leases of all workers."""
+
+    async def scenario() -> None:
+        engine = Engine()
+        admission = Admission(engine.perform, limit=4)
+        waiting = [asyncio.create_task(admission.perform(DELETE)) for _ in range(4)]
+        await asyncio.sleep(0)
+        waiting.append(asyncio.create_task(admission.perform(command)))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await admission.perform(CommitTogether("account", (PUT,)))
+        engine.go.set()
+        assert await asyncio.gather(*waiting) == [c.DONE] * 5
+
+    asyncio.run(scenario())
+
+
+def test_claims_wait_like_receives() -> None:
+    """They do not keep the place of a command, and there is a limit to them."""
+
+    async def scenario() -> None:
+        go = asyncio.Event()
+        asked: list[tuple[float, object]] = []
+
+        async def open_claim(
+            command: OpenClaim, wait_s: float = 0, gone: Gone | None = None
+        ) -> Opened:
+            asked.append((wait_s, gone))
+            await go.wait()
+            return Opened(None)
+
+        admission = Admission(Engine().perform, limit=1, open_claim=open_claim, max_waiters=2)
+        command = OpenClaim("account", "queue", "stream", 1, 1, 10, 30)
+        waiting = [asyncio.create_task(admission.open_claim(command, 20, None)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert (admission.waiting, admission.pending) == (2, 0)
+        with pytest.raises(Overloaded):
+            await admission.open_claim(command)
+        go.set()
+        assert await asyncio.gather(*waiting) == [Opened(None)] * 2
+        assert asked == [(20, None)] * 2
+        assert admission.waiting == 0
 
     asyncio.run(scenario())

@@ -250,3 +250,20 @@ def test_request_log_leaves_the_query_out() -> None:
     assert [event["event"] for event in events] == ["http.request"]
     assert events[0]["path"] == "/a"
     assert "secret" not in str(events)
+
+
+def test_a_dialect_may_say_that_a_longer_body_is_read() -> None:
+    """It is asked by the head of the request, and only for one that is longer than usual."""
+    asked: list[Request] = []
+
+    async def longest_body(request: Request) -> int:
+        asked.append(request)
+        return 20
+
+    world = World()
+    world.app = world.make(longest_body=longest_body)
+    for size in (10, 11, 21):
+        world.ask("PUT", "/a", **of_length(b"x" * size))
+    assert [len(each.body) for each in world.dialect.requests] == [10, 11, 0]
+    assert [each.body_too_large for each in world.dialect.requests] == [False, False, True]
+    assert [each.headers["content-length"] for each in asked] == ["11", "21"]

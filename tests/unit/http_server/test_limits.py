@@ -116,3 +116,21 @@ def test_bodies_of_all_connections_are_bounded() -> None:
             first.send(half)
             server.wait_for(lambda: server.guard.buffered == 600)
         server.wait_for(lambda: server.guard.buffered == 0)
+
+
+def test_answers_that_nobody_takes_are_bounded_too() -> None:
+    """A large answer counts like the body of a request until its reader has it, or is gone."""
+    post = b"POST /a HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nabcde"
+    with Harness(max_buffered_bytes=1_000_000) as server:
+        with server.connect(receive_buffer=4_096) as slow, server.connect() as other:
+            slow.send(get(b"/large"))
+            server.wait_for(lambda: server.guard.buffered > 1_000_000)
+            other.send(post)
+            assert other.rest().startswith(b"HTTP/1.1 503 ")
+            assert len(slow.answer()[2]) == 4 * 1024 * 1024
+            server.wait_for(lambda: slow.peer.transport.get_write_buffer_size() == 0)
+            server.call(server.guard.sweep)
+            assert server.call(lambda: server.guard.buffered) == 0
+            slow.send(get(b"/large"))
+            server.wait_for(lambda: server.guard.buffered > 1_000_000)
+        server.wait_for(lambda: server.guard.buffered == 0)

@@ -11,8 +11,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from leasehold import __version__
+from leasehold.domain.claims import ClaimState
+from leasehold.domain.events import Extent
 from leasehold.domain.oversight import Counts
+from leasehold.domain.sessions import SessionState
 from leasehold.domain.types import MessageState
+from leasehold.engine.census import CLAIM_STATES, NOTHING, Census
 from leasehold.engine.engine import Counted, Engine
 from leasehold.engine.stats import EngineStats, QueueStats
 from leasehold.http.admin import AdminPages
@@ -34,10 +38,15 @@ class StubEngine:
         self.failed = asyncio.Event()
         self.writable = True
         self.counted: list[Counted] = []
+        self.census_taken = NOTHING
 
     async def counts(self) -> list[Counted]:
         """See ``Engine.counts``."""
         return self.counted
+
+    async def census(self) -> Census:
+        """See ``Engine.census``."""
+        return self.census_taken
 
     def health(self) -> StoreHealth:
         """See ``Engine.health``."""
@@ -255,3 +264,42 @@ def test_counts_of_queues_above_the_limit_are_added_up() -> None:
     text = world.answer("/metrics").body.decode()
     assert 'queue_messages{account="_other",queue="_other",state="leased"} 6.0' in text
     assert text.count("queue_visibility_timeout_seconds{") == 1
+
+
+def test_sessions_claims_and_the_log_are_told(world: World) -> None:
+    """Gauges by state, and how many sessions were lost since the start."""
+    now_ms = ManualClock().now_ms()
+    claims = dict.fromkeys(CLAIM_STATES, 0) | {ClaimState.OPEN: 2, ClaimState.BROKEN: 1}
+    world.engine.census_taken = Census(
+        sessions={("a", SessionState.LIVE): 3, ("a", SessionState.LOST): 1},
+        lost_sessions=4,
+        claims={("a", "queue"): claims},
+        log=Extent(11, 20, 4096, now_ms - 90_000),
+    )
+    counts = Counts(1, 9, 0, 0, 0, {}, staged=7, claimed=8)
+    world.engine.counted = [Counted("a", "queue", counts, 30)]
+    text = world.answer("/metrics").body.decode()
+    of_queue = 'account="a",queue="queue"'
+    for line in (
+        'server_sessions{account="a",state="live"} 3.0',
+        'server_sessions{account="a",state="lost"} 1.0',
+        "server_sessions_lost_total 4.0",
+        f'queue_claims{{{of_queue},state="open"}} 2.0',
+        f'queue_claims{{{of_queue},state="lapsed"}} 0.0',
+        f'queue_claims{{{of_queue},state="broken"}} 1.0',
+        f"queue_claimed_messages{{{of_queue}}} 8.0",
+        f"queue_staged_messages{{{of_queue}}} 7.0",
+        f'queue_messages{{{of_queue},state="leased"}} 9.0',
+        "server_event_batches 10.0",
+        "server_event_bytes 4096.0",
+        "server_event_oldest_seconds 90.0",
+    ):
+        assert f"\n{line}\n" in text
+
+
+def test_an_empty_log_has_no_age(world: World) -> None:
+    """Numbers go on when everything was forgotten; what is kept is nothing then."""
+    world.engine.census_taken = NOTHING._replace(log=Extent(21, 20, 0, None))
+    samples = world.samples()
+    for name in ("batches", "bytes", "oldest_seconds"):
+        assert samples[f"server_event_{name}", ()] == 0

@@ -43,6 +43,7 @@ class Call:
 
     __slots__ = (
         "account",
+        "max_body_bytes",
         "now_ms",
         "operation",
         "pairs",
@@ -63,6 +64,8 @@ class Call:
         self.pairs: Pairs = ()
         self.params: dict[str, str] = {}
         self.account = ""
+        self.max_body_bytes: int | None = None
+        """What is set for the queue, in place of the version's limit; for what brings a body."""
         self.operation = "unknown"
 
     def reply(self, status: int, *extra: Header) -> Response:

@@ -7,6 +7,7 @@ that depends on what the store holds is told to anybody who has not shown creden
 from __future__ import annotations
 
 import binascii
+import contextlib
 import hashlib
 import traceback
 from base64 import b64decode
@@ -22,6 +23,7 @@ from leasehold.clock import Clock
 from leasehold.domain.commands import Receive
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.limits import check_queue_name
+from leasehold.domain.types import Queue
 from leasehold.http.admission import LongReceive
 from leasehold.http.azure.call import Call, RequestIds
 from leasehold.http.azure.cors import CorsRule, add_headers, preflight_headers
@@ -36,6 +38,9 @@ from leasehold.http.messages import Request, Response
 
 MAX_REQUEST_BODY_BYTES: Final = 131_584
 """Largest body of a request: 128 KiB and 512 bytes, the service's own limit for messages."""
+_AROUND_TEXT_BYTES: Final = 512
+_ESCAPED: Final = 2
+"""How much longer than the text its XML may be: the service's own ratio."""
 
 DEFAULT_AUTHORIZATION_URI: Final = (
     "https://leasehold.invalid/00000000-0000-0000-0000-000000000000/oauth2/authorize"
@@ -44,6 +49,7 @@ DEFAULT_AUTHORIZATION_URI: Final = (
 DEFAULT_RESOURCE_ID: Final = "https://storage.azure.com"
 
 _MD5_BYTES: Final = 16
+_BRING_BODIES: Final = frozenset({Operation.PUT_MESSAGE, Operation.UPDATE_MESSAGE})
 # Remembers which names have passed: the same few are used over and over.
 _check_queue_name = lru_cache(maxsize=1024)(check_queue_name)
 _log = structlog.get_logger("leasehold.http.azure")
@@ -61,6 +67,11 @@ class Authorizer(Protocol):
         ...
 
 
+def _find_none(account: str, queue: str) -> Queue | None:
+    del account, queue
+    return None
+
+
 def _observe_nothing(operation: str, status: int) -> None:
     del operation, status
 
@@ -76,6 +87,7 @@ class AzureDialect:
         authorization_uri: Where clients without credentials are sent for a token.
         resource_id: For what they ask a token there.
         receive: Receives messages, and waits for some; without it nothing waits.
+        find_queue: Returns a queue, for the size of body that is set for it; None if nobody is.
         observe: Called once per request with the name of the operation and the status. A request
             that names no operation is ``unknown``, a CORS preflight is ``preflight``.
     """
@@ -90,6 +102,7 @@ class AzureDialect:
         authorization_uri: str = DEFAULT_AUTHORIZATION_URI,
         resource_id: str = DEFAULT_RESOURCE_ID,
         receive: LongReceive | None = None,
+        find_queue: Callable[[str, str], Queue | None] = _find_none,
         observe: Callable[[str, int], None] = _observe_nothing,
     ) -> None:
         self._perform = perform
@@ -97,6 +110,7 @@ class AzureDialect:
         self._authenticator = authenticator
         self._clock = clock
         self._accounts = accounts
+        self._find_queue = find_queue
         self._observe = observe
         self._router = Router(accounts)
         self._service = AccountService(perform)
@@ -124,22 +138,28 @@ class AzureDialect:
         self._observe(call.operation, response.status)
         return response
 
+    async def longest_body(self, request: Request) -> int:
+        """Return how many bytes of a request's body are to be read, by its head alone.
+
+        That is more than the service's own limit only for those who may put a message in a queue
+        that takes larger ones; what is wrong with the others, :meth:`handle` says.
+        """
+        call = Call(request, b"", self._clock.now_ms())
+        with contextlib.suppress(Fault, LeaseholdError, AuthError):
+            await self._enter(call)
+        return _longest_body(call)
+
     async def _answer(self, call: Call) -> Response:
         request = call.request
-        headers = request.headers
-        call.pairs, call.params = parse_query(request.raw_query)
-        call.version = choose_version(headers, call.params)
         if request.method == "OPTIONS":
+            call.pairs, call.params = parse_query(request.raw_query)
+            call.version = choose_version(request.headers, call.params)
             return await self._preflight(call)
-        route = call.route = self._router.find(request.raw_path, headers.get("host", ""))
-        call.account = route.place.account
-        operation = operation_of(route.kind, request.method, call.params)
-        call.operation = operation
-        grant = await self._authorize(call, operation)
+        operation, grant = await self._enter(call)
         rules = RULES[operation]
         _check_rules(call, rules)
-        if route.queue:
-            _check_queue_name(route.queue)
+        if call.route.queue:
+            _check_queue_name(call.route.queue)
         _check_body(call, rules)
         handler = HANDLERS.get(operation)
         if handler is not None:
@@ -151,6 +171,23 @@ class AzureDialect:
                     return handler.write(call, leases)
             return handler.write(call, await self._perform(command))
         return await self._answer_for_account(call, operation, grant)
+
+    async def _enter(self, call: Call) -> tuple[Operation, Grant]:
+        """Find what a request wants, and whether it may."""
+        request = call.request
+        headers = request.headers
+        call.pairs, call.params = parse_query(request.raw_query)
+        call.version = choose_version(headers, call.params)
+        route = call.route = self._router.find(request.raw_path, headers.get("host", ""))
+        call.account = route.place.account
+        operation = operation_of(route.kind, request.method, call.params)
+        call.operation = operation
+        grant = await self._authorize(call, operation)
+        if operation in _BRING_BODIES:
+            queue = self._find_queue(call.account, route.queue)
+            if queue is not None:
+                call.max_body_bytes = queue.settings.max_body_bytes
+        return operation, grant
 
     async def _answer_for_account(self, call: Call, operation: Operation, grant: Grant) -> Response:
         if operation is Operation.GET_SERVICE_PROPERTIES:
@@ -230,6 +267,12 @@ def _log_failure(call: Call, error: Exception) -> None:
     )
 
 
+def _longest_body(call: Call) -> int:
+    if call.max_body_bytes is None:
+        return MAX_REQUEST_BODY_BYTES
+    return max(MAX_REQUEST_BODY_BYTES, _ESCAPED * call.max_body_bytes + _AROUND_TEXT_BYTES)
+
+
 def _check_rules(call: Call, rules: Rules) -> None:
     """Check what can be said about a request before its parameters are read."""
     if call.version.text < rules.since:
@@ -253,8 +296,9 @@ def _check_body(call: Call, rules: Rules) -> None:
     request = call.request
     body = request.body
     headers = request.headers
-    if request.body_too_large or len(body) > MAX_REQUEST_BODY_BYTES:
-        raise body_too_large(MAX_REQUEST_BODY_BYTES)
+    longest = _longest_body(call)
+    if request.body_too_large or len(body) > longest:
+        raise body_too_large(longest)
     if (
         rules.needs_length
         and not body

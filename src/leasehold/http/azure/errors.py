@@ -175,6 +175,15 @@ def _malformed_receipt(error: domain.ReceiptMalformed) -> Fault:
     return invalid_parameter("popreceipt", error.receipt, "Invalid pop receipt format")
 
 
+def _no_session(error: domain.SessionNotFound | domain.SessionOver) -> Fault:
+    """For a worker both mean that it needs a new session."""
+    text = "The session does not exist; it may have been over for long."
+    if isinstance(error, domain.SessionOver):
+        reason = f": {error.reason}" if error.reason else ""
+        text = f"The session is over ({error.state}{reason})."
+    return Fault("ResourceNotFound", (("HeaderName", "x-ms-leasehold-session"),), message=text)
+
+
 def _busy(message: str | None = None) -> Callable[[Any], Fault]:
     return lambda _: Fault("ServerBusy", message=message, headers=((b"retry-after", b"1"),))
 
@@ -211,6 +220,21 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Fault]]] = {
     domain.JobNotFound: _plain("InternalError"),
     domain.NamedTwice: _plain("InternalError"),
     domain.NotDone: _plain("InternalError"),
+    domain.StreamNotFound: _plain("InternalError"),
+    domain.StaleToken: _plain("InternalError"),
+    domain.ClaimNotFound: _plain("InternalError"),
+    domain.ClaimOutOfTurn: _plain("InternalError"),
+    domain.ClaimSettled: _plain("InternalError"),
+    domain.ClaimLapsed: _plain("InternalError"),
+    domain.ClaimBroken: _plain("InternalError"),
+    domain.MemberNotFound: _plain("InternalError"),
+    domain.StagedNotFound: _plain("InternalError"),
+    domain.AlreadyPublished: _plain("InternalError"),
+    domain.ChunkOutOfTurn: _plain("InternalError"),
+    domain.KeyNotAllowed: _plain("InternalError"),
+    domain.BodyUnreadable: _plain("InternalError"),
+    domain.SessionNotFound: _no_session,
+    domain.SessionOver: _no_session,
     domain.Unavailable: _busy(),
     domain.StoreFull: _busy("The disk of the server is full; messages can still be consumed."),
     domain.Overloaded: _busy("Too many requests are waiting. Please try again."),

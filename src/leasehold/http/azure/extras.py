@@ -8,10 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import quote
 
 from leasehold.domain.limits import check_range
 from leasehold.domain.oversight import MessageFilter
-from leasehold.domain.types import DEFAULT_PRIORITY, NO_DETAIL, Detail, MessageState
+from leasehold.domain.types import (
+    DEFAULT_PRIORITY,
+    NO_DETAIL,
+    CancelRequest,
+    Detail,
+    MessageState,
+)
 from leasehold.http.azure.errors import invalid_header
 from leasehold.http.azure.parameters import whole_number
 
@@ -20,6 +27,10 @@ MESSAGE_TYPE: Final = "x-ms-leasehold-type"
 PRIORITY: Final = "x-ms-leasehold-priority"
 PROPERTIES: Final = "x-ms-leasehold-properties"
 HOLDER: Final = "x-ms-leasehold-holder"
+SESSION: Final = "x-ms-leasehold-session"
+CANCEL: Final = b"x-ms-leasehold-cancel"
+NO_REASON: Final = b"true"
+"""What :data:`CANCEL` says if no reason was given."""
 TRACEPARENT: Final = "traceparent"
 DUPLICATE: Final = (b"x-ms-leasehold-duplicate", b"true")
 NEXT_MARKER: Final = b"x-ms-leasehold-next-marker"
@@ -76,6 +87,22 @@ def read_holder(headers: Mapping[str, str]) -> str | None:
         Fault: It is too long.
     """
     return _short(headers, HOLDER)
+
+
+def read_session(headers: Mapping[str, str]) -> str | None:
+    """Return the id of the session that what is received belongs to, None for none.
+
+    Raises:
+        Fault: It is too long.
+    """
+    return _short(headers, SESSION)
+
+
+def cancel_header(request: CancelRequest) -> tuple[bytes, bytes]:
+    """Return the header that tells a worker to stop, and why; the reason is percent-encoded."""
+    if not request.reason:
+        return CANCEL, NO_REASON
+    return CANCEL, quote(request.reason, safe="", errors="replace").encode()
 
 
 def _short(headers: Mapping[str, str], name: str) -> str | None:

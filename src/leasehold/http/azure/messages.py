@@ -31,8 +31,10 @@ from leasehold.http.azure.extras import (
     DUPLICATE,
     NEXT_MARKER,
     WAITING,
+    cancel_header,
     read_extras,
     read_holder,
+    read_session,
 )
 from leasehold.http.azure.parameters import (
     optional_integer,
@@ -51,10 +53,9 @@ _NEVER = -1
 
 def parse_put(call: Call) -> Put:
     """Read Put Message."""
-    limits = call.version.limits
     delay_s, time_to_live_s = _delay_and_life_s(call) if call.params else (0, WEEK_S)
     body = message_text(call.request.body)
-    check_body(len(body), limits)
+    check_body(len(body), call.version.limits, call.max_body_bytes)
     detail, priority = read_extras(call.request.headers)
     return Put(
         call.account,
@@ -128,6 +129,7 @@ def parse_get(call: Call) -> Receive:
         if params.get("visibilitytimeout")
         else None,
         read_holder(call.request.headers) or call.request.client_ip,
+        read_session(call.request.headers),
     )
 
 
@@ -199,6 +201,7 @@ def render_peek(call: Call, messages: tuple[Message, ...] | MessagePage) -> Resp
                 _text(message.body),
             )
             for message in messages
+            if not _is_unread(message)
         ],
     )
 
@@ -219,9 +222,9 @@ def render_inspected(call: Call, page: MessagePage) -> Response:
                 message.dequeue_count,
                 state.encode(),
                 element("Holder", message.holder) if message.holder else b"",
-                _text(message.body),
+                _text_or_problem(message),
             )
-            for message, state, _ in page.messages
+            for message, state, *_ in page.messages
         ],
     )
     if page.next_after is not None:
@@ -235,6 +238,19 @@ def _text(body: bytes) -> bytes:
     return b"<MessageText>%b</MessageText>" % escape_bytes(
         body if is_legal(body) else b64encode(body)
     )
+
+
+def _is_unread(message: Message) -> bool:
+    """Tell whether a message comes without its body, which could not be read or is too much."""
+    ref = message.detail.body_ref
+    return ref is not None and ref.problem is not None
+
+
+def _text_or_problem(message: Message) -> bytes:
+    ref = message.detail.body_ref
+    if ref is None or ref.problem is None:
+        return _text(message.body)
+    return element("BodyProblem", ref.problem)
 
 
 def _reply_list(call: Call, entries: list[bytes]) -> Response:
@@ -252,18 +268,22 @@ def parse_update(call: Call) -> Renew:
     body = None
     if call.request.body:
         body = message_text(call.request.body)
-        check_body(len(body), limits)
+        check_body(len(body), limits, call.max_body_bytes)
     route = call.route
     return Renew(call.account, route.queue, route.message_id, receipt, visibility_timeout_s, body)
 
 
 def render_update(call: Call, lease: Lease) -> Response:
     """Write the answer to Update Message."""
-    return call.reply(
+    response = call.reply(
         204,
         (b"x-ms-popreceipt", lease.receipt.encode()),
         (b"x-ms-time-next-visible", rfc1123(lease.message.visible_at_ms)),
     )
+    cancel = lease.message.detail.cancel
+    if cancel is not None:
+        response.headers.append(cancel_header(cancel))
+    return response
 
 
 def parse_delete(call: Call) -> Complete:

@@ -102,6 +102,8 @@ def _count_headers(call: Call, info: QueueInfo) -> list[tuple[bytes, bytes]]:
             if since_ms is not None:
                 age_s = max(0, call.now_ms - since_ms) // 1000
                 headers.append((_OURS + b"oldest-" + state.encode() + b"-age", b"%d" % age_s))
+        headers.append((_OURS + b"claimed-messages", b"%d" % counts.claimed))
+        headers.append((_OURS + b"staged-messages", b"%d" % counts.staged))
     timeout = b"%d" % settings.lease_s()
     headers.append((_OURS + b"visibility-timeout", timeout))
     if settings.adaptive is not None:

@@ -22,6 +22,14 @@ def body_members(body: bytes) -> dict[str, str]:
         return {"body_base64": b64encode(body).decode("ascii")}
 
 
+def shown_body(message: Message) -> dict[str, str]:
+    """Return the body of a message, or why it is left out."""
+    ref = message.detail.body_ref
+    if ref is not None and ref.problem is not None:
+        return {"body_problem": ref.problem}
+    return body_members(message.body)
+
+
 def received(lease: Lease) -> Received:
     """Return what a receive tells of a message."""
     message, receipt = lease
@@ -34,6 +42,7 @@ def received(lease: Lease) -> Received:
         message.dequeue_count,
         message.fence,
         receipt,
+        session=message.session,
     )
     _add_content(shown, message)
     return shown
@@ -48,7 +57,12 @@ def peeked(message: Message) -> Peeked:
         message.visible_at_ms,
         message.dequeue_count,
     )
+    ref = message.detail.body_ref
+    if ref is not None and ref.problem is not None:
+        shown.body_problem, shown.body_bytes = ref.problem, ref.size_bytes
     _add_content(shown, message)
+    if shown.body_problem is not None:
+        shown.body = None
     return shown
 
 

@@ -11,11 +11,15 @@ from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
+from leasehold.auth.types import Operation
+from leasehold.domain.claims import OpenClaim, Opened
 from leasehold.domain.commands import Command, Result
 from leasehold.domain.oversight import Job
 from leasehold.domain.types import Queue
 from leasehold.engine.stats import QueueActivity
+from leasehold.engine.waiting import Gone
 from leasehold.http.admission import LongReceive
+from leasehold.http.controls import Controls
 from leasehold.http.messages import Request, Response
 from leasehold.http.native.problems import Header, Problem, document
 
@@ -39,6 +43,35 @@ class WaitForJob(Protocol):
         ...
 
 
+class OpenWholeClaim(Protocol):
+    """Opens a claim of any size, and waits for messages if there are none."""
+
+    async def __call__(self, command: OpenClaim, wait_s: float, gone: Gone | None = None) -> Opened:
+        """Open a claim, step by step, until it takes no more.
+
+        Args:
+            command: The claim.
+            wait_s: Longest wait for a first message, 0 to 60 seconds.
+            gone: Done when nobody wants the answer any more.
+
+        Raises:
+            LeaseholdError: As for :class:`~leasehold.domain.claims.OpenClaim`.
+        """
+        ...
+
+
+class Authorize(Protocol):
+    """Lets a request do something more than its route asks for."""
+
+    async def __call__(self, call: Call, operation: Operation, queue: str | None) -> object:
+        """Return if the sender may do *operation* to *queue*, or to the account if it is None.
+
+        Raises:
+            AuthError: The sender may not.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """What the operations of the dialect lean on."""
@@ -52,6 +85,10 @@ class Services:
     activity: Callable[[str, str], QueueActivity]
     """Says what has happened in a queue of an account since the server started."""
     wait_for_job: WaitForJob
+    open_claim: OpenWholeClaim | None = None
+    """Opens a claim; without it, it is opened by ``perform`` and never waits for messages."""
+    controls: Controls | None = None
+    """What tests may do to the server; None outside test mode."""
     settings_lock: Lock = field(default_factory=Lock)
     """Held by what reads settings, changes them and writes them back."""
 
@@ -73,8 +110,10 @@ class Call:
 
     __slots__ = (
         "account",
+        "authorize",
         "item",
         "now_ms",
+        "number",
         "operation",
         "pairs",
         "params",
@@ -85,12 +124,18 @@ class Call:
     )
 
     def __init__(
-        self, request: Request, request_id: bytes, now_ms: int, services: Services
+        self,
+        request: Request,
+        request_id: bytes,
+        now_ms: int,
+        services: Services,
+        authorize: Authorize,
     ) -> None:
         self.request = request
         self.request_id = request_id
         self.now_ms = now_ms
         self.services = services
+        self.authorize = authorize
         self.operation = "native-unknown"
         self.pairs: Pairs = ()
         self.params: Mapping[str, str] = {}
@@ -98,7 +143,9 @@ class Call:
         self.account = ""
         self.queue = ""
         self.item = ""
-        """A message's id, a job's, or a code, by what the path names."""
+        """A message's id, a job's, a session's, the name of a stream or transaction, or a code."""
+        self.number = ""
+        """Of a claim, as it stands in the path."""
 
     def reply(self, content: object, status: int = 200, *extra: Header) -> Response:
         """Return an answer with a JSON body."""
@@ -106,6 +153,13 @@ class Call:
         if self.request.method == "GET":
             headers.append(_NO_STORE)
         return Response(status, headers, _ENCODE(content))
+
+    def reply_bytes(self, kind: bytes, content: bytes, *extra: Header) -> Response:
+        """Return an answer whose body is no JSON; *kind* is its content type."""
+        headers = [(b"content-type", kind), (b"request-id", self.request_id), *extra]
+        if self.request.method == "GET":
+            headers.append(_NO_STORE)
+        return Response(200, headers, content)
 
     def reply_nothing(self) -> Response:
         """Return an answer without a body."""

@@ -139,6 +139,112 @@ CODES: Final[dict[str, Code]] = {
         "Stop working on the message: somebody else may hold it. Renew earlier, or ask for a "
         "longer visibility timeout.",
     ),
+    "session-not-found": Code(
+        404,
+        "There is no such session",
+        "The account has no session of this id. One that is over is forgotten an hour later.",
+        "Open a new session: POST /v1/accounts/{account}/sessions.",
+    ),
+    "session-over": Code(
+        409,
+        "The session is over",
+        "The session was lost, because no heartbeat came in time, or was ended; `state` says "
+        "which. All its leases have ended.",
+        "Drop the work of the session: others may have its messages. Open a new session before "
+        "you receive again, and send a heartbeat every quarter of its timeout.",
+    ),
+    "stream-not-found": Code(
+        404,
+        "There is no such stream",
+        "The queue has no stream of this name.",
+        "Attach it first: PUT /v1/accounts/{account}/queues/{queue}/streams/{stream}.",
+    ),
+    "stale-token": Code(
+        409,
+        "Somebody else has attached to the stream",
+        "The token is not that of the last attach, which has the token `token`.",
+        "Stop: another run works on the stream. Attach again only if you are to take it over.",
+    ),
+    "claim-not-found": Code(
+        404,
+        "There is no such claim",
+        "The stream has no claim of this number that can be used: it was never opened, was given "
+        "back, or is still being opened.",
+        "Open it: PUT the address of the claim. An open that found no messages made no claim.",
+    ),
+    "claim-out-of-turn": Code(
+        409,
+        "The claim is not the next one",
+        "Claims are opened, and settled, one after the other; `expected` is the number that is "
+        "next.",
+        "Go on with the number `expected`.",
+    ),
+    "claim-settled": Code(
+        409,
+        "The claim has been settled",
+        "All claims up to `last_settled` are settled, and their messages are gone.",
+        "Go on with the number after `last_settled`.",
+    ),
+    "claim-lapsed": Code(
+        409,
+        "The claim has lapsed",
+        "Nobody extended the claim before `until_ms`, so that others may take its members.",
+        "Open it again with the same number: while nobody has taken a member it is whole. Extend "
+        "earlier, or open with a longer `lease_s`.",
+    ),
+    "claim-broken": Code(
+        409,
+        "Others have taken members of the claim",
+        "Of the `size` members of the claim `lost` are gone: it can not be read as it was.",
+        "Open it again with `accept_loss` to go on with what remains, or give it back.",
+    ),
+    "member-not-found": Code(
+        404,
+        "A message is no member of the claim",
+        "An exemption names the message `value`, which is not among the members that the claims "
+        "still have. Nothing was settled.",
+        "Leave out the exemption: somebody else has the message.",
+    ),
+    "staged-not-found": Code(
+        404,
+        "Nothing is staged under this name",
+        "The account has no such transaction, or the transaction has no such part (`value`). "
+        "What nobody publishes vanishes after a time-out. Nothing was done.",
+        "Stage again, then publish. To publish nothing, send an empty list of `parts`.",
+    ),
+    "already-published": Code(
+        409,
+        "The transaction has been published",
+        "Nothing can be staged under the name of a transaction that has been published.",
+        "If this is a repetition, it has been done. For new messages choose another name.",
+    ),
+    "chunk-out-of-turn": Code(
+        409,
+        "The chunk is not the next one",
+        "The chunks of a part are staged one after the other; `expected` is the number of the "
+        "next one.",
+        "Stage from the chunk `expected` on. If that is 0, what was staged has vanished.",
+    ),
+    "key-not-allowed": Code(
+        400,
+        "A staged message takes no deduplication key",
+        "A message to be staged has a `dedup_key`. The name of the transaction has that role.",
+        "Leave `dedup_key` out.",
+    ),
+    "arrow-not-installed": Code(
+        406,
+        "The server cannot answer in Arrow",
+        "The request asks for an Arrow stream, and the library for it is not installed where the "
+        "server runs.",
+        "Install it beside the server (pip install 'leasehold[arrow]'), or ask for JSON.",
+    ),
+    "arrow-not-taken": Code(
+        415,
+        "The server cannot read Arrow",
+        "The request holds an Arrow stream, and the library for it is not installed where the "
+        "server runs.",
+        "Install it beside the server (pip install 'leasehold[arrow]'), or send JSON.",
+    ),
     "named-twice": Code(
         400,
         "The message is named twice",
@@ -162,6 +268,14 @@ CODES: Final[dict[str, Code]] = {
         "The server met an error of its own",
         "Something went wrong that should not. Whether anything was done is not known.",
         "Look for the Request-Id in the server's log.",
+    ),
+    "body-unreadable": Code(
+        500,
+        "The body of the message cannot be read",
+        "The message has a large body, which is kept outside the database and is `missing` or "
+        "`corrupt` there (`reason`). `value` is the id of the message.",
+        "Put the body back from a backup, or give the message a new one (amend-message), or remove "
+        "the message.",
     ),
     "store-full": Code(
         503,

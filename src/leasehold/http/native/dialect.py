@@ -14,15 +14,23 @@ from typing import Final, Protocol
 import structlog
 
 from leasehold.auth.authenticator import Grant, is_bearer
-from leasehold.auth.types import AuthError, SignedRequest, Target
+from leasehold.auth.types import (
+    AuthError,
+    NotAllowed,
+    Operation,
+    PermissionMissing,
+    SignedRequest,
+    Target,
+)
 from leasehold.clock import Clock
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.limits import check_queue_name
 from leasehold.http.messages import Request, Response
+from leasehold.http.native import raw
 from leasehold.http.native.call import Call, RequestIds, Services
 from leasehold.http.native.problems import Problem, Refused, problem, problem_of
 from leasehold.http.native.reading import percent_decode, read_params, read_query
-from leasehold.http.native.routes import Route, Router
+from leasehold.http.native.routes import Route, Router, routes_for
 
 MAX_REQUEST_BODY_BYTES: Final = 64 * 1024 * 1024
 """Largest body of a request: a thousand of the largest messages."""
@@ -80,12 +88,12 @@ class NativeDialect:
         self._authenticator = authenticator
         self._clock = clock
         self._observe = observe
-        self._router = Router()
+        self._router = Router(routes_for(test_mode=services.controls is not None))
         self._request_ids = RequestIds()
 
     async def handle(self, request: Request) -> Response:
         """Answer one request. Raises nothing, whatever the request holds."""
-        call = Call(request, self._request_ids.draw(), self._clock.now_ms(), self._services)
+        call = self._begin(request)
         try:
             response = await self._answer(call)
         except Refused as refused:
@@ -104,9 +112,11 @@ class NativeDialect:
         Bodies may be large here, and no scheme of ours signs them: whoever has no right to send one
         must not be able to fill the memory with it.
         """
-        call = Call(request, self._request_ids.draw(), self._clock.now_ms(), self._services)
+        call = self._begin(request)
         try:
-            await self._enter(call)
+            route = await self._enter(call)
+            if route.handler is raw.put:
+                raw.check_length(call)
         except Refused as refused:
             response = call.reply_problem(refused.problem, *refused.headers)
         except (LeaseholdError, AuthError) as error:
@@ -118,6 +128,15 @@ class NativeDialect:
             return None
         self._observe(call.operation, response.status)
         return response
+
+    def _begin(self, request: Request) -> Call:
+        return Call(
+            request,
+            self._request_ids.draw(),
+            self._clock.now_ms(),
+            self._services,
+            self._authorize,
+        )
 
     async def _answer(self, call: Call) -> Response:
         route = await self._enter(call)
@@ -136,15 +155,31 @@ class NativeDialect:
         call.operation = "native-" + route.name
         pairs = read_query(request.raw_query)
         call.pairs = pairs
-        for operation in route.operations:
-            target = Target(account=call.account, operation=operation, queue=call.queue or None)
-            await self._authorize(call, target)
+        queue = call.queue or None
+        if route.instead is None:
+            for operation in route.operations:
+                await self._authorize(call, operation, queue)
+        else:
+            await self._authorize_either(call, (*route.operations, route.instead), queue)
         call.params = read_params(pairs, route.params) if pairs else {}
         if call.queue:
             _check_queue_name(call.queue)
         return route
 
-    async def _authorize(self, call: Call, target: Target) -> Grant:
+    async def _authorize_either(
+        self, call: Call, operations: tuple[Operation, ...], queue: str | None
+    ) -> None:
+        """Let a request pass that may do one of several operations."""
+        for operation in operations[:-1]:
+            try:
+                await self._authorize(call, operation, queue)
+            except (NotAllowed, PermissionMissing):
+                continue
+            return
+        await self._authorize(call, operations[-1], queue)
+
+    async def _authorize(self, call: Call, operation: Operation, queue: str | None) -> Grant:
+        target = Target(account=call.account, operation=operation, queue=queue)
         request = call.request
         header = request.headers.get("authorization", "")
         if header[:_BEARER_CHARS].lower() == "bearer " and "." not in header:

@@ -6,7 +6,7 @@ command holds the engine for long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -34,21 +34,21 @@ class BatchReader(Generic[_T]):
 
     Args:
         kind: Shape of the request.
-        path: Place of the list in it.
-        item: Shape of an item.
+        items: The shape of an item, by the name of the member that lists such items.
     """
 
-    def __init__(self, kind: type[_T], path: str, item: type[msgspec.Struct]) -> None:
+    def __init__(self, kind: type[_T], **items: type[msgspec.Struct]) -> None:
         self._plain: msgspec.json.Decoder[_T] = msgspec.json.Decoder(kind)
         self._left = 0
-        self._path = path
-        self._counting = self._make_counting(kind, item)
+        self._path = f"$.{next(iter(items))}" if len(items) == 1 else "$"
+        self._counting = self._make_counting(kind, items)
 
     def read(self, call: Call) -> _T:
         """Read the body of a request.
 
         Raises:
-            Refused: It is not JSON, not what the call takes, or has more than MAX_ITEMS items.
+            Refused: It is not JSON, not what the call takes, or has more than MAX_ITEMS items, in
+                all its lists together.
         """
         body = call.request.body
         if len(body) <= MAX_SINGLE_BYTES:  # there is not much to be made of it
@@ -57,9 +57,23 @@ class BatchReader(Generic[_T]):
         return decode_body(self._counting, body)
 
     def _make_counting(
-        self, kind: type[_T], item: type[msgspec.Struct]
+        self, kind: type[_T], items: Mapping[str, type[msgspec.Struct]]
     ) -> msgspec.json.Decoder[_T]:
-        counted = msgspec.defstruct(
+        fields: list[str | tuple[str, Any] | tuple[str, Any, Any]] = []
+        for field in msgspec.structs.fields(kind):  # type: ignore[arg-type]  # it is a Struct
+            told: Any = field.type
+            if field.name in items:
+                told = list[self._counted(items[field.name])]  # type: ignore[misc]  # made here
+                told = told if field.required else told | None
+            known = (field.name, told)
+            fields.append(known if field.required else (*known, field.default))
+        request = msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True, kw_only=True)
+        # It has the members of *kind*, and readers look at nothing else.
+        return cast("msgspec.json.Decoder[_T]", msgspec.json.Decoder(request))
+
+    def _counted(self, item: type[msgspec.Struct]) -> type[msgspec.Struct]:
+        """Return a kind of item that is counted as it is made."""
+        return msgspec.defstruct(
             item.__name__,
             [],
             bases=(item,),
@@ -67,21 +81,15 @@ class BatchReader(Generic[_T]):
             forbid_unknown_fields=True,
             gc=False,
         )
-        fields: list[str | tuple[str, Any] | tuple[str, Any, Any]] = [
-            (self._path.removeprefix("$."), list[counted]),  # type: ignore[valid-type]  # made above
-            ("atomic", bool | None, None),
-        ]
-        request = msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True)
-        # It has the members of *kind*, and readers look at nothing else.
-        return cast("msgspec.json.Decoder[_T]", msgspec.json.Decoder(request))
 
     def _count(self) -> None:
         self._left -= 1
         if self._left < 0:
-            raise _too_many(self._path, MAX_ITEMS + 1)
+            raise too_many(self._path, MAX_ITEMS + 1)
 
 
-def _too_many(path: str, number: int) -> Refused:
+def too_many(path: str, number: int) -> Refused:
+    """Return the refusal of a request with no items, or more than MAX_ITEMS."""
     return out_of_range(
         path,
         number,
@@ -95,19 +103,20 @@ class Items:
 
     Args:
         path: Place of the list in the request, such as ``$.messages``.
-        given: The list; 1 to MAX_ITEMS.
+        given: The list.
+        least: Items that it must have.
 
     Raises:
-        Refused: There is none, or there are too many.
+        Refused: There are too few, or more than MAX_ITEMS.
     """
 
-    def __init__(self, path: str, given: Sequence[object]) -> None:
+    def __init__(self, path: str, given: Sequence[object], least: int = 1) -> None:
         self.path = path
         self.commands: list[ItemCommand] = []
         self.refused: dict[int, ItemProblem] = {}
         """The items that are no commands, by their number."""
-        if not 1 <= len(given) <= MAX_ITEMS:
-            raise _too_many(path, len(given))
+        if not least <= len(given) <= MAX_ITEMS:
+            raise too_many(path, len(given))
 
     def refuse(self, number: int, refused: Refused) -> None:
         """Note that an item is not carried out; fields are named as within the item."""
@@ -136,8 +145,19 @@ class Items:
             _raise_shared(results)
         else:
             results = ()
+        return call.reply(Results(*self.shown(results, render)))
+
+    def shown(
+        self, results: Sequence[object], render: Callable[[Any, Any], ItemResult]
+    ) -> tuple[list[ItemResult], int]:
+        """Return what became of each item, and how many were refused.
+
+        Args:
+            results: Those of the commands.
+            render: As for :meth:`answer`.
+        """
         answers: list[ItemResult] = []
-        for command, result in zip(commands, results, strict=True):
+        for command, result in zip(self.commands, results, strict=True):
             if isinstance(result, LeaseholdError):
                 # Its place is set below, when what was refused before has been put in between.
                 answers.append(ItemProblem(item_problem(result)))
@@ -151,7 +171,7 @@ class Items:
                 failed += 1
                 if number not in self.refused:
                     answer.error.field = f"{self.path}[{number}]{answer.error.field}"
-        return call.reply(Results(answers, failed))
+        return answers, failed
 
 
 async def _perform(call: Call, commands: list[ItemCommand], *, atomic: bool) -> Sequence[object]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from leasehold.domain import explain
+from leasehold.domain.claims import HIDING, Claim, ListStreams, Stream
 from leasehold.domain.commands import Peek
 from leasehold.domain.errors import MessageNotFound
 from leasehold.domain.failures import last_error
@@ -27,12 +28,13 @@ from leasehold.domain.types import Attempt, ErrorReport, Message, MessageState
 from leasehold.domain.visibility import first_visible_ms
 from leasehold.http.messages import Response
 from leasehold.http.native import shapes
-from leasehold.http.native.bodies import body_members, expiry, sent_along
+from leasehold.http.native.bodies import expiry, sent_along, shown_body
 from leasehold.http.native.call import Call
 from leasehold.http.native.filters import filter_of_query
-from leasehold.http.native.messages import PRIORITIES
+from leasehold.http.native.puts import NEVER, PRIORITIES, body_limit
 from leasehold.http.native.queues import DEFAULT_PAGE, MAX_PAGE, count_messages, get_queue
 from leasehold.http.native.reading import (
+    MAX_SINGLE_BYTES,
     body_of,
     param_int,
     param_switch,
@@ -42,7 +44,6 @@ from leasehold.http.native.reading import (
     within,
 )
 
-_NEVER: Final = -1
 _LOOKED_AHEAD: Final = 256
 """Messages looked at to say how many are before one."""
 
@@ -55,8 +56,9 @@ _END_LEASE: Final = msgspec.json.Decoder(shapes.EndLeaseRequest)
 
 def show_message(seen: Seen, now_ms: int, *, with_body: bool = True) -> dict[str, Any]:
     """Return a message as those see it who look after it."""
-    message, state, queue = seen
+    message, state, queue, under = seen
     detail = message.detail
+    cancel, ref = detail.cancel, detail.body_ref
     error = last_error(message)
     poisoning = detail.poisoning
     return {
@@ -64,8 +66,8 @@ def show_message(seen: Seen, now_ms: int, *, with_body: bool = True) -> dict[str
         "queue": queue,
         "state": state,
         "why": explain.why(message, state, now_ms),
-        **(body_members(message.body) if with_body else {}),
-        "body_bytes": len(message.body),
+        **(shown_body(message) if with_body else {}),
+        "body_bytes": len(message.body) if ref is None else ref.size_bytes,
         "inserted_at_ms": message.inserted_at_ms,
         "expires_at_ms": expiry(message.expires_at_ms),
         "visible_at_ms": message.visible_at_ms,
@@ -84,6 +86,9 @@ def show_message(seen: Seen, now_ms: int, *, with_body: bool = True) -> dict[str
         "poisoned": poisoning
         and {"queue": poisoning.queue, "reason": poisoning.reason, "at_ms": poisoning.at_ms},
         "redriven": detail.redriven,
+        "under": under,
+        "session": message.session if state is MessageState.LEASED else None,
+        "cancel": cancel and {"at_ms": cancel.at_ms, "reason": cancel.reason},
     }
 
 
@@ -137,7 +142,7 @@ async def inspect(call: Call) -> Response:
     limit = param_int(call, "limit", (1, MAX_PAGE)) or DEFAULT_PAGE
     with_body = param_switch(call, "body", default=True)
     command = Inspect(
-        call.account, call.queue, filter_of_query(call), params.get("after", ""), limit
+        call.account, call.queue, filter_of_query(call), params.get("after", ""), limit, with_body
     )
     page = await call.services.perform(command)
     assert isinstance(page, MessagePage)
@@ -149,7 +154,7 @@ async def inspect(call: Call) -> Response:
 async def find(call: Call) -> Response:
     """Look at one message."""
     seen = await call.services.perform(FindMessage(call.account, call.queue, call.item))
-    return _reply_seen(call, seen)
+    return reply_seen(call, seen)
 
 
 async def explain_message(call: Call) -> Response:
@@ -157,8 +162,9 @@ async def explain_message(call: Call) -> Response:
     around = await _facts(call)
     seen: Seen | None = None
     ahead, more_urgent = None, 0
+    find = FindMessage(call.account, call.queue, call.item, with_bodies=False)
     try:
-        found = await call.services.perform(FindMessage(call.account, call.queue, call.item))
+        found = await call.services.perform(find)
     except MessageNotFound:
         pass
     else:
@@ -174,7 +180,8 @@ async def explain_message(call: Call) -> Response:
 
 async def _count_ahead(call: Call, message: Message) -> tuple[int | None, int]:
     """Return how many messages come before one, None if many do, and how many by priority."""
-    peeked = await call.services.perform(Peek(call.account, call.queue, _LOOKED_AHEAD))
+    peek = Peek(call.account, call.queue, _LOOKED_AHEAD, with_bodies=False)
+    peeked = await call.services.perform(peek)
     assert isinstance(peeked, tuple)
     more_urgent = 0
     for place, other in enumerate(peeked):
@@ -195,6 +202,12 @@ async def _facts(call: Call) -> explain.QueueFacts:
     counts = await count_messages(call, call.queue)
     due = await call.services.perform(NextDue(call.account, call.queue))
     assert isinstance(due, Due)
+    claims: tuple[Claim, ...] = ()
+    if counts.claimed:
+        streams = await call.services.perform(ListStreams(call.account, call.queue))
+        assert isinstance(streams, tuple)
+        found = [each.claims for each in streams if isinstance(each, Stream)]
+        claims = tuple(claim for each in found for claim in each if claim.state in HIDING)
     activity = call.services.activity(call.account, call.queue)
     return explain.QueueFacts(
         queue=call.queue,
@@ -209,10 +222,12 @@ async def _facts(call: Call) -> explain.QueueFacts:
         ),
         now_ms=call.now_ms,
         next_due_ms=due.at_ms,
+        claims=claims,
     )
 
 
-def _reply_seen(call: Call, seen: object) -> Response:
+def reply_seen(call: Call, seen: object) -> Response:
+    """Show a message as an answer of the engine has it."""
     assert isinstance(seen, Seen)
     return call.reply(show_message(seen, call.now_ms))
 
@@ -222,11 +237,13 @@ def _reply_seen(call: Call, seen: object) -> Response:
 
 async def amend(call: Call) -> Response:
     """Change a message without a receipt."""
-    request = read_body(_AMEND, call)
+    limit_bytes = body_limit(call, call.queue)
+    # JSON can be twice as long as the text in it, or more; base64 is a third longer.
+    request = read_body(_AMEND, call, max(MAX_SINGLE_BYTES, 2 * limit_bytes))
     delay_s, life_s, priority = request.delay_s, request.time_to_live_s, request.priority
     if delay_s is not None:
         within("$.delay_s", delay_s, NATIVE.delay_s)
-    if life_s is not None and life_s != _NEVER:
+    if life_s is not None and life_s != NEVER:
         within("$.time_to_live_s", life_s, NATIVE.time_to_live_s)
     if priority is not None:
         within("$.priority", priority, PRIORITIES)
@@ -237,12 +254,12 @@ async def amend(call: Call) -> Response:
         call.item,
         delay_s=delay_s,
         time_to_live_s=life_s,
-        body=body_of(request, "$."),
+        body=body_of(request, "$.", limit_bytes),
         priority=priority,
         properties=None if properties is None else read_properties("$.properties", properties),
         force=bool(request.force),
     )
-    return _reply_seen(call, await call.services.perform(command))
+    return reply_seen(call, await call.services.perform(command))
 
 
 async def remove(call: Call) -> Response:
@@ -259,4 +276,4 @@ async def end_lease(call: Call) -> Response:
     within("$.delay_s", delay_s, NATIVE.delay_s)
     reason = short_text("$.reason", request.reason)
     command = EndLease(call.account, call.queue, call.item, delay_s, reason)
-    return _reply_seen(call, await call.services.perform(command))
+    return reply_seen(call, await call.services.perform(command))

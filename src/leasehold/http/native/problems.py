@@ -40,6 +40,12 @@ class Problem(msgspec.Struct, omit_defaults=True):
     holder: str | None = None
     until_ms: int | None = None
     retry_after_s: int | None = None
+    state: str | None = None
+    token: int | None = None
+    expected: int | None = None
+    last_settled: int | None = None
+    size: int | None = None
+    lost: int | None = None
 
 
 class Refused(Exception):
@@ -87,7 +93,7 @@ def out_of_range(
     )
 
 
-def too_large(field: str, size_bytes: int, limit_bytes: int) -> Refused:
+def too_large(field: str | None, size_bytes: int, limit_bytes: int) -> Refused:
     """Return the refusal of a message's body."""
     return Refused(_body_too_large_problem(size_bytes, limit_bytes, field))
 
@@ -120,6 +126,15 @@ def _body_too_large_problem(size_bytes: int, limit_bytes: int, field: str | None
 
 def _body_too_large(error: domain.BodyTooLarge) -> Problem:
     return _body_too_large_problem(error.size_bytes, error.limit_bytes, None)
+
+
+def _body_unreadable(error: domain.BodyUnreadable) -> Problem:
+    return problem(
+        "body-unreadable",
+        f"The body of the message {error.message_id} is {error.reason}.",
+        value=error.message_id,
+        reason=error.reason,
+    )
 
 
 def _out_of_range(error: domain.OutOfRange) -> Problem:
@@ -183,6 +198,71 @@ def _message_leased(error: domain.MessageLeased) -> Problem:
     )
 
 
+def _session_over(error: domain.SessionOver) -> Problem:
+    how = "was lost" if error.state == "lost" else "was ended"
+    why = "" if error.reason is None else f": {shown(error.reason)}"
+    return problem("session-over", f"The session {how}{why}.", state=error.state)
+
+
+def _stale_token(error: domain.StaleToken) -> Problem:
+    return problem(
+        "stale-token",
+        f"Somebody else has attached to the stream since; the token is {error.token} now.",
+        token=error.token,
+    )
+
+
+def _claim_out_of_turn(error: domain.ClaimOutOfTurn) -> Problem:
+    return problem(
+        "claim-out-of-turn", f"The next number is {error.expected}.", expected=error.expected
+    )
+
+
+def _claim_settled(error: domain.ClaimSettled) -> Problem:
+    return problem(
+        "claim-settled",
+        f"The claims up to number {error.last_settled} have been settled.",
+        last_settled=error.last_settled,
+    )
+
+
+def _claim_lapsed(error: domain.ClaimLapsed) -> Problem:
+    return problem(
+        "claim-lapsed",
+        f"The claim lapsed at {error.until_ms} (Unix milliseconds): nobody extended it in time.",
+        until_ms=error.until_ms,
+    )
+
+
+def _claim_broken(error: domain.ClaimBroken) -> Problem:
+    return problem(
+        "claim-broken",
+        f"Of the {error.size:,} members of the claim {error.lost:,} are gone.",
+        size=error.size,
+        lost=error.lost,
+    )
+
+
+def _member_not_found(error: domain.MemberNotFound) -> Problem:
+    return problem("member-not-found", field="$.exemptions", value=shown(error.message_id))
+
+
+def _staged_not_found(error: domain.StagedNotFound) -> Problem:
+    name = shown(error.name)
+    if error.part is None:
+        detail = f"Nothing is staged, and nothing has been published, under the name {name!r}."
+        return problem("staged-not-found", detail, value=name)
+    part = shown(error.part)
+    detail = f"The transaction {name!r} has no part {part!r}."
+    return problem("staged-not-found", detail, value=part)
+
+
+def _chunk_out_of_turn(error: domain.ChunkOutOfTurn) -> Problem:
+    return problem(
+        "chunk-out-of-turn", f"The next chunk is {error.expected}.", expected=error.expected
+    )
+
+
 def _plain(code: str) -> Callable[[Any], Problem]:
     return lambda _: problem(code)
 
@@ -215,6 +295,21 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Problem]]] = {
     domain.JobNotFound: _plain("job-not-found"),
     domain.NamedTwice: _plain("named-twice"),
     domain.NotDone: _plain("not-done"),
+    domain.SessionNotFound: _plain("session-not-found"),
+    domain.SessionOver: _session_over,
+    domain.StreamNotFound: _plain("stream-not-found"),
+    domain.StaleToken: _stale_token,
+    domain.ClaimNotFound: _plain("claim-not-found"),
+    domain.ClaimOutOfTurn: _claim_out_of_turn,
+    domain.ClaimSettled: _claim_settled,
+    domain.ClaimLapsed: _claim_lapsed,
+    domain.ClaimBroken: _claim_broken,
+    domain.MemberNotFound: _member_not_found,
+    domain.StagedNotFound: _staged_not_found,
+    domain.AlreadyPublished: _plain("already-published"),
+    domain.ChunkOutOfTurn: _chunk_out_of_turn,
+    domain.KeyNotAllowed: _plain("key-not-allowed"),
+    domain.BodyUnreadable: _body_unreadable,
     domain.Unavailable: _busy("overloaded"),
     domain.StoreFull: _busy("store-full"),
     domain.Overloaded: _busy("overloaded"),

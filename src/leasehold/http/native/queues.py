@@ -76,6 +76,8 @@ def show_counts(counts: Counts, now_ms: int) -> dict[str, Any]:
         "delayed": counts.delayed,
         "deferred": counts.deferred,
         "poisoned": counts.poisoned,
+        "staged": counts.staged,
+        "claimed": counts.claimed,
         "total": counts.total,
         "exact": counts.exact,
         "oldest_age_s": {

@@ -143,15 +143,17 @@ def param_switch(call: Call, name: str, *, default: bool) -> bool:
 # --- JSON ----------------------------------------------------------------------------------------
 
 
-def read_body(decoder: msgspec.json.Decoder[_T], call: Call) -> _T:
+def read_body(
+    decoder: msgspec.json.Decoder[_T], call: Call, limit_bytes: int = MAX_SINGLE_BYTES
+) -> _T:
     """Read the body of a request that is no batch; none at all counts as ``{}``.
 
     Raises:
-        Refused: It is not JSON, not what the call takes, or larger than MAX_SINGLE_BYTES.
+        Refused: It is not JSON, not what the call takes, or larger than *limit_bytes*.
     """
     body = call.request.body
-    if len(body) > MAX_SINGLE_BYTES:
-        raise Refused(problem("request-too-large", limit=MAX_SINGLE_BYTES))
+    if len(body) > limit_bytes:
+        raise Refused(problem("request-too-large", limit=limit_bytes))
     return decode_body(decoder, body)
 
 
@@ -288,12 +290,13 @@ class WithBody(msgspec.Struct):
     json: msgspec.Raw = msgspec.Raw()
 
 
-def body_of(item: WithBody, prefix: str = "") -> bytes | None:
+def body_of(item: WithBody, prefix: str = "", limit_bytes: int = NATIVE.body_bytes) -> bytes | None:
     """Return the body that *item* brings, None if it brings none.
 
     Args:
         item: What may bring one.
         prefix: What goes before the name of a member in a refusal.
+        limit_bytes: Largest body in bytes, 1 or more; ``puts.body_limit`` knows it.
 
     Raises:
         Refused: It brings two, one that is not base64, or one that is too large.
@@ -312,8 +315,8 @@ def body_of(item: WithBody, prefix: str = "") -> bytes | None:
         name, body = "json", _compact(prefix, raw)
     else:
         return None
-    if len(body) > NATIVE.body_bytes:
-        raise too_large(prefix + name, len(body), NATIVE.body_bytes)
+    if len(body) > limit_bytes:
+        raise too_large(prefix + name, len(body), limit_bytes)
     return body
 
 

@@ -6,8 +6,23 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from leasehold.auth.types import Operation
+from leasehold.http.controls import TEST_PREFIX
 from leasehold.http.messages import Response
-from leasehold.http.native import document, filters, jobs, messages, oversight, queues
+from leasehold.http.native import (
+    commits,
+    document,
+    events,
+    filters,
+    jobs,
+    messages,
+    oversight,
+    queues,
+    raw,
+    sessions,
+    streams,
+    testmode,
+    transactions,
+)
 from leasehold.http.native.call import Call
 from leasehold.http.native.problems import Refused, problem
 
@@ -18,12 +33,20 @@ _QUEUE: Final = _ACCOUNT + "/queues/{queue}"
 _MESSAGES: Final = _QUEUE + "/messages"
 _MESSAGE: Final = _MESSAGES + "/{id}"
 _JOB: Final = _ACCOUNT + "/jobs/{job_id}"
+_SESSION: Final = _ACCOUNT + "/sessions/{session_id}"
+_STREAM: Final = _QUEUE + "/streams/{stream}"
+_CLAIM: Final = _STREAM + "/claims/{number}"
+_TRANSACTION: Final = _ACCOUNT + "/transactions/{name}"
 _MEMBERS: Final = {
     "account": "account",
     "queue": "queue",
     "id": "item",
     "job_id": "item",
     "code": "item",
+    "session_id": "item",
+    "stream": "item",
+    "number": "number",
+    "name": "item",
 }
 """Where a call keeps what stands for a part of the path."""
 
@@ -40,6 +63,8 @@ _CHANGE: Final = (
     Operation.UPDATE_MESSAGE,
     Operation.PEEK_MESSAGES,
 )
+_RECEIVE: Final = (Operation.GET_MESSAGES,)
+_PUT: Final = (Operation.PUT_MESSAGE,)
 _MOVE: Final = (Operation.CLEAR_MESSAGES, Operation.PUT_MESSAGE)
 
 
@@ -55,6 +80,8 @@ class Route(NamedTuple):
     handler: Handler
     params: frozenset[str] = frozenset()
     """Parameters of the query."""
+    instead: Operation | None = None
+    """Whoever is allowed this one may pass as well."""
 
     def members(self) -> tuple[str, ...]:
         """Return where a call keeps the variable parts of the path, in their order."""
@@ -62,6 +89,82 @@ class Route(NamedTuple):
 
 
 _PAGE: Final = frozenset({"after", "limit"})
+
+# Workers look at what is theirs with the right to receive; others with the right to look.
+_PEEK: Final = Operation.PEEK_MESSAGES
+
+_SESSION_ROUTES: Final = (
+    Route("open-session", "POST", _ACCOUNT + "/sessions", _RECEIVE, sessions.open_session),
+    Route(
+        "list-sessions",
+        "GET",
+        _ACCOUNT + "/sessions",
+        _RECEIVE,
+        sessions.list_sessions,
+        frozenset({"limit"}),
+        _PEEK,
+    ),
+    Route("get-session", "GET", _SESSION, _RECEIVE, sessions.get, instead=_PEEK),
+    Route("heartbeat", "POST", _SESSION + "/heartbeat", _RECEIVE, sessions.heartbeat),
+    Route("end-session", "POST", _SESSION + "/end", _RECEIVE, sessions.end),
+)
+_STREAM_ROUTES: Final = (
+    Route(
+        "list-streams",
+        "GET",
+        _QUEUE + "/streams",
+        _RECEIVE,
+        streams.list_streams,
+        instead=_PEEK,
+    ),
+    Route("attach-stream", "PUT", _STREAM, _RECEIVE, streams.attach),
+    Route("get-stream", "GET", _STREAM, _RECEIVE, streams.get, instead=_PEEK),
+    Route("delete-stream", "DELETE", _STREAM, _RECEIVE, streams.delete),
+    Route("settle-claims", "POST", _STREAM + "/settle", _FINISH, streams.settle),
+    Route("open-claim", "PUT", _CLAIM, _RECEIVE, streams.open_claim),
+    Route("get-claim", "GET", _CLAIM, _RECEIVE, streams.get_claim, instead=_PEEK),
+    Route(
+        "read-claim",
+        "GET",
+        _CLAIM + "/messages",
+        _RECEIVE,
+        streams.read,
+        _PAGE | {"part", "parts"},
+        _PEEK,
+    ),
+    Route("extend-claim", "POST", _CLAIM + "/extend", _RECEIVE, streams.extend),
+    Route("give-back-claim", "POST", _CLAIM + "/give-back", _RECEIVE, streams.give_back),
+)
+_TRANSACTION_ROUTES: Final = (
+    Route(
+        "list-transactions",
+        "GET",
+        _ACCOUNT + "/transactions",
+        _PUT,
+        transactions.list_transactions,
+        frozenset({"state", "limit"}),
+        _PEEK,
+    ),
+    Route("get-transaction", "GET", _TRANSACTION, _PUT, transactions.get, instead=_PEEK),
+    Route(
+        "stage",
+        "POST",
+        _TRANSACTION + "/stage",
+        _PUT,
+        transactions.stage,
+        frozenset({"part", "chunk", "timeout_s", "queue"}),
+    ),
+    Route("publish", "POST", _TRANSACTION + "/publish", _PUT, transactions.publish),
+    Route("discard", "POST", _TRANSACTION + "/discard", _PUT, transactions.discard),
+    Route(
+        "commit",
+        "POST",
+        _ACCOUNT + "/commit",
+        _FINISH,
+        commits.commit,
+        instead=Operation.PUT_MESSAGE,
+    ),
+)
 
 ROUTES: Final = (
     Route("openapi", "GET", "/v1/openapi.json", (), document.openapi),
@@ -94,8 +197,8 @@ ROUTES: Final = (
     ),
     Route("get-job", "GET", _JOB, _LIST, jobs.get),
     Route("stop-job", "POST", _JOB + "/stop", _CLEAR, jobs.stop),
-    Route("put", "POST", _MESSAGES, (Operation.PUT_MESSAGE,), messages.put),
-    Route("receive", "POST", _MESSAGES + "/receive", (Operation.GET_MESSAGES,), messages.receive),
+    Route("put", "POST", _MESSAGES, _PUT, messages.put),
+    Route("receive", "POST", _MESSAGES + "/receive", _RECEIVE, messages.receive),
     Route("peek", "POST", _MESSAGES + "/peek", _LOOK, messages.peek),
     Route("renew", "POST", _MESSAGES + "/renew", (Operation.UPDATE_MESSAGE,), messages.renew),
     Route("complete", "POST", _MESSAGES + "/complete", _FINISH, messages.complete),
@@ -108,12 +211,30 @@ ROUTES: Final = (
         oversight.inspect,
         _PAGE | {"body"} | filters.PARAMS,
     ),
+    Route("put-raw", "POST", _MESSAGES + "/raw", _PUT, raw.put, raw.PUT_PARAMS),
+    Route("get-body", "GET", _MESSAGE + "/body", _LOOK, raw.get),
     Route("get-message", "GET", _MESSAGE, _LOOK, oversight.find),
     Route("explain-message", "GET", _MESSAGE + "/explain", _LOOK, oversight.explain_message),
     Route("amend-message", "PATCH", _MESSAGE, _CHANGE, oversight.amend),
     Route("remove-message", "DELETE", _MESSAGE, _CLEAR, oversight.remove, frozenset({"force"})),
     Route("end-lease", "POST", _MESSAGE + "/end-lease", _CHANGE, oversight.end_lease),
+    Route("cancel-message", "POST", _MESSAGE + "/cancel", _CHANGE, sessions.cancel_message),
+    Route("trace-message", "GET", _MESSAGE + "/trace", _LOOK, events.trace, _PAGE),
+    Route("list-events", "GET", _ACCOUNT + "/events", _LOOK, events.list_events, _PAGE),
+    *_SESSION_ROUTES,
+    *_STREAM_ROUTES,
+    *_TRANSACTION_ROUTES,
+    Route("get-clock", "GET", TEST_PREFIX + "clock", (), testmode.clock),
+    Route("advance-clock", "POST", TEST_PREFIX + "advance", (), testmode.advance),
+    Route("get-faults", "GET", TEST_PREFIX + "faults", (), testmode.faults),
+    Route("set-faults", "PUT", TEST_PREFIX + "faults", (), testmode.set_faults),
+    Route("clear-faults", "DELETE", TEST_PREFIX + "faults", (), testmode.clear_faults),
 )
+
+
+def routes_for(*, test_mode: bool) -> tuple[Route, ...]:
+    """Return the routes of a server: those for tests are there in test mode only."""
+    return tuple(each for each in ROUTES if test_mode or not each.path.startswith(TEST_PREFIX))
 
 
 class _Node:

@@ -15,6 +15,7 @@ import msgspec
 
 from leasehold.domain.limits import NATIVE, WEEK_S
 from leasehold.domain.queue_settings import (
+    MAX_BODY_BYTES,
     MAX_BUDGET,
     MAX_DEDUP_WINDOW_S,
     POISON_SUFFIX,
@@ -47,6 +48,7 @@ RANGES: Final[Mapping[type, Mapping[str, tuple[float, float]]]] = {
         "priority_ageing_s": (1, WEEK_S),
         "paused_until_ms": (0, NEVER_MS),
         "max_receives_per_s": (MIN_RECEIVES_PER_S, MAX_RECEIVES_PER_S),
+        "max_body_bytes": (1, MAX_BODY_BYTES),
     },
     FailurePolicy: {
         "max_deliveries": _BUDGET,

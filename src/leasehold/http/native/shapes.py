@@ -46,6 +46,7 @@ class ReceiveRequest(msgspec.Struct, forbid_unknown_fields=True):
     visibility_timeout_s: int | None = None
     wait_s: float | None = None
     holder: str | None = None
+    session: str | None = None
 
 
 class PeekRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -187,6 +188,12 @@ class EndLeaseRequest(msgspec.Struct, forbid_unknown_fields=True):
     reason: str | None = None
 
 
+class CancelRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Why the work on a message is to be stopped."""
+
+    reason: str | None = None
+
+
 # --- answers -------------------------------------------------------------------------------------
 
 
@@ -225,6 +232,7 @@ class Received(msgspec.Struct, omit_defaults=True, gc=False):
     properties: dict[str, str] | None = None
     traceparent: str | None = None
     dedup_key: str | None = None
+    session: str | None = None
 
 
 class Peeked(msgspec.Struct, omit_defaults=True, gc=False):
@@ -242,14 +250,26 @@ class Peeked(msgspec.Struct, omit_defaults=True, gc=False):
     properties: dict[str, str] | None = None
     traceparent: str | None = None
     dedup_key: str | None = None
+    body_problem: str | None = None
+    """Why there is no body: missing, corrupt, unreachable, or left-out."""
+    body_bytes: int | None = None
+    """Its size, if there is none."""
 
 
-class RenewResult(msgspec.Struct, gc=False):
+class Cancel(msgspec.Struct, omit_defaults=True, gc=False):
+    """An operator's wish that the work be stopped."""
+
+    at_ms: int
+    reason: str | None = None
+
+
+class RenewResult(msgspec.Struct, omit_defaults=True, gc=False):
     """A lease as it was renewed."""
 
     id: str
     receipt: str
     visible_at_ms: int
+    cancel: Cancel | None = None
 
 
 class CompleteResult(msgspec.Struct, gc=False):

@@ -1,0 +1,464 @@
+"""Messages as Arrow: members of a claim written, messages to stage read.
+
+This module alone needs pyarrow, which is an extra; :mod:`leasehold.http.native.arrow_door` loads
+it. What is read comes from clients: nothing of it is looked at before Arrow has validated it in
+full, and forms are refused in which few bytes can stand for many.
+
+Source of the format: "Arrow Columnar Format", section "IPC Streaming Format".
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain, pairwise, repeat
+from typing import Any, Final, Literal, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from leasehold.domain.claims import MemberColumns, MemberPage
+from leasehold.domain.commands import Put
+from leasehold.domain.ids import ENTROPY_BYTES
+from leasehold.domain.limits import NATIVE, WEEK_S
+from leasehold.domain.types import DEFAULT_PRIORITY, NEVER_MS, NO_DETAIL, Detail, Message
+from leasehold.http.native.items import MAX_ITEMS, too_many
+from leasehold.http.native.problems import Refused, invalid, shown, too_large
+from leasehold.http.native.puts import NEVER, PRIORITIES, PutReader, check_trace
+from leasehold.http.native.reading import MAX_SINGLE_BYTES, read_properties, short_text, within
+
+_MS: Final = pa.timestamp("ms", "UTC")
+_US: Final = pa.timestamp("us", "UTC")
+_PROPERTIES: Final = pa.map_(pa.string(), pa.string())
+_PROPERTIES_OF_ENTRY: Final = (_PROPERTIES.key_field, _PROPERTIES.item_field)
+
+MEMBERS: Final = pa.schema(
+    [
+        ("message_id", pa.string()),
+        ("body", pa.binary()),
+        ("inserted_at", _US),
+        ("expires_at", _US),
+        ("visible_since", _US),
+        ("dequeue_count", pa.int32()),
+        ("fence", pa.int64()),
+        ("priority", pa.int8()),
+        ("message_type", pa.string()),
+        ("traceparent", pa.string()),
+        ("properties", _PROPERTIES),
+    ]
+)
+"""Columns of the members of a claim. ``expires_at`` is null for messages that never expire."""
+
+MAX_BATCHES: Final = 1_000
+"""Record batches of one request."""
+MAX_PROPERTIES: Final = 250_000
+"""Properties of all messages of one request together."""
+
+_SCHEMA: Final = MEMBERS.serialize()
+_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""What a stream begins and ends with."""
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def write_members(pages: Sequence[MemberPage | MemberColumns]) -> bytes:
+    """Return members of a claim as an Arrow stream of one record batch, with columns of MEMBERS."""
+    columns = [page for page in pages if isinstance(page, MemberColumns)]
+    if len(columns) == len(pages):
+        batch = _batch_of_columns(columns[0] if len(columns) == 1 else _joined(columns))
+    else:
+        batches = [
+            _batch_of_columns(page) if isinstance(page, MemberColumns) else _batch_of_messages(page)
+            for page in pages
+        ]
+        batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    # In pieces of known size: a sink that grows copies what it has, again and again.
+    return b"".join((_SCHEMA, batch.serialize(), _END))
+
+
+def _joined(pages: Sequence[MemberColumns]) -> MemberColumns:
+    """Return pages as one, before bodies are copied."""
+    columns: list[Any] = [
+        [*chain.from_iterable(getattr(page, name) for page in pages)]
+        for name in MemberColumns._fields[:-1]
+    ]
+    return MemberColumns._make([*columns, None])
+
+
+def _batch_of_columns(page: MemberColumns) -> pa.RecordBatch:
+    count = len(page.message_ids)
+    plain = (page.bodies, page.inserted_at_ms, page.expires_at_ms, page.visible_since_ms)
+    rest = (page.dequeue_counts, page.fences, page.priorities)
+    return _batch(_ids(page.message_ids), (*plain, *rest), _nothing_along(count))
+
+
+def _batch_of_messages(page: MemberPage) -> pa.RecordBatch:
+    messages = page.messages
+    # Turned on their side once: columns are made at the pace of the library.
+    values = tuple(zip(*messages, strict=True)) if messages else ((),) * len(Message._fields)
+    columns = dict(zip(Message._fields, values, strict=True))
+    plain = tuple(columns[name] for name in _PLAIN)
+    ids = pa.array(columns["message_id"], pa.string())
+    return _batch(ids, plain, _sent_along(columns["detail"]))
+
+
+_PLAIN: Final = (
+    "body",
+    "inserted_at_ms",
+    "expires_at_ms",
+    "visible_since_ms",
+    "dequeue_count",
+    "fence",
+    "priority",
+)
+"""What is written as it is, in the order of the columns."""
+_NEVER: Final = pa.scalar(NEVER_MS, pa.int64()).cast(_MS)
+
+
+def _batch(
+    ids: pa.Array, plain: Sequence[Sequence[Any]], along: tuple[pa.Array, ...]
+) -> pa.RecordBatch:
+    bodies, inserted, expires_ms, visible, counts, fences, priorities = plain
+    expires = pa.array(expires_ms, _MS)
+    return pa.RecordBatch.from_arrays(
+        [
+            ids,
+            _binary(bodies),
+            pa.array(inserted, _MS).cast(_US),
+            pc.if_else(pc.less(expires, _NEVER), expires, None).cast(_US),
+            pa.array(visible, _MS).cast(_US),
+            pa.array(counts, pa.int32()),
+            pa.array(fences, pa.int64()),
+            pa.array(priorities, pa.int8()),
+            *along,
+        ],
+        schema=MEMBERS,
+    )
+
+
+def _binary(values: Sequence[bytes]) -> pa.Array:
+    """Return bytes as a column, in one copy."""
+    ends = array("i", accumulate(map(len, values), initial=0))
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
+
+
+def _ids(blobs: Sequence[bytes]) -> pa.Array:
+    """Return ids of 16 bytes as text, all at once: one character of every id after the other."""
+    count = len(blobs)
+    digits = b"".join(blobs).hex().encode("ascii")
+    text = bytearray(b"-") * (_ID_CHARS * count)
+    for digit, place in enumerate(_ID_DIGITS):
+        text[place::_ID_CHARS] = digits[digit :: len(_ID_DIGITS)]
+    offsets = array("i", range(0, _ID_CHARS * count + 1, _ID_CHARS))
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(text))
+
+
+_ID_CHARS: Final = 36
+_ID_DIGITS: Final = tuple(place for place in range(_ID_CHARS) if place not in {8, 13, 18, 23})
+
+
+def _sent_along(details: Sequence[Detail]) -> tuple[pa.Array, ...]:
+    """Return types, trace contexts and properties; mostly there are none."""
+    if all(detail is NO_DETAIL for detail in details):
+        return _nothing_along(len(details))
+    return (
+        pa.array([detail.message_type for detail in details], pa.string()),
+        pa.array([detail.traceparent for detail in details], pa.string()),
+        pa.array([[*detail.properties.items()] for detail in details], _PROPERTIES),
+    )
+
+
+def _nothing_along(count: int) -> tuple[pa.Array, ...]:
+    # Maps are empty and not null, so that readers need not tell the two apart.
+    offsets = pa.py_buffer(array("i", bytes(4 * (count + 1))))
+    entries = pa.StructArray.from_arrays(
+        [pa.array([], pa.string()), pa.array([], pa.string())], fields=list(_PROPERTIES_OF_ENTRY)
+    )
+    properties = pa.Array.from_buffers(_PROPERTIES, count, [None, offsets], children=[entries])
+    return pa.nulls(count, pa.string()), pa.nulls(count, pa.string()), properties
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+_T = TypeVar("_T")
+
+_BINARY: Final = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
+_TEXT: Final = (pa.string(), pa.large_string())
+_WHOLE: Final = tuple(
+    kind() for kind in (pa.int8, pa.int16, pa.int32, pa.int64, pa.uint8, pa.uint16, pa.uint32)
+)
+_COLUMNS: Final = {
+    "body": _BINARY,
+    "queue": _TEXT,
+    "delay_s": _WHOLE,
+    "time_to_live_s": _WHOLE,
+    "priority": _WHOLE,
+    "message_type": _TEXT,
+    "traceparent": _TEXT,
+    "properties": (_PROPERTIES,),
+}
+"""Columns that are taken, and their types. Views, dictionaries and runs are not among them: with
+these a small request could stand for a large one."""
+
+
+def read_puts(content: bytes, reader: PutReader, queue: str | None) -> tuple[Put, ...]:
+    """Return the messages of an Arrow stream, in one record batch or up to MAX_BATCHES.
+
+    Args:
+        content: The stream, uncompressed.
+        reader: Knows the account and the limits of its queues.
+        queue: Where messages go that name no queue; None if each must.
+
+    Raises:
+        Refused: It is no such stream, or a message in it will not do. Fields are named
+            ``column[row]``.
+    """
+    puts: list[Put] = []
+    for batch in _batches(content):
+        if len(puts) + batch.num_rows > MAX_ITEMS:
+            raise too_many("rows", len(puts) + batch.num_rows)
+        try:
+            batch.validate(full=True)
+        except pa.ArrowException as error:
+            raise _unreadable(error) from None
+        puts += _Rows(batch, len(puts)).puts(reader, queue)
+    return tuple(puts)
+
+
+def _batches(content: bytes) -> Iterator[pa.RecordBatch]:
+    schema: pa.Schema | None = None
+    try:
+        for number, message in enumerate(pa.ipc.MessageReader.open_stream(content)):
+            if number > MAX_BATCHES or message.metadata.size > MAX_SINGLE_BYTES:
+                raise invalid(
+                    None,
+                    "The Arrow stream has too many batches, or metadata that are too large.",
+                    remedy=f"Write it as one record batch, or {MAX_BATCHES:,} at most.",
+                )
+            if schema is None:
+                if message.type != "schema":  # the library would take anything for one
+                    raise invalid(None, "The Arrow stream does not begin with its schema.")
+                schema = pa.ipc.read_schema(message)
+                _check_columns(schema)
+            elif message.type != "record batch" or _is_compressed(message.metadata):
+                raise invalid(
+                    None,
+                    "The Arrow stream is compressed, or has dictionaries: neither is taken.",
+                    remedy="Write it without compression, and columns as plain values.",
+                )
+            else:
+                yield pa.ipc.read_record_batch(message, schema)
+    except (pa.ArrowException, OSError, UnicodeDecodeError, struct.error) as error:
+        raise _unreadable(error) from None
+    if schema is None:
+        raise invalid(None, "The body is empty, and no Arrow stream.")
+
+
+def _unreadable(error: Exception) -> Refused:
+    text = shown(str(error).partition("\n")[0])
+    return invalid(None, f"The body cannot be read as an Arrow stream: {text}.")
+
+
+def _check_columns(schema: pa.Schema) -> None:
+    for field in schema:
+        kinds = _COLUMNS.get(field.name)
+        if kinds is None:
+            known = ", ".join(_COLUMNS)
+            raise invalid(
+                shown(field.name), f"There is no column {shown(field.name)!r}; there are {known}."
+            )
+        if field.type not in kinds:
+            told = " or ".join(map(str, kinds))
+            raise invalid(
+                field.name, f"The column is of type {shown(str(field.type))}, and not {told}."
+            )
+    if len(set(schema.names)) < len(schema.names):
+        raise invalid(None, "Two columns have the same name.")
+    if "body" not in schema.names:
+        raise invalid("body", "The column `body` is missing.")
+
+
+def _is_compressed(metadata: pa.Buffer) -> bool:
+    """Tell whether the buffers of a record batch are compressed.
+
+    The library does not say so, and would inflate them without a limit. Source: "Message.fbs" in
+    the Arrow project: ``header`` is field 2 of a message, ``compression`` field 3 of a batch.
+    """
+    raw = memoryview(metadata)
+    message = struct.unpack_from("<I", raw)[0]
+    header = _member(raw, message, 2)
+    if header is None:
+        raise struct.error("a message has no header")
+    batch = header + struct.unpack_from("<I", raw, header)[0]
+    return _member(raw, batch, 3) is not None
+
+
+def _member(raw: memoryview, table: int, number: int) -> int | None:
+    """Return the place of a member of a flatbuffer's table, None if it is not there."""
+    index = table - struct.unpack_from("<i", raw, table)[0]
+    size, at = struct.unpack_from("<H", raw, index)[0], 4 + 2 * number
+    offset = struct.unpack_from("<H", raw, index + at)[0] if at < size else 0
+    return table + offset if offset else None
+
+
+class _Rows:
+    """The messages of one record batch.
+
+    Args:
+        batch: Validated in full.
+        first: Number of its first row in the whole request.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, first: int) -> None:
+        self._batch = batch
+        self._first = first
+        self._names = frozenset(batch.schema.names)
+
+    def puts(self, reader: PutReader, queue: str | None) -> list[Put]:
+        """Return the commands."""
+        count = self._batch.num_rows
+        entropy = os.urandom(ENTROPY_BYTES * count)
+        bodies = _bytes_of(self._plain("body"))
+        queues = self._queues(queue)
+        self._check_sizes(bodies, queues, reader)
+        return list(
+            map(
+                Put,
+                repeat(reader.account),
+                queues,
+                bodies,
+                self._numbers("delay_s", NATIVE.delay_s, 0),
+                self._lives(),
+                [entropy[at : at + ENTROPY_BYTES] for at in range(0, len(entropy), ENTROPY_BYTES)],
+                self._details(reader),
+                self._numbers("priority", PRIORITIES, DEFAULT_PRIORITY),
+            )
+        )
+
+    def _place(self, name: str, row: int) -> str:
+        return f"{name}[{self._first + row}]"
+
+    def _plain(self, name: str) -> pa.Array:
+        """Return a column that has a value in each row."""
+        column = self._batch.column(name)
+        if column.null_count:
+            row = column.is_null().index(True).as_py()
+            raise invalid(self._place(name, row), "The value is missing.")
+        return column
+
+    def _values(self, name: str) -> list[Any]:
+        return self._batch.column(name).to_pylist() if name in self._names else []
+
+    def _queues(self, queue: str | None) -> list[str]:
+        names = self._values("queue") or [None] * self._batch.num_rows
+        if None not in names:
+            return names
+        if queue is None:
+            detail = "The message names no queue, and neither does the query."
+            raise invalid(self._place("queue", names.index(None)), detail)
+        return [queue if name is None else name for name in names]
+
+    def _check_sizes(self, bodies: list[bytes], queues: list[str], reader: PutReader) -> None:
+        try:
+            limits = {name: reader.limit_of(name) for name in set(queues)}
+        except Refused as refused:
+            refused.problem.field = "queue"
+            raise
+        if max(map(len, bodies), default=0) <= min(limits.values(), default=0):
+            return
+        for row, (body, name) in enumerate(zip(bodies, queues, strict=True)):
+            if len(body) > limits[name]:
+                raise too_large(self._place("body", row), len(body), limits[name])
+
+    def _numbers(self, name: str, bounds: tuple[int, int], default: int) -> Sequence[int]:
+        values = self._values(name)
+        self._check(name, values, lambda place, value: within(place, value, bounds))
+        return [default if value is None else value for value in values] or self._all(default)
+
+    def _lives(self) -> Sequence[int | None]:
+        values = self._values("time_to_live_s")
+        self._check("time_to_live_s", values, _check_life)
+        lives = {None: WEEK_S, NEVER: None}
+        return [lives.get(value, value) for value in values] or self._all(WEEK_S)
+
+    def _check(self, name: str, values: Sequence[Any], check: Callable[[str, Any], object]) -> None:
+        """Check each value, but equal ones only once: mostly they are the same in many rows.
+
+        Raises:
+            Refused: One of them will not do; the field has the first row that has it.
+        """
+        for value in dict.fromkeys(values):
+            if value is not None:
+                try:
+                    check(name, value)
+                except Refused as refused:
+                    refused.problem.field = self._place(name, values.index(value))
+                    raise
+
+    def _all(self, value: _T) -> list[_T]:
+        return [value] * self._batch.num_rows
+
+    def _details(self, reader: PutReader) -> Sequence[Detail]:
+        kinds, traces = self._values("message_type"), self._values("traceparent")
+        self._check("message_type", kinds, short_text)
+        self._check("traceparent", traces, check_trace)
+        properties = self._properties()
+        if not kinds and not traces and not properties:
+            return self._all(reader.along)
+        none = self._all(None)
+        made: dict[tuple[str | None, str | None], Detail] = {(None, None): reader.along}
+        details = []
+        for kind, trace, named in zip(
+            kinds or none, traces or none, properties or none, strict=True
+        ):
+            detail = None if named else made.get((kind, trace))
+            if detail is None:
+                detail = Detail(
+                    properties=named or {},
+                    message_type=kind,
+                    traceparent=trace or reader.along.traceparent,
+                )
+                if not named:
+                    made[kind, trace] = detail
+            details.append(detail)
+        return details
+
+    def _properties(self) -> list[Any]:
+        name = "properties"
+        if name not in self._names:
+            return []
+        column = self._batch.column(name)
+        if len(column.keys) > MAX_PROPERTIES:
+            raise invalid(name, f"There are more than {MAX_PROPERTIES:,} properties in all.")
+        found: list[Any] = []
+        try:
+            for pairs in column.to_pylist():
+                named = read_properties(name, dict(pairs)) if pairs else None
+                found.append(named)
+        except Refused as refused:
+            refused.problem.field = self._place(name, len(found))
+            raise
+        return found
+
+
+def _check_life(field: str, life_s: int) -> None:
+    if life_s != NEVER:
+        within(field, life_s, NATIVE.time_to_live_s)
+
+
+def _bytes_of(column: pa.Array) -> list[bytes]:
+    """Return the bytes of all values, which is faster than to ask for one value after the other."""
+    if not len(column):
+        return []
+    _, places, data = column.buffers()
+    form: Literal["i", "q"] = "q" if column.type in {pa.large_binary(), pa.large_string()} else "i"
+    width, first = struct.calcsize(form), column.offset
+    # A buffer may be longer than its values are, by any number of bytes.
+    offsets = memoryview(places)[first * width : (first + len(column) + 1) * width]
+    ends = offsets.cast(form).tolist()
+    content = memoryview(b"" if data is None else data)
+    return [bytes(content[start:end]) for start, end in pairwise(ends)]

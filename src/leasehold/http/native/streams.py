@@ -1,0 +1,352 @@
+"""Streams and their claims: attach, open, read, extend, settle, give back."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any, Final
+
+import msgspec
+
+from leasehold.auth.types import Operation
+from leasehold.domain.claims import (
+    MAX_CLAIM,
+    AttachStream,
+    Claim,
+    ClaimState,
+    DeleteStream,
+    Exemption,
+    ExtendClaim,
+    GetStream,
+    GiveBackClaim,
+    ListStreams,
+    MemberColumns,
+    MemberPage,
+    OpenClaim,
+    Opened,
+    ReadClaim,
+    SettleClaims,
+    Settled,
+    Stream,
+)
+from leasehold.domain.commands import Put
+from leasehold.domain.errors import ClaimNotFound, ClaimSettled, Unavailable
+from leasehold.domain.limits import NATIVE
+from leasehold.domain.oversight import Seen
+from leasehold.domain.types import MessageState
+from leasehold.http.messages import Response
+from leasehold.http.native import arrow_door, flow_shapes, shapes
+from leasehold.http.native.call import Call
+from leasehold.http.native.items import MAX_ITEMS, BatchReader, too_many
+from leasehold.http.native.messages import (
+    ANSWER_BYTES,
+    MAX_WAIT_S,
+    OUTCOMES,
+    dice,
+    read_error,
+)
+from leasehold.http.native.names import NUMBERS, checked_name, number_of, published_names
+from leasehold.http.native.oversight import show_message
+from leasehold.http.native.puts import PutReader
+from leasehold.http.native.reading import param_int, read_body, short_text, within
+
+DEFAULT_MEMBERS: Final = 1_000
+MAX_MEMBERS: Final = 20_000
+"""Members that one request may ask for."""
+MAX_JSON_MEMBERS: Final = 1_000
+"""Members that an answer in JSON holds; more would take long to write."""
+MAX_PARTS: Final = 1_000_000
+NEXT_AFTER: Final = b"leasehold-next-after"
+"""Header of an Arrow answer that is not the last one of its part."""
+
+_FIRST_STEP: Final = 2_000
+_LONGEST_STEP: Final = 8_000
+"""Members that one command reads, so that those with large bodies are not all read at once."""
+
+_NOTHING: Final = msgspec.json.Decoder(shapes.NoRequest)
+_OPEN: Final = msgspec.json.Decoder(flow_shapes.OpenClaimRequest)
+_EXTEND: Final = msgspec.json.Decoder(flow_shapes.ExtendClaimRequest)
+_TOKEN: Final = msgspec.json.Decoder(flow_shapes.TokenRequest)
+_SETTLE: Final = BatchReader(
+    flow_shapes.SettleRequest,
+    exemptions=flow_shapes.ExemptionItem,
+    sends=flow_shapes.QueuedPut,
+)
+
+
+# --- what is shown -------------------------------------------------------------------------------
+
+
+def show_claim(claim: Claim) -> dict[str, Any]:
+    """Return a claim as JSON shows it."""
+    return {
+        "number": claim.number,
+        "state": claim.state,
+        "size": claim.size,
+        "lost": claim.lost,
+        "remaining": claim.remaining,
+        "limit": claim.limit,
+        "max_bytes": claim.max_bytes,
+        "opened_at_ms": claim.opened_at_ms,
+        "until_ms": claim.until_ms,
+        "holder": claim.holder,
+        "extensions": claim.extensions,
+    }
+
+
+def show_stream(stream: Stream) -> dict[str, Any]:
+    """Return a stream as JSON shows it."""
+    return {
+        "stream": stream.stream,
+        "token": stream.token,
+        "last_settled": stream.last_settled,
+        "attached_at_ms": stream.attached_at_ms,
+        "claims": [show_claim(claim) for claim in stream.claims],
+    }
+
+
+def _reply_stream(call: Call, stream: object) -> Response:
+    assert isinstance(stream, Stream)
+    return call.reply(show_stream(stream))
+
+
+def _reply_claim(call: Call, claim: object) -> Response:
+    assert isinstance(claim, Claim)
+    return call.reply(show_claim(claim))
+
+
+def _stream_of(call: Call) -> tuple[str, str, str]:
+    """Return account, queue and stream of a request."""
+    return call.account, call.queue, checked_name("stream", call.item)
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+async def attach(call: Call) -> Response:
+    """Take a stream over, and create it if need be."""
+    read_body(_NOTHING, call)
+    return _reply_stream(call, await call.services.perform(AttachStream(*_stream_of(call))))
+
+
+async def list_streams(call: Call) -> Response:
+    """List the streams of a queue by name."""
+    streams = await call.services.perform(ListStreams(call.account, call.queue))
+    assert isinstance(streams, tuple)
+    found = [show_stream(each) for each in streams if isinstance(each, Stream)]
+    return call.reply({"streams": found})
+
+
+async def get(call: Call) -> Response:
+    """Look at a stream."""
+    return _reply_stream(call, await call.services.perform(GetStream(*_stream_of(call))))
+
+
+async def delete(call: Call) -> Response:
+    """Forget a stream, and give its claims back."""
+    await call.services.perform(DeleteStream(*_stream_of(call)))
+    return call.reply_nothing()
+
+
+# --- opening, extending, giving back --------------------------------------------------------------
+
+
+async def open_claim(call: Call) -> Response:
+    """Open a claim, or find it again."""
+    request = read_body(_OPEN, call)
+    within("$.limit", request.limit, (1, MAX_CLAIM))
+    within("$.lease_s", request.lease_s, NATIVE.lease_s)
+    max_bytes, wait_s = request.max_bytes, request.wait_s or 0
+    if max_bytes is not None:
+        within("$.max_bytes", max_bytes, NUMBERS)
+    within("$.wait_s", wait_s, (0, MAX_WAIT_S))
+    command = OpenClaim(
+        *_stream_of(call),
+        within("$.token", request.token, NUMBERS),
+        number_of(call),
+        request.limit,
+        request.lease_s,
+        short_text("$.holder", request.holder),
+        max_bytes,
+        bool(request.accept_loss),
+    )
+    opened = await _open(call, command, wait_s)
+    shown = None if opened.claim is None else show_claim(opened.claim)
+    return call.reply({"claim": shown, "replayed": opened.replayed})
+
+
+async def _open(call: Call, command: OpenClaim, wait_s: float) -> Opened:
+    if call.services.open_claim is not None:
+        return await call.services.open_claim(command, wait_s, call.request.gone)
+    while True:
+        opened = await call.services.perform(command)
+        assert isinstance(opened, Opened)
+        if opened.claim is None or opened.claim.state is not ClaimState.OPENING:
+            return opened
+
+
+async def get_claim(call: Call) -> Response:
+    """Look at a claim."""
+    number = number_of(call)
+    stream = await call.services.perform(GetStream(*_stream_of(call)))
+    assert isinstance(stream, Stream)
+    for claim in stream.claims:
+        if claim.number == number:
+            return _reply_claim(call, claim)
+    if number <= stream.last_settled:
+        raise ClaimSettled(stream.last_settled)
+    raise ClaimNotFound
+
+
+async def extend(call: Call) -> Response:
+    """Move the end of a claim's lease, or park the claim."""
+    request = read_body(_EXTEND, call)
+    command = ExtendClaim(
+        *_stream_of(call),
+        within("$.token", request.token, NUMBERS),
+        number_of(call),
+        within("$.lease_s", request.lease_s, NATIVE.lease_s),
+        bool(request.park),
+    )
+    return _reply_claim(call, await call.services.perform(command))
+
+
+async def give_back(call: Call) -> Response:
+    """Dissolve a claim."""
+    token = within("$.token", read_body(_TOKEN, call).token, NUMBERS)
+    await call.services.perform(GiveBackClaim(*_stream_of(call), token, number_of(call)))
+    return call.reply_nothing()
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+async def read(call: Call) -> Response:
+    """Read members of a claim, as JSON or Arrow."""
+    write = await arrow_door.writer() if arrow_door.wants_arrow(call) else None
+    most = MAX_JSON_MEMBERS if write is None else MAX_MEMBERS
+    limit = min(param_int(call, "limit", (1, MAX_MEMBERS)) or DEFAULT_MEMBERS, most)
+    parts = param_int(call, "parts", (1, MAX_PARTS)) or 1
+    part = param_int(call, "part", (0, parts - 1)) or 0
+    stream, number = _stream_of(call), number_of(call)
+    after = call.params.get("after", "")
+    command = ReadClaim(*stream, number, part, parts, after, limit)
+    pages = await _read_pages(call, replace(command, columns=write is not None))
+    next_after = pages[-1].next_after
+    if write is None:
+        under = f"{call.item}/{number}"
+        seen = [
+            Seen(message, MessageState.LEASED, call.queue, under)
+            for page in pages
+            if isinstance(page, MemberPage)
+            for message in page.messages
+        ]
+        shown = [show_message(each, call.now_ms) for each in seen]
+        return call.reply({"messages": shown, "next_after": next_after})
+    content = write(pages)
+    if next_after is None:
+        return call.reply_bytes(arrow_door.ARROW, content)
+    place = (NEXT_AFTER, next_after.encode("ascii"))
+    return call.reply_bytes(arrow_door.ARROW, content, place)
+
+
+async def _read_pages(call: Call, command: ReadClaim) -> list[MemberPage | MemberColumns]:
+    """Read in steps until there are enough, no more, or too many bytes for one answer.
+
+    The steps are so long that what they bring has room if it is like what came before.
+    """
+    pages: list[MemberPage | MemberColumns] = []
+    step, left, room = _FIRST_STEP, command.limit, ANSWER_BYTES
+    after: str | None = command.after
+    while after is not None and left and room > 0:
+        wanted = replace(command, after=after, limit=min(step, left))
+        try:
+            page = await _page(call, wanted)
+        except Unavailable:
+            if pages:
+                break  # there is no room for more large bodies, but for those it had there is
+            raise
+        sizes = _sizes(page)
+        fitting = _fitting(sizes, room, at_least=not pages)
+        if fitting < len(sizes):
+            if fitting:
+                pages.append(await _page(call, replace(wanted, limit=fitting)))
+            break
+        pages.append(page)
+        left -= len(sizes)
+        room -= sum(sizes)
+        average = (ANSWER_BYTES - room) // max(1, command.limit - left)
+        step = max(1, min(_LONGEST_STEP, room // max(1, average)))
+        after = page.next_after
+    return pages
+
+
+async def _page(call: Call, command: ReadClaim) -> MemberPage | MemberColumns:
+    page = await call.services.perform(command)
+    assert isinstance(page, MemberPage | MemberColumns)
+    return page
+
+
+def _sizes(page: MemberPage | MemberColumns) -> list[int]:
+    """Return the sizes of all bodies."""
+    if isinstance(page, MemberColumns):
+        return [*map(len, page.bodies)]
+    return [len(message.body) for message in page.messages]
+
+
+def _fitting(sizes: Sequence[int], room: int, *, at_least: bool) -> int:
+    """Return how many bodies have room; one of them has in any case if *at_least*."""
+    if sum(sizes) <= room:
+        return len(sizes)
+    count = bisect_right([*accumulate(sizes)], room)
+    return count or int(at_least)
+
+
+# --- settling ------------------------------------------------------------------------------------
+
+
+async def settle(call: Call) -> Response:
+    """Complete all members of all claims up to a number, but for the exemptions."""
+    request = _SETTLE.read(call)
+    exemptions, sends = request.exemptions or (), request.sends or ()
+    for path, given in (("$.exemptions", exemptions), ("$.sends", sends)):
+        if len(given) > MAX_ITEMS:
+            raise too_many(path, len(given))
+    publish = published_names(request.publish)
+    puts = PutReader(call).read("$.sends", sends)
+    await _authorize_settling(call, puts, publish)
+    command = SettleClaims(
+        *_stream_of(call),
+        within("$.token", request.token, NUMBERS),
+        within("$.upto", request.upto, NUMBERS),
+        tuple(_exemption(place, each) for place, each in enumerate(exemptions)),
+        publish,
+        puts,
+    )
+    settled = await call.services.perform(command)
+    assert isinstance(settled, Settled)
+    return call.reply(settled)
+
+
+async def _authorize_settling(call: Call, puts: Sequence[Put], publish: Sequence[str]) -> None:
+    for queue in {put.queue for put in puts}:
+        await call.authorize(call, Operation.PUT_MESSAGE, queue)
+    if publish:
+        await call.authorize(call, Operation.PUT_MESSAGE, None)
+
+
+def _exemption(place: int, given: flow_shapes.ExemptionItem) -> Exemption:
+    path = f"$.exemptions[{place}]"
+    delay_s = given.delay_s
+    if delay_s is not None:
+        within(f"{path}.delay_s", delay_s, NATIVE.delay_s)
+    return Exemption(
+        within(f"{path}.number", given.number, NUMBERS),
+        given.id,
+        OUTCOMES[given.outcome],
+        delay_s,
+        None if given.error is None else read_error(given.error),
+        dice(),
+    )

@@ -1,0 +1,192 @@
+"""Staged sends: stage, publish, discard, look."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from leasehold.domain.commands import Put
+from leasehold.domain.staging import (
+    DEFAULT_STAGING_TIMEOUT_S,
+    MAX_STAGING_TIMEOUT_S,
+    Discard,
+    Discarded,
+    GetTransaction,
+    ListTransactions,
+    Publish,
+    Published,
+    Stage,
+    Staged,
+    Transaction,
+    TransactionState,
+)
+from leasehold.http.messages import Response
+from leasehold.http.native import arrow_door, flow_shapes
+from leasehold.http.native.call import Call
+from leasehold.http.native.items import MAX_ITEMS, BatchReader, too_many
+from leasehold.http.native.names import MAX_NAME, NUMBERS, checked_name
+from leasehold.http.native.problems import Refused, invalid, out_of_range
+from leasehold.http.native.puts import PutReader
+from leasehold.http.native.queues import DEFAULT_PAGE, MAX_PAGE
+from leasehold.http.native.reading import param_int, queue_name, read_body, within
+
+TIMEOUTS_S: Final = (1, MAX_STAGING_TIMEOUT_S)
+CHUNKS: Final = (0, NUMBERS[1])
+MAX_PARTS: Final = 10_000
+"""Parts that one publish or discard names."""
+
+_STATES: Final = tuple(state.value for state in TransactionState)
+_STAGE: Final = BatchReader(flow_shapes.StageRequest, messages=flow_shapes.QueuedPut)
+_PARTS: Final = msgspec.json.Decoder(flow_shapes.PartsRequest)
+
+
+def show_transaction(transaction: Transaction) -> dict[str, Any]:
+    """Return a transaction as JSON shows it."""
+    return {
+        "name": transaction.name,
+        "state": transaction.state,
+        "created_at_ms": transaction.created_at_ms,
+        "until_ms": transaction.until_ms,
+        "rows": transaction.rows,
+        "parts": [
+            {"part": each.part, "rows": each.rows, "chunks": each.chunks}
+            for each in transaction.parts
+        ],
+    }
+
+
+# --- staging -------------------------------------------------------------------------------------
+
+
+async def stage(call: Call) -> Response:
+    """Put messages that nobody sees yet."""
+    if arrow_door.brings_arrow(call):
+        command = await _stage_of_arrow(call)
+    else:
+        _refuse_params(call)
+        command = _stage_of_json(call)
+    staged = await call.services.perform(command)
+    assert isinstance(staged, Staged)
+    return call.reply(staged._asdict())
+
+
+def _stage_of_json(call: Call) -> Stage:
+    request = _STAGE.read(call)
+    given = request.messages
+    if len(given) > MAX_ITEMS:
+        raise too_many("$.messages", len(given))
+    puts = PutReader(call, keys=False).read("$.messages", given)
+    return _checked(call, "$.", _Chunk(request.part, request.chunk, request.timeout_s, puts))
+
+
+async def _stage_of_arrow(call: Call) -> Stage:
+    read_puts = await arrow_door.reader()
+    params = call.params
+    part, chunk = params.get("part"), param_int(call, "chunk", CHUNKS)
+    if part is None or chunk is None:
+        field = "chunk" if chunk is None else "part"
+        raise invalid(field, f"`{field}` is missing in the query.")
+    queue = params.get("queue") or None
+    if queue is not None:
+        queue_name("queue", queue)
+    puts = read_puts(call.request.body, PutReader(call, keys=False), queue)
+    timeout_s = param_int(call, "timeout_s", TIMEOUTS_S)
+    return _checked(call, "", _Chunk(part, chunk, timeout_s, puts))
+
+
+class _Chunk(NamedTuple):
+    part: str
+    chunk: int
+    timeout_s: int | None
+    puts: tuple[Put, ...]
+
+
+def _checked(call: Call, prefix: str, given: _Chunk) -> Stage:
+    part, chunk, timeout_s, puts = given
+    _check_part(f"{prefix}part", part)
+    within(f"{prefix}chunk", chunk, CHUNKS)
+    if timeout_s is None:
+        timeout_s = DEFAULT_STAGING_TIMEOUT_S
+    within(f"{prefix}timeout_s", timeout_s, TIMEOUTS_S)
+    return Stage(call.account, checked_name("name", call.item), part, chunk, puts, timeout_s)
+
+
+def _refuse_params(call: Call) -> None:
+    """Refuse a query that only Arrow has: in JSON the body says it all."""
+    for name in call.params:
+        raise invalid(name, f"`{name}` is a member of the body, where that is JSON.")
+
+
+def _check_part(field: str, part: str) -> None:
+    if len(part) > MAX_NAME:
+        raise out_of_range(
+            field, len(part), (0, MAX_NAME), f"The figures are characters: shorten `{field}`."
+        )
+
+
+# --- publishing ----------------------------------------------------------------------------------
+
+
+async def publish(call: Call) -> Response:
+    """Make staged messages visible."""
+    command = Publish(call.account, checked_name("name", call.item), _parts_of(call))
+    published = await call.services.perform(command)
+    assert isinstance(published, Published)
+    return call.reply(published._asdict())
+
+
+async def discard(call: Call) -> Response:
+    """Drop what is staged."""
+    command = Discard(call.account, checked_name("name", call.item), _parts_of(call))
+    discarded = await call.services.perform(command)
+    assert isinstance(discarded, Discarded)
+    return call.reply(discarded._asdict())
+
+
+def _parts_of(call: Call) -> tuple[str, ...] | None:
+    """Return the parts that a request names; None for all."""
+    parts = read_body(_PARTS, call).parts
+    if parts is None:
+        return None
+    if len(parts) > MAX_PARTS:
+        raise out_of_range(
+            "$.parts", len(parts), (0, MAX_PARTS), "The figures are parts: name fewer."
+        )
+    for number, part in enumerate(parts):
+        _check_part(f"$.parts[{number}]", part)
+    return tuple(parts)
+
+
+# --- looking -------------------------------------------------------------------------------------
+
+
+async def get(call: Call) -> Response:
+    """Look at a transaction."""
+    command = GetTransaction(call.account, checked_name("name", call.item))
+    transaction = await call.services.perform(command)
+    assert isinstance(transaction, Transaction)
+    return call.reply(show_transaction(transaction))
+
+
+async def list_transactions(call: Call) -> Response:
+    """List transactions by name."""
+    limit = param_int(call, "limit", (1, MAX_PAGE)) or DEFAULT_PAGE
+    command = ListTransactions(call.account, _state_of(call), limit)
+    transactions = await call.services.perform(command)
+    assert isinstance(transactions, tuple)
+    found = [show_transaction(each) for each in transactions if isinstance(each, Transaction)]
+    return call.reply({"transactions": found})
+
+
+def _state_of(call: Call) -> TransactionState | None:
+    text = call.params.get("state")
+    if not text:
+        return None
+    if text not in _STATES:
+        raise _no_state(text)
+    return TransactionState(text)
+
+
+def _no_state(text: str) -> Refused:
+    return invalid("state", f"`state` is one of {', '.join(_STATES)}.", value=text)
