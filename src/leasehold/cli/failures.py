@@ -26,6 +26,15 @@ _REMEDIES: Final = {
     "message-not-found": "Look at what is there with leasehold message list.",
     "message-leased": "Wait until then, or add --force to end the lease as well.",
     "job-not-found": "Look at what is there with leasehold job list.",
+    "session-not-found": "Look at what is there with leasehold session list.",
+    "stream-not-found": "Look at what is there with leasehold stream list.",
+    "claim-not-found": "Look at what is there with leasehold stream show.",
+    "claim-lapsed": "Its consumer can open it again with the same number; leasehold stream show "
+    "tells how many members it has lost.",
+    "claim-broken": "Its consumer can open it with what remains. To give it up: leasehold stream "
+    "give-back.",
+    "staged-not-found": "Look at what is there with leasehold transaction list.",
+    "stale-token": "A consumer has attached meanwhile: look at the stream, then try again.",
 }
 """By code: what to do, where the server speaks of requests and a person here of commands."""
 

@@ -29,6 +29,7 @@ def message_table(
         Column("TIMES", right=True, drop=1),
         Column("LEFT", right=True, drop=3),
         Column("HOLDER", drop=2),
+        Column("UNDER", drop=5),
     ]
     rows = [_row(each, now_ms) for each in found]
     if why:
@@ -49,6 +50,7 @@ def _row(each: MessageView, now_ms: int) -> list[Cell]:
         number(each.dequeue_count),
         rough(max(0, left_ms) // _MS) if waits else "",
         clean(each.lease.holder or "unnamed") if each.lease else "",
+        clean(each.under or ""),
     ]
 
 
@@ -82,7 +84,7 @@ def whole_message(found: MessageView, now_ms: int) -> RenderableType:
     """Return all there is to know about a message."""
     parts: list[tuple[str, RenderableType]] = [(found.id, facts(_facts(found, now_ms)))]
     if found.lease is not None:
-        parts.append(("Lease", facts(_lease(found.lease, now_ms))))
+        parts.append(("Lease", facts(_lease(found, found.lease, now_ms))))
     if found.last_error is not None:
         parts.append(("Last error", facts(_error(found.last_error, now_ms))))
     if found.attempts:
@@ -105,6 +107,8 @@ def _facts(found: MessageView, now_ms: int) -> Iterable[tuple[str, Cell]]:
     if found.poisoned is not None:
         reason = f"because of {clean(found.poisoned.reason)} in queue {found.poisoned.queue}"
         yield "poisoned", f"{moment(found.poisoned.at_ms, now_ms)}, {reason}"
+    if found.under is not None:
+        yield "transaction" if found.state == "staged" else "claim", clean(found.under)
     if found.redriven:
         yield "redriven", times(found.redriven)
     if found.priority != _PRIORITY:
@@ -124,14 +128,19 @@ def _budgets(found: MessageView) -> str:
     return "".join(f", {number(many)} {what}" for many, what in counted if many)
 
 
-def _lease(lease: LeaseInfo, now_ms: int) -> Iterable[tuple[str, Cell]]:
+def _lease(found: MessageView, lease: LeaseInfo, now_ms: int) -> Iterable[tuple[str, Cell]]:
     yield "holder", clean(lease.holder or "unnamed")
+    if found.session is not None:
+        yield "session", clean(found.session)
     yield "since", moment(lease.since_ms, now_ms)
     yield "until", f"{moment(lease.until_ms, now_ms)}, renewed {times(lease.renewals)}"
     progress = lease.progress
     if progress is not None:
         share = "" if progress.fraction is None else f"{progress.fraction:.0%} "
         yield "progress", f"{share}{clean(progress.note or '')}".strip()
+    if found.cancel is not None:
+        why = f": {clean(found.cancel.reason)}" if found.cancel.reason else ""
+        yield "asked to stop", f"{moment(found.cancel.at_ms, now_ms)}{why}"
 
 
 def _error(error: ErrorReport, now_ms: int) -> Iterable[tuple[str, Cell]]:

@@ -16,7 +16,7 @@ from leasehold.cli.queues import QUEUE
 from leasehold.cli.remote import WATCH, YES, remote
 from leasehold.cli.sending import body_options, given_body, send
 from leasehold.cli.session import Session
-from leasehold.cli.texts import moment
+from leasehold.cli.texts import clean, moment
 from leasehold.cli.values import LENGTH, TIME_TO_LIVE, Pair
 from leasehold.client.models import MessageView
 
@@ -197,6 +197,26 @@ def end_lease(
     Example: leasehold message end-lease orders 00000000-0001-8abc-9def-0123456789ab
     """
     _reply(session, session.queue(queue).end_lease(message_id, delay_s, reason))
+
+
+@remote("cancel", add_to=message)
+@click.option("--reason", metavar="TEXT", help="For the worker.")
+@QUEUE
+@MESSAGE
+def cancel(session: Session, queue: str, message_id: str, reason: str | None) -> None:
+    """Ask the worker of a message to stop. Its lease stays until it does, or runs out.
+
+    The worker hears of it with its next renewal or heartbeat. To take the message away at once:
+    message end-lease.
+
+    Example: leasehold message cancel orders 00000000-0001-8abc-9def-0123456789ab --reason wrong
+    """
+    found = session.queue(queue).cancel(message_id, reason)
+    if session.screen.as_json:
+        session.screen.document(found)
+        return
+    holder = clean(found.lease.holder or "Its holder") if found.lease else "Its holder"
+    session.screen.say(f"{holder} is asked to stop work on message {found.id}.")
 
 
 def _list(session: Session, queue: str, *, why: bool, given: dict[str, Any]) -> None:

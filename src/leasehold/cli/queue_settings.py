@@ -7,13 +7,15 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from leasehold.cli.texts import clean, length, moment, number
+from leasehold.cli.texts import clean, length, moment, number, size
 from leasehold.cli.values import FRACTIONAL, LENGTH, Bounds, Pair
 from leasehold.client.models import Backoff, FailurePolicy, QueueInfo, Settings
 from leasehold.domain.types import NEVER_MS
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+_BODY_BYTES: Final = 65_536
+"""What a queue takes for which nothing else is set."""
 _BUDGET: Final = click.IntRange(min=1)
 _POLICY: Final = "failure_policy"
 _BACKOFF: Final = ("failure_policy", "backoff")
@@ -39,6 +41,8 @@ PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     "adaptive": ("adaptive",),
     "paused": ("paused_until_ms",),
     "pause-reason": ("pause_reason",),
+    "max-body-bytes": ("max_body_bytes",),
+    "event-log": ("event_log",),
 }
 """By the name that ``--reset`` takes: where the setting stands."""
 
@@ -129,6 +133,18 @@ _OPTIONS: Final = (
         help="Give out no messages until resumed, or go on. For a while: leasehold queue pause.",
     ),
     click.option("--pause-reason", metavar="TEXT", help="For those who wonder."),
+    click.option(
+        "--max-body-bytes",
+        type=click.IntRange(1, 67_108_864),
+        metavar="N",
+        help="Largest body of a message, 1 to 67108864; 65536 unless set.",
+    ),
+    click.option(
+        "--event-log/--no-event-log",
+        "event_log",
+        default=None,
+        help="Record what happens to its messages, or do not.",
+    ),
 )
 METADATA: Final = click.Option(
     ["--metadata"],
@@ -231,6 +247,8 @@ def settings_lines(queue: QueueInfo, now_ms: int) -> list[tuple[str, str]]:
             else "no limit",
         ),
         ("paused", paused_text(settings, now_ms) or "no"),
+        ("largest body", size(settings.max_body_bytes or _BODY_BYTES)),
+        ("event log", "on" if settings.event_log else "off"),
     ]
 
 

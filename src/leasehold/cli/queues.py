@@ -190,6 +190,10 @@ def counts_table(found: Counts) -> RenderableType:
         (state(name), _count(found, name), _oldest(found, name)) for name in OWN_STATES
     ]
     rows += [(state("poisoned"), _count(found, "poisoned"), _oldest(found, "poisoned"))]
+    if found.staged:
+        rows.append((state("staged"), _count(found, "staged"), _oldest(found, "staged")))
+    if found.claimed:
+        rows.append(("leased in claims", _count(found, "claimed"), ""))
     return Listing(columns, rows, foot=("in the queue", _about(found.total, found), ""))
 
 

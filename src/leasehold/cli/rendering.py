@@ -35,10 +35,19 @@ STATE_STYLES: Final = {
     "delayed": "blue",
     "deferred": "yellow",
     "poisoned": "red",
+    "staged": "magenta",
     "running": "cyan",
     "canary": "yellow",
     "done": "green",
     "stopped": "red",
+    "live": "green",
+    "lost": "red",
+    "opening": "blue",
+    "open": "cyan",
+    "parked": "yellow",
+    "lapsed": "yellow",
+    "broken": "red",
+    "published": "green",
 }
 """One colour for each state, the same in every table; a word always stands beside it."""
 
@@ -77,6 +86,13 @@ class Screen:
         """Print a sentence for people; nothing in JSON mode."""
         if not self.as_json:
             self.out.print(Text(text), soft_wrap=not self.is_terminal)
+
+    def row(self, text: Text) -> None:
+        """Print one of many lines, cut where the terminal ends."""
+        if self.is_terminal:
+            self.out.print(text, no_wrap=True, overflow="ellipsis", crop=True)
+        else:
+            click.echo(text.plain.rstrip())
 
     def hint(self, text: str) -> None:
         """Print what helps a person and is no result, to standard error."""

@@ -10,7 +10,7 @@ from leasehold import __version__
 from leasehold.cli.lazy import Late, LazyGroup
 from leasehold.cli.server import serve, show_settings
 
-_THINGS: Final = "Queues, messages, jobs"
+_THINGS: Final = "Queues, messages and what concerns them"
 _SHORT: Final = "Short forms"
 
 LATE: Final = {
@@ -21,6 +21,26 @@ LATE: Final = {
         "leasehold.cli.messages", "message", "Send, receive, inspect and mend messages.", _THINGS
     ),
     "job": Late("leasehold.cli.jobs", "job", "Follow and stop purges and redrives.", _THINGS),
+    "session": Late(
+        "leasehold.cli.sessions", "group", "Look at the sessions of workers, and end them.", _THINGS
+    ),
+    "stream": Late(
+        "leasehold.cli.streams",
+        "stream",
+        "Look at streams of claims; settle, park and give back claims.",
+        _THINGS,
+    ),
+    "claim": Late(
+        "leasehold.cli.claims", "claim", "Look at a claim, and read its messages.", _THINGS
+    ),
+    "transaction": Late(
+        "leasehold.cli.transactions",
+        "transaction",
+        "Look at staged messages; publish and discard them.",
+        _THINGS,
+    ),
+    "events": Late("leasehold.cli.events", "events", "Read the event log.", _THINGS),
+    "trace": Late("leasehold.cli.events", "trace", "Tell what has happened to a message.", _THINGS),
     "stats": Late(
         "leasehold.cli.stats",
         "stats",

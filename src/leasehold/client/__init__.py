@@ -1,6 +1,7 @@
 """Clients of Leasehold's native API: one for asyncio, one for threads, with the same methods.
 
 More names are in :mod:`leasehold.client.models` (what goes in and out),
+:mod:`leasehold.client.handles` (what clients hand out),
 :mod:`leasehold.client.errors` and :mod:`leasehold.client.retries`.
 """
 

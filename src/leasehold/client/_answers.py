@@ -21,6 +21,7 @@ from leasehold.client.errors import (
 from leasehold.client.models import (
     DEFAULT_PRIORITY,
     Attempt,
+    CancelRequest,
     Counts,
     ErrorReport,
     Explanation,
@@ -39,7 +40,7 @@ from leasehold.client.models import (
 _ERROR_FROM = 400
 _REDIRECT_FROM = 300
 _T = TypeVar("_T")
-M = TypeVar("M", ReceivedMessage, LeaseRef)
+M = TypeVar("M", bound=ReceivedMessage | LeaseRef)
 
 
 class Answer(NamedTuple):
@@ -52,6 +53,8 @@ class Answer(NamedTuple):
     content: bytes
     repeated: bool
     """Whether an earlier try got no answer and may have succeeded."""
+    next_after: str | None = None
+    """Where the next page begins, of an answer whose content has no room for that."""
 
 
 class _Message(Struct):
@@ -69,6 +72,7 @@ class _Message(Struct):
     properties: Mapping[str, str] | None = None
     traceparent: str | None = None
     dedup_key: str | None = None
+    session: str | None = None
 
 
 class _Messages(Struct):
@@ -90,6 +94,8 @@ class _View(_Message, kw_only=True):
     attempts: tuple[Attempt, ...] = ()
     poisoned: Poisoning | None = None
     redriven: int = 0
+    under: str | None = None
+    cancel: CancelRequest | None = None
 
 
 _VIEW_FIELDS = tuple(
@@ -115,7 +121,7 @@ class _Jobs(Struct):
     jobs: list[Job]
 
 
-class _Result(Struct):
+class Result(Struct):
     """The result of one item; which members it has depends on the verb."""
 
     error: Problem | None = None
@@ -126,14 +132,16 @@ class _Result(Struct):
     visible_at_ms: int = 0
     duplicate: bool = False
     poisoned: str | None = None
+    cancel: CancelRequest | None = None
 
 
 class _Results(Struct):
-    results: list[_Result]
+    results: list[Result]
 
 
 _PROBLEM = msgspec.json.Decoder(Problem)
 _MESSAGES = msgspec.json.Decoder(_Messages)
+_RESULT = msgspec.json.Decoder(Result)
 _RESULTS = msgspec.json.Decoder(_Results)
 _QUEUE = msgspec.json.Decoder(QueueInfo)
 _QUEUES = msgspec.json.Decoder(QueuePage)
@@ -172,8 +180,8 @@ def failure_of(
     )
 
 
-def received(answer: Answer) -> list[ReceivedMessage]:
-    """Return the messages that a receive has leased."""
+def received(answer: Answer, queue: str) -> list[ReceivedMessage]:
+    """Return the messages that a receive has leased from *queue*."""
     return [
         ReceivedMessage(
             id=raw.id,
@@ -189,8 +197,10 @@ def received(answer: Answer) -> list[ReceivedMessage]:
             properties=raw.properties or {},
             traceparent=raw.traceparent,
             dedup_key=raw.dedup_key,
+            queue=queue,
+            session=raw.session,
         )
-        for raw in _decoded(_MESSAGES, answer).messages
+        for raw in decoded(_MESSAGES, answer).messages
     ]
 
 
@@ -210,24 +220,18 @@ def peeked(answer: Answer) -> list[PeekedMessage]:
             traceparent=raw.traceparent,
             dedup_key=raw.dedup_key,
         )
-        for raw in _decoded(_MESSAGES, answer).messages
+        for raw in decoded(_MESSAGES, answer).messages
     ]
 
 
 def sent(answer: Answer, items: Sequence[object]) -> list[Sent | ServerProblem]:
     """Return what became of each message that was put."""
-    return [
-        _refusal(result, answer)
-        or Sent(
-            result.id,
-            result.inserted_at_ms,
-            result.expires_at_ms,
-            result.visible_at_ms,
-            result.receipt,
-            result.duplicate,
-        )
-        for result in _results(answer, items)
-    ]
+    return [refusal_of(result, answer) or sent_of(result) for result in _results(answer, items)]
+
+
+def sent_alone(answer: Answer) -> Sent:
+    """Return a message that was put in a request of its own."""
+    return sent_of(decoded(_RESULT, answer))
 
 
 def renewed(
@@ -237,14 +241,14 @@ def renewed(
     items = list(items)
     new_body = body.encode() if isinstance(body, str) else body
     return [
-        _refusal(result, answer) or _renewed_one(item, result, new_body)
+        refusal_of(result, answer) or renewed_one(item, result, new_body)
         for item, result in zip(items, _results(answer, items), strict=True)
     ]
 
 
 def completed(answer: Answer, items: Sequence[Leased]) -> list[ServerProblem | None]:
     """Return None for each message that is completed, else why it is not."""
-    refusals = [_refusal(result, answer) for result in _results(answer, items)]
+    refusals = [refusal_of(result, answer) for result in _results(answer, items)]
     if not answer.repeated:
         return refusals
     # The try that got no answer has completed it: that is what the repeat was for.
@@ -253,10 +257,7 @@ def completed(answer: Answer, items: Sequence[Leased]) -> list[ServerProblem | N
 
 def released(answer: Answer, items: Sequence[Leased]) -> list[Released | ServerProblem]:
     """Return what became of each message that was given back."""
-    return [
-        _refusal(result, answer) or Released(result.id, result.visible_at_ms, result.poisoned)
-        for result in _results(answer, items)
-    ]
+    return [refusal_of(result, answer) or released_of(result) for result in _results(answer, items)]
 
 
 def only(results: Sequence[_T | ServerProblem]) -> _T:
@@ -269,46 +270,51 @@ def only(results: Sequence[_T | ServerProblem]) -> _T:
 
 def queue(answer: Answer) -> QueueInfo:
     """Return a queue."""
-    return _decoded(_QUEUE, answer)
+    return decoded(_QUEUE, answer)
 
 
 def queues(answer: Answer) -> QueuePage:
     """Return a page of queues."""
-    return _decoded(_QUEUES, answer)
+    return decoded(_QUEUES, answer)
 
 
 def counts(answer: Answer) -> Counts:
     """Return a queue's counts."""
-    return _decoded(_COUNTS, answer)
+    return decoded(_COUNTS, answer)
 
 
 def explanation(answer: Answer) -> Explanation:
     """Return an explanation."""
-    return _decoded(_EXPLANATION, answer)
+    return decoded(_EXPLANATION, answer)
 
 
 def view(answer: Answer) -> MessageView:
     """Return a message as inspectors see it."""
-    return _view_of(_decoded(_VIEW, answer))
+    return _view_of(decoded(_VIEW, answer))
 
 
 def views(answer: Answer) -> tuple[list[MessageView], str | None]:
     """Return a page of messages, and where the next one starts (None at the end)."""
-    page = _decoded(_VIEWS, answer)
+    page = decoded(_VIEWS, answer)
     return [_view_of(raw) for raw in page.messages], page.next_after
 
 
 def job(answer: Answer) -> Job:
     """Return a job."""
-    return _decoded(_JOB, answer)
+    return decoded(_JOB, answer)
 
 
 def jobs(answer: Answer) -> list[Job]:
     """Return jobs."""
-    return _decoded(_JOBS, answer).jobs
+    return decoded(_JOBS, answer).jobs
 
 
-def _decoded(decoder: msgspec.json.Decoder[_T], answer: Answer) -> _T:
+def decoded(decoder: msgspec.json.Decoder[_T], answer: Answer) -> _T:
+    """Return what an answer says.
+
+    Raises:
+        UnexpectedAnswer: It is not what a Leasehold server answers.
+    """
     try:
         return decoder.decode(answer.content)
     except msgspec.ValidationError as error:
@@ -318,15 +324,33 @@ def _decoded(decoder: msgspec.json.Decoder[_T], answer: Answer) -> _T:
         raise UnexpectedAnswer(answer.url, answer.status, _shown(answer.content_type)) from None
 
 
-def _results(answer: Answer, items: Sequence[object]) -> list[_Result]:
-    results = _decoded(_RESULTS, answer).results
+def _results(answer: Answer, items: Sequence[object]) -> list[Result]:
+    results = decoded(_RESULTS, answer).results
     if len(results) != len(items):
         what = f"{len(results)} results for {len(items)} items"
         raise UnexpectedAnswer(answer.url, answer.status, what)
     return results
 
 
-def _refusal(result: _Result, answer: Answer) -> ServerProblem | None:
+def sent_of(result: Result) -> Sent:
+    """Return an item that was put."""
+    return Sent(
+        result.id,
+        result.inserted_at_ms,
+        result.expires_at_ms,
+        result.visible_at_ms,
+        result.receipt,
+        result.duplicate,
+    )
+
+
+def released_of(result: Result) -> Released:
+    """Return an item that was given back."""
+    return Released(result.id, result.visible_at_ms, result.poisoned)
+
+
+def refusal_of(result: Result, answer: Answer) -> ServerProblem | None:
+    """Return why an item was refused, None if it was not."""
     problem = result.error
     if problem is None:
         return None
@@ -339,8 +363,13 @@ def _refusal(result: _Result, answer: Answer) -> ServerProblem | None:
     )
 
 
-def _renewed_one(item: M, result: _Result, body: bytes | None) -> M:
-    changes: dict[str, Any] = {"receipt": result.receipt, "visible_at_ms": result.visible_at_ms}
+def renewed_one(item: M, result: Result, body: bytes | None) -> M:
+    """Return an item that was renewed."""
+    changes: dict[str, Any] = {
+        "receipt": result.receipt,
+        "visible_at_ms": result.visible_at_ms,
+        "cancel": result.cancel,
+    }
     if body is not None and isinstance(item, ReceivedMessage):
         changes["body"] = bytes(body)
     return msgspec.structs.replace(item, **changes)

@@ -20,9 +20,13 @@ from leasehold.client.models import (
     ErrorReport,
     Filter,
     NewMessage,
+    Outgoing,
     Progress,
 )
 
+JSON: Final = "application/json"
+OCTETS: Final = "application/octet-stream"
+ARROW: Final = "application/vnd.apache.arrow.stream"
 MAX_ITEMS: Final = 10_000
 """Items that one request may hold."""
 MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
@@ -43,11 +47,15 @@ class Call:
     """Percent-encoded."""
     query: Pairs = ()
     content: bytes = b""
-    """JSON, or empty for none."""
+    """Empty for none."""
+    content_type: str = JSON
+    accept: str = JSON
     repeatable: bool = False
     """Whether doing it twice is the same as doing it once."""
     wait_s: float = 0
     """How long the server may wait before it answers."""
+    try_s: float | None = None
+    """Seconds without a byte after which a try has failed, if less than the client's."""
     done_if: str | None = None
     """A code that means success if an earlier try got no answer: what was to go is gone."""
 
@@ -86,6 +94,13 @@ class _Put(Struct, omit_defaults=True):
     traceparent: str | None = None
 
 
+class _PutFor(_Put, kw_only=True):
+    queue: str
+
+
+_PUT_MEMBERS: Final = _Put.__struct_fields__
+
+
 class _Renew(Struct, omit_defaults=True):
     id: str
     receipt: str
@@ -115,7 +130,7 @@ def target_of(path: str, query: Pairs) -> str:
 
 def account_path(account: str) -> str:
     """Return the path that all of an account's resources lie under."""
-    return f"/v1/accounts/{_segment('account', account)}"
+    return f"/v1/accounts/{path_segment('account', account)}"
 
 
 def queue_path(account: str, queue: str) -> str:
@@ -124,22 +139,22 @@ def queue_path(account: str, queue: str) -> str:
     Raises:
         ValueError: The name cannot be part of a path.
     """
-    return f"{account_path(account)}/queues/{_segment('queue', queue)}"
+    return f"{account_path(account)}/queues/{path_segment('queue', queue)}"
 
 
 def message_path(queue: str, message_id: str) -> str:
     """Return a message's path, given its queue's."""
-    return f"{queue}/messages/{_segment('message id', message_id)}"
+    return f"{queue}/messages/{path_segment('message id', message_id)}"
 
 
 def job_path(account: str, job_id: str) -> str:
     """Return a job's path."""
-    return f"{account_path(account)}/jobs/{_segment('job id', job_id)}"
+    return f"{account_path(account)}/jobs/{path_segment('job id', job_id)}"
 
 
-def get(path: str, query: Pairs = ()) -> Call:
+def get(path: str, query: Pairs = (), accept: str = JSON) -> Call:
     """Return a call that only reads."""
-    return Call(method="GET", path=path, query=query, repeatable=True)
+    return Call(method="GET", path=path, query=query, accept=accept, repeatable=True)
 
 
 def send(
@@ -201,21 +216,10 @@ def filter_of(wanted: Filter | None, states: Iterable[str] | None) -> Filter:
     return msgspec.structs.replace(wanted, states=chosen)
 
 
-def receive(
-    path: str,
-    max_messages: int,
-    visibility_timeout_s: int | None,
-    wait_s: float,
-    holder: str | None,
-) -> Call:
+def receive(path: str, wait_s: float, members: Mapping[str, Any]) -> Call:
     """Return a call that leases messages. Repeating it could leave some leased to nobody."""
-    members = {
-        "max_messages": max_messages,
-        "visibility_timeout_s": visibility_timeout_s,
-        "wait_s": wait_s or None,
-        "holder": holder,
-    }
-    return send("POST", f"{path}/messages/receive", members, repeatable=False, wait_s=wait_s)
+    given = {**members, "wait_s": wait_s or None}
+    return send("POST", f"{path}/messages/receive", given, repeatable=False, wait_s=wait_s)
 
 
 def as_new_message(message: NewMessage | str | bytes) -> NewMessage:
@@ -244,6 +248,31 @@ def put_calls(
     if isinstance(messages, str | bytes):
         raise TypeError("put_many takes a list of messages, not one text; see put")
     return _item_calls(f"{path}/messages", map(as_new_message, messages), _PUT, atomic=atomic)
+
+
+def put_body(path: str, message: NewMessage) -> Call:
+    """Return a call that puts a message whose body travels as it is.
+
+    Raises:
+        TypeError: The body is not bytes.
+    """
+    if not isinstance(message.body, bytes | bytearray | memoryview):
+        raise TypeError(f"a raw body is bytes, not {type(message.body).__name__}; see put")
+    given = (
+        ("delay_s", message.delay_s or None),
+        ("time_to_live_s", _unless(message.time_to_live_s, DEFAULT_TIME_TO_LIVE_S)),
+        ("priority", _unless(message.priority, DEFAULT_PRIORITY)),
+        ("type", message.type),
+        ("dedup_key", message.dedup_key),
+    )
+    return Call(
+        method="POST",
+        path=f"{path}/messages/raw",
+        query=tuple((name, str(value)) for name, value in given if value is not None),
+        content=bytes(message.body),
+        content_type=OCTETS,
+        repeatable=message.dedup_key is not None,
+    )
 
 
 def settling_calls(
@@ -281,9 +310,8 @@ def giving_back(
     outcome: str, delay_s: int | None, error: ErrorReport | None
 ) -> Callable[[Leased], Struct]:
     """Return what makes an item of a release."""
-    if error is not None and error.at_ms is not None:
-        error = ErrorReport(error.text, error.type, error.fingerprint)
-    return lambda item: _Release(item.id, item.receipt, outcome, delay_s, error)
+    report = plain_report(error)
+    return lambda item: _Release(item.id, item.receipt, outcome, delay_s, report)
 
 
 def job_members(
@@ -301,6 +329,47 @@ def body_members(body: str | bytes | None) -> dict[str, Any]:
     return {"body": text, "body_base64": binary}
 
 
+def outgoing(message: Outgoing) -> Struct:
+    """Return an item that puts a message in its queue.
+
+    Raises:
+        TypeError: It does not say which queue, or its body is neither text nor bytes.
+    """
+    if not isinstance(message, Outgoing):
+        raise TypeError(
+            f"a message for one of several queues is an Outgoing, not {type(message).__name__}"
+        )
+    item = _put_item(as_new_message(message))
+    return _PutFor(*(getattr(item, name) for name in _PUT_MEMBERS), queue=message.queue)
+
+
+def plain_report(error: ErrorReport | None) -> ErrorReport | None:
+    """Return a report without what the server sets."""
+    if error is None or error.at_ms is None:
+        return error
+    return ErrorReport(error.text, error.type, error.fingerprint)
+
+
+def in_parts(
+    items: Iterable[_T], encode: Callable[[_T], Struct], *, whole: bool
+) -> Iterator[tuple[list[_T], list[bytes]]]:
+    """Yield items with their JSON, as many as fit in a request; all at once if *whole*."""
+    chunk: list[_T] = []
+    pieces: list[bytes] = []
+    size = 0
+    for item in items:
+        piece = _encode(encode(item))
+        full = len(chunk) >= MAX_ITEMS or size + len(piece) > MAX_REQUEST_BYTES
+        if chunk and full and not whole:
+            yield chunk, pieces
+            chunk, pieces, size = [], [], 0
+        chunk.append(item)
+        pieces.append(piece)
+        size += len(piece) + 1
+    if chunk:
+        yield chunk, pieces
+
+
 class _Form(NamedTuple):
     """How a kind of item is sent."""
 
@@ -314,27 +383,11 @@ def _item_calls(
     path: str, items: Iterable[_T], form: _Form, *, atomic: bool
 ) -> Iterator[tuple[Call, list[_T]]]:
     """Yield calls with as many items as fit; a list that is all-or-nothing is never split."""
-
-    def call() -> Call:
-        flag = b',"atomic":true' if atomic else b""
+    flag = b',"atomic":true' if atomic else b""
+    for chunk, pieces in in_parts(items, form.encode, whole=atomic):
         content = b'{"%b":[%b]%b}' % (form.member.encode(), b",".join(pieces), flag)
         repeatable = all(map(form.repeatable, chunk))
-        return Call(method="POST", path=path, content=content, repeatable=repeatable)
-
-    chunk: list[_T] = []
-    pieces: list[bytes] = []
-    size = 0
-    for item in items:
-        piece = _encode(form.encode(item))
-        full = len(chunk) >= MAX_ITEMS or size + len(piece) > MAX_REQUEST_BYTES
-        if chunk and full and not atomic:
-            yield call(), chunk
-            chunk, pieces, size = [], [], 0
-        chunk.append(item)
-        pieces.append(piece)
-        size += len(piece) + 1
-    if chunk:
-        yield call(), chunk
+        yield Call(method="POST", path=path, content=content, repeatable=repeatable), chunk
 
 
 def _put_item(message: NewMessage) -> _Put:
@@ -353,6 +406,10 @@ def _put_item(message: NewMessage) -> _Put:
 
 
 _PUT: Final = _Form("messages", _put_item, lambda message: message.dedup_key is not None)
+
+
+def _unless(value: int, default: int) -> int | None:
+    return None if value == default else value
 
 
 def _text_or_bytes(body: str | bytes) -> tuple[str | None, bytes | None]:
@@ -383,8 +440,12 @@ def _filter_query(wanted: Filter) -> Iterator[tuple[str, str]]:
         yield "json_value", _encode(wanted.json_value).decode()
 
 
-def _segment(what: str, text: str) -> str:
-    """Return one segment of a path; dots alone would lead somewhere else."""
+def path_segment(what: str, text: str) -> str:
+    """Return one segment of a path.
+
+    Raises:
+        ValueError: The text is empty, or dots alone, which would lead somewhere else.
+    """
     if text in {"", ".", ".."}:
         raise ValueError(f"{text!r} cannot be the {what}")
     return quote(text, safe="")

@@ -12,6 +12,13 @@
         ├── JobNotFound           ├── MessageNotLeased
         ├── LeaseLost             ├── OutOfRange
         ├── BodyTooLarge          ├── NotDone
+        ├── SessionNotFound       ├── SessionOver
+        ├── StreamNotFound        ├── StaleToken
+        ├── ClaimNotFound         ├── ClaimOutOfTurn
+        ├── ClaimSettled          ├── ClaimLapsed
+        ├── ClaimBroken           ├── MemberNotFound
+        ├── StagedNotFound        ├── AlreadyPublished
+        ├── ChunkOutOfTurn        ├── KeyNotAllowed
         ├── Unauthenticated       ├── Forbidden
         └── Unavailable           the server cannot do it now
 
@@ -45,6 +52,18 @@ class Problem(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     holder: str | None = None
     until_ms: int | None = None
+    state: str | None = None
+    """Of a session that is over: ``lost`` or ``ended``."""
+    token: int | None = None
+    """The current token of a stream."""
+    expected: int | None = None
+    """The number that would be in turn."""
+    last_settled: int | None = None
+    """The last claim of a stream that was settled."""
+    size: int | None = None
+    """How many members a claim had."""
+    lost: int | None = None
+    """How many of them are gone."""
     item: int | None = None
     """For a batch: the other item that this refusal is about."""
     retry_after_s: float | None = None
@@ -194,6 +213,102 @@ class NotDone(ServerProblem):
     """Nothing was done, because another item of the same all-or-nothing batch was refused."""
 
 
+class SessionNotFound(ServerProblem):
+    """There is no such session; one that was over for long is forgotten."""
+
+
+class SessionOver(ServerProblem):
+    """The session is over: all its leases have ended, and others may have the messages."""
+
+    @property
+    def state(self) -> str | None:
+        """``lost``, for want of a heartbeat, or ``ended``."""
+        return self.problem.state
+
+
+class StreamNotFound(ServerProblem):
+    """The queue has no such stream: attach it first."""
+
+
+class StaleToken(ServerProblem):
+    """Somebody else has attached to the stream since: stop working on it."""
+
+    @property
+    def token(self) -> int | None:
+        """The current token."""
+        return self.problem.token
+
+
+class ClaimNotFound(ServerProblem):
+    """The stream has no claim of this number open."""
+
+
+class ClaimOutOfTurn(ServerProblem):
+    """Claims are opened and settled one after the other."""
+
+    @property
+    def expected(self) -> int | None:
+        """The number that is next."""
+        return self.problem.expected
+
+
+class ClaimSettled(ServerProblem):
+    """The claim has been settled."""
+
+    @property
+    def last_settled(self) -> int | None:
+        """The last number that was."""
+        return self.problem.last_settled
+
+
+class ClaimLapsed(ServerProblem):
+    """Nobody extended the claim in time: open it again before it is read."""
+
+    @property
+    def until_ms(self) -> int | None:
+        """When it lapsed, Unix milliseconds."""
+        return self.problem.until_ms
+
+
+class ClaimBroken(ServerProblem):
+    """Others have taken members of the claim: it cannot be read whole any more."""
+
+    @property
+    def size(self) -> int | None:
+        """How many members it had."""
+        return self.problem.size
+
+    @property
+    def lost(self) -> int | None:
+        """How many of them are gone."""
+        return self.problem.lost
+
+
+class MemberNotFound(ServerProblem):
+    """A message exempted is no member of the claims; ``value`` is its id. Nothing was done."""
+
+
+class StagedNotFound(ServerProblem):
+    """Nothing is staged, or was published, under this name, or there is no such part."""
+
+
+class AlreadyPublished(ServerProblem):
+    """The transaction has been published: nothing can be added to it."""
+
+
+class ChunkOutOfTurn(ServerProblem):
+    """The chunks of a part come one after the other."""
+
+    @property
+    def expected(self) -> int | None:
+        """The number of the next one."""
+        return self.problem.expected
+
+
+class KeyNotAllowed(ServerProblem):
+    """A staged message takes no deduplication key: the transaction's name has that role."""
+
+
 class Unauthenticated(ServerProblem):
     """The server does not take the key, signature or token."""
 
@@ -230,6 +345,20 @@ _CLASSES: Final[dict[str, tuple[type[ServerProblem], int]]] = {
     "out-of-range": (OutOfRange, 400),
     "body-too-large": (BodyTooLarge, 413),
     "not-done": (NotDone, 409),
+    "session-not-found": (SessionNotFound, 404),
+    "session-over": (SessionOver, 409),
+    "stream-not-found": (StreamNotFound, 404),
+    "stale-token": (StaleToken, 409),
+    "claim-not-found": (ClaimNotFound, 404),
+    "claim-out-of-turn": (ClaimOutOfTurn, 409),
+    "claim-settled": (ClaimSettled, 409),
+    "claim-lapsed": (ClaimLapsed, 409),
+    "claim-broken": (ClaimBroken, 409),
+    "member-not-found": (MemberNotFound, 404),
+    "staged-not-found": (StagedNotFound, 404),
+    "already-published": (AlreadyPublished, 409),
+    "chunk-out-of-turn": (ChunkOutOfTurn, 409),
+    "key-not-allowed": (KeyNotAllowed, 400),
     "unauthenticated": (Unauthenticated, 401),
     "forbidden": (Forbidden, 403),
     "store-full": (Unavailable, 503),

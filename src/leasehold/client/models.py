@@ -14,6 +14,86 @@ from typing import Any, Final, Literal
 
 from msgspec import UNSET, Struct
 
+from leasehold.client._flows import (
+    Beat,
+    CancelNotice,
+    CancelRequest,
+    ClaimInfo,
+    Discarded,
+    Event,
+    EventPage,
+    Faults,
+    Published,
+    SessionInfo,
+    Settled,
+    Staged,
+    StagedPart,
+    StreamInfo,
+    TransactionInfo,
+)
+from leasehold.client._queue_models import (
+    Activity,
+    Adapted,
+    Adaptive,
+    Backoff,
+    Counts,
+    Explanation,
+    FailurePolicy,
+    Job,
+    QueueInfo,
+    Settings,
+)
+
+__all__ = [
+    "DEFAULT_PRIORITY",
+    "DEFAULT_TIME_TO_LIVE_S",
+    "NEVER",
+    "Activity",
+    "Adapted",
+    "Adaptive",
+    "Attempt",
+    "Backoff",
+    "Beat",
+    "CancelNotice",
+    "CancelRequest",
+    "ClaimInfo",
+    "Committed",
+    "Counts",
+    "Discarded",
+    "ErrorReport",
+    "Event",
+    "EventPage",
+    "Exemption",
+    "Explanation",
+    "FailurePolicy",
+    "Faults",
+    "Filter",
+    "GiveBack",
+    "Job",
+    "LeaseInfo",
+    "LeaseRef",
+    "MessageView",
+    "NewMessage",
+    "Outcome",
+    "Outgoing",
+    "PeekedMessage",
+    "Poisoning",
+    "Progress",
+    "Published",
+    "QueueInfo",
+    "ReceivedMessage",
+    "Released",
+    "Renewal",
+    "Sent",
+    "SessionInfo",
+    "Settings",
+    "Settled",
+    "Staged",
+    "StagedPart",
+    "StreamInfo",
+    "TransactionInfo",
+]
+
 DEFAULT_TIME_TO_LIVE_S: Final = 604_800
 """Seven days, as in Azure's "Put Message"."""
 NEVER: Final = -1
@@ -48,6 +128,12 @@ class NewMessage(Struct, frozen=True, omit_defaults=True):
     """Names and values that travel with the body."""
     traceparent: str | None = None
     """W3C trace context of the sender, ``00-...``."""
+
+
+class Outgoing(NewMessage, frozen=True, omit_defaults=True, kw_only=True):
+    """A message to be put, and the queue that it is for: ``Outgoing("hello", queue="orders")``."""
+
+    queue: str
 
 
 class Sent(Struct, frozen=True):
@@ -111,6 +197,12 @@ class ReceivedMessage(PeekedMessage, frozen=True, kw_only=True):
     fence: int = 0
     """Rises with every lease of this message: hand it to what you write to, so that it can refuse
     a writer that has been overtaken."""
+    queue: str = ""
+    """The queue that it was received from."""
+    session: str | None = None
+    """Id of the session that the lease belongs to."""
+    cancel: CancelRequest | None = None
+    """Set by a renewal if an operator wants the work stopped."""
 
     def __repr__(self) -> str:
         return _repr_of_message(self.__class__.__name__, self.id, self.dequeue_count, self.body)
@@ -122,6 +214,10 @@ class LeaseRef(Struct, frozen=True):
     id: str
     receipt: str
     visible_at_ms: int = 0
+    queue: str = ""
+    """Needed only where messages of several queues are handled together."""
+    cancel: CancelRequest | None = None
+    """Set by a renewal if an operator wants the work stopped."""
 
 
 class Progress(Struct, frozen=True, omit_defaults=True):
@@ -173,152 +269,56 @@ class Released(Struct, frozen=True):
     """Which budget it had used up, or ``buried``; None if it stays in its queue."""
 
 
-class Backoff(Struct, frozen=True):
-    """The wait after a failure."""
+class Exemption(Struct, frozen=True, omit_defaults=True):
+    """A member that is not completed when its claim is settled, and what becomes of it."""
 
-    kind: str = "exponential"
-    """``fixed``, ``linear`` or ``exponential``."""
-    initial_s: float = 1.0
-    factor: float = 2.0
-    cap_s: float = 3_600.0
-    jitter: float = 0.1
-
-
-class FailurePolicy(Struct, frozen=True):
-    """When a message goes to the poison queue; a limit of None is no limit."""
-
-    max_deliveries: int | None = None
-    max_failures: int | None = None
-    max_interruptions: int | None = None
-    max_lapses: int | None = None
-    backoff: Backoff | None = None
-    poison_queue: str | None = None
-    poison_time_to_live_s: int | None = None
+    number: int
+    """Of the claim."""
+    id: str
+    """Of the message."""
+    outcome: Outcome = "failed"
+    delay_s: int | None = None
+    """As for ``release``: None is the queue's back-off after a failure, and at once otherwise."""
+    error: ErrorReport | None = None
 
 
-class Adaptive(Struct, frozen=True):
-    """Bounds within which the default lease follows the work, in seconds."""
+class Renewal(Struct, frozen=True, omit_defaults=True):
+    """A lease to renew together with other things; see ``renew``."""
 
-    floor_s: int
-    cap_s: int
-
-
-class Adapted(Struct, frozen=True):
-    """The lease that the server has chosen, and why."""
-
+    message: ReceivedMessage | LeaseRef
     visibility_timeout_s: int
-    because: str
-    at_ms: int
+    body: str | bytes | None = None
+    progress: Progress | None = None
 
 
-class Settings(Struct, frozen=True, kw_only=True):
-    """How a queue behaves. To change it, send a dict with the same names; see ``update``."""
+class GiveBack(Struct, frozen=True, omit_defaults=True):
+    """A message to give back together with other things; see ``release``."""
 
-    visibility_timeout_s: int
-    """Lease of a receive that names none, 1 to 604,800 s."""
-    lapsed_receipts: str = "until-retaken"
-    """What a receipt is worth once its lease has run out: ``until-retaken`` or ``strict``."""
-    failure_policy: FailurePolicy | None = None
-    dedup_window_s: int = 300
-    """How long a deduplication key is remembered, 0 to 604,800 s."""
-    priority_ageing_s: int | None = None
-    """Seconds of waiting that count as one step of priority; None: priority is strict."""
-    paused_until_ms: int | None = None
-    pause_reason: str | None = None
-    max_receives_per_s: float | None = None
-    adaptive: Adaptive | None = None
-    adapted: Adapted | None = None
-    """Read-only."""
+    message: ReceivedMessage | LeaseRef
+    outcome: Outcome = "returned"
+    delay_s: int | None = None
+    error: ErrorReport | None = None
 
 
-class Counts(Struct, frozen=True, kw_only=True):
-    """How many messages are in each state, all at one instant."""
+class Committed(Struct, frozen=True, kw_only=True):
+    """What a commit did; the lists are in the order of what was given."""
 
-    at_ms: int
-    visible: int
-    leased: int
-    delayed: int
-    deferred: int
-    poisoned: int
-    """In the queue's poison queue."""
-    total: int
-    """In the queue itself: visible, leased, delayed and deferred."""
-    exact: bool = True
-    oldest_age_s: Mapping[str, float] = {}
-    """By state: seconds since the message that has been longest in it entered it."""
-
-
-class Activity(Struct, frozen=True, kw_only=True):
-    """What happened in a queue since the server was started, at ``since_ms``."""
-
-    since_ms: int = 0
-    last_receive_ms: int | None = None
-    last_receiver: str | None = None
-    last_send_ms: int | None = None
-    last_complete_ms: int | None = None
-    sent: int = 0
-    received: int = 0
-    redelivered: int = 0
-    completed: int = 0
-    released: int = 0
-    rejected_receipts: int = 0
-    poisoned: int = 0
-
-
-class QueueInfo(Struct, frozen=True, kw_only=True):
-    """A queue."""
-
-    name: str
-    metadata: Mapping[str, str] = {}
-    settings: Settings
-    visibility_timeout_s: int
-    """The lease, in seconds, that a receive gets which names none."""
-    created_at_ms: int = 0
-    counts: Counts | None = None
-    """None where they were not asked for."""
-    activity: Activity | None = None
-
-
-class Explanation(Struct, frozen=True):
-    """Why a queue or a message behaves as it does."""
-
-    sentence: str
-    code: str
-    evidence: Mapping[str, Any] = {}
-
-
-class Job(Struct, frozen=True, kw_only=True):
-    """A purge or a redrive."""
-
-    job_id: str
-    queue: str
-    kind: str
-    """``purge`` or ``redrive``."""
-    state: str
-    """``running``, ``canary``, ``done`` or ``stopped``."""
-    dry_run: bool = False
-    created_at_ms: int = 0
-    updated_at_ms: int = 0
-    examined: int = 0
-    matched: int = 0
-    moved: int = 0
-    """Messages purged or redriven."""
-    expected: int = 0
-    """Messages there when it started."""
-    note: str | None = None
-    """Why it stopped."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended, one way or the other."""
-        return self.state in {"done", "stopped"}
+    already: bool = False
+    """The name was used before and nothing was done again; also where an earlier try of this very
+    call did it. The lists are empty then."""
+    published: int = 0
+    """Messages of staged transactions that became visible."""
+    sent: tuple[Sent, ...] = ()
+    renewed: tuple[ReceivedMessage | LeaseRef, ...] = ()
+    """The messages with their new receipts."""
+    released: tuple[Released, ...] = ()
 
 
 class Filter(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which messages are meant; what is left out matches all."""
 
     states: tuple[str, ...] | None = None
-    """Of ``visible``, ``leased``, ``delayed``, ``deferred`` and ``poisoned``."""
+    """Of ``visible``, ``leased``, ``delayed``, ``deferred``, ``poisoned`` and ``staged``."""
     min_age_s: float | None = None
     """Inserted at least so many seconds ago."""
     max_age_s: float | None = None
@@ -355,7 +355,8 @@ class Attempt(Struct, frozen=True, kw_only=True):
     leased_at_ms: int
     ended_at_ms: int
     outcome: str
-    """``failed``, ``interrupted``, ``returned``, ``lapsed``, ``ended`` or ``buried``."""
+    """``failed``, ``interrupted``, ``returned``, ``lapsed``, ``ended``, ``buried``, ``lost`` or
+    ``stuck``."""
     holder: str | None = None
     renewals: int = 0
     error: ErrorReport | None = None
@@ -394,6 +395,12 @@ class MessageView(PeekedMessage, frozen=True, kw_only=True):
     poisoned: Poisoning | None = None
     redriven: int = 0
     """How often it was brought back from the poison queue."""
+    under: str | None = None
+    """Of a member of a claim: ``stream/number``. Of a staged message: the transaction's name."""
+    session: str | None = None
+    """Id of the session that its lease belongs to."""
+    cancel: CancelRequest | None = None
+    """An operator has asked the holder to stop."""
 
     def __repr__(self) -> str:
         return _repr_of_message(self.state, self.id, self.dequeue_count, self.body)

@@ -23,8 +23,9 @@ class RetryPolicy:
     """How often and how patiently a call is tried again.
 
     A call is tried again only where that is safe: nothing was done, or doing it twice is the same
-    as doing it once. A put without a deduplication key, a receive, and the start of a job are
-    never repeated once they may have reached the server.
+    as doing it once. A put without a deduplication key, a receive, the opening of a session, a
+    commit without a name, and the start of a job are never repeated once they may have reached the
+    server.
     """
 
     attempts: int = 4

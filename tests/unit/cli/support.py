@@ -48,6 +48,8 @@ COUNTS = {
     "deferred": 0,
     "poisoned": 5,
     "total": 1236,
+    "staged": 0,
+    "claimed": 0,
     "exact": True,
     "oldest_age_s": {"visible": 95},
 }

@@ -98,6 +98,17 @@ def test_counts(shell: Shell) -> None:
     assert json.loads(shell("queue", "counts", "orders", "--json").output) == COUNTS
 
 
+def test_counts_of_what_is_hidden(shell: Shell) -> None:
+    """Staged messages, and those in claims, have a line where there are any."""
+    shell.server.on("GET", "/queues/orders/counts", COUNTS | {"staged": 7, "claimed": 2})
+    lines = shell("queue", "counts", "orders").output.splitlines()
+    assert lines[6:9] == [
+        "poisoned                 5",
+        "staged                   7",
+        "leased in claims         2",
+    ]
+
+
 def test_counts_that_are_not_exact(shell: Shell) -> None:
     """They are marked."""
     shell.server.on("GET", "/queues/orders/counts", COUNTS | {"exact": False})

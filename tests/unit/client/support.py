@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
@@ -13,6 +14,7 @@ from leasehold.client import AsyncClient, Client, RetryPolicy
 
 AnyClient: TypeAlias = Client | AsyncClient
 Reply: TypeAlias = httpx.Response | Exception
+_PATIENCE_S = 30
 AT_ONCE = RetryPolicy(initial_s=0)
 ID = "7f1c"
 RECEIVED = {
@@ -70,6 +72,46 @@ COUNTS = {
     "total": 10,
     "exact": True,
     "oldest_age_s": {"visible": 1.25},
+}
+SESSION = {
+    "session_id": "s1",
+    "holder": "me",
+    "state": "live",
+    "timeout_s": 16,
+    "progress_timeout_s": None,
+    "started_at_ms": 1,
+    "last_heartbeat_ms": 1,
+    "ended_at_ms": None,
+    "reason": None,
+    "leases": 2,
+}
+CLAIM = {
+    "number": 4,
+    "state": "open",
+    "size": 9,
+    "lost": 0,
+    "remaining": 9,
+    "limit": 10,
+    "max_bytes": None,
+    "opened_at_ms": 1,
+    "until_ms": 60_000,
+    "holder": None,
+    "extensions": 0,
+}
+STREAM = {
+    "stream": "totals",
+    "token": 7,
+    "last_settled": 3,
+    "attached_at_ms": 1,
+    "claims": [CLAIM],
+}
+TRANSACTION = {
+    "name": "import:1",
+    "state": "staged",
+    "created_at_ms": 1,
+    "until_ms": 2,
+    "rows": 5,
+    "parts": [{"part": "p", "rows": 5, "chunks": 1}],
 }
 JOB = {"job_id": "j1", "queue": "jobs", "kind": "purge", "state": "running"}
 
@@ -131,6 +173,18 @@ class Driver:
         if isinstance(value, AsyncIterable):
             return self._runner.run(_all(value))
         return self._runner.run(_awaited(value))
+
+    def named(self, owner: Any, name: str) -> Any:
+        """Return the method that is called *name* in the synchronous client."""
+        renamed = {"__enter__": "__aenter__", "__exit__": "__aexit__", "close": "aclose"}
+        return getattr(owner, renamed[name] if self.is_async else name)
+
+    def wait(self, event: threading.Event) -> None:
+        """Wait until something has happened in the background."""
+        if self._runner is None:
+            assert event.wait(_PATIENCE_S)
+        else:
+            assert self._runner.run(asyncio.to_thread(event.wait, _PATIENCE_S))
 
     def token_provider(self, tokens: Iterable[str]) -> Callable[[], Any]:
         """Return a provider of these tokens, one after the other."""

@@ -54,6 +54,20 @@ CODES = {
     "out-of-range": (400, errors.OutOfRange),
     "body-too-large": (413, errors.BodyTooLarge),
     "not-done": (409, errors.NotDone),
+    "session-not-found": (404, errors.SessionNotFound),
+    "session-over": (409, errors.SessionOver),
+    "stream-not-found": (404, errors.StreamNotFound),
+    "stale-token": (409, errors.StaleToken),
+    "claim-not-found": (404, errors.ClaimNotFound),
+    "claim-out-of-turn": (409, errors.ClaimOutOfTurn),
+    "claim-settled": (409, errors.ClaimSettled),
+    "claim-lapsed": (409, errors.ClaimLapsed),
+    "claim-broken": (409, errors.ClaimBroken),
+    "member-not-found": (404, errors.MemberNotFound),
+    "staged-not-found": (404, errors.StagedNotFound),
+    "already-published": (409, errors.AlreadyPublished),
+    "chunk-out-of-turn": (409, errors.ChunkOutOfTurn),
+    "key-not-allowed": (400, errors.KeyNotAllowed),
     "unauthenticated": (401, errors.Unauthenticated),
     "forbidden": (403, errors.Forbidden),
     "store-full": (503, errors.Unavailable),
@@ -219,6 +233,14 @@ def test_facts_of_single_codes(driver: Driver) -> None:
     leased = error_of(problem("message-leased", 409, holder="me", until_ms=5))
     assert (leased.holder, leased.until_ms) == ("me", 5)
     assert error_of(problem("lease-lost", 409, reason="lapsed")).reason == "lapsed"
+    assert error_of(problem("session-over", 409, state="ended")).state == "ended"
+    assert error_of(problem("stale-token", 409, token=8)).token == 8
+    assert error_of(problem("claim-out-of-turn", 409, expected=4)).expected == 4
+    assert error_of(problem("chunk-out-of-turn", 409, expected=0)).expected == 0
+    assert error_of(problem("claim-settled", 409, last_settled=3)).last_settled == 3
+    assert error_of(problem("claim-lapsed", 409, until_ms=5)).until_ms == 5
+    broken = error_of(problem("claim-broken", 409, size=9, lost=2))
+    assert (broken.size, broken.lost) == (9, 2)
     full = error_of(problem("store-full", 503, retry_after_s=0))
     assert (full.retry_after_s, full.outcome_unknown) == (0, False)
     failed = error_of(problem("store-failed", 503, headers={"retry-after": "0"}))

@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 import leasehold.client
-from leasehold.client import AsyncClient, AsyncQueueHandle, Client, QueueHandle
+from leasehold.client import (
+    AsyncClient,
+    AsyncQueueHandle,
+    Client,
+    QueueHandle,
+    _flows,
+    _queue_models,
+    errors,
+    handles,
+    models,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 RENAMED = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
@@ -28,9 +38,17 @@ def test_the_synchronous_client_is_up_to_date() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("asynchronous", "synchronous"), [(AsyncClient, Client), (AsyncQueueHandle, QueueHandle)]
-)
+PAIRS = [
+    (AsyncClient, Client),
+    (AsyncQueueHandle, QueueHandle),
+    (handles.AsyncRig, handles.Rig),
+    (handles.AsyncSession, handles.Session),
+    (handles.AsyncStream, handles.Stream),
+    (handles.AsyncTransaction, handles.Transaction),
+]
+
+
+@pytest.mark.parametrize(("asynchronous", "synchronous"), PAIRS)
 def test_both_clients_have_the_same_methods(asynchronous: type, synchronous: type) -> None:
     """Names, arguments and defaults agree."""
 
@@ -47,7 +65,7 @@ def test_both_clients_have_the_same_methods(asynchronous: type, synchronous: typ
         }
 
     expected = public(asynchronous)
-    assert len(expected) > 10
+    assert len(expected) > 4
     assert {name: public(synchronous).get(name) for name in expected} == expected
 
 
@@ -73,7 +91,38 @@ def test_the_client_does_not_bring_the_server_along() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("kind", [AsyncClient, AsyncQueueHandle, Client, QueueHandle])
+def test_every_model_and_handle_is_exported() -> None:
+    """Wherever a class of models is defined, it is found in one place."""
+    for module in (models, handles):
+        assert sorted(module.__all__) == sorted(set(module.__all__))
+        assert all(hasattr(module, name) for name in module.__all__)
+    found = {
+        name
+        for name, value in vars(models).items()
+        if inspect.isclass(value) and value.__module__.startswith("leasehold.client")
+    }
+    assert found <= set(models.__all__)
+    defined = {
+        name
+        for module in (_flows, _queue_models)
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and value.__module__ == module.__name__
+    }
+    assert defined <= set(models.__all__)
+
+
+def test_the_tree_of_errors_is_complete() -> None:
+    """Each class stands in the picture at the top of the module."""
+    classes = {
+        name
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, Exception)
+    }
+    assert errors.__doc__ is not None
+    assert {name for name in classes if name not in errors.__doc__} == set()
+
+
+@pytest.mark.parametrize("kind", [each for pair in PAIRS for each in pair])
 def test_each_method_is_documented(kind: type) -> None:
     """A public method says what it does, and names each argument unless it points elsewhere."""
     for name, member in inspect.getmembers(kind, inspect.isfunction):

@@ -12,6 +12,7 @@ import httpx
 
 from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
+from leasehold.client._async.account import AsyncAccountPart
 from leasehold.client._async.queue import AsyncQueueHandle
 from leasehold.client._async.transport import AsyncTransport
 from leasehold.client._connection import (
@@ -29,7 +30,7 @@ _DEFAULT_RETRIES = RetryPolicy()
 _DEFAULT_TIMEOUT_S = 30.0
 
 
-class AsyncClient:
+class AsyncClient(AsyncAccountPart):
     """Speaks to one account of a Leasehold server through its native API.
 
     ::
@@ -86,14 +87,16 @@ class AsyncClient:
         credential = credential_of(
             endpoint, key, sas, send_key=send_key, token=token_provider is not None
         )
-        self._transport = AsyncTransport(
-            endpoint=endpoint,
-            credential=credential,
-            token_provider=token_provider,
-            timeout_s=timeout_s,
-            retries=retries,
-            ssl_context=ssl_context,
-            transport=transport,
+        super().__init__(
+            AsyncTransport(
+                endpoint=endpoint,
+                credential=credential,
+                token_provider=token_provider,
+                timeout_s=timeout_s,
+                retries=retries,
+                ssl_context=ssl_context,
+                transport=transport,
+            )
         )
 
     @classmethod
@@ -148,11 +151,6 @@ class AsyncClient:
     def url(self) -> str:
         """Scheme, host and port of the server."""
         return self._transport.endpoint.url
-
-    @property
-    def account(self) -> str:
-        """Name of the account."""
-        return self._transport.endpoint.account
 
     async def __aenter__(self) -> Self:
         return self

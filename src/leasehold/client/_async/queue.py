@@ -6,10 +6,18 @@ from collections.abc import Iterable, Mapping
 
 from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
+from leasehold.client import _streams as streams
 from leasehold.client._answers import M
 from leasehold.client._async.overseer import AsyncOverseer
+from leasehold.client._async.session import AsyncSession, session_id_of
+from leasehold.client._async.stream import AsyncStream
 from leasehold.client._calls import Leased
-from leasehold.client.errors import LeaseholdClientError, ServerProblem
+from leasehold.client.errors import (
+    LeaseholdClientError,
+    ServerProblem,
+    SessionNotFound,
+    SessionOver,
+)
 from leasehold.client.models import (
     DEFAULT_PRIORITY,
     DEFAULT_TIME_TO_LIVE_S,
@@ -21,6 +29,7 @@ from leasehold.client.models import (
     ReceivedMessage,
     Released,
     Sent,
+    StreamInfo,
 )
 
 
@@ -99,6 +108,7 @@ class AsyncQueueHandle(AsyncOverseer):
         visibility_timeout_s: int | None = None,
         wait_s: float = 0,
         holder: str | None = None,
+        session: AsyncSession | str | None = None,
     ) -> list[ReceivedMessage]:
         """Lease messages: they are invisible to others until completed, released or overdue.
 
@@ -111,15 +121,30 @@ class AsyncQueueHandle(AsyncOverseer):
                 for the queue.
             wait_s: Seconds to wait for a first message if there is none, 0 to 60.
             holder: Who you are, for those who look at the message meanwhile.
+            session: The session, or its id, that the leases belong to: they end with it. Its
+                holder takes the place of *holder*.
 
         Returns:
             The messages; none if there are none, or the queue is paused.
 
         Raises:
             OutOfRange: A number is outside its range.
+            SessionOver: The session is lost or was ended. Drop its work.
+            RuntimeError: The session is closed, or was not opened.
         """
-        call = calls.receive(self._path, max_messages, visibility_timeout_s, wait_s, holder)
-        return answers.received(await self._transport.call(call))
+        members = {
+            "max_messages": max_messages,
+            "visibility_timeout_s": visibility_timeout_s,
+            "holder": holder,
+            "session": None if session is None else session_id_of(session),
+        }
+        call = calls.receive(self._path, wait_s, members)
+        try:
+            return answers.received(await self._transport.call(call), self.name)
+        except (SessionOver, SessionNotFound) as error:
+            if isinstance(session, AsyncSession):
+                raise session.note_over(error) from error
+            raise
 
     async def peek(self, max_messages: int = 32) -> list[PeekedMessage]:
         """Look at up to *max_messages* (1 to 1,000) that could be received, and lease none."""
@@ -262,3 +287,48 @@ class AsyncQueueHandle(AsyncOverseer):
     ) -> Released:
         """Send a message to the poison queue, whatever its budgets say; see :meth:`release`."""
         return await self.release(message, outcome="buried", error=error)
+
+    async def put_body(  # noqa: PLR0913 - each is a part of the message
+        self,
+        body: bytes,
+        *,
+        delay_s: int = 0,
+        time_to_live_s: int = DEFAULT_TIME_TO_LIVE_S,
+        priority: int = DEFAULT_PRIORITY,
+        dedup_key: str | None = None,
+        type: str | None = None,  # noqa: A002 - the name on the wire
+    ) -> Sent:
+        """Put a message with a large body, which travels as it is and in a request of its own.
+
+        How large it may be is the queue's setting ``max_body_bytes``. For the rest see
+        :meth:`put`.
+        """
+        message = NewMessage(body, delay_s, time_to_live_s, priority, dedup_key, type)
+        call = calls.put_body(self._path, message)
+        return answers.sent_alone(await self._transport.call(call))
+
+    async def get_body(self, message_id: str) -> bytes:
+        """Return the body of a message in whatever state, as it is.
+
+        Raises:
+            MessageNotFound: It was never there, or is completed, removed or expired.
+        """
+        path = f"{calls.message_path(self._path, message_id)}/body"
+        return (await self._transport.call(calls.get(path, accept=calls.OCTETS))).content
+
+    def stream(self, name: str, *, token: int | None = None) -> AsyncStream:
+        """Return a handle on a stream of claims, which need not exist. No request is made.
+
+        Args:
+            name: 1 to 256 of A-Z, a-z, 0-9 and ``. _ : ~ -``.
+            token: What an attach has given, perhaps in another process; None: attach, or only
+                look.
+
+        Raises:
+            ValueError: The name is empty or consists of dots.
+        """
+        return AsyncStream(self._transport, self.name, name, token)
+
+    async def streams(self) -> list[StreamInfo]:
+        """Return the queue's streams by name, with their claims."""
+        return streams.streams(await self._transport.call(calls.get(f"{self._path}/streams")))

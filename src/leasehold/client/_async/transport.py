@@ -23,6 +23,7 @@ _IDLE_S: Final = 50.0
 """How long an idle connection is kept: less than servers and proxies usually do (60 s and more),
 so that a request does not meet a connection that is being closed."""
 _CONNECT_S: Final = 10.0
+_NEXT_AFTER: Final = "leasehold-next-after"
 _NEVER_SENT: Final = (
     httpx.ConnectError,
     httpx.ConnectTimeout,
@@ -74,14 +75,23 @@ class AsyncTransport:
             ),
         )
 
-    async def call(self, call: Call) -> Answer:
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no more calls."""
+        return self._closed
+
+    async def call(self, call: Call, retries: RetryPolicy | None = None) -> Answer:
         """Make a call, again where that is safe, and return what the server answered.
+
+        Args:
+            call: What to send.
+            retries: In place of the client's.
 
         Raises:
             LeaseholdClientError: The server refused it, or could not be reached.
             RuntimeError: The client is closed.
         """
-        tries = Tries(self._retries, repeatable=call.repeatable)
+        tries = Tries(retries or self._retries, repeatable=call.repeatable)
         while True:
             cause: Exception | None = None
             failure: LeaseholdClientError | None
@@ -116,17 +126,24 @@ class AsyncTransport:
         finally:
             await response.aclose()
         headers, status, url = response.headers, response.status_code, self.endpoint.url
-        answer = Answer(url, status, headers.get("content-type", ""), content, repeated)
+        answer = Answer(
+            url,
+            status,
+            headers.get("content-type", ""),
+            content,
+            repeated,
+            headers.get(_NEXT_AFTER),
+        )
         return answer, failure_of(url, status, headers, content, repeated=repeated)
 
     async def _request(self, call: Call) -> httpx.Request:
-        headers = {"accept": "application/json", "user-agent": _USER_AGENT}
+        headers = {"accept": call.accept, "user-agent": _USER_AGENT}
         # What a signature covers besides the x-ms headers.
         signed = {}
         if call.content:
             signed = {
                 "content-length": str(len(call.content)),
-                "content-type": "application/json",
+                "content-type": call.content_type,
             }
         query = call.query
         if self._token_provider is not None:
@@ -134,7 +151,7 @@ class AsyncTransport:
         if self._credential is not None:
             query += self._credential.query
             headers |= self._credential.headers(Unsigned(call.method, call.path, query, signed))
-        read_s = self._timeout_s + call.wait_s
+        try_s = self._try_s(call)
         return httpx.Request(
             call.method,
             self.endpoint.url + target_of(call.path, query),
@@ -142,20 +159,24 @@ class AsyncTransport:
             content=call.content or None,
             extensions={
                 "timeout": {
-                    "connect": min(self._timeout_s, _CONNECT_S),
-                    "read": read_s,
-                    "write": self._timeout_s,
+                    "connect": min(try_s, _CONNECT_S),
+                    "read": try_s + call.wait_s,
+                    "write": try_s,
                     "pool": None,
                 }
             },
         )
 
+    def _try_s(self, call: Call) -> float:
+        return self._timeout_s if call.try_s is None else min(self._timeout_s, call.try_s)
+
     def _connection_failure(self, call: Call, error: httpx.RequestError) -> ConnectionFailed:
+        try_s = self._try_s(call)
         if isinstance(error, httpx.ConnectTimeout):
-            reason = f"no connection within {min(self._timeout_s, _CONNECT_S):g} s"
+            reason = f"no connection within {min(try_s, _CONNECT_S):g} s"
         elif isinstance(error, httpx.TimeoutException):
             wait = f" besides the {call.wait_s:g} s asked for" if call.wait_s else ""
-            reason = f"nothing came for {self._timeout_s:g} s{wait}"
+            reason = f"nothing came for {try_s:g} s{wait}"
         else:
             reason = str(_root_of(error)) or str(error) or type(error).__name__
         return ConnectionFailed(

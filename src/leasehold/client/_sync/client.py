@@ -20,6 +20,7 @@ from leasehold.client._connection import (
     credential_of,
     endpoint_of,
 )
+from leasehold.client._sync.account import AccountPart
 from leasehold.client._sync.queue import QueueHandle
 from leasehold.client._sync.transport import Transport
 from leasehold.client.errors import InvalidConnectionString
@@ -30,7 +31,7 @@ _DEFAULT_RETRIES = RetryPolicy()
 _DEFAULT_TIMEOUT_S = 30.0
 
 
-class Client:
+class Client(AccountPart):
     """Speaks to one account of a Leasehold server through its native API.
 
     ::
@@ -86,14 +87,16 @@ class Client:
         credential = credential_of(
             endpoint, key, sas, send_key=send_key, token=token_provider is not None
         )
-        self._transport = Transport(
-            endpoint=endpoint,
-            credential=credential,
-            token_provider=token_provider,
-            timeout_s=timeout_s,
-            retries=retries,
-            ssl_context=ssl_context,
-            transport=transport,
+        super().__init__(
+            Transport(
+                endpoint=endpoint,
+                credential=credential,
+                token_provider=token_provider,
+                timeout_s=timeout_s,
+                retries=retries,
+                ssl_context=ssl_context,
+                transport=transport,
+            )
         )
 
     @classmethod
@@ -148,11 +151,6 @@ class Client:
     def url(self) -> str:
         """Scheme, host and port of the server."""
         return self._transport.endpoint.url
-
-    @property
-    def account(self) -> str:
-        """Name of the account."""
-        return self._transport.endpoint.account
 
     def __enter__(self) -> Self:
         return self

@@ -8,9 +8,11 @@ from typing import Any
 
 from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
+from leasehold.client import _events as log
 from leasehold.client._sync.transport import Transport
 from leasehold.client.models import (
     Counts,
+    Event,
     Explanation,
     Filter,
     Job,
@@ -111,8 +113,9 @@ class Overseer:
         """Yield messages in whatever state, the oldest first, without touching them.
 
         Args:
-            states: Of ``visible``, ``leased``, ``delayed``, ``deferred``, ``expired`` and
-                ``poisoned``; in place of those of the filter. None: as the filter says.
+            states: Of ``visible``, ``leased``, ``delayed``, ``deferred``, ``expired``,
+                ``poisoned`` and ``staged``; in place of those of the filter. None: as the filter
+                says.
             filter: Which messages; None: all.
             page_size: How many are fetched at once, 1 to 1,000.
             body: Whether to fetch the bodies.
@@ -220,6 +223,41 @@ class Overseer:
         # A second time could end the lease of somebody who came in between.
         call = calls.send("POST", path, members, repeatable=False)
         return answers.view(self._transport.call(call))
+
+    def cancel(self, message_id: str, reason: str | None = None) -> MessageView:
+        """Ask the holder of a lease to stop its work. Its lease stays until it does.
+
+        The answers to its renewals and to the heartbeats of its session say so.
+
+        Args:
+            message_id: Which.
+            reason: For the worker.
+
+        Raises:
+            MessageNotLeased: Nobody works on it.
+            MessageNotFound: It was never there, or is completed, removed or expired.
+        """
+        path = f"{calls.message_path(self._path, message_id)}/cancel"
+        # A second time could mean somebody who came in between.
+        call = calls.send("POST", path, {"reason": reason}, repeatable=False)
+        return answers.view(self._transport.call(call))
+
+    def trace(self, message_id: str, *, page_size: int = 1_000) -> Iterator[Event]:
+        """Yield what has happened to a message, the oldest first; it may be long gone.
+
+        Args:
+            message_id: Which.
+            page_size: How many events are fetched at once, 1 to 10,000.
+        """
+        after = 0
+        while True:
+            page = log.page(
+                self._transport.call(log.trace(self._path, message_id, after, page_size))
+            )
+            yield from page.events
+            if page.finished:
+                return
+            after = page.next_after
 
     def purge(
         self,

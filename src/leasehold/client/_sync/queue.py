@@ -7,10 +7,18 @@ from collections.abc import Iterable, Mapping
 
 from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
+from leasehold.client import _streams as streams
 from leasehold.client._answers import M
 from leasehold.client._calls import Leased
 from leasehold.client._sync.overseer import Overseer
-from leasehold.client.errors import LeaseholdClientError, ServerProblem
+from leasehold.client._sync.session import Session, session_id_of
+from leasehold.client._sync.stream import Stream
+from leasehold.client.errors import (
+    LeaseholdClientError,
+    ServerProblem,
+    SessionNotFound,
+    SessionOver,
+)
 from leasehold.client.models import (
     DEFAULT_PRIORITY,
     DEFAULT_TIME_TO_LIVE_S,
@@ -22,6 +30,7 @@ from leasehold.client.models import (
     ReceivedMessage,
     Released,
     Sent,
+    StreamInfo,
 )
 
 
@@ -100,6 +109,7 @@ class QueueHandle(Overseer):
         visibility_timeout_s: int | None = None,
         wait_s: float = 0,
         holder: str | None = None,
+        session: Session | str | None = None,
     ) -> list[ReceivedMessage]:
         """Lease messages: they are invisible to others until completed, released or overdue.
 
@@ -112,15 +122,30 @@ class QueueHandle(Overseer):
                 for the queue.
             wait_s: Seconds to wait for a first message if there is none, 0 to 60.
             holder: Who you are, for those who look at the message meanwhile.
+            session: The session, or its id, that the leases belong to: they end with it. Its
+                holder takes the place of *holder*.
 
         Returns:
             The messages; none if there are none, or the queue is paused.
 
         Raises:
             OutOfRange: A number is outside its range.
+            SessionOver: The session is lost or was ended. Drop its work.
+            RuntimeError: The session is closed, or was not opened.
         """
-        call = calls.receive(self._path, max_messages, visibility_timeout_s, wait_s, holder)
-        return answers.received(self._transport.call(call))
+        members = {
+            "max_messages": max_messages,
+            "visibility_timeout_s": visibility_timeout_s,
+            "holder": holder,
+            "session": None if session is None else session_id_of(session),
+        }
+        call = calls.receive(self._path, wait_s, members)
+        try:
+            return answers.received(self._transport.call(call), self.name)
+        except (SessionOver, SessionNotFound) as error:
+            if isinstance(session, Session):
+                raise session.note_over(error) from error
+            raise
 
     def peek(self, max_messages: int = 32) -> list[PeekedMessage]:
         """Look at up to *max_messages* (1 to 1,000) that could be received, and lease none."""
@@ -263,3 +288,48 @@ class QueueHandle(Overseer):
     ) -> Released:
         """Send a message to the poison queue, whatever its budgets say; see :meth:`release`."""
         return self.release(message, outcome="buried", error=error)
+
+    def put_body(  # noqa: PLR0913 - each is a part of the message
+        self,
+        body: bytes,
+        *,
+        delay_s: int = 0,
+        time_to_live_s: int = DEFAULT_TIME_TO_LIVE_S,
+        priority: int = DEFAULT_PRIORITY,
+        dedup_key: str | None = None,
+        type: str | None = None,  # noqa: A002 - the name on the wire
+    ) -> Sent:
+        """Put a message with a large body, which travels as it is and in a request of its own.
+
+        How large it may be is the queue's setting ``max_body_bytes``. For the rest see
+        :meth:`put`.
+        """
+        message = NewMessage(body, delay_s, time_to_live_s, priority, dedup_key, type)
+        call = calls.put_body(self._path, message)
+        return answers.sent_alone(self._transport.call(call))
+
+    def get_body(self, message_id: str) -> bytes:
+        """Return the body of a message in whatever state, as it is.
+
+        Raises:
+            MessageNotFound: It was never there, or is completed, removed or expired.
+        """
+        path = f"{calls.message_path(self._path, message_id)}/body"
+        return (self._transport.call(calls.get(path, accept=calls.OCTETS))).content
+
+    def stream(self, name: str, *, token: int | None = None) -> Stream:
+        """Return a handle on a stream of claims, which need not exist. No request is made.
+
+        Args:
+            name: 1 to 256 of A-Z, a-z, 0-9 and ``. _ : ~ -``.
+            token: What an attach has given, perhaps in another process; None: attach, or only
+                look.
+
+        Raises:
+            ValueError: The name is empty or consists of dots.
+        """
+        return Stream(self._transport, self.name, name, token)
+
+    def streams(self) -> list[StreamInfo]:
+        """Return the queue's streams by name, with their claims."""
+        return streams.streams(self._transport.call(calls.get(f"{self._path}/streams")))

@@ -1,0 +1,151 @@
+"""``leasehold claim``: one claim, and what is in it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Final
+
+import click
+from rich.console import RenderableType
+
+from leasehold.cli.lazy import OrderedGroup
+from leasehold.cli.listing import Cell, Column, Listing
+from leasehold.cli.message_views import message_table
+from leasehold.cli.queues import QUEUE
+from leasehold.cli.remote import WATCH, remote
+from leasehold.cli.rendering import facts, sections, state
+from leasehold.cli.session import Session
+from leasehold.cli.texts import age, clean, moment, number, rough, size, times
+from leasehold.client.models import ClaimInfo
+
+STREAM: Final = click.argument("stream", metavar="STREAM")
+NUMBER: Final = click.argument("number", metavar="NUMBER", type=click.IntRange(min=1))
+_SHOWN: Final = 100
+_MS: Final = 1000
+_HIDING: Final = frozenset({"opening", "open", "parked"})
+
+
+@click.group("claim", cls=OrderedGroup)
+def claim() -> None:
+    """Look at a claim, and read its messages."""
+
+
+@remote("show", WATCH, add_to=claim)
+@QUEUE
+@STREAM
+@NUMBER
+def show(session: Session, queue: str, stream: str, number: int, every_s: float | None) -> None:
+    """Show a claim: its state, how much it holds, until when.
+
+    Example: leasehold claim show orders totals 17
+    """
+    handle = session.queue(queue).stream(stream)
+    session.present(
+        lambda: handle.get_claim(number),
+        lambda found: _whole_claim(found, f"{stream}/{number}", session.now_ms),
+        every_s=every_s,
+    )
+
+
+@remote("read", add_to=claim)
+@click.option(
+    "--part",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Which part, counted from 0.",
+)
+@click.option(
+    "--parts",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="In how many equal parts it is read.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"How many at most, 0 for all. Unless told, {_SHOWN}, and all with --json.",
+)
+@QUEUE
+@STREAM
+@NUMBER
+def read(  # noqa: PLR0913 - click passes each option by its name
+    session: Session,
+    queue: str,
+    stream: str,
+    number: int,
+    *,
+    part: int,
+    parts: int,
+    limit: int | None,
+) -> None:
+    """Read the messages of a claim in their order. Nothing is changed.
+
+    Example: leasehold claim read orders totals 17 --part 0 --parts 8
+    """
+    if part >= parts:
+        raise click.UsageError(f"--part is 0 to {parts - 1} with --parts {parts}.")
+    screen = session.screen
+    if limit is None:
+        limit = 0 if screen.as_json else _SHOWN
+    found = itertools.islice(
+        session.queue(queue).stream(stream).read(number, part, parts), limit or None
+    )
+    if screen.as_json:
+        # As they come: there may be a million.
+        for each in found:
+            screen.line(each)
+        return
+    rows = list(found)
+    screen.show(message_table(rows, session.now_ms, screen, why=False))
+    if limit and len(rows) == limit:
+        screen.hint(f"There may be more than these {limit}: --limit 0 shows all.")
+
+
+def claim_table(found: Iterable[ClaimInfo], now_ms: int) -> RenderableType:
+    """Return claims, one a line."""
+    columns = (
+        Column("CLAIM", right=True),
+        Column("STATE"),
+        Column("MESSAGES", right=True),
+        Column("LOST", right=True),
+        Column("AGE", right=True, drop=2),
+        Column("LEFT", right=True),
+        Column("EXTENDED", right=True, drop=1),
+        Column("HOLDER", cut=True),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            str(each.number),
+            state(each.state),
+            number(each.remaining),
+            number(each.lost) if each.lost else "",
+            age(each.opened_at_ms, now_ms),
+            rough(max(0, each.until_ms - now_ms) // _MS) if each.state in _HIDING else "",
+            times(each.extensions),
+            clean(each.holder or ""),
+        )
+        for each in found
+    ]
+    return Listing(columns, rows)
+
+
+def _whole_claim(found: ClaimInfo, name: str, now_ms: int) -> RenderableType:
+    holds = f"{number(found.remaining)} of at most {number(found.limit)} messages"
+    if found.max_bytes is not None:
+        holds += f" or {size(found.max_bytes)}"
+    rows: list[tuple[str, Cell]] = [("state", state(found.state)), ("holds", holds)]
+    if found.lost:
+        rows.append(("lost", f"{number(found.lost)} of {number(found.size)}, to others"))
+    rows += [
+        ("opened", moment(found.opened_at_ms, now_ms)),
+        ("until", f"{moment(found.until_ms, now_ms)}, extended {times(found.extensions)}"),
+    ]
+    if found.holder:
+        rows.append(("holder", clean(found.holder)))
+    return sections((clean(name), facts(rows)))

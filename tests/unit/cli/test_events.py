@@ -1,0 +1,155 @@
+"""``leasehold events tail`` and ``leasehold trace``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from leasehold.cli.events import _newest
+from leasehold.client import Client
+from leasehold.testing.clock import START_MS
+from tests.unit.cli.support import ACCOUNT, ID, Shell
+from tests.unit.client.support import answer
+
+TRACE = f"/queues/orders/messages/{ID}/trace"
+
+
+def event(seq: int, kind: str = "put", **members: Any) -> dict[str, Any]:
+    """Return an event."""
+    base = {"seq": seq, "place": 0, "at_ms": START_MS + seq, "type": kind}
+    return base | {"queue": "orders", "message_id": ID} | members
+
+
+class Log:
+    """A server that has events, in batches with these numbers."""
+
+    def __init__(self, *seqs: int) -> None:
+        self.events = [event(seq) for seq in seqs]
+        self.asked = 0
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        """Answer one request."""
+        assert request.url.path == f"{ACCOUNT}/events"
+        self.asked += 1
+        after, limit = int(request.url.params["after"]), int(request.url.params["limit"])
+        found = [each for each in self.events if each["seq"] > after]
+        page = found[:limit]
+        return answer(
+            {
+                "events": page,
+                "next_after": page[-1]["seq"] if page else after,
+                "finished": len(page) == len(found),
+            }
+        )
+
+
+@pytest.mark.parametrize(
+    "seqs",
+    [(), (1,), (5,), (1, 2), (3, 4, 9, 70), tuple(range(1, 2_000, 7)), (1_000_000, 1_000_003)],
+)
+def test_the_newest_batch_is_found_by_halving(seqs: tuple[int, ...]) -> None:
+    """In few requests, whatever the gaps."""
+    log = Log(*seqs)
+    with Client(transport=httpx.MockTransport(log)) as client:
+        assert _newest(client) == max(seqs, default=0)
+    assert log.asked <= 45
+
+
+def tailed(shell: Shell, log: Log, *words: str) -> list[str]:
+    """Return the numbers of the events that are shown."""
+    shell.server = log  # type: ignore[assignment]  # it is called like a server
+    result = shell("events", "tail", *words)
+    assert result.exit_code == 0, result.output
+    return [line.split()[2] for line in result.output.splitlines()]
+
+
+def test_tail_shows_the_newest(shell: Shell) -> None:
+    """Twenty unless told, also where numbers are left out."""
+    seqs = range(1, 5_000, 50)
+    expected = [f"{seq}.0" for seq in seqs]
+    assert tailed(shell, Log(*seqs)) == expected[-20:]
+    assert tailed(shell, Log(*seqs), "--last", "3") == expected[-3:]
+    assert tailed(shell, Log(*seqs), "--last", "500") == expected
+    assert tailed(shell, Log(*seqs), "--last", "0") == []
+    assert tailed(shell, Log()) == []
+
+
+def test_tail_goes_on_from_a_number(shell: Shell) -> None:
+    """All after it, page after page."""
+    assert tailed(shell, Log(*range(1, 2_500)), "--after", "100")[:2] == ["101.0", "102.0"]
+    assert len(tailed(shell, Log(*range(1, 2_500)), "--after", "0")) == 2_499
+
+
+def test_tail_follows_until_interrupted(shell: Shell) -> None:
+    """What happens meanwhile is shown; Ctrl+C is the way to end it."""
+    log = Log(1, 2)
+    slept: list[float] = []
+
+    def sleep(length_s: float) -> None:
+        slept.append(length_s)
+        if len(slept) == 2:
+            raise KeyboardInterrupt
+        log.events.append(event(9, "completed"))
+
+    shell.on_sleep = sleep
+    assert tailed(shell, log, "--last", "1", "--follow") == ["2.0", "9.0"]
+
+
+def test_a_line_tells_what_happened(shell: Shell) -> None:
+    """When, what, where, to which message, and the facts that there are."""
+    shell.server.on(
+        "GET",
+        "/events",
+        {
+            "events": [
+                event(7, "lease-ended", holder="w\x1b7", reason="operator", session="s1"),
+                event(8, "session-lost", queue=None, message_id=None, session="s1"),
+            ],
+            "next_after": 8,
+            "finished": True,
+        },
+    )
+    first, second = shell("events", "tail", "--after", "0").output.splitlines()
+    assert first.split() == [
+        *("2026-01-01", "00:00:00.007", "7.0", "lease-ended", "orders", ID),
+        *(r"holder=w\x1b7", "session=s1", "reason=operator"),
+    ]
+    assert second.split() == ["2026-01-01", "00:00:00.008", "8.0", "session-lost", "s1"]
+    lines = shell("events", "tail", "--after", "0", "--json").output.splitlines()
+    assert json.loads(lines[1]) == {
+        "seq": 8,
+        "place": 0,
+        "at_ms": START_MS + 8,
+        "type": "session-lost",
+        "session": "s1",
+    }
+
+
+def test_trace_tells_the_story(shell: Shell) -> None:
+    """A sentence for each event, the day where it begins."""
+    events = [
+        event(1, "put"),
+        event(5, "received", holder="w1", dequeue_count=1, visible_at_ms=START_MS + 30_005),
+        event(9, "completed", since_ms=START_MS + 5),
+    ]
+    shell.server.on("GET", TRACE, {"events": events, "next_after": 9, "finished": True})
+    lines = shell("trace", "orders", ID).output.splitlines()
+    assert lines[0].startswith("2026-01-01 00:00:00.001  put into orders")
+    assert lines[1].startswith("           00:00:00.005  ")
+    assert "w1" in lines[1]
+    assert lines[2].startswith("           00:00:00.009  completed")
+    lines = shell("trace", "orders", ID, "--json").output.splitlines()
+    assert [json.loads(line)["type"] for line in lines] == ["put", "received", "completed"]
+    assert json.loads(lines[0]) == events[0]
+
+
+def test_trace_of_what_nobody_knows(shell: Shell) -> None:
+    """A sentence for people, nothing for scripts."""
+    shell.server.on("GET", TRACE, {"events": [], "next_after": 0, "finished": True})
+    assert shell("trace", "orders", ID).output == (
+        f"The event log knows nothing of message {ID} in queue orders.\n"
+    )
+    assert shell("trace", "orders", ID, "--json").output == ""
