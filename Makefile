@@ -54,10 +54,13 @@ bench: $(READY) ## Measure against the peers and write benchmarks/results/latest
 bench-native: $(READY) ## Measure the native API and write benchmarks/results/latest-native.json
 	$(BIN)/python -m benchmarks run --suite native --out benchmarks/results/latest-native.json
 
+bench-exactly-once: $(READY) ## Measure claims, staged sends and the cost of the event log
+	$(BIN)/python -m benchmarks.exactly_once --out benchmarks/results/latest-exactly-once.json
+
 wheel: $(READY) ## Build the wheel and try it in an environment of its own
 	$(BIN)/python tools/try_wheel.py
 
 clean: ## Remove what was made here
 	rm -rf $(VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo serve test test-slow check lint types imports docs bench bench-native wheel clean
+.PHONY: help setup demo serve test test-slow check lint types imports docs bench bench-native bench-exactly-once wheel clean
