@@ -15,6 +15,7 @@ from leasehold.stores.plain_json import from_plain
 
 if TYPE_CHECKING:
     from leasehold.stores.sqlite.catalog import Catalog, Entry
+    from leasehold.stores.sqlite.recorder import Columns
 
 
 class StreamBox:
@@ -56,7 +57,7 @@ class StreamBox:
 class Held:
     """A claim that is not settled, and the partition with its members."""
 
-    __slots__ = ("accepted", "claim", "lanes_used", "lapsed", "partition", "stream")
+    __slots__ = ("accepted", "claim", "lanes_used", "lapsed", "partition", "recorded", "stream")
 
     def __init__(self, stream: StreamBox, partition: int, claim: Claim) -> None:
         self.stream = stream
@@ -68,6 +69,8 @@ class Held:
         """Whether others can receive the members."""
         self.accepted = False
         """Whether the consumer has said that it goes on without the members lost."""
+        self.recorded: list[Columns] | None = None
+        """What the log says of all members, as they were claimed; None if it is not known."""
 
     @property
     def entry(self) -> Entry:

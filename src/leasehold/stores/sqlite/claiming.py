@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from leasehold.domain import claim_rules as rules
 from leasehold.domain import claims as cl
@@ -14,8 +15,13 @@ from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite.annexes import Held, StreamBox
 from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, lane_of, priority_of
 from leasehold.stores.sqlite.messages import MessageVerbs
+from leasehold.stores.sqlite.recorder import columns_of
 from leasehold.stores.sqlite.rows import Row, message_of, uncount
 from leasehold.stores.sqlite.state import State
+
+REMEMBERED: Final = 200_000
+"""Most members of a claim whose columns for the log are kept in memory until it is settled, some 40
+bytes each: to read them again would take as long as to claim them."""
 
 
 class Claiming:
@@ -90,6 +96,8 @@ class Claiming:
     def _begin(self, stream: StreamBox, claim: cl.Claim) -> Held:
         partition = self._state.new_partition()
         held = Held(stream, partition, claim)
+        if claim.limit <= REMEMBERED:
+            held.recorded = []
         stream.claims[claim.number] = held
         stream.entry.claims.append(held)
         self._state.catalog.claims[partition] = held
@@ -118,24 +126,21 @@ class Claiming:
             for row in fresh:
                 timeline.add(row[4], row[8], -1)
         if entry.logged:
-            until_ms, leased = claim.until_ms, int(Phase.LEASED)
-            cores = [
-                (
-                    row[1],
-                    row[2],
-                    row[3],
-                    until_ms,
-                    1,
-                    row[6] + 1,
-                    leased,
-                    now_ms,
-                    row[4],
-                    0,
-                    row[14],
-                )
-                for row in fresh
-            ]
-            state.log.add_many(EventType.CLAIMED, entry, cores, held.under(), claim.holder)
+            self._record(held, fresh, now_ms)
+
+    def _record(self, held: Held, fresh: Sequence[Row], now_ms: int) -> None:
+        """Record members that were never received before."""
+        claim = held.claim
+        _, ids, inserted, expires, visible, _, fences, *rest = zip(*fresh, strict=True)
+        lanes = rest[7]
+        fence = fences[0] + 1 if fences.count(fences[0]) == len(fences) else None
+        risen = fence if fence is not None else [each + 1 for each in fences]
+        core = (inserted, expires, claim.until_ms, 1, risen, int(Phase.LEASED), now_ms, visible, 0)
+        columns = columns_of(ids, core, lanes)
+        log = self._state.log
+        log.add_columns(EventType.CLAIMED, held.entry, columns, held.under(), claim.holder)
+        if held.recorded is not None:
+            held.recorded.append(columns)
 
     def _take_again(self, held: Held, row: Row, now_ms: int) -> None:
         """Move a message into the claim that was received before: its last lease has lapsed."""
@@ -163,6 +168,7 @@ class Claiming:
         )
         state.cursor.execute(state.sql["rewrite"], bounds)
         held.lanes_used |= 1 << member.priority
+        held.recorded = None
         if source is not None:
             uncount(state, entry, 0, 0, source)
             entry.message_count += 1

@@ -283,9 +283,15 @@ class ClaimVerbs:
         self._forget(held)
 
     def _record(self, kind: EventType, held: Held) -> None:
+        log, claim = self._state.log, held.claim
+        if held.recorded is not None and not claim.lost:
+            for columns in held.recorded:
+                core = (*columns.core[:2], claim.until_ms, *columns.core[3:])
+                settled = columns._replace(core=core)
+                log.add_columns(kind, held.entry, settled, held.under(), claim.holder)
+            return
         for lane in lanes_of(held.partition, held.lanes_used):
             rows = self._state.fetch("member_cores", (lane, held.claim.until_ms))
-            log, claim = self._state.log, held.claim
             log.add_many(kind, held.entry, rows, held.under(), claim.holder)
 
     def _forget(self, held: Held) -> None:

@@ -16,11 +16,10 @@ import msgspec
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
 from leasehold.domain.ids import id_from_blob, id_to_blob
-from leasehold.stores.sqlite.recorder import SWAPPED, Column
+from leasehold.stores.sqlite.recorder import ID_BYTES, SWAPPED, Column
 from leasehold.stores.sqlite.state import State
 
 _DECODE: Final = msgspec.msgpack.Decoder().decode
-_ID_BYTES: Final = 16
 _SEARCHED_BYTES: Final = 16 * 1024 * 1024
 """Bytes of log that one look may go over."""
 
@@ -113,11 +112,11 @@ def _needles(message_id: str | None) -> tuple[bytes, ...]:
 
 def _unpacked(item: Any) -> Iterator[e.Recorded]:
     kind, number, ids, columns, priorities, session, _, reason, target = item
-    count = len(ids) // _ID_BYTES
+    count = len(ids) // ID_BYTES
     *times, holder = columns
     whole = [_column(column, count) for column in (*times, priorities)]
     for place in range(count):
-        blob = ids[place * _ID_BYTES : (place + 1) * _ID_BYTES]
+        blob = ids[place * ID_BYTES : (place + 1) * ID_BYTES]
         *core, priority = [column[place] for column in whole]
         yield (
             kind,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import apsw
 import msgspec
@@ -17,9 +17,32 @@ from leasehold.stores.sqlite.catalog import Entry, priority_of
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 SWAPPED: Final = sys.byteorder != "little"
+ID_BYTES: Final = 16
 
 Column: TypeAlias = int | bytes
 """The same number for all, or as many as there are messages, 8 bytes each, little-endian."""
+
+
+class Columns(NamedTuple):
+    """Many messages, ready for the log."""
+
+    ids: bytes
+    core: tuple[Column, ...]
+    """Inserted, expires, visible, dequeue count, fence, phase, since, visible since, renewals."""
+    priorities: Column
+
+
+def columns_of(
+    ids: Sequence[bytes], core: Sequence[int | Sequence[int]], lanes: Sequence[int]
+) -> Columns:
+    """Pack ids, fields and lanes of messages; a field may be one number for all of them."""
+    first = lanes[0]
+    alike = lanes.count(first) == len(lanes)
+    return Columns(
+        b"".join(ids),
+        tuple([each if isinstance(each, int) else _packed(each) for each in core]),
+        priority_of(first) if alike else _packed([priority_of(lane) for lane in lanes]),
+    )
 
 
 class Recorder:
@@ -120,24 +143,37 @@ class Recorder:
             holder: Of all of them.
             reason: Why.
         """
-        if not entry.logged or not rows:
+        if entry.logged and rows:
+            ids, *columns, lanes = zip(*rows, strict=True)
+            self.add_columns(kind, entry, columns_of(ids, columns, lanes), target, holder, reason)
+
+    def add_columns(  # noqa: PLR0913, PLR0917 - as above
+        self,
+        kind: int,
+        entry: Entry,
+        columns: Columns,
+        target: str,
+        holder: str | None,
+        reason: str | None = None,
+    ) -> None:
+        """Do as :meth:`add_many` with what :func:`columns_of` has made."""
+        if not entry.logged:
             return
         queue = entry.queue
-        ids, *columns, lanes = zip(*rows, strict=True)
         self._events.append(
             (
                 kind,
                 self._number(queue.account, queue.name),
-                b"".join(ids),
-                [*map(_packed, columns), holder],
-                _packed([priority_of(lane) for lane in lanes]),
+                columns.ids,
+                [*columns.core, holder],
+                columns.priorities,
                 None,
                 None,
                 reason,
                 target,
             )
         )
-        self._count += len(rows)
+        self._count += len(columns.ids) // ID_BYTES
 
     def add_queue(self, kind: int, entry: Entry) -> None:
         """Record what happened to a queue."""

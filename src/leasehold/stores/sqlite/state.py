@@ -64,6 +64,7 @@ class State:
         if put_back or "receipt_key" not in meta:
             self.set_meta("receipt_key", new_key)
         self.set_meta("epoch", meta.get("epoch", 1) + put_back)
+        self.set_meta("event_bytes", meta.get("event_bytes", 0))
         # What the file holds until it is replaced, so that a crash before that is no restore.
         self.set_marks(new_mark, beside or "")
         return put_back
