@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from leasehold.domain import commands as c
@@ -319,18 +320,27 @@ class MessageVerbs:
 
     def _with_lapsed(self, entry: Entry, now_ms: int, limit: int, query: str) -> list[Row]:
         """Return what is visible in a queue and in its claims that have lapsed."""
-        rows: list[Row] = []
+        ageing_s = entry.queue.settings.priority_ageing_s
+        found: list[tuple[tuple[int, int, int, int], Row]] = []
+
+        def add(rows: list[Row], until_ms: int | None = None) -> None:
+            for row in rows:
+                place_ms = row[4]
+                if until_ms is not None:
+                    row = (*row[:4], until_ms, *row[5:])  # noqa: PLW2901 - as its claim says
+                urgency, visible_ms, _ = receive_order(message_of(row), row[0], ageing_s)
+                found.append(((urgency, visible_ms, place_ms, row[0]), row))
+
         for lane in entry.lanes:
-            rows += self._visible_in(lane, now_ms, limit, query)
+            add(self._visible_in(lane, now_ms, limit, query))
         for held in entry.lapsed:
             until_ms = held.claim.until_ms
             if until_ms <= now_ms:
                 for lane_number in lanes_of(held.partition, held.lanes_used):
-                    found = self._state.fetch(query, (lane_number, now_ms, limit, 0))
-                    rows += [(*row[:4], until_ms, *row[5:]) for row in found]
-        ageing_s = entry.queue.settings.priority_ageing_s
-        rows.sort(key=lambda row: receive_order(message_of(row), row[0], ageing_s))
-        return rows[:limit]
+                    add(self._state.fetch(query, (lane_number, now_ms, limit, 0)), until_ms)
+        # Members all become visible at once: their place in the claim decides then.
+        found.sort(key=itemgetter(0))
+        return [row for _, row in found[:limit]]
 
     def _visible_in(self, lane: Lane, now_ms: int, limit: int, query: str) -> list[Row]:
         if now_ms < lane.scanned_at_ms:
