@@ -21,7 +21,8 @@ from hypothesis.stateful import (
 
 from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
-from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.errors import LeaseholdError, MemberNotFound
+from leasehold.domain.sessions import Beat, CancelNotice
 from leasehold.domain.types import NO_DETAIL, Detail, Lease, Message
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
@@ -65,8 +66,15 @@ def shape(result: Any, numbers: dict[str, int]) -> Any:
         canaries = tuple(str(numbers[each]) for each in result.canaries)
         stopped = result.note and result.note.partition(" canary ")[0]
         result = replace(result, canaries=canaries, note=stopped, cursor="", end=0, examined=0)
+    if isinstance(result, CancelNotice):
+        result = result._replace(message_id=str(numbers[result.message_id]))
+    if isinstance(result, Beat):
+        lost = tuple(str(numbers.get(each)) for each in result.lost)
+        result = ("beat", result.until_ms, shape(result.cancels, numbers), lost)
     if isinstance(result, tuple):
         result = tuple(shape(item, numbers) for item in result)
+    if isinstance(result, MemberNotFound):
+        result = type(result), numbers.get(result.message_id)
     if isinstance(result, LeaseholdError):
         result = type(result), vars(result)
     return result

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from leasehold.domain import claims
 from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite import store as sqlite_store
 
+from .claiming import ClaimingComparison
 from .comparison import OracleComparison
 from .governed import GovernedComparison
 
@@ -38,7 +40,19 @@ def test_sqlite_is_governed_like_the_oracle() -> None:
     compare(GovernedComparison, 120)
 
 
-@pytest.mark.parametrize("machine", [OracleComparison, GovernedComparison])
+def test_sqlite_claims_and_stages_like_the_oracle() -> None:
+    """The same for claims, staged sends and sessions; and the event logs tell the same."""
+    compare(ClaimingComparison, 80)
+
+
+def test_claims_in_steps_are_like_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a claim is opened in steps, and where lapsed claims are dissolved."""
+    monkeypatch.setattr(claims, "CLAIM_STEP", 2)
+    monkeypatch.setattr(claims, "MAX_LAPSED", 1)
+    compare(ClaimingComparison, 60)
+
+
+@pytest.mark.parametrize("machine", [OracleComparison, GovernedComparison, ClaimingComparison])
 def test_many_at_once_are_answered_like_one_by_one(
     machine: type[RuleBasedStateMachine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,7 +64,7 @@ def test_many_at_once_are_answered_like_one_by_one(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("machine", [OracleComparison, GovernedComparison])
+@pytest.mark.parametrize("machine", [OracleComparison, GovernedComparison, ClaimingComparison])
 def test_sqlite_answers_like_the_oracle_for_long(machine: type[RuleBasedStateMachine]) -> None:
     """The slow part: some 200,000 steps."""
     compare(machine, 2500)

@@ -1,0 +1,54 @@
+"""The event log is exact: replayed from nothing it gives the live state, however much happened."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from leasehold.domain.events import EventType
+from leasehold.domain.replay import Replay
+from leasehold.stores.sqlite import SqliteStore
+from leasehold.testing import ManualClock
+from tests.contract.stores.conftest import Asker
+from tests.contract.stores.random_work import RandomWork, replayed_and_live
+
+
+def replay_random_work(folder: Path, operations: int, size: int, seed: int) -> set[EventType]:
+    """Play so many operations on a SQLite store, and replay its log again and again.
+
+    Returns:
+        The types of the events that there were.
+    """
+    store = SqliteStore(folder, cache_mib=16)
+    asker = Asker(store, ManualClock())
+    asker.create()
+    work = RandomWork(asker, random.Random(seed), size)
+    replay, after_seq = Replay(), 0
+    kinds: set[EventType] = set()
+    while work.operations < operations:
+        work.play(100)
+        asker.peek()  # lets claims lapse that are due, so that the log stands still from here on
+        last_seq = asker.last_seq()
+        kinds |= {event.type for event in asker.events(after_seq, 10_000)}
+        replayed, live = replayed_and_live(asker, replay, after_seq)
+        assert replayed == live
+        after_seq = last_seq
+    whole, live = replayed_and_live(asker)
+    assert whole == live
+    store.close()
+    return kinds
+
+
+def test_some_thousand_operations(tmp_path: Path) -> None:
+    """The quick part: batches of up to thirty messages."""
+    kinds = replay_random_work(tmp_path, 20_000, 30, seed=1)
+    assert kinds > {EventType.SETTLED, EventType.PUBLISHED, EventType.LEASE_ENDED}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_million_operations(tmp_path: Path) -> None:
+    """Every type of event, in batches of up to two hundred messages."""
+    assert replay_random_work(tmp_path, 1_000_000, 200, seed=2) == set(EventType)
