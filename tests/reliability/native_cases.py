@@ -16,7 +16,8 @@ from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 
 from tests.reliability.fuzz_shots import PLAYGROUND
-from tests.reliability.native_grammar import QUEUES, Pool
+from tests.reliability.native_flows import ARROW, QUEUES, STREAMS, TRANSACTIONS
+from tests.reliability.native_grammar import Pool
 from tests.reliability.native_nasty import tamed
 from tests.reliability.native_watch import Sent
 from tests.unit.http_native.checking import document
@@ -33,6 +34,13 @@ def aimed_document() -> dict[str, Any]:
     del components["securitySchemes"]
     components["parameters"]["Account"]["schema"] = {"enum": [PLAYGROUND]}
     components["parameters"]["Queue"]["schema"] = {"enum": list(QUEUES)}
+    components["parameters"]["Stream"]["schema"] = {"enum": list(STREAMS)}
+    components["parameters"]["TransactionName"]["schema"] = {"enum": list(TRANSACTIONS)}
+    for path in aimed["paths"].values():
+        for operation in path.values():
+            # It has no grammar for these; ours draws them.
+            content = operation["requestBody"]["content"] if "requestBody" in operation else {}
+            content.pop(ARROW, None)
     return aimed
 
 
@@ -83,10 +91,17 @@ def _lead(case: Any, pool: Pool, rng: random.Random) -> None:
     given_path = case.path_parameters or {}
     if rng.random() < 0.8:
         message_id, _ = pool.held()
-        for name, value in (("id", message_id), ("job_id", pool.job())):
+        for name, value in (
+            ("id", message_id),
+            ("job_id", pool.job()),
+            ("session_id", pool.session()),
+            ("number", pool.claim()),
+        ):
             if name in given_path:
                 given_path[name] = value
     body = case.body
+    if isinstance(body, dict) and "token" in body and rng.random() < 0.8:
+        body["token"] = pool.token()
     items = body.get("items") if isinstance(body, dict) else None
     for item in items if isinstance(items, list) else ():
         if isinstance(item, dict) and "id" in item and "receipt" in item and rng.random() < 0.8:

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from tests.reliability.fuzz_grammar import endless
 from tests.reliability.fuzz_shots import PLAYGROUND, SENTINEL
+from tests.reliability.native_flows import ARROW, ARROWS, FLOWS, QUEUES, STREAMS, TRANSACTIONS
 from tests.reliability.native_nasty import (
     NUMBERS,
     OTHERS,
@@ -32,7 +33,6 @@ from tests.reliability.native_nasty import (
 from tests.reliability.native_watch import Sent
 
 T = TypeVar("T")
-QUEUES: Final = ("native-one", "native-two", "native-two-poison")
 ACCOUNT_PATH: Final = f"/v1/accounts/{PLAYGROUND}"
 
 
@@ -43,6 +43,9 @@ class Pool:
         self._rng = rng
         self._held: deque[tuple[str, str]] = deque(maxlen=200)
         self._jobs: deque[str] = deque(maxlen=20)
+        self._sessions: deque[str] = deque(maxlen=20)
+        self._tokens: deque[int] = deque([1], maxlen=4)
+        self._claims: deque[int] = deque([1], maxlen=6)
         self._places: deque[str] = deque(["q1"], maxlen=20)
 
     def take_from(self, body: bytes) -> None:
@@ -53,13 +56,21 @@ class Pool:
             return
         if not isinstance(answer, dict):
             return
-        for entry in (*answer.get("messages", ())[:30], *answer.get("results", ())[:30], answer):
+        lists = (answer.get(name, ()) for name in ("messages", "results", "send", "renew"))
+        for entry in (*(each for part in lists for each in part[:30]), answer):
             if "id" in entry and "receipt" in entry:
                 self._held.append((entry["id"], entry["receipt"]))
         if "job_id" in answer:
             self._jobs.append(answer["job_id"])
+        if "session_id" in answer:
+            self._sessions.append(answer["session_id"])
+        if "token" in answer and "stream" in answer:
+            self._tokens.append(answer["token"])
+        claim = answer.get("claim")
+        if isinstance(claim, dict):
+            self._claims += (claim["number"], claim["number"] + 1)
         if answer.get("next_after"):
-            self._places.append(answer["next_after"])
+            self._places.append(str(answer["next_after"]))
 
     def held(self) -> tuple[str, str]:
         """Return an id and its receipt, or those of two messages."""
@@ -72,6 +83,18 @@ class Pool:
         """Return the id of a job."""
         return self._rng.choice(self._jobs) if self._jobs else "0" * 24
 
+    def session(self) -> str:
+        """Return the id of a session, which may be over."""
+        return self._rng.choice(self._sessions) if self._sessions else "0" * 20
+
+    def token(self) -> int:
+        """Return the token of a stream, mostly the last one given."""
+        return self._tokens[-1] if self._rng.random() < 0.7 else self._rng.choice(self._tokens)
+
+    def claim(self) -> int:
+        """Return the number of a claim, or of the one after it."""
+        return self._rng.choice(self._claims)
+
     def place(self) -> str:
         """Return where a listing goes on."""
         return self._rng.choice(self._places)
@@ -81,14 +104,15 @@ class NativeGrammar:
     """Draws requests; the same seed and the same answers draw the same ones."""
 
     def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.pool = Pool(self.rng)
+        self.rng: random.Random = random.Random(seed)
+        self.pool: Pool = Pool(self.rng)
 
     def requests(self) -> Iterator[Sent]:
         """Yield requests without end; each text goes into each text member before long."""
         kinds: tuple[Callable[[], Sent], ...] = (
             *(partial(next, self.sweep()),) * 12,
             *(self.odd_bytes, self.odd_member) * 2,
+            self.odd_arrow,
             *(self.odd_query,) * 3,
             *(self.odd_path, self.odd_header, self.genuine),
         )
@@ -126,6 +150,22 @@ class NativeGrammar:
         """Return a request whose body is hardly JSON."""
         name = self.pick(tuple(TEMPLATES))
         return self._sent("odd bytes", name, self._ruined(_encoded(write(self._body_of(name)))))
+
+    def odd_arrow(self) -> Sent:
+        """Return messages to stage as an Arrow stream, whole or damaged."""
+        rng = self.rng
+        content = bytearray(self.pick(ARROWS))
+        for _ in range(rng.choice((0, 0, 1, 1, 2, 9))):
+            content[rng.randrange(len(content))] = self.pick((0, 1, 0x7F, 0x80, 0xFF))
+        query = f"part={rng.randint(0, 9)}&chunk={self.pick((0, 0, 1))}&queue={self.pick(QUEUES)}"
+        return Sent(
+            kind="odd Arrow",
+            method="POST",
+            path=f"{ACCOUNT_PATH}/transactions/{self.pick(TRANSACTIONS)}/stage",
+            query=query,
+            body=bytes(content),
+            headers=(("content-type", ARROW),),
+        )
 
     def odd_header(self) -> Sent:
         """Return a request with a header field that hardly belongs there."""
@@ -186,6 +226,16 @@ class NativeGrammar:
             "traceparent": f"00-{'a' * 32}-{'b' * 16}-01",
         }
 
+    def staged_item(self) -> dict[str, Any]:
+        """Return a message to stage."""
+        item = self.queued_item()
+        del item["dedup_key"]
+        return item
+
+    def queued_item(self) -> dict[str, Any]:
+        """Return a message with the queue that it is for."""
+        return {"queue": self.pick(QUEUES), **self.whole_item()}
+
     def text(self) -> str:
         """Return a text that may be sent along."""
         return self.pick(("a", "order-7", "\U0001f600\x00é", "x" * 100, "\x01\x1f", "TimeoutError"))
@@ -201,6 +251,10 @@ class NativeGrammar:
             queue=f"{ACCOUNT_PATH}/queues/{self.pick(QUEUES)}",
             id=quote(self.pool.held()[0], safe=""),
             job=self.pool.job(),
+            session=self.pool.session(),
+            stream=f"{ACCOUNT_PATH}/queues/{self.pick(QUEUES)}/streams/{self.pick(STREAMS)}",
+            claim=self.pool.claim(),
+            transaction=f"{ACCOUNT_PATH}/transactions/{self.pick(TRANSACTIONS)}",
         )
         return method, path
 
@@ -347,6 +401,7 @@ TEMPLATES: Final[dict[str, Callable[[NativeGrammar, dict[str, str]], Any]]] = {
         "delay_s": 0,
         "reason": grammar.text(),
     },
+    **FLOWS,
 }
 """Requests that are right, each made by a function of the grammar and a message's receipt."""
 
@@ -366,6 +421,18 @@ _PARAMS: Final[dict[str, tuple[str, ...]]] = {
             "body",
         ),
     ),
+    "GET {account}/sessions": ("limit",),
+    "GET {account}/sessions/{session}": ("limit",),
+    "GET {account}/transactions": ("state", "limit"),
+    "GET {transaction}": ("limit",),
+    "GET {account}/events": ("after", "limit"),
+    "GET {queue}/messages/{id}/trace": ("after", "limit"),
+    "GET {queue}/streams": ("limit",),
+    "GET {stream}": ("limit",),
+    "GET {stream}/claims/{claim}": ("limit",),
+    "GET {stream}/claims/{claim}/messages": ("part", "parts", "after", "limit"),
+    "POST {transaction}/stage": ("part", "chunk", "timeout_s", "queue"),
+    "DELETE {stream}": ("force",),
     "DELETE {queue}/messages/{id}": ("force",),
     "DELETE {queue}": ("force",),
 }
@@ -386,6 +453,7 @@ _HEADERS: Final = (
     *(("traceparent", "00-" + "c" * 32 + "-" + "d" * 16 + "-01"), ("traceparent", "\xff" * 900)),
     *(("content-type", "text/plain"), ("content-type", "application/json; charset=utf-16")),
     *(("content-encoding", "gzip"), ("x-ms-version", "nonsense"), ("accept", "application/xml")),
+    ("accept", ARROW),
     *(("expect", "100-continue"), ("if-match", "*"), ("authorization", "Bearer \xff")),
 )
 

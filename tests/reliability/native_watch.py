@@ -25,6 +25,7 @@ _SHOWN: Final = 600
 _LOOKED_AT: Final = 50
 """Of long lists in an answer the first and the last ones are checked."""
 _MAX_DIGITS: Final = 4_000
+_JSON: Final = "application/json"
 _VANISHING: Final = frozenset({"why", "counts", "activity"})
 """What changes by itself, with the time."""
 
@@ -161,9 +162,11 @@ class Judgement:
             return [] if below else [f"plain text with status {answer.status}"]
         if answer.status >= 500:
             return [f"answered {answer.status}"]
-        value = _thinned(json.loads(answer.body)) if answer.body else None
         headers = [(name.encode(), text.encode()) for name, text in answer.headers.items()]
-        body = b"" if value is None else json.dumps(value).encode()
+        value, body = None, answer.body
+        if answer.body and answer.headers.get("content-type", "").endswith("json"):
+            value = _thinned(json.loads(answer.body))
+            body = json.dumps(value).encode()
         if sent.method != "HEAD":
             check_answer(sent.method, sent.path, Response(answer.status, headers, body))
         problems = []
@@ -171,18 +174,22 @@ class Judgement:
             self.codes[each["code"]] += 1
             if len(json.dumps(each, ensure_ascii=False)) > MAX_PROBLEM_CHARS:
                 problems.append("a problem that is as long as what was sent")
-        if operation is not None and answer.status < 300 and not is_allowed(operation, sent.body):
+        if operation is not None and answer.status < 300 and not is_allowed(operation, sent):
             done = value is None or "failed" not in value or not value["failed"]
             if done:
                 problems.append("the document does not allow this, and it was done")
         return problems
 
 
-def is_allowed(operation: Mapping[str, Any], body: bytes) -> bool:
+def is_allowed(operation: Mapping[str, Any], sent: Sent) -> bool:
     """Tell whether the document allows a body; none at all where it names none."""
     if "requestBody" not in operation:
         return True  # what comes along with a GET is not looked at
-    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    content, body = operation["requestBody"]["content"], sent.body
+    kind = dict(sent.headers).get("content-type", _JSON)
+    if _JSON not in content or (kind in content and kind != _JSON):
+        return True  # any bytes will do
+    schema = content[_JSON]["schema"]
     if not body:
         return not operation["requestBody"].get("required")
     try:
@@ -220,8 +227,8 @@ def _problems_in(value: Any) -> Sequence[Mapping[str, Any]]:
         return ()
     if "code" in value and "title" in value and "detail" in value:
         return (value,)
-    results = value.get("results", ())
-    return [each["error"] for each in results if "error" in each]
+    results = (value.get(name, ()) for name in ("results", "send", "complete", "release", "renew"))
+    return [each["error"] for part in results for each in part if "error" in each]
 
 
 class NativeSentinel:

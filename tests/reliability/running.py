@@ -6,6 +6,7 @@ import base64
 import contextlib
 import os
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -36,6 +37,8 @@ class KillableServer(Server):
 
     port: int
     """Where it listens, once it was started."""
+    _struck: subprocess.Popen[bytes] | None = None
+    """The process that was struck."""
 
     def start(self) -> Endpoint:
         """Start the process and wait until it is ready."""
@@ -43,11 +46,18 @@ class KillableServer(Server):
         self.port = endpoint.port
         return endpoint
 
+    def strike(self) -> None:
+        """Send SIGKILL and do not wait, from any thread; :meth:`kill` must follow."""
+        self._struck = self._process
+        assert self._struck is not None
+        self._struck.kill()
+
     def kill(self) -> None:
         """End the process with SIGKILL and wait for its end; fail if it had logged a traceback."""
         process, self._process = self._process, None
         assert process is not None
-        assert process.poll() is None, f"the server had already ended:\n{self.log}"
+        if process is not self._struck:
+            assert process.poll() is None, f"the server had already ended:\n{self.log}"
         process.kill()
         process.wait()
         assert "Traceback" not in self.log, f"the server logged a traceback:\n{self.log}"

@@ -15,7 +15,8 @@ import pytest
 from tests.reliability.fuzz_shots import KEYS, PLAYGROUND, SENTINEL
 from tests.reliability.fuzzing import Sentinel
 from tests.reliability.native_cases import fire_cases
-from tests.reliability.native_grammar import ACCOUNT_PATH, QUEUES, NativeGrammar
+from tests.reliability.native_flows import QUEUES, STREAMS
+from tests.reliability.native_grammar import ACCOUNT_PATH, NativeGrammar
 from tests.reliability.native_watch import Judgement, NativeClient, NativeSentinel, Sent
 from tests.reliability.running import Answer, KillableServer, deliveries, message
 from tests.reliability.test_fuzz import client_of
@@ -90,6 +91,25 @@ class Range:
                 if lease["fence"] % 2:
                     item |= {"outcome": "buried", "error": {"text": "tended"}}
                 ask("POST", f"queues/{queue}/messages/release", {"items": [item]})
+        self.tend_flows()
+
+    def tend_flows(self) -> None:
+        """See that there are a session, streams with a claim each, and a staged transaction."""
+        ask, pool = self.client.ask, self.grammar.pool
+        session = ask("POST", "sessions", {"holder": "tended", "timeout_s": 600})
+        pool.take_from(json.dumps(session).encode())
+        for queue, stream in zip(QUEUES, STREAMS, strict=False):
+            path = f"queues/{queue}/streams/{stream}"
+            attached = ask("PUT", path)
+            number = max([attached["last_settled"], *(c["number"] for c in attached["claims"])])
+            body = {"token": attached["token"], "limit": 2, "lease_s": 600, "accept_loss": True}
+            opened = ask("PUT", f"{path}/claims/{number + 1}", body)
+            for answer in (attached, opened):
+                pool.take_from(json.dumps(answer).encode())
+        messages = [{"queue": queue, "body": "tended"} for queue in QUEUES]
+        name = f"tended-{self._fired}"
+        staged = {"part": "a", "chunk": 0, "messages": messages, "timeout_s": 60}
+        ask("POST", f"transactions/{name}/stage", staged)
 
     def look_through_azure(self) -> None:
         """Read all that is there through the other protocol."""
@@ -132,6 +152,7 @@ def run(ground: Range, sentinel: NativeSentinel, *, examples: int, odd: int) -> 
     server, grammar = ground.server, ground.grammar
     before = sentinel.state()
     ground.tend()
+    ground.fire(grammar.odd_arrow())  # its library takes memory once
     memory = server.rss_bytes()
     fire_cases(ground.fire, grammar.pool, grammar.rng, examples=examples, number=1)
     ground.look_through_azure()

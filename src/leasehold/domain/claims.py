@@ -293,8 +293,7 @@ class DeleteStream:
 class LapseClaims:
     """Let claims lapse whose time is over, and dissolve what is to be dissolved. Answer: Swept.
 
-    The count is that of the members moved, at most *limit*, plus the claims lapsed. Receives see
-    to the lapsing themselves; this is for queues that nobody receives from.
+    The count is that of the members moved, at most *limit*.
     """
 
     limit: int = FOLD_STEP

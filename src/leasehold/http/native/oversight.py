@@ -65,7 +65,7 @@ def show_message(seen: Seen, now_ms: int, *, with_body: bool = True) -> dict[str
         "id": message.message_id,
         "queue": queue,
         "state": state,
-        "why": explain.why(message, state, now_ms),
+        "why": explain.why(message, state, now_ms, seen.under),
         **(shown_body(message) if with_body else {}),
         "body_bytes": len(message.body) if ref is None else ref.size_bytes,
         "inserted_at_ms": message.inserted_at_ms,
