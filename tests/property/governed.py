@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis.stateful import invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
@@ -244,6 +244,24 @@ class GovernedComparison(OracleComparison):
         names = ["videos", "audio", "videos-poison"]
         self.both([o.CountMessages(ACCOUNT, name) for name in names])
         self.both([c.GetQueue(ACCOUNT, "videos", with_counts=True)])
+
+
+class KeyedComparison(GovernedComparison):
+    """Keys come again soon, and are soon forgotten."""
+
+    @initialize()
+    def forget_soon(self) -> None:
+        for queue in ("videos", "audio"):
+            self.set_settings(queue, QueueSettings(dedup_window_s=2))
+
+    @rule(
+        queue=st.sampled_from(["videos", "audio"]),
+        key=st.sampled_from(["one", "two"]),
+        move_ms=st.sampled_from([0, 0, 1000, 3000]),
+    )
+    def put_again(self, queue: str, key: str, move_ms: int) -> None:
+        self.clock.advance(ms=move_ms)
+        self.both([self.put_command(queue, 0, None, b"", key=key)])
 
 
 def shape_of(machine: GovernedComparison, listed: tuple[Any, ...], side: str) -> Any:

@@ -88,7 +88,8 @@ class Stream:
     queue: str
     stream: str
     token: int
-    """Rises with each attach; calls with an older one are refused."""
+    """Higher than all that were given before, also to streams that were deleted since; calls with
+    another one are refused."""
     last_settled: int
     """All claims up to this number are settled; 0 for none."""
     attached_at_ms: int

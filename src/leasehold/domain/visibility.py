@@ -167,7 +167,8 @@ def renew_refusal(
 def release_refusal(message: Message, now_ms: int, delay_s: int | None) -> LeaseholdError | None:
     """Refuse a delay after which the message has expired.
 
-    A member of a claim may have expired by now; it can be given back all the same, and is gone then.
+    A member of a claim may have expired by now; it can be given back all the same, and is then
+    gone.
     """
     if delay_s and now_ms < message.expires_at_ms <= now_ms + delay_s * _MS:
         return VisibilityPastExpiry("release", delay_s)

@@ -16,6 +16,7 @@ from leasehold.domain.errors import (
     MemberNotFound,
     QueueNotFound,
     StagedNotFound,
+    StaleToken,
     StreamNotFound,
     VisibilityPastExpiry,
 )
@@ -331,6 +332,23 @@ def test_deleting_a_stream_gives_its_claims_back(claimer: Asker) -> None:
     assert claimer.split() == (4, 0, 0, 0, 0)
     assert claimer.attach().last_settled == 0
     assert claimer.claim(1).size == 4
+
+
+@pytest.mark.parametrize("queue_too", [False, True])
+def test_no_token_is_ever_given_twice(claimer: Asker, *, queue_too: bool) -> None:
+    """Whoever worked on a stream that was deleted cannot settle the claims of the next one."""
+    zombie = claimer.stream().token
+    if queue_too:
+        claimer.ask(c.DeleteQueue(ACCOUNT, QUEUE))
+        claimer.create()
+        claimer.put("a")
+    else:
+        claimer.ask(cl.DeleteStream(ACCOUNT, QUEUE, STREAM))
+    assert claimer.attach().token > zombie
+    claimer.claim(1, 1)
+    assert isinstance(claimer.settle(1, token=zombie), StaleToken)
+    assert isinstance(claimer.give_claim_back(1, token=zombie), StaleToken)
+    assert claimer.settle(1).completed == 1
 
 
 # --- dissolving --------------------------------------------------------------------------------

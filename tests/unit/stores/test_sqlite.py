@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.domain import commands as c
+from leasehold.domain.claims import AttachStream, Stream
 from leasehold.domain.errors import LeaseLost, StoreFailed, Unavailable
 from leasehold.domain.ids import row_key_of
 from leasehold.domain.types import Lease
@@ -180,6 +181,32 @@ def test_receipts_from_before_a_restore_never_act(tmp_path: Path) -> None:
     assert isinstance(refused, LeaseLost)
     assert refused.reason == "foreign"
     assert ask(store, again) == c.DONE
+    store.close()
+
+
+def attach(store: SqliteStore) -> int:
+    """Return a token for a stream."""
+    attached = ask(store, AttachStream("a", "queue", "stream"))
+    assert isinstance(attached, Stream)
+    return attached.token
+
+
+def test_tokens_from_before_a_restore_are_never_given_again(tmp_path: Path) -> None:
+    """A stream attached to after the copy was made is not that of a token given out since."""
+    store = SqliteStore(tmp_path)
+    ask(store, c.CreateQueue("a", "queue", {}))
+    store.close()
+    backup = copy_of(tmp_path, FILE_NAME)
+    store = SqliteStore(tmp_path)
+    late = attach(store)
+    store.close()
+    put_back(tmp_path, backup)
+    store = SqliteStore(tmp_path)
+    again = [attach(store) for _ in range(3)]
+    assert late < again[0] < again[1] < again[2]
+    store.close()
+    store = SqliteStore(tmp_path)
+    assert attach(store) > again[2]
     store.close()
 
 

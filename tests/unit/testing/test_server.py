@@ -173,12 +173,13 @@ def test_the_answer_to_a_wait_can_be_dropped(server: InProcessServer) -> None:
 
 def test_answers_can_be_kept_back(server: InProcessServer) -> None:
     """Until the client has no more patience; the work is done all the same."""
-    with server.client(retries=ONCE, timeout_s=0.05) as client:
+    hasty = server.client(retries=ONCE, timeout_s=0.05)
+    with server.client() as client, hasty:
         queue = client.queue("orders")
         queue.create()
         server.faults.delay_answers(60)
         with pytest.raises(ConnectionFailed):
-            queue.put("x")
+            hasty.queue("orders").put("x")
         server.faults.clear()
         assert [message.body for message in queue.receive()] == [b"x"]
 

@@ -53,7 +53,7 @@ class ClaimVerbs:
         stream = shelf.streams.setdefault(
             command.stream, StreamShelf(command.account, command.queue, command.stream)
         )
-        stream.token += 1
+        stream.token = self._shelves.last_token = self._shelves.last_token + 1
         stream.attached_at_ms = self._shelves.now_ms
         return stream.as_stream()
 

@@ -103,6 +103,7 @@ class Shelves:
         """All claims that are not settled, in the order in which they were opened."""
         self.log = Recorder()
         self.last_row_key = 0
+        self.last_token = 0
         self.dropped: list[Message] = []
         """What was cleared, deleted, settled or discarded, until it is reaped."""
         self.body_keys: set[str] = set()

@@ -20,8 +20,8 @@ from leasehold.stores.sqlite.rows import Row, message_of, uncount
 from leasehold.stores.sqlite.state import State
 
 REMEMBERED: Final = 200_000
-"""Most members of a claim whose columns for the log are kept in memory until it is settled, some 40
-bytes each: to read them again would take as long as to claim them."""
+"""Most members of claims, all together, whose columns for the log are kept in memory until they are
+settled, some 40 bytes each: to read them again would take as long as to claim them."""
 
 
 class Claiming:
@@ -96,12 +96,21 @@ class Claiming:
     def _begin(self, stream: StreamBox, claim: cl.Claim) -> Held:
         partition = self._state.new_partition()
         held = Held(stream, partition, claim)
-        if claim.limit <= REMEMBERED:
+        if claim.limit + self._remembered() <= REMEMBERED:
             held.recorded = []
         stream.claims[claim.number] = held
         stream.entry.claims.append(held)
         self._state.catalog.claims[partition] = held
         return held
+
+    def _remembered(self) -> int:
+        """Return how many members may be kept in memory by now, those to come included."""
+        claims = self._state.catalog.claims.values()
+        return sum(
+            held.claim.limit if held.is_opening else held.claim.size
+            for held in claims
+            if held.recorded is not None
+        )
 
     def _take(self, held: Held, rows: Sequence[Row], now_ms: int) -> None:
         """Move messages into the claim: those never received before at once."""
@@ -127,6 +136,8 @@ class Claiming:
                 timeline.add(row[4], row[8], -1)
         if entry.logged:
             self._record(held, fresh, now_ms)
+        else:  # it may be before the claim is settled
+            held.recorded = None
 
     def _record(self, held: Held, fresh: Sequence[Row], now_ms: int) -> None:
         """Record members that were never received before."""

@@ -7,6 +7,7 @@ members there are.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
@@ -32,6 +33,11 @@ from leasehold.stores.sqlite.rows import Kept, kept_in, message_of, rewrite
 from leasehold.stores.sqlite.state import State
 
 _BEGIN: Final = (-1, -1)
+_CURSOR: Final = re.compile(
+    r"([0-9]{1,2})\.(-1|[0-9]{1,18})\.(-1|[0-9]{1,18})\.([0-9]{1,18})", re.ASCII
+)
+"""What :meth:`ClaimVerbs.read` gives out. Others are refused: a negative limit is none at all, and
+what is no 64-bit integer would undo the whole batch."""
 
 
 class Publisher(Protocol):
@@ -69,7 +75,7 @@ class ClaimVerbs:
             bounds = (command.account, command.queue, command.stream, 0, 0, now_ms)
             ((stream_id,),) = state.fetch("keep_stream", bounds)
             stream = entry.streams[command.stream] = StreamBox(entry, stream_id, command.stream)
-        stream.token += 1
+        stream.token = state.next_token()
         stream.attached_at_ms = now_ms
         self._keep_stream(stream)
         return stream.as_stream()
@@ -435,8 +441,8 @@ def _read_cursor(after: str, length: int) -> tuple[int, int, int, int]:
     """Return lane, time and row key behind which to go on, and how many members are left."""
     if not after:
         return 0, *_BEGIN, length
-    try:
-        lane_at, visible_ms, row_key, left = map(int, after.split("."))
-    except ValueError:
-        raise InvalidMarker from None
-    return lane_at, visible_ms, row_key, left
+    found = _CURSOR.fullmatch(after)
+    if found is None:
+        raise InvalidMarker
+    lane_at, visible_ms, row_key, left = map(int, found.groups())
+    return lane_at, visible_ms, row_key, min(left, length)

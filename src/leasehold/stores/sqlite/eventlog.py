@@ -71,7 +71,7 @@ class EventVerbs:
         rows = state.fetch("oldest_events", (upto, command.limit))
         if rows:
             state.cursor.execute(state.sql["trim_events"], (rows[-1][0],))
-            state.log.bytes_kept = max(0, state.log.bytes_kept - sum(row[1] for row in rows))
+            state.log.trimmed(sum(row[1] for row in rows))
         return c.Swept(len(rows))
 
     def keep_note(self, command: e.KeepNote, _now_ms: int) -> c.Result:

@@ -58,6 +58,7 @@ class Recorder:
         self.bytes_kept = 0
         """Of the batches kept; written down once a minute, so after a crash a little too low."""
         self._open_bytes = 0
+        """What the open batch adds to that; below 0 if it forgets more than it writes."""
 
     def load(self) -> None:
         """Begin anew, at the start and after an undone batch."""
@@ -74,6 +75,12 @@ class Recorder:
     def committed(self) -> None:
         """Note that what was written stays."""
         self._open_bytes = 0
+
+    def trimmed(self, size: int) -> None:
+        """Note that so many bytes are forgotten with the open batch."""
+        size = min(size, self.bytes_kept)
+        self.bytes_kept -= size
+        self._open_bytes -= size
 
     def _number(self, account: str, queue: str | None) -> int:
         key = account, queue
@@ -208,7 +215,7 @@ class Recorder:
         bounds = (self.last_seq, now_ms, self._count, len(content), content)
         self._cursor.execute(self._sql["keep_events"], bounds)
         self.bytes_kept += len(content)
-        self._open_bytes = len(content)
+        self._open_bytes += len(content)
         self.clear()
 
 

@@ -19,6 +19,8 @@ from leasehold.stores.timeline import Timeline
 _BLOCK: Final = 65_536
 """Row keys are reserved in blocks, so that a restart never uses one twice and puts need not write
 a counter each time."""
+_EPOCH_BITS: Final = 32
+"""Tokens are drawn from 2**32 of each epoch of the database."""
 
 
 class State:
@@ -44,6 +46,7 @@ class State:
         self._next_row_key = 0
         self._reserved = 0
         self._last_partition = 0
+        self._last_token = 0
         self.retired_until_ms = 0
         self.last_seen_ms = 0
         self.epoch = 1
@@ -101,6 +104,8 @@ class State:
         # Never below what was handed out already: keys of an undone batch are not used again.
         self._next_row_key = max(self._next_row_key, self._reserved + 1)
         self._last_partition = meta["last_partition"]
+        # Above all that the same queue may have given out after the copy was made.
+        self._last_token = max(meta.get("last_token", 0), (self.epoch - 1) << _EPOCH_BITS)
         self.retired_until_ms = meta["retired_until_ms"]
         self.last_seen_ms = meta["last_seen_ms"]
         self.catalog.load(cast("list[QueueRow]", self.fetch("load_queues")))
@@ -148,6 +153,12 @@ class State:
         self._last_partition += 1
         self.set_meta("last_partition", self._last_partition)
         return self._last_partition
+
+    def next_token(self) -> int:
+        """Return a token for a stream: higher than all before, also of streams that are gone."""
+        self._last_token += 1
+        self.set_meta("last_token", self._last_token)
+        return self._last_token
 
     def drop_partition(self, entry: Entry) -> None:
         """Leave the messages of a queue to the reaper."""
