@@ -19,7 +19,7 @@ GivenBack: TypeAlias = Literal["failed", "interrupted", "returned"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a service can do. What it cannot do is done by the client side where that is possible."""
+    """What a service can do. What it cannot is done on the client side where that is possible."""
 
     service: str
     """Its name, for people."""
