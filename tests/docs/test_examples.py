@@ -115,11 +115,17 @@ def test_python_examples(page: Path, endpoint: Endpoint, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("page", CONSOLE, ids=page_id)
 def test_console_examples(page: Path, endpoint: Endpoint, tmp_path: Path) -> None:
-    """Command lines after a dollar sign, with what they print below."""
+    """Command lines after a dollar sign, with what they print below.
+
+    Python between them does what they then show.
+    """
     checker = doctest.OutputChecker()
     program = str(Path(sys.executable).with_name("leasehold"))
     environment = {"AZURE_STORAGE_CONNECTION_STRING": endpoint.connection_string, "COLUMNS": "100"}
     for block in blocks(page):
+        if block.language == "python":
+            script = block.text.replace(DEVELOPMENT, endpoint.connection_string)
+            run([sys.executable, "-c", script], tmp_path, {})
         if block.language != "console":
             continue
         for example in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:

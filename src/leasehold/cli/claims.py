@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from typing import Final
 
 import click
+import msgspec
 from rich.console import RenderableType
+from rich.text import Text
 
 from leasehold.cli.lazy import OrderedGroup
 from leasehold.cli.listing import Cell, Column, Listing
@@ -16,7 +18,7 @@ from leasehold.cli.queues import QUEUE
 from leasehold.cli.remote import WATCH, remote
 from leasehold.cli.rendering import facts, sections, state
 from leasehold.cli.session import Session
-from leasehold.cli.texts import age, clean, moment, number, rough, size, times
+from leasehold.cli.texts import age, clean, moment, number, repeated, rough, size, times
 from leasehold.client.models import ClaimInfo
 
 STREAM: Final = click.argument("stream", metavar="STREAM")
@@ -24,6 +26,15 @@ NUMBER: Final = click.argument("number", metavar="NUMBER", type=click.IntRange(m
 _SHOWN: Final = 100
 _MS: Final = 1000
 _HIDING: Final = frozenset({"opening", "open", "parked"})
+_MEANINGS: Final = {
+    "opening": "it is still taking messages",
+    "open": "a consumer works on it",
+    "parked": "it is kept for a replay, although nobody extends it",
+    "lapsed": "nobody extended it in time, and everybody can receive its messages. Until somebody "
+    "does, its consumer can open it again",
+    "broken": "others have some of its messages. Its consumer can open it with the rest "
+    "(accept_loss), or give it back",
+}
 
 
 @click.group("claim", cls=OrderedGroup)
@@ -101,10 +112,11 @@ def read(  # noqa: PLR0913 - click passes each option by its name
         for each in found:
             screen.line(each)
         return
-    rows = list(found)
+    # All of them are in this claim.
+    rows = [msgspec.structs.replace(each, under=None) for each in found]
     screen.show(message_table(rows, session.now_ms, screen, why=False))
     if limit and len(rows) == limit:
-        screen.hint(f"There may be more than these {limit}: --limit 0 shows all.")
+        screen.hint("There may be more: --limit 0 shows all.")
 
 
 def claim_table(found: Iterable[ClaimInfo], now_ms: int) -> RenderableType:
@@ -139,12 +151,14 @@ def _whole_claim(found: ClaimInfo, name: str, now_ms: int) -> RenderableType:
     holds = f"{number(found.remaining)} of at most {number(found.limit)} messages"
     if found.max_bytes is not None:
         holds += f" or {size(found.max_bytes)}"
-    rows: list[tuple[str, Cell]] = [("state", state(found.state)), ("holds", holds)]
+    meaning = _MEANINGS.get(found.state)
+    shown = Text.assemble(state(found.state), f": {meaning}") if meaning else state(found.state)
+    rows: list[tuple[str, Cell]] = [("state", shown), ("holds", holds)]
     if found.lost:
         rows.append(("lost", f"{number(found.lost)} of {number(found.size)}, to others"))
     rows += [
         ("opened", moment(found.opened_at_ms, now_ms)),
-        ("until", f"{moment(found.until_ms, now_ms)}, extended {times(found.extensions)}"),
+        ("until", f"{moment(found.until_ms, now_ms)}, {repeated(found.extensions, 'extended')}"),
     ]
     if found.holder:
         rows.append(("holder", clean(found.holder)))

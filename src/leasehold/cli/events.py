@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
 import msgspec
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from leasehold.cli.lazy import OrderedGroup
@@ -25,6 +26,10 @@ _LAST: Final = 20
 _WIDER: Final = 8
 _LOOK_AGAIN_S: Final = 1.0
 _TYPE_WIDTH: Final = 15
+_TIME_WIDTH: Final = len("2026-11-21 10:02:03.120")
+_QUEUE_WIDTH: Final = 8
+_UNKNOWN: Final = frozenset({"not-found", "not-an-id"})
+"""Codes of explanations of messages that are not there."""
 _MS: Final = 1000
 _STYLES: Final = {
     story.Tone.PLAIN: "",
@@ -62,26 +67,29 @@ def tail(session: Session, after: int | None, last: int, follow: bool) -> None:
 
     Example: leasehold events tail --follow
     """
-    client = session.client
+    client, tape = session.client, _Tape(session)
+    wanted = after
     if after is None:
-        newest = _newest(client)
-        for each in _last_of(client, newest, last):
-            _show(session, each)
-        after = newest
+        # What happens from now on is not among the last: it comes with the pages after them.
+        after = client.event_page(0, limit=1).last_seq or 0
+        for each in _last_of(client, after, last):
+            tape.show(each)
     try:
         while True:
             page = client.event_page(after, limit=_PAGE)
             for each in page.events:
-                _show(session, each)
+                tape.show(each)
             after = page.next_after
             if page.finished:
                 if not follow:
-                    return
+                    break
                 session.sleep(_LOOK_AGAIN_S)
     except KeyboardInterrupt:
-        if not follow:
-            raise
-        # It was to go on until then.
+        if follow:  # it was to go on until then
+            return
+        raise
+    if not tape.shown and last:
+        session.screen.hint(_nothing(wanted, page.last_seq or 0))
 
 
 @remote("trace")
@@ -94,34 +102,25 @@ def trace(session: Session, queue: str, message_id: str) -> None:
 
     Example: leasehold trace orders 00000000-0001-8abc-9def-0123456789ab
     """
-    handle = session.queue(queue)
-    session.present(
-        lambda: list(handle.trace(message_id)),
-        lambda found: _story(found, queue, message_id),
-        lambda found: found,
-    )
+    handle, screen = session.queue(queue), session.screen
 
+    def fetch() -> _Life:
+        events = list(handle.trace(message_id))
+        if screen.as_json or not events:
+            return _Life(events)
+        present = handle.explain_message(message_id)
+        return _Life(events, None if present.code in _UNKNOWN else present.sentence)
 
-def _newest(client: Client) -> int:
-    """Return the number of the newest batch, 0 if there is none; found by halving."""
-    page = client.event_page(0, limit=1)
-    known, beyond = page.next_after, None
-    while not page.finished:
-        # Up to *known* there are batches.
-        further = max(1, 2 * known)
-        page = client.event_page(further, limit=1)
-        if page.finished and not page.events:
-            beyond = further
-        else:
-            known = page.next_after
-    while beyond is not None and known < beyond:
-        middle = (known + beyond) // 2
-        page = client.event_page(middle, limit=1)
-        if page.finished and not page.events:
-            beyond = middle
-        else:
-            known = page.next_after
-    return known
+    def render(life: _Life) -> RenderableType:
+        if life.events:
+            return _story(life)
+        return Text(
+            f"The event log knows nothing of message {clean(message_id)} in queue {clean(queue)}.\n"
+            "It forgets old events (the server's setting events_retention_s), and queues may have "
+            "it turned off."
+        )
+
+    session.present(fetch, render, lambda life: life.events)
 
 
 def _last_of(client: Client, newest: int, many: int) -> list[Event]:
@@ -144,14 +143,34 @@ def _between(client: Client, after: int, upto: int) -> Iterator[Event]:
         yield each
 
 
-def _show(session: Session, event: Event) -> None:
-    if session.screen.as_json:
-        session.screen.line(event)
-    else:
-        session.screen.row(_line(event))
+def _nothing(after: int | None, newest: int) -> str:
+    if after is None or not newest:
+        return "There are no events."
+    if after >= newest:
+        return f"There is nothing after batch {after}: the newest is {newest}."
+    return f"There is nothing of this account after batch {after}."
 
 
-def _line(event: Event) -> Text:
+class _Tape:
+    """Shows events as they come, under each other."""
+
+    def __init__(self, session: Session) -> None:
+        self.shown = 0
+        self._screen = session.screen
+        self._queue_width = _QUEUE_WIDTH
+
+    def show(self, event: Event) -> None:
+        """Show one."""
+        self.shown += 1
+        if self._screen.as_json:
+            self._screen.line(event)
+            return
+        # How long names are is known when they come.
+        self._queue_width = max(self._queue_width, len(event.queue or ""))
+        self._screen.row(_line(event, self._queue_width))
+
+
+def _line(event: Event, queue_width: int) -> Text:
     subject = event.message_id or event.session or event.target or ""
     told = {
         "holder": event.holder,
@@ -161,7 +180,7 @@ def _line(event: Event) -> Text:
     }
     rest = [f"{name}={clean(value)}" for name, value in told.items() if value and value != subject]
     number = f"{event.seq}.{event.place}"
-    words = [event.queue or "", clean(subject), *rest]
+    words = [f"{event.queue or '':<{queue_width}}", clean(subject), *rest]
     return Text.assemble(
         (f"{_time_of(event.at_ms)}  {number:<10}  ", "dim"),
         (f"{clean(event.type):<{_TYPE_WIDTH}}", "bold"),
@@ -174,18 +193,26 @@ def _time_of(at_ms: int) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{at_ms % _MS:03d}"
 
 
-def _story(found: list[Event], queue: str, message_id: str) -> RenderableType:
-    if not found:
-        return Text(
-            f"The event log knows nothing of message {clean(message_id)} in queue {clean(queue)}."
-        )
-    told: list[RenderableType] = []
+class _Life(NamedTuple):
+    """What has happened to a message."""
+
+    events: list[Event]
+    now: str | None = None
+    """How it is now, in a sentence; None if it is gone."""
+
+
+def _story(life: _Life) -> RenderableType:
+    told = Table.grid(padding=(0, 2, 0, 0))
+    told.add_column(no_wrap=True)
+    told.add_column(overflow="fold")
     day = ""
-    for line in story.lines(msgspec.to_builtins(each) for each in found):
+    for line in story.lines(msgspec.to_builtins(each) for each in life.events):
         today, _, time = line.at.partition(" ")
         shown = today if today != day else " " * len(today)
         day = today
-        told.append(
-            Text.assemble((f"{shown} {time}  ", "dim"), (clean(line.text), _STYLES[line.tone]))
+        told.add_row(
+            Text(f"{shown} {time}", style="dim"), Text(clean(line.text), _STYLES[line.tone])
         )
-    return Group(*told)
+    if life.now is not None:
+        told.add_row(Text(f"{'now':>{_TIME_WIDTH}}", style="dim"), Text(clean(life.now)))
+    return told

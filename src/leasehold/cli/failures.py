@@ -33,6 +33,12 @@ _REMEDIES: Final = {
     "tells how many members it has lost.",
     "claim-broken": "Its consumer can open it with what remains. To give it up: leasehold stream "
     "give-back.",
+    "claim-out-of-turn": "Look at the claims that there are with leasehold stream show.",
+    "claim-settled": "Look at the claims that there are with leasehold stream show.",
+    "body-unreadable": "Put the body back from a backup; or give the message a new one with "
+    "leasehold message amend, or remove it with leasehold message remove.",
+    "body-too-large": "Split it, or let the queue take larger ones: leasehold queue set "
+    "--max-body-bytes.",
     "staged-not-found": "Look at what is there with leasehold transaction list.",
     "stale-token": "A consumer has attached meanwhile: look at the stream, then try again.",
 }

@@ -48,9 +48,17 @@ _ERROR: Final = click.Option(
     "--wait", "wait_s", type=FRACTIONAL, default=0, help="Wait so long for a message, up to 60 s."
 )
 @click.option("--holder", metavar="NAME", help="Who you are, for those who look at the message.")
+@click.option(
+    "--session",
+    "in_session",
+    metavar="SESSION",
+    help="Id of a live session, with which the leases end; its holder is theirs.",
+)
 @click.option("--complete", is_flag=True, help="Complete the messages at once.")
 @QUEUE
-def receive(session: Session, queue: str, complete: bool, **given: Any) -> None:
+def receive(
+    session: Session, queue: str, complete: bool, in_session: str | None, **given: Any
+) -> None:
     """Take messages on a lease, and print them with their receipts.
 
     Nobody else sees them until the lease ends. Complete them when the work is done.
@@ -59,7 +67,7 @@ def receive(session: Session, queue: str, complete: bool, **given: Any) -> None:
     """
     handle, screen = session.queue(queue), session.screen
     timeout_s = given.pop("visibility_timeout")
-    found = handle.receive(visibility_timeout_s=timeout_s, **given)
+    found = handle.receive(visibility_timeout_s=timeout_s, session=in_session, **given)
     if screen.as_json:
         # Before they are completed: if that fails, at least their bodies are not lost.
         for each in found:
@@ -197,8 +205,10 @@ def _received(found: ReceivedMessage, now_ms: int) -> RenderableType:
     rows: list[tuple[str, Cell]] = [
         ("receipt", found.receipt),
         ("leased", f"until {moment(found.visible_at_ms, now_ms)}"),
-        ("received", times(found.dequeue_count)),
     ]
+    if found.session is not None:
+        rows.append(("session", clean(found.session)))
+    rows += [("received", times(found.dequeue_count)), ("fence", str(found.fence))]
     if found.type:
         rows.append(("type", clean(found.type)))
     if found.properties:

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from leasehold.cli.listing import Cell, Column, Listing
 from leasehold.cli.rendering import Screen, body_cell, facts, sections, state
-from leasehold.cli.texts import age, clean, moment, number, pairs, recognise, rough, size, times
+from leasehold.cli.texts import (
+    age,
+    clean,
+    moment,
+    number,
+    pairs,
+    recognise,
+    repeated,
+    rough,
+    size,
+    times,
+)
 from leasehold.client.models import Attempt, ErrorReport, LeaseInfo, MessageView, PeekedMessage
 
 _PRIORITY = 8
 _MS = 1000
+_PROBLEMS = {
+    "missing": "It is not where large bodies are kept. The server's log names its key.",
+    "corrupt": "What is kept is not what was sent. The server's log names its key.",
+    "unreachable": "The place where large bodies are kept does not answer now.",
+    "left-out": "The answer could not hold it.",
+}
+"""What became of a large body that is not shown."""
 
 
 def message_table(
@@ -35,7 +53,7 @@ def message_table(
     if why:
         return Listing(columns, rows, under=[clean(each.why) for each in found])
     full = screen.is_terminal
-    bodies = [body_cell(each.body, full_width=full) for each in found]
+    bodies = [_body_cell(each, full_width=full) for each in found]
     columns.append(Column("BODY", cut=True))
     return Listing(columns, [[*row, body] for row, body in zip(rows, bodies, strict=True)])
 
@@ -73,7 +91,7 @@ def peek_table(found: Sequence[PeekedMessage], now_ms: int, screen: Screen) -> R
             number(each.dequeue_count),
             str(each.priority),
             clean(each.type or ""),
-            body_cell(each.body, full_width=screen.is_terminal),
+            _body_cell(each, full_width=screen.is_terminal),
         )
         for each in found
     ]
@@ -89,9 +107,25 @@ def whole_message(found: MessageView, now_ms: int) -> RenderableType:
         parts.append(("Last error", facts(_error(found.last_error, now_ms))))
     if found.attempts:
         parts.append(("Attempts", _attempts(found.attempts, now_ms)))
-    body = recognise(found.body)
-    heading = f"Body ({body.kind}, {size(found.body_bytes or len(found.body))})"
-    return sections(*parts, (heading, Text(body.pretty())))
+    problem = found.body_problem
+    if problem is not None:
+        kind, told = problem, _PROBLEMS.get(problem, "")
+    else:
+        body = recognise(found.body)
+        kind, told = body.kind, body.pretty()
+    # Nothing stands under the heading of an empty one, not even an empty line.
+    shown = Text(told) if told else Group()
+    return sections(*parts, (f"Body ({clean(kind)}, {_size(found)})", shown))
+
+
+def _body_cell(found: PeekedMessage, *, full_width: bool) -> Text:
+    if found.body_problem is not None:
+        return Text(f"[{clean(found.body_problem)}, {_size(found)}]", style="dim")
+    return body_cell(found.body, full_width=full_width)
+
+
+def _size(found: PeekedMessage) -> str:
+    return size(found.body_bytes)
 
 
 def _facts(found: MessageView, now_ms: int) -> Iterable[tuple[str, Cell]]:
@@ -121,11 +155,13 @@ def _facts(found: MessageView, now_ms: int) -> Iterable[tuple[str, Cell]]:
 
 def _budgets(found: MessageView) -> str:
     counted = (
-        (found.failures, "failures"),
-        (found.interruptions, "interruptions"),
-        (found.lapses, "lapses"),
+        (found.failures, "failure"),
+        (found.interruptions, "interruption"),
+        (found.lapses, "lapse"),
     )
-    return "".join(f", {number(many)} {what}" for many, what in counted if many)
+    return "".join(
+        f", {number(many)} {what}{'' if many == 1 else 's'}" for many, what in counted if many
+    )
 
 
 def _lease(found: MessageView, lease: LeaseInfo, now_ms: int) -> Iterable[tuple[str, Cell]]:
@@ -133,7 +169,7 @@ def _lease(found: MessageView, lease: LeaseInfo, now_ms: int) -> Iterable[tuple[
     if found.session is not None:
         yield "session", clean(found.session)
     yield "since", moment(lease.since_ms, now_ms)
-    yield "until", f"{moment(lease.until_ms, now_ms)}, renewed {times(lease.renewals)}"
+    yield "until", f"{moment(lease.until_ms, now_ms)}, {repeated(lease.renewals, 'renewed')}"
     progress = lease.progress
     if progress is not None:
         share = "" if progress.fraction is None else f"{progress.fraction:.0%} "

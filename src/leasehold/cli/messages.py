@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import click
+from rich.console import RenderableType
 
 from leasehold.cli.explanations import explanation_text
 from leasehold.cli.filters import filter_of, filter_options
@@ -107,6 +108,26 @@ def show(session: Session, queue: str, message_id: str) -> None:
         lambda: session.queue(queue).get(message_id),
         lambda found: whole_message(found, session.now_ms),
     )
+
+
+@remote("body", add_to=message)
+@click.option(
+    "--output",
+    type=click.File("wb", lazy=True),
+    metavar="FILE",
+    default="-",
+    help="Write it here; to standard output unless told.",
+)
+@QUEUE
+@MESSAGE
+def body(session: Session, queue: str, message_id: str, output: IO[bytes]) -> None:
+    """Write the body of a message as it is, however large. With --json as well.
+
+    Example: leasehold message body scans 00000000-0001-8abc-9def-0123456789ab --output scan.tiff
+    """
+    content = session.queue(queue).get_body(message_id)
+    # Only now is the file made.
+    output.write(content)
 
 
 @remote("explain", WATCH, add_to=message)
@@ -239,12 +260,16 @@ def _list(session: Session, queue: str, *, why: bool, given: dict[str, Any]) -> 
         )
         return _gathered(session, queue, itertools.islice(pages, limit or None), limit)
 
-    session.present(
-        fetch,
-        lambda rows: message_table(rows, session.now_ms, screen, why=why),
-        lambda rows: rows,
-        every_s,
-    )
+    def render(rows: list[MessageView]) -> RenderableType:
+        return message_table(rows, session.now_ms, screen, why=why)
+
+    if every_s is not None:
+        session.present(fetch, render, lambda rows: rows, every_s)
+        return
+    rows = fetch()
+    screen.show(render(rows))
+    if limit and len(rows) == limit:
+        screen.hint("There may be more: --limit 0 shows all.")
 
 
 def _gathered(session: Session, queue: str, pages: Any, limit: int) -> list[MessageView]:

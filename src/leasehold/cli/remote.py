@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -105,7 +106,7 @@ class RemoteCommand(click.Command):
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the description, and its examples unbroken, so that they can be copied."""
         del ctx
-        text, *examples = (self.help or "").split("Example: ")
+        text, *examples = inspect.cleandoc(self.help or "").split("Example: ")
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text(text.strip())

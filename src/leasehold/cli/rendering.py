@@ -88,9 +88,9 @@ class Screen:
             self.out.print(Text(text), soft_wrap=not self.is_terminal)
 
     def row(self, text: Text) -> None:
-        """Print one of many lines, cut where the terminal ends."""
+        """Print one of many lines, never cut: there are ids in it that people copy."""
         if self.is_terminal:
-            self.out.print(text, no_wrap=True, overflow="ellipsis", crop=True)
+            self.out.print(text, soft_wrap=True)
         else:
             click.echo(text.plain.rstrip())
 
@@ -146,6 +146,11 @@ def plain(value: object) -> Any:
     if isinstance(value, PeekedMessage):
         members: dict[str, Any] = msgspec.to_builtins(value)
         shown = _plain_body(value.body, members.pop("body"))
+        if value.body_problem is None:
+            del members["body_problem"]
+        else:
+            # Nobody should take it for an empty one.
+            shown = {"body_problem": members.pop("body_problem")}
         return {"id": members.pop("id"), **shown, **members}
     if isinstance(value, Mapping):
         return {name: plain(each) for name, each in value.items()}

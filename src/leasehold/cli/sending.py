@@ -30,6 +30,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _CHUNK: Final = 1_000
 """Messages of a file in one request."""
 _SHOWN_REFUSALS: Final = 10
+_ENCODED_BYTES: Final = 65_536
+"""Larger bodies travel as they are: base64 would make them a third longer than a request may be."""
+_NOT_BESIDE_RAW: Final = frozenset({"properties", "traceparent"})
+"""What can be said only of a body in JSON."""
 _MEMBERS: Final = frozenset(NewMessage.__struct_fields__) - {"body"}
 _BODIES: Final = ("body", "body_base64", "json")
 _SHOWN_BY_US: Final = frozenset(MessageView.__struct_fields__) | {"receipt"}
@@ -132,7 +136,11 @@ def send(
         raise click.UsageError("Give a BODY, or - to read it from standard input.")
     raw = given_body("-" if body is None else body, encode=encode)
     assert raw is not None
-    _tell(session, queue, session.queue(queue).put(raw, **common))
+    handle = session.queue(queue)
+    if len(raw) > _ENCODED_BYTES and not common.keys() & _NOT_BESIDE_RAW:
+        _tell(session, queue, handle.put_body(raw, **common))
+    else:
+        _tell(session, queue, handle.put(raw, **common))
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def list_sessions(session: Session, live: bool, every_s: float | None) -> None:
 def show(session: Session, session_id: str, every_s: float | None) -> None:
     """Show a session: who it is, when it was last heard of, how it ended.
 
-    Example: leasehold session show 00000000-0001-8abc-9def-0123456789ab
+    Example: leasehold session show 9da7f9393e29912d6f01
     """
     session.present(
         lambda: session.client.get_session(session_id),
@@ -64,7 +64,7 @@ def show(session: Session, session_id: str, every_s: float | None) -> None:
 def end(session: Session, session_id: str, reason: str | None, yes: bool) -> None:
     """End a session with all its leases, after asking. Its worker hears of it and stops.
 
-    Example: leasehold session end 00000000-0001-8abc-9def-0123456789ab --reason "wrong version"
+    Example: leasehold session end 9da7f9393e29912d6f01 --reason "wrong version"
     """
     if not yes:
         found = session.client.get_session(session_id)
@@ -75,7 +75,8 @@ def end(session: Session, session_id: str, reason: str | None, yes: bool) -> Non
     if session.screen.as_json:
         session.screen.document(ended)
     else:
-        session.screen.say(f"The session of {clean(ended.holder)} is over: {ended.state}.")
+        why = f" ({clean(ended.reason)})" if ended.reason else ""
+        session.screen.say(f"The session of {clean(ended.holder)} is over: {ended.state}{why}.")
 
 
 def _session_table(found: Iterable[SessionInfo], now_ms: int) -> RenderableType:

@@ -166,7 +166,9 @@ def _bar(row: Row, most: int) -> Text:
 
 def _note(queue: QueueInfo, now_ms: int) -> str:
     paused = paused_text(queue.settings, now_ms)
-    return f"paused {paused}" if paused else ""
+    staged = queue.counts.staged if queue.counts is not None else 0
+    notes = (f"paused {paused}" if paused else "", f"{number(staged)} staged" if staged else "")
+    return ", ".join(filter(None, notes))
 
 
 def _foot(rows: Sequence[Row], *, bars: bool) -> list[Cell]:

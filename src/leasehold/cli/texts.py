@@ -80,10 +80,11 @@ def moment(at_ms: int | None, now_ms: int) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """Return a size: ``812 bytes``, ``3.4 KiB``."""
+    """Return a size: ``812 bytes``, ``3.4 KiB``, ``16 MiB``."""
     if size_bytes < _KIB:
         return f"{size_bytes} byte{'' if size_bytes == 1 else 's'}"
-    return f"{size_bytes / _KIB:,.1f} KiB"
+    unit_bytes, name = (_KIB, "KiB") if size_bytes < _KIB * _KIB else (_KIB * _KIB, "MiB")
+    return f"{size_bytes / unit_bytes:,.1f}".removesuffix(".0") + f" {name}"
 
 
 def per_second(rate: float) -> str:
@@ -101,6 +102,11 @@ def times(many: int) -> str:
     if many > 2:  # noqa: PLR2004 - for which there are words
         return f"{number(many)} times"
     return times_of(many) if many else "never"
+
+
+def repeated(many: int, verb: str) -> str:
+    """Return how often something was done: ``not renewed``, ``renewed twice``."""
+    return f"{verb} {times(many)}" if many else f"not {verb}"
 
 
 def pairs(values: Mapping[str, str]) -> str:

@@ -85,8 +85,7 @@ def publish(session: Session, name: str, parts: tuple[str, ...], yes: bool) -> N
     """
     handle = session.client.transaction(name)
     if not yes:
-        meant = f"{', '.join(parts)} and drop all other parts" if parts else "all messages"
-        session.confirm(f"Publish {meant} of transaction {name}?", yes=yes)
+        session.confirm(f"Publish {_meant(handle.get(), parts)} of transaction {name}?", yes=yes)
     done = handle.publish(parts or None)
     if session.screen.as_json:
         session.screen.document(done)
@@ -104,15 +103,17 @@ def discard(session: Session, name: str, parts: tuple[str, ...], yes: bool) -> N
     """
     handle = session.client.transaction(name)
     if not yes:
-        meant = f"part {', '.join(parts)}" if parts else "all messages"
+        meant = _meant(handle.get(), parts, others="keep")
         session.confirm(f"Drop {meant} of transaction {name}?", yes=yes)
     done = handle.discard(parts or None)
     if session.screen.as_json:
         session.screen.document(done)
     elif done.published:
         session.screen.say("It had been published: nothing was dropped.")
-    else:
+    elif done.rows:
         session.screen.say(f"{_messages(done.rows)} dropped.")
+    else:
+        session.screen.say("Nothing is staged there: nothing was dropped.")
 
 
 def _transaction_table(found: Iterable[TransactionInfo], now_ms: int) -> RenderableType:
@@ -159,6 +160,17 @@ def _whole_transaction(found: TransactionInfo, now_ms: int) -> RenderableType:
         ]
         parts.append(("Parts", Listing(columns, lines)))
     return sections(*parts)
+
+
+def _meant(found: TransactionInfo, parts: Iterable[str], others: str = "drop") -> str:
+    """Return what is to be published or dropped, and what becomes of the other parts."""
+    if not (wanted := set(parts)):
+        return f"the {_messages(found.rows)}"
+    many = sum(each.rows for each in found.parts if each.part in wanted)
+    rest = sum(each.rows for each in found.parts if each.part not in wanted)
+    named = ", ".join(clean(each) or "(no name)" for each in sorted(wanted))
+    meant = f"the {_messages(many)} of part {named}"
+    return f"{meant}, and {others} the {number(rest)} of other parts," if rest else meant
 
 
 def _messages(many: int) -> str:

@@ -17,7 +17,7 @@ from leasehold.client.errors import (
     ServerProblem,
     Unavailable,
 )
-from leasehold.client.models import Filter, NewMessage, ReceivedMessage
+from leasehold.client.models import Filter, NewMessage, Outgoing, ReceivedMessage
 from leasehold.client.retries import RetryPolicy
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "LeaseLost",
     "LeaseholdClientError",
     "NewMessage",
+    "Outgoing",
     "QueueHandle",
     "QueueNotFound",
     "ReceivedMessage",

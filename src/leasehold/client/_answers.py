@@ -65,6 +65,8 @@ class _Message(Struct):
     expires_at_ms: int | None = None
     body: str | None = None
     body_base64: bytes | None = None
+    body_problem: str | None = None
+    body_bytes: int | None = None
     fence: int = 0
     receipt: str = ""
     priority: int = DEFAULT_PRIORITY
@@ -83,7 +85,6 @@ class _View(_Message, kw_only=True):
     queue: str
     state: str
     why: str = ""
-    body_bytes: int = 0
     first_visible_at_ms: int | None = None
     last_visible_at_ms: int | None = None
     lease: LeaseInfo | None = None
@@ -101,7 +102,7 @@ class _View(_Message, kw_only=True):
 _VIEW_FIELDS = tuple(
     name
     for name in _View.__struct_fields__
-    if name not in {"body", "body_base64", "receipt", "properties"}
+    if name not in {"body", "body_base64", "body_bytes", "receipt", "properties"}
 )
 
 
@@ -185,7 +186,8 @@ def received(answer: Answer, queue: str) -> list[ReceivedMessage]:
     return [
         ReceivedMessage(
             id=raw.id,
-            body=_body(raw),
+            body=(body := _body(raw)),
+            body_bytes=len(body),
             inserted_at_ms=raw.inserted_at_ms,
             expires_at_ms=raw.expires_at_ms,
             visible_at_ms=raw.visible_at_ms,
@@ -209,7 +211,9 @@ def peeked(answer: Answer) -> list[PeekedMessage]:
     return [
         PeekedMessage(
             id=raw.id,
-            body=_body(raw),
+            body=(body := _body(raw)),
+            body_problem=raw.body_problem,
+            body_bytes=_size(raw, body),
             inserted_at_ms=raw.inserted_at_ms,
             expires_at_ms=raw.expires_at_ms,
             visible_at_ms=raw.visible_at_ms,
@@ -371,7 +375,7 @@ def renewed_one(item: M, result: Result, body: bytes | None) -> M:
         "cancel": result.cancel,
     }
     if body is not None and isinstance(item, ReceivedMessage):
-        changes["body"] = bytes(body)
+        changes |= {"body": bytes(body), "body_bytes": len(body)}
     return msgspec.structs.replace(item, **changes)
 
 
@@ -383,7 +387,13 @@ def _body(raw: _Message) -> bytes:
 
 def _view_of(raw: _View) -> MessageView:
     values = {name: getattr(raw, name) for name in _VIEW_FIELDS}
-    return MessageView(body=_body(raw), properties=raw.properties or {}, **values)
+    body = _body(raw)
+    size = _size(raw, body)
+    return MessageView(body=body, body_bytes=size, properties=raw.properties or {}, **values)
+
+
+def _size(raw: _Message, body: bytes) -> int:
+    return len(body) if raw.body_bytes is None else raw.body_bytes
 
 
 def _shown(content_type: str) -> str:

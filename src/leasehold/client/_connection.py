@@ -136,6 +136,12 @@ def connection_parts(text: str | None) -> ConnectionParts:
             raise InvalidConnectionString(
                 "DevelopmentStorageProxyUri is not supported; name the server in QueueEndpoint"
             )
+        if "queueendpoint" in parts:
+            # Others pass over one of the two: then two programs speak to two servers.
+            raise InvalidConnectionString(
+                "UseDevelopmentStorage names the server already; give AccountName, AccountKey and "
+                "QueueEndpoint in its place"
+            )
         return ConnectionParts(url=DEFAULT_URL, account=DEVELOPMENT_ACCOUNT, key=DEVELOPMENT_KEY)
     url = _queue_endpoint(parts)
     account = parts.get("accountname") or _account_in(url)

@@ -198,6 +198,8 @@ class EventPage(Struct, frozen=True):
     """Where the next page begins."""
     finished: bool
     """There is nothing later yet."""
+    last_seq: int | None = None
+    """Number of the newest batch of the log, 0 if there was never one; not given by a trace."""
 
 
 class Faults(Struct, frozen=True, omit_defaults=True):

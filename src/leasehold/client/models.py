@@ -155,6 +155,12 @@ class PeekedMessage(Struct, frozen=True, kw_only=True):
 
     id: str
     body: bytes = b""
+    """Empty where there is a ``body_problem``."""
+    body_problem: str | None = None
+    """Why a large body is not here: ``missing``, ``corrupt``, ``unreachable``, or ``left-out`` of
+    an answer that has as much as it can hold. One that is received is always whole."""
+    body_bytes: int = 0
+    """Size of the body, also where it is not here."""
     inserted_at_ms: int = 0
     expires_at_ms: int | None = None
     """None: never."""
@@ -382,7 +388,6 @@ class MessageView(PeekedMessage, frozen=True, kw_only=True):
     state: str
     why: str = ""
     """Why it can or cannot be received, and until when, in one sentence."""
-    body_bytes: int = 0
     fence: int = 0
     first_visible_at_ms: int | None = None
     last_visible_at_ms: int | None = None

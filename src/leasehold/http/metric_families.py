@@ -108,10 +108,36 @@ _HELP: Final[Mapping[str, str]] = {
     "server_event_batches": "Batches of events in the event log.",
     "server_event_bytes": "What they take, roughly.",
     "server_event_oldest_seconds": "Age of the oldest of them; 0 if there is none.",
+    "server_events_exported": "Events written to files of the export.",
+    "server_event_files": "Files of the export written.",
+    "server_event_batches_forgotten": "Batches of events removed from the event log.",
+    "server_event_batches_lost": "Of these, batches that were to be exported and were not.",
+    "server_event_export_lag_batches": "Batches that the last export left for the next one.",
+    "server_event_export_lag_seconds": "How long ago the last complete export began.",
+    "server_bodies_written": "Large bodies written to the body store.",
+    "server_bodies_read": "Large bodies asked of the body store.",
+    "server_bodies_removed": "Large bodies removed because their messages were gone.",
+    "server_bodies_orphaned": "Large bodies removed that no message had ever named.",
+    "server_bodies_unreadable": "Reads of large bodies that found them missing or corrupt.",
 }
 
 
 LOG_GAUGES: Final = ("server_event_batches", "server_event_bytes", "server_event_oldest_seconds")
+EXPORT_COUNTERS: Final = (
+    "server_events_exported",
+    "server_event_files",
+    "server_event_batches_forgotten",
+    "server_event_batches_lost",
+)
+EXPORT_GAUGES: Final = ("server_event_export_lag_batches", "server_event_export_lag_seconds")
+BODY_COUNTERS: Final = (
+    "server_bodies_written",
+    "server_bodies_read",
+    "server_bodies_removed",
+    "server_bodies_orphaned",
+    "server_bodies_unreadable",
+)
+"""All of these are 0 for a server without an export, or without a body store."""
 
 
 def _server_families(snapshot: Snapshot) -> Iterator[Metric]:

@@ -23,6 +23,9 @@ from leasehold.engine.stats import Histogram, QueueStats
 from leasehold.http.admission import Admission
 from leasehold.http.guard import Guard
 from leasehold.http.metric_families import (
+    BODY_COUNTERS,
+    EXPORT_COUNTERS,
+    EXPORT_GAUGES,
     LOG_GAUGES,
     QUEUE_COUNTERS,
     Families,
@@ -136,6 +139,8 @@ class Metrics:
                 "server_batches": stats.batches,
                 "server_overloaded": admission.refused,
                 "server_connections_accepted": guard.accepted,
+                **_export_counters(self._engine),
+                **_body_counters(self._engine),
             },
             gauges={
                 "server_connections": len(guard.connections),
@@ -145,6 +150,7 @@ class Metrics:
                 "server_store_writable": float(self._engine.health().writable),
                 "server_clock_drift_seconds": self._clock.wall_drift_s(),
                 **_log_gauges(census, self._clock.now_ms()),
+                **_export_gauges(self._engine),
             },
         )
 
@@ -180,6 +186,30 @@ def _log_gauges(census: Census, now_ms: int) -> dict[str, float]:
         max(0, now_ms - log.oldest_at_ms) / 1000,
     )
     return dict(zip(LOG_GAUGES, figures, strict=True))
+
+
+def _export_counters(engine: Engine) -> dict[str, int]:
+    exporter = engine.exporter
+    if exporter is None:
+        return dict.fromkeys(EXPORT_COUNTERS, 0)
+    figures = (exporter.exported, exporter.files, exporter.trimmed, exporter.lost)
+    return dict(zip(EXPORT_COUNTERS, figures, strict=True))
+
+
+def _export_gauges(engine: Engine) -> dict[str, float]:
+    exporter = engine.exporter
+    if exporter is None:
+        return dict.fromkeys(EXPORT_GAUGES, 0.0)
+    return dict(zip(EXPORT_GAUGES, (exporter.lag_batches, exporter.lag_s()), strict=True))
+
+
+def _body_counters(engine: Engine) -> dict[str, int]:
+    bodies = engine.bodies
+    if bodies is None:
+        return dict.fromkeys(BODY_COUNTERS, 0)
+    reader = bodies.reader
+    figures = (bodies.written, reader.read, bodies.removed, bodies.orphans, reader.unreadable)
+    return dict(zip(BODY_COUNTERS, figures, strict=True))
 
 
 def _ages(counted: Sequence[Counted], now_ms: int) -> Iterator[tuple[str, str, str, float]]:

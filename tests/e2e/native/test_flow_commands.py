@@ -66,8 +66,11 @@ def test_sessions(shell: Shell, client: Client, queue: QueueHandle) -> None:
         told = shell("message", "cancel", queue.name, message.id, "--reason", "wrong")
         assert told == f"{holder} is asked to stop work on message {message.id}.\n"
         assert "asked to stop" in shell("message", "show", queue.name, message.id)
+        received = shell.lines("message", "receive", queue.name, "--session", session.id)
+        assert [(each["session"], each["body"]) for each in received] == [(session.id, "b")]
         assert "ended" in shell("session", "end", session.id, "--yes")
     assert queue.get(message.id).state == "visible"
+    shell("message", "receive", queue.name, "--session", session.id, code=1)
 
 
 def test_streams(shell: Shell, queue: QueueHandle) -> None:
@@ -104,6 +107,8 @@ def test_transactions(shell: Shell, client: Client, queue: QueueHandle) -> None:
     listed = shell.lines("transaction", "list", "--limit", "1000", "--state", "published")
     assert published.name in [each["name"] for each in listed]
     shell("transaction", "show", discarded.name, code=1)
+    again = shell("transaction", "discard", discarded.name, "-y")
+    assert again == "Nothing is staged there: nothing was dropped.\n"
 
 
 def test_events(shell: Shell, queue: QueueHandle) -> None:
@@ -117,4 +122,8 @@ def test_events(shell: Shell, queue: QueueHandle) -> None:
     assert [each["type"] for each in own] == ["put", "received", "completed"]
     after = str(own[-1]["seq"] - 1)
     assert message.id in shell("events", "tail", "--after", after)
+    assert len(shell.lines("events", "tail", "--last", "2")) == 2
+    waiting = queue.put("d")
+    now = shell("trace", queue.name, waiting.id).splitlines()[-1]
+    assert now.split()[:3] == ["now", "It", "has"]
     assert "knows nothing" in shell("trace", queue.name, str(uuid4()))

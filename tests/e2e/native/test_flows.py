@@ -402,6 +402,7 @@ def test_the_story_of_a_message(driver: Driver, client: Any, queue: Any) -> None
     own = [event for event in log if event.message_id == message.id]
     assert own == story
     assert driver.do(client.event_page(log[-1].seq)).events == ()
+    assert driver.do(client.event_page(limit=1)).last_seq >= log[-1].seq
 
 
 def test_large_bodies(driver: Driver, queue: Any) -> None:

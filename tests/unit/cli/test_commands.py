@@ -72,6 +72,8 @@ def test_every_command_explains_itself(shell: Shell, name: str) -> None:
     example = text.split("Example:\n")[1] if "Example:\n" in text else text.split("Examples:\n")[1]
     last = name.rsplit(maxsplit=1)[-1]
     assert last in example.split("\n\n")[0], example
+    described = text.split("\nExample")[0].splitlines()[1:]
+    assert all(line[:2] == "  " and "  " not in line[2:] for line in described if line), described
     for word in ("--connection-string", "--json", "Exit codes:", "  3    no Leasehold server"):
         assert word in text
     for parameter in REMOTE[name].params:

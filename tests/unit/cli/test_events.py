@@ -6,10 +6,7 @@ import json
 from typing import Any
 
 import httpx
-import pytest
 
-from leasehold.cli.events import _newest
-from leasehold.client import Client
 from leasehold.testing.clock import START_MS
 from tests.unit.cli.support import ACCOUNT, ID, Shell
 from tests.unit.client.support import answer
@@ -42,20 +39,9 @@ class Log:
                 "events": page,
                 "next_after": page[-1]["seq"] if page else after,
                 "finished": len(page) == len(found),
+                "last_seq": self.events[-1]["seq"] if self.events else 0,
             }
         )
-
-
-@pytest.mark.parametrize(
-    "seqs",
-    [(), (1,), (5,), (1, 2), (3, 4, 9, 70), tuple(range(1, 2_000, 7)), (1_000_000, 1_000_003)],
-)
-def test_the_newest_batch_is_found_by_halving(seqs: tuple[int, ...]) -> None:
-    """In few requests, whatever the gaps."""
-    log = Log(*seqs)
-    with Client(transport=httpx.MockTransport(log)) as client:
-        assert _newest(client) == max(seqs, default=0)
-    assert log.asked <= 45
 
 
 def tailed(shell: Shell, log: Log, *words: str) -> list[str]:
@@ -74,7 +60,34 @@ def test_tail_shows_the_newest(shell: Shell) -> None:
     assert tailed(shell, Log(*seqs), "--last", "3") == expected[-3:]
     assert tailed(shell, Log(*seqs), "--last", "500") == expected
     assert tailed(shell, Log(*seqs), "--last", "0") == []
-    assert tailed(shell, Log()) == []
+    far = (1_000_000, 1_000_003)
+    log = Log(*far)
+    assert tailed(shell, log) == [f"{seq}.0" for seq in far]
+    assert log.asked < 12
+
+
+def test_tail_says_that_there_is_nothing(shell: Shell) -> None:
+    """People are told, on standard error; scripts get no line."""
+    for seqs, words, said in (
+        ((), (), "There are no events.\n"),
+        ((), ("--after", "3"), "There are no events.\n"),
+        ((1, 7), ("--after", "7"), "There is nothing after batch 7: the newest is 7.\n"),
+    ):
+        shell.server = Log(*seqs)  # type: ignore[assignment]  # it is called like a server
+        result = shell("events", "tail", *words)
+        assert (result.stdout, result.stderr) == ("", said)
+        assert shell("events", "tail", *words, "--json").output == ""
+
+
+def test_queues_stand_under_each_other(shell: Shell) -> None:
+    """What follows the name of a queue is aligned; a longer name moves what comes after it."""
+    names = ("bakery", "orders-of-the-week", "tea")
+    events = [event(seq, queue=name) for seq, name in enumerate(names, start=1)]
+    page = {"events": events, "next_after": 3, "finished": True, "last_seq": 3}
+    shell.server.on("GET", "/events", page)
+    lines = shell("events", "tail", "--after", "0").output.splitlines()
+    first, second, third = (line.index(ID) for line in lines)
+    assert first < second == third
 
 
 def test_tail_goes_on_from_a_number(shell: Shell) -> None:
@@ -136,7 +149,10 @@ def test_trace_tells_the_story(shell: Shell) -> None:
         event(9, "completed", since_ms=START_MS + 5),
     ]
     shell.server.on("GET", TRACE, {"events": events, "next_after": 9, "finished": True})
+    gone = {"sentence": "It is not there.", "code": "not-found"}
+    shell.server.on("GET", f"/queues/orders/messages/{ID}/explain", gone)
     lines = shell("trace", "orders", ID).output.splitlines()
+    assert len(lines) == 3
     assert lines[0].startswith("2026-01-01 00:00:00.001  put into orders")
     assert lines[1].startswith("           00:00:00.005  ")
     assert "w1" in lines[1]
@@ -146,10 +162,23 @@ def test_trace_tells_the_story(shell: Shell) -> None:
     assert json.loads(lines[0]) == events[0]
 
 
+def test_trace_ends_with_the_present(shell: Shell) -> None:
+    """Of a message that is still there it says how it is now; scripts get the events alone."""
+    shell.server.on("GET", TRACE, {"events": [event(1)], "next_after": 1, "finished": True})
+    now = {"sentence": "It is on\x1b a lease.", "code": "leased"}
+    shell.server.on("GET", f"/queues/orders/messages/{ID}/explain", now)
+    lines = shell("trace", "orders", ID).output.splitlines()
+    assert lines[1] == f"{'now':>23}  It is on\\x1b a lease."
+    assert len(shell("trace", "orders", ID, "--json").output.splitlines()) == 1
+    assert shell.server.asked[-1].endswith("/trace")
+
+
 def test_trace_of_what_nobody_knows(shell: Shell) -> None:
     """A sentence for people, nothing for scripts."""
     shell.server.on("GET", TRACE, {"events": [], "next_after": 0, "finished": True})
     assert shell("trace", "orders", ID).output == (
         f"The event log knows nothing of message {ID} in queue orders.\n"
+        "It forgets old events (the server's setting events_retention_s), and queues may have it "
+        "turned off.\n"
     )
     assert shell("trace", "orders", ID, "--json").output == ""

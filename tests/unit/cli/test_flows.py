@@ -224,20 +224,21 @@ def test_a_claim(shell: Shell) -> None:
     shell.server.on("GET", f"{AT}/claims/18", BROKEN)
     assert shell("claim", "show", "orders", "totals", "17").output.splitlines() == [
         "totals/17",
-        "  state   open",
+        "  state   open: a consumer works on it",
         "  holds   1,000 of at most 5,000 messages",
         "  opened  2025-12-31T23:59:30Z (30 s ago)",
         "  until   2026-01-01T00:00:30Z (in 30 s), extended 3 times",
         "  holder  driver",
     ]
     text = shell("claim", "show", "orders", "totals", "18").output
-    assert "  holds   990 of at most 5,000 messages or 2.0 KiB" in text.splitlines()
+    assert "  state   broken: others have some of its messages. Its consumer" in text
+    assert "  holds   990 of at most 5,000 messages or 2 KiB" in text.splitlines()
     assert "  lost    10 of 1,000, to others" in text.splitlines()
     assert json.loads(shell("claim", "show", "orders", "totals", "18", "--json").output)["lost"]
 
 
 def test_a_claim_is_read(shell: Shell) -> None:
-    """As messages are listed; a part of it, or the first so many."""
+    """As messages are listed, less what all have in common; a part of it, or the first so many."""
     member = VIEW | {"under": "totals/17"}
     shell.server.on(
         "GET", f"{AT}/claims/17/messages", {"messages": [member] * 3, "next_after": None}
@@ -245,12 +246,13 @@ def test_a_claim_is_read(shell: Shell) -> None:
     words = ("claim", "read", "orders", "totals", "17")
     lines = shell(*words, "--part", "1", "--parts", "2").output.splitlines()
     assert len(lines) == 5
-    assert "totals/17" in lines[2]
+    assert "totals/17" not in lines[2]
     assert dict(shell.server.requests[-1].url.params)["part"] == "1"
     result = shell(*words, "--limit", "2")
     assert len(result.stdout.splitlines()) == 4
     assert "--limit 0" in result.stderr
-    assert len(shell(*words, "--json").output.splitlines()) == 3
+    lines = shell(*words, "--json").output.splitlines()
+    assert [json.loads(line)["under"] for line in lines] == ["totals/17"] * 3
     assert shell(*words, "--part", "2", "--parts", "2").exit_code == 2
 
 
@@ -291,11 +293,15 @@ def test_a_transaction(shell: Shell) -> None:
 def test_publish(shell: Shell) -> None:
     """It asks; with parts it says that the others are dropped."""
     path = "/transactions/import-1/publish"
+    shell.server.on("GET", "/transactions/import-1", TRANSACTION)
     shell.server.on("POST", path, {"rows": 500}, {"rows": 500, "already": True})
     words = ("transaction", "publish", "import-1", "--part", "p")
     shell.is_interactive = True
     result = shell(*words, stdin="y\n")
-    assert "Publish p and drop all other parts of transaction import-1?" in result.stderr
+    assert (
+        "Publish the 500 messages of part p, and drop the 1,000 of other parts, of transaction "
+        "import-1?"
+    ) in result.stderr
     assert result.stdout == "500 messages are published.\n"
     assert shell.server.sent == {"parts": ["p"]}
     assert shell("transaction", "publish", "import-1", "-y").output == (
@@ -308,12 +314,16 @@ def test_publish(shell: Shell) -> None:
 def test_discard(shell: Shell) -> None:
     """It asks; what was published stays."""
     path = "/transactions/import-1/discard"
-    shell.server.on("POST", path, {"rows": 1}, {"rows": 0, "published": True})
+    shell.server.on("GET", "/transactions/import-1", TRANSACTION)
+    shell.server.on("POST", path, {"rows": 1}, {"rows": 0}, {"rows": 0, "published": True})
     words = ("transaction", "discard", "import-1")
     shell.is_interactive = True
     result = shell(*words, stdin="y\n")
-    assert "Drop all messages of transaction import-1?" in result.stderr
+    assert "Drop the 1,500 messages of transaction import-1?" in result.stderr
     assert result.stdout == "1 message dropped.\n"
+    result = shell(*words, "--part", "", stdin="n\n")
+    assert "Drop the 1,000 messages of part (no name), and keep the 500 of" in result.stderr
+    assert shell(*words, "-y").output == "Nothing is staged there: nothing was dropped.\n"
     assert shell(*words, "-y").output == "It had been published: nothing was dropped.\n"
     assert json.loads(shell(*words, "-y", "--json").output)["published"]
 
@@ -373,5 +383,5 @@ def test_settings_of_bodies_and_events(shell: Shell) -> None:
     settings = {"visibility_timeout_s": 30, "max_body_bytes": 1_048_576, "event_log": False}
     shell.server.on("GET", "/queues/orders", QUEUE | {"settings": settings})
     text = shell("queue", "show", "orders").output.splitlines()
-    assert "  largest body        1,024.0 KiB" in text
+    assert "  largest body        1 MiB" in text
     assert "  event log           off" in text

@@ -32,6 +32,7 @@ def test_receive_prints_what_complete_takes(shell: Shell) -> None:
         f"  receipt     {RECEIPT}",
         "  leased      until 2026-01-01T00:01:00Z (in 1 min)",
         "  received    twice",
+        "  fence       2",
         "  properties  a=b",
         "  body        JSON, 13 bytes",
         *("  {", '    "order": 17', "  }", ""),
@@ -53,6 +54,15 @@ def test_receive_and_complete_at_once(shell: Shell) -> None:
     assert result.exit_code == 1
     assert json.loads(result.stdout)["receipt"] == RECEIPT
     assert json.loads(result.stderr)["error"]["code"] == "lease-lost"
+
+
+def test_receive_in_a_session(shell: Shell) -> None:
+    """The leases belong to it, and end with it."""
+    message = RECEIVED["messages"][0] | {"session": "9da7"}
+    shell.server.on("POST", f"{MESSAGES}/receive", {"messages": [message]})
+    result = shell("message", "receive", "orders", "--session", "9da7")
+    assert shell.server.sent == {"max_messages": 1, "session": "9da7"}
+    assert "  session     9da7" in result.stdout.splitlines()
 
 
 def test_nothing_to_receive(shell: Shell) -> None:

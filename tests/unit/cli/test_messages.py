@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from leasehold.testing.clock import START_MS
@@ -90,13 +92,14 @@ def test_a_value_needs_a_path(shell: Shell) -> None:
 def test_limits(shell: Shell) -> None:
     """People get a hundred unless they say; scripts get all, page after page."""
     shell.server.on("GET", "/queues/orders/messages", page(*[VIEW] * 120))
-    assert len(shell("message", "list", "orders").output.splitlines()) == 102
-    assert len(shell("message", "list", "orders", "--limit", "3").output.splitlines()) == 5
-    assert len(shell("message", "list", "orders", "--limit", "0").output.splitlines()) == 122
+    for words, lines in (((), 102), (("--limit", "3"), 5), (("--limit", "0"), 122)):
+        result = shell("message", "list", "orders", *words)
+        assert len(result.stdout.splitlines()) == lines
+        assert ("--limit 0" in result.stderr) == (lines < 122)
     shell.server.on("GET", "/queues/orders/messages", page(*[VIEW] * 120, after="x"), page(VIEW))
-    lines = shell("message", "list", "orders", "--json").output.splitlines()
-    assert len(lines) == 121
-    assert json.loads(lines[0])["lease"]["holder"] == "worker-7"
+    listed = shell("message", "list", "orders", "--json").output.splitlines()
+    assert len(listed) == 121
+    assert json.loads(listed[0])["lease"]["holder"] == "worker-7"
 
 
 def test_peek(shell: Shell) -> None:
@@ -148,7 +151,7 @@ def test_show(shell: Shell) -> None:
         "  state       leased",
         "  why         It is leased to worker-7.",
         "  expires     never",
-        "  received    twice, 1 failures",
+        "  received    twice, 1 failure",
         "  poisoned    2026-01-01T00:00:00Z, because of failures in queue orders",
         "  redriven    once",
         "  priority    1",
@@ -163,6 +166,44 @@ def test_show(shell: Shell) -> None:
         '    "order": 17',
     ):
         assert line in text, (line, text)
+
+
+@pytest.mark.parametrize("why", ["missing", "corrupt", "unreachable", "left-out", "of-tomorrow"])
+def test_a_body_that_cannot_be_shown(shell: Shell, why: str) -> None:
+    """It is not shown as an empty one, neither to people nor to scripts."""
+    lacking = {name: value for name, value in VIEW.items() if name != "body"}
+    lacking |= {"body_problem": why, "body_bytes": 300_000}
+    shell.server.on("GET", PATH, lacking)
+    shell.server.on("GET", "/queues/orders/messages", page(lacking))
+    shell.server.on("POST", "/queues/orders/messages/peek", {"messages": [lacking]})
+    text = shell("message", "show", "orders", ID).output
+    assert f"Body ({why}, 293 KiB)" in text.splitlines()
+    shown = json.loads(shell("message", "show", "orders", ID, "--json").output)
+    assert (shown["body_problem"], shown["body_bytes"]) == (why, 300_000)
+    assert "body" not in shown
+    for words in (("list",), ("peek",)):
+        assert f"[{why}, 293 KiB]" in shell("message", *words, "orders").output
+
+
+def test_an_empty_body(shell: Shell) -> None:
+    """There is nothing under its heading."""
+    shell.server.on("GET", PATH, VIEW | {"body": "", "body_bytes": 0})
+    assert shell("message", "show", "orders", ID).output.endswith("\nBody (empty, 0 bytes)\n")
+    assert json.loads(shell("message", "show", "orders", ID, "--json").output)["body"] == ""
+
+
+def test_a_body_as_it_is(shell: Shell, tmp_path: Path) -> None:
+    """To standard output, or into a file; nothing is made if there is no such message."""
+    shell.server.on("GET", f"{PATH}/body", httpx.Response(200, content=b"\xff\x00\n"))
+    assert shell("message", "body", "orders", ID).stdout_bytes == b"\xff\x00\n"
+    path = tmp_path / "scan"
+    words = ("message", "body", "orders", ID, "--output", str(path))
+    assert shell(*words).output == ""
+    assert path.read_bytes() == b"\xff\x00\n"
+    path.unlink()
+    shell.server.on("GET", f"{PATH}/body", problem("message-not-found", 404))
+    assert shell(*words).exit_code == 1
+    assert not path.exists()
 
 
 def test_show_as_json(shell: Shell) -> None:

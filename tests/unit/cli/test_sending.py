@@ -59,6 +59,18 @@ def test_bytes(shell: Shell) -> None:
     assert shell.server.sent == {"messages": [{"body_base64": "/wA="}]}
 
 
+def test_a_large_body_travels_as_it_is(shell: Shell) -> None:
+    """Base64 would be longer than a request may be; properties need JSON all the same."""
+    shell.server.on("POST", PATH, results(PUT))
+    shell.server.on("POST", f"{PATH}/raw", PUT)
+    large = b"\xff" * 65_537
+    assert shell("send", "orders", "-", "--type", "scan", stdin=large).exit_code == 0
+    request = shell.server.requests[-1]
+    assert (request.content, dict(request.url.params)) == (large, {"type": "scan"})
+    assert shell("send", "orders", "-", "--property", "a=b", stdin=large).exit_code == 0
+    assert shell.server.sent["messages"][0]["properties"] == {"a": "b"}
+
+
 def test_a_duplicate_is_said_to_be_one(shell: Shell) -> None:
     """So that nobody looks for a message that was not put."""
     shell.server.on("POST", PATH, results(PUT | {"duplicate": True}))

@@ -97,6 +97,7 @@ def test_moment() -> None:
 def test_small_things() -> None:
     """Sizes, rates, counts of times, names with values."""
     assert [size(1), size(812), size(3_500)] == ["1 byte", "812 bytes", "3.4 KiB"]
+    assert [size(65_536), size(300_000), size(16 << 20)] == ["64 KiB", "293 KiB", "16 MiB"]
     assert [per_second(rate) for rate in (0, 0.004, 0.25, 31.25, 1240.4)] == [
         *("0", "<0.01", "0.25", "31.2", "1,240"),
     ]

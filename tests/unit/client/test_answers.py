@@ -141,7 +141,8 @@ def test_a_renewed_message_has_its_new_receipt_and_body(driver: Driver) -> None:
     queue = driver.client(script).queue("jobs")
     new = driver.do(queue.renew(old, 60))
     assert (new.receipt, new.visible_at_ms, new.body, new.fence) == ("r2", 60_000, b"old", 3)
-    assert driver.do(queue.renew(old, 60, body="néw")).body == "néw".encode()
+    renewed = driver.do(queue.renew(old, 60, body="néw"))
+    assert (renewed.body, renewed.body_bytes) == ("néw".encode(), 4)
     assert driver.do(queue.renew(LeaseRef(ID, "r1"), 60, body="x")) == LeaseRef(ID, "r2", 60_000)
     assert old.receipt == "r1"
 
@@ -170,6 +171,19 @@ def test_a_view_shows_the_life_of_a_message(driver: Driver) -> None:
     bare = {name: value for name, value in VIEW.items() if name != "body"}
     view = driver.do(driver.client(Script(answer(bare))).queue("jobs").get(ID))
     assert (view.body, view.body_bytes) == (b"", 6)
+
+
+def test_a_large_body_that_is_not_there_is_not_an_empty_one(driver: Driver) -> None:
+    """Looking at such a message says why its body is left out, and how large it is."""
+    lacking = {"body": None, "body_problem": "missing", "body_bytes": 300_000}
+    view = driver.do(driver.client(Script(answer(VIEW | lacking))).queue("jobs").get(ID))
+    assert (view.body, view.body_problem, view.body_bytes) == (b"", "missing", 300_000)
+    shown = {name: value for name, value in RECEIVED.items() if name not in {"receipt", "fence"}}
+    script = Script(answer({"messages": [shown | lacking, shown]}))
+    first, second = driver.do(driver.client(script).queue("jobs").peek(2))
+    assert (first.body, first.body_problem, first.body_bytes) == (b"", "missing", 300_000)
+    assert (second.body_problem, second.body_bytes) == (None, 6)
+    assert receive(driver, RECEIVED).body_bytes == 6
 
 
 def test_progress_of_a_lease_is_shown(driver: Driver) -> None:

@@ -98,6 +98,7 @@ def client_transport(script: Script) -> Any:
             "no 'sig' part",
         ),
         ("UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://p", "QueueEndpoint"),
+        ("UseDevelopmentStorage=true;QueueEndpoint=http://q.test/devstoreaccount1", "AccountKey"),
     ],
 )
 def test_a_wrong_connection_string_is_explained_without_its_secrets(

@@ -66,7 +66,7 @@ SETTLED = {
 }
 SETTLED_MODEL = Settled(last_settled=4, completed=7, exempted=1, lost=2, published=3)
 EVENT = {"seq": 5, "place": 0, "at_ms": 9, "type": "lease-ended", "reason": "operator"}
-EVENTS = {"events": [EVENT], "next_after": 5, "finished": True}
+EVENTS = {"events": [EVENT], "next_after": 5, "finished": True, "last_seq": 9}
 EVENT_MODEL = Event(seq=5, place=0, at_ms=9, type="lease-ended", reason="operator")
 CLAIM_MODEL = ClaimInfo(
     number=4, state="open", size=9, remaining=9, limit=10, opened_at_ms=1, until_ms=60_000
@@ -304,7 +304,7 @@ CASES: dict[str, Case] = {
     "event_page": (
         lambda client: client.event_page(),
         *(EVENTS, "GET", f"{A}/events?after=0&limit=1000", None),
-        EventPage((EVENT_MODEL,), 5, finished=True),
+        EventPage((EVENT_MODEL,), 5, finished=True, last_seq=9),
     ),
     "trace": (
         lambda client: client.queue("jobs").trace(ID),

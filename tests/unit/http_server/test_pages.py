@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -39,6 +40,8 @@ class StubEngine:
         self.writable = True
         self.counted: list[Counted] = []
         self.census_taken = NOTHING
+        self.exporter: Any = None
+        self.bodies: Any = None
 
     async def counts(self) -> list[Counted]:
         """See ``Engine.counts``."""
@@ -295,6 +298,27 @@ def test_sessions_claims_and_the_log_are_told(world: World) -> None:
         "server_event_oldest_seconds 90.0",
     ):
         assert f"\n{line}\n" in text
+
+
+def test_the_export_and_large_bodies_are_told(world: World) -> None:
+    """As the engine has counted them; zero where there is neither."""
+    names = (
+        *("events_exported_total", "event_files_total", "event_batches_forgotten_total"),
+        *("event_batches_lost_total", "event_export_lag_batches", "event_export_lag_seconds"),
+        *("bodies_written_total", "bodies_read_total", "bodies_removed_total"),
+        *("bodies_orphaned_total", "bodies_unreadable_total"),
+    )
+    samples = world.samples()
+    assert [samples[f"server_{name}", ()] for name in names] == [0] * len(names)
+    world.engine.exporter = SimpleNamespace(
+        exported=1, files=2, trimmed=3, lost=4, lag_batches=5, lag_s=lambda: 6.5
+    )
+    world.engine.bodies = SimpleNamespace(
+        written=7, removed=9, orphans=10, reader=SimpleNamespace(read=8, unreadable=11)
+    )
+    samples = world.samples()
+    told = [samples[f"server_{name}", ()] for name in names]
+    assert told == [1, 2, 3, 4, 5, 6.5, 7, 8, 9, 10, 11]
 
 
 def test_an_empty_log_has_no_age(world: World) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from leasehold.domain.events import Event, EventPage, EventType, ReadEvents
+from leasehold.domain.events import Event, EventPage, EventType, Extent, LogExtent, ReadEvents
 from leasehold.domain.queue_settings import poison_queue_of
 from leasehold.domain.types import NEVER_MS, Phase
 from leasehold.http.messages import Response
@@ -73,7 +73,11 @@ def show_event(event: Event) -> ShownEvent:
 
 async def list_events(call: Call) -> Response:
     """Read the events of the account."""
-    return _reply(call, await _read(call, _after(call), None))
+    page = await _read(call, _after(call), None)
+    # Afterwards, so that it is not less than what the page has.
+    extent = await call.services.perform(LogExtent())
+    assert isinstance(extent, Extent)
+    return _reply(call, page, last_seq=extent.last_seq)
 
 
 async def trace(call: Call) -> Response:
@@ -102,11 +106,12 @@ async def _read(call: Call, after: int, message_id: str | None) -> EventPage:
     return page
 
 
-def _reply(call: Call, page: EventPage) -> Response:
+def _reply(call: Call, page: EventPage, **more: int) -> Response:
     return call.reply(
         {
             "events": [show_event(event) for event in page.events],
             "next_after": page.last_seq,
             "finished": page.finished,
+            **more,
         }
     )

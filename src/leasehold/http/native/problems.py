@@ -12,6 +12,7 @@ import msgspec
 
 from leasehold.auth import types as auth
 from leasehold.domain import errors as domain
+from leasehold.domain.wording import time_of
 from leasehold.http.native.codes import CODES, PROBLEMS
 
 Header: TypeAlias = tuple[bytes, bytes]
@@ -192,7 +193,7 @@ def _message_leased(error: domain.MessageLeased) -> Problem:
     holder = "somebody who gave no name" if error.holder is None else repr(shown(error.holder))
     return problem(
         "message-leased",
-        f"The message is leased to {holder} until {error.until_ms} (Unix milliseconds).",
+        f"The message is leased to {holder} until {time_of(error.until_ms)}.",
         holder=error.holder,
         until_ms=error.until_ms,
     )
@@ -229,7 +230,7 @@ def _claim_settled(error: domain.ClaimSettled) -> Problem:
 def _claim_lapsed(error: domain.ClaimLapsed) -> Problem:
     return problem(
         "claim-lapsed",
-        f"The claim lapsed at {error.until_ms} (Unix milliseconds): nobody extended it in time.",
+        f"The claim lapsed at {time_of(error.until_ms)}: nobody extended it in time.",
         until_ms=error.until_ms,
     )
 
