@@ -57,4 +57,4 @@ def bounds_text(meta: Meta) -> str:
     if meta.bounds is None:
         return ""
     low, high = meta.bounds
-    return f"{low:,.10g} to {high:,.10g}"
+    return f"{low:,} to {high:,}"

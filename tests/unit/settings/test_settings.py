@@ -57,7 +57,7 @@ def test_bounds_are_allowed_and_nothing_beyond(name: str, bounds: tuple[float, f
     for value in (bounds[0] - 1, bounds[1] + 1):
         (text,) = problems(replace(Settings(), **{name: kind(value)}))
         assert text.startswith(f"{name}: is {kind(value)}; it must be ")
-        assert f"{bounds[1]:,.10g}" in text
+        assert f"{bounds[1]:,}" in text
 
 
 @pytest.mark.parametrize("name", ["dev_account", "log_format", "log_level"])
