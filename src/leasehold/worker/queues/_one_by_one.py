@@ -1,0 +1,75 @@
+"""Many requests in place of one, for services that have no batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from leasehold.worker.queues.errors import (
+    Denied,
+    NotSupported,
+    QueueError,
+    QueueMissing,
+    Unreachable,
+)
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+def one_by_one(items: Sequence[_T], work: Callable[[_T], _R]) -> list[_R | QueueError]:
+    """Do *work* for each item; return its result, or the error that it raised.
+
+    When nobody answers, or the queue is not there, the rest is left alone: to wait for each would
+    take as many time-outs as there are items.
+
+    Raises:
+        QueueError: There was one item only, and all that is wrong concerns the whole call.
+    """
+    results: list[_R | QueueError] = []
+    for item in items:
+        try:
+            results.append(work(item))
+        except QueueError as error:
+            if len(items) == 1 and isinstance(error, Unreachable | QueueMissing | Denied):
+                raise
+            results.append(error)
+            if isinstance(error, Unreachable | QueueMissing):
+                results += [_left_alone(error)] * (len(items) - len(results))
+                break
+    return results
+
+
+def _left_alone(error: QueueError) -> QueueError:
+    if isinstance(error, Unreachable):
+        return Unreachable(
+            f"not tried: {error}", outcome_unknown=False, retry_after_s=error.retry_after_s
+        )
+    return type(error)(str(error))
+
+
+def check_lengths(visibility_timeout_s: int, shortest_s: int, longest_s: int) -> None:
+    """Refuse a lease that the service does not take.
+
+    Raises:
+        TypeError: It is not in whole seconds.
+        ValueError: It is outside the range.
+    """
+    if not isinstance(visibility_timeout_s, int):
+        raise TypeError("visibility_timeout_s must be whole seconds")
+    if not shortest_s <= visibility_timeout_s <= longest_s:
+        raise ValueError(
+            f"visibility_timeout_s is {visibility_timeout_s}; "
+            f"it must be {shortest_s} to {longest_s}"
+        )
+
+
+def refuse_extras(names: Sequence[tuple[str, object]], service: str) -> None:
+    """Refuse what a service has no place for.
+
+    Raises:
+        NotSupported: One of the values is something.
+    """
+    for name, value in names:
+        if value:
+            raise NotSupported(f"{service} has no place for {name}")

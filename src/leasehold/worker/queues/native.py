@@ -1,0 +1,438 @@
+"""A queue of a Leasehold server, through the server's native API."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from leasehold.client import Client, QueueHandle
+from leasehold.client import _answers as answers
+from leasehold.client import _calls as calls
+from leasehold.client._sync.account import AccountPart
+from leasehold.client.errors import LeaseholdClientError
+from leasehold.client.handles import Session
+from leasehold.client.models import (
+    DEFAULT_TIME_TO_LIVE_S,
+    ErrorReport,
+    LeaseRef,
+    NewMessage,
+    Progress,
+    ReceivedMessage,
+)
+from leasehold.client.retries import NO_RETRIES
+from leasehold.worker.queues._native_errors import queue_error
+from leasehold.worker.queues._one_by_one import check_lengths
+from leasehold.worker.queues.errors import QueueError
+from leasehold.worker.queues.protocol import (
+    Capabilities,
+    Delivery,
+    Depth,
+    Fault,
+    Lease,
+    Outgoing,
+    Release,
+    Renewed,
+    Saved,
+    WorkerSession,
+)
+from leasehold.worker.queues.specs import QueueSpec
+from leasehold.worker.stages.envelope import (
+    MARKER,
+    EnvelopeForm,
+    ProgressForm,
+    UnreadableEnvelope,
+    looks_wrapped,
+    wrap,
+)
+
+LEASEHOLD: Final = Capabilities(
+    service="leasehold",
+    max_receive=10_000,
+    max_settle=10_000,
+    min_lease_s=1,
+    max_lease_s=604_800,
+    max_wait_s=60,
+    max_body_bytes=None,
+    fences=True,
+    sessions=True,
+    claims=True,
+    server_poison=True,
+    saves="in_body",
+    counts_returns=True,
+)
+"""What the native API can do."""
+
+_MARKER: Final = MARKER.encode()
+_SHORTEST_SESSION_S: Final = 2
+_CANCELLED: Final = "an operator has asked for it"
+_R = TypeVar("_R")
+
+
+class NativeQueue:
+    """A queue of a Leasehold server.
+
+    ::
+
+        queue = NativeQueue(client.queue("orders"))
+
+    Progress is kept in the body, in the envelope of :mod:`leasehold.worker.stages.envelope`: what
+    the server keeps beside the body ends with the lease. Together they must not be longer than the
+    queue takes. The fraction and the stage are told to the server as well, for people who look.
+
+    Renewals, saves and receives are sent once; the client's own retries could outlive a lease. The
+    rest is tried again as the client was told to.
+
+    Args:
+        queue: The handle; its client stays the caller's.
+        form: How progress is written into bodies.
+    """
+
+    def __init__(self, queue: QueueHandle, *, form: ProgressForm | None = None) -> None:
+        self._queue = queue
+        self._transport = queue._transport  # noqa: SLF001 - the client has no time limits per call
+        self._path = queue._path  # noqa: SLF001 - as above
+        self._form = form
+        self._own: Client | None = None
+        self.spec: QueueSpec | None = None
+        """How another process can open the same queue; None if that is not known."""
+
+    @classmethod
+    def from_connection_string(
+        cls,
+        connection: str | None,
+        queue: str,
+        *,
+        form: ProgressForm | None = None,
+        timeout_s: float = 30.0,
+    ) -> NativeQueue:
+        """Open a queue with a client of its own, which is closed with it.
+
+        Args:
+            connection: As :meth:`leasehold.client.Client.from_connection_string` takes it.
+            queue: Name of the queue.
+            form: How progress is written into bodies.
+            timeout_s: Seconds without a byte from the server after which a try has failed.
+
+        Raises:
+            InvalidConnectionString: It cannot be used.
+        """
+        client = Client.from_connection_string(connection, timeout_s=timeout_s)
+        made = cls(client.queue(queue), form=form)
+        made._own = client
+        made.spec = QueueSpec(service="leasehold", queue=queue, connection=connection or "")
+        return made
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    @property
+    def name(self) -> str:
+        """See :class:`QueueClient`."""
+        return self._queue.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See :class:`QueueClient`."""
+        return LEASEHOLD
+
+    def receive(
+        self,
+        max_messages: int,
+        *,
+        visibility_timeout_s: int,
+        wait_s: float = 0,
+        holder: str | None = None,
+        session: WorkerSession | None = None,
+    ) -> list[Delivery]:
+        """See :class:`QueueClient`.
+
+        Raises:
+            LeaseGone: The session is over.
+        """
+        _check(visibility_timeout_s)
+        under = None
+        if session is not None:
+            if not isinstance(session, NativeSession):
+                raise TypeError("the session is of another service")
+            under = session.session
+        try:
+            found = self._queue.receive(
+                min(max_messages, LEASEHOLD.max_receive),
+                visibility_timeout_s=visibility_timeout_s,
+                wait_s=min(wait_s, LEASEHOLD.max_wait_s),
+                holder=holder,
+                session=under,
+            )
+        except (LeaseholdClientError, RuntimeError) as error:
+            raise queue_error(error) from None
+        return [self._delivery(each) for each in found]
+
+    def _delivery(self, message: ReceivedMessage) -> Delivery:
+        body, problem, saved = message.body, None, None
+        if self._form is not None or _MARKER in body:
+            form = self._form or EnvelopeForm()
+            try:
+                body, saved = form.unwrap(body.decode())
+            except UnreadableEnvelope as error:
+                body, problem = b"", str(error)
+            except UnicodeDecodeError:
+                problem = None if self._form is None else "the body is not text"
+        return Delivery(
+            queue=message.queue,
+            message_id=message.id,
+            receipt=message.receipt,
+            body=body,
+            body_problem=problem,
+            dequeue_count=message.dequeue_count,
+            fence=message.fence,
+            inserted_at_ms=message.inserted_at_ms,
+            expires_at_ms=message.expires_at_ms,
+            type=message.type,
+            properties=message.properties,
+            traceparent=message.traceparent,
+            saved=saved,
+        )
+
+    # --- settling ----------------------------------------------------------------------------
+
+    def renew(
+        self, leases: Sequence[Lease], visibility_timeout_s: int, *, timeout_s: float | None = None
+    ) -> list[Renewed | QueueError]:
+        """See :class:`QueueClient`. *timeout_s* counts from the last byte that came."""
+        _check(visibility_timeout_s)
+        return self._renew(leases, visibility_timeout_s, timeout_s, None, None)
+
+    def _renew(
+        self,
+        leases: Sequence[Lease],
+        visibility_timeout_s: int,
+        timeout_s: float | None,
+        body: str | None,
+        progress: Progress | None,
+    ) -> list[Renewed | QueueError]:
+        results: list[Renewed | QueueError] = []
+        refs = [LeaseRef(each.message_id, each.receipt) for each in leases]
+        encode = calls.renewal(visibility_timeout_s, body, progress)
+        for call, chunk in calls.settling_calls(self._path, "renew", refs, encode, atomic=False):
+            timed = call if timeout_s is None else dataclasses.replace(call, try_s=timeout_s)
+            try:
+                answer = self._transport.call(timed, NO_RETRIES)
+                renewed = answers.renewed(answer, chunk, body)
+            except (LeaseholdClientError, RuntimeError) as error:
+                return _rest(results, queue_error(error), len(leases))
+            results += [
+                Renewed(each.receipt, _reason(each))
+                if isinstance(each, LeaseRef)
+                else queue_error(each)
+                for each in renewed
+            ]
+        return results
+
+    def complete(self, leases: Sequence[Lease]) -> list[QueueError | None]:
+        """See :class:`QueueClient`."""
+        refs = [LeaseRef(each.message_id, each.receipt) for each in leases]
+        try:
+            return [_refusal(each) for each in self._queue.complete_many(refs)]
+        except (LeaseholdClientError, RuntimeError) as error:
+            return _rest(_so_far(error), queue_error(error), len(leases))
+
+    def release(self, releases: Sequence[Release]) -> list[QueueError | None]:
+        """See :class:`QueueClient`. Those with the same reason go in one request."""
+        alike: dict[tuple[object, ...], list[int]] = {}
+        for at, each in enumerate(releases):
+            alike.setdefault((each.outcome, each.delay_s, each.fault), []).append(at)
+        results: list[QueueError | None] = [None] * len(releases)
+        failed: list[QueueError] = []
+        for places in alike.values():
+            try:
+                found = self._released([releases[at] for at in places])
+            except QueueError as error:
+                failed.append(error)
+                found = [error] * len(places)
+            for at, result in zip(places, found, strict=True):
+                results[at] = result
+        if failed and len(failed) == len(alike):
+            raise failed[0]
+        return results
+
+    def _released(self, releases: Sequence[Release]) -> list[QueueError | None]:
+        first = releases[0]
+        refs = [LeaseRef(each.lease.message_id, each.lease.receipt) for each in releases]
+        try:
+            results = self._queue.release_many(
+                refs, outcome=first.outcome, delay_s=first.delay_s, error=_report(first.fault)
+            )
+        except (LeaseholdClientError, RuntimeError) as error:
+            return _rest(_so_far(error), queue_error(error), len(releases))
+        return [_refusal(each) for each in results]
+
+    def save(
+        self, delivery: Delivery, receipt: str, saved: Saved, visibility_timeout_s: int
+    ) -> Renewed:
+        """See :class:`QueueClient`.
+
+        Raises:
+            TypeError: The state is not what JSON can say.
+            ValueError: The form has no place for it.
+        """
+        _check(visibility_timeout_s)
+        text = (self._form or EnvelopeForm()).wrap(delivery.body, saved)
+        progress = Progress(saved.fraction, saved.stage)
+        lease = Lease(delivery.message_id, receipt)
+        (renewed,) = self._renew([lease], visibility_timeout_s, None, text, progress)
+        if isinstance(renewed, QueueError):
+            raise renewed
+        return renewed
+
+    def bury(self, delivery: Delivery, receipt: str, fault: Fault) -> None:
+        """See :class:`QueueClient`. It is one step, and the message keeps its id and its story."""
+        ref = LeaseRef(delivery.message_id, receipt)
+        try:
+            self._queue.bury(ref, _report(fault))
+        except (LeaseholdClientError, RuntimeError) as error:
+            raise queue_error(error) from None
+
+    # --- the rest ----------------------------------------------------------------------------
+
+    def put(self, messages: Sequence[Outgoing]) -> list[QueueError | None]:
+        """See :class:`QueueClient`. The server has a place for everything."""
+        given = [self._new(each) for each in messages]
+        try:
+            return [_refusal(each) for each in self._queue.put_many(given)]
+        except (LeaseholdClientError, RuntimeError) as error:
+            return _rest(_so_far(error), queue_error(error), len(messages))
+
+    def _new(self, outgoing: Outgoing) -> NewMessage:
+        body = outgoing.body.encode() if isinstance(outgoing.body, str) else outgoing.body
+        content: str | bytes = body
+        if self._form is not None:
+            content = self._form.fresh(body)
+        elif _MARKER in body and looks_wrapped(body.decode(errors="replace")):
+            content = wrap(body, None)
+        life_s = outgoing.time_to_live_s
+        return NewMessage(
+            content,
+            outgoing.delay_s,
+            DEFAULT_TIME_TO_LIVE_S if life_s is None else life_s,
+            dedup_key=outgoing.dedup_key,
+            type=outgoing.type,
+            properties=outgoing.properties or None,
+            traceparent=outgoing.traceparent,
+        )
+
+    def depth(self) -> Depth:
+        """See :class:`QueueClient`. Exact; what was given back with a delay counts as delayed."""
+        try:
+            counts = self._queue.counts()
+        except (LeaseholdClientError, RuntimeError) as error:
+            raise queue_error(error) from None
+        return Depth(
+            visible=counts.visible,
+            leased=counts.leased,
+            delayed=counts.delayed + counts.deferred,
+            total=counts.total,
+        )
+
+    def create(self) -> None:
+        """See :class:`QueueClient`."""
+        try:
+            self._queue.create()
+        except (LeaseholdClientError, RuntimeError) as error:
+            raise queue_error(error) from None
+
+    def open_session(self, holder: str, timeout_s: float) -> WorkerSession:
+        """See :class:`QueueClient`. Other queues of the same client can receive under it as well.
+
+        Args:
+            holder: Who works, for people.
+            timeout_s: Rounded up to whole seconds; 2 to 3,600.
+        """
+        length_s = max(_SHORTEST_SESSION_S, math.ceil(timeout_s))
+        session = AccountPart(self._transport).session(holder, timeout_s=length_s)
+        try:
+            return NativeSession(session.open())
+        except (LeaseholdClientError, RuntimeError) as error:
+            raise queue_error(error) from None
+
+    def close(self) -> None:
+        """See :class:`QueueClient`. A client that was given stays open."""
+        if self._own is not None:
+            self._own.close()
+
+
+class NativeSession:
+    """A session of a Leasehold server; see :class:`WorkerSession`."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        """The client's."""
+        self._is_lost = False
+
+    @property
+    def session_id(self) -> str:
+        """See :class:`WorkerSession`."""
+        return self.session.id
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its leases have ended, or must be taken to have.
+
+        Also when no heartbeat was answered for longer than the timeout: by then the server may
+        have ended it. It does not come back from that.
+        """
+        if not self._is_lost:
+            self._is_lost = self.session.is_lost or self.session.is_overdue
+        return self._is_lost
+
+    def cancelled(self, message_id: str) -> str | None:
+        """See :class:`WorkerSession`."""
+        try:
+            notice = self.session.cancelled(message_id)
+        except (LeaseholdClientError, RuntimeError):  # it is over, which is_lost tells
+            return None
+        return None if notice is None else notice.reason or _CANCELLED
+
+    def progressed(self, message_id: str) -> None:
+        """See :class:`WorkerSession`."""
+        try:
+            self.session.progress(message_id)
+        except (LeaseholdClientError, RuntimeError):  # as above
+            return
+
+    def close(self) -> None:
+        """See :class:`WorkerSession`. A server that cannot be told finds out by itself."""
+        self.session.close()
+
+
+def _check(visibility_timeout_s: int) -> None:
+    check_lengths(visibility_timeout_s, LEASEHOLD.min_lease_s, LEASEHOLD.max_lease_s)
+
+
+def _reason(lease: LeaseRef) -> str | None:
+    return None if lease.cancel is None else lease.cancel.reason or _CANCELLED
+
+
+def _report(fault: Fault | None) -> ErrorReport | None:
+    return None if fault is None else ErrorReport(fault.text, fault.type, fault.fingerprint)
+
+
+def _refusal(result: object) -> QueueError | None:
+    return queue_error(result) if isinstance(result, LeaseholdClientError) else None
+
+
+def _so_far(error: Exception) -> list[QueueError | None]:
+    """Return the results of the requests before the one that failed."""
+    return [_refusal(each) for each in getattr(error, "results_so_far", ())]
+
+
+def _rest(results: list[_R], error: QueueError, wanted: int) -> list[_R | QueueError]:
+    """Fill up the results of a call that was cut into several requests.
+
+    Raises:
+        QueueError: There are none: the call failed as a whole.
+    """
+    if not results:
+        raise error
+    return [*results, *[error] * (wanted - len(results))]

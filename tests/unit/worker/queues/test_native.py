@@ -1,0 +1,312 @@
+"""How the native client is used: what goes out, and what its errors mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from leasehold.client import Client
+from leasehold.client import errors as native
+from leasehold.client.errors import Problem, problem_error, usual_status
+from leasehold.worker.queues._native_errors import queue_error
+from leasehold.worker.queues.errors import (
+    BodyTooLarge,
+    Denied,
+    LeaseGone,
+    QueueError,
+    QueueMissing,
+    Unreachable,
+)
+from leasehold.worker.queues.memory import MemoryQueue
+from leasehold.worker.queues.native import NativeQueue
+from leasehold.worker.queues.protocol import (
+    Delivery,
+    Fault,
+    Lease,
+    Outgoing,
+    Release,
+    Renewed,
+    Saved,
+)
+from leasehold.worker.stages.seeds_form import SeedsForm
+
+Play = Callable[[str, Any], httpx.Response]
+
+
+class Server(httpx.BaseTransport):
+    """Notes what comes, and plays answers."""
+
+    def __init__(self, play: Play) -> None:
+        self.seen: list[tuple[str, Any]] = []
+        self.timeouts: list[dict[str, float]] = []
+        self._play = play
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Answer."""
+        verb = request.url.path.rpartition("/")[2]
+        content = json.loads(request.read() or b"null")
+        self.seen.append((verb, content))
+        self.timeouts.append(dict(request.extensions.get("timeout", {})))
+        return self._play(verb, content)
+
+
+def reply(members: Any, status: int = 200) -> httpx.Response:
+    kind = "application/json" if status < 400 else "application/problem+json"
+    return httpx.Response(status, json=members, headers={"content-type": kind})
+
+
+def results(*items: dict[str, Any]) -> httpx.Response:
+    return reply({"results": list(items)})
+
+
+def made(play: Play, **options: Any) -> tuple[NativeQueue, Server]:
+    server = Server(play)
+    client = Client(transport=server)
+    return NativeQueue(client.queue("orders"), **options), server
+
+
+def leases(count: int) -> list[Lease]:
+    return [Lease(f"m{number}", f"r{number}") for number in range(count)]
+
+
+def test_a_renewal_is_sent_once() -> None:
+    """A repeat after a lost answer would find the receipt replaced, and look like a lost lease."""
+
+    def broken(_: str, __: Any) -> httpx.Response:
+        raise httpx.ReadError("broken")
+
+    queue, server = made(broken)
+    with pytest.raises(Unreachable) as caught:
+        queue.renew(leases(1), 30)
+    assert caught.value.outcome_unknown
+    assert len(server.seen) == 1
+
+
+def test_a_renewal_has_the_time_that_it_is_given() -> None:
+    """Its own limit counts in place of the client's."""
+    queue, server = made(lambda *_: results({"id": "m0", "receipt": "n", "visible_at_ms": 1}))
+    queue.renew(leases(1), 30, timeout_s=1.5)
+    queue.renew(leases(1), 30)
+    assert [each["read"] for each in server.timeouts] == [1.5, 30.0]
+
+
+def test_many_renewals_go_in_one_request() -> None:
+    """Results come in their order, a refusal among them."""
+    problem = {"code": "lease-lost", "reason": "superseded"}
+    queue, server = made(
+        lambda *_: results(
+            {"id": "m0", "receipt": "n0", "visible_at_ms": 1},
+            {"id": "m1", "error": problem},
+            {
+                "id": "m2",
+                "receipt": "n2",
+                "visible_at_ms": 1,
+                "cancel": {"at_ms": 1, "reason": None},
+            },
+        )
+    )
+    first, second, third = queue.renew(leases(3), 30)
+    assert first == Renewed("n0")
+    assert isinstance(second, LeaseGone)
+    assert isinstance(third, Renewed)
+    assert third.cancel == "an operator has asked for it"
+    assert len(server.seen) == 1
+
+
+def test_a_part_that_fails_does_not_hide_the_others() -> None:
+    """Of a call that is cut into several requests, what was answered counts."""
+    calls = 0
+
+    def play(_: str, content: Any) -> httpx.Response:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            return reply({"code": "store-failed"}, 503)
+        found = [
+            {"id": each["id"], "receipt": "n", "visible_at_ms": 1} for each in content["items"]
+        ]
+        return results(*found)
+
+    queue, _ = made(play)
+    found = queue.renew(leases(10_001), 30)
+    assert len(found) == 10_001
+    assert isinstance(found[0], Renewed)
+    assert isinstance(found[10_000], Unreachable)
+
+
+def test_releases_go_together_by_reason() -> None:
+    """Those with the same reason share a request, and results come in the order given."""
+
+    def play(_: str, content: Any) -> httpx.Response:
+        if content["items"][0].get("error"):
+            return reply({"code": "store-failed"}, 500)
+        return results(*({"id": each["id"], "visible_at_ms": 1} for each in content["items"]))
+
+    queue, server = made(play)
+    fault = Fault(text="bad", type="ValueError", fingerprint="f")
+    one, two, three = leases(3)
+    found = queue.release(
+        [
+            Release(lease=one, outcome="returned"),
+            Release(lease=two, outcome="failed", delay_s=3, fault=fault),
+            Release(lease=three, outcome="returned"),
+        ]
+    )
+    assert found[0] is None
+    assert isinstance(found[1], Unreachable)
+    assert found[2] is None
+    assert [len(content["items"]) for _, content in server.seen[:1]] == [2]
+    failed = next(content["items"][0] for _, content in server.seen if len(content["items"]) == 1)
+    assert failed["outcome"] == "failed"
+    assert failed["delay_s"] == 3
+    assert failed["error"] == {"text": "bad", "type": "ValueError", "fingerprint": "f"}
+
+
+def test_progress_is_shown_to_people_as_well() -> None:
+    """The fraction and the stage are told beside the body in which all is kept."""
+    queue, server = made(lambda *_: results({"id": "m0", "receipt": "n", "visible_at_ms": 1}))
+    delivery = Delivery(queue="orders", message_id="m0", receipt="r0", body=b"work")
+    queue.save(delivery, "r0", Saved(stage="encode", state=[1], fraction=0.4), 30)
+    (item,) = server.seen[0][1]["items"]
+    assert item["progress"] == {"fraction": 0.4, "note": "encode"}
+    envelope = json.loads(item["body"])
+    assert envelope["body"] == "work"
+    assert envelope["saved"]["state"] == [1]
+
+
+def test_the_form_of_two_digits() -> None:
+    """With another form bodies are read and written in it; what is not of the form is a problem."""
+    form = SeedsForm({0: "scan", 1: "encode"})
+
+    def play(verb: str, _: Any) -> httpx.Response:
+        if verb == "messages":
+            return results({"id": "m0", "receipt": "r", "inserted_at_ms": 1, "visible_at_ms": 1})
+        bodies = [{"body": "01clip"}, {"body": "clip"}, {"body_base64": "//8="}]
+        common = {"inserted_at_ms": 1, "visible_at_ms": 2, "dequeue_count": 1, "receipt": "r"}
+        return reply({"messages": [{"id": "m", **common, **each} for each in bodies]})
+
+    queue, server = made(play, form=form)
+    assert queue.put([Outgoing(body="clip")]) == [None]
+    assert server.seen[0][1]["messages"][0]["body"] == "00clip"
+    good, bad, binary = queue.receive(3, visibility_timeout_s=30)
+    assert (good.body, good.saved) == (b"clip", Saved(stage="encode"))
+    assert bad.body_problem is not None
+    assert binary.body_problem == "the body is not text"
+
+
+def test_a_newer_envelope_is_a_problem() -> None:
+    """What a newer worker has saved is not taken for a body."""
+    body = '{"leasehold.envelope":99,"body":"x"}'
+    message = {"id": "m", "receipt": "r", "body": body, "dequeue_count": 1}
+    message |= {"inserted_at_ms": 1, "visible_at_ms": 2}
+    queue, _ = made(lambda *_: reply({"messages": [message]}))
+    (delivery,) = queue.receive(1, visibility_timeout_s=30)
+    assert delivery.body == b""
+    assert delivery.body_problem is not None
+
+
+def test_a_session_of_another_service_is_a_mistake() -> None:
+    """It is refused, and not ignored."""
+    queue, _ = made(lambda *_: reply({"messages": []}))
+    session = MemoryQueue().open_session("worker", 15)
+    with pytest.raises(TypeError, match="another service"):
+        queue.receive(1, visibility_timeout_s=30, session=session)
+
+
+def test_a_session_that_is_over() -> None:
+    """It is lost, knows of no wishes, and what it would receive is refused."""
+
+    def play(verb: str, _: Any) -> httpx.Response:
+        if verb == "sessions":
+            opened = {"session_id": "s1", "holder": "w", "state": "live", "timeout_s": 3600}
+            return reply(opened | {"opened_at_ms": 1, "last_heartbeat_ms": 1})
+        return reply({"code": "session-over", "state": "lost"}, 409)
+
+    queue, _ = made(play)
+    session = queue.open_session("worker", 3599.5)
+    assert session.session_id == "s1"
+    assert not session.is_lost
+    with pytest.raises(LeaseGone):
+        queue.receive(1, visibility_timeout_s=30, session=session)
+    assert session.is_lost
+    assert session.cancelled("m1") is None
+    session.progressed("m1")
+    session.close()
+
+
+def test_a_closed_client_was_not_asked() -> None:
+    """After the client is closed nothing is sent, and that is said."""
+    server = Server(lambda *_: reply({"messages": []}))
+    client = Client(transport=server)
+    queue = NativeQueue(client.queue("orders"))
+    queue.close()
+    assert queue.receive(1, visibility_timeout_s=30) == []  # the caller's client stays open
+    client.close()
+    with pytest.raises(Unreachable) as caught:
+        queue.receive(1, visibility_timeout_s=30)
+    assert not caught.value.outcome_unknown
+
+
+def of_code(code: str, status: int = 0, **members: Any) -> native.ServerProblem:
+    return problem_error(Problem(code=code, status=status or usual_status(code), **members))
+
+
+@pytest.mark.parametrize(
+    ("error", "meaning"),
+    [
+        (of_code("lease-lost"), LeaseGone),
+        (of_code("message-not-found"), LeaseGone),
+        (of_code("session-over"), LeaseGone),
+        (of_code("session-not-found"), LeaseGone),
+        (of_code("queue-not-found"), QueueMissing),
+        (of_code("body-too-large"), BodyTooLarge),
+        (of_code("unauthenticated"), Denied),
+        (of_code("forbidden"), Denied),
+        (of_code("out-of-range"), Denied),
+        (of_code("visibility-past-expiry", 400), Denied),
+        (of_code("store-full"), Unreachable),
+        (of_code("store-failed"), Unreachable),
+        (of_code("too-many", 429), Unreachable),
+        (of_code("internal", 500), Unreachable),
+        (native.ConnectionFailed("http://h", "broken", True), Unreachable),
+        (native.UnexpectedAnswer("http://h", 502, "text/html"), Unreachable),
+        (native.UnexpectedAnswer("http://h", 200, "text/html"), Unreachable),
+        (native.UnexpectedAnswer("http://h", 404, "text/html"), Denied),
+        (native.LeaseholdClientError("odd"), Unreachable),
+        (RuntimeError("the client is closed"), Unreachable),
+    ],
+)
+def test_every_error_has_a_meaning(error: Exception, meaning: type[QueueError]) -> None:
+    """Each error of the client is one of a queue."""
+    assert type(queue_error(error)) is meaning
+
+
+@pytest.mark.parametrize(
+    ("error", "unknown"),
+    [
+        (of_code("store-full"), False),
+        (of_code("overloaded"), False),
+        (of_code("store-failed"), True),
+        (of_code("too-many", 429), False),
+        (of_code("internal", 500), True),
+        (native.ConnectionFailed("http://h", "refused", False), False),
+        (native.ConnectionFailed("http://h", "broken", True), True),
+        (native.UnexpectedAnswer("http://h", 504, "text/html"), True),
+    ],
+)
+def test_whether_it_was_carried_out(error: Exception, unknown: bool) -> None:
+    """What the client knows of that is passed on."""
+    failure = queue_error(error)
+    assert isinstance(failure, Unreachable)
+    assert failure.outcome_unknown is unknown
+
+
+def test_how_long_the_server_asks_to_be_left_alone() -> None:
+    """Its wish is passed on."""
+    failure = queue_error(of_code("overloaded", retry_after_s=3.0))
+    assert isinstance(failure, Unreachable)
+    assert failure.retry_after_s == 3.0
