@@ -1,0 +1,269 @@
+"""A handler that works through a declared sequence of stages, and goes on where another stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar
+
+from leasehold.worker.message import Message
+from leasehold.worker.queues.errors import NotSupported
+from leasehold.worker.queues.protocol import QueueClient, Saved
+from leasehold.worker.stages import describing
+from leasehold.worker.stages.declared import Stage, StageTimeout, make_stage
+from leasehold.worker.stages.driving import drive, drive_async
+from leasehold.worker.stages.hooks import StageHooks
+from leasehold.worker.stages.learning import Durations
+from leasehold.worker.stages.resuming import Layout, Migration, Older
+from leasehold.worker.stages.running import Run
+from leasehold.worker.stages.telling import Telling
+from leasehold.worker.stages.watching import Watch
+from leasehold.worker.timing import SystemTime, Time
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Stages:
+    """A sequence of stages; call it with a message, as a worker does with its handler.
+
+    ::
+
+        pipeline = Stages()
+
+        @pipeline.stage("scan")
+        def scan(message, state):
+            return {"clean": is_clean(message.text)}
+
+        @pipeline.stage("encode", retries=2, timeout_s=600)
+        def encode(message, state):
+            for frame in range(state.get("frame", 0), FRAMES, CHUNK):
+                encode_chunk(frame)
+                message.checkpoint({**state, "frame": frame + CHUNK}, fraction=frame / FRAMES)
+            return state
+
+        Worker(pipeline, queues=[...])
+
+    After each stage the name of the next and what the stage returned are saved with the message.
+    Whoever gets the message after a crash begins with that stage and that state. The end of the
+    last stage is not saved by itself: the message is completed then. A stage can be done more than
+    once, if its holder dies before its end is saved, so its effects must bear that.
+
+    A stage is an ordinary or an asynchronous function of the message (a :class:`StageMessage`) and
+    the state. It returns the state for the next one, which must be what JSON can say, or
+    :class:`Goto` or :class:`Done`. The first stage gets None.
+
+    With ``runner="asyncio"`` give the worker ``pipeline.acall``: then asynchronous stages run in
+    the worker's event loop, and ordinary ones in threads beside it. Called as it is, a pipeline
+    with asynchronous stages runs an event loop of its own for each message.
+
+    Args:
+        version: Of the pipeline, 1 or more; saved with the stage from 2 on. Progress that a newer
+            version has saved is left to those who run it.
+        renamed: New names of stages by those under which they may be saved.
+        older: What becomes of progress of an older version that no :meth:`migration` brings up to
+            this one: "restart" begins anew, "keep" takes it as it is, "poison" sets the message
+            aside.
+        save_end: Also save that all is done, before the message is completed: a holder that dies
+            in between leaves nothing to be repeated. Costs one more request for each message.
+        hooks: Hear of what happens.
+        time: That stages are measured by.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a setting of its own
+        self,
+        *,
+        version: int = 1,
+        renamed: Mapping[str, str] | None = None,
+        older: Older = "restart",
+        save_end: bool = False,
+        hooks: Iterable[StageHooks] = (),
+        time: Time | None = None,
+    ) -> None:
+        self._version = version
+        self._renamed = dict(renamed or {})
+        self._older: Older = older
+        self._save_end = save_end
+        self._hooks = tuple(hooks)
+        self._time = time or SystemTime()
+        self._stages: list[Stage] = []
+        self._migrations: dict[int, Migration] = {}
+        self._durations = Durations()
+        self._layout: Layout | None = None
+        self._watch = Watch(self._time)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: each for name, each in vars(self).items() if name != "_watch"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _watch=Watch(state["_time"]))
+
+    def stage(  # noqa: PLR0913 - each is a setting of its own
+        self,
+        name: str,
+        *,
+        when: Callable[[Any, Any], bool] | None = None,
+        retries: int = 0,
+        retry_delay_s: float = 0,
+        exhausted: Literal["fail", "poison"] = "fail",
+        timeout_s: StageTimeout = None,
+        must_save: bool = False,
+        weight: float = 1,
+    ) -> Callable[[F], F]:
+        """Return a decorator that makes a function the next stage; the function stays as it is.
+
+        Args:
+            name: Under which it is saved: letters, digits, ``_``, ``.``, ``-``.
+            when: Of the message and the state: whether to do the stage. Otherwise it is skipped,
+                and the state goes to the next.
+            retries: How often it is tried again at once when it has failed, with the state that it
+                has saved last. The lease is kept meanwhile.
+            retry_delay_s: Seconds before each of these.
+            exhausted: What follows when it has failed once more: "fail" has the whole message tried
+                again, "poison" sets it aside.
+            timeout_s: Seconds for one attempt. Past that it is reported, an asynchronous stage is
+                cancelled, and an ordinary one is stopped at its next ``check`` or ``checkpoint``;
+                it has failed and is not tried again at once. "learned": it is only reported, when
+                it takes unusually long.
+            must_save: Do not go on when it cannot be saved that the stage is done, because the
+                service did not answer or the state is too large. Otherwise the work goes on, and
+                only a crash would repeat the stage.
+            weight: How much of the whole work it is, compared with the others, for people who look
+                at the fraction that is done.
+
+        Raises:
+            ValueError: A setting is out of its range, or the name is taken.
+            RuntimeError: The pipeline is in use already.
+        """
+
+        def declare(run: F) -> F:
+            if self._layout is not None:
+                raise RuntimeError(f"stage {name!r} comes too late: the pipeline is in use")
+            if any(each.name == name for each in self._stages):
+                raise ValueError(f"there is a stage {name!r} already")
+            self._stages.append(
+                make_stage(
+                    name,
+                    run,
+                    when=when,
+                    retries=retries,
+                    retry_delay_s=retry_delay_s,
+                    exhausted=exhausted,
+                    timeout_s=timeout_s,
+                    must_save=must_save,
+                    weight=weight,
+                )
+            )
+            return run
+
+        return declare
+
+    def migration(self, from_version: int) -> Callable[[Migration], Migration]:
+        """Return a decorator: the function brings progress to the version after *from_version*.
+
+        It takes the saved stage and state, and returns those of the next version. Names are looked
+        up in *renamed* after the last migration.
+        """
+
+        def declare(migrate: Migration) -> Migration:
+            if self._layout is not None:
+                raise RuntimeError("the migration comes too late: the pipeline is in use")
+            if from_version in self._migrations:
+                raise ValueError(f"there is a migration from version {from_version} already")
+            self._migrations[from_version] = migrate
+            return migrate
+
+        return declare
+
+    @property
+    def layout(self) -> Layout:
+        """The order of the stages. Asking for it ends the declaration.
+
+        Raises:
+            ValueError: There is no stage, or a name or a version leads nowhere.
+        """
+        if self._layout is None:
+            layout = Layout(
+                names=tuple(each.name for each in self._stages),
+                weights=tuple(each.weight for each in self._stages),
+                version=self._version,
+                renamed=self._renamed,
+                migrations=self._migrations,
+                older=self._older,
+            )
+            layout.check()
+            self._layout = layout
+        return self._layout
+
+    @property
+    def is_async(self) -> bool:
+        """Whether one of the stages is an asynchronous function."""
+        return any(each.is_async for each in self._stages)
+
+    def __call__(self, message: Message) -> None:
+        """Do the stages that are left.
+
+        Raises:
+            Poison: What was saved leads to no stage, or a stage has failed for good.
+            Retry: A newer version of the pipeline has saved the progress.
+            StageOverdue: A stage took longer than it may.
+            Exception: What a stage raised.
+        """
+        if self.is_async:
+            if _in_loop():
+                raise RuntimeError("in an event loop, await acall(message)")
+            asyncio.run(self.acall(message))
+        else:
+            drive(self._run(message).steps(), message)
+
+    async def acall(self, message: Message) -> None:
+        """Do the stages that are left, from an event loop; see :meth:`__call__`."""
+        await drive_async(self._run(message).steps(), message)
+
+    def _run(self, message: Message) -> Run:
+        return Run(
+            message=message,
+            stages=self._stages,
+            layout=self.layout,
+            save_end=self._save_end,
+            telling=Telling(self._hooks),
+            durations=self._durations,
+            watch=self._watch,
+            time=self._time,
+        )
+
+    def check_queue(self, client: QueueClient) -> None:
+        """Make sure that progress can be kept; a worker asks before it begins.
+
+        Raises:
+            NotSupported: The service keeps none.
+            ValueError: The pipeline is not complete.
+        """
+        saves = len(self.layout.names) > 1 or self._save_end
+        if saves and client.capabilities.saves == "no":
+            raise NotSupported(
+                f"{client.capabilities.service} keeps no progress with its messages: give the "
+                f"worker KeepsProgress(client, SqliteProgress(path)) for the queue {client.name}, "
+                "with a file that all its workers share"
+            )
+
+    def where(self, saved: Saved | None) -> str:
+        """Return for people how far saved progress is: ``stage 2 of 3, encode; 41 % of all``."""
+        return describing.where(self.layout, saved)
+
+    def describe(self, form: Literal["text", "mermaid"] = "text") -> str:
+        """Return the sequence for people, or as a flowchart in the language of Mermaid."""
+        if form == "mermaid":
+            return describing.as_mermaid(self._stages)
+        return describing.as_text(self._stages, self._version)
+
+    def close(self) -> None:
+        """End the thread that watches for stages that take too long, if there is one."""
+        self._watch.close()
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
