@@ -1,17 +1,19 @@
 """For tests of programs that use a queue: a clock that they move, and a server that goes by it.
 
-``ManualClock`` needs nothing but the standard library. The servers need the extra ``server``, their
-``client()`` the extra ``client``; they are imported when they are first asked for.
+``ManualClock`` and ``ManualTime`` need nothing but the standard library. The servers need the extra
+``server``, their ``client()`` the extra ``client``; they are imported when they are first asked
+for.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from leasehold.testing.clock import ManualClock
+from leasehold.testing.time import ManualTime
 
 if TYPE_CHECKING:
     from leasehold.testing.server import AsyncInProcessServer, InProcessServer
 
-__all__ = ["AsyncInProcessServer", "InProcessServer", "ManualClock"]
+__all__ = ["AsyncInProcessServer", "InProcessServer", "ManualClock", "ManualTime"]
 
 
 def __getattr__(name: str) -> Any:

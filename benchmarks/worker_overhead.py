@@ -1,0 +1,195 @@
+"""What the worker library costs for each message, measured with handlers that do nothing.
+
+``python -m benchmarks.worker_overhead --out benchmarks/results/worker_overhead.json`` starts
+``leasehold serve`` with a store of its own, and in each round fills a queue and has it worked off,
+32 messages at once, through Leasehold's native client:
+
+- ``threads``: by a worker with a handler in threads;
+- ``asyncio``: by a worker with an asynchronous handler;
+- ``bare``: by a loop that receives and completes by itself and keeps no lease, to compare.
+
+All of it is one process beside that of the server, and both share the machine's cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import psutil
+
+from benchmarks.load.job import EMULATOR_ACCOUNT, EMULATOR_KEY
+from benchmarks.long_poll import running_server
+from benchmarks.machine import describe_machine, describe_source
+from leasehold.clock import SystemClock
+from leasehold.worker.message import Message
+from leasehold.worker.queues import Outgoing, QueueClient
+from leasehold.worker.queues.specs import QueueSpec
+from leasehold.worker.worker import Worker
+
+MESSAGES: Final = 40_000
+BODY_BYTES: Final = 1024
+CONCURRENCY: Final = 32
+BARE_RECEIVE: Final = 512
+LEASE_S: Final = 30
+QUEUE: Final = "overhead"
+_CONNECTIONS: Final = 100
+_FILL: Final = 5_000
+_PATIENCE_S: Final = 300
+
+BARS: Final = {"threads_messages_per_s": (">=", 5_000), "asyncio_messages_per_s": (">=", 5_000)}
+
+
+def handle(_message: Message) -> None:
+    """Do nothing."""
+
+
+async def handle_async(_message: Message) -> None:
+    """Do nothing."""
+
+
+def spec_of(port: int) -> QueueSpec:
+    """Return the queue of a server on this machine."""
+    endpoint = f"http://127.0.0.1:{port}/{EMULATOR_ACCOUNT}"
+    parts = {
+        "DefaultEndpointsProtocol": "http",
+        "AccountName": EMULATOR_ACCOUNT,
+        "AccountKey": EMULATOR_KEY,
+        "QueueEndpoint": endpoint,
+    }
+    connection = ";".join(f"{name}={value}" for name, value in parts.items())
+    return QueueSpec(service="leasehold", queue=QUEUE, connection=connection)
+
+
+def fill(client: QueueClient, count: int) -> None:
+    """Put messages."""
+    body = b"x" * BODY_BYTES
+    for start in range(0, count, _FILL):
+        failed = [
+            result
+            for result in client.put([Outgoing(body=body)] * min(_FILL, count - start))
+            if result is not None
+        ]
+        if failed:
+            raise failed[0]
+
+
+def work_off(client: QueueClient, runner: str) -> None:
+    """Have a worker do everything that is in the queue."""
+    made = Worker(
+        handle_async if runner == "asyncio" else handle,
+        client,
+        concurrency=CONCURRENCY,
+        lease=LEASE_S,
+        runner="asyncio" if runner == "asyncio" else "threads",
+    )
+    made.run_until_idle(_PATIENCE_S)
+
+
+def loop(client: QueueClient) -> None:
+    """Receive and complete, and nothing else."""
+    while found := client.receive(BARE_RECEIVE, visibility_timeout_s=LEASE_S):
+        failed = [each for each in client.complete([each.lease for each in found]) if each]
+        if failed:
+            raise failed[0]
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """Return the processor time that a process has used."""
+    return float(sum(process.cpu_times()[:2]))
+
+
+def measure(
+    client: QueueClient, server: psutil.Process, count: int, act: Callable[[], None]
+) -> dict[str, float]:
+    """Fill the queue, have it worked off, and say what that took."""
+    fill(client, count)
+    time.sleep(1.5)  # the server's maintenance after the fill is no part of this
+    own = psutil.Process()
+    before, server_before, began = cpu_s(own), cpu_s(server), time.perf_counter()
+    act()
+    seconds = time.perf_counter() - began
+    left = client.depth().total
+    if left:
+        raise RuntimeError(f"{left} messages were left over")
+    return {
+        "messages_per_s": round(count / seconds, 1),
+        "worker_cpu_us": round((cpu_s(own) - before) / count * 1e6, 2),
+        "server_cpu_us": round((cpu_s(server) - server_before) / count * 1e6, 2),
+    }
+
+
+def measure_all(rounds: int, count: int) -> dict[str, list[dict[str, float]]]:
+    """Measure everything against one server, by turns."""
+    found: dict[str, list[dict[str, float]]] = {"threads": [], "asyncio": [], "bare": []}
+    with running_server(_CONNECTIONS, ()) as (port, server):
+        client = spec_of(port).open()
+        client.create()
+        for _ in range(rounds):
+            for kind, figures in found.items():
+
+                def act(kind: str = kind) -> None:
+                    loop(client) if kind == "bare" else work_off(client, kind)
+
+                figures.append(measure(client, server, count, act))
+                print(kind, json.dumps(figures[-1]), file=sys.stderr, flush=True)
+        client.close()
+    return found
+
+
+def summary_of(found: dict[str, list[dict[str, float]]]) -> dict[str, float]:
+    """Return the medians."""
+    return {
+        f"{kind}_{name}": round(statistics.median(each[name] for each in rounds), 2)
+        for kind, rounds in found.items()
+        for name in rounds[0]
+    }
+
+
+def judge(summary: dict[str, float]) -> Iterator[tuple[str, float, str, float, bool]]:
+    """Compare figures with what was promised."""
+    for name, (sign, promised) in BARS.items():
+        yield name, summary[name], sign, promised, summary[name] >= promised
+
+
+def main() -> None:
+    """Measure, print the bars, and write everything down."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=MESSAGES)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    started_ms = SystemClock().now_ms()
+    with TemporaryDirectory() as folder:
+        machine = describe_machine(Path(folder))
+    found = measure_all(given.rounds, given.messages)
+    summary = summary_of(found)
+    for name, figure, sign, promised, met in judge(summary):
+        word = "met" if met else "FALLS SHORT"
+        print(f"{name:32} {figure:>12,.1f}  {sign} {promised:<10,} {word}")
+    if given.out:
+        content: dict[str, Any] = {
+            "suite": "worker-overhead",
+            "started_ms": started_ms,
+            "machine": machine,
+            "source": describe_source(),
+            "messages": given.messages,
+            "body_bytes": BODY_BYTES,
+            "concurrency": CONCURRENCY,
+            "summary": summary,
+            **found,
+        }
+        given.out.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()

@@ -1,0 +1,368 @@
+"""What every manager of leases does for the messages it holds, however it renews them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from leasehold.worker.leases._ledger import LAPSED, Ledger, Notice, lease_of, refusal
+from leasehold.worker.leases.decisions import Verdict, call_timeout_s, judge
+from leasehold.worker.leases.held import Held, HeldState, Loss
+from leasehold.worker.leases.hooks import LeaseCounts, LeaseHooks
+from leasehold.worker.leases.learning import LeaseLearner
+from leasehold.worker.leases.settings import LeaseSettings
+from leasehold.worker.queues.errors import QueueError, Unreachable
+from leasehold.worker.queues.protocol import (
+    Capabilities,
+    Delivery,
+    Lease,
+    QueueClient,
+    Renewed,
+    Saved,
+)
+from leasehold.worker.timing import SystemTime, Time
+
+_log: Final = logging.getLogger("leasehold.worker.leases")
+
+_STOPPED: Final = Loss("renewer", "nothing renews leases any more")
+_LOUD: Final = frozenset({"denied", "renewer"})
+_MAX_LEARNED: Final = 1000
+"""Different settings that are kept ready."""
+
+
+class RenewerStopped(RuntimeError):
+    """Nobody renews leases any more: the manager is closed, or its thread has failed."""
+
+
+class Keeping(ABC):
+    """Holds, settles, saves; those who inherit renew.
+
+    One lock guards all messages. It is never held while a request is under way, or while a
+    callback runs.
+    """
+
+    def __init__(
+        self,
+        settings: LeaseSettings,
+        *,
+        time: Time | None,
+        hooks: LeaseHooks | None,
+        learner: LeaseLearner | None,
+    ) -> None:
+        settings.check()
+        self.settings = settings
+        self.lag_s = 0.0
+        """How late the last tick was."""
+        self.worst_lag_s = 0.0
+        """How late the latest was."""
+        self.failure: BaseException | None = None
+        """Why nobody renews leases any more, if that is so."""
+        self._time = time or SystemTime()
+        self._hooks = hooks or LeaseHooks()
+        self._learner = learner
+        self._learned: dict[tuple[int, int], LeaseSettings] = {}
+        self._lock = threading.Lock()
+        self._quiet = threading.Condition(self._lock)
+        self._ledger = Ledger()
+        self._closed = False
+        self._dice = random.Random()  # noqa: S311 - it only spreads load
+
+    # --- for workers -------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """How many leases are kept."""
+        return len(self._ledger.held)
+
+    @property
+    def counts(self) -> LeaseCounts:
+        """What was done so far."""
+        return self._ledger.counts
+
+    def lease_s(self, message_type: str | None = None) -> int:
+        """Return how long leases are now: what was learned, or what is set."""
+        return self._settings_of(message_type).visibility_timeout_s
+
+    def keep(
+        self,
+        client: QueueClient,
+        delivery: Delivery,
+        *,
+        asked_at_s: float,
+        lease_s: int | None = None,
+    ) -> Held:
+        """Keep a lease from now on, until it is settled or lost.
+
+        Call it at once for everything that a receive has brought, also for what has to wait.
+
+        Args:
+            client: Where it came from.
+            delivery: The message.
+            asked_at_s: Monotonic seconds before the receive was sent.
+            lease_s: Which timeout the receive asked for; None: that of the settings.
+
+        Raises:
+            UnsafeSettings: The service has no such leases.
+            RenewerStopped: Nobody renews any more.
+        """
+        capabilities = client.capabilities
+        settings = self._settings_of(delivery.type, capabilities)
+        length_s = settings.visibility_timeout_s
+        if not capabilities.min_lease_s <= length_s <= capabilities.max_lease_s:
+            settings.check(capabilities)
+        held = Held(
+            self,
+            client,
+            delivery,
+            settings,
+            registered_s=asked_at_s,
+            deadline_s=asked_at_s + (length_s if lease_s is None else lease_s),
+            early_s=settings.spread_s * self._dice.random(),
+        )
+        self._add(held)
+        self._begun(held)
+        return held
+
+    def was_done(self, queue: str, message_id: str) -> bool:
+        """Return whether a message was done here before, and its queue may not know it.
+
+        Then complete it at once, and do not work on it.
+        """
+        with self._lock:
+            return self._ledger.done.holds(queue, message_id, self._now_s())
+
+    # --- for Held ----------------------------------------------------------------------------
+
+    def check(self, held: Held) -> None:
+        """See :meth:`Held.check`."""
+        if held.state is HeldState.HELD and self._now_s() >= held.deadline_s:
+            self._refresh(held)
+            if self._now_s() >= held.deadline_s:
+                self.lose(held, LAPSED)
+        if held.state is not HeldState.HELD:
+            raise refusal(held)
+
+    def watch(self, held: Held, callback: Callable[[Loss], object]) -> None:
+        """See :meth:`Held.on_loss`."""
+        with self._lock:
+            loss = held.loss
+            if loss is None or loss.kind == "cancelled":
+                held.callbacks.append(callback)
+        if loss is not None:
+            self._call(callback, loss)
+
+    def lose(self, held: Held, loss: Loss) -> None:
+        """See :meth:`Held.lose`."""
+        with self._lock:
+            notices = self._ledger.end(held, loss)
+            self._forget_if_over(held)
+        self._deliver(notices)
+
+    def extend(self, held: Held, visibility_timeout_s: int) -> None:
+        """See :meth:`Held.extend`."""
+        if type(visibility_timeout_s) is not int or visibility_timeout_s < 1:
+            raise ValueError(f"{visibility_timeout_s!r} is not a whole number of seconds from 1")
+        lease_s = min(visibility_timeout_s, held.client.capabilities.max_lease_s)
+
+        def ask(lease: Lease, timeout_s: float) -> Renewed:
+            (answer,) = held.client.renew([lease], lease_s, timeout_s=timeout_s)
+            if isinstance(answer, QueueError):
+                raise answer
+            return answer
+
+        self.check(held)
+        if held.deadline_s - self._now_s() < lease_s:
+            self._change(held, lease_s, ask)
+
+    def save(self, held: Held, saved: Saved) -> None:
+        """See :meth:`Held.save`."""
+        self.check(held)
+        # Not shorter than what the handler may have asked for itself.
+        left_s = math.ceil(held.deadline_s - self._now_s())
+        lease_s = max(held.settings.visibility_timeout_s, left_s)
+        lease_s = min(lease_s, held.client.capabilities.max_lease_s)
+
+        def ask(lease: Lease, timeout_s: float) -> Renewed:  # noqa: ARG001 - save takes no such
+            return held.client.save(held.delivery, lease.receipt, saved, lease_s)
+
+        self._change(held, lease_s, ask)
+
+    def begin_settling(self, held: Held) -> Lease:
+        """See :meth:`Held.begin_settling`."""
+        self.check(held)
+        with self._lock:
+            if held.state is not HeldState.HELD:
+                raise refusal(held)
+            held.state = HeldState.SETTLING
+        held.is_quiet = self._take(held, held.settings.call_timeout_s, HeldState.SETTLING)
+        with self._lock:
+            notices = self._ledger.begin_settling(held, self._now_s())
+            self._forget(held)
+        if notices:
+            self._deliver(notices)
+            raise refusal(held)
+        return lease_of(held)
+
+    def settled(self, held: Held, result: QueueError | None, *, completing: bool) -> bool:
+        """See :meth:`Held.settled`."""
+        now_s = self._now_s()
+        with self._lock:
+            if held.state is not HeldState.SETTLING:
+                return False
+            self._ledger.settled(held, result, completing=completing, now_s=now_s)
+            self._forget_if_over(held)
+        if result is not None:
+            return False
+        if completing and self._learner is not None:
+            self._learner.handled(held.delivery.type, now_s - held.registered_s)
+        return True
+
+    def retry_lease(self, held: Held) -> Lease | None:
+        """See :meth:`Held.retry_lease`."""
+        if held.state is not HeldState.SETTLING or held.result is None:
+            return None
+        if judge(held.result) not in (Verdict.LOST, Verdict.RETRY):
+            return None
+        if not held.is_quiet:
+            timeout_s = held.settings.call_timeout_s
+            held.is_quiet = self._take(held, timeout_s, HeldState.SETTLING)
+        with self._lock:
+            lease = self._ledger.lease_for_retry(held, self._now_s())
+            self._forget_if_over(held)
+            return lease
+
+    # --- for those who renew -----------------------------------------------------------------
+
+    @abstractmethod
+    def close(self) -> None:
+        """Renew nothing more; what is still held runs out."""
+
+    @abstractmethod
+    def _begin(self, held: Held) -> None:
+        """Start to renew it; the lock is held."""
+
+    @abstractmethod
+    def _begun(self, held: Held) -> None:
+        """Start to renew it; the lock is free."""
+
+    @abstractmethod
+    def _forget(self, held: Held) -> None:
+        """Renew it no more; the lock is held."""
+
+    @abstractmethod
+    def _take(self, held: Held, timeout_s: float, state: HeldState) -> bool:
+        """Have nothing in flight that changes its receipt, until :meth:`_give_back`.
+
+        Returns:
+            False if something is still in flight after *timeout_s*, or when it is not in *state*
+            any more. Then it is not taken.
+        """
+
+    @abstractmethod
+    def _give_back(self, held: Held) -> None:
+        """Go on renewing it, from its present receipt and deadline."""
+
+    @abstractmethod
+    def _refresh(self, held: Held) -> None:
+        """See to it that its deadline is up to date; it has passed, as far as is known here."""
+
+    def _add(self, held: Held) -> None:
+        with self._lock:
+            if self._closed or self.failure is not None:
+                raise RenewerStopped("nothing renews leases any more") from self.failure
+            self._begin(held)
+            self._ledger.add(held)
+
+    def _now_s(self) -> float:
+        return self._time.monotonic_s()
+
+    def _settings_of(
+        self, message_type: str | None, capabilities: Capabilities | None = None
+    ) -> LeaseSettings:
+        learner = self._learner
+        if learner is None:
+            return self.settings
+        lease_s, renewal_s = learner.lease_s(message_type), math.ceil(learner.renewal_s)
+        if capabilities is not None:
+            lease_s = min(max(lease_s, capabilities.min_lease_s), capabilities.max_lease_s)
+        key = (lease_s, renewal_s)
+        settings = self._learned.get(key)
+        if settings is None:
+            if len(self._learned) >= _MAX_LEARNED:
+                self._learned.clear()
+            settings = self._learned[key] = self.settings.with_lease(lease_s, renewal_s)
+        return settings
+
+    def _change(self, held: Held, lease_s: int, ask: Callable[[Lease, float], Renewed]) -> None:
+        """Have the worker itself renew a lease, while nobody else does."""
+        if not self._take(held, held.settings.call_timeout_s, HeldState.HELD):
+            self.check(held)
+            raise Unreachable("a renewal of it is not answered yet", outcome_unknown=False)
+        answer: Renewed | Exception
+        try:
+            self.check(held)  # again: that may have taken its time
+            sent_at_s = self._now_s()
+            timeout_s = call_timeout_s(sent_at_s, held.deadline_s, held.settings)
+            try:
+                answer = ask(lease_of(held), timeout_s)
+            except Exception as error:  # noqa: BLE001 - raised again below
+                answer = error
+            with self._lock:
+                verdict, notices = self._ledger.answer(held, answer, sent_at_s, lease_s)
+                self._forget_if_over(held)
+        finally:
+            self._give_back(held)
+        self._deliver(notices)
+        if isinstance(answer, Exception):
+            raise refusal(held) if verdict is Verdict.LOST else answer
+
+    def _forget_if_over(self, held: Held) -> None:
+        if held.state is not HeldState.HELD and held.state is not HeldState.SETTLING:
+            self._forget(held)
+
+    def _fail(self, error: BaseException) -> None:
+        """Give up all leases, and say so: it is worse if nobody knows that none are renewed."""
+        with self._lock:
+            if self.failure is not None or self._closed:
+                return
+            self.failure = error
+            every = [*self._ledger.held]
+            notices = [notice for held in every for notice in self._ledger.end(held, _STOPPED)]
+            for held in every:
+                self._forget(held)
+            self._closed = True
+            self._quiet.notify_all()
+        _log.critical("nothing renews leases any more; %d are lost", len(notices), exc_info=error)
+        self._deliver(notices)
+        self._call(self._hooks.stopped, error)
+
+    def _deliver(self, notices: list[Notice]) -> None:
+        """Tell who wants to know; the lock is free."""
+        if not notices:
+            return
+        notices = [notice for notice in notices if notice.loss.kind != "let go"]
+        _log_losses(notices)
+        for notice in notices:
+            self._call(self._hooks.lost, notice.held, notice.loss)
+            for callback in notice.callbacks:
+                self._call(callback, notice.loss)
+
+    def _call(self, callback: Callable[..., object], *arguments: object) -> None:
+        try:
+            callback(*arguments)
+        except Exception:  # noqa: BLE001 - a fault of the caller must not cost other leases
+            self.counts.hook_errors += 1
+            _log.exception("%r has failed", callback)
+
+
+def _log_losses(notices: Iterable[Notice]) -> None:
+    losses = Counter((notice.held.delivery.queue, notice.loss) for notice in notices)
+    for (queue, loss), count in losses.items():
+        level = logging.ERROR if loss.kind in _LOUD else logging.WARNING
+        _log.log(level, "queue %s: %d messages are %s: %s", queue, count, loss.kind, loss.text)

@@ -1,0 +1,174 @@
+"""Which leases are held, and what becomes of them: no threads, no requests, no clock.
+
+Whoever calls holds the lock of the manager.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leasehold.worker.leases._memory import DoneMemory
+from leasehold.worker.leases.decisions import Verdict, is_ambiguous, judge
+from leasehold.worker.leases.held import (
+    AlreadySettled,
+    Held,
+    HeldState,
+    LeaseLost,
+    Loss,
+)
+from leasehold.worker.leases.hooks import LeaseCounts
+from leasehold.worker.queues.errors import QueueError
+from leasehold.worker.queues.protocol import Lease, Renewed
+
+LAPSED: Final = Loss("lapsed", "it was not renewed in time")
+_SETTLED: Final = Loss("let go", "somebody else settles it")
+_STATE_AFTER: Final = {
+    "timed out": HeldState.ABANDONED,
+    "let go": HeldState.ABANDONED,
+    "denied": HeldState.DENIED,
+}
+
+
+class Notice:
+    """Who has to be told of a loss, once the lock is free."""
+
+    __slots__ = ("callbacks", "held", "loss")
+
+    def __init__(self, held: Held, loss: Loss) -> None:
+        self.held = held
+        self.loss = loss
+        self.callbacks = [*held.callbacks]
+        if loss.kind != "cancelled":  # which is none yet: the lease is kept
+            held.callbacks.clear()
+
+
+NOBODY: Final[list[Notice]] = []
+
+
+class Ledger:
+    """The leases of one manager."""
+
+    def __init__(self) -> None:
+        self.held: set[Held] = set()
+        self.counts = LeaseCounts()
+        self.done = DoneMemory()
+        self._clients: dict[int, int] = {}
+
+    @property
+    def clients(self) -> int:
+        """How many queues there are leases of."""
+        return len(self._clients)
+
+    def add(self, held: Held) -> None:
+        """Hold one more."""
+        self.held.add(held)
+        key = id(held.client)
+        self._clients[key] = self._clients.get(key, 0) + 1
+
+    def drop(self, held: Held) -> None:
+        """Hold it no more. Harmless if it is not held."""
+        if held not in self.held:
+            return
+        self.held.discard(held)
+        key = id(held.client)
+        self._clients[key] -= 1
+        if not self._clients[key]:
+            del self._clients[key]
+
+    def end(self, held: Held, loss: Loss) -> list[Notice]:
+        """Let the work stop, unless it is being settled or over already."""
+        if held.state is not HeldState.HELD:
+            return NOBODY
+        if loss.kind != "cancelled":
+            return self.over(held, loss)
+        if held.cancelled is not None:
+            return NOBODY
+        held.cancelled, held.loss = loss.text, loss
+        return [Notice(held, loss)]
+
+    def over(self, held: Held, loss: Loss) -> list[Notice]:
+        """End it, also if it is being settled."""
+        held.state, held.loss = _STATE_AFTER.get(loss.kind, HeldState.LOST), loss
+        self.counts.losses[loss.kind] += 1
+        self.drop(held)
+        return [Notice(held, loss)]
+
+    def answer(
+        self, held: Held, answer: Renewed | Exception, sent_at_s: float, lease_s: int
+    ) -> tuple[Verdict, list[Notice]]:
+        """Take note of the answer to a renewal.
+
+        One that comes after the lease was given up changes nothing: whoever has the message by then
+        must not lose it to us, and the work was told to stop.
+
+        Args:
+            held: The lease.
+            answer: What came.
+            sent_at_s: Monotonic seconds before the request was sent.
+            lease_s: What it asked for.
+        """
+        verdict = judge(answer)
+        if held.state is not HeldState.HELD and held.state is not HeldState.SETTLING:
+            return verdict, NOBODY
+        if isinstance(answer, Renewed):
+            held.receipt = answer.receipt
+            held.deadline_s = sent_at_s + lease_s
+            held.is_ambiguous = False
+            held.renewals += 1
+            if answer.cancel is not None:
+                return verdict, self.end(held, Loss("cancelled", answer.cancel))
+        elif verdict is Verdict.LOST:
+            return verdict, self.end(held, Loss("gone", str(answer)))
+        elif is_ambiguous(answer):
+            held.is_ambiguous = True
+        return verdict, NOBODY
+
+    def begin_settling(self, held: Held, now_s: float) -> list[Notice]:
+        """Say with which receipt it is settled; if its deadline has passed it is over."""
+        if now_s >= held.deadline_s:
+            return self.over(held, LAPSED)
+        self.drop(held)
+        held.used = held.receipt
+        return NOBODY
+
+    def settled(
+        self, held: Held, result: QueueError | None, *, completing: bool, now_s: float
+    ) -> None:
+        """Take note of what came of settling it."""
+        queue, message_id = held.delivery.queue, held.delivery.message_id
+        held.result = result
+        if result is None:
+            held.state = HeldState.DONE
+            self.done.remove(queue, message_id)
+            return
+        if completing:
+            # The last renewal may have hidden it for a whole lease from now.
+            lease_s = max(held.deadline_s - now_s, held.settings.visibility_timeout_s)
+            self.done.add(queue, message_id, now_s, lease_s)
+        if judge(result) is Verdict.LOST and held.is_quiet and held.receipt == held.used:
+            self.over(held, Loss("gone", str(result)))
+
+    def lease_for_retry(self, held: Held, now_s: float) -> Lease | None:
+        """Return what to settle it with once more; if there is nothing it is over."""
+        assert held.result is not None
+        if now_s >= held.deadline_s:
+            self.over(held, LAPSED)
+            return None
+        if judge(held.result) is Verdict.LOST and held.receipt == held.used:
+            self.over(held, Loss("gone", str(held.result)))
+            return None
+        held.used = held.receipt
+        return lease_of(held)
+
+
+def lease_of(held: Held) -> Lease:
+    """Return its newest lease."""
+    return Lease(held.delivery.message_id, held.receipt)
+
+
+def refusal(held: Held) -> LeaseLost:
+    """Return why nobody may settle it."""
+    message_id = held.delivery.message_id
+    if held.state is HeldState.SETTLING or held.state is HeldState.DONE:
+        return AlreadySettled(message_id, _SETTLED)
+    return LeaseLost(message_id, held.loss or LAPSED)

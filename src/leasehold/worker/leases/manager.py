@@ -1,0 +1,299 @@
+"""Keeps leases: one timer for all of them, and a few threads that send renewals."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from leasehold.worker.leases._keeping import Keeping, RenewerStopped
+from leasehold.worker.leases._ledger import LAPSED, Notice, lease_of
+from leasehold.worker.leases._pool import Batch, RenewalPool
+from leasehold.worker.leases._threads import start_thread
+from leasehold.worker.leases._wheel import Wheel
+from leasehold.worker.leases.decisions import (
+    Action,
+    Verdict,
+    call_timeout_s,
+    decide,
+    look_again_s,
+    retry_s,
+)
+from leasehold.worker.leases.held import Flight, Held, HeldState, Loss
+from leasehold.worker.leases.hooks import LeaseHooks
+from leasehold.worker.leases.learning import LeaseLearner
+from leasehold.worker.leases.settings import LeaseSettings
+from leasehold.worker.queues.errors import QueueError, Unreachable
+from leasehold.worker.queues.protocol import Renewed
+from leasehold.worker.timing import Time
+
+_log: Final = logging.getLogger("leasehold.worker.leases")
+_LATE: Final = (
+    "leases were looked at %.2f s late: a handler keeps the lock of the interpreter, or the"
+    " machine is overloaded"
+)
+
+
+class LeaseManager(Keeping):
+    """Keeps the leases of one process, by threads of this process.
+
+    A handler that keeps the lock of the interpreter for long keeps these threads from running: see
+    :class:`~leasehold.worker.leases.process.ProcessLeaseManager` for such.
+
+    Args:
+        settings: When leases are renewed, and for how long.
+        time: By which it goes.
+        parallel: Most requests under way at a time, 1 or more.
+        hooks: Told what happens.
+        learner: Asked how long leases should be, in place of the settings.
+
+    Raises:
+        UnsafeSettings: Leases could not be kept with them.
+    """
+
+    def __init__(
+        self,
+        settings: LeaseSettings,
+        *,
+        time: Time | None = None,
+        parallel: int = 16,
+        hooks: LeaseHooks | None = None,
+        learner: LeaseLearner | None = None,
+    ) -> None:
+        super().__init__(settings, time=time, hooks=hooks, learner=learner)
+        if parallel < 1:
+            raise ValueError(f"parallel is {parallel}; it must be 1 or more")
+        self._tick_at = threading.Condition(self._lock)
+        self._wheel = Wheel(settings.timer_interval_s, self._now_s())
+        self._wakes_at_s: float | None = None
+        self._pool = RenewalPool(
+            parallel, self._lock, self._time, serve=self._renew, failed=self._fail
+        )
+        self._timer = start_thread("leasehold-lease-timer", self._time, self._run)
+
+    def close(self) -> None:
+        """Renew nothing more; what is still held runs out. Waits for requests under way."""
+        with self._lock:
+            self._closed = True
+            self._pool.close()
+            self._tick_at.notify_all()
+            self._quiet.notify_all()
+        if self._timer is not threading.current_thread():
+            self._timer.join()
+        self._pool.join(self.settings.call_timeout_s)
+
+    # --- the timer ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while (notices := self._tick()) is not None:
+                self._deliver(notices)
+                if self.lag_s > self.settings.allowed_lag_s:
+                    _log.warning(_LATE, self.lag_s)
+                    self._call(self._hooks.late, self.lag_s)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, leases are not kept
+            self._fail(error)
+
+    def _tick(self) -> list[Notice] | None:
+        """Wait for the next tick at which something is due, and see to that; None at the end."""
+        with self._lock:
+            while not self._closed:
+                now_s = self._now_s()
+                next_s = self._wheel.next_s()
+                if next_s is not None and next_s <= now_s:
+                    self._measure(now_s - next_s)  # when it was placed that was still to come
+                    return self._look(now_s)
+                self._wakes_at_s = next_s
+                self._time.wait(self._tick_at, None if next_s is None else next_s - now_s)
+        return None
+
+    def _measure(self, lag_s: float) -> None:
+        self.lag_s = lag_s
+        self.worst_lag_s = max(self.worst_lag_s, lag_s)
+        if lag_s > self.settings.allowed_lag_s:
+            self.counts.late_ticks += 1
+
+    def _look(self, now_s: float) -> list[Notice]:
+        """Check what is due. No request is sent before everything was looked at."""
+        notices: list[Notice] = []
+        groups: dict[tuple[int, int], list[Held]] = {}
+        for held in self._wheel.due(now_s):
+            action = decide(held, now_s, held.settings)
+            if action is Action.RENEW:
+                held.flight = Flight.QUEUED
+                held.settings = self._settings_now(held)
+                groups.setdefault((id(held.client), id(held.settings)), []).append(held)
+            elif action is Action.LOSE:
+                notices += self._ledger.end(held, LAPSED)
+            elif action is Action.ABANDON:
+                notices += self._ledger.end(held, _timed_out(held))
+            elif action is Action.SKIP:
+                self.counts.late_ticks += 1
+            if held.state is HeldState.HELD:
+                self._place(held, now_s)
+        for helds in groups.values():
+            self._send(helds)
+        return notices
+
+    def _settings_now(self, held: Held) -> LeaseSettings:
+        """Return by which settings it is renewed this time."""
+        if self._learner is None:
+            return held.settings
+        return self._settings_of(held.delivery.type, held.client.capabilities)
+
+    def _send(self, helds: list[Held]) -> None:
+        client, settings = helds[0].client, helds[0].settings
+        most = client.capabilities.max_settle
+        self._pool.clients = self._ledger.clients
+        for start in range(0, len(helds), most):
+            self._pool.submit(Batch(client, settings, helds[start : start + most]))
+
+    def _place(self, held: Held, now_s: float) -> None:
+        if held.is_in_flight:
+            # It should be back by the next tick. If it is not, the end of the lease counts.
+            self._wake_by(self._wheel.place(held, now_s, now_s))
+            ends_s = held.deadline_s + held.settings.allowed_lag_s
+            if ends_s < now_s + self.settings.timer_interval_s:
+                self._look_at(held, max(ends_s, now_s))
+        else:
+            moment_s = look_again_s(held, held.settings)
+            self._wake_by(self._wheel.place(held, moment_s, now_s))
+
+    def _look_at(self, held: Held, moment_s: float) -> None:
+        self._wheel.retry(held, moment_s)
+        self._wake_by(moment_s)
+
+    def _wake_by(self, moment_s: float | None) -> None:
+        if moment_s is not None and (self._wakes_at_s is None or moment_s < self._wakes_at_s):
+            self._wakes_at_s = moment_s
+            self._tick_at.notify()
+
+    # --- renewals ----------------------------------------------------------------------------
+
+    def _renew(self, batch: Batch) -> None:
+        """Send the renewals of one batch that are still wanted; by a thread of the pool."""
+        settings = batch.settings
+        with self._lock:
+            sent_at_s = self._now_s()
+            helds = [held for held in batch.helds if self._is_wanted(held, sent_at_s)]
+            if not helds:
+                return
+            leases = []
+            for held in helds:
+                held.flight = Flight.SENT
+                leases.append(lease_of(held))
+            first_s = min(held.deadline_s for held in helds)
+            self.counts.requests += 1
+        timeout_s = call_timeout_s(sent_at_s, first_s, settings)
+        answers: Sequence[Renewed | QueueError]
+        try:
+            answers = batch.client.renew(leases, settings.visibility_timeout_s, timeout_s=timeout_s)
+        except QueueError as error:
+            answers = [error] * len(helds)
+        except Exception as error:  # noqa: BLE001 - a fault of one client must not cost all leases
+            _log.exception("a renewal has failed in a way that no client should let through")
+            answers = [Unreachable(f"{type(error).__name__}: {error}")] * len(helds)
+        if len(answers) != len(helds):
+            answers = [Unreachable(f"{len(helds)} renewals, {len(answers)} answers")] * len(helds)
+        self._answered(batch, helds, answers, sent_at_s)
+
+    def _is_wanted(self, held: Held, now_s: float) -> bool:
+        if held.flight is not Flight.QUEUED:
+            return False
+        if held.state is HeldState.HELD and now_s < held.deadline_s:
+            return True
+        held.flight = Flight.NONE
+        return False
+
+    def _answered(
+        self,
+        batch: Batch,
+        helds: list[Held],
+        answers: Sequence[Renewed | QueueError],
+        sent_at_s: float,
+    ) -> None:
+        lease_s = batch.settings.visibility_timeout_s
+        notices: list[Notice] = []
+        renewed: list[Held] = []
+        failed: list[Held] = []
+        failure: QueueError | None = None
+        with self._lock:
+            now_s = self._now_s()
+            for held, answer in zip(helds, answers, strict=True):
+                held.flight = Flight.NONE
+                verdict, told = self._ledger.answer(held, answer, sent_at_s, lease_s)
+                notices += told
+                if verdict is Verdict.DENIED:
+                    notices += self._ledger.end(held, Loss("denied", str(answer)))
+                if held.state is not HeldState.HELD:
+                    self._wheel.remove(held)
+                elif isinstance(answer, QueueError):
+                    failed.append(held)
+                    failure = answer
+                    self._try_again(held, answer, now_s)
+                else:
+                    renewed.append(held)
+                    self._place(held, now_s)
+            self.counts.renewals += len(renewed)
+            self.counts.failures += len(failed)
+            self._quiet.notify_all()
+        self._deliver(notices)
+        self._tell(renewed, failed, failure, now_s - sent_at_s)
+
+    def _tell(
+        self, renewed: list[Held], failed: list[Held], failure: QueueError | None, took_s: float
+    ) -> None:
+        if self._learner is not None:
+            self._learner.renewal_took(took_s, failed=bool(failed and not renewed))
+        if failure is not None:
+            _log.info("%d renewals have failed, to be tried again: %s", len(failed), failure)
+            self._call(self._hooks.failed, failed, failure)
+        if renewed:
+            self._call(self._hooks.renewed, renewed, took_s)
+
+    def _try_again(self, held: Held, failure: QueueError, now_s: float) -> None:
+        again_s = retry_s(failure, now_s, held.deadline_s, held.settings, self._dice.random())
+        self._wake_by(self._wheel.place(held, held.deadline_s, now_s))
+        self._look_at(held, max(again_s, now_s))
+
+    # --- see Keeping -------------------------------------------------------------------------
+
+    def _begin(self, held: Held) -> None:
+        if not self._timer.is_alive():  # as in a process that was forked from that of the timer
+            raise RenewerStopped("the thread that renews leases is not there")
+        self._place(held, self._now_s())
+
+    def _begun(self, held: Held) -> None:
+        """Nothing is left to do."""
+
+    def _forget(self, held: Held) -> None:
+        self._wheel.remove(held)
+        if held.is_in_flight:
+            self._quiet.notify_all()
+
+    def _take(self, held: Held, timeout_s: float, state: HeldState) -> bool:
+        with self._lock:
+            until_s = self._now_s() + timeout_s
+            while held.flight is Flight.SENT or held.flight is Flight.TAKEN:
+                left_s = until_s - self._now_s()
+                if left_s <= 0 or held.state is not state or self._closed:
+                    return False
+                self._time.wait(self._quiet, left_s)
+            held.flight = Flight.TAKEN
+            return True
+
+    def _give_back(self, held: Held) -> None:
+        with self._lock:
+            held.flight = Flight.NONE
+            if held.state is HeldState.HELD:
+                self._place(held, self._now_s())
+            self._quiet.notify_all()
+
+    def _refresh(self, held: Held) -> None:
+        """Nobody else knows more."""
+
+
+def _timed_out(held: Held) -> Loss:
+    seconds = held.settings.message_timeout_s
+    return Loss("timed out", f"the work has taken longer than message_timeout_s, {seconds:g} s")

@@ -1,0 +1,141 @@
+"""A strict queue in a file, which several processes can open, and which keeps who renewed when."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leasehold.worker.queues.errors import Denied, LeaseGone, QueueError, Unreachable
+from leasehold.worker.queues.memory import MEMORY
+from leasehold.worker.queues.protocol import Capabilities, Delivery, Lease, Renewed, Saved
+from leasehold.worker.queues.specs import QueueSpec
+
+_TABLES = """
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY, receipt INTEGER DEFAULT 0, ends_s REAL, saved TEXT, done INTEGER
+);
+CREATE TABLE renewals (id INTEGER, at_s REAL, lease_s INTEGER, pid INTEGER);
+"""
+
+
+@dataclass(frozen=True)
+class FileSpec(QueueSpec):
+    """Where the file is; with it another process opens the same queue."""
+
+    def open(self) -> Any:
+        """Open the queue."""
+        if self.queue == "broken":
+            raise RuntimeError("no such queue can be opened")
+        return FileQueue(Path(self.connection))
+
+
+class FileQueue:
+    """The part of a client that a manager of leases uses.
+
+    While there is a FIFO called ``hold`` beside the file, renewals wait until somebody has opened
+    it for writing, and closed it.
+    """
+
+    name = "file"
+    capabilities: Capabilities = MEMORY
+
+    def __init__(self, path: Path, queue: str = "file") -> None:
+        self.path = path
+        self.spec = FileSpec("memory", queue, str(path))
+        if not path.exists():
+            with self._open() as database:
+                database.executescript(_TABLES)
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        database = sqlite3.connect(self.path, timeout=30, isolation_level=None)
+        try:
+            database.execute("PRAGMA synchronous = OFF")
+            yield database
+        finally:
+            database.close()
+
+    def receive(self, count: int, lease_s: int, kind: str | None = None) -> list[Delivery]:
+        """Put messages and lease them."""
+        ends_s = time.monotonic() + lease_s
+        with self._open() as database:
+            ids = [
+                database.execute("INSERT INTO messages (ends_s) VALUES (?)", (ends_s,)).lastrowid
+                for _ in range(count)
+            ]
+        return [
+            Delivery(queue="file", message_id=str(each), receipt="0", type=kind) for each in ids
+        ]
+
+    def renew(
+        self, leases: Sequence[Lease], visibility_timeout_s: int, *, timeout_s: float | None = None
+    ) -> list[Renewed | QueueError]:
+        """Renew what is leased."""
+        hold = self.path.with_name("hold")
+        with contextlib.suppress(FileNotFoundError):
+            hold.read_bytes()
+        if self.path.with_name("unreachable").exists():
+            raise Unreachable("nobody answers")
+        if self.path.with_name("denied").exists():
+            raise Denied("403")
+        with self._open() as database:
+            return [self._renew(database, lease, visibility_timeout_s) for lease in leases]
+
+    def _renew(
+        self, database: sqlite3.Connection, lease: Lease, lease_s: int
+    ) -> Renewed | QueueError:
+        now_s = time.monotonic()
+        changed = database.execute(
+            "UPDATE messages SET receipt = receipt + 1, ends_s = ? WHERE id = ? AND receipt = ?"
+            " AND ends_s > ? AND done IS NULL",
+            (now_s + lease_s, lease.message_id, lease.receipt, now_s),
+        )
+        if not changed.rowcount:
+            return LeaseGone("the lease is over, or the receipt is old")
+        database.execute(
+            "INSERT INTO renewals VALUES (?, ?, ?, ?)",
+            (lease.message_id, now_s, lease_s, os.getpid()),
+        )
+        cancel = "wrong customer" if self.path.with_name("cancel").exists() else None
+        return Renewed(str(int(lease.receipt) + 1), cancel)
+
+    def save(
+        self, delivery: Delivery, receipt: str, saved: Saved, visibility_timeout_s: int
+    ) -> Renewed:
+        """Save the stage, and renew."""
+        with self._open() as database:
+            result = self._renew(
+                database, Lease(delivery.message_id, receipt), visibility_timeout_s
+            )
+            if isinstance(result, QueueError):
+                raise result
+            database.execute(
+                "UPDATE messages SET saved = ? WHERE id = ?", (saved.stage, delivery.message_id)
+            )
+            return result
+
+    def complete(self, lease: Lease) -> QueueError | None:
+        """Complete what is leased."""
+        with self._open() as database:
+            changed = database.execute(
+                "UPDATE messages SET done = 1 WHERE id = ? AND receipt = ? AND ends_s > ?"
+                " AND done IS NULL",
+                (lease.message_id, lease.receipt, time.monotonic()),
+            )
+        return None if changed.rowcount else LeaseGone("the lease is over, or the receipt is old")
+
+    def renewals(self, message_id: str | None = None) -> list[tuple[float, int, int]]:
+        """Return when something was renewed, for how long, and by which process."""
+        with self._open() as database:
+            found = database.execute(
+                "SELECT at_s, lease_s, pid FROM renewals WHERE ?1 IS NULL OR id = ?1 ORDER BY at_s",
+                (message_id,),
+            )
+            return found.fetchall()
