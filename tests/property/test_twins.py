@@ -174,8 +174,10 @@ def test_both_stores_do_the_same_for_long(twins: Twins, seed: int) -> None:
 def test_both_stores_do_the_same_in_steps(
     twins: Twins, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where claims are opened in steps of two messages, and soon dissolved."""
-    monkeypatch.setattr(cl, "CLAIM_STEP", 2)
+    """Also where claims are opened in steps of few messages, and dissolved soon and in steps."""
+    monkeypatch.setattr(cl, "CLAIM_STEP", 3)
+    monkeypatch.setattr(cl, "AGAIN_STEP", 2)
+    monkeypatch.setattr(cl, "FOLD_STEP", 2)
     monkeypatch.setattr(cl, "MAX_LAPSED", 1)
     play(twins, seed, 60)
 
@@ -192,6 +194,8 @@ PLANTED = {
     "publishes with the times of staging": ("publish_lane", _TIMES, "visible_at_ms"),
     "logs the times of staging": ("cores_to_publish", _TIMES, "visible_at_ms"),
     "ends leases that have lapsed": ("leases_of_session", "visible_at_ms > ?2 AND", ""),
+    "gives back without a new fence": ("return_many", "fence = fence + 1", "fence = fence"),
+    "claims again without a count": ("claim_again", "dequeue_count + 1", "dequeue_count"),
 }
 
 

@@ -126,9 +126,9 @@ class Auditor:
                 after = page["next_after"]
 
     @staticmethod
-    def _count(line: Line, queue: str) -> tuple[int, int]:
+    def _count(line: Line, queue: str) -> tuple[int, int, int]:
         counts = line.json("GET", f"/queues/{queue}/counts")
-        return counts["total"], counts["staged"]
+        return counts["total"], counts["staged"], counts["at_ms"]
 
     def _found(self, line: Line, view: View, *, final: bool) -> Found | None:
         """Return a message with its name; None if it has vanished since, as some may."""
@@ -215,12 +215,21 @@ class Auditor:
             os.utime(path, (then_s, then_s))
 
 
-def miscounted(views: Sequence[View], counted: Mapping[str, tuple[int, int]]) -> list[Violation]:
-    """Compare how many messages queues say they hold, and have staged, with a list of them."""
+def miscounted(
+    views: Sequence[View], counted: Mapping[str, tuple[int, int, int]]
+) -> list[Violation]:
+    """Compare how many messages queues say they hold, and have staged, with a list of them.
+
+    What has expired between the list and the count is not counted.
+    """
     violations = []
-    for queue, numbers in counted.items():
-        states = [view["state"] == "staged" for view in views if view["queue"] == queue]
-        if (states.count(False), states.count(True)) != numbers:
+    for queue, (*numbers, at_ms) in counted.items():
+        states = [
+            view["state"] == "staged"
+            for view in views
+            if view["queue"] == queue and (view["expires_at_ms"] or NEVER_MS) > at_ms
+        ]
+        if [states.count(False), states.count(True)] != numbers:
             violations.append(Violation("count", f"{queue}: {numbers} counted, of {len(states)}"))
     return violations
 

@@ -75,6 +75,8 @@ class ClaimCampaign:
     """Fewest and most answers of a round before the kill."""
     after_kill: Callable[[int], None] = lambda _: None
     """Called with the number of the kill while nothing runs."""
+    enough: Callable[[], bool] = lambda: False
+    """Asked after each round: whether to end before the last one."""
     kills: int = 0
     kills_while_starting: int = 0
     sprung: Counter[str] = field(default_factory=Counter)
@@ -112,7 +114,7 @@ class ClaimCampaign:
             self._load(rng)
             self._kill(rng)
             self._look(final=False)
-            if self._is_broken():
+            if self._is_broken() or self.enough():
                 break
         self._target.up(self._port)
         self._target.close()

@@ -67,45 +67,63 @@ def test_many_kills_leave_everything_whole(tmp_path: Path) -> None:
     assert any(deed.repeats and deed.told.get("already") for deed in campaign.deeds)
 
 
+_OUT: Final = "partition = (SELECT partition FROM queue WHERE name = 'claims-out')"
+_FREE: Final = """partition IN
+    (SELECT partition FROM queue WHERE name IN ('claims-a', 'claims-b'))"""
+_MEMBERS: Final = "partition IN (SELECT partition FROM claim)"
+NEEDED: Final = {
+    _MEMBERS: 1,
+    _FREE: 10,
+    f"{_OUT} AND row_key % 3 = 0": 10,
+    f"{_OUT} AND row_key % 3 <> 0 AND place < 2": 1,
+    f"{_OUT} AND row_key % 3 <> 0 AND place = 2": 1,
+}
+"""How many messages of each kind there must be, so that each injury meets some."""
 INJURIES: Final = (
     # A member of a claim is back in its queue.
-    """UPDATE message SET partition = (SELECT partition FROM queue WHERE name = 'claims-a')
-       WHERE row_key IN (
-           SELECT row_key FROM message WHERE partition IN (SELECT partition FROM claim) LIMIT 1)""",
+    f"""UPDATE message SET partition = (SELECT partition FROM queue WHERE name = 'claims-a')
+       WHERE row_key IN (SELECT row_key FROM message WHERE {_MEMBERS} LIMIT 1)""",
     # Some of what was sent along is gone, and one of it is there twice.
-    """DELETE FROM message WHERE row_key % 3 = 0 AND partition =
-           (SELECT partition FROM queue WHERE name = 'claims-out')""",
-    """CREATE TEMP TABLE again AS SELECT * FROM message WHERE place < 2 AND partition =
-           (SELECT partition FROM queue WHERE name = 'claims-out') LIMIT 1""",
+    f"DELETE FROM message WHERE row_key % 3 = 0 AND {_OUT}",
+    f"CREATE TEMP TABLE again AS SELECT * FROM message WHERE place < 2 AND {_OUT} LIMIT 1",
     """INSERT INTO message_body SELECT row_key + (1 << 32), content FROM message_body
        WHERE row_key IN (SELECT row_key FROM again)""",
     """UPDATE again SET row_key = row_key + (1 << 32),
                         message_id = unhex('0001' || substr(hex(message_id), 5))""",
     "INSERT INTO message SELECT * FROM again",
-    # Messages that are in no claim are gone.
-    """DELETE FROM message WHERE row_key IN (
-           SELECT row_key FROM message WHERE partition IN
-               (SELECT partition FROM queue WHERE name IN ('claims-a', 'claims-b')) LIMIT 3)""",
+    # Messages that are in no claim are gone; the oldest, because their puts were answered.
+    f"""DELETE FROM message WHERE row_key IN
+           (SELECT row_key FROM message WHERE {_FREE} ORDER BY row_key LIMIT 5)""",
 )
 
 
 def test_a_store_that_was_injured_is_found_out(tmp_path: Path) -> None:
     """Positive control: each injury done to the data after a kill is seen."""
     campaign = ClaimCampaign(tmp_path, seed=3, answers=(400, 500))
+    injured: list[int] = []
 
-    def injure(_: int) -> None:
+    def injure(kill: int) -> None:
         connection = apsw.Connection(str(campaign.data / FILES[0]))
-        for statement in INJURIES:
-            connection.execute(statement)
-        query = "SELECT CAST(body AS TEXT) FROM message WHERE place = 2 ORDER BY row_key DESC"
-        key = next(iter(connection.execute(query)))[0]
-        (campaign.data / "bodies" / key[0] / key[:2] / key).unlink()
+        if all(_count(connection, which) >= least for which, least in NEEDED.items()):
+            injured.append(kill)
+            for statement in INJURIES:
+                connection.execute(statement)
+            query = f"SELECT CAST(body AS TEXT) FROM message WHERE place = 2 AND {_OUT}"
+            key = next(iter(connection.execute(query)))[0]
+            (campaign.data / "bodies" / key[0] / key[:2] / key).unlink()
         connection.close()
 
     campaign.after_kill = injure
-    run_campaign(campaign, 1, to_the_end=False)
+    campaign.enough = lambda: bool(injured)
+    run_campaign(campaign, 20, to_the_end=False)
+    assert injured == [campaign.kills]
     kinds = {found.kind for found in campaign.violations}
     assert {"log", "half done", "doubled", "lost", "body", "count"} <= kinds
+
+
+def _count(connection: apsw.Connection, which: str) -> int:
+    ((number,),) = connection.execute(f"SELECT count(*) FROM message WHERE {which}")
+    return int(number)
 
 
 def test_a_wrong_export_is_found_out(tmp_path: Path) -> None:

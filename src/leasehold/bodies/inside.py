@@ -126,6 +126,17 @@ def adopted(command: Any, result: object) -> list[BodyRef]:
     return refs_of(command)
 
 
+def doubtful(command: Any, result: object) -> list[BodyRef]:
+    """Return those bodies of :func:`adopted` that may be nobody's: the result does not say.
+
+    A settling does not tell which of the messages sent along had a key that was known already.
+    """
+    if not isinstance(result, claims.Settled):
+        return []
+    keyed = [put for put in command.sends if put.detail.dedup_key is not None]
+    return [ref for ref in adopted(command, result) if any(ref in refs_of(put) for put in keyed)]
+
+
 # --- what a result shows -----------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ loss was accepted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -120,19 +120,45 @@ def begin(command: OpenClaim, now_ms: int) -> Claim:
     )
 
 
-def room_of(claim: Claim) -> int:
-    """Return how many members the next step may take."""
-    return min(claims.CLAIM_STEP, claim.limit - claim.size)
+class Step:
+    """Where one step of opening a claim ends. It is told of each message that is taken.
 
+    Args:
+        claim: As it is before the step.
+        had_bytes: Of the bodies of the members that it has; of no interest without ``max_bytes``.
+        most: Messages of one step; None for CLAIM_STEP.
+    """
 
-def is_full_step(taken: int) -> bool:
-    """Tell whether a step took as many as one step can, so that there may be more."""
-    return taken >= claims.CLAIM_STEP
+    __slots__ = ("_again", "_claim", "_had_bytes", "_most", "room", "taken_bytes")
 
+    def __init__(self, claim: Claim, had_bytes: int, most: int | None = None) -> None:
+        self._claim = claim
+        self._had_bytes = had_bytes
+        self._most = claims.CLAIM_STEP if most is None else most
+        self.room = min(self._most, claim.limit - claim.size)
+        """Messages that the step may take."""
+        self.begin()
 
-def reaches_bytes(claim: Claim, taken_bytes: int) -> bool:
-    """Tell whether a claim with so many bytes of bodies, all steps together, takes no more."""
-    return claim.max_bytes is not None and taken_bytes >= claim.max_bytes
+    def begin(self) -> None:
+        """Begin, or begin anew."""
+        self._again = 0
+        self.taken_bytes = self._had_bytes
+        """Bytes of the bodies of all members."""
+
+    def takes(self, dequeue_count: int, size_bytes: int) -> bool:
+        """Count a message that is taken, with its count before; tell whether one more may be."""
+        self.taken_bytes += size_bytes
+        self._again += dequeue_count > 0
+        return not (self.reaches_bytes or self._again >= claims.AGAIN_STEP)
+
+    @property
+    def reaches_bytes(self) -> bool:
+        """Whether the claim takes no more because of its bytes."""
+        return self._claim.max_bytes is not None and self.taken_bytes >= self._claim.max_bytes
+
+    def is_full(self, taken: int) -> bool:
+        """Tell whether the step took as much as one step can, so that there may be more."""
+        return taken >= self._most or self._again >= claims.AGAIN_STEP
 
 
 def size_of(message: Message) -> int:
@@ -253,20 +279,3 @@ def as_member(message: Message, claim: Claim) -> Message:
 def after_return(message: Message, now_ms: int) -> Message:
     """Return a member whose claim, still hiding it, was given back."""
     return after_release(close_attempt(message, Outcome.RETURNED, now_ms, None), now_ms, 0)
-
-
-def fits(sizes: Sequence[int], claim: Claim, taken_bytes: int) -> int:
-    """Return how many of the next messages, of these sizes in bytes, a claim may take.
-
-    Taking ends with the message that reaches ``max_bytes``, so one is taken always.
-
-    Args:
-        sizes: Of the messages in receive order, no more than :func:`room_of` says.
-        claim: The claim.
-        taken_bytes: Of the members that it has.
-    """
-    for count, size in enumerate(sizes):
-        if (count or claim.size) and reaches_bytes(claim, taken_bytes):
-            return count
-        taken_bytes += size
-    return len(sizes)

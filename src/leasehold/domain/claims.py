@@ -21,14 +21,16 @@ if TYPE_CHECKING:  # the union of all commands is over there, and has these in i
     from leasehold.domain.commands import Put
 
 CLAIM_STEP: Final = 10_000
-"""Messages that one :class:`OpenClaim` takes at most, some 20 milliseconds' worth; whoever opens a
+"""Messages that one :class:`OpenClaim` takes at most, some 30 milliseconds' worth; whoever opens a
 larger one asks again until it is no longer OPENING."""
+AGAIN_STEP: Final = 1_000
+"""Of these, messages that were received before: each has a history, and costs ten times as much."""
 MAX_CLAIM: Final = 1_000_000
 """Members of one claim."""
 MAX_LAPSED: Final = 8
 """Lapsed claims of one queue whose members are kept together; of more, the oldest are dissolved."""
-FOLD_STEP: Final = 2_000
-"""Members that one step of dissolving moves."""
+FOLD_STEP: Final = 1_000
+"""Members that one step of dissolving moves, at most some 30 milliseconds' worth."""
 
 
 class ClaimState(StrEnum):
@@ -251,10 +253,10 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class GiveBackClaim:
-    """Dissolve a claim: its members are visible again at once. Answer: Done.
+    """Dissolve a claim: its members are visible again. Answer: Done, or :class:`Dissolving`.
 
     For a claim that was opened and never worked on. Or as for :class:`ExtendClaim`. The number can
-    be opened anew.
+    be opened anew at once; of its members at most FOLD_STEP are visible then.
     """
 
     account: str
@@ -262,6 +264,13 @@ class GiveBackClaim:
     stream: str
     token: int
     number: int
+
+
+class Dissolving(NamedTuple):
+    """It is given back for good, and :class:`LapseClaims` carries it out, step by step."""
+
+    left: int
+    """Members that stay as they were until then: hidden, or lapsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +292,10 @@ class ListStreams:
 
 @dataclass(frozen=True, slots=True)
 class DeleteStream:
-    """Forget a stream; its claims are given back. Answer: Done, QueueNotFound or StreamNotFound."""
+    """Forget a stream; its claims are given back. Answer: as for :class:`GiveBackClaim`.
+
+    Or QueueNotFound or StreamNotFound.
+    """
 
     account: str
     queue: str
@@ -294,10 +306,13 @@ class DeleteStream:
 class LapseClaims:
     """Let claims lapse whose time is over, and dissolve what is to be dissolved. Answer: Swept.
 
-    The count is that of the members moved, at most *limit*.
+    The count is that of the members moved, at most *limit*: first those of claims that were given
+    back, the oldest first, then those of claims that are too many.
     """
 
     limit: int = FOLD_STEP
+    fold: bool = True
+    """Whether to dissolve claims that are too many as well; not while the clock is doubted."""
 
 
 ClaimCommand: TypeAlias = (
@@ -313,5 +328,5 @@ ClaimCommand: TypeAlias = (
     | LapseClaims
 )
 ClaimResult: TypeAlias = (
-    Stream | Opened | MemberPage | MemberColumns | Claim | Settled | tuple[Stream, ...]
+    Stream | Opened | MemberPage | MemberColumns | Claim | Settled | Dissolving | tuple[Stream, ...]
 )

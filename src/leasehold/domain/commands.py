@@ -334,6 +334,10 @@ class ForgetKeys:
 class NoteTime:
     """Keep the time, so that a clock far ahead is noticed at the next start. Answer: Done."""
 
+    trusted: bool = True
+    """Whether the clock is believed; the time that was kept before stays otherwise, so that the
+    next start is as suspicious."""
+
 
 @dataclass(frozen=True, slots=True)
 class Swept:

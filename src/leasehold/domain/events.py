@@ -1,6 +1,7 @@
 """The event log: every change of state is one event, kept with the change.
 
-The events of one batch are one row. An event carries the message as it is *after* the change (for
+The events of one batch have one number, or several that follow each other if there are very many of
+them. An event carries the message as it is *after* the change (for
 one that is gone: as it was last), so that replaying events from empty gives the live state.
 """
 
@@ -209,6 +210,9 @@ class Extent(NamedTuple):
     bytes: int
     """Of the batches kept, roughly."""
     oldest_at_ms: int | None
+    store_bytes: int = 0
+    """Of all that the store has on its disk, the log included; 0 if that is not known, or there is
+    no log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,9 +80,16 @@ def receive_order(
     redelivering the same old messages and never recover. With *ageing_s*, so many seconds of
     waiting count as one step of priority, which bounds the wait of the least urgent.
     """
+    return order_of(message.priority, message.visible_at_ms, row_key, ageing_s)
+
+
+def order_of(
+    priority: int, visible_at_ms: int, row_key: int, ageing_s: int | None
+) -> tuple[int, int, int]:
+    """Do as :func:`receive_order` for somebody who has no message."""
     if ageing_s is None:
-        return message.priority, message.visible_at_ms, row_key
-    return 0, message.visible_at_ms + message.priority * ageing_s * _MS, row_key
+        return priority, visible_at_ms, row_key
+    return 0, visible_at_ms + priority * ageing_s * _MS, row_key
 
 
 def first_visible_ms(message: Message) -> int | None:

@@ -18,11 +18,11 @@ from typing import Any, Final
 import structlog
 
 from leasehold.bodies.base import KEY_BYTES, BodyStore
-from leasehold.bodies.inside import BRINGING, adopted, bodies_of, swapped
+from leasehold.bodies.inside import BRINGING, adopted, bodies_of, doubtful, swapped
 from leasehold.clock import Clock
 from leasehold.domain import commands as c
 from leasehold.domain.bodies import BodyKeys, ForgetBodyGarbage, KnownBodies, ReadBodyGarbage
-from leasehold.domain.errors import StoreFailed, StoreFull
+from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull
 from leasehold.domain.types import BodyRef, Queue
 from leasehold.engine.body_reading import (
     AT_ONCE,
@@ -68,6 +68,12 @@ class LargeBodies:
         self.removed = 0
         self.orphans = 0
         """Bodies removed that the search found and no message named."""
+        self.pending = 0
+        """Bodies to be removed, at the last look; STEP means that there may be more."""
+        self.write_failures = 0
+        """Bodies that could not be written since the start."""
+        self.remove_failures = 0
+        """Times that a body could not be removed since the start; it is tried again."""
         self.buffered: Callable[[], int] = lambda: 0
         """How many bytes of bodies others hold: requests, and answers on their way."""
         self.reader = BodyReader(
@@ -156,6 +162,7 @@ class LargeBodies:
             unused.update(keys)
             result = await self._perform(bare)
             unused.difference_update(ref.key for ref in adopted(bare, result))
+            unused.update(await self._in_vain(bare, result))
         except (StoreFailed, asyncio.CancelledError):
             unused.clear()  # it may be done all the same: the search will tell
             raise
@@ -168,6 +175,16 @@ class LargeBodies:
                 self._spawn(self._remove(sorted(unused)))
         self.written += len(keys)
         return result
+
+    async def _in_vain(self, command: c.Command, result: c.Result) -> set[str]:
+        """Return keys of bodies that a command brought and no message was made of."""
+        keys = tuple(ref.key for ref in doubtful(command, result))
+        if not keys:
+            return set()
+        try:
+            return set(keys).difference(await self._keys(KnownBodies(keys)))
+        except LeaseholdError:  # then the search will tell
+            return set()
 
     async def _bare(self, command: c.Command, keys: list[str]) -> Any:
         """Write the large bodies of a command and return it without them.
@@ -199,6 +216,7 @@ class LargeBodies:
         refs: list[BodyRef] = []
         for each in done:
             if isinstance(each, BaseException):
+                self.write_failures += 1
                 if not self._has_complained:
                     self._has_complained = True
                     reason = reason_of(each)
@@ -214,6 +232,7 @@ class LargeBodies:
         """Remove the bodies whose messages are gone."""
         while True:
             garbage = await self._keys(ReadBodyGarbage(STEP))
+            self.pending = len(garbage)
             if not garbage:
                 return
             # The store says so already; but what is removed by mistake cannot be brought back.
@@ -222,7 +241,8 @@ class LargeBodies:
             self.removed += len(gone)
             if gone or known:
                 await self._perform(ForgetBodyGarbage((*gone, *known)))
-            if len(gone) + len(known) < len(garbage):
+            self.pending -= len(gone) + len(known)
+            if self.pending:
                 return  # some could not be removed: not now, then
 
     async def search(self) -> None:
@@ -270,6 +290,7 @@ class LargeBodies:
 
         done = await asyncio.gather(*map(remove, keys), return_exceptions=True)
         failed = [each for each in done if isinstance(each, BaseException)]
+        self.remove_failures += len(failed)
         if failed:
             _log.warning(
                 "body.not_removed",

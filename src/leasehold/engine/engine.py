@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
 from leasehold.clock import Clock, LoopTimers, Timers
+from leasehold.domain import claims
 from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
-from leasehold.domain.claims import ClaimState, OpenClaim, Opened
+from leasehold.domain.claims import ClaimState, Dissolving, OpenClaim, Opened
 from leasehold.domain.errors import LeaseholdError, Stopping
 from leasehold.domain.types import Lease, Queue
 from leasehold.engine.adapting import Adapting
@@ -186,7 +187,21 @@ class Engine:
         then = self._then.get(type(command))
         if then is not None:
             then(command, result)
-        return result
+        return await self._dissolve() if type(result) is Dissolving else result
+
+    async def _dissolve(self) -> c.Result:
+        """Carry out step by step what was given back, so that all is visible before the answer.
+
+        Others have their turn in between. Should it be cut short, the maintenance goes on.
+        """
+        step = claims.LapseClaims(claims.FOLD_STEP, fold=False)
+        with contextlib.suppress(LeaseholdError):
+            while True:
+                swept = await self._carry_out(step)
+                assert isinstance(swept, c.Swept)
+                if swept.count < step.limit:
+                    break
+        return c.DONE
 
     async def receive(
         self, command: c.Receive, wait_s: float, gone: Gone | None = None
@@ -266,7 +281,10 @@ class Engine:
     async def _relieve(self) -> bool:
         if self._batcher is None:
             raise Stopping
-        return await self._batcher.between_batches(self._store.relieve)
+        relieved = await self._batcher.between_batches(self._store.relieve)
+        if not relieved and self.exporter is not None:
+            await self.exporter.give_way()
+        return relieved
 
     async def settle(self) -> None:
         """Wait until what was asked for by now is done, and what follows from it at once.

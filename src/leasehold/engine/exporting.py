@@ -30,7 +30,7 @@ from leasehold.domain.events import (
     ReadNote,
 )
 from leasehold.engine.maintenance import Perform
-from leasehold.engine.trimming import Trimmer
+from leasehold.engine.trimming import Trimmed, Trimmer
 from leasehold.eventlog.folder import FolderRefused, prepare, remove_before
 from leasehold.eventlog.notes import NOTE, ExportNote, FilePlan, NoteUnreadable, read_note
 
@@ -96,6 +96,10 @@ class Exporter:
         """Of these, batches that were not exported although they should have been."""
         self.lag_batches = 0
         """Batches that were not exported yet at the last look."""
+        self.exported_seq = 0
+        """Number of the last batch that is exported, as of the last look."""
+        self.failures = 0
+        """Exports, and times of forgetting, that have failed since the start."""
         self._perform = perform
         self._clock = clock
         self._plan = plan
@@ -167,8 +171,10 @@ class Exporter:
         except Stopping:
             return
         except (FolderRefused, NoteUnreadable) as error:
+            self.failures += 1
             _log.error("events.export_refused", reason=str(error))
         except Exception as error:  # noqa: BLE001 - the next round may go better
+            self.failures += 1
             _log.warning("events.failed", step=step, error=str(error) or type(error).__name__)
 
     # --- exporting ---------------------------------------------------------------------------
@@ -185,19 +191,23 @@ class Exporter:
         assert isinstance(extent, Extent)
         if note is None:
             note = await self._read_note()
-            self.lag_batches = max(0, extent.last_seq - note.done_seq)
+            self._look(note, extent)
             note = await self._take_up(note, folder)
         files = 0
-        self.lag_batches = max(0, extent.last_seq - note.done_seq)
+        self._look(note, extent)
         while note.done_seq < extent.last_seq:
             if files == max_files or (max_files is None and self._stopping.is_set()):
                 break
             note = await self._export_file(note, folder, extent.last_seq)
             files += 1
-            self.lag_batches = max(0, extent.last_seq - note.done_seq)
+            self._look(note, extent)
         else:
             self._complete_ms = now_ms
         self._note = note
+
+    def _look(self, note: ExportNote, extent: Extent) -> None:
+        self.exported_seq = note.done_seq
+        self.lag_batches = max(0, extent.last_seq - note.done_seq)
 
     async def _read_note(self) -> ExportNote:
         kept = await self._perform(ReadNote(NOTE))
@@ -270,21 +280,33 @@ class Exporter:
 
     # --- forgetting --------------------------------------------------------------------------
 
-    async def _trim(self) -> None:
-        now_ms, trusted = self._clock.now_ms(), self._trusts_clock()
-        exported_seq = None
-        if self._folder is not None:
-            exported_seq = (self._note or await self._read_note()).done_seq
-        trimmed = await self._trimmer.trim(now_ms, exported_seq, by_age=trusted)
+    async def give_way(self) -> None:
+        """Forget old events because the disk is full, if they are a large part of what is on it."""
+        self._count(await self._trimmer.give_way(await self._find_exported_seq()), "the disk")
+
+    async def _find_exported_seq(self) -> int | None:
+        """Return up to where the log is exported; None if it need not be."""
+        if self._folder is None:
+            return None
+        if self._note is not None:
+            return self._note.done_seq
+        kept = await self._perform(ReadNote(NOTE))
+        assert isinstance(kept, Note)
+        return 0 if kept.content is None else read_note(kept.content).done_seq
+
+    def _count(self, trimmed: Trimmed, full: str) -> None:
         self.trimmed += trimmed.batches
         if trimmed.unexported:
             self.lost += trimmed.unexported
             self._note = None  # its plan may have lost what it is made of
-            _log.warning(
-                "events.lost",
-                batches=trimmed.unexported,
-                reason="the log is larger than events_max_bytes, and could not be exported",
-            )
+            reason = f"{full} is full, and they could not be exported"
+            _log.warning("events.lost", batches=trimmed.unexported, reason=reason)
+
+    async def _trim(self) -> None:
+        now_ms, trusted = self._clock.now_ms(), self._trusts_clock()
+        exported_seq = await self._find_exported_seq()
+        trimmed = await self._trimmer.trim(now_ms, exported_seq, by_age=trusted)
+        self._count(trimmed, "the log (events_max_bytes)")
         keep_s = self._plan.parquet_retention_s
         if self._folder is not None and keep_s is not None and trusted:
             before_ms = now_ms - keep_s * 1000

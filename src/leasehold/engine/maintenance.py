@@ -103,8 +103,8 @@ class Maintenance:
 
     @property
     def trusts_clock(self) -> bool:
-        """Whether the clock is good enough to remove something for its age."""
-        return not self._waiting_for_clock
+        """Whether the clock is good enough to do something for its sake that cannot be undone."""
+        return self._may_retire()
 
     async def _watch(self) -> NoReturn:
         while True:
@@ -133,16 +133,17 @@ class Maintenance:
         # Side by side, so that they share a batch.
         await asyncio.gather(
             self._to_the_end(LoseSessions()),
-            self._to_the_end(LapseClaims()),
+            self._to_the_end(LapseClaims(fold=self.trusts_clock)),
         )
 
     async def _clean_up(self) -> None:
         if not self._store.health().writable:
             await self._relieve()
+        believed = self._clock_is_believed()
         if self._clock.monotonic_s() >= self._next_note_s:
             self._next_note_s = self._clock.monotonic_s() + self._plan.note_time_interval_s
-            await self._perform(c.NoteTime())
-        if self._clock_is_believed():
+            await self._perform(c.NoteTime(believed))
+        if believed:
             self.retired += await self._to_the_end(c.RetireExpired(SLICE_ROWS))
             before_ms = self._clock.now_ms() - self._plan.expiry_grace_s * 1000
             await self._to_the_end(c.RemoveRetired(before_ms, SLICE_ROWS))
@@ -163,13 +164,17 @@ class Maintenance:
             if swept.count < command.limit:
                 return total
 
-    def _clock_is_believed(self) -> bool:
-        believed = may_retire(
+    def _may_retire(self) -> bool:
+        return may_retire(
             last_seen_ms=self._last_seen_ms,
             started_at_ms=self._started_at_ms,
             running_s=self._clock.monotonic_s() - self._started_s,
             wall_drift_s=self._clock.wall_drift_s(),
         )
+
+    def _clock_is_believed(self) -> bool:
+        """Tell whether the clock may be believed, and the log when that changes."""
+        believed = self._may_retire()
         if believed == self._waiting_for_clock:
             self._waiting_for_clock = not believed
             if believed:

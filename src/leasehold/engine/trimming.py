@@ -1,7 +1,7 @@
 """Forgetting old events in the store, by their age and by how much room they take.
 
 What was exported, or need not be, goes when it is old. What was not exported yet goes only when
-the log has no room left.
+the log has no room left: when it is as large as it may be, or most of a disk that is full.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from leasehold.domain import commands as c
 from leasehold.domain.events import EventPage, Extent, LogExtent, ReadEvents, TrimEvents
 from leasehold.engine.maintenance import Perform
 
+FULL_DISK_SHARE: Final = 4
+"""While the disk is full, the log may be one in so many parts of what the store has on it."""
 SLICE_BATCHES: Final = 200
 """Batches that one step forgets, some milliseconds' worth."""
 
@@ -51,8 +53,20 @@ class Trimmer:
             by_age: Whether to go by age as well; not while the clock is doubted.
         """
         old = await self._by_age(now_ms, exported_seq) if by_age else 0
-        exported, unexported = await self._by_size(exported_seq)
+        exported, unexported = await self._by_size(exported_seq, self.max_bytes)
         return Trimmed(old + exported + unexported, unexported)
+
+    async def give_way(self, exported_seq: int | None) -> Trimmed:
+        """Forget the oldest events of a disk that is full, if the log is a large part of it.
+
+        Without that, a log that has filled the disk would keep everything else from it for good.
+        """
+        extent = await self._extent()
+        if not extent.store_bytes:
+            return Trimmed()
+        max_bytes = min(self.max_bytes, extent.store_bytes // FULL_DISK_SHARE)
+        exported, unexported = await self._by_size(exported_seq, max_bytes)
+        return Trimmed(exported + unexported, unexported)
 
     async def _by_age(self, now_ms: int, exported_seq: int | None) -> int:
         extent = await self._extent()
@@ -82,12 +96,12 @@ class Trimmer:
                 high = middle
         return low
 
-    async def _by_size(self, exported_seq: int | None) -> tuple[int, int]:
+    async def _by_size(self, exported_seq: int | None, max_bytes: int) -> tuple[int, int]:
         """Forget the oldest batches; return how many of them were exported, and were not."""
         exported = unexported = 0
-        while (extent := await self._extent()).bytes > self.max_bytes:
+        while (extent := await self._extent()).bytes > max_bytes:
             kept = max(1, extent.last_seq - extent.first_seq + 1)
-            share = (extent.bytes - self.max_bytes) * kept // extent.bytes
+            share = (extent.bytes - max_bytes) * kept // extent.bytes
             limit = max(1, min(share, SLICE_BATCHES))
             if exported_seq is None or extent.first_seq <= exported_seq:
                 count = await self._step(exported_seq or extent.last_seq, limit)

@@ -292,7 +292,8 @@ def test_a_large_claim_can_be_given_back_while_it_is_opened(asker: Asker) -> Non
     asker.batch(*(asker.put_command() for _ in range(cl.CLAIM_STEP + 1)))
     asker.attach()
     assert asker.claim(1, cl.MAX_CLAIM).state is ClaimState.OPENING
-    assert asker.give_claim_back(1) == c.DONE
+    assert asker.give_claim_back(1) == cl.Dissolving(cl.CLAIM_STEP - cl.FOLD_STEP)
+    assert asker.ask(cl.LapseClaims(cl.MAX_CLAIM)) == c.Swept(cl.CLAIM_STEP - cl.FOLD_STEP)
     assert asker.split()[0] == cl.CLAIM_STEP + 1
     assert asker.claim(1, 5).size == 5
 

@@ -20,6 +20,7 @@ from leasehold.domain.errors import (
     StagedNotFound,
     VisibilityPastExpiry,
 )
+from leasehold.domain.replay import replay
 from leasehold.domain.staging import StagedPart, TransactionState
 from leasehold.domain.types import NEVER_MS, Detail, MessageState, Outcome, Phase
 
@@ -259,6 +260,17 @@ def test_a_part_for_a_queue_that_is_gone_can_be_dropped(asker: Asker) -> None:
     asker.ask(c.DeleteQueue(ACCOUNT, "audio"))
     assert asker.publish(parts=("p",)) == sg.Published(1)
     assert asker.received() == [b"a"]
+
+
+def test_the_log_tells_the_end_of_what_was_staged_for_a_queue_that_is_gone(asker: Asker) -> None:
+    """Or whoever follows it would have the messages for ever, in a queue made anew as well."""
+    asker.create("audio")
+    asker.stage("a", "b", queue="audio")
+    asker.ask(c.DeleteQueue(ACCOUNT, "audio"))
+    assert asker.discard() == sg.Discarded(2)
+    asker.create("audio")
+    assert asker.counts("audio").staged == 0
+    assert replay(asker.events()) == {}
 
 
 # --- discarding and expiring -------------------------------------------------------------------

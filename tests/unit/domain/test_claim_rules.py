@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from leasehold.domain import claim_rules as rules
-from leasehold.domain.claims import CLAIM_STEP, MAX_LAPSED, Claim, ClaimState, OpenClaim
+from leasehold.domain.claims import AGAIN_STEP, CLAIM_STEP, MAX_LAPSED, Claim, ClaimState, OpenClaim
 from leasehold.domain.errors import (
     ClaimBroken,
     ClaimLapsed,
@@ -123,24 +123,41 @@ def test_steps(limit: int, taken: int, full: bool, reached: bool, state: ClaimSt
     assert after == expected
 
 
+def taken(claim: Claim, messages: list[tuple[int, int]], had_bytes: int = 0) -> rules.Step:
+    """Take messages of these dequeue counts and sizes, as many as may be; return the step."""
+    step = rules.Step(claim, had_bytes)
+    for place, message in enumerate(messages, start=1):
+        if not step.takes(*message):
+            assert place == len(messages)
+            break
+    return step
+
+
 def test_the_size_of_a_step() -> None:
-    """As many as one step takes, or as the claim has room for."""
-    assert rules.room_of(replace(OPENING, limit=10**6)) == CLAIM_STEP
-    assert rules.room_of(OPENING) == 90
-    assert rules.is_full_step(CLAIM_STEP)
-    assert not rules.is_full_step(CLAIM_STEP - 1)
+    """As many as one step takes, or as the claim has room for; fewer of those received before."""
+    large = replace(OPENING, limit=10**6)
+    assert rules.Step(large, 0).room == CLAIM_STEP
+    assert rules.Step(large, 0, 500).room == 500
+    assert rules.Step(OPENING, 0).room == 90
+    assert rules.Step(large, 0).is_full(CLAIM_STEP)
+    assert rules.Step(large, 0, 500).is_full(500)
+    assert not rules.Step(large, 0).is_full(CLAIM_STEP - 1)
+    step = taken(large, [(0, 1), *[(1, 1)] * AGAIN_STEP])
+    assert step.is_full(AGAIN_STEP + 1)
+    step.begin()
+    assert not step.is_full(AGAIN_STEP + 1)
 
 
 def test_bytes() -> None:
     """Taking ends with the message that reaches the limit; one is taken always."""
     claim = replace(OPENING, size=0, max_bytes=50)
-    assert rules.fits([20, 20, 20, 20], claim, 0) == 3
-    assert rules.fits([20, 30, 20], claim, 0) == 2
-    assert rules.fits([90, 1], claim, 0) == 1
-    assert rules.fits([90, 1], replace(claim, max_bytes=0), 0) == 1
-    assert rules.fits([20, 20], replace(claim, size=1), 40) == 1
-    assert rules.fits([20, 20], replace(claim, size=1), 50) == 0
-    assert rules.fits([20, 20], replace(claim, max_bytes=None), 0) == 2
+    assert taken(claim, [(0, 20), (0, 20), (0, 20)]).taken_bytes == 60
+    assert taken(claim, [(0, 20), (0, 30)]).reaches_bytes
+    assert taken(claim, [(0, 90)]).reaches_bytes
+    assert taken(replace(claim, max_bytes=0), [(0, 90)]).reaches_bytes
+    assert taken(replace(claim, size=1), [(0, 20)], had_bytes=40).reaches_bytes
+    assert not taken(replace(claim, size=1), [(0, 9)], had_bytes=40).reaches_bytes
+    assert not taken(replace(claim, max_bytes=None), [(0, 20), (0, 90)]).reaches_bytes
     ref = BodyRef(key="k", size_bytes=700, sha256="")
     assert rules.size_of(WAITING) == 4
     assert rules.size_of(WAITING._replace(body=b"", detail=Detail(body_ref=ref))) == 700

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -128,6 +129,28 @@ def test_what_settling_sends_is_moved() -> None:
         await world.do(settle)
         await world.do(settle)
         await world.settle()
+        await world.engine.sweep()
+        assert list(world.kept.kept.values()) == [LARGER]
+        (lease,) = await world.receive()
+        assert body_of(lease.message) == LARGER
+
+    play(scenario)
+
+
+def test_a_body_sent_along_in_vain_is_removed() -> None:
+    """A message that is known by its key is not sent again when claims are settled."""
+
+    async def scenario(world: World) -> None:
+        stream = await world.do(k.AttachStream(*QUEUE, "s"))
+        keyed = [
+            put._replace(detail=replace(put.detail, dedup_key=key))
+            for put, key in zip(puts(LARGE, LARGER), ("known", "new"), strict=True)
+        ]
+        await world.do(keyed[0])
+        await world.do(k.OpenClaim(*QUEUE, "s", stream.token, 1, 10, 60))
+        await world.do(k.SettleClaims(*QUEUE, "s", stream.token, 1, sends=tuple(keyed)))
+        await world.settle()
+        await world.engine.sweep()
         await world.engine.sweep()
         assert list(world.kept.kept.values()) == [LARGER]
         (lease,) = await world.receive()

@@ -120,9 +120,11 @@ def test_garbage_that_cannot_be_removed_is_tried_again() -> None:
         world.kept.delete_error = Unavailable()
         await world.engine.sweep()
         assert len(world.kept.kept) == 1
+        assert (world.bodies.pending, world.bodies.remove_failures) == (1, 1)
         world.kept.delete_error = None
         await world.engine.sweep()
         assert world.kept.kept == {}
+        assert (world.bodies.pending, world.bodies.remove_failures) == (0, 1)
 
     play(scenario)
 

@@ -78,10 +78,10 @@ def test_claims_are_counted_by_state() -> None:
 
     async def scenario(world: World) -> None:
         for stream in ("s", "t"):
-            await world.attach(stream)
+            token = await world.attach(stream)
             for number in (1, 2):
                 await world.do(put(), put())
-                await world.do(claim(stream=stream, number=number, lease_s=10))
+                await world.do(claim(stream=stream, token=token, number=number, lease_s=10))
         await world.do(k.ExtendClaim("a", "queue", "s", 1, 1, 600, park=True))
         await world.advance(s=11)
         await world.do(receive(limit=2, lease_s=600))

@@ -99,7 +99,7 @@ def test_each_event_once(world: World) -> None:
     assert len(world.files()) == 3
     assert exporter.exported == len(world.history)
     assert exporter.files == 3
-    assert exporter.lag_batches == 0
+    assert (exporter.lag_batches, exporter.exported_seq, exporter.failures) == (0, 12, 0)
 
 
 def test_nothing_to_export_costs_nothing(world: World) -> None:

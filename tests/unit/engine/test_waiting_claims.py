@@ -92,12 +92,12 @@ def test_a_new_message_wakes_whoever_came_first() -> None:
     """Those who claim and those who receive wait in one line."""
 
     async def scenario(world: World) -> None:
-        for stream in ("s", "t"):
-            await world.attach(stream)
+        await world.attach()
+        token = await world.attach("t")
         first = await world.wait(receive("first"))
         second = await world.wait_to_claim()
         third = await world.wait(receive("third"))
-        fourth = await world.wait_to_claim(claim(stream="t"))
+        fourth = await world.wait_to_claim(claim(stream="t", token=token))
         await world.do(put(b"1"))
         assert bodies(first) == [b"1"]
         assert not second.done()
@@ -158,13 +158,40 @@ def test_two_that_ask_for_one_claim_both_get_it(waits: bool) -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+def test_what_is_given_back_is_visible_when_that_is_answered(
+    monkeypatch: pytest.MonkeyPatch, *, deleted: bool
+) -> None:
+    """Though it goes in steps, and others have their turn in between."""
+    monkeypatch.setattr(k, "FOLD_STEP", 2)
+
+    async def scenario(world: World) -> None:
+        await world.attach()
+        await world.do(*[put()] * 9)
+        await world.do(claim())
+        world.store.batches.clear()
+        command: c.Command = k.GiveBackClaim("a", "queue", "s", 1, 1)
+        if deleted:
+            command = k.DeleteStream("a", "queue", "s")
+        given_back, taken = await asyncio.gather(
+            world.engine.perform(command), world.engine.perform(receive(limit=9))
+        )
+        assert given_back == c.DONE
+        assert isinstance(taken, tuple)
+        assert 0 < len(taken) < 9
+        (rest,) = await world.do(receive(limit=9))
+        assert len(taken) + len(rest) == 9
+
+    play(scenario)
+
+
 def test_idle_claims_ask_for_nothing() -> None:
     """As with receives, the store does not hear of those who only wait."""
 
     async def scenario(world: World) -> None:
         for number in range(20):
-            await world.attach(f"s{number}")
-            await world.wait_to_claim(claim(stream=f"s{number}"))
+            token = await world.attach(f"s{number}")
+            await world.wait_to_claim(claim(stream=f"s{number}", token=token))
         world.store.batches.clear()
         for _ in range(100):
             await world.advance(s=60)
@@ -233,9 +260,9 @@ def test_who_attaches_later_fences_who_waits() -> None:
 
     async def scenario(world: World) -> None:
         await world.attach()
-        await world.attach("other")
+        theirs = await world.attach("other")
         old = await world.wait_to_claim()
-        other = await world.wait_to_claim(claim(stream="other"))
+        other = await world.wait_to_claim(claim(stream="other", token=theirs))
         token = await world.attach()
         await world.rest()
         error = old.exception()

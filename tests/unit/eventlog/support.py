@@ -78,6 +78,7 @@ class FakeLog:
         self.notes: dict[str, str] = {}
         self.asked: list[c.Command] = []
         self.last_seq = 0
+        self.store_bytes = 0
         self.before: Callable[[c.Command], None] = lambda _: None
         """Called before each command; may raise."""
 
@@ -109,7 +110,8 @@ class FakeLog:
                 kept = [batch[0] for batch in self.batches]
                 first = kept[0].seq if kept else self.last_seq + 1
                 size = EVENT_BYTES * sum(map(len, self.batches))
-                return Extent(first, self.last_seq, size, kept[0].at_ms if kept else None)
+                oldest_ms = kept[0].at_ms if kept else None
+                return Extent(first, self.last_seq, size, oldest_ms, self.store_bytes)
             case TrimEvents():
                 old = [batch for batch in self.batches if batch[0].seq <= command.upto_seq]
                 count = min(len(old), command.limit)

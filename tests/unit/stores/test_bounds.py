@@ -15,7 +15,7 @@ from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.memory import taking as memory_taking
-from leasehold.stores.sqlite import SqliteStore, scanning
+from leasehold.stores.sqlite import SqliteStore, scanning, searching
 from leasehold.stores.sqlite import messages as sqlite_messages
 
 NOW_MS = 1_767_225_600_000
@@ -66,7 +66,7 @@ def test_a_receive_moves_some_poison_and_the_next_one_goes_on(
 ) -> None:
     """A queue full of messages that are given up is moved in parts, and nothing is lost."""
     monkeypatch.setattr(memory_taking, "POISONED_AT_ONCE", 10)
-    monkeypatch.setattr(sqlite_messages, "POISONED_AT_ONCE", 10)
+    monkeypatch.setattr(searching, "POISONED_AT_ONCE", 10)
     put(store, 25)
     assert len(ask(store, c.Receive("a", "queue", 25, 1))) == 25
     ask(store, c.SetQueueSettings("a", "queue", ONCE))

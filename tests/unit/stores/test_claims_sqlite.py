@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from leasehold.domain import oversight as o
 from leasehold.domain.claims import ClaimState
 from leasehold.domain.events import EventType
 from leasehold.domain.queue_settings import QueueSettings
-from leasehold.domain.types import MessageState
-from leasehold.stores.sqlite import SqliteStore
+from leasehold.domain.types import BodyRef, Detail, MessageState
+from leasehold.stores.sqlite import SqliteStore, claims, recorder
 from leasehold.stores.sqlite.rows import INLINE_BYTES
 from leasehold.testing import ManualClock
 
@@ -144,6 +145,119 @@ def test_an_interrupted_opening_goes_on(tried: Tried, monkeypatch: pytest.Monkey
     assert tried.bodies() == [b"0", b"1", b"2", b"3"]
 
 
+@AGAIN
+@pytest.mark.parametrize("lapsed", [False, True])
+def test_what_was_given_back_goes_on(
+    tried: Tried,
+    again: Callable[[Tried], None],
+    lapsed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Members that are left are dissolved by whoever comes next, and their stream may be gone."""
+    monkeypatch.setattr(cl, "FOLD_STEP", 2)
+    tried.ask_all(*[tried.put(b"%d" % number) for number in range(5)])
+    tried.open(1, limit=2)
+    tried.open(2, limit=3)
+    tried.clock.advance(s=30 * lapsed)
+    assert tried.ask(cl.DeleteStream("a", "queue", "s")) == cl.Dissolving(3)
+    tried.ask(cl.AttachStream("a", "queue", "s"))
+    if again is restart:
+        again(tried)
+    else:
+        with pytest.raises(UnicodeEncodeError):
+            tried.store.execute([cl.LapseClaims(100), BAD], now_ms=tried.clock.now_ms())
+    assert tried.ask(cl.GetStream("a", "queue", "s")).claims == ()
+    for swept in (2, 1, 0):
+        assert tried.ask(cl.LapseClaims(2)) == c.Swept(swept)
+    assert tried.ask(o.CountMessages("a", "queue")).visible == 5
+    assert len(tried.ask(c.Receive("a", "queue", 10, 30))) == 5
+    assert tried.rows("SELECT * FROM claim") == []
+
+
+@AGAIN
+def test_the_bytes_of_an_interrupted_opening_are_known(
+    tried: Tried, again: Callable[[Tried], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim with a limit of bytes counts those that it has, wherever the bodies are."""
+    monkeypatch.setattr(cl, "CLAIM_STEP", 2)
+    large = BodyRef(key="0" * 32, size_bytes=3_000, sha256="")
+    tried.ask_all(
+        tried.put(b"x" * 100),
+        tried.put(b"", detail=Detail(body_ref=large)),
+        tried.put(b"y" * 900),
+        tried.put(b"z"),
+    )
+    command = cl.OpenClaim("a", "queue", "s", tried.token, 1, 100, 30, max_bytes=4_000)
+    assert tried.ask(command).claim.state is ClaimState.OPENING
+    again(tried)
+    claim = tried.ask(command).claim
+    assert (claim.state, claim.size) == (ClaimState.OPEN, 3)
+
+
+def test_opening_reads_no_bodies(tried: Tried) -> None:
+    """Also where their bytes are counted: a step may look at gigabytes of them."""
+    tried.ask_all(*[tried.put(b"x" * 60_000) for _ in range(50)])
+    read = []
+
+    def trace(_: object, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        read.append(max(map(_length, row)))
+        return row
+
+    cursor = tried.store._state.cursor
+    cursor.row_trace = trace
+    tried.ask(cl.OpenClaim("a", "queue", "s", tried.token, 1, 50, 30, max_bytes=1_000_000))
+    cursor.row_trace = None
+    assert max(read) < 1_000
+    (claim,) = tried.ask(cl.GetStream("a", "queue", "s")).claims
+    assert claim.size == 17
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, bytes) else 0
+
+
+def test_a_page_of_members_ends_with_its_bytes(
+    tried: Tried, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large bodies make short pages, and each member is on one of them."""
+    monkeypatch.setattr(claims, "PAGE_BYTES", 1_000)
+    monkeypatch.setattr(claims, "_READ_AT_ONCE", 2)
+    tried.ask_all(*[tried.put(b"%d" % (number % 10) * 400) for number in range(9)])
+    tried.open()
+    sizes, found = [], []
+    command = cl.ReadClaim("a", "queue", "s", 1, 0, 1, "", 5)
+    while True:
+        page = tried.ask(command)
+        sizes.append(len(page.messages))
+        found += [message.body[:1] for message in page.messages]
+        if page.next_after is None:
+            break
+        command = replace(command, after=page.next_after)
+    assert sizes == [4, 4, 1]
+    assert found == [b"%d" % number for number in range(9)]
+
+
+def test_claims_without_members_cost_receives_nothing(tried: Tried) -> None:
+    """A stream that nobody works on may have left thousands of them."""
+    count = cl.MAX_LAPSED + 30
+    tried.ask_all(*[tried.put(b"x") for _ in range(count)])
+    for number in range(1, count + 1):
+        tried.open(number, limit=1)
+    tried.clock.advance(s=30)
+    tried.ask(cl.LapseClaims(count))
+    looked = []
+
+    def trace(*query: object) -> bool:
+        looked.append(query)
+        return True
+
+    cursor = tried.store._state.cursor
+    cursor.exec_trace = trace
+    tried.ask(c.Receive("a", "queue", 1, 30))
+    cursor.exec_trace = None
+    assert len(looked) < 2 * cl.MAX_LAPSED
+
+
 def test_settled_rows_are_reaped(tried: Tried) -> None:
     """Messages of a settled claim leave nothing behind, neither rows nor bodies."""
     tried.ask_all(*[tried.put(b"x" * (INLINE_BYTES + number)) for number in range(4)])
@@ -219,6 +333,51 @@ def test_a_claimed_message_is_found_and_leased(tried: Tried) -> None:
     tried.open()
     seen = tried.ask(o.FindMessage("a", "queue", lease.message.message_id))
     assert (seen.state, seen.under) == (MessageState.LEASED, "s/1")
+
+
+def test_very_many_events_have_several_numbers(
+    tried: Tried, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that whoever reads them is not held up by one batch."""
+    monkeypatch.setattr(recorder, "MAX_EVENTS", 4)
+    tried.ask_all(*[tried.put(b"x") for _ in range(10)])
+    last_seq = tried.ask(e.LogExtent()).last_seq
+    tried.open(limit=3)
+    tried.open(2, limit=3)
+    tried.ask(cl.SettleClaims("a", "queue", "s", tried.token, 2, sends=(tried.put(b"y"),)))
+    events = tried.ask(e.ReadEvents(0, 1_000)).events
+    places = [(event.seq, event.place) for event in events]
+    assert len(set(places)) == len(places)
+    assert places == sorted(places)
+    assert max(place for _, place in places) == 3
+    settled = [event for event in events if event.type is EventType.SETTLED]
+    assert {event.seq for event in settled} == {last_seq + 3, last_seq + 4}
+    assert (events[-1].type, events[-1].seq) == (EventType.PUT, last_seq + 4)
+    page = tried.ask(e.ReadEvents(last_seq + 3, 1))
+    assert {event.seq for event in page.events} == {last_seq + 4}
+
+
+def test_the_size_of_the_log_is_known_after_a_crash(tried: Tried, tmp_path: Path) -> None:
+    """Exactly, however much was written and trimmed since it was last noted."""
+    for _ in range(5):
+        tried.ask_all(tried.put(b"1"))
+    tried.ask(c.NoteTime())
+    for _ in range(5):
+        tried.ask_all(tried.put(b"2"))
+    tried.ask(e.TrimEvents(8, 100))
+    tried.ask_all(tried.put(b"3"))
+    size = tried.ask(e.LogExtent()).bytes
+    assert [(size,)] == tried.rows("SELECT sum(size) FROM event_batch")
+    crashed = tmp_path / "crashed"
+    crashed.mkdir()
+    for name in ("leasehold.db", "leasehold.db-wal", "epoch"):
+        shutil.copy(tried.folder / name, crashed)
+    survivor = SqliteStore(crashed)
+    (extent,) = survivor.execute([e.LogExtent()], now_ms=tried.clock.now_ms())
+    survivor.commit()
+    assert isinstance(extent, e.Extent)
+    assert extent.bytes == size
+    survivor.close()
 
 
 def test_the_size_of_the_log_is_known_after_a_restart(tried: Tried) -> None:

@@ -70,10 +70,8 @@ class ClaimVerbs:
     def delete(self, command: cl.DeleteStream) -> c.Result:
         """Forget a stream; its claims are given back."""
         shelf, stream = self._find(command)
-        for number in sorted(stream.claims):
-            self._give_back(shelf, stream, number)
         del shelf.streams[command.stream]
-        return c.DONE
+        return self._give_back(shelf, [stream.claims[number] for number in sorted(stream.claims)])
 
     def _find(self, command: _OfStream) -> tuple[Shelf, StreamShelf]:
         shelf = self._shelves.get(command.account, command.queue)
@@ -127,12 +125,10 @@ class ClaimVerbs:
         """Take the next messages into a claim that is OPENING."""
         shelves, before = self._shelves, holding.claim
         had_bytes = sum(rules.size_of(shelf.rows[row_key]) for row_key in holding.members)
-        left_bytes = None if before.max_bytes is None else before.max_bytes - had_bytes
-        found = list(self._taking.take(shelf, rules.room_of(before), left_bytes))
-        had_bytes += sum(rules.size_of(message) for _, message in found)
-        reached = rules.reaches_bytes(before, had_bytes)
-        full = rules.is_full_step(len(found))
-        after = rules.after_step(before, len(found), full, reached, shelves.now_ms, lease_s)
+        step = rules.Step(before, had_bytes)
+        found = list(self._taking.take(shelf, step.room, step))
+        ends = step.is_full(len(found)), step.reaches_bytes
+        after = rules.after_step(before, len(found), *ends, shelves.now_ms, lease_s)
         if holding.members:
             self._extend(shelf, holding, after)
         holding.claim = after
@@ -255,18 +251,30 @@ class ClaimVerbs:
     # --- giving back, lapsing, dissolving ----------------------------------------------------
 
     def give_back(self, command: cl.GiveBackClaim) -> c.Result:
-        """Dissolve a claim: its members are visible again at once."""
+        """Dissolve a claim: its members are visible again."""
         shelf, stream, _ = self._find_claim(command)
-        self._give_back(shelf, stream, command.number)
-        return c.DONE
+        return self._give_back(shelf, [stream.claims.pop(command.number)])
 
-    def _give_back(self, shelf: Shelf, stream: StreamShelf, number: int) -> None:
-        holding, now_ms = stream.claims[number], self._shelves.now_ms
+    def _give_back(self, shelf: Shelf, holdings: Iterable[Holding]) -> c.Result:
+        """Begin to dissolve claims that their stream no longer knows."""
+        room, left = cl.FOLD_STEP, 0
+        for holding in holdings:
+            holding.dissolving = True
+            room -= self._dissolve(shelf, holding, room)
+            left += len(holding.members)
+        return cl.Dissolving(left) if left else c.DONE
+
+    def _dissolve(self, shelf: Shelf, holding: Holding, limit: int) -> int:
+        """Have members leave a claim that was given back; return how many."""
+        leaving = _in_order(shelf, holding)[:limit]
         if holding.hidden:
-            for row_key in holding.members:
-                shelf.rows[row_key] = rules.after_return(shelf.rows[row_key], now_ms)
-        self._let_go(shelf, holding, _in_order(shelf, holding))
-        self._forget(stream, number)
+            for row_key in leaving:
+                message = rules.after_return(shelf.rows[row_key], self._shelves.now_ms)
+                shelf.rows[row_key] = message
+        self._let_go(shelf, holding, leaving)
+        if not holding.members:
+            self._shelves.holdings.remove(holding)
+        return len(leaving)
 
     def _let_go(self, shelf: Shelf, holding: Holding, row_keys: Iterable[int]) -> None:
         """Leave members in their queue as they are."""
@@ -282,7 +290,9 @@ class ClaimVerbs:
         due = [
             holding
             for holding in shelves.holdings
-            if holding.hidden and holding.claim.until_ms <= shelves.now_ms
+            if holding.hidden
+            and not holding.dissolving
+            and holding.claim.until_ms <= shelves.now_ms
         ]
         for holding in sorted(due, key=lambda each: each.claim.until_ms):
             holding.hidden = False
@@ -291,21 +301,34 @@ class ClaimVerbs:
             self._note(EventType.CLAIM_LAPSED, shelf, holding.claim)
 
     def lapse(self, command: cl.LapseClaims) -> c.Result:
-        """Dissolve claims where too many have lapsed; those that are due have lapsed by now."""
-        left = command.limit
-        for shelf in self._shelves.queues.values():
-            holdings = {
-                rules.name_of(holding.claim): holding
-                for stream in shelf.streams.values()
-                for holding in stream.claims.values()
-                if not holding.hidden
-            }
-            for claim in rules.to_dissolve(each.claim for each in holdings.values()):
-                holding = holdings[rules.name_of(claim)]
-                leaving = _in_order(shelf, holding)[:left]
-                self._let_go(shelf, holding, leaving)
-                left -= len(leaving)
+        """Dissolve what was given back, and claims where too many have lapsed.
+
+        Those that are due have lapsed by now.
+        """
+        left, shelves = command.limit, self._shelves
+        for holding in [each for each in shelves.holdings if each.dissolving]:
+            shelf = shelves.get(holding.claim.account, holding.claim.queue)
+            left -= self._dissolve(shelf, holding, left)
+        if command.fold:
+            for key in sorted(shelves.queues):
+                left -= self._fold(shelves.queues[key], left)
         return c.Swept(command.limit - left)
+
+    def _fold(self, shelf: Shelf, limit: int) -> int:
+        """Dissolve what there is too much of in a queue; return how many members that was."""
+        holdings = {
+            rules.name_of(holding.claim): holding
+            for stream in shelf.streams.values()
+            for holding in stream.claims.values()
+            if not holding.hidden
+        }
+        left = limit
+        for claim in rules.to_dissolve(each.claim for each in holdings.values()):
+            holding = holdings[rules.name_of(claim)]
+            leaving = _in_order(shelf, holding)[:left]
+            self._let_go(shelf, holding, leaving)
+            left -= len(leaving)
+        return limit - left
 
     # --- the queue as a whole ----------------------------------------------------------------
 
@@ -315,13 +338,18 @@ class ClaimVerbs:
             holding.members.clear()
             holding.claim = rules.after_loss(holding.claim, holding.claim.remaining)
             holding.accepted_loss = False
+            if holding.dissolving:
+                self._shelves.holdings.remove(holding)
         shelf.held.clear()
 
     def forget_streams(self, shelf: Shelf) -> None:
-        """Forget the streams of a queue that is deleted."""
-        for stream in shelf.streams.values():
-            for number in tuple(stream.claims):
-                self._forget(stream, number)
+        """Forget the streams and claims of a queue that is deleted."""
+        of = shelf.queue.account, shelf.queue.name
+        self._shelves.holdings = [
+            holding
+            for holding in self._shelves.holdings
+            if (holding.claim.account, holding.claim.queue) != of
+        ]
 
 
 def _in_order(shelf: Shelf, holding: Holding) -> list[int]:

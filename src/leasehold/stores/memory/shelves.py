@@ -34,6 +34,8 @@ class Holding:
     """Whether nobody else can have the members: until the claim lapses."""
     accepted_loss: bool = False
     """Whether it was opened in spite of its last loss."""
+    dissolving: bool = False
+    """Whether it was given back: its stream knows it no more, and its members leave it in steps."""
 
 
 @dataclass(slots=True)

@@ -134,9 +134,11 @@ class StagingVerbs:
             self._note(EventType.DISCARDED, key, row)
 
     def _note(self, kind: EventType, key: tuple[str, str], row: _Row) -> None:
-        """Record what happened to a staged message; where its queue is gone, nobody cares."""
+        """Record what happened to a staged message; its queue may be gone."""
         shelf = self._shelves.queues.get((key[0], row.queue))
-        if shelf is not None:
+        if shelf is None:
+            self._shelves.log.add(kind, key[0], row.queue, row.message, target=key[1])
+        else:
             self._shelves.note(kind, shelf, row.message, target=key[1])
 
     # --- dropping ----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leasehold.domain.claim_rules import size_of
+from leasehold.domain.claim_rules import Step, size_of
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive
 from leasehold.domain.queue_settings import FailurePolicy
@@ -38,7 +38,7 @@ class Taking:
             yield row_key, message, exhausted_on_receive(message, policy) if policy else None
 
     def take(
-        self, shelf: Shelf, limit: int, left_bytes: int | None = None
+        self, shelf: Shelf, limit: int, step: Step | None = None
     ) -> Iterator[tuple[int, Message]]:
         """Go over the messages to lease now, as far as the queue's settings allow.
 
@@ -47,8 +47,7 @@ class Taking:
         Args:
             shelf: The queue.
             limit: Messages at most.
-            left_bytes: Bytes of bodies after which no further one is taken; one is taken always.
-                None for no limit.
+            step: Says after which message to end before that; None for none.
 
         Yields:
             Row key and message, with its lapse noted. All of them must be taken.
@@ -61,11 +60,9 @@ class Taking:
         if rate_per_s is not None:
             allowed, shelf.bucket = allowance(shelf.bucket, rate_per_s, now_ms)
             limit = min(limit, allowed)
-        taken, taken_bytes, poisoned = 0, 0, 0
+        taken, poisoned, ended = 0, 0, False
         for row_key, message, reason in list(self.in_order(shelf)):
-            if taken == limit:
-                break
-            if taken and left_bytes is not None and taken_bytes >= left_bytes:
+            if taken == limit or ended:
                 break
             if reason is not None and poisoned == POISONED_AT_ONCE:
                 break
@@ -77,7 +74,8 @@ class Taking:
                 continue
             yield row_key, message
             taken += 1
-            taken_bytes += size_of(message)
+            if step is not None:
+                ended = not step.takes(message.dequeue_count, size_of(message))
         if rate_per_s is not None and shelf.bucket is not None:
             shelf.bucket = spend(shelf.bucket, taken)
 

@@ -57,7 +57,17 @@ class StreamBox:
 class Held:
     """A claim that is not settled, and the partition with its members."""
 
-    __slots__ = ("accepted", "claim", "lanes_used", "lapsed", "partition", "recorded", "stream")
+    __slots__ = (
+        "accepted",
+        "bytes_taken",
+        "claim",
+        "dissolving",
+        "lanes_used",
+        "lapsed",
+        "partition",
+        "recorded",
+        "stream",
+    )
 
     def __init__(self, stream: StreamBox, partition: int, claim: Claim) -> None:
         self.stream = stream
@@ -69,6 +79,10 @@ class Held:
         """Whether others can receive the members."""
         self.accepted = False
         """Whether the consumer has said that it goes on without the members lost."""
+        self.dissolving = False
+        """Whether it was given back: its stream knows it no more, its members leave it in steps."""
+        self.bytes_taken: int | None = None
+        """Bytes of bodies, while it is opening and has a limit; None if they are not known."""
         self.recorded: list[Columns] | None = None
         """What the log says of all members, as they were claimed; None if it is not known."""
 
@@ -120,15 +134,21 @@ def load_annexes(catalog: Catalog, fetch: Callable[[str], list[Any]]) -> None:
         streams[stream_id] = entry.streams[name] = stream
     claims: dict[int, Held] = {}
     for partition, stream_id, lanes, content in fetch("load_claims"):
-        stream = streams[stream_id]
         plain = json.loads(content)
-        held = Held(stream, partition, from_plain(Claim, plain["claim"]))
+        claim = from_plain(Claim, plain["claim"])
+        dissolving = plain.get("dissolving", False)
+        if dissolving:  # its stream, if there is one still, may have another of this number
+            entry = catalog.get(claim.account, claim.queue)
+            held = Held(StreamBox(entry, stream_id, claim.stream), partition, claim)
+        else:
+            held = Held(streams[stream_id], partition, claim)
+            held.stream.claims[claim.number] = held
         held.lanes_used, held.lapsed = lanes, plain["lapsed"]
-        held.accepted = plain["accepted"]
-        claims[partition] = stream.claims[held.claim.number] = held
-        stream.entry.claims.append(held)
+        held.accepted, held.dissolving = plain["accepted"], dissolving
+        claims[partition] = held
+        held.entry.claims.append(held)
         if held.lapsed:
-            stream.entry.lapsed.append(held)
+            held.entry.lapsed.append(held)
     slots: dict[int, Slot] = {}
     for partition, account, name, part, queue, lanes, rows in fetch("load_slots"):
         slot = slots[partition] = Slot(partition, account, name, part, queue)
@@ -137,3 +157,4 @@ def load_annexes(catalog: Catalog, fetch: Callable[[str], list[Any]]) -> None:
         if found is not None:
             found.staged += rows
     catalog.claims, catalog.slots = claims, slots
+    catalog.dissolving = [held for held in claims.values() if held.dissolving]

@@ -161,6 +161,8 @@ class Catalog:
         self._by_partition: dict[int, Entry] = {}
         self.claims: dict[int, Held] = {}
         """Claims that are not settled, by partition."""
+        self.dissolving: list[Held] = []
+        """Those of them that were given back, the oldest first."""
         self.slots: dict[int, Slot] = {}
         """What is staged, by partition."""
 

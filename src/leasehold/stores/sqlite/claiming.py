@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, cast
 
 from leasehold.domain import claim_rules as rules
 from leasehold.domain import claims as cl
-from leasehold.domain.events import EventType
+from leasehold.domain.events import EventType, core_of
 from leasehold.domain.types import Phase
 from leasehold.domain.visibility import after_lapse
 from leasehold.stores.plain_json import detail_to_json
 from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite.annexes import Held, StreamBox
-from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, lane_of, priority_of
-from leasehold.stores.sqlite.messages import MessageVerbs
-from leasehold.stores.sqlite.recorder import columns_of
+from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, lanes_of, priority_of
+from leasehold.stores.sqlite.recorder import ID_BYTES, Columns, columns_of
 from leasehold.stores.sqlite.rows import Row, message_of, uncount
+from leasehold.stores.sqlite.searching import WITH_SIZES, WITHOUT_BODIES, Search
 from leasehold.stores.sqlite.state import State
 
 REMEMBERED: Final = 200_000
 """Most members of claims, all together, whose columns for the log are kept in memory until they are
 settled, some 40 bytes each: to read them again would take as long as to claim them."""
+FULL_STEP: Final = 500
+"""Messages of one step while the disk is full: what it writes, and what is written until they are
+settled and reaped, must fit in the reserve."""
+_SIZE: Final = 16
+"""Where a row of ``next_visible_with_sizes`` has the length of the body."""
 
 
 class Claiming:
     """Opens claims, step by step."""
 
-    def __init__(self, state: State, messages: MessageVerbs) -> None:
+    def __init__(self, state: State, search: Search) -> None:
         self._state = state
-        self._messages = messages
-        self._bytes: dict[Held, int] = {}
-        """Bytes of bodies in claims that are opening."""
+        self._search = search
 
     def step(
         self, stream: StreamBox, held: Held | None, command: cl.OpenClaim, now_ms: int
@@ -40,149 +43,123 @@ class Claiming:
         state, entry = self._state, stream.entry
         claim = rules.begin(command, now_ms) if held is None else held.claim
         had_bytes = self._bytes_of(held) if claim.max_bytes is not None else 0
-        room = rules.room_of(claim)
-        rows = self._rows(entry, claim, room, now_ms)
-        full = rules.is_full_step(len(rows))
-        reached = False
-        if claim.max_bytes is not None:
-            sizes = [rules.size_of(message_of(row)) for row in rows]
-            count = rules.fits(sizes, claim, had_bytes)
-            had_bytes += sum(sizes[:count])
-            reached = count < len(rows) or rules.reaches_bytes(claim, had_bytes)
-            self._give_up(entry, len(rows) - count)
-            rows = rows[:count]
+        step = rules.Step(claim, had_bytes, FULL_STEP if state.is_full else None)
+        rows = self._rows(entry, claim, step, now_ms)
         if held is None:
             if not rows:
                 return None
             held = self._begin(stream, claim)
         event = rules.extension_event(claim)
-        held.claim = rules.after_step(claim, len(rows), full, reached, now_ms, command.lease_s)
+        # While the disk is full a claim is as small as a step, so that it can soon be settled.
+        ends = step.is_full(len(rows)) and not state.is_full, step.reaches_bytes
+        held.claim = rules.after_step(claim, len(rows), *ends, now_ms, command.lease_s)
         if claim.size:
             state.log.add_claim(event, entry, held.claim)
         self._take(held, rows, now_ms)
-        if held.is_opening:
-            self._bytes[held] = had_bytes
-        else:
-            self._bytes.pop(held, None)
+        held.bytes_taken = step.taken_bytes if held.is_opening else None
         state.keep_claim(held)
         return held
 
-    def _rows(self, entry: Entry, claim: cl.Claim, room: int, now_ms: int) -> Sequence[Row]:
-        query = "next_visible" if claim.max_bytes is not None else "next_visible_without_bodies"
-        if entry.plain:
-            return self._messages.next_visible(entry, now_ms, room, query)
-        return self._messages.allowed(entry, now_ms, room, query)
+    def _rows(self, entry: Entry, claim: cl.Claim, step: rules.Step, now_ms: int) -> Sequence[Row]:
+        sized = claim.max_bytes is not None
+        query = WITH_SIZES if sized else WITHOUT_BODIES
 
-    def _give_up(self, entry: Entry, count: int) -> None:
-        """Give tokens back to the bucket of a queue with a rate limit."""
-        bucket = entry.bucket
-        if bucket is not None and count:
-            entry.bucket = bucket._replace(tokens=bucket.tokens + count)
+        def takes(row: Row) -> bool:
+            return step.takes(row[5], cast("Any", row)[_SIZE] if sized else 0)
+
+        wanted = step.begin, takes
+        return self._search.next_for_claim(entry, now_ms, step.room, query, wanted)
 
     def _bytes_of(self, held: Held | None) -> int:
-        """Return the bytes that a claim has taken; read again after a restart."""
+        """Return the bytes that a claim has taken; counted again after a restart."""
         if held is None:
             return 0
-        known = self._bytes.get(held)
-        if known is not None:
-            return known
-        total = 0
-        for priority in range(1, 17):
-            lane = lane_of(held.partition, priority)
-            rows = self._state.fetch("members", (lane, -1, -1, -1, 0))
-            total += sum(rules.size_of(message_of(row)) for row in rows)
-        return total
+        if held.bytes_taken is not None:
+            return held.bytes_taken
+        lanes = lanes_of(held.partition, held.lanes_used)
+        return sum(self._state.fetch("bytes_of_lane", (lane,))[0][0] for lane in lanes)
 
     def _begin(self, stream: StreamBox, claim: cl.Claim) -> Held:
         partition = self._state.new_partition()
         held = Held(stream, partition, claim)
-        if claim.limit + self._remembered() <= REMEMBERED:
-            held.recorded = []
+        held.recorded = []
         stream.claims[claim.number] = held
         stream.entry.claims.append(held)
         self._state.catalog.claims[partition] = held
         return held
 
     def _remembered(self) -> int:
-        """Return how many members may be kept in memory by now, those to come included."""
+        """Return how many members are kept in memory by now."""
         claims = self._state.catalog.claims.values()
-        return sum(
-            held.claim.limit if held.is_opening else held.claim.size
-            for held in claims
-            if held.recorded is not None
-        )
+        return sum(len(each.ids) for held in claims for each in held.recorded or ()) // ID_BYTES
 
     def _take(self, held: Held, rows: Sequence[Row], now_ms: int) -> None:
         """Move messages into the claim: those never received before at once."""
-        state, entry, claim = self._state, held.entry, held.claim
-        fresh = [row for row in rows if not row[5] and row[13] is None and row[15] is None]
+        fresh = [row for row in rows if not row[5]]
+        if fresh:
+            self._take_fresh(held, fresh, now_ms)
         if len(fresh) < len(rows):
-            fresh = []
-            for row in rows:
-                if row[5]:
-                    self._take_again(held, row, now_ms)
-                else:
-                    fresh.append(row)
-        if not fresh:
-            return
-        keys = setwise.keys_of([row[0] for row in fresh])
-        bounds = (held.partition, now_ms, claim.holder, keys)
-        state.cursor.execute(state.sql["claim_many"], bounds)
-        for lane in {row[14] for row in fresh}:
+            self._take_again(held, [row for row in rows if row[5]], now_ms)
+        for lane in {row[14] for row in rows}:
             held.lanes_used |= 1 << priority_of(lane)
+
+    def _take_fresh(self, held: Held, fresh: Sequence[Row], now_ms: int) -> None:
+        """Move messages into the claim that were never received before."""
+        state, entry = self._state, held.entry
+        keys = setwise.keys_of([row[0] for row in fresh])
+        bounds = (held.partition, now_ms, held.claim.holder, keys)
+        state.cursor.execute(state.sql["claim_many"], bounds)
         timeline = entry.timeline
         if timeline is not None:
             for row in fresh:
                 timeline.add(row[4], row[8], -1)
         if entry.logged:
-            self._record(held, fresh, now_ms)
+            _, ids, inserted, expires, visible, _, fences, *rest = zip(*fresh, strict=True)
+            fence = fences[0] + 1 if fences.count(fences[0]) == len(fences) else None
+            risen = fence if fence is not None else [each + 1 for each in fences]
+            until_ms = held.claim.until_ms
+            leased = (now_ms, visible, 0)
+            core = (inserted, expires, until_ms, 1, risen, int(Phase.LEASED), *leased)
+            self._record(held, columns_of(ids, core, rest[7]))
         else:  # it may be before the claim is settled
             held.recorded = None
 
-    def _record(self, held: Held, fresh: Sequence[Row], now_ms: int) -> None:
-        """Record members that were never received before."""
-        claim = held.claim
-        _, ids, inserted, expires, visible, _, fences, *rest = zip(*fresh, strict=True)
-        lanes = rest[7]
-        fence = fences[0] + 1 if fences.count(fences[0]) == len(fences) else None
-        risen = fence if fence is not None else [each + 1 for each in fences]
-        core = (inserted, expires, claim.until_ms, 1, risen, int(Phase.LEASED), now_ms, visible, 0)
-        columns = columns_of(ids, core, lanes)
-        log = self._state.log
+    def _record(self, held: Held, columns: Columns) -> None:
+        """Record new members, and remember what was said of them."""
+        log, claim = self._state.log, held.claim
         log.add_columns(EventType.CLAIMED, held.entry, columns, held.under(), claim.holder)
         if held.recorded is not None:
             held.recorded.append(columns)
+            if self._remembered() > REMEMBERED:
+                held.recorded = None
 
-    def _take_again(self, held: Held, row: Row, now_ms: int) -> None:
-        """Move a message into the claim that was received before: its last lease has lapsed."""
-        state, entry = self._state, held.entry
-        before = message_of(row)
-        lapsed = after_lapse(before, now_ms)
-        if lapsed is not before:
-            state.log.add(EventType.LAPSED, entry, lapsed)
-        member = rules.after_claim(lapsed, held.claim, now_ms)
-        source = state.catalog.claims.get(row[14] & PARTITION_MASK)
-        bounds = (
-            member.visible_since_ms,  # its place in the claim
-            member.fence,
-            row[0],
-            member.phase,
-            member.since_ms,
-            member.renewals,
-            detail_to_json(member.detail),
-            lane_of(held.partition, member.priority),
-            member.expires_at_ms,
-            member.dequeue_count,
-            member.visible_since_ms,
-            member.holder,
-            member.session,
-        )
-        state.cursor.execute(state.sql["rewrite"], bounds)
-        held.lanes_used |= 1 << member.priority
-        held.recorded = None
-        if source is not None:
-            uncount(state, entry, 0, 0, source)
-            entry.message_count += 1
-        elif entry.timeline is not None:
-            entry.timeline.add(row[4], row[8], -1)
-        state.log.add(EventType.CLAIMED, entry, member, None, held.under())
+    def _take_again(self, held: Held, rows: Sequence[Row], now_ms: int) -> None:
+        """Move messages into the claim that were received before: their last leases are over."""
+        state, entry, claim = self._state, held.entry, held.claim
+        bounds = []
+        cores = []
+        for row in rows:
+            before = message_of(row)
+            lapsed = after_lapse(before, now_ms)
+            if lapsed is not before:
+                state.log.add(EventType.LAPSED, entry, lapsed)
+            member = rules.after_claim(lapsed, claim, now_ms)
+            detail = row[13]
+            if member.detail is not before.detail:
+                detail = detail_to_json(member.detail)
+            # When it was visible before is its place in the claim.
+            place_ms = member.visible_since_ms
+            bounds.append((row[0], held.partition, place_ms, detail, now_ms, claim.holder))
+            cores.append((row[1], *core_of(member)[:-1], row[14]))
+            source = state.catalog.claims.get(row[14] & PARTITION_MASK)
+            if source is not None:
+                uncount(state, entry, 0, 0, source)
+                entry.message_count += 1
+            elif entry.timeline is not None:
+                entry.timeline.add(row[4], row[8], -1)
+        state.cursor.executemany(state.sql["claim_again"], bounds)
+        if entry.logged:
+            ids, *core, lanes = zip(*cores, strict=True)
+            self._record(held, columns_of(ids, core, lanes))
+        else:
+            held.recorded = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from leasehold.domain import claim_rules as rules
@@ -22,17 +23,27 @@ from leasehold.domain.errors import (
     StreamNotFound,
 )
 from leasehold.domain.events import EventType
-from leasehold.domain.ids import row_key_of
+from leasehold.domain.ids import id_to_blob, row_key_of
 from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite.annexes import Held, StreamBox
 from leasehold.stores.sqlite.catalog import Entry, lanes_of, priority_of
 from leasehold.stores.sqlite.claiming import Claiming
+from leasehold.stores.sqlite.dissolving import Dissolving
 from leasehold.stores.sqlite.failures import FailureVerbs
 from leasehold.stores.sqlite.messages import MessageVerbs
-from leasehold.stores.sqlite.rows import Kept, kept_in, message_of, rewrite
+from leasehold.stores.sqlite.rows import Kept, Row, kept_in, message_of
 from leasehold.stores.sqlite.state import State
 
 _BEGIN: Final = (-1, -1)
+_RECORDED_AT_ONCE: Final = 5_000
+PAGE_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of bodies after which a page of members ends, some 20 milliseconds' worth."""
+_DETAIL: Final = 8
+"""Where a row of ``member_columns`` has the detail."""
+PAGE_MEMBERS: Final = {"members": 5_000, "member_columns": 20_000}
+"""Most members of a page by the query, the same."""
+_READ_AT_ONCE: Final = 250
+"""Members read with one statement: each body can have 64 KiB."""
 _CURSOR: Final = re.compile(
     r"([0-9]{1,2})\.(-1|[0-9]{1,18})\.(-1|[0-9]{1,18})\.([0-9]{1,18})", re.ASCII
 )
@@ -62,7 +73,8 @@ class ClaimVerbs:
         self._messages = messages
         self._failures = failures
         self._publisher = publisher
-        self._claiming = Claiming(state, messages)
+        self._claiming = Claiming(state, messages.search)
+        self._dissolving = Dissolving(state, self._forget)
 
     # --- streams -----------------------------------------------------------------------------
 
@@ -92,11 +104,10 @@ class ClaimVerbs:
     def delete(self, command: cl.DeleteStream, now_ms: int) -> c.Result:
         """Forget a stream; its claims are given back."""
         stream = self._stream(command)
-        for number in sorted(stream.claims):
-            self._give_back(stream.claims[number], now_ms)
         self._state.cursor.execute(self._state.sql["drop_stream"], (stream.stream_id,))
         del stream.entry.streams[stream.name]
-        return c.DONE
+        claims = [stream.claims[number] for number in sorted(stream.claims)]
+        return self._dissolving.begin(claims, now_ms)
 
     def _stream(self, command: cl.ClaimCommand) -> StreamBox:
         assert not isinstance(command, cl.LapseClaims | cl.ListStreams)
@@ -136,7 +147,7 @@ class ClaimVerbs:
         held = self._readable(stream, command.number)
         if command.columns:
             rows, after = self._members(held, command, "member_columns")
-            if not any(row[8] for row in rows):
+            if not (rows and rows[-1][_DETAIL]):
                 return _columns(rows, after)
         rows, after = self._members(held, command, "members")
         messages = tuple(rules.as_member(message_of(row), held.claim) for row in rows)
@@ -145,14 +156,19 @@ class ClaimVerbs:
     def _members(
         self, held: Held, command: cl.ReadClaim, query: str
     ) -> tuple[list[Any], str | None]:
-        """Return rows of members, and where the part goes on."""
+        """Return rows of members, and where the part goes on.
+
+        As columns only one row, with its detail, is returned if any of them has one: such members
+        cannot be shown so.
+        """
         start, stop = rules.part_bounds(held.claim.remaining, command.part, command.parts)
         lane_at, visible_ms, row_key, left = _read_cursor(command.after, stop - start)
         skip = 0 if command.after else start
         found: list[Any] = []
         lanes = lanes_of(held.partition, held.lanes_used)
-        while lane_at < len(lanes) and left and len(found) < command.limit:
-            wanted = min(left, command.limit - len(found))
+        room, limit = PAGE_BYTES, min(command.limit, PAGE_MEMBERS[query])
+        while lane_at < len(lanes) and left and len(found) < limit and room > 0:
+            wanted = min(left, limit - len(found), _READ_AT_ONCE)
             if skip and len(lanes) > 1:
                 ((in_lane,),) = self._state.fetch("count_lane", (lanes[lane_at],))
                 if skip >= in_lane:
@@ -164,6 +180,11 @@ class ClaimVerbs:
             skip = 0
             found += rows
             left -= len(rows)
+            room -= sum(len(row[7]) for row in rows)
+            if query == "member_columns":
+                detailed = [row for row in rows if row[_DETAIL]]
+                if detailed:
+                    return detailed[-1:], None
             if len(rows) < wanted:
                 lane_at, (visible_ms, row_key) = lane_at + 1, _BEGIN
             else:
@@ -229,8 +250,13 @@ class ClaimVerbs:
             self._publisher.check_publish(command.account, name)
         for put in command.sends:
             self._failures.check(put, now_ms)
+        recorded = [(held, held.recorded) for held in chosen]
         for kept, exemption in exempt:
             self._failures.give_back(kept, exemption, now_ms)
+        for held, columns in recorded:
+            gone = {id_to_blob(kept.message.message_id) for kept, _ in exempt if kept.held is held}
+            if columns is not None:
+                held.recorded = [left for each in columns if (left := each.without(gone))]
         completed = sum(held.claim.size - held.claim.lost for held in chosen)
         for held in chosen:
             self._complete(held)
@@ -254,24 +280,25 @@ class ClaimVerbs:
         self, chosen: Sequence[Held], exemptions: Iterable[cl.Exemption], now_ms: int
     ) -> list[tuple[Kept, cl.Exemption]]:
         """Return the members that are not completed."""
+        exemptions = tuple(exemptions)
         by_number = {held.claim.number: held for held in chosen}
+        wanted = [row_key_of(each.message_id) for each in exemptions]
+        keys = [key for key in wanted if key is not None]
+        rows: dict[int, Row] = {}
+        if keys:
+            there = self._state.fetch("rows_without_bodies", (setwise.keys_of(keys),))
+            rows = {row[0]: row for row in there}
         found: list[tuple[Kept, cl.Exemption]] = []
-        seen = set()
-        for exemption in exemptions:
+        for row_key, exemption in zip(wanted, exemptions, strict=True):
             held = by_number.get(exemption.number)
-            row_key = row_key_of(exemption.message_id)
-            kept = None
-            if held is not None and row_key is not None:
-                rows = self._state.fetch("get_message", (row_key,))
-                kept = kept_in(self._state, held.entry, rows[0]) if rows else None
+            row = None if row_key is None else rows.pop(row_key, None)  # whoever is named again
+            kept = None if held is None or row is None else kept_in(self._state, held.entry, row)
             if (
                 kept is None
                 or kept.held is not held
                 or kept.message.message_id != exemption.message_id
-                or row_key in seen
             ):
                 raise MemberNotFound(exemption.message_id)
-            seen.add(row_key)
             self._failures.check_give_back(kept, exemption, now_ms)
             found.append((kept, exemption))
         return found
@@ -289,16 +316,19 @@ class ClaimVerbs:
         self._forget(held)
 
     def _record(self, kind: EventType, held: Held) -> None:
-        log, claim = self._state.log, held.claim
-        if held.recorded is not None and not claim.lost:
+        """Record what happens to all members, in slices so that no event row is very long."""
+        state, claim = self._state, held.claim
+        log = state.log
+        if held.recorded is not None:
             for columns in held.recorded:
                 core = (*columns.core[:2], claim.until_ms, *columns.core[3:])
                 settled = columns._replace(core=core)
                 log.add_columns(kind, held.entry, settled, held.under(), claim.holder)
             return
         for lane in lanes_of(held.partition, held.lanes_used):
-            rows = self._state.fetch("member_cores", (lane, held.claim.until_ms))
-            log.add_many(kind, held.entry, rows, held.under(), claim.holder)
+            rows = state.cursor.execute(state.sql["member_cores"], (lane, claim.until_ms))
+            while slice_ := list(islice(rows, _RECORDED_AT_ONCE)):
+                log.add_many(kind, held.entry, slice_, held.under(), claim.holder)
 
     def _forget(self, held: Held) -> None:
         """Take a claim without members out."""
@@ -306,7 +336,10 @@ class ClaimVerbs:
         state.cursor.execute(state.sql["drop_claim"], (held.partition,))
         state.touched_claims.discard(held)
         del state.catalog.claims[held.partition]
-        del held.stream.claims[held.claim.number]
+        if held.dissolving:
+            state.catalog.dissolving.remove(held)
+        else:
+            del held.stream.claims[held.claim.number]
         held.entry.claims.remove(held)
         if held.lapsed:
             held.entry.lapsed.remove(held)
@@ -315,24 +348,7 @@ class ClaimVerbs:
 
     def give_back(self, command: cl.GiveBackClaim, now_ms: int) -> c.Result:
         """Dissolve a claim."""
-        self._give_back(self._own(command), now_ms)
-        return c.DONE
-
-    def _give_back(self, held: Held, now_ms: int) -> None:
-        state = self._state
-        if held.lapsed:
-            self._fold(held, held.claim.remaining)
-        else:
-            for lane in lanes_of(held.partition, held.lanes_used):
-                rows = state.fetch("members_without_bodies", (lane, *_BEGIN, -1, 0))
-                for row in rows:
-                    kept = kept_in(state, held.entry, row)
-                    assert kept is not None
-                    returned = rules.after_return(kept.message, now_ms)
-                    rewrite(state, kept, returned)
-                    state.log.add(EventType.UNCLAIMED, held.entry, returned, None, held.under())
-        self._forget(held)
-        state.find_next_lapse()
+        return self._dissolving.begin([self._own(command)], now_ms)
 
     def lapse_due(self, now_ms: int) -> None:
         """Let claims lapse whose time is over; called before the first command of a batch."""
@@ -340,7 +356,7 @@ class ClaimVerbs:
         due = [
             held
             for held in state.catalog.claims.values()
-            if not held.lapsed and held.claim.until_ms <= now_ms
+            if not (held.lapsed or held.dissolving) and held.claim.until_ms <= now_ms
         ]
         due.sort(key=lambda held: (held.claim.until_ms, held.partition))
         for held in due:
@@ -360,51 +376,22 @@ class ClaimVerbs:
             if first_ms is not None and first_ms < state.retired_until_ms:
                 state.set_retired_until(first_ms)
 
-    def lapse(self, command: cl.LapseClaims, _now_ms: int) -> c.Result:
-        """Dissolve claims where too many have lapsed; those that are due have lapsed by now."""
-        left = command.limit
-        for entry in self._state.catalog.entries():
-            if len(entry.lapsed) <= cl.MAX_LAPSED:
-                continue
-            by_claim = {rules.name_of(held.claim): held for held in entry.lapsed}
-            for claim in rules.to_dissolve([held.claim for held in entry.lapsed]):
-                if left:
-                    left -= self._fold(by_claim[rules.name_of(claim)], left)
-        return c.Swept(command.limit - left)
-
-    def _fold(self, held: Held, limit: int) -> int:
-        """Move members of a lapsed claim to their queue, where they are as they were."""
-        state, entry = self._state, held.entry
-        moved = 0
-        for lane in lanes_of(held.partition, held.lanes_used):
-            if moved == limit:
-                break
-            bounds = (lane, *_BEGIN, limit - moved, 0)
-            rows = state.fetch("members_without_bodies", bounds)
-            if not rows:
-                continue
-            own = state.open_lane(entry, priority_of(lane))
-            keys = setwise.keys_of([row[0] for row in rows])
-            until_ms = held.claim.until_ms
-            state.cursor.execute(state.sql["unclaim_many"], (entry.partition, until_ms, keys))
-            own.live_from_ms = min(own.live_from_ms, until_ms)
-            cores = [(*row[1:4], until_ms, *row[5:7], *row[8:12], row[14]) for row in rows]
-            log, holder = state.log, held.claim.holder
-            log.add_many(EventType.UNCLAIMED, entry, cores, held.under(), holder)
-            moved += len(rows)
-        if moved:
-            held.claim = rules.after_loss(held.claim, moved)
-            state.touched_claims.add(held)
-        return moved
+    def lapse(self, command: cl.LapseClaims, now_ms: int) -> c.Result:
+        """Dissolve what is to be dissolved; claims that are due have lapsed by now."""
+        return c.Swept(self._dissolving.go_on(command, now_ms))
 
     def lose_members(self, entry: Entry) -> None:
         """Drop the members of all claims of a queue, which is being cleared."""
         state = self._state
-        for held in entry.claims:
+        for held in tuple(entry.claims):
             dropped = [(lane,) for lane in lanes_of(held.partition, held.lanes_used)]
             state.cursor.executemany(state.sql["drop_partition"], dropped)
+            if held.dissolving:
+                self._forget(held)
+                continue
             state.cursor.execute(state.sql["drop_claim"], (held.partition,))
             del state.catalog.claims[held.partition]
+            held.recorded = held.bytes_taken = None
             held.claim = rules.after_loss(held.claim, held.claim.remaining)
             held.partition, held.lanes_used = state.new_partition(), 0
             state.catalog.claims[held.partition] = held

@@ -1,4 +1,5 @@
-"""The event log in SQLite: what a batch changed is one row, written with the change.
+"""The event log in SQLite: what a batch changed is one row (if it is very much several), written
+with the change.
 
 A row's content is MessagePack: the queues named (account and queue), then the events as
 :data:`leasehold.domain.events.Recorded`. What happens to many messages at once, such as the members
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 import msgspec
@@ -62,7 +64,8 @@ class EventVerbs:
         log = self._state.log
         if not rows:
             return e.Extent(log.last_seq + 1 if log.last_seq else 0, log.last_seq, 0, None)
-        return e.Extent(rows[0][0], log.last_seq, log.bytes_kept, rows[0][1])
+        ((store_bytes,),) = self._state.fetch("store_bytes")
+        return e.Extent(rows[0][0], log.last_seq, log.bytes_kept, rows[0][1], store_bytes)
 
     def trim(self, command: e.TrimEvents, _now_ms: int) -> c.Result:
         """Forget the oldest batches; the last one stays, so that its number is not used again."""
@@ -72,6 +75,7 @@ class EventVerbs:
         if rows:
             state.cursor.execute(state.sql["trim_events"], (rows[-1][0],))
             state.log.trimmed(sum(row[1] for row in rows))
+            state.note_log()
         return c.Swept(len(rows))
 
     def keep_note(self, command: e.KeepNote, _now_ms: int) -> c.Result:
@@ -92,9 +96,8 @@ def events_in(seq: int, at_ms: int, content: bytes) -> Iterator[e.Event]:
     for each in recorded:
         of = tuple(queues[each[1]])
         if isinstance(each[2], bytes):
-            for one in _unpacked(each):
-                yield e.event_of(seq, place, at_ms, of, one)
-                place += 1
+            yield from _unpacked(seq, place, at_ms, of, each)
+            place += len(each[2]) // ID_BYTES
         else:
             yield e.event_of(seq, place, at_ms, of, tuple(each))
             place += 1
@@ -110,25 +113,28 @@ def _needles(message_id: str | None) -> tuple[bytes, ...]:
         return (message_id.encode(),)
 
 
-def _unpacked(item: Any) -> Iterator[e.Recorded]:
-    kind, number, ids, columns, priorities, session, _, reason, target = item
+def _unpacked(
+    seq: int, place: int, at_ms: int, of: tuple[str, str | None], item: Any
+) -> Iterator[e.Event]:
+    """Return the events of many messages; made at once, because there can be thousands."""
+    kind, _, ids, columns, priorities, session, _, reason, target = item
     count = len(ids) // ID_BYTES
     *times, holder = columns
-    whole = [_column(column, count) for column in (*times, priorities)]
-    for place in range(count):
-        blob = ids[place * ID_BYTES : (place + 1) * ID_BYTES]
-        *core, priority = [column[place] for column in whole]
-        yield (
-            kind,
-            number,
-            id_from_blob(blob),
-            (*core, holder),
-            priority,
-            session,
-            None,
-            reason,
-            target,
-        )
+    blobs = [ids[start : start + ID_BYTES] for start in range(0, len(ids), ID_BYTES)]
+    alike = [repeat(each) for each in (at_ms, e.EventType(kind), *of)]
+    core = [_column(column, count) for column in times]
+    rest = [repeat(each) for each in (session, reason, target)]
+    return map(
+        e.Event,
+        repeat(seq),
+        range(place, place + count),
+        *alike,
+        map(id_from_blob, blobs),
+        *core,
+        repeat(holder),
+        _column(priorities, count),
+        *rest,
+    )
 
 
 def _column(column: Column, count: int) -> Sequence[int]:

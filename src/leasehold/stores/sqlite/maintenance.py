@@ -76,7 +76,7 @@ class MaintenanceVerbs:
         """Remove rows of dropped partitions, and forget a partition once it is empty."""
         state = self._state
         removed = 0
-        for (partition,) in state.fetch("dropped_partitions")[:_PARTITIONS]:
+        for (partition,) in state.fetch("dropped_partitions", (_PARTITIONS,)):
             if removed == command.limit:
                 break
             wanted = command.limit - removed
@@ -92,9 +92,10 @@ class MaintenanceVerbs:
         self._state.cursor.execute(self._state.sql["forget_keys"], (now_ms, command.limit))
         return c.Swept(self._state.cursor.connection.changes())
 
-    def note_time(self, _command: c.NoteTime, now_ms: int) -> c.Result:
+    def note_time(self, command: c.NoteTime, now_ms: int) -> c.Result:
         """Keep the time for the next start, and mark the database anew."""
-        self._state.set_meta("last_seen_ms", now_ms)
+        if command.trusted:
+            self._state.set_meta("last_seen_ms", now_ms)
         self._state.note_log()
         self._state.renew_mark(secrets.token_hex(16))
         return c.DONE

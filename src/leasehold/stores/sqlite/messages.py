@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from operator import itemgetter
 from typing import Final, NamedTuple
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError, LeaseLost, MessageNotFound, QueueNotFound
 from leasehold.domain.events import EventType, late
-from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive
+from leasehold.domain.failures import exhausted_on_receive
 from leasehold.domain.ids import id_from_blob, make_id_blob, row_key_of
 from leasehold.domain.receipts import issue_receipt, read_receipt
-from leasehold.domain.throttle import allowance, spend
 from leasehold.domain.types import Lease, Message, Outcome, Phase
 from leasehold.domain.visibility import (
     after_lapse,
@@ -28,15 +26,13 @@ from leasehold.domain.visibility import (
     is_expired,
     put_refusal,
     receipt_refusal,
-    receive_order,
     renew_refusal,
 )
 from leasehold.stores.plain_json import detail_to_json
 from leasehold.stores.sql_files import many_rows
 from leasehold.stores.sqlite import setwise
-from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, Lane, lanes_of
+from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry
 from leasehold.stores.sqlite.dedup import first_with, keep_key
-from leasehold.stores.sqlite.failures import poison
 from leasehold.stores.sqlite.rows import (
     Kept,
     Row,
@@ -45,6 +41,7 @@ from leasehold.stores.sqlite.rows import (
     rewrite,
     row_of,
 )
+from leasehold.stores.sqlite.searching import Search
 from leasehold.stores.sqlite.sessions_book import SessionBook
 from leasehold.stores.sqlite.state import State
 
@@ -65,6 +62,7 @@ class MessageVerbs:
     """The verbs on messages."""
 
     def __init__(self, state: State, sessions: SessionBook) -> None:
+        self.search = Search(state)
         self._state = state
         self._sessions = sessions
         self._put_at_once = many_rows(state.sql["put"], setwise.ROWS_AT_ONCE)
@@ -184,7 +182,7 @@ class MessageVerbs:
         )
         rows: list[Row] = []
         if wanted:  # a search for nothing would find out that there is nothing
-            search = self.next_visible if entry.plain else self.allowed
+            search = self.search.next_visible if entry.plain else self.search.allowed
             rows = search(entry, now_ms, wanted)
         results: list[c.Result] = []
         updates: list[tuple[object, ...]] = []
@@ -300,108 +298,13 @@ class MessageVerbs:
         log.add(EventType.RECEIVED, entry, message)
         return message
 
-    def next_visible(
-        self, entry: Entry, now_ms: int, limit: int, query: str = "next_visible"
-    ) -> list[Row]:
-        """Return what is visible, in the order in which it is received."""
-        if entry.lapsed:
-            return self._with_lapsed(entry, now_ms, limit, query)
-        if len(entry.lanes) == 1:
-            return self._visible_in(entry.lanes[0], now_ms, limit, query)
-        ageing_s = entry.queue.settings.priority_ageing_s
-        rows: list[Row] = []
-        for lane in entry.lanes:
-            if ageing_s is None and len(rows) == limit:
-                break
-            missing = limit if ageing_s is not None else limit - len(rows)
-            rows += self._visible_in(lane, now_ms, missing, query)
-        rows.sort(key=lambda row: receive_order(message_of(row), row[0], ageing_s))
-        return rows[:limit]
-
-    def _with_lapsed(self, entry: Entry, now_ms: int, limit: int, query: str) -> list[Row]:
-        """Return what is visible in a queue and in its claims that have lapsed."""
-        ageing_s = entry.queue.settings.priority_ageing_s
-        found: list[tuple[tuple[int, int, int, int], Row]] = []
-
-        def add(rows: list[Row], until_ms: int | None = None) -> None:
-            for row in rows:
-                place_ms = row[4]
-                if until_ms is not None:
-                    row = (*row[:4], until_ms, *row[5:])  # noqa: PLW2901 - as its claim says
-                urgency, visible_ms, _ = receive_order(message_of(row), row[0], ageing_s)
-                found.append(((urgency, visible_ms, place_ms, row[0]), row))
-
-        for lane in entry.lanes:
-            add(self._visible_in(lane, now_ms, limit, query))
-        for held in entry.lapsed:
-            until_ms = held.claim.until_ms
-            if until_ms <= now_ms:
-                for lane_number in lanes_of(held.partition, held.lanes_used):
-                    add(self._state.fetch(query, (lane_number, now_ms, limit, 0)), until_ms)
-        # Members all become visible at once: their place in the claim decides then.
-        found.sort(key=itemgetter(0))
-        return [row for _, row in found[:limit]]
-
-    def _visible_in(self, lane: Lane, now_ms: int, limit: int, query: str) -> list[Row]:
-        if now_ms < lane.scanned_at_ms:
-            lane.forget_scan()
-        bounds = (lane.partition, now_ms, limit, lane.live_from_ms)
-        rows = self._state.fetch(query, bounds)
-        lane.scanned(now_ms, rows[0][4] if rows else None)
-        return rows
-
-    def allowed(
-        self, entry: Entry, now_ms: int, wanted: int, query: str = "next_visible"
-    ) -> list[Row]:
-        """Return what may be received from a queue that is limited; poison goes its way."""
-        settings = entry.queue.settings
-        if settings.is_paused(now_ms):
-            return []
-        rate_per_s = settings.max_receives_per_s
-        if rate_per_s is not None:
-            allowed, entry.bucket = allowance(entry.bucket, rate_per_s, now_ms)
-            wanted = min(wanted, allowed)
-        rows = self.next_visible(entry, now_ms, wanted, query) if wanted else []
-        if settings.failure_policy is not None:
-            rows = self._without_poison(entry, rows, now_ms, wanted, query)
-        if rate_per_s is not None and entry.bucket is not None:
-            entry.bucket = spend(entry.bucket, len(rows))
-        return rows
-
-    def _without_poison(
-        self, entry: Entry, rows: list[Row], now_ms: int, wanted: int, query: str
-    ) -> list[Row]:
-        """Move what may not be delivered again, and see what comes in its place."""
-        policy = entry.queue.settings.failure_policy
-        assert policy is not None
-        left = POISONED_AT_ONCE
-        while True:
-            good = []
-            for row in rows:
-                message = message_of(row)
-                lapsed = after_lapse(message, now_ms)
-                reason = exhausted_on_receive(lapsed, policy)
-                if reason is None:
-                    good.append(row)
-                    continue
-                if not left:
-                    return good
-                if lapsed is not message:
-                    self._state.log.add(EventType.LAPSED, entry, lapsed)
-                held = self._state.catalog.claims.get(row[14] & PARTITION_MASK)
-                poison(self._state, Kept(entry, row[0], message, held), lapsed, reason, now_ms)
-                left -= 1
-            if len(good) == len(rows):
-                return rows
-            rows = self.next_visible(entry, now_ms, wanted, query)
-
     def peek(self, command: c.Peek, now_ms: int) -> c.Result:
         """Look at the next messages that can be received."""
         entry = self._state.catalog.get(command.account, command.queue)
         policy = entry.queue.settings.failure_policy
         limit = command.limit
         while True:
-            rows = self.next_visible(entry, now_ms, limit)
+            rows = self.search.next_visible(entry, now_ms, limit)
             found = tuple(
                 message
                 for message in map(message_of, rows)

@@ -106,6 +106,25 @@ FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
 ORDER BY visible_at_ms, row_key LIMIT ?3
 
+-- name: next_visible_with_sizes
+-- The length of a body is known without reading it.
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
+       CASE place WHEN 0 THEN length(body)
+            WHEN 1 THEN coalesce((SELECT length(content) FROM message_body b
+                                  WHERE b.row_key = message.row_key), 0)
+            ELSE coalesce(json_extract(detail, '$.body_ref.size_bytes'), 0) END
+FROM message INDEXED BY message_by_visibility
+WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
+ORDER BY visible_at_ms, row_key LIMIT ?3
+
+-- name: bytes_of_lane
+SELECT coalesce(sum(CASE place WHEN 0 THEN length(body)
+            WHEN 1 THEN coalesce((SELECT length(content) FROM message_body b
+                                  WHERE b.row_key = message.row_key), 0)
+            ELSE coalesce(json_extract(detail, '$.body_ref.size_bytes'), 0) END), 0)
+FROM message INDEXED BY message_by_visibility WHERE partition = ?
+
 -- name: members
 -- Of one lane of a claim, in their order.
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
@@ -169,6 +188,19 @@ UPDATE message SET partition = (partition >> 40) << 40 | ?1, dequeue_count = deq
                    renewals = 0, holder = ?3
 WHERE row_key IN carray(?4)
 
+-- name: claim_again
+-- As above for a message that was received before. Its body and its time to live stay.
+UPDATE message SET partition = (partition >> 40) << 40 | ?2, visible_at_ms = ?3, detail = ?4,
+                   dequeue_count = dequeue_count + 1, fence = fence + 1, phase = 2, since_ms = ?5,
+                   visible_since_ms = ?3, renewals = 0, holder = ?6, session = NULL
+WHERE row_key = ?1
+
+-- name: return_many
+-- Members that are alike: claimed at the same moment, and never received before.
+UPDATE message SET partition = (partition >> 40) << 40 | ?1, visible_at_ms = ?2, since_ms = ?2,
+                   fence = fence + 1, phase = 3, detail = ?3
+WHERE row_key IN carray(?4)
+
 -- name: unclaim_many
 UPDATE message SET partition = (partition >> 40) << 40 | ?1, visible_at_ms = ?2
 WHERE row_key IN carray(?3)
@@ -204,6 +236,12 @@ SELECT seq FROM event_batch ORDER BY seq DESC LIMIT 1
 
 -- name: first_event_batch
 SELECT seq, at_ms FROM event_batch ORDER BY seq LIMIT 1
+
+-- name: log_bytes
+SELECT coalesce(sum(size), 0) FROM event_batch WHERE seq > ?
+
+-- name: store_bytes
+SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()
 
 -- name: keep_events
 INSERT INTO event_batch (seq, at_ms, events, size, content) VALUES (?, ?, ?, ?, ?)
@@ -407,7 +445,7 @@ DELETE FROM message WHERE row_key IN (
     ORDER BY expires_at_ms, row_key LIMIT ?2)
 
 -- name: dropped_partitions
-SELECT partition FROM dropped_partition ORDER BY partition
+SELECT partition FROM dropped_partition ORDER BY partition LIMIT ?
 
 -- name: reap
 DELETE FROM message WHERE row_key IN (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import apsw
@@ -18,6 +18,9 @@ from leasehold.stores.sqlite.catalog import Entry, priority_of
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 SWAPPED: Final = sys.byteorder != "little"
 ID_BYTES: Final = 16
+MAX_EVENTS: Final = 16_000
+"""Events of one row, some 30 milliseconds' worth for whoever reads it. It can only be more where
+one statement has more."""
 
 Column: TypeAlias = int | bytes
 """The same number for all, or as many as there are messages, 8 bytes each, little-endian."""
@@ -30,6 +33,30 @@ class Columns(NamedTuple):
     core: tuple[Column, ...]
     """Inserted, expires, visible, dequeue count, fence, phase, since, visible since, renewals."""
     priorities: Column
+
+    def without(self, gone: Collection[bytes]) -> Columns | None:
+        """Return the columns without the messages of these ids; None if none is left."""
+        if not gone:
+            return self
+        ids = self.ids
+        starts = range(0, len(ids), ID_BYTES)
+        left = [n for n, start in enumerate(starts) if ids[start : start + ID_BYTES] not in gone]
+        if len(left) == len(starts):
+            return self
+        if not left:
+            return None
+
+        def chosen(column: Column) -> Column:
+            if isinstance(column, int):
+                return column
+            numbers = array("q", column)  # which are only moved, so their byte order is no matter
+            return array("q", [numbers[n] for n in left]).tobytes()
+
+        return Columns(
+            b"".join([ids[n * ID_BYTES : (n + 1) * ID_BYTES] for n in left]),
+            tuple(map(chosen, self.core)),
+            chosen(self.priorities),
+        )
 
 
 def columns_of(
@@ -56,7 +83,7 @@ class Recorder:
         self._count = 0
         self.last_seq = 0
         self.bytes_kept = 0
-        """Of the batches kept; written down once a minute, so after a crash a little too low."""
+        """Of the batches kept; see ``State.note_log``."""
         self._open_bytes = 0
         """What the open batch adds to that; below 0 if it forgets more than it writes."""
 
@@ -207,16 +234,35 @@ class Recorder:
         self._count += 1
 
     def write(self, now_ms: int) -> None:
-        """Write what was collected as one row."""
+        """Write what was collected as one row, or as several if it is very much."""
         if not self._events:
             return
-        content = _ENCODE([list(self._queues), self._events])
-        self.last_seq += 1
-        bounds = (self.last_seq, now_ms, self._count, len(content), content)
-        self._cursor.execute(self._sql["keep_events"], bounds)
-        self.bytes_kept += len(content)
-        self._open_bytes += len(content)
+        queues = list(self._queues)
+        for count, events in self._rows():
+            content = _ENCODE([queues, events])
+            self.last_seq += 1
+            bounds = (self.last_seq, now_ms, count, len(content), content)
+            self._cursor.execute(self._sql["keep_events"], bounds)
+            self.bytes_kept += len(content)
+            self._open_bytes += len(content)
         self.clear()
+
+    def _rows(self) -> Iterator[tuple[int, list[Any]]]:
+        """Return what goes into one row each, and how many events that is."""
+        if self._count <= MAX_EVENTS:
+            yield self._count, self._events
+            return
+        count = 0
+        events: list[Any] = []
+        for item in self._events:
+            ids = item[2]
+            weight = len(ids) // ID_BYTES if isinstance(ids, bytes) else 1
+            if events and count + weight > MAX_EVENTS:
+                yield count, events
+                count, events = 0, []
+            count += weight
+            events.append(item)
+        yield count, events
 
 
 def _packed(column: Sequence[int]) -> Column:

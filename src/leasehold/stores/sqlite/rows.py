@@ -122,6 +122,7 @@ def uncount(
     state.touched.add(entry)
     if held is not None:
         held.claim = after_loss(held.claim, 1)
+        held.recorded = None
         state.touched_claims.add(held)
     elif entry.timeline is not None:
         entry.timeline.add(visible_at_ms, phase, -1)

@@ -15,7 +15,7 @@ from leasehold.domain import staging as st
 from leasehold.domain import staging_rules as rules
 from leasehold.domain.errors import AlreadyPublished, LeaseholdError, StagedNotFound
 from leasehold.domain.events import EventType
-from leasehold.domain.types import Phase
+from leasehold.domain.types import Phase, Queue
 from leasehold.stores.sqlite.annexes import Slot
 from leasehold.stores.sqlite.catalog import Entry, lanes_of, priority_of
 from leasehold.stores.sqlite.completing import CompleteVerb
@@ -185,13 +185,14 @@ class StagingVerbs:
         return c.Swept(len(due))
 
     def _drop(self, slot: Slot) -> None:
-        """Leave a slot to the reaper; where its queue is gone, nobody cares."""
+        """Leave a slot to the reaper."""
         state = self._state
         entry = state.catalog.find(slot.account, slot.queue)
-        if entry is not None:
-            entry.staged -= slot.rows
-            if entry.logged:
-                self._record(EventType.DISCARDED, entry, slot, "cores_of_lane")
+        if entry is None:  # whoever follows the log has heard of them, and is told of their end
+            entry = Entry(Queue(account=slot.account, name=slot.queue), 0, 0, scope=0)
+        entry.staged -= slot.rows
+        if entry.logged:
+            self._record(EventType.DISCARDED, entry, slot, "cores_of_lane")
         dropped = [(lane,) for lane in lanes_of(slot.partition, slot.lanes_used)]
         state.cursor.executemany(state.sql["drop_partition"], dropped)
         self._book.remove(slot)

@@ -41,12 +41,15 @@ class State:
         self.touched: set[Entry] = set()
         self.touched_claims: set[Held] = set()
         self.log = Recorder(cursor, queries)
+        self.is_full = False
+        """Whether the disk is full: what can be had in small steps is."""
         self.next_lapse_ms = NEVER_MS
         """When the next claim lapses; the claims' verbs keep it right."""
         self._next_row_key = 0
         self._reserved = 0
         self._last_partition = 0
         self._last_token = 0
+        self._has_loaded = False
         self.retired_until_ms = 0
         self.last_seen_ms = 0
         self.epoch = 1
@@ -113,8 +116,13 @@ class State:
         self.find_next_lapse()
         self.touched.clear()
         self.touched_claims.clear()
-        if not self.log.last_seq:
-            self.log.bytes_kept = meta.get("event_bytes", 0)
+        if not self._has_loaded:
+            self._has_loaded = True
+            # What was written since the last note is added up: after a crash as well, it is exact.
+            noted_seq = meta.get("event_bytes_seq")
+            noted = 0 if noted_seq is None else meta["event_bytes"]
+            ((more,),) = self.fetch("log_bytes", (noted_seq or 0,))
+            self.log.bytes_kept = noted + more
         self.log.load()
 
     def fetch(self, query: str, bounds: tuple[object, ...] = ()) -> list[Any]:
@@ -126,8 +134,12 @@ class State:
         self.cursor.execute(self.sql["set_meta"], (name, value))
 
     def note_log(self) -> None:
-        """Write down how many bytes of events there are, for the next start."""
+        """Write down how many bytes of events there are, for the next start.
+
+        Those of the open batch are not among them yet.
+        """
         self.set_meta("event_bytes", self.log.bytes_kept)
+        self.set_meta("event_bytes_seq", self.log.last_seq)
 
     def set_retired_until(self, moment_ms: int) -> None:
         """Note that everything that expired before *moment_ms* has been retired."""
@@ -194,7 +206,11 @@ class State:
 
     def find_next_lapse(self) -> None:
         """Find when the next claim lapses."""
-        moments = [held.claim.until_ms for held in self.catalog.claims.values() if not held.lapsed]
+        moments = [
+            held.claim.until_ms
+            for held in self.catalog.claims.values()
+            if not (held.lapsed or held.dissolving)
+        ]
         self.next_lapse_ms = min(moments, default=NEVER_MS)
 
     def keep_claim(self, held: Held) -> None:
@@ -203,6 +219,7 @@ class State:
             "claim": to_plain(held.claim),
             "lapsed": held.lapsed,
             "accepted": held.accepted,
+            "dissolving": held.dissolving,
         }
         bounds = (held.partition, held.stream.stream_id, held.lanes_used, json.dumps(content))
         self.cursor.execute(self.sql["keep_claim"], bounds)

@@ -93,7 +93,7 @@ class SqliteStore:
             self._state.load()
         except (apsw.Error, OSError) as error:
             raise StoreFailed from error
-        self._full = not self._reserve.take()
+        self._state.is_full = not self._reserve.take()
         self._failures = FailureVerbs(self._state)
         self._sessions = SessionVerbs(self._state, self._failures)
         self._sessions.load()
@@ -211,7 +211,7 @@ class SqliteStore:
             stop = start + 1
             while stop < end and type(batch[stop]) is kind:
                 stop += 1
-            if self._full and kind in _NEED_ROOM:
+            if self._state.is_full and kind in _NEED_ROOM:
                 results.extend(self._refuse_growth(batch[start:stop], now_ms))
             else:
                 results.extend(self._runs[kind](batch[start:stop], now_ms))
@@ -220,7 +220,7 @@ class SqliteStore:
 
     def _batch(self, command: c.Batch, now_ms: int) -> c.Result:
         if command.atomic:
-            if self._full and not all(map(self._fits, command.commands)):
+            if self._state.is_full and not all(map(self._fits, command.commands)):
                 return tuple(StoreFull() for _ in command.commands)
             refusals = self._failures.refusals(command, now_ms)
             if refusals is not None:
@@ -255,7 +255,7 @@ class SqliteStore:
         return StoreHealth(
             kind="sqlite",
             durable=durable,
-            writable=not self._full,
+            writable=not self._state.is_full,
             details={**self._settings, "epoch": self._state.epoch},
         )
 
@@ -264,8 +264,8 @@ class SqliteStore:
         return self._state.last_seen_ms
 
     def relieve(self) -> bool:
-        """See :meth:`Store.relieve`. There is room again once the reserve can be allocated."""
-        if not self._full:
+        """See :meth:`Store.relieve`. There is room once the reserve, and more, can be allocated."""
+        if not self._state.is_full:
             return True
         try:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -276,8 +276,8 @@ class SqliteStore:
             return False
         except apsw.Error as error:
             raise StoreFailed from error
-        self._full = not self._reserve.take()
-        return not self._full
+        self._state.is_full = not self._reserve.take(again=True)
+        return not self._state.is_full
 
     def close(self) -> None:
         """See :meth:`Store.close`."""
@@ -302,7 +302,7 @@ class SqliteStore:
             return Unavailable()
         full = isinstance(error, apsw.FullError)
         if full:
-            self._full = True
+            self._state.is_full = True
             self._reserve.give_up()
         try:
             self._roll_back()
@@ -326,6 +326,10 @@ class SqliteStore:
             return self._state.catalog.find(command.account, command.queue) is not None
         if isinstance(command, c.Renew):
             return command.body is None
+        if isinstance(command, st.CommitTogether):
+            return all(map(self._fits, command.commands))
+        if isinstance(command, cl.SettleClaims):
+            return not command.sends
         return type(command) not in _NEED_ROOM
 
 
@@ -341,6 +345,7 @@ _NEED_ROOM: Final = frozenset(
         o.StartJob,
         st.Stage,
         st.CommitTogether,
+        cl.SettleClaims,
         e.KeepNote,
     }
 )
