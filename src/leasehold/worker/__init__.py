@@ -1,5 +1,55 @@
 """The worker library: a person writes a handler, and the leases are somebody else's business.
 
 It speaks to a queue through :class:`leasehold.worker.queues.QueueClient`, so that the same worker
-runs on Leasehold, Azure Queue Storage and Alibaba MNS.
+runs on Leasehold, Azure Queue Storage and Alibaba MNS. More names are in the modules:
+``leasehold.worker.queues`` (services), ``leases`` (how leases are kept), ``stages`` (work that
+resumes), ``once`` (effects that happen once), ``payloads`` (bodies of every kind).
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from leasehold.worker.errors import GiveBack, LeaseLost, Poison, Retry, UnsafeWorker
+    from leasehold.worker.hooks import Hooks
+    from leasehold.worker.leases import LeaseLearner, LeaseManager, LeaseSettings
+    from leasehold.worker.message import Message
+    from leasehold.worker.queues.specs import QueueSpec
+    from leasehold.worker.retrying import PoisonRule, RetryRule
+    from leasehold.worker.worker import Worker
+
+__all__ = [
+    "GiveBack",
+    "Hooks",
+    "LeaseLearner",
+    "LeaseLost",
+    "LeaseManager",
+    "LeaseSettings",
+    "Message",
+    "Poison",
+    "PoisonRule",
+    "QueueSpec",
+    "Retry",
+    "RetryRule",
+    "UnsafeWorker",
+    "Worker",
+]
+
+_HOMES = {
+    "errors": ("GiveBack", "LeaseLost", "Poison", "Retry", "UnsafeWorker"),
+    "hooks": ("Hooks",),
+    "leases": ("LeaseLearner", "LeaseManager", "LeaseSettings"),
+    "message": ("Message",),
+    "queues.specs": ("QueueSpec",),
+    "retrying": ("PoisonRule", "RetryRule"),
+    "worker": ("Worker",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Looked up when asked for: an adapter can be imported without the worker, and the worker
+    # without what only some need.
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

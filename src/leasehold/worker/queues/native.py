@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from dataclasses import replace
+from typing import Any, Final, TypeVar, cast
 
 from leasehold.client import Client, QueueHandle
-from leasehold.client import _answers as answers
-from leasehold.client import _calls as calls
-from leasehold.client._sync.account import AccountPart
-from leasehold.client.errors import LeaseholdClientError
+from leasehold.client.errors import LeaseholdClientError, OutOfRange, ServerProblem
 from leasehold.client.handles import Session
 from leasehold.client.models import (
     DEFAULT_TIME_TO_LIVE_S,
@@ -21,10 +18,10 @@ from leasehold.client.models import (
     Progress,
     ReceivedMessage,
 )
-from leasehold.client.retries import NO_RETRIES
 from leasehold.worker.queues._native_errors import queue_error
 from leasehold.worker.queues._one_by_one import check_lengths
-from leasehold.worker.queues.errors import QueueError
+from leasehold.worker.queues._saved_beside import read_saved, saved_members
+from leasehold.worker.queues.errors import BodyTooLarge, QueueError
 from leasehold.worker.queues.protocol import (
     Capabilities,
     Delivery,
@@ -59,14 +56,18 @@ LEASEHOLD: Final = Capabilities(
     sessions=True,
     claims=True,
     server_poison=True,
-    saves="in_body",
+    saves="beside",
     counts_returns=True,
 )
 """What the native API can do."""
+_IN_BODIES: Final = replace(LEASEHOLD, saves="in_body")
 
 _MARKER: Final = MARKER.encode()
 _SHORTEST_SESSION_S: Final = 2
 _CANCELLED: Final = "an operator has asked for it"
+_ONCE_S: Final = math.inf
+"""As long as the client waits for an answer, and no second try."""
+_PAST_EXPIRY: Final = "visibility-past-expiry"
 _R = TypeVar("_R")
 
 
@@ -77,22 +78,22 @@ class NativeQueue:
 
         queue = NativeQueue(client.queue("orders"))
 
-    Progress is kept in the body, in the envelope of :mod:`leasehold.worker.stages.envelope`: what
-    the server keeps beside the body ends with the lease. Together they must not be longer than the
-    queue takes. The fraction and the stage are told to the server as well, for people who look.
+    Progress is kept beside the body, up to 65,536 bytes of JSON, and the body stays as it was put.
+    What an earlier version kept in a body, in the envelope of
+    :mod:`leasehold.worker.stages.envelope`, is still read, and so are such bodies from others. The
+    fraction and the stage are told to the server as well, for people who look.
 
     Renewals, saves and receives are sent once; the client's own retries could outlive a lease. The
     rest is tried again as the client was told to.
 
     Args:
         queue: The handle; its client stays the caller's.
-        form: How progress is written into bodies.
+        form: How progress is written into bodies, where others read it there; body and progress
+            together must then not be longer than the queue takes. None: it is kept beside them.
     """
 
     def __init__(self, queue: QueueHandle, *, form: ProgressForm | None = None) -> None:
         self._queue = queue
-        self._transport = queue._transport  # noqa: SLF001 - the client has no time limits per call
-        self._path = queue._path  # noqa: SLF001 - as above
         self._form = form
         self._own: Client | None = None
         self.spec: QueueSpec | None = None
@@ -112,7 +113,7 @@ class NativeQueue:
         Args:
             connection: As :meth:`leasehold.client.Client.from_connection_string` takes it.
             queue: Name of the queue.
-            form: How progress is written into bodies.
+            form: As for the constructor.
             timeout_s: Seconds without a byte from the server after which a try has failed.
 
         Raises:
@@ -135,7 +136,7 @@ class NativeQueue:
     @property
     def capabilities(self) -> Capabilities:
         """See :class:`QueueClient`."""
-        return LEASEHOLD
+        return LEASEHOLD if self._form is None else _IN_BODIES
 
     def receive(
         self,
@@ -179,6 +180,11 @@ class NativeQueue:
                 body, problem = b"", str(error)
             except UnicodeDecodeError:
                 problem = None if self._form is None else "the body is not text"
+        if self._form is None and message.saved is not None:
+            try:
+                saved = read_saved(message.saved)
+            except UnreadableEnvelope as error:
+                body, problem = b"", str(error)
         return Delivery(
             queue=message.queue,
             message_id=message.id,
@@ -202,33 +208,14 @@ class NativeQueue:
     ) -> list[Renewed | QueueError]:
         """See :class:`QueueClient`. *timeout_s* counts from the last byte that came."""
         _check(visibility_timeout_s)
-        return self._renew(leases, visibility_timeout_s, timeout_s, None, None)
-
-    def _renew(
-        self,
-        leases: Sequence[Lease],
-        visibility_timeout_s: int,
-        timeout_s: float | None,
-        body: str | None,
-        progress: Progress | None,
-    ) -> list[Renewed | QueueError]:
-        results: list[Renewed | QueueError] = []
         refs = [LeaseRef(each.message_id, each.receipt) for each in leases]
-        encode = calls.renewal(visibility_timeout_s, body, progress)
-        for call, chunk in calls.settling_calls(self._path, "renew", refs, encode, atomic=False):
-            timed = call if timeout_s is None else dataclasses.replace(call, try_s=timeout_s)
-            try:
-                answer = self._transport.call(timed, NO_RETRIES)
-                renewed = answers.renewed(answer, chunk, body)
-            except (LeaseholdClientError, RuntimeError) as error:
-                return _rest(results, queue_error(error), len(leases))
-            results += [
-                Renewed(each.receipt, _reason(each))
-                if isinstance(each, LeaseRef)
-                else queue_error(each)
-                for each in renewed
-            ]
-        return results
+        once_s = _ONCE_S if timeout_s is None else timeout_s
+        try:
+            found = self._queue.renew_many(refs, visibility_timeout_s, timeout_s=once_s)
+        except (LeaseholdClientError, RuntimeError) as error:
+            so_far = getattr(error, "results_so_far", ())
+            return _rest(_renewals(so_far), queue_error(error), len(leases))
+        return _renewals(found)
 
     def complete(self, leases: Sequence[Lease]) -> list[QueueError | None]:
         """See :class:`QueueClient`."""
@@ -258,15 +245,36 @@ class NativeQueue:
         return results
 
     def _released(self, releases: Sequence[Release]) -> list[QueueError | None]:
+        """Give messages back that have the same reason.
+
+        Those that would expire before their delay is over are given back without one: the server
+        refuses them, and to let their leases run out instead could be the end of them.
+        """
         first = releases[0]
         refs = [LeaseRef(each.lease.message_id, each.lease.receipt) for each in releases]
+        error = _report(first.fault)
         try:
-            results = self._queue.release_many(
-                refs, outcome=first.outcome, delay_s=first.delay_s, error=_report(first.fault)
+            found = self._queue.release_many(
+                refs, outcome=first.outcome, delay_s=first.delay_s, error=error
             )
-        except (LeaseholdClientError, RuntimeError) as error:
-            return _rest(_so_far(error), queue_error(error), len(releases))
-        return [_refusal(each) for each in results]
+        except (LeaseholdClientError, RuntimeError) as failure:
+            return _rest(_so_far(failure), queue_error(failure), len(releases))
+        results = [_refusal(each) for each in found]
+        late = [
+            at
+            for at, each in enumerate(found)
+            if isinstance(each, ServerProblem) and each.code == _PAST_EXPIRY
+        ]
+        if late and first.delay_s:
+            at_once = [replace(releases[at], delay_s=0) for at in late]
+            again: Sequence[QueueError | None]
+            try:
+                again = self._released(at_once)
+            except QueueError as failure:
+                again = [failure] * len(late)
+            for at, result in zip(late, again, strict=True):
+                results[at] = result
+        return results
 
     def save(
         self, delivery: Delivery, receipt: str, saved: Saved, visibility_timeout_s: int
@@ -275,16 +283,29 @@ class NativeQueue:
 
         Raises:
             TypeError: The state is not what JSON can say.
-            ValueError: The form has no place for it.
+            ValueError: The fraction is not within 0 to 1, or the form has no place for it.
         """
         _check(visibility_timeout_s)
-        text = (self._form or EnvelopeForm()).wrap(delivery.body, saved)
-        progress = Progress(saved.fraction, saved.stage)
-        lease = Lease(delivery.message_id, receipt)
-        (renewed,) = self._renew([lease], visibility_timeout_s, None, text, progress)
-        if isinstance(renewed, QueueError):
-            raise renewed
-        return renewed
+        kept: dict[str, Any]
+        if self._form is None:
+            kept = {"saved": saved_members(saved)}
+        else:
+            kept = {"body": self._form.wrap(delivery.body, saved)}
+        try:
+            renewed = self._queue.renew(
+                LeaseRef(delivery.message_id, receipt),
+                visibility_timeout_s,
+                progress=Progress(saved.fraction, saved.stage),
+                timeout_s=_ONCE_S,
+                **kept,
+            )
+        except OutOfRange as error:
+            if (error.field or "").endswith(".saved"):
+                raise BodyTooLarge(str(error)) from None
+            raise queue_error(error) from None
+        except (LeaseholdClientError, RuntimeError) as error:
+            raise queue_error(error) from None
+        return Renewed(renewed.receipt, _reason(renewed))
 
     def bury(self, delivery: Delivery, receipt: str, fault: Fault) -> None:
         """See :class:`QueueClient`. It is one step, and the message keeps its id and its story."""
@@ -350,7 +371,7 @@ class NativeQueue:
             timeout_s: Rounded up to whole seconds; 2 to 3,600.
         """
         length_s = max(_SHORTEST_SESSION_S, math.ceil(timeout_s))
-        session = AccountPart(self._transport).session(holder, timeout_s=length_s)
+        session = self._queue.of_account.session(holder, timeout_s=length_s)
         try:
             return NativeSession(session.open())
         except (LeaseholdClientError, RuntimeError) as error:
@@ -416,6 +437,15 @@ def _reason(lease: LeaseRef) -> str | None:
 
 def _report(fault: Fault | None) -> ErrorReport | None:
     return None if fault is None else ErrorReport(fault.text, fault.type, fault.fingerprint)
+
+
+def _renewals(found: Sequence[object]) -> list[Renewed | QueueError]:
+    return [
+        Renewed(each.receipt, _reason(each))
+        if isinstance(each, LeaseRef)
+        else queue_error(cast("Exception", each))
+        for each in found
+    ]
 
 
 def _refusal(result: object) -> QueueError | None:

@@ -32,6 +32,7 @@ from leasehold.worker.queues.protocol import (
     Renewed,
     Saved,
 )
+from leasehold.worker.stages.envelope import EnvelopeForm
 from leasehold.worker.stages.seeds_form import SeedsForm
 
 Play = Callable[[str, Any], httpx.Response]
@@ -166,16 +167,166 @@ def test_releases_go_together_by_reason() -> None:
     assert failed["error"] == {"text": "bad", "type": "ValueError", "fingerprint": "f"}
 
 
-def test_progress_is_shown_to_people_as_well() -> None:
-    """The fraction and the stage are told beside the body in which all is kept."""
-    queue, server = made(lambda *_: results({"id": "m0", "receipt": "n", "visible_at_ms": 1}))
-    delivery = Delivery(queue="orders", message_id="m0", receipt="r0", body=b"work")
-    queue.save(delivery, "r0", Saved(stage="encode", state=[1], fraction=0.4), 30)
+def past_expiry(_: str, content: Any) -> httpx.Response:
+    """Play a server on which messages with an odd number expire in five seconds."""
+    refusal = {"error": {"code": "visibility-past-expiry", "status": 400, "value": 60}}
+    found = []
+    for each in content["items"]:
+        is_late = int(each["id"][1:]) % 2 and each.get("delay_s", 0) > 5
+        found.append(refusal if is_late else {"id": each["id"], "visible_at_ms": 1})
+    return results(*found)
+
+
+def test_a_delay_past_the_expiry_does_not_cost_the_last_chance() -> None:
+    """What would expire before its delay is over is given back once more, without one."""
+    queue, server = made(past_expiry)
+    fault = Fault(text="bad")
+    releases = [
+        Release(lease=each, outcome="failed", delay_s=60, fault=fault) for each in leases(4)
+    ]
+    assert queue.release(releases) == [None] * 4
+    first, second = (content["items"] for _, content in server.seen)
+    assert len(first) == 4
+    assert [(each["id"], each["delay_s"]) for each in second] == [("m1", 0), ("m3", 0)]
+    assert second[0]["error"] == {"text": "bad"}
+    assert second[0]["outcome"] == "failed"
+
+
+def test_what_cannot_be_given_back_at_once_either_is_told() -> None:
+    """The others are given back all the same."""
+
+    def play(verb: str, content: Any) -> httpx.Response:
+        if content["items"][0].get("delay_s") == 0:
+            return reply({"code": "store-failed"}, 500)
+        return past_expiry(verb, content)
+
+    queue, _ = made(play)
+    found = queue.release(
+        [Release(lease=each, outcome="returned", delay_s=60) for each in leases(2)]
+    )
+    assert found[0] is None
+    assert isinstance(found[1], Unreachable)
+
+
+RENEWED = {"id": "m0", "receipt": "n", "visible_at_ms": 1}
+DELIVERY = Delivery(queue="orders", message_id="m0", receipt="r0", body=b"work")
+
+
+def test_progress_is_kept_beside_the_body() -> None:
+    """The body is not sent; the fraction and the stage are told to people as well."""
+    queue, server = made(lambda *_: results(RENEWED))
+    assert queue.capabilities.saves == "beside"
+    saved = Saved(stage="encode", state=[1], fraction=0.4)
+    assert queue.save(DELIVERY, "r0", saved, 30) == Renewed("n")
     (item,) = server.seen[0][1]["items"]
     assert item["progress"] == {"fraction": 0.4, "note": "encode"}
-    envelope = json.loads(item["body"])
-    assert envelope["body"] == "work"
-    assert envelope["saved"]["state"] == [1]
+    assert item["saved"] == {
+        "leasehold.saved": 1,
+        "stage": "encode",
+        "state": [1],
+        "fraction": 0.4,
+    }
+    assert "body" not in item
+    queue.save(DELIVERY, "r0", Saved(), 30)
+    assert server.seen[1][1]["items"][0]["saved"] == {"leasehold.saved": 1}
+
+
+def test_a_save_is_sent_once() -> None:
+    """As a renewal is, which it is."""
+
+    def broken(_: str, __: Any) -> httpx.Response:
+        raise httpx.ReadError("broken")
+
+    queue, server = made(broken)
+    with pytest.raises(Unreachable):
+        queue.save(DELIVERY, "r0", Saved(), 30)
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "meaning"),
+    [
+        ({"code": "out-of-range", "field": "$.items[0].saved", "value": 70_000}, BodyTooLarge),
+        ({"code": "out-of-range", "field": "$.items[0].visibility_timeout_s"}, Denied),
+        ({"code": "lease-lost", "reason": "superseded"}, LeaseGone),
+    ],
+)
+def test_a_refused_save(problem: dict[str, Any], meaning: type[QueueError]) -> None:
+    """Too much of it is what too large a body is."""
+    queue, _ = made(lambda *_: results({"error": problem}))
+    with pytest.raises(meaning):
+        queue.save(DELIVERY, "r0", Saved(), 30)
+
+
+@pytest.mark.parametrize(
+    ("saved", "error"),
+    [
+        (Saved(state=object()), TypeError),
+        (Saved(state=float("nan")), TypeError),
+        (Saved(state="\ud800"), TypeError),
+        (Saved(fraction=2), ValueError),
+    ],
+)
+def test_what_json_cannot_say_is_not_sent(saved: Saved, error: type[Exception]) -> None:
+    """Nor is half of a character, which has no UTF-8."""
+    queue, server = made(lambda *_: results(RENEWED))
+    with pytest.raises(error):
+        queue.save(DELIVERY, "r0", saved, 30)
+    assert server.seen == []
+
+
+def received(**members: Any) -> Delivery:
+    """Return a delivery of a message of which the server tells this."""
+    message = {"id": "m", "receipt": "r", "body": "work", "dequeue_count": 1}
+    message |= {"inserted_at_ms": 1, "visible_at_ms": 2, **members}
+    queue, _ = made(lambda *_: reply({"messages": [message]}))
+    (delivery,) = queue.receive(1, visibility_timeout_s=30)
+    return delivery
+
+
+ENVELOPE = '{"leasehold.envelope":1,"saved":{"stage":"scan"},"body":"clip"}'
+
+
+@pytest.mark.parametrize(
+    ("members", "body", "saved"),
+    [
+        ({}, b"work", None),
+        ({"saved": {"leasehold.saved": 1}}, b"work", Saved()),
+        (
+            {"saved": {"leasehold.saved": 1, "stage": "s", "state": 0, "fraction": 0.5}},
+            b"work",
+            Saved(stage="s", state=0, fraction=0.5),
+        ),
+        ({"saved": {"page": 3}}, b"work", Saved(state={"page": 3})),
+        ({"saved": {"leasehold.saved": True}}, b"work", Saved(state={"leasehold.saved": True})),
+        ({"saved": [3]}, b"work", Saved(state=[3])),
+        *(
+            ({"saved": other}, b"work", Saved(state=other))
+            for other in (
+                {"leasehold.saved": 1, "stage": 1},
+                {"leasehold.saved": 1, "fraction": True},
+                {"leasehold.saved": 1, "fraction": 1.5},
+                {"leasehold.saved": 1, "page": 3},
+            )
+        ),
+        ({"body": ENVELOPE}, b"clip", Saved(stage="scan")),
+        ({"body": ENVELOPE, "saved": {"leasehold.saved": 1}}, b"clip", Saved()),
+    ],
+)
+def test_what_was_saved_comes_with_the_delivery(
+    members: dict[str, Any], body: bytes, saved: Saved | None
+) -> None:
+    """What other clients saved is all state; earlier versions kept it in an envelope."""
+    delivery = received(**members)
+    assert (delivery.body, delivery.saved, delivery.body_problem) == (body, saved, None)
+
+
+def test_progress_of_a_newer_version_is_a_problem() -> None:
+    """Whoever cannot read it must not begin anew."""
+    delivery = received(saved={"leasehold.saved": 2})
+    assert delivery.saved is None
+    assert delivery.body_problem is not None
+    assert "version 2" in delivery.body_problem
 
 
 def test_the_form_of_two_digits() -> None:
@@ -190,12 +341,24 @@ def test_the_form_of_two_digits() -> None:
         return reply({"messages": [{"id": "m", **common, **each} for each in bodies]})
 
     queue, server = made(play, form=form)
+    assert queue.capabilities.saves == "in_body"
     assert queue.put([Outgoing(body="clip")]) == [None]
     assert server.seen[0][1]["messages"][0]["body"] == "00clip"
     good, bad, binary = queue.receive(3, visibility_timeout_s=30)
     assert (good.body, good.saved) == (b"clip", Saved(stage="encode"))
     assert bad.body_problem is not None
     assert binary.body_problem == "the body is not text"
+
+
+def test_a_form_keeps_progress_in_the_body() -> None:
+    """For others who read it there."""
+    queue, server = made(lambda *_: results(RENEWED), form=EnvelopeForm())
+    assert queue.save(DELIVERY, "r0", Saved(state=[1], fraction=0.4), 30) == Renewed("n")
+    (item,) = server.seen[0][1]["items"]
+    assert "saved" not in item
+    envelope = json.loads(item["body"])
+    assert (envelope["body"], envelope["saved"]["state"]) == ("work", [1])
+    assert item["progress"] == {"fraction": 0.4}
 
 
 def test_a_newer_envelope_is_a_problem() -> None:

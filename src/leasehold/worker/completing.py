@@ -1,0 +1,303 @@
+"""Settling: completing, giving back and burying what handlers are done with, many at a time."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final, TypeVar
+
+from leasehold.worker.core import Core, Source
+from leasehold.worker.leases._threads import start_thread
+from leasehold.worker.leases.held import LeaseLost
+from leasehold.worker.outcomes import COMPLETE, Bury, Complete, Give, Kind, Outcome, settlement_of
+from leasehold.worker.queues.errors import LeaseGone, QueueError, Unreachable
+from leasehold.worker.queues.protocol import Lease
+from leasehold.worker.retrying import PoisonRule, RetryRule
+from leasehold.worker.work import Work
+
+T = TypeVar("T")
+
+_log: Final = logging.getLogger("leasehold.worker")
+_dice: Final = random.SystemRandom()
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+MOST_THREADS: Final = 16
+CLOSING_S: Final = 10.0
+"""How long a worker that stops goes on trying to settle what got no answer."""
+
+
+def threads_for(concurrency: int, max_settle: int) -> int:
+    """Return how many calls that settle may be under way at once.
+
+    One is enough where a call takes all that has come meanwhile. Where each takes a few, or is a
+    request for each message, handlers would otherwise wait for those before them.
+    """
+    return max(1, min(MOST_THREADS, -(-concurrency // max_settle)))
+
+
+class Settler:
+    """Settles the messages of one queue, in threads of its own.
+
+    There is no delay: what comes while a call is under way goes with the next one. A call that got
+    no answer is made again until the lease has ended.
+
+    Args:
+        core: The worker.
+        source: The queue.
+        retries: When messages are tried again.
+        poison: When they are set aside.
+    """
+
+    def __init__(
+        self, core: Core, source: Source, *, retries: RetryRule, poison: PoisonRule
+    ) -> None:
+        self._core = core
+        self._source = source
+        self._client = source.client
+        self._retries = retries
+        self._poison = poison
+        self._most = source.capabilities.max_settle
+        self._new: deque[Work] = deque()
+        self._again: list[tuple[float, int, Work]] = []
+        self._numbers = count()
+        self._changed = threading.Condition()
+        self._idle = 0
+        self._under_way = 0
+        self._at_work = 0
+        self._is_closing = False
+        self._end_s = math.inf
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begin."""
+        self._at_work = threads_for(self._core.concurrency, self._most)
+        self._threads = [
+            start_thread(
+                f"leasehold-settle-{self._source.name}-{place}", self._core.time, self._run
+            )
+            for place in range(self._at_work)
+        ]
+
+    def put(self, work: Work) -> None:
+        """Have a message settled, whose outcome is known. From any thread, and never waits."""
+        self._new.append(work)
+        # Who goes idle looks once more after it has said so.
+        if self._idle:
+            with self._changed:
+                self._changed.notify()
+
+    def close(self) -> None:
+        """Settle what is there, then end. What cannot be settled in some time is given up."""
+        with self._changed:
+            self._is_closing = True
+            self._end_s = self._core.now_s() + CLOSING_S
+            self._changed.notify_all()
+            while self._at_work:
+                self._core.time.wait(self._changed, None)
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while batch := self._next():
+            try:
+                self._settle(batch)
+            except Exception:  # noqa: BLE001 - others have to be settled too, and their leases wait
+                _log.exception("settling messages of %s", self._source.name)
+                self._core.stats.note_settle_errors(self._source.place, len(batch))
+                self._core.ended(self._source, batch)
+            finally:
+                with self._changed:
+                    self._under_way -= 1
+                    if self._is_closing:
+                        self._changed.notify_all()
+        with self._changed:
+            self._at_work -= 1
+            self._changed.notify_all()
+
+    def _next(self) -> list[Work]:
+        """Wait for something to settle, and take it; nothing: it is the end."""
+        with self._changed:
+            while True:
+                batch = self._due()
+                if batch:
+                    self._under_way += 1
+                    return batch
+                if self._is_closing and not self._again and not self._under_way:
+                    return []
+                self._idle += 1
+                if not self._new:
+                    pause_s = self._again[0][0] - self._core.now_s() if self._again else None
+                    self._core.time.wait(self._changed, pause_s)
+                self._idle -= 1
+
+    def _due(self) -> list[Work]:
+        batch: list[Work] = []
+        now_s = self._core.now_s() if self._again else 0.0
+        while self._again and self._again[0][0] <= now_s and len(batch) < self._most:
+            batch.append(heappop(self._again)[2])
+        new = self._new
+        while new and len(batch) < self._most:
+            batch.append(new.popleft())
+        return batch
+
+    def _settle(self, batch: list[Work]) -> None:
+        completes: list[Work] = []
+        gives: list[Work] = []
+        buries: list[Work] = []
+        gone: list[Work] = []
+        for work in batch:
+            if not self._prepare(work):
+                gone.append(work)
+            elif isinstance(work.settlement, Complete):
+                completes.append(work)
+            elif isinstance(work.settlement, Give):
+                gives.append(work)
+            else:
+                buries.append(work)
+        if completes:
+            leases = [_lease(work) for work in completes]
+            self._take_note(completes, _results(len(completes), self._client.complete, leases))
+        if gives:
+            releases = [
+                work.settlement.release(_lease(work))
+                for work in gives
+                if isinstance(work.settlement, Give)
+            ]
+            self._take_note(gives, _results(len(gives), self._client.release, releases))
+        for work in buries:
+            self._take_note([work], [self._bury(work)])
+        self._core.ended(self._source, gone)
+
+    def _prepare(self, work: Work) -> bool:
+        """Decide what is done with a message, and end its renewals; False: nothing can be done."""
+        if work.lease is not None:
+            return True
+        try:
+            work.lease = work.held.begin_settling()
+        except LeaseLost as loss:
+            self._lost(work, str(loss))
+            return False
+        outcome = work.outcome or Outcome(Kind.LOST)
+        if outcome.kind is Kind.DONE:
+            work.settlement = COMPLETE
+            return True
+        work.settlement = settlement_of(
+            outcome,
+            work.delivery,
+            retries=self._retries,
+            poison=self._poison,
+            max_delay_s=self._source.capabilities.max_lease_s,
+            dice=_dice.random(),
+        )
+        return True
+
+    def _bury(self, work: Work) -> QueueError | None:
+        if not isinstance(work.settlement, Bury):
+            raise TypeError("it is not to be buried")
+        fault = work.settlement.fault
+        try:
+            self._client.bury(work.delivery, _lease(work).receipt, fault)
+        except QueueError as error:
+            return error
+        if work.outcome is not None and work.outcome.kind is Kind.FAILED:
+            work.outcome = work.outcome._replace(kind=Kind.POISONED)
+        _log.error(
+            "message %s of %s was set aside: %s",
+            work.delivery.message_id,
+            self._source.name,
+            fault.text,
+        )
+        return None
+
+    def _take_note(self, works: Sequence[Work], results: Sequence[QueueError | None]) -> None:
+        """Go on with each message by what the service said to it."""
+        over: list[Work] = []
+        for work, result in zip(works, results, strict=True):
+            if self._is_over(work, result):
+                over.append(work)
+        self._core.ended(self._source, over)
+        settled = self._core.hooks.settled
+        if settled:
+            for work in over:
+                if work.outcome is not None and work.outcome.kind is not Kind.LOST:
+                    self._core.hooks.quietly(settled, work.delivery, work.outcome)
+
+    def _is_over(self, work: Work, result: QueueError | None) -> bool:
+        """Return whether nothing more can be done about a message."""
+        held = work.held
+        if isinstance(result, LeaseGone) and work.unsure:
+            # An earlier try had no answer, and was carried out.
+            result = None
+        if isinstance(result, Unreachable):
+            work.unsure = work.unsure or result.outcome_unknown
+        if held.settled(result, completing=isinstance(work.settlement, Complete)):
+            return True
+        lease = held.retry_lease()
+        if lease is not None:
+            work.lease = lease
+            if self._try_again(work, result):
+                return False
+        if isinstance(result, LeaseGone):
+            self._lost(work, str(result))
+        else:
+            self._give_up(work, result)
+        return True
+
+    def _pause_s(self, work: Work, error: QueueError | None) -> float:
+        if not isinstance(error, Unreachable):
+            return 0.0
+        # More often towards the end of the lease, when somebody else gets the message.
+        left_s = (work.held.deadline_s - self._core.now_s()) / 3
+        longest_s = max(_FIRST_PAUSE_S, min(_LONGEST_PAUSE_S, left_s))
+        pause_s = min(longest_s, _FIRST_PAUSE_S * 2.0 ** min(work.tries, 16))
+        return max(pause_s * (0.5 + _dice.random()), error.retry_after_s or 0.0)
+
+    def _try_again(self, work: Work, error: QueueError | None) -> bool:
+        """Have it tried once more; False: the worker ends, and cannot wait for that."""
+        due_s = self._core.now_s() + self._pause_s(work, error)
+        work.tries += 1
+        with self._changed:
+            if due_s > self._end_s:
+                return False
+            heappush(self._again, (due_s, next(self._numbers), work))
+            self._changed.notify()
+            return True
+
+    def _lost(self, work: Work, why: str) -> None:
+        what = "is done" if work.outcome is not None and work.outcome.kind is Kind.DONE else "ended"
+        _log.warning(
+            "the work on message %s of %s %s, but its lease is lost, so that it comes again: %s",
+            *(work.delivery.message_id, self._source.name, what, why),
+        )
+        work.outcome = Outcome(Kind.LOST)
+        self._core.hooks.quietly(self._core.hooks.lost, work.delivery, why)
+
+    def _give_up(self, work: Work, error: QueueError | None) -> None:
+        self._core.stats.note_settle_errors(self._source.place)
+        _log.error(
+            "message %s of %s could not be settled (%s), so that it may come again: %s",
+            *(work.delivery.message_id, self._source.name),
+            *("?" if work.outcome is None else work.outcome.kind.value, error),
+        )
+
+
+def _lease(work: Work) -> Lease:
+    if work.lease is None:
+        raise RuntimeError("it is not being settled")
+    return work.lease
+
+
+def _results(
+    number: int, call: Callable[[Sequence[T]], list[QueueError | None]], items: Sequence[T]
+) -> Sequence[QueueError | None]:
+    """Make a call for many; if it fails as a whole, that is what came of each."""
+    try:
+        return call(items)
+    except QueueError as error:
+        return [error] * number

@@ -1,0 +1,284 @@
+"""What the threads of a worker share: its queues, what is buffered, what is in work."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from leasehold.worker.buffer import Buffer, Pace, prefetch_limit
+from leasehold.worker.errors import Poison
+from leasehold.worker.handlers import Handler, Handlers, name_of
+from leasehold.worker.hooks import HookCalls, StopMessage
+from leasehold.worker.message import Message
+from leasehold.worker.outcomes import DONE, INTERRUPTED, LOST, RETURNED, Kind, Outcome, outcome_of
+from leasehold.worker.queues.protocol import QueueClient, WorkerSession
+from leasehold.worker.rooms import Rooms
+from leasehold.worker.stats import Ended, Stats
+from leasehold.worker.timing import SystemTime, Time
+from leasehold.worker.work import Work
+
+if TYPE_CHECKING:
+    from leasehold.worker.completing import Settler
+
+_log: Final = logging.getLogger("leasehold.worker")
+_STOPS: Final = "the worker stops"
+_WHILE_S: Final = 0.25
+_REMEMBERED: Final = 8
+
+
+class Source:
+    """One queue of a worker."""
+
+    def __init__(self, place: int, client: QueueClient, weight: float, handler: Handler) -> None:
+        self.place = place
+        """Which one of the worker's queues it is, from 0."""
+        self.client = client
+        self.name = client.name
+        self.weight = weight
+        self.handler = handler
+        self.handler_name = name_of(handler)
+        self.capabilities = client.capabilities
+        self.session: WorkerSession | None = None
+        self.settler: Settler
+        self.empty_at = -1
+        """What :attr:`Core.activity` was when the last receive that found nothing was sent."""
+
+
+def sources_of(
+    clients: Sequence[QueueClient], weights: Sequence[float], handlers: Handlers
+) -> list[Source]:
+    """Return the queues of a worker, in their order."""
+    return [
+        Source(place, client, weight, handlers.of(client.name))
+        for place, (client, weight) in enumerate(zip(clients, weights, strict=True))
+    ]
+
+
+class Core:
+    """The state of a running worker, and the steps that each message takes through it.
+
+    Args:
+        sources: Its queues.
+        hooks: To be called.
+        time: That it goes by.
+        concurrency: How many messages are worked on at once.
+        prefetch: What the user wants in the buffer at most; None: what is useful.
+        lease_s: Gives the length of the leases.
+        decode: Reads bodies.
+    """
+
+    def __init__(  # noqa: PLR0913 - keyword-only, and each is a part of the worker
+        self,
+        sources: Sequence[Source],
+        *,
+        hooks: HookCalls,
+        time: Time,
+        concurrency: int,
+        prefetch: int | None,
+        lease_s: Callable[[], float],
+        decode: Callable[[bytes], Any] | None,
+    ) -> None:
+        self.sources = tuple(sources)
+        self.hooks = hooks
+        self.time = time
+        self.now_s = time.monotonic_s
+        self.patience = SystemTime()
+        """For what does not go by the worker's time: how long threads take to end."""
+        self.concurrency = concurrency
+        self.decode = decode
+        self.stats = Stats([source.name for source in sources])
+        weights = [source.weight for source in sources]
+        self.buffer: Buffer[Work] = Buffer(weights, time)
+        self._prefetch = prefetch
+        self._lease_s = lease_s
+        self._pace = Pace()
+        limit = prefetch_limit(
+            prefetch, concurrency=concurrency, lease_s=lease_s(), handling_s=None
+        )
+        self.rooms = Rooms(weights, concurrency=concurrency, prefetch=limit, time=time)
+        self.in_work: dict[Work, None] = {}
+        """In the order in which they began. Who removes one speaks for it: its handler's end, or
+        the worker's."""
+        self.outstanding = 0
+        """Messages that were received, and neither settled nor lost so far."""
+        self.activity = 0
+        """Grows when messages come and when they end."""
+        self._counting = threading.Lock()
+        self.drained: Callable[[], None] | None = None
+        """Called when nothing is outstanding any more."""
+        self.just_ended: deque[Work] = deque(maxlen=_REMEMBERED)
+        """The last ones that took a while, in case somebody asks who that was."""
+        self.is_stopping = False
+        self.changed = threading.Condition()
+        """Notified when the worker becomes idle, stops, or something in work ends while it does."""
+
+    def begin(self, work: Work) -> Message | None:
+        """Give a message to the thread or task that calls its handler.
+
+        Returns:
+            None: There is nothing to be handled any more.
+        """
+        message = work.message = Message(
+            work.delivery, work.held, self.time, self.decode, work.session
+        )
+        if work.loss is not None:
+            self._lost(work)
+            return None
+        self.in_work[work] = None
+        if self.is_stopping:
+            # Whoever stops the worker may have looked before it was in there.
+            self.finish(work, RETURNED)
+            return None
+        if self.hooks.before:
+            try:
+                self.hooks.call(self.hooks.before, message)
+            except StopMessage as stop:
+                outcome = outcome_of(stop.instead, is_lost=False, asked=None)
+                self._after(message, outcome, 0.0)
+                self.finish(work, outcome)
+                return None
+        work.began_s = self.now_s()
+        return message
+
+    def end(self, work: Work, error: BaseException | None) -> None:
+        """Take note that a handler has come to its end.
+
+        Args:
+            work: What it had.
+            error: What it raised; None: it returned.
+        """
+        if error is None and work.loss is None:
+            self.over(work, DONE)
+            return
+        outcome = outcome_of(error, is_lost=work.loss is not None, asked=work.asked)
+        self.over(work, outcome, error)
+
+    def over(self, work: Work, outcome: Outcome, error: BaseException | None = None) -> None:
+        """Take note of how the work on a message ended; *error* is for the log."""
+        seconds = work.handling_s = self.now_s() - work.began_s
+        if seconds > _WHILE_S:
+            self.just_ended.append(work)
+        if outcome.kind is Kind.FAILED or outcome.kind is Kind.POISONED:
+            self._log_failure(work, outcome, error)
+        if self.hooks.after and work.message is not None:
+            self._after(work.message, outcome, seconds)
+        self.finish(work, outcome)
+
+    def _after(self, message: Message, outcome: Outcome, seconds: float) -> None:
+        self.hooks.quietly(self.hooks.after, message, outcome, seconds)
+
+    def finish(self, work: Work, outcome: Outcome) -> None:
+        """Have a message settled, unless somebody else has spoken for it."""
+        if self.in_work.pop(work, work) is work:
+            return
+        work.outcome = outcome
+        if outcome.kind is Kind.LOST and work.loss is None:
+            # The handler knows more than the service, such as that a fenced write was refused.
+            work.loss = "the handler has given it up"
+            work.held.let_go()
+        if work.loss is not None:
+            self._lost(work)
+        else:
+            work.source.settler.put(work)
+        if self.is_stopping:
+            with self.changed:
+                self.changed.notify_all()
+
+    def give_back(self, works: Iterable[Work]) -> None:
+        """Give back messages that nobody began with."""
+        for work in works:
+            if work.loss is not None:
+                self._lost(work)
+            else:
+                work.outcome = RETURNED
+                work.source.settler.put(work)
+
+    def stop_handlers(self) -> None:
+        """Tell all handlers that the worker stops."""
+        for work in list(self.in_work):
+            work.ask("stopping", _STOPS)
+
+    def abandon(self) -> list[Work]:
+        """Give back what handlers do not let go of; what they say later is not heard."""
+        left = list(self.in_work)
+        for work in left:
+            self.finish(work, INTERRUPTED)
+        return left
+
+    def ended(self, source: Source, works: Sequence[Work]) -> None:
+        """Take note that messages were settled or lost: there is room for others."""
+        if not works:
+            return
+        ended = [Ended((work.outcome or LOST).kind, work.handling_s) for work in works]
+        self.stats.note_ended(source.place, ended)
+        with self._counting:
+            self.outstanding -= len(works)
+            self.activity += 1
+            for _, handling_s in ended:
+                if handling_s is not None:
+                    self._pace.note(handling_s)
+            self._adapt()
+            is_drained = not self.outstanding
+        self.rooms.give_back(source.place, len(works))
+        if is_drained and self.drained is not None:
+            self.drained()
+
+    def received(self, source: Source, count: int) -> None:
+        """Take note that messages have come."""
+        self.stats.note_received(source.place, count)
+        self.rooms.received(source.place, count)
+        with self._counting:
+            self.outstanding += count
+            self.activity += 1
+
+    def found_nothing(self, source: Source, activity: int) -> None:
+        """Take note that a receive found nothing; *activity* is that from before it was sent."""
+        source.empty_at = activity
+        if self.is_idle:
+            with self.changed:
+                self.changed.notify_all()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all queues were found empty after everything had been settled."""
+        with self._counting:
+            return not self.outstanding and all(
+                source.empty_at == self.activity for source in self.sources
+            )
+
+    def _adapt(self) -> None:
+        """Let the buffer have the size that suits the handlers."""
+        limit = prefetch_limit(
+            self._prefetch,
+            concurrency=self.concurrency,
+            lease_s=self._lease_s(),
+            handling_s=self._pace.high_s,
+        )
+        if limit != self.rooms.prefetch:
+            self.rooms.resize(limit)
+
+    def works_of(self, source: Source) -> list[Work]:
+        """Return the messages of a queue that wait or are in work."""
+        waiting = self.buffer.waiting(source.place)
+        return [*waiting, *(work for work in list(self.in_work) if work.source is source)]
+
+    def _lost(self, work: Work) -> None:
+        """Drop a message that is not ours any more."""
+        work.outcome = LOST
+        self.ended(work.source, [work])
+        why = work.loss or "lost"
+        _log.info("message %s of %s: %s", work.delivery.message_id, work.source.name, why)
+        self.hooks.quietly(self.hooks.lost, work.delivery, why)
+
+    def _log_failure(self, work: Work, outcome: Outcome, error: BaseException | None) -> None:
+        delivery = work.delivery
+        text = outcome.fault.text if outcome.fault is not None else outcome.kind
+        _log.warning(
+            "message %s of %s %s at delivery %d: %s",
+            *(delivery.message_id, delivery.queue, outcome.kind.value),
+            *(delivery.dequeue_count, text),
+            exc_info=None if error is None or isinstance(error, Poison) else error,
+        )

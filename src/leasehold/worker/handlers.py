@@ -1,0 +1,97 @@
+"""What a handler may be, and what it is called."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from leasehold.worker.message import Message
+
+Handler: TypeAlias = Callable[[Message], Any]
+"""``def handle(message)`` or ``async def handle(message)``. What it returns is not looked at."""
+
+
+class Handlers:
+    """The handler of each queue.
+
+    Args:
+        handler: One for all queues, or one for each by the name of the queue.
+    """
+
+    def __init__(self, handler: Handler | Mapping[str, Handler]) -> None:
+        self._one = None if isinstance(handler, Mapping) else handler
+        self._by_queue = dict(handler) if isinstance(handler, Mapping) else {}
+
+    def of(self, queue: str) -> Handler:
+        """Return the handler of a queue.
+
+        Raises:
+            KeyError: There is none.
+        """
+        return self._by_queue[queue] if self._one is None else self._one
+
+    def each(self) -> list[Handler]:
+        """Return all of them."""
+        return list(self._by_queue.values()) if self._one is None else [self._one]
+
+    @property
+    def any_async(self) -> bool:
+        """Whether one of them is a coroutine function."""
+        return any(is_async(each) for each in self.each())
+
+    def problems(self, queues: Sequence[str], *, in_processes: bool) -> list[str]:
+        """Return what keeps them from being used.
+
+        Args:
+            queues: Names of the worker's queues.
+            in_processes: Whether other processes must find them by their names.
+        """
+        found = [
+            f"handler: queue {queue} has none"
+            for queue in queues
+            if self._one is None and queue not in self._by_queue
+        ]
+        found += [
+            f"handler: there is one for {queue}, which is none of the queues"
+            for queue in self._by_queue
+            if queue not in queues
+        ]
+        for handler in self.each():
+            if not callable(handler):
+                found.append(f"handler: {handler!r} cannot be called")
+            elif in_processes and (reason := not_portable(handler)) is not None:
+                found.append(
+                    f"handler: {name_of(handler)} cannot be found by its name in another process,"
+                    f' which runner="processes" needs: {reason}'
+                )
+        return found
+
+
+def is_async(handler: Handler) -> bool:
+    """Return whether a handler is a coroutine function, or an object that is called like one."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    if inspect.iscoroutinefunction(handler):
+        return True
+    return inspect.iscoroutinefunction(type(handler).__call__)
+
+
+def name_of(handler: Any) -> str:
+    """Return what people call a handler: ``module:name``."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    if not hasattr(handler, "__qualname__"):
+        handler = type(handler)
+    return f"{handler.__module__}:{handler.__qualname__}"
+
+
+def not_portable(thing: object) -> str | None:
+    """Return why something cannot be sent to another process; None if it can."""
+    try:
+        pickle.dumps(thing)
+    except Exception as error:  # noqa: BLE001 - objects pickle themselves, and fail as they like
+        return str(error)
+    return None

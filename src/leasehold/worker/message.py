@@ -1,0 +1,335 @@
+"""What a handler gets: the message, and how to say how far the work has come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from leasehold.worker.errors import Cancelled, LeaseLost, Poison
+from leasehold.worker.leases import held as leases
+from leasehold.worker.queues.protocol import Delivery, Saved, WorkerSession
+from leasehold.worker.timing import Time
+
+KEEP: Final[Any] = object()
+"""Stands for the state that was saved last."""
+_making: Final = threading.Lock()
+
+
+class Holding(Protocol):
+    """The lease on a message, as its handler needs it; a ``Held`` of the lease manager is one."""
+
+    @property
+    def deadline_s(self) -> float:
+        """When it ends unless it is renewed, in monotonic seconds."""
+        ...
+
+    def check(self) -> None:
+        """Raise LeaseLost unless it is held."""
+        ...
+
+    def extend(self, visibility_timeout_s: int) -> None:
+        """Keep it for so long without renewals."""
+        ...
+
+    def save(self, saved: Saved) -> None:
+        """Save progress with the message."""
+        ...
+
+
+class CancelToken:
+    """Tells a handler that it is to stop. Safe to use from any thread."""
+
+    __slots__ = ("_event", "_reason")
+
+    def __init__(self) -> None:
+        self._reason: str | None = None
+        self._event: threading.Event | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """Why; None while nobody wants the handler to stop."""
+        return self._reason
+
+    def is_set(self) -> bool:
+        """Return whether the handler is to stop."""
+        return self._reason is not None
+
+    def set(self, reason: str) -> None:
+        """Ask the handler to stop; only the first reason is kept."""
+        with _making:
+            if self._reason is None:
+                self._reason = reason
+            event = self._event
+        if event is not None:
+            event.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the handler is to stop; return whether it is.
+
+        Good in place of a sleep between two looks at something.
+
+        Args:
+            timeout_s: Seconds of the machine's time; None: no end.
+        """
+        with _making:
+            if self._reason is not None:
+                return True
+            # Most messages are done without anybody waiting here.
+            event = self._event = self._event or threading.Event()
+        return event.wait(timeout_s)
+
+
+class Message:
+    """A message on a lease that is kept while its handler works.
+
+    Args:
+        delivery: As it was received.
+        holding: The lease.
+        time: That deadlines are measured by.
+        decode: Makes the payload of the body. A ValueError means that it cannot be read.
+        session: That the lease belongs to; it is told when the work gets on.
+    """
+
+    __slots__ = (
+        "_decode",
+        "_holding",
+        "_payload",
+        "_saved",
+        "_session",
+        "_time",
+        "cancel_token",
+        "delivery",
+    )
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        holding: Holding,
+        time: Time,
+        decode: Callable[[bytes], Any] | None = None,
+        session: WorkerSession | None = None,
+    ) -> None:
+        self.delivery = delivery
+        self.cancel_token = CancelToken()
+        self._holding = holding
+        self._time = time
+        self._decode = decode
+        self._session = session
+        self._payload: Any = KEEP
+        self._saved = delivery.saved
+
+    def __repr__(self) -> str:
+        return f"<Message {self.id} of {self.queue}, delivery {self.dequeue_count}>"
+
+    @property
+    def id(self) -> str:
+        """Its id, the same at each delivery."""
+        return self.delivery.message_id
+
+    @property
+    def queue(self) -> str:
+        """Name of its queue."""
+        return self.delivery.queue
+
+    @property
+    def body(self) -> bytes:
+        """What was sent; text is UTF-8."""
+        return self.delivery.body
+
+    @property
+    def text(self) -> str:
+        """The body as text.
+
+        Raises:
+            Poison: It is not UTF-8. Unless the handler catches it, the message is set aside.
+        """
+        try:
+            return self.delivery.body.decode()
+        except UnicodeDecodeError as error:
+            raise Poison(f"encoding: the body is not UTF-8: {error.reason}") from error
+
+    def json(self) -> Any:
+        """Return what the body says as JSON.
+
+        Raises:
+            Poison: It is not JSON. Unless the handler catches it, the message is set aside.
+        """
+        try:
+            return json.loads(self.delivery.body)
+        except ValueError as error:
+            raise Poison(f"encoding: the body is not JSON: {error}") from error
+
+    @property
+    def payload(self) -> Any:
+        """The body as the worker's codec reads it, once; the body itself if there is no codec.
+
+        Raises:
+            Poison: It cannot be read. Unless the handler catches it, the message is set aside.
+        """
+        if self._payload is KEEP:
+            self._payload = self._read()
+        return self._payload
+
+    async def apayload(self) -> Any:
+        """Return :attr:`payload`, for asynchronous handlers: a codec may have to fetch it."""
+        return await asyncio.to_thread(self._payload_now)
+
+    def _payload_now(self) -> Any:
+        return self.payload
+
+    def _read(self) -> Any:
+        if self._decode is None:
+            return self.delivery.body
+        try:
+            return self._decode(self.delivery.body)
+        except ValueError as error:
+            raise Poison(f"encoding: {error}") from error
+
+    @property
+    def dequeue_count(self) -> int:
+        """How often it was delivered, this time included."""
+        return self.delivery.dequeue_count
+
+    @property
+    def fence(self) -> int:
+        """A number that rises with each delivery, for fenced writes."""
+        return self.delivery.fence
+
+    @property
+    def type(self) -> str | None:
+        """What kind of work it is, if the sender said so."""
+        return self.delivery.type
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Names and values that travel with the body."""
+        return self.delivery.properties
+
+    @property
+    def inserted_at_ms(self) -> int | None:
+        """When it was sent, Unix milliseconds; None where the service does not say."""
+        return self.delivery.inserted_at_ms
+
+    @property
+    def expires_at_ms(self) -> int | None:
+        """When it expires, Unix milliseconds; None: never, or the service does not say."""
+        return self.delivery.expires_at_ms
+
+    @property
+    def traceparent(self) -> str | None:
+        """W3C trace context of the sender."""
+        return self.delivery.traceparent
+
+    @property
+    def saved(self) -> Saved | None:
+        """What was saved last, by this holder or one before it."""
+        return self._saved
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler is to stop."""
+        return self.cancel_token.is_set()
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """Why the handler is to stop."""
+        return self.cancel_token.reason
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the lease ends unless it is renewed; below 0 when it has ended."""
+        return self._holding.deadline_s - self._time.monotonic_s()
+
+    def check(self) -> None:
+        """Go on only while the message is held and nobody wants the work to stop.
+
+        To be called between chunks of work. Costs no request.
+
+        Raises:
+            LeaseLost: Somebody else has the message, or may have it soon.
+            Cancelled: An operator, or the end of the worker, wants the work to stop.
+        """
+        with _told:
+            self._holding.check()
+        reason = self.cancel_token.reason
+        if reason is not None:
+            raise Cancelled(reason)
+
+    def checkpoint(
+        self, state: Any = KEEP, *, stage: str | None = None, fraction: float | None = None
+    ) -> None:
+        """Save how far the work has come; the lease is renewed with it.
+
+        The next holder, if there is one, finds it in :attr:`saved`.
+
+        Args:
+            state: Whatever JSON can say. If it is left out, the state saved last stays.
+            stage: The stage to be done next; None: as saved last.
+            fraction: How much is done, 0 to 1, for people; None: as saved last.
+
+        Raises:
+            LeaseLost: See :meth:`check`; nothing was saved.
+            Cancelled: See :meth:`check`; it was saved.
+            BodyTooLarge: Body and progress together are over the limit of the service.
+            NotSupported: The service keeps no progress.
+            Unreachable: The service did not answer in time; the work may go on.
+        """
+        self.save(_joined(self._saved, state, stage, fraction))
+
+    def save(self, saved: Saved) -> None:
+        """Save *saved* in place of all that was saved before; otherwise as :meth:`checkpoint`."""
+        with _told:
+            self._holding.check()
+            self._holding.save(saved)
+        self._saved = saved
+        if self._session is not None:
+            self._session.progressed(self.delivery.message_id)
+        self.check()
+
+    async def acheckpoint(
+        self, state: Any = KEEP, *, stage: str | None = None, fraction: float | None = None
+    ) -> None:
+        """Do what :meth:`checkpoint` does, for asynchronous handlers."""
+        await asyncio.to_thread(self.checkpoint, state, stage=stage, fraction=fraction)
+
+    async def asave(self, saved: Saved) -> None:
+        """Do what :meth:`save` does, for asynchronous handlers."""
+        await asyncio.to_thread(self.save, saved)
+
+    def extend(self, visibility_timeout_s: int) -> None:
+        """Ask for a lease of at least that length; renewals that come later do not shorten it.
+
+        Args:
+            visibility_timeout_s: Whole seconds from now, within what the service takes.
+
+        Raises:
+            LeaseLost: See :meth:`check`.
+        """
+        with _told:
+            self._holding.extend(visibility_timeout_s)
+
+
+class _Told:
+    """Says in the words of handlers that a lease is lost."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, leases.LeaseLost):
+            raise LeaseLost(error.loss.text) from None
+
+
+_told: Final = _Told()
+
+
+def _joined(before: Saved | None, state: Any, stage: str | None, fraction: float | None) -> Saved:
+    before = before or Saved()
+    return Saved(
+        stage=before.stage if stage is None else stage,
+        state=before.state if state is KEEP else state,
+        fraction=before.fraction if fraction is None else fraction,
+    )

@@ -1,0 +1,160 @@
+"""What became of a message in its handler, and what is to be done with it. Pure functions."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import hashlib
+import traceback
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from leasehold.worker.errors import Cancelled, GiveBack, LeaseLost, Poison, Retry
+from leasehold.worker.queues.protocol import Delivery, Fault, Release
+from leasehold.worker.retrying import PoisonRule, RetryRule, whole_seconds
+
+_FINGERPRINT_CHARS: Final = 16
+
+
+class Kind(enum.StrEnum):
+    """How the work on a message ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    POISONED = "poisoned"
+    """It can never succeed, or has failed too often."""
+    RETURNED = "returned"
+    """Nobody worked on it, or the handler gave it back."""
+    INTERRUPTED = "interrupted"
+    """The worker had to stop."""
+    CANCELLED = "cancelled"
+    """An operator wanted it."""
+    LOST = "lost"
+    """Somebody else has it, or may have it: it is not ours to settle."""
+
+
+class Outcome(NamedTuple):
+    """How the work on a message ended, and why."""
+
+    kind: Kind
+    fault: Fault | None = None
+    delay_s: float | None = None
+    """After a failure: what the handler wants."""
+
+
+DONE: Final = Outcome(Kind.DONE)
+RETURNED: Final = Outcome(Kind.RETURNED)
+LOST: Final = Outcome(Kind.LOST)
+INTERRUPTED: Final = Outcome(Kind.INTERRUPTED)
+
+Asked: TypeAlias = Literal["cancelled", "stopping"]
+"""Who wanted a handler to stop while it had its lease: an operator, or the worker's end."""
+
+
+class Complete(NamedTuple):
+    """Remove the message."""
+
+
+class Bury(NamedTuple):
+    """Set it aside."""
+
+    fault: Fault
+
+
+class Give(NamedTuple):
+    """Give it back."""
+
+    outcome: Literal["failed", "interrupted", "returned"]
+    delay_s: int | None
+    fault: Fault | None
+
+    def release(self, lease: object) -> Release:
+        """Return what is sent for it."""
+        return Release(lease=lease, outcome=self.outcome, delay_s=self.delay_s, fault=self.fault)  # type: ignore[arg-type]
+
+
+Settlement: TypeAlias = Complete | Bury | Give | None
+"""None: leave it to the end of its lease."""
+
+COMPLETE: Final = Complete()
+
+
+def outcome_of(  # noqa: PLR0911 - one for each thing that a handler can say
+    error: BaseException | None, *, is_lost: bool, asked: Asked | None
+) -> Outcome:
+    """Say how the work on a message ended.
+
+    Args:
+        error: What the handler raised; None: it returned.
+        is_lost: Whether the lease was lost by then. Whatever the handler says counts for nothing:
+            somebody else does, or has done, the same work.
+        asked: Who wanted the handler to stop; it counts only if the handler did stop for that.
+    """
+    if is_lost:
+        return LOST
+    if error is None:
+        return DONE
+    if isinstance(error, Poison):
+        return Outcome(Kind.POISONED, fault_of(error))
+    if isinstance(error, Retry):
+        return Outcome(Kind.FAILED, fault_of(error), error.delay_s)
+    if isinstance(error, GiveBack):
+        return RETURNED
+    if isinstance(error, LeaseLost):
+        return LOST
+    if isinstance(error, Cancelled | asyncio.CancelledError):
+        if asked == "cancelled":
+            text = str(error) or "an operator wanted the work to stop"
+            return Outcome(Kind.CANCELLED, Fault(text=text, type="Cancelled"))
+        return INTERRUPTED
+    return Outcome(Kind.FAILED, fault_of(error))
+
+
+def settlement_of(  # noqa: PLR0913 - keyword-only, and all that the decision hangs on
+    outcome: Outcome,
+    delivery: Delivery,
+    *,
+    retries: RetryRule,
+    poison: PoisonRule,
+    max_delay_s: int,
+    dice: float,
+) -> Settlement:
+    """Say what is to be done with a message.
+
+    Args:
+        outcome: How the work on it ended.
+        delivery: The message.
+        retries: When it is tried again.
+        poison: When it is set aside.
+        max_delay_s: The longest delay that the service knows.
+        dice: A random number from 0 to 1, for the jitter.
+    """
+    kind = outcome.kind
+    if kind is Kind.DONE:
+        return COMPLETE
+    if kind is Kind.LOST:
+        return None
+    if kind is Kind.POISONED or kind is Kind.CANCELLED:
+        return Bury(outcome.fault or Fault(text=kind.value))
+    if kind is not Kind.FAILED:
+        return Give("returned" if kind is Kind.RETURNED else "interrupted", None, None)
+    fault = outcome.fault
+    if poison.is_last(delivery):
+        return Bury(fault or Fault(text="failed"))
+    if outcome.delay_s is not None:
+        delay_s: int | None = whole_seconds(outcome.delay_s)
+    else:
+        delay_s = retries.delay_s(delivery.dequeue_count, dice)
+    return Give("failed", None if delay_s is None else min(delay_s, max_delay_s), fault)
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Return what is kept of an exception for people.
+
+    The fingerprint covers its type and the files and functions that it passed through, not line
+    numbers, so that it stays the same over small edits.
+    """
+    name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    frames = traceback.extract_tb(error.__traceback__)
+    seen = "\n".join([name, *(f"{frame.filename}:{frame.name}" for frame in frames)])
+    fingerprint = hashlib.sha256(seen.encode("utf-8", "replace")).hexdigest()
+    return Fault(text=str(error) or name, type=name, fingerprint=fingerprint[:_FINGERPRINT_CHARS])

@@ -1,0 +1,198 @@
+"""How a worker is doing, for people: a progress bar on a terminal, lines in a log elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, Protocol, TextIO
+
+from leasehold.worker.leases._threads import start_thread
+from leasehold.worker.timing import Time
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+_log: Final = logging.getLogger("leasehold.worker")
+BAR_INTERVAL_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A worker at one moment."""
+
+    done: int
+    """Messages completed so far."""
+    failed: int
+    """Messages given back after a failure, or set aside."""
+    lost: int
+    """Messages whose lease was lost."""
+    concurrency: int
+    prefetch: int
+    """How many may be in the buffer."""
+    lag_s: float
+    """How late the last round of renewals began, in seconds."""
+    renewals: int
+    oldest_s: float | None
+    """Age of the work that began first, in seconds; None if there is none."""
+    oldest_id: str | None
+    """The message of that."""
+    in_work_by_queue: Mapping[str, int]
+    buffered_by_queue: Mapping[str, int]
+
+    @property
+    def in_work(self) -> int:
+        """Messages with a handler."""
+        return sum(self.in_work_by_queue.values())
+
+    @property
+    def buffered(self) -> int:
+        """Messages that wait for one."""
+        return sum(self.buffered_by_queue.values())
+
+
+def line_of(snapshot: Snapshot, rate: float) -> str:
+    """Say in one line how a worker is doing.
+
+    Args:
+        snapshot: How it is.
+        rate: Messages done in each second since the last time.
+    """
+    text = (
+        f"{snapshot.done:,} done, {snapshot.failed:,} failed, {snapshot.in_work} in work,"
+        f" {snapshot.buffered} buffered, {rate:,.1f}/s"
+    )
+    if snapshot.lost:
+        text += f", {snapshot.lost:,} lost"
+    if snapshot.oldest_s is not None:
+        text += f", oldest in work {length(snapshot.oldest_s)} ({snapshot.oldest_id})"
+    return f"{text}, renewals {length(snapshot.lag_s)} late"
+
+
+def length(seconds: float) -> str:
+    """Write a length of time briefly: ``0.2 s``, ``75 s``, ``12 min``, ``3.1 h``."""
+    if seconds < 10:  # noqa: PLR2004 - where a decimal stops to matter
+        return f"{seconds:.1f} s"
+    if seconds < 120:  # noqa: PLR2004 - as above, for seconds
+        return f"{seconds:.0f} s"
+    if seconds < 7200:  # noqa: PLR2004 - as above, for minutes
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+class _Face(Protocol):
+    """Where reports are shown."""
+
+    def show(self, snapshot: Snapshot, rate: float) -> None:
+        """Show how it is."""
+        ...
+
+
+class Reporter:
+    """Reports at intervals, in a thread of its own.
+
+    Args:
+        name: Of the worker.
+        look: Tells how the worker is doing.
+        time: That it goes by.
+        interval_s: Seconds from one line to the next; a bar moves twice a second.
+        stream: Where a bar is drawn if it is a terminal and ``rich`` is installed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        look: Callable[[], Snapshot],
+        time: Time,
+        *,
+        interval_s: float,
+        stream: TextIO | None = None,
+    ) -> None:
+        self._name = name
+        self._look = look
+        self._time = time
+        self._stream = sys.stderr if stream is None else stream
+        self._has_bar = self._stream.isatty() and find_spec("rich") is not None
+        self._interval_s = BAR_INTERVAL_S if self._has_bar else interval_s
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread = start_thread("leasehold-report", self._time, self._run)
+
+    def close(self) -> None:
+        """Report once more, and end."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        before_s, before = self._time.monotonic_s(), self._look().done
+        with ExitStack() as stack:
+            face: _Face = _Lines(self._name)
+            if self._has_bar:
+                bar = _Bar(self._name, self._stream)
+                stack.enter_context(bar.progress)
+                face = bar
+            is_last = False
+            while not is_last:
+                is_last = not self._wait()
+                snapshot, now_s = self._look(), self._time.monotonic_s()
+                passed_s = now_s - before_s
+                rate = (snapshot.done - before) / passed_s if passed_s > 0 else 0.0
+                face.show(snapshot, rate)
+                before_s, before = now_s, snapshot.done
+
+    def _wait(self) -> bool:
+        """Wait for an interval; False: it is the end."""
+        end_s = self._time.monotonic_s() + self._interval_s
+        with self._changed:
+            while not self._is_closed and (left_s := end_s - self._time.monotonic_s()) > 0:
+                self._time.wait(self._changed, left_s)
+            return not self._is_closed
+
+
+class _Lines:
+    """One line of the log for each report."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def show(self, snapshot: Snapshot, rate: float) -> None:
+        """See :class:`_Face`."""
+        _log.info("%s: %s", self._name, line_of(snapshot, rate))
+
+
+class _Bar:
+    """A bar that shows how many hands are busy, and the figures beside it."""
+
+    def __init__(self, name: str, stream: TextIO) -> None:
+        from rich.console import Console  # noqa: PLC0415 - optional
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
+
+        self.progress: Progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[line]}"),
+            console=Console(file=stream),
+        )
+        self._task = self.progress.add_task(name, total=1, line="")
+
+    def show(self, snapshot: Snapshot, rate: float) -> None:
+        """See :class:`_Face`."""
+        self.progress.update(
+            self._task,
+            total=snapshot.concurrency,
+            completed=snapshot.in_work,
+            line=line_of(snapshot, rate),
+        )

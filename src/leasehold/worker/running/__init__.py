@@ -1,0 +1,1 @@
+"""Where handlers run: in threads, in an event loop, in other processes."""

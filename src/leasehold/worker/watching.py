@@ -1,0 +1,112 @@
+"""What a worker looks after once a second: sessions, wishes of operators, late renewals."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from leasehold.worker.core import Core
+from leasehold.worker.leases._threads import start_thread
+from leasehold.worker.reporting import length
+from leasehold.worker.sessions import Sessions
+
+_log: Final = logging.getLogger("leasehold.worker")
+INTERVAL_S: Final = 1.0
+_NAMED: Final = 5
+
+
+class Watch:
+    """A thread that looks around.
+
+    Args:
+        core: The worker.
+        sessions: Of its queues.
+        tick: Called each time with the time, for the runner.
+    """
+
+    def __init__(self, core: Core, sessions: Sessions, tick: Callable[[float], None]) -> None:
+        self._core = core
+        self._sessions = sessions
+        self._tick = tick
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread = start_thread("leasehold-watch", self._core.time, self._run)
+
+    def close(self) -> None:
+        """End."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self._wait():
+            try:
+                self.look()
+            except Exception:  # noqa: BLE001 - without a watch it would go on with what is lost
+                _log.exception("looking after the worker")
+
+    def look(self) -> None:
+        """Look around once."""
+        for source in self._core.sources:
+            self._sessions.look(source)
+        for work in list(self._core.in_work):
+            if work.session is not None:
+                why = work.session.cancelled(work.delivery.message_id)
+                if why is not None:
+                    work.held.cancel(why)
+        self._tick(self._core.now_s())
+
+    def _wait(self) -> bool:
+        with self._changed:
+            if not self._is_closed:
+                self._core.time.wait(self._changed, INTERVAL_S)
+            return not self._is_closed
+
+
+class LateRenewals:
+    """Warns when renewals were so late that leases were in danger.
+
+    The usual reason is a handler that holds the interpreter lock: one call of a C library that does
+    not let go of it stops all threads of the process, that of the renewals too.
+
+    Args:
+        core: The worker.
+        minimal_life_s: The life that a lease is to have left; half of it late is too late.
+    """
+
+    def __init__(self, core: Core, minimal_life_s: float) -> None:
+        self._core = core
+        self._limit_s = minimal_life_s / 2
+
+    def note(self, lag_s: float) -> None:
+        """Take note how late a round of renewals began, in seconds."""
+        if lag_s <= self._limit_s:
+            return
+        self._core.stats.note_late_renewals()
+        _log.warning(
+            "RENEWALS WERE %s LATE: %s kept the interpreter to itself. Leases run out like that:"
+            ' run it with runner="processes", or have them renewed with renewer="process"',
+            length(lag_s),
+            self._suspects(lag_s),
+        )
+
+    def _suspects(self, lag_s: float) -> str:
+        """Name the handlers that were at work all that time."""
+        now_s = self._core.now_s()
+        found = []
+        for work in [*self._core.in_work, *self._core.just_ended]:
+            ended_s = now_s if work.handling_s is None else work.began_s + work.handling_s
+            # Of the time that is missing it must have been at work for half at least.
+            if work.began_s and ended_s - max(work.began_s, now_s - lag_s) >= lag_s / 2:
+                name, message_id = work.source.handler_name, work.delivery.message_id
+                since = length(now_s - work.began_s)
+                found.append(f"{name} (message {message_id}, begun {since} ago)")
+        return ", ".join(found[:_NAMED]) or "the machine, or something besides the handlers,"

@@ -1,0 +1,99 @@
+"""Handlers that other processes import by their names."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from leasehold.worker.errors import Poison
+from leasehold.worker.message import Message
+
+
+def note(message: Message) -> None:
+    """Write down which process handled what."""
+    Path(message.text).write_text(str(os.getpid()))
+
+
+def die(message: Message) -> None:
+    """End the process by a signal, the first time."""
+    if message.dequeue_count == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(_message: Message) -> None:
+    """End the process at once."""
+    os._exit(7)
+
+
+def fail(message: Message) -> None:
+    """Fail as handlers do."""
+    raise Poison(f"no {message.payload['what']}")
+
+
+def crash(_message: Message) -> None:
+    """Raise something."""
+    raise LookupError("not here")
+
+
+def progress(message: Message) -> None:
+    """Use all methods of a message."""
+    if message.saved is not None:
+        Path(message.properties["path"]).write_text(f"{message.saved.state}")
+        return
+    message.check()
+    message.extend(120)
+    left_s = message.seconds_left
+    message.checkpoint({"left": 100 < left_s <= 121}, fraction=0.5)
+    sys.exit(1)
+
+
+def wait(message: Message) -> None:
+    """Wait until the token is set, and say why."""
+    path = Path(message.text)
+    path.with_suffix(".begun").touch()
+    if message.cancel_token.wait(20):
+        path.write_text(str(message.cancel_reason))
+    message.check()
+
+
+async def wait_in_a_task(message: Message) -> None:
+    """Wait until the task is cancelled."""
+    path = Path(message.text)
+    path.with_suffix(".begun").touch()
+    try:
+        await asyncio.sleep(20)
+    except asyncio.CancelledError:
+        path.write_text("cancelled")  # noqa: ASYNC240 - nobody else uses this loop
+        raise
+
+
+def hold_interpreter(message: Message) -> None:
+    """Hold the interpreter lock until somebody writes into a pipe."""
+    path = Path(message.text)
+    descriptor = os.open(path, os.O_RDWR)
+    path.with_suffix(".begun").touch()
+    # Functions of PyDLL are called without letting go of the lock.
+    buffer: Any = ctypes.create_string_buffer(1)
+    ctypes.PyDLL(None).read(descriptor, buffer, 1)
+    os.close(descriptor)
+
+
+def hold_for_a_while(_message: Message) -> None:
+    """Hold the interpreter lock for 0.8 seconds."""
+    ctypes.PyDLL(None).usleep(800_000)
+
+
+def stay(message: Message) -> None:
+    """Do not stop for anything."""
+    Path(message.text).with_suffix(".begun").touch()
+    while True:
+        message.cancel_token.wait(0.05)
+
+
+def nothing(_message: Message) -> None:
+    """Do nothing."""

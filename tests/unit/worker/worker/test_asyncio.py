@@ -1,0 +1,133 @@
+"""Asynchronous handlers, wherever they run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+import pytest
+
+from leasehold.worker.errors import Retry
+from leasehold.worker.message import Message
+from leasehold.worker.options import Runner
+from leasehold.worker.outcomes import Kind
+from leasehold.worker.queues import Saved
+from leasehold.worker.running import tasks
+from leasehold.worker.worker import Worker
+from tests.unit.worker.worker.support import PATIENCE_S, Heard, filled, handle_all, left, running
+
+
+def test_tasks_run_together_in_one_thread() -> None:
+    """A coroutine function gets an event loop, and as many messages at once as asked."""
+    queue, threads = filled(*map(str, range(64))), set()
+    together = asyncio.Barrier(32)
+
+    async def handle(_message: Message) -> None:
+        threads.add(threading.current_thread().name)
+        await asyncio.wait_for(together.wait(), PATIENCE_S)
+
+    worker = handle_all(handle, queue, concurrency=32)
+    assert threads == {"leasehold-loop"}
+    assert worker.stats.count(Kind.DONE) == 64
+
+
+@pytest.mark.parametrize("runner", ["asyncio", "threads"])
+def test_outcomes_are_those_of_others(runner: Runner) -> None:
+    """What a coroutine raises means the same as in a thread."""
+    queue, heard = filled("fine", "again", "wrong"), Heard()
+
+    async def handle(message: Message) -> None:
+        await asyncio.sleep(0)
+        if message.text == "again":
+            raise Retry(600)
+        if message.text == "wrong":
+            raise KeyError(message.text)
+
+    handle_all(handle, queue, runner=runner, hooks=[heard])
+    assert sorted(heard.settlements) == [("again", "failed"), ("fine", "done"), ("wrong", "failed")]
+
+
+def test_plain_function_beside_the_loop() -> None:
+    """A plain function does not block the loop: it is called in a thread."""
+    queues = [filled("a", name="slow"), filled("b", name="quick")]
+    quick, threads = threading.Event(), {}
+
+    def slow(_message: Message) -> None:
+        threads["slow"] = threading.current_thread().name
+        assert quick.wait(PATIENCE_S)
+
+    async def fast(_message: Message) -> None:
+        await asyncio.sleep(0)
+        threads["quick"] = threading.current_thread().name
+        quick.set()
+
+    worker = handle_all({"slow": slow, "quick": fast}, queues)
+    assert worker.stats.count(Kind.DONE) == 2
+    assert threads["slow"].startswith("leasehold-work")
+    assert threads["quick"] == "leasehold-loop"
+
+
+def test_checkpoint_without_blocking() -> None:
+    """The asynchronous twins of a message's methods do the same."""
+    queue, seen = filled('{"a": 1}'), []
+
+    async def handle(message: Message) -> None:
+        await message.acheckpoint({"at": 1}, fraction=0.5)
+        seen.append(message.saved)
+        await message.asave(Saved(stage="end"))
+        seen.append(message.saved)
+        seen.append(await message.apayload())
+
+    handle_all(handle, queue)
+    assert seen == [Saved(state={"at": 1}, fraction=0.5), Saved(stage="end"), b'{"a": 1}']
+
+
+def test_task_that_does_not_stop_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coroutine that swallows its cancellation has its message given back all the same."""
+    queue, heard, begun, ends = filled("a"), Heard(), threading.Event(), threading.Event()
+    monkeypatch.setattr(tasks, "_PATIENCE_S", 0.01)
+
+    async def handle(_message: Message) -> None:
+        begun.set()
+        while not ends.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    with running(handle, queue, hooks=[heard]) as worker:
+        assert begun.wait(PATIENCE_S)
+        assert worker._crew is not None
+        worker._crew.hurry()
+        worker.stop(0)
+    ends.set()
+    assert heard.settlements == [("a", "interrupted")]
+    assert left(queue) == [("a", 0)]
+
+
+def test_handler_that_cancels_itself_is_interrupted() -> None:
+    """A CancelledError that nobody asked for settles nothing as done."""
+    queue = filled("a")
+    calls: list[str] = []
+
+    async def handle(message: Message) -> None:
+        calls.append(message.text)
+        if len(calls) == 1:
+            raise asyncio.CancelledError
+
+    worker = handle_all(handle, queue)
+    assert worker.stats.count(Kind.INTERRUPTED) == 1
+    assert worker.stats.count(Kind.DONE) == 1
+
+
+def test_object_with_an_asynchronous_call() -> None:
+    """An object that is called like a coroutine function is one."""
+
+    class Handler:
+        async def __call__(self, message: Message) -> None:
+            seen.append(message.text)
+
+    seen: list[str] = []
+    worker = Worker(Handler(), filled("a"), wait_s=0)
+    worker.run_until_idle(PATIENCE_S)
+    assert seen == ["a"]
+    assert "Handler" in worker.name

@@ -1,0 +1,231 @@
+"""How messages are settled: together, once more if need be, and with the newest receipt."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from leasehold.testing import ManualTime
+from leasehold.worker.completing import CLOSING_S, threads_for
+from leasehold.worker.errors import Poison
+from leasehold.worker.message import Message
+from leasehold.worker.outcomes import Kind
+from leasehold.worker.queues import Denied, LeaseGone, QueueError, Saved, Unreachable
+from leasehold.worker.worker import Worker
+from tests.unit.worker.worker.support import (
+    Heard,
+    Held,
+    filled,
+    handle_all,
+    left,
+    running,
+    stop_beside,
+    wait_for,
+)
+
+
+def test_what_comes_meanwhile_is_completed_together() -> None:
+    """While one call is under way the others wait for the next, and go in one."""
+    queue, heard, all_handled = filled(*map(str, range(50))), Heard(), threading.Event()
+    gate = queue.faults.hold(method="complete")
+
+    def handle(message: Message) -> None:
+        if message.text == "1":
+            gate.wait_until_entered()  # with the first message
+        elif message.text == "49":
+            all_handled.set()
+
+    with running(handle, queue, concurrency=1, prefetch=60, hooks=[heard]):
+        wait_for(all_handled)
+        gate.open()
+        heard.wait_until(settled=50)
+    assert 2 <= queue.calls["complete"] <= 3
+
+
+def test_single_message_is_completed_without_delay() -> None:
+    """When nothing is under way a message is completed at once."""
+    queue, heard = filled("x"), Heard()
+    with running(lambda _: None, queue, hooks=[heard], time=ManualTime()):
+        heard.wait_until(settled=1)  # no time has passed
+    assert left(queue) == []
+
+
+def test_completion_whose_answer_was_lost_is_done() -> None:
+    """The second try says that the message is gone: it was the first one that completed it."""
+    queue, heard = filled("x"), Heard()
+    queue.faults.fail(method="complete", carried_out=True)
+    worker = handle_all(lambda _: None, queue, hooks=[heard])
+    assert heard.settlements == [("x", "done")]
+    assert heard.losses == []
+    assert worker.stats.count(Kind.DONE) == 1
+    assert queue.calls["complete"] == 2
+
+
+def test_completion_that_was_not_carried_out_is_tried_again() -> None:
+    """After a call that never arrived the message is completed with the next one."""
+    time = ManualTime()
+    queue = filled("x", time=time)
+    queue.faults.fail(3, method="complete")
+    with running(lambda _: None, queue, time=time) as worker:
+        time.advance_until(lambda: not left(queue), step_s=0.1)
+    assert worker.stats.count(Kind.DONE) == 1
+
+
+def test_one_that_fails_does_not_spoil_the_others() -> None:
+    """A refusal for one message of a call is about that one only."""
+    queue, heard = filled("a", "b", "c"), Heard()
+    queue.faults.refuse("orders-2", LeaseGone("somebody else has it"))
+    worker = handle_all(lambda _: None, queue, hooks=[heard], session=False)
+    assert sorted(heard.settlements) == [("a", "done"), ("c", "done")]
+    assert [body for body, _ in heard.losses] == ["b"]
+    assert worker.stats.count(Kind.LOST) == 1
+
+
+def test_message_taken_by_somebody_else_is_lost_not_done() -> None:
+    """Who finds at the end that the lease is gone does not count the message as done."""
+    queue, heard = filled("x"), Heard()
+
+    def handle(_message: Message) -> None:
+        queue.lose_sessions()
+        queue.receive(1, visibility_timeout_s=30)
+
+    worker = handle_all(handle, queue, hooks=[heard])
+    assert worker.stats.count(Kind.DONE) == 0
+    assert worker.stats.count(Kind.LOST) == 1
+    assert left(queue) == [("x", 2)]
+
+
+def test_newest_receipt_is_used() -> None:
+    """After a save and many renewals the message is completed with the last receipt."""
+    time = ManualTime()
+    queue, handler, heard = filled("x", time=time), Held(time), Heard()
+    with running(handler, queue, time=time, lease=5, hooks=[heard]):
+        handler.wait_until_begun()
+        handler.messages[0].checkpoint({"at": 1})
+        time.advance_until(lambda: queue.calls["renew"] >= 3, step_s=0.5)
+        handler.go_on()
+        heard.wait_until(settled=1)
+    assert heard.settlements == [("x", "done")]
+    assert heard.losses == []
+
+
+def test_done_message_that_comes_again_is_not_worked_on() -> None:
+    """When a completion could not be confirmed, a redelivery is completed without work."""
+    time = ManualTime()
+    queue, seen = filled("x", time=time), []
+    queue.faults.fail(1000, method="complete")
+    with running(
+        lambda message: seen.append(message.text),
+        queue,
+        time=time,
+        lease=5,
+        session=False,
+    ) as worker:
+        time.advance_until(lambda: worker.stats.queues[0].settle_errors == 1)
+        queue.faults.clear()
+        time.advance_until(lambda: not left(queue))
+    assert seen == ["x"]
+    assert worker.stats.queues[0].redone >= 1
+    assert sum(worker.stats.queues[0].handled) == 1
+
+
+def test_refused_settlement_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    """What the service will never grant is not tried again, and is said loudly."""
+    queue = filled("x")
+    queue.faults.fail(method="complete", error=Denied("no right to delete"))
+    with caplog.at_level(logging.ERROR, "leasehold.worker"):
+        worker = handle_all(lambda _: None, queue, session=False)
+    assert queue.calls["complete"] == 1
+    assert worker.stats.queues[0].settle_errors == 1
+    assert "no right to delete" in caplog.text
+
+
+def test_service_that_asks_for_time_gets_it() -> None:
+    """A retry waits as long as the service asks for."""
+    time = ManualTime()
+    queue = filled("x", time=time)
+    busy = Unreachable("not now", outcome_unknown=False, retry_after_s=7)
+    queue.faults.fail(method="complete", error=busy)
+    with running(lambda _: None, queue, time=time):
+        time.advance_until(lambda: queue.calls["complete"] == 1, step_s=0.1)
+        time.advance(6.9)
+        assert queue.calls["complete"] == 1
+        time.advance(0.2)
+        assert queue.calls["complete"] == 2
+
+
+def test_burying_is_tried_again() -> None:
+    """A message that is set aside is so once, also when an answer was lost."""
+    queue, heard = filled("x"), Heard()
+    queue.faults.fail(method="bury", carried_out=True)
+
+    def handle(_message: Message) -> None:
+        raise Poison("no")
+
+    handle_all(handle, queue, hooks=[heard])
+    assert heard.settlements == [("x", "poisoned")]
+    assert len(queue.buried) == 1
+
+
+def test_error_of_an_adapter_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """A fault in an adapter costs the messages of that call, and is logged."""
+    queue = filled("x", "y")
+    complete, calls = queue.complete, []
+
+    def broken(leases: Any) -> list[QueueError | None]:
+        calls.append(leases)
+        if len(calls) == 1:
+            raise ZeroDivisionError
+        return complete(leases)
+
+    queue.complete = broken  # type: ignore[method-assign]
+    with caplog.at_level(logging.ERROR, "leasehold.worker"):
+        worker = handle_all(lambda _: None, queue, concurrency=1, session=False)
+    assert worker.stats.queues[0].settle_errors == 1
+    assert "ZeroDivisionError" in caplog.text
+    assert len(calls) == 2
+
+
+def test_worker_that_stops_does_not_try_for_ever() -> None:
+    """With long leases and a service that is away, stopping takes a bounded time."""
+    time = ManualTime()
+    queue, handler = filled("x", time=time), Held(time)
+    worker = Worker(handler, queue, time=time, lease=3600, session=False, wait_s=0)
+    worker.start()
+    handler.wait_until_begun()
+    queue.faults.fail(10_000, method="complete")
+    thread = stop_beside(worker, time, 30)
+    handler.go_on()
+    began_s = time.monotonic_s()
+    time.advance_until(lambda: not thread.is_alive(), step_s=0.5)
+    assert time.monotonic_s() - began_s <= CLOSING_S + 1
+    assert worker.stats.queues[0].settle_errors == 1
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "max_settle", "threads"),
+    [(32, 1000, 1), (1, 1, 1), (8, 1, 8), (100, 1, 16), (32, 16, 2), (33, 16, 3)],
+)
+def test_calls_at_once(concurrency: int, max_settle: int, threads: int) -> None:
+    """As many calls are under way as it takes to settle what handlers finish together."""
+    assert threads_for(concurrency, max_settle) == threads
+
+
+def test_save_that_fails_changes_nothing() -> None:
+    """A checkpoint without an answer is raised in the handler, and the work can go on."""
+    queue, seen = filled("x"), []
+
+    def handle(message: Message) -> None:
+        queue.faults.fail(method="save")
+        with pytest.raises(Unreachable):
+            message.checkpoint({"at": 1})
+        seen.append(message.saved)
+        message.checkpoint({"at": 2})
+        seen.append(message.saved)
+
+    handle_all(handle, queue)
+    assert seen == [None, Saved(state={"at": 2})]
+    assert left(queue) == []
