@@ -11,8 +11,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from azure.core.exceptions import AzureError
+from azure.storage.queue import QueueClient
 from examples.video_pipeline.checks import check_all
-from examples.video_pipeline.leases import open_queue
 from examples.video_pipeline.producer import CLIPS, FEWEST
 from examples.video_pipeline.report import Summary, print_summary, write_json
 from examples.video_pipeline.screen import Screen
@@ -49,7 +49,7 @@ def main() -> int:
                 tidy=bool(given),
             )
             evidence = play(setting, Screen(console))
-            url = open_queue(connection_string, options.queue).url
+            url = QueueClient.from_connection_string(connection_string, options.queue).url
     except (ServerFailed, QueueInUse, AzureError, OSError) as error:
         console.print(Text(f"The story could not be told: {error}", "bold red"), soft_wrap=True)
         return 1

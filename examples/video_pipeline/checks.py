@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from examples.video_pipeline.catalogue import Entry
 from examples.video_pipeline.ledger import Ledger, Record
 from examples.video_pipeline.producer import Clip, Fate, expected_outputs
-from examples.video_pipeline.worker import MAX_DEQUEUE_COUNT
+from examples.video_pipeline.worker import MAX_DELIVERIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,10 @@ class Evidence:
     lease_s: int
     outputs: dict[str, str]
     """Per file in the output folder why it cannot be played; empty text if it can."""
+    catalogue: tuple[Entry, ...]
+    """What the table of published outputs says."""
+    late_write: str
+    """How a write in the name of the suspended worker was refused; empty text if it was not."""
     poison: tuple[dict[str, object], ...]
     """Messages in the poison queue."""
     left_in_queue: int
@@ -46,7 +51,7 @@ def check_all(evidence: Evidence) -> list[Check]:
         _exactly_once(evidence),
         _playable(evidence),
         _resumed(fates[Fate.KILLED]),
-        _stepped_back(fates[Fate.SUSPENDED]),
+        _stepped_back(fates[Fate.SUSPENDED], evidence.late_write),
         _renewed(fates[Fate.LONG], evidence.lease_s),
         _delayed(evidence.ledger),
         _poisoned(fates[Fate.CORRUPT], evidence),
@@ -82,11 +87,27 @@ def _exactly_once(evidence: Evidence) -> Check:
     faults = [f"{name} missing" for name in sorted(expected - there)]
     faults += [f"{name} unexpected" for name in sorted(there - expected)]
     faults += [f"{name} published {times} times" for name, times in published.items() if times > 1]
+    faults += _false_entries(evidence)
     return Check(
         name="every output is there, published once",
         ok=not faults,
-        detail="; ".join(faults) or f"{len(there)} files",
+        detail="; ".join(faults) or f"{len(there)} files, each under the fence of its delivery",
     )
+
+
+def _false_entries(evidence: Evidence) -> list[str]:
+    """Return what the catalogue says that the journals do not, and the other way round."""
+    rows = {each.name: each for each in evidence.catalogue}
+    faults = []
+    for record in evidence.ledger.records.values():
+        holders = {(each.worker, each.dequeue_count) for each in record.deliveries}
+        for name in record.published:
+            row = rows.pop(name, None)
+            if row is None:
+                faults.append(f"{name} is not in the catalogue")
+            elif (row.worker, row.fence) not in holders:
+                faults.append(f"{name} is there under fence {row.fence}, not one of {row.worker}")
+    return faults + [f"{name} is in the catalogue, and nobody published it" for name in rows]
 
 
 def _playable(evidence: Evidence) -> Check:
@@ -113,14 +134,17 @@ def _resumed(record: Record) -> Check:
     )
 
 
-def _stepped_back(record: Record) -> Check:
+def _stepped_back(record: Record, late_write: str) -> Check:
     lost = [each for each in record.attempts if each.outcome == "lease lost"]
     finisher = record.deliveries[-1].worker if record.deliveries else "nobody"
     why = next((each for each in record.events if "stepped back" in each), "nobody did")
     return Check(
         name="a worker that woke up too late stepped back",
-        ok=len(lost) == 1 and lost[0].worker != finisher,
-        detail=f"{record.video}: {why}; {finisher} finished it",
+        ok=len(lost) == 1 and lost[0].worker != finisher and bool(late_write),
+        detail=f"{record.video}: {why}; {finisher} finished it; "
+        + (
+            f"later writes are refused: {late_write}" if late_write else "a late write went through"
+        ),
     )
 
 
@@ -163,7 +187,7 @@ def _poisoned(record: Record, evidence: Evidence) -> Check:
         ok=record.result == "poisoned"
         and len(reasons) == 1
         and bool(reasons[0])
-        and counts == [MAX_DEQUEUE_COUNT],
+        and counts == [MAX_DELIVERIES],
         detail=f"{record.video}: {'; '.join(reasons) or 'not there'} "
         f"after {len(record.deliveries)} deliveries",
     )

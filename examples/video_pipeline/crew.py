@@ -32,10 +32,7 @@ class Crew:
             CONNECTION_VARIABLE: connection_string,
             "PYTHONPATH": str(REPOSITORY),
         }
-        self._arguments = (
-            *("--root", str(root), "--queue", queue),
-            *("--lease-s", str(lease_s), "--began-s", repr(began_s)),
-        )
+        self._arguments = (str(root), queue, str(lease_s), repr(began_s))
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self._killed: set[str] = set()
 
@@ -46,18 +43,18 @@ class Crew:
         for name in self._workers:
             self._signal(name, signal.SIGKILL)
         for process in self._workers.values():
-            process.wait()
+            process.communicate()
 
     def start(self) -> str:
         """Start one more worker and return its name; names are never used again."""
         name = f"w{len(self._workers) + 1}"
-        command = (sys.executable, "-m", "examples.video_pipeline.worker", "--name", name)
+        command = (sys.executable, "-m", "examples.video_pipeline.worker", name)
         with (self._root / "logs" / f"{name}.log").open("wb") as log:
             self._workers[name] = subprocess.Popen(
                 (*command, *self._arguments),
                 cwd=REPOSITORY,
                 env=self._environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # which breaks when we are gone, whatever the reason
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 process_group=0,
@@ -83,17 +80,20 @@ class Crew:
         return [name for name in ended if name not in self._killed]
 
     def dismiss(self, within_s: float) -> list[str]:
-        """Ask all workers to finish; return those that had not ended *within_s* seconds later."""
+        """Ask all workers to finish; return those that did not, within *within_s*, or did badly."""
         for process in self._workers.values():
             process.terminate()
         give_up_at_s = time.monotonic() + within_s
-        late = []
+        bad = []
         for name, process in self._workers.items():
             try:
-                process.wait(max(give_up_at_s - time.monotonic(), 0))
+                code = process.wait(max(give_up_at_s - time.monotonic(), 0))
             except subprocess.TimeoutExpired:
-                late.append(name)
-        return late
+                bad.append(f"{name} did not end when asked")
+            else:
+                if code and name not in self._killed:
+                    bad.append(f"{name} ended with {code}")
+        return bad
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         process = self._workers[name]

@@ -11,7 +11,7 @@ from azure.storage.queue import QueueClient
 from examples.video_pipeline import videos
 from examples.video_pipeline.journal import Journal
 from examples.video_pipeline.videos import Rendition
-from examples.video_pipeline.work import Job, State, to_text
+from examples.video_pipeline.work import Job
 
 TIME_TO_LIVE_S: Final = 3 * 86_400
 """A message that nobody has processed three days later is of no use to anybody."""
@@ -91,9 +91,7 @@ def send(clip: Clip, queue: QueueClient, journal: Journal, *, seconds: float, le
         pace=seconds / lease_s if clip.paced else None,
     )
     journal.note("sent", video=clip.video, delay_s=clip.delay_s)
-    queue.send_message(
-        to_text(State.SCAN, job), visibility_timeout=clip.delay_s, time_to_live=TIME_TO_LIVE_S
-    )
+    queue.send_message(job.to_text(), visibility_timeout=clip.delay_s, time_to_live=TIME_TO_LIVE_S)
 
 
 def expected_outputs(clips: tuple[Clip, ...]) -> set[str]:

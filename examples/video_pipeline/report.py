@@ -78,20 +78,7 @@ def write_json(path: Path, summary: Summary) -> None:
 
 
 def _facts(record: Record) -> dict[str, Any]:
-    return {
-        "video": record.video,
-        "delay_s": record.delay_s,
-        "dequeue_count": record.deliveries[-1].dequeue_count if record.deliveries else 0,
-        "workers": record.workers,
-        "deliveries": [asdict(each) for each in record.deliveries],
-        "attempts": [asdict(each) for each in record.attempts],
-        "published": sorted(record.published),
-        "renewals": record.renewals,
-        "events": record.events,
-        "result": record.result,
-        "reason": record.reason,
-        "seconds": round(record.seconds, 3),
-    }
+    return {**asdict(record), "workers": record.workers, "seconds": round(record.seconds, 3)}
 
 
 def _table(ledger: Ledger, *, wide: bool) -> Table:

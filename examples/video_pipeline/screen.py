@@ -7,14 +7,13 @@ from typing import Final, Self
 
 from examples.video_pipeline.journal import Event
 from examples.video_pipeline.ledger import Ledger, Record
-from examples.video_pipeline.work import State
+from examples.video_pipeline.work import STAGES
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-_STAGES: Final = tuple(state.stage for state in State if state is not State.COMPLETED)
 _SENTENCES: Final = {
     "sent": ("message for {video} sent", "dim"),
     "sent hidden": ("message for {video} sent, hidden for {delay_s} s", "dim"),
@@ -27,7 +26,6 @@ _SENTENCES: Final = {
     "failed": ("{who} failed in the {stage} of {video}: {reason}", "red"),
     "poisoned": ("{who} moved {video} to the poison queue", "magenta"),
     "completed": ("{who} completed {video}", "green"),
-    "queue-error": ("{who} got no answer from the queue: {reason}", "red"),
 }
 """What a reader of the story wants to know, with its style; other events are not shown."""
 
@@ -94,8 +92,8 @@ def _live_row(record: Record) -> tuple[RenderableType, ...]:
         return "", Text(record.result, style), _bar(100), renewed
     running = next((each for each in record.attempts if each.ended_s is None), None)
     if running is not None:
-        before = _STAGES.index(running.stage)
-        percent = (100 * before + record.percent) / len(_STAGES)
+        before = STAGES.index(running.stage)
+        percent = (100 * before + record.percent) / len(STAGES)
         return running.worker, running.stage, _bar(percent), renewed
     waiting = "hidden" if record.delay_s and not record.deliveries else "waiting"
     return "", Text(waiting, "dim"), _bar(0), renewed

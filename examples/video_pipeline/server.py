@@ -14,13 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from leasehold.settings import DEV_ACCOUNT
+from leasehold.settings.values import DEV_KEY
+
 READY_WITHIN_S: Final = 20
 STOPPED_WITHIN_S: Final = 10
-ACCOUNT: Final = "devstoreaccount1"
-KEY: Final = (
-    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-)
-"""The account that every emulator of Azure Storage has, with its published key."""
 
 
 class ServerFailed(Exception):
@@ -63,8 +61,8 @@ def running_server(root: Path) -> Iterator[str]:
 def connection_string(port: int) -> str:
     """Return what an Azure SDK wants to know about the server on *port* of this machine."""
     return (
-        f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};"
-        f"QueueEndpoint=http://127.0.0.1:{port}/{ACCOUNT};"
+        f"DefaultEndpointsProtocol=http;AccountName={DEV_ACCOUNT};AccountKey={DEV_KEY};"
+        f"QueueEndpoint=http://127.0.0.1:{port}/{DEV_ACCOUNT};"
     )
 
 

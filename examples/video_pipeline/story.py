@@ -15,13 +15,16 @@ from typing import Final
 from azure.core.exceptions import ResourceExistsError
 from azure.storage.queue import QueueClient
 from examples.video_pipeline import producer, videos
+from examples.video_pipeline.catalogue import Catalogue
 from examples.video_pipeline.checks import Evidence
 from examples.video_pipeline.crew import Crew
 from examples.video_pipeline.journal import Event, Journal, JournalReader
-from examples.video_pipeline.leases import open_queue
 from examples.video_pipeline.ledger import Ledger
 from examples.video_pipeline.producer import Clip, Fate
 from examples.video_pipeline.screen import Screen
+
+from leasehold.worker.once import Fenced
+from leasehold.worker.stages import EnvelopeForm
 
 LOOK_EVERY_S: Final = 0.05
 DISMISS_WITHIN_S: Final = 15.0
@@ -108,13 +111,15 @@ def play(setting: Setting, screen: Screen) -> Evidence:
         ledger = Ledger()
         for event in JournalReader(setting.root / "journals").news():
             ledger.apply(event)
-        buried = poison.peek_messages(max_messages=32)
+        catalogue = Catalogue(setting.root)
         return Evidence(
             clips=setting.clips,
             ledger=ledger,
             lease_s=setting.lease_s,
             outputs=_play_outputs(setting.root / "outputs"),
-            poison=tuple(json.loads(each.content) for each in buried),
+            catalogue=tuple(catalogue.entries()),
+            late_write=_write_late(setting, ledger, catalogue),
+            poison=tuple(_buried(poison)),
             left_in_queue=queue.get_queue_properties().approximate_message_count or 0,
             troubles=tuple(troubles),
         )
@@ -151,17 +156,15 @@ def _process(setting: Setting, queue: QueueClient, screen: Screen) -> list[str]:
                 troubles.append(f"{', '.join(vanished)} ended early, see logs/{vanished[0]}.log")
                 break
             time.sleep(LOOK_EVERY_S)
-        late = crew.dismiss(0 if troubles else DISMISS_WITHIN_S)
-        if late and not troubles:
-            troubles.append(f"{', '.join(late)} did not end when asked")
-    return troubles
+        ended_badly = crew.dismiss(0 if troubles else DISMISS_WITHIN_S)
+    return troubles or ended_badly
 
 
 @contextmanager
 def _own_queue(setting: Setting, suffix: str) -> Iterator[QueueClient]:
     """Create a queue; one that exists may be used if there is nothing in it."""
     name = setting.queue + suffix
-    queue = open_queue(setting.connection_string, name)
+    queue = QueueClient.from_connection_string(setting.connection_string, name)
     created = True
     try:
         queue.create_queue()
@@ -174,6 +177,34 @@ def _own_queue(setting: Setting, suffix: str) -> Iterator[QueueClient]:
     finally:
         if created and setting.tidy:
             queue.delete_queue()
+
+
+def _buried(poison: QueueClient) -> Iterator[dict[str, object]]:
+    """Yield what is in the poison queue, the reasons of earlier tries taken out of the progress."""
+    for message in poison.peek_messages(max_messages=32):
+        copy = json.loads(message.content)
+        _, saved = EnvelopeForm().unwrap(copy["text"])
+        yield {**copy, "earlier": saved.state["failures"] if saved else []}
+
+
+def _write_late(setting: Setting, ledger: Ledger, catalogue: Catalogue) -> str:
+    """Write what a worker would write that never notices the loss of its lease.
+
+    Returns:
+        How that was refused; empty text if it was not, or if there was nothing to be spoilt.
+    """
+    (victim,) = (clip.video for clip in setting.clips if clip.fate is Fate.SUSPENDED)
+    name = f"{victim}.{producer.FORMATS[0].name}"
+    if not catalogue.has(name):
+        return ""
+    first = ledger.records[victim].deliveries[0]
+    scratch = setting.root / "scratch" / f"{name}.late"
+    scratch.write_text("half a video")
+    try:
+        catalogue.publish(scratch, name, first.worker, first.dequeue_count)
+    except Fenced as error:
+        return f"fence {error.fence} is too old, {error.newest} was here"
+    return ""
 
 
 def _play_outputs(folder: Path) -> dict[str, str]:

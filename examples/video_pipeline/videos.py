@@ -7,9 +7,8 @@ import re
 import select
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,7 @@ import imageio_ffmpeg
 
 FFMPEG: Final[str] = imageio_ffmpeg.get_ffmpeg_exe()
 CHECK_EVERY_S: Final = 0.1
-"""How often a running ffmpeg is asked whether it should stop, in seconds."""
+"""How often it is asked whether a running ffmpeg should stop, in seconds."""
 _SPEED: Final = {
     "libx264": ("-preset", "veryfast"),
     "libvpx": ("-deadline", "realtime", "-cpu-used", "8"),
@@ -27,10 +26,6 @@ _SOURCE_HEIGHT: Final = 240
 
 class BadVideo(Exception):
     """ffmpeg could not read or write the file; the text is its first complaint."""
-
-
-class Cancelled(Exception):
-    """ffmpeg was stopped because its result is no longer wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +46,8 @@ class Rendition:
 class Control:
     """How a running ffmpeg is watched and stopped."""
 
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    """Once set, ffmpeg is killed within a tenth of a second."""
+    check: Callable[[], None] | None = None
+    """Called about ten times a second; ffmpeg is killed if it raises."""
     on_time: Callable[[float], None] | None = None
     """Called about five times a second with the seconds of footage put out so far."""
 
@@ -76,7 +71,7 @@ def decode(path: Path, control: Control | None = None) -> float:
 
     Raises:
         BadVideo: The file cannot be decoded from its first to its last frame.
-        Cancelled: The result is no longer wanted.
+        Exception: What *control* raises.
     """
     return run_ffmpeg(("-xerror", "-i", str(path), "-f", "null", "-"), control)
 
@@ -95,7 +90,7 @@ def encode(
 
     Raises:
         BadVideo: ffmpeg failed.
-        Cancelled: The result is no longer wanted.
+        Exception: What *control* raises.
     """
     reading = () if pace is None else ("-readrate", f"{pace:.3f}")
     picture = ("-vf", f"scale=-2:{rendition.height}", "-c:v", rendition.video_codec)
@@ -105,7 +100,7 @@ def encode(
     writing = ("-c:a", rendition.audio_codec, "-threads", "1", "-f", container, "-y", str(target))
     try:
         run_ffmpeg((*reading, "-i", str(source), *picture, *rate, *writing), control)
-    except (BadVideo, Cancelled):
+    except BaseException:
         target.unlink(missing_ok=True)
         raise
 
@@ -121,7 +116,11 @@ def run_ffmpeg(arguments: tuple[str, ...], control: Control | None = None) -> fl
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints
         ) as process,
     ):
-        written_s = _follow(process, control or Control())
+        try:
+            written_s = _follow(process, control or Control())
+        except BaseException:
+            process.kill()
+            raise
         if process.wait() != 0:
             complaints.seek(0)
             raise BadVideo(_first_complaint(complaints.read().decode(errors="replace")))
@@ -129,14 +128,13 @@ def run_ffmpeg(arguments: tuple[str, ...], control: Control | None = None) -> fl
 
 
 def _follow(process: subprocess.Popen[bytes], control: Control) -> float:
-    """Read ffmpeg's progress until it ends; kill it if the work is no longer wanted."""
+    """Read ffmpeg's progress until it ends."""
     assert process.stdout is not None
     pipe = process.stdout.fileno()
     unread, written_s = b"", 0.0
     while True:
-        if control.cancelled.is_set():
-            process.kill()
-            raise Cancelled
+        if control.check is not None:
+            control.check()
         if not select.select([pipe], [], [], CHECK_EVERY_S)[0]:
             continue
         chunk = os.read(pipe, 65_536)

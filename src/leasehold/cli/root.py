@@ -11,6 +11,7 @@ from leasehold.cli.lazy import Late, LazyGroup
 from leasehold.cli.server import serve, show_settings
 
 _THINGS: Final = "Queues, messages and what concerns them"
+_WORK: Final = "Workers"
 _SHORT: Final = "Short forms"
 
 LATE: Final = {
@@ -46,6 +47,12 @@ LATE: Final = {
         "stats",
         "Show every queue at a glance: counts, ages, rates.",
         _THINGS,
+    ),
+    "worker": Late(
+        "leasehold.cli.worker",
+        "worker",
+        "Run handlers, try how they bear late workers, describe their stages.",
+        _WORK,
     ),
     "send": Late("leasehold.cli.sending", "send", "Put one message, or many from a file.", _SHORT),
     "inspect": Late(

@@ -1,0 +1,313 @@
+"""``leasehold worker``: run handlers, and find out about them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+import click
+
+from leasehold.cli.exit_codes import ExitCode
+from leasehold.cli.lazy import OrderedGroup
+from leasehold.cli.remote import CONNECTION, OUTPUT, RemoteCommand
+from leasehold.cli.rendering import Screen
+from leasehold.cli.values import Length, Pair
+
+_HANDLER: Final = click.argument("handler", metavar="MODULE:HANDLER")
+_SECONDS: Final = Length()
+_RUN_EPILOG: Final = """\b
+Exit codes:
+  0    stopped by SIGTERM or Ctrl+C; with --until-idle, also nothing was left
+  1    there is no such queue, or the worker could not go on
+  2    a mistake in the command line, or settings that cannot be safe
+  3    no Leasehold server, or no other service, answers at the address
+  130  a second Ctrl+C; 143: a second SIGTERM
+"""
+_PROOF_EPILOG: Final = """\b
+Exit codes:
+  0    proven: no late worker did any harm
+  1    one did, or it could not be found out
+  2    a mistake in the command line, or nothing can be proven of this handler
+"""
+
+
+class RunCommand(RemoteCommand):
+    """A command with the options that all have, which opens its queues itself."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.epilog = _RUN_EPILOG
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Hand the shared options over as *given*."""
+        ctx.params["given"] = {
+            str(each.name): ctx.params.pop(str(each.name)) for each in (*CONNECTION, *OUTPUT)
+        }
+        try:
+            return click.Command.invoke(self, ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
+
+
+class LocalCommand(click.Command):
+    """A command that speaks to no server; its help looks like that of the others."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.params += OUTPUT
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See :class:`RemoteCommand`."""
+        RemoteCommand.format_help_text(self, ctx, formatter)  # type: ignore[arg-type]  # only help
+
+
+class Address(click.ParamType[tuple[str, int]]):
+    """A port, perhaps with a host before it."""
+
+    name = "[host:]port"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """See :class:`click.ParamType`."""
+        host, _, port = str(value).rpartition(":")
+        if not (port.isascii() and port.isdigit() and int(port) < 65_536):  # noqa: PLR2004 - 16 bits
+            self.fail(f"{value!r} is no port, such as 9100 or 0.0.0.0:9100.", param, ctx)
+        return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@click.group("worker", cls=OrderedGroup)
+def worker() -> None:
+    """Run handlers, try how they bear late workers, describe their stages."""
+
+
+@worker.command("run", cls=RunCommand)
+@_HANDLER
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    required=True,
+    metavar="QUEUE[=WEIGHT]",
+    help="Name of a queue, or an address such as azure:///orders. May be given several times; "
+    "while all have messages they share the worker by their weights, 1 unless told.",
+)
+@click.option(
+    "--azure",
+    is_flag=True,
+    help="Names are those of queues of Azure Queue Storage, reached through the official SDK.",
+)
+@click.option(
+    "--mns",
+    metavar="ENDPOINT",
+    help="Names are those of queues of Alibaba MNS at this endpoint; the keys are in "
+    "ALIBABA_CLOUD_ACCESS_KEY_ID and ALIBABA_CLOUD_ACCESS_KEY_SECRET.",
+)
+@click.option(
+    "--concurrency",
+    type=int,
+    default=8,
+    show_default=True,
+    metavar="N",
+    help="How many messages are worked on at once.",
+)
+@click.option(
+    "--runner",
+    type=click.Choice(["threads", "asyncio", "processes"]),
+    help="Where handlers run. Default: asyncio for an async def, otherwise threads.",
+)
+@click.option(
+    "--lease",
+    "lease_s",
+    type=_SECONDS,
+    default="30s",
+    show_default=True,
+    help="Length of each lease; it is renewed as long as the handler works. It bounds how long a "
+    "crash hides a message.",
+)
+@click.option(
+    "--message-timeout",
+    "message_timeout_s",
+    type=_SECONDS,
+    help="After so long a lease is no longer renewed, since the handler must be stuck. Default: an "
+    "hour, or ten leases.",
+)
+@click.option(
+    "--prefetch",
+    type=int,
+    metavar="N",
+    help="How many messages may wait at most. Default: what bridges the round trips.",
+)
+@click.option(
+    "--max-failures",
+    type=int,
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Deliveries that a message gets; when the last one fails it is buried.",
+)
+@click.option(
+    "--codec",
+    type=click.Choice(["json", "text", "bytes"]),
+    help="What message.payload is. Default: bytes.",
+)
+@click.option("--until-idle", is_flag=True, help="End when nothing is left to receive.")
+@click.option(
+    "--metrics-port",
+    "metrics",
+    type=Address(),
+    help="Serve figures for Prometheus there, at /metrics. The host is 127.0.0.1 unless told.",
+)
+@click.option(
+    "--progress/--no-progress",
+    default=True,
+    help="Show how it is going: a bar on a terminal, a line every ten seconds elsewhere. On "
+    "unless told.",
+)
+@click.option(
+    "--grace",
+    "grace_s",
+    type=_SECONDS,
+    default="30s",
+    show_default=True,
+    help="How long handlers may go on after the first signal.",
+)
+@click.option(
+    "--renewer",
+    type=click.Choice(["thread", "process"]),
+    default="thread",
+    show_default=True,
+    help="Who renews leases. A process of its own is not held up by a handler that computes for "
+    "long in Python.",
+)
+def run_worker(given: dict[str, Any], **wishes: Any) -> None:
+    """Receive messages, keep their leases, call a handler for each, and settle them.
+
+    The handler is a function of a message, ordinary or async, or a pipeline of stages. Its module
+    is looked for in the current directory first. Without connection options the queues are those
+    of the development server on this machine.
+
+    The first SIGTERM or Ctrl+C lets handlers finish, the second does not wait for them.
+
+    Example: leasehold worker run jobs:handle --queue orders
+
+    Example: leasehold worker run jobs:handle --queue urgent=3 --queue orders --concurrency 32
+
+    Example: leasehold worker run video:pipeline --azure --queue videos --lease 2m --prefetch 0
+    """
+    # Late: the worker's libraries take a while to load, and --help needs none of them.
+    from leasehold.cli.worker_preparing import Wishes, WorkerSurroundings  # noqa: PLC0415
+    from leasehold.cli.worker_running import run  # noqa: PLC0415
+
+    screen = Screen(as_json=given["as_json"], no_color=given["no_color"])
+    found = click.get_current_context().find_object(WorkerSurroundings)
+    sys.exit(run(screen, Wishes(**wishes), given, found or WorkerSurroundings()))
+
+
+@worker.command("prove-fencing", cls=LocalCommand, epilog=_PROOF_EPILOG)
+@_HANDLER
+@click.option(
+    "--probe",
+    required=True,
+    metavar="MODULE:FUNCTION",
+    help="Returns the effects of the handler as something that can be compared, such as the rows "
+    "of a table; without times and random ids.",
+)
+@click.option(
+    "--reset",
+    metavar="MODULE:FUNCTION",
+    help="Puts the effects back to the start. Without it two kinds of harm cannot be seen.",
+)
+@click.option(
+    "--later",
+    metavar="MODULE:FUNCTION",
+    help="What happens in the same rows after the message was done, such as a second message.",
+)
+@click.option("--body", metavar="TEXT", default="", help="Body of the message.")
+@click.option(
+    "--body-file",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="File that holds the body of the message; - is standard input.",
+)
+@click.option(
+    "--queue",
+    default="rehearsal",
+    show_default=True,
+    metavar="NAME",
+    help="What the message says that its queue is; none is used.",
+)
+@click.option("--type", "message_type", metavar="TEXT", help="Type of the message.")
+@click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    type=Pair(),
+    metavar="NAME=VALUE",
+    help="Property of the message. May be given several times.",
+)
+@click.option(
+    "--codec",
+    type=click.Choice(["json", "text", "bytes"]),
+    help="What message.payload is. Default: bytes.",
+)
+@click.option(
+    "--death",
+    type=click.Choice(["raise", "kill"]),
+    default="raise",
+    show_default=True,
+    help="How a worker dies: by an exception, or killed in a process of its own.",
+)
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    metavar="FILE",
+    help="File at whose lines a worker is stopped and killed. May be given several times. Default: "
+    "that of the handler.",
+)
+@click.option(
+    "--places",
+    "max_places",
+    type=click.IntRange(min=1),
+    default=40,
+    show_default=True,
+    metavar="N",
+    help="How many lines at most, evenly chosen.",
+)
+@click.option(
+    "--patience",
+    "patience_s",
+    type=Length(whole=False),
+    default="1s",
+    show_default=True,
+    help="How long the next holder may wait for one that was stopped.",
+)
+def prove_fencing(**wishes: Any) -> None:
+    """Play late and dying workers against a handler, and look at what they did.
+
+    The message is delivered again and again, to workers that do not notice when their lease has
+    ended. It uses no queue, but writes to whatever the handler writes to: have it use a database
+    for tests.
+
+    Example: leasehold worker prove-fencing jobs:handle --probe checks:rows --reset checks:empty
+    """
+    from leasehold.cli.worker_proof import prove  # noqa: PLC0415 - as above
+
+    screen = Screen(as_json=wishes.pop("as_json"), no_color=wishes.pop("no_color"))
+    sys.exit(prove(screen, **wishes))
+
+
+@worker.command("stages", cls=LocalCommand)
+@click.argument("pipeline", metavar="MODULE:PIPELINE")
+@click.option("--mermaid", is_flag=True, help="Write a flowchart in the language of Mermaid.")
+def stages(pipeline: str, mermaid: bool, as_json: bool, no_color: bool) -> None:
+    """Describe the stages of a pipeline.
+
+    Example: leasehold worker stages video:pipeline --mermaid
+    """
+    from leasehold.cli.worker_proof import describe  # noqa: PLC0415 - as above
+
+    screen = Screen(as_json=as_json, no_color=no_color)
+    sys.exit(describe(screen, pipeline, mermaid=mermaid))

@@ -1,0 +1,156 @@
+"""``leasehold worker run``: say what will be done, let the worker work, say what it did."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+from rich.text import Text
+
+from leasehold.cli.exit_codes import ExitCode
+from leasehold.cli.rendering import Screen, facts
+from leasehold.cli.texts import length
+from leasehold.cli.worker_preparing import Preparation, Refused, Wishes, WorkerSurroundings
+from leasehold.cli.worker_signals import Stopping
+from leasehold.cli.worker_views import summary_members, summary_table
+from leasehold.worker.errors import WorkerError
+from leasehold.worker.queues import QueueError
+from leasehold.worker.timing import SystemTime
+from leasehold.worker.worker import Worker
+
+_QUIET: Final = ("azure", "httpx", "httpcore", "urllib3", "asyncio")
+"""Loggers of libraries that tell of every request."""
+_LOOK_S: Final = 0.5
+_PATIENCE_S: Final = 1.0
+"""For the thread, once the worker has stopped."""
+
+
+def run(
+    screen: Screen, wishes: Wishes, given: Mapping[str, Any], around: WorkerSurroundings
+) -> int:
+    """Run a worker to its end; return the exit code.
+
+    Args:
+        screen: Where to write.
+        wishes: The options.
+        given: The connection options that all commands share.
+        around: What tests replace.
+    """
+    try:
+        with ExitStack() as stack:
+            stopping = Stopping(wishes.grace_s, screen.hint)
+            preparation = Preparation(wishes, given, around, stack)
+            worker = preparation.worker(stopping)
+            lines = preparation.lines()
+            if not screen.as_json:
+                _print_plan(screen, wishes.handler, lines)
+            stack.enter_context(_logging())
+            _run(screen, wishes, worker, stopping)
+            return stopping.exit_code
+    except Refused as refused:
+        _print_problems(screen, refused)
+        return refused.code
+
+
+def _run(screen: Screen, wishes: Wishes, worker: Worker, stopping: Stopping) -> None:
+    time = SystemTime()
+    began_s = time.monotonic_s()
+    failure: Exception | None = None
+    with stopping.installed():
+        try:
+            _work(worker, stopping, until_idle=wishes.until_idle)
+        except (QueueError, WorkerError, RuntimeError) as error:
+            failure = error
+    took_s = time.monotonic_s() - began_s
+    if screen.as_json:
+        screen.document(summary_members(wishes.handler, worker.stats, took_s))
+    else:
+        screen.hint(f"Worked for {length(took_s)}.")
+        screen.show(summary_table(worker.stats, took_s))
+    if failure is not None:
+        raise Refused([f"the worker could not go on: {failure}"], ExitCode.REFUSED)
+
+
+def _work(worker: Worker, stopping: Stopping, *, until_idle: bool) -> None:
+    """Let it work in another thread: this one has to be free for signals."""
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            if until_idle:
+                worker.run_until_idle()
+            else:
+                worker.run(install_signals=False)
+        except BaseException as error:  # noqa: BLE001 - for the main thread
+            # There was still something to do: that is what the signal was for.
+            if not (isinstance(error, TimeoutError) and stopping.was_asked):
+                failures.append(error)
+        finally:
+            ended.set()
+
+    thread = threading.Thread(target=work, name="leasehold-run", daemon=True)
+    stopping.on_stopped = ended.set
+    thread.start()
+    # A signal that comes just before a wait is only noticed when that is over.
+    while not ended.wait(_LOOK_S):
+        pass
+    thread.join(_PATIENCE_S)
+    if failures:
+        raise failures[0]
+
+
+def _print_plan(screen: Screen, handler: str, lines: list[tuple[str, str]]) -> None:
+    screen.err.print(Text(f"Worker {handler}", "bold"), soft_wrap=True)
+    if screen.err.is_terminal:
+        screen.err.print(facts(lines, indent=2))
+        return
+    width = max(len(name) for name, _ in lines)
+    for name, text in lines:
+        screen.err.print(Text(f"  {name:<{width}}  {text}"), soft_wrap=True)
+
+
+def _print_problems(screen: Screen, refused: Refused) -> None:
+    if screen.as_json:
+        screen.error_line({"error": {"code": "worker", "problems": refused.problems}})
+        return
+    head = Text.assemble(("Error: ", "bold red"))
+    if len(refused.problems) == 1:
+        screen.error(head.append(refused.problems[0]))
+        return
+    screen.error(head.append("the worker is not begun:"))
+    for each in refused.problems:
+        screen.error(Text(f"- {each}"))
+
+
+class _Lines(logging.Handler):
+    """Writes to whatever standard error is at the moment: a progress bar takes its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See :class:`logging.Handler`."""
+        try:
+            sys.stderr.write(f"{self.format(record)}\n")
+        except Exception:  # noqa: BLE001 - as all handlers do
+            self.handleError(record)
+
+
+@contextmanager
+def _logging() -> Iterator[None]:
+    """Write the worker's log, and the handler's, to standard error."""
+    root = logging.getLogger()
+    handler = _Lines()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
