@@ -13,7 +13,9 @@ DOCS: Final = ROOT / "docs"
 FRONT: Final = (ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md")
 """Pages that are not part of the site."""
 
-_FENCE: Final = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+_FENCE: Final = re.compile(
+    r"^( *)```(\w*)(?: title=\"([\w.-]+)\")?[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,8 @@ class Block:
     """Line of the page on which the fence opens."""
     adjacent: bool
     """Whether nothing but blank lines stands between the block before and this one."""
+    title: str | None = None
+    """Name of the file that it is."""
 
     def __str__(self) -> str:
         return f"line {self.line}"
@@ -52,7 +56,7 @@ def blocks(page: Path) -> list[Block]:
     found: list[Block] = []
     end = 0
     for match in _FENCE.finditer(text):
-        indent, language, body = match.groups()
+        indent, language, title, body = match.groups()
         lines = (line.removeprefix(indent) for line in body.splitlines(keepends=True))
         found.append(
             Block(
@@ -60,6 +64,7 @@ def blocks(page: Path) -> list[Block]:
                 text="".join(lines),
                 line=text.count("\n", 0, match.start()) + 1,
                 adjacent=bool(found) and not text[end : match.start()].strip(),
+                title=title,
             )
         )
         end = match.end()

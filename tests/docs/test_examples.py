@@ -30,8 +30,14 @@ from tests.e2e.server import Endpoint, Server
 DEVELOPMENT: Final = "UseDevelopmentStorage=true"
 SHOP: Final = "https://queues.example.net/shop"
 TOKENS: Final = DOCS / "howto" / "bearer-tokens.md"
-IN_A_HURRY: Final = {"visibility_timeout=10)": "visibility_timeout=2)"}
-"""Readers of the tutorial need a lease long enough to paste into; a test does not."""
+CONNECTION_VARIABLE: Final = "AZURE_STORAGE_CONNECTION_STRING"
+NEEDS_SERVER: Final = re.compile(f"{DEVELOPMENT}|leasehold:///|azure:///|[$] leasehold ")
+LEASEHOLD: Final = str(Path(sys.executable).with_name("leasehold"))
+IN_A_HURRY: Final = {
+    "visibility_timeout=10)": "visibility_timeout=2)",
+    "lease=10,": "lease=2,",
+}
+"""Readers of the tutorials need a lease long enough to paste into; a test does not."""
 MARK: Final = "---- block {} ----"
 TIMEOUT_S: Final = 60
 
@@ -46,7 +52,9 @@ def _id(value: object) -> str:
 
 PYTHON: Final = [page for page in _pages_with("python") if page != TOKENS]
 SCRIPT: Final = _pages_with("js")
-CONSOLE: Final = _pages_with("console")
+FILES: Final = [page for page in PYTHON if any(each.title for each in blocks(page))]
+"""Their command lines run between the other blocks, where the files that they name are."""
+CONSOLE: Final = [page for page in _pages_with("console") if page not in FILES]
 
 
 @pytest.fixture
@@ -63,10 +71,26 @@ def examples(page: Path, language: str) -> list[tuple[Block, str | None]]:
     for block in blocks(page):
         if block.language == language:
             found.append((block, None))
+        elif block.language == "console" and page in FILES:
+            found.append((block, re.sub(r"^\$ .*\n", "", block.text, flags=re.MULTILINE)))
         elif block.language == "text" and block.adjacent and before == language:
             found[-1] = (found[-1][0], block.text)
         before = block.language
     return found
+
+
+def python_of(block: Block) -> str:
+    """Return what does in a script what a reader does with a block."""
+    if block.title is not None:
+        return f"open({block.title!r}, 'w').write({block.text!r})"
+    if block.language != "console":
+        return block.text
+    lines = []
+    for typed in re.findall(r"^\$ (.*)$", block.text, re.MULTILINE):
+        name, *words = shlex.split(typed)
+        program = {"leasehold": LEASEHOLD, "python": sys.executable}[name]
+        lines.append(f"__import__('subprocess').run({[program, *words]!r}, check=True)")
+    return "\n".join(lines)
 
 
 def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
@@ -94,23 +118,35 @@ def check_output(page: Path, shown: Sequence[tuple[Block, str | None]], printed:
         assert same, f"{page_id(page)}, {block}: expected\n{expected}\nbut got\n{got}"
 
 
-def run_python(page: Path, folder: Path, changes: Mapping[str, str], prelude: str = "") -> None:
+def run_python(
+    page: Path,
+    folder: Path,
+    changes: Mapping[str, str],
+    prelude: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> None:
     """Run the Python blocks of a page."""
     shown = examples(page, "python")
-    parts = [f"print({MARK.format(i)!r})\n{b.text}" for i, (b, _) in enumerate(shown)]
+    parts = [f"print({MARK.format(i)!r})\n{python_of(b)}" for i, (b, _) in enumerate(shown)]
     script = "\n".join([prelude, *parts])
     for old, new in changes.items():
         script = script.replace(old, new)
     (folder / "example.py").write_text(script, encoding="utf-8")
-    check_output(page, shown, run([sys.executable, "example.py"], folder, {}))
+    # Unbuffered: what other programs print has its place between what this one does.
+    printed = run([sys.executable, "-u", "example.py"], folder, environment or {})
+    check_output(page, shown, printed)
 
 
 @pytest.mark.sdk
 @pytest.mark.parametrize("page", PYTHON, ids=page_id)
-def test_python_examples(page: Path, endpoint: Endpoint, tmp_path: Path) -> None:
+def test_python_examples(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Each page can be followed from its first block to its last."""
-    changes = {DEVELOPMENT: endpoint.connection_string, **IN_A_HURRY}
-    run_python(page, tmp_path, changes)
+    changes, environment = dict(IN_A_HURRY), {"COLUMNS": "100"}
+    if NEEDS_SERVER.search("".join(each.text for each in blocks(page))):
+        endpoint: Endpoint = request.getfixturevalue("endpoint")
+        changes[DEVELOPMENT] = endpoint.connection_string
+        environment[CONNECTION_VARIABLE] = endpoint.connection_string
+    run_python(page, tmp_path, changes, environment=environment)
 
 
 @pytest.mark.parametrize("page", CONSOLE, ids=page_id)
@@ -120,8 +156,7 @@ def test_console_examples(page: Path, endpoint: Endpoint, tmp_path: Path) -> Non
     Python between them does what they then show.
     """
     checker = doctest.OutputChecker()
-    program = str(Path(sys.executable).with_name("leasehold"))
-    environment = {"AZURE_STORAGE_CONNECTION_STRING": endpoint.connection_string, "COLUMNS": "100"}
+    environment = {CONNECTION_VARIABLE: endpoint.connection_string, "COLUMNS": "100"}
     for block in blocks(page):
         if block.language == "python":
             script = block.text.replace(DEVELOPMENT, endpoint.connection_string)
@@ -132,7 +167,7 @@ def test_console_examples(page: Path, endpoint: Endpoint, tmp_path: Path) -> Non
             typed, _, expected = example.partition("\n")
             words = shlex.split(typed)
             assert words.pop(0) == "leasehold", typed
-            got = run([program, *words], tmp_path, environment)
+            got = run([LEASEHOLD, *words], tmp_path, environment)
             got = "".join(f"{line.rstrip()}\n" for line in got.splitlines())
             same = checker.check_output(expected, got, doctest.ELLIPSIS)
             assert same, f"{page_id(page)}, {block}: expected\n{expected}\nbut got\n{got}"

@@ -42,8 +42,8 @@ ERRORS: Final = read("reference/errors.md")
 GLOSSARY: Final = read("glossary.md")
 HTTP: Final = read("reference/http.md")
 METRICS: Final = read("reference/metrics.md")
-OTHERS: Final = {"queue_name", "server_name"}
-"""What looks like a metric and is a word of nginx or of an SDK."""
+OTHERS: Final = {"queue_name", "server_name", "server_poison"}
+"""What looks like a metric and is a word of nginx or of an SDK, or a capability of a service."""
 
 
 def table(text: str, heading: str) -> dict[str, list[str]]:
