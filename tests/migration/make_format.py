@@ -60,6 +60,11 @@ def fill(store: SqliteStore) -> Lease:
         ask(c.Put("coho", queue, body, delay_s, ttl_s, entropy))
     leases = ask(c.Receive("coho", "videos", 1, 30))
     assert isinstance(leases, tuple)
+    leased = leases[0]
+    assert isinstance(leased, Lease)
+    renew = c.Renew("coho", "videos", leased.message.message_id, leased.receipt, 30, saved="[3]")
+    lease = ask(renew)
+    assert isinstance(lease, Lease)
     detail = Detail(dedup_key="once", message_type="clip", properties={"a": "b"})
     ask(c.Put("coho", "failing", b"bad", 0, None, b"f" * 10, detail, 3))
     bad = ask(c.Receive("coho", "failing", 1, 30, "w1"))
@@ -72,8 +77,6 @@ def fill(store: SqliteStore) -> Lease:
     _fill_flows(ask)
     ask(c.Clear("coho", "cleared"))
     ask(c.NoteTime())
-    lease = leases[0]
-    assert isinstance(lease, Lease)
     return lease
 
 

@@ -37,6 +37,10 @@ OLD_DATABASES = {
         "00000000-0001-8c6c-ac6c-6c6c6c6c6c6c",
         "AAAAAAAAAQAAAAGukjrGkTg1fUrZtInI2F-l",
     ),
+    "format4.db": (
+        "00000000-0001-8c6c-ac6c-6c6c6c6c6c6c",
+        "AAAAAAAAAQAAAAJDlzD_XNq51iRhvJpf80PP",
+    ),
 }
 
 
@@ -84,7 +88,7 @@ def test_old_database_opens_with_all_that_was_in_it(name: str, tmp_path: Path) -
     store.close()
 
 
-@pytest.mark.parametrize("name", ["format2.db", "format3.db"])
+@pytest.mark.parametrize("name", ["format2.db", "format3.db", "format4.db"])
 def test_failures_and_jobs_are_kept(name: str, tmp_path: Path) -> None:
     """Settings, poison with its history, deduplication keys and jobs, from format 2 on."""
     shutil.copy(HERE / name, tmp_path / FILE_NAME)
@@ -114,9 +118,30 @@ def test_failures_and_jobs_are_kept(name: str, tmp_path: Path) -> None:
     store.close()
 
 
-def test_flows_are_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", OLD_DATABASES)
+def test_what_was_saved_is_kept(name: str, tmp_path: Path) -> None:
+    """From format 4 on; in older ones nothing is saved, until somebody does."""
+    shutil.copy(HERE / name, tmp_path / FILE_NAME)
+    store = SqliteStore(tmp_path)
+
+    def ask(command: c.Command) -> Any:
+        (result,) = store.execute([command], now_ms=NOW_MS + 2000)
+        store.commit()
+        return result
+
+    message_id, receipt = OLD_DATABASES[name]
+    found = ask(o.FindMessage("coho", "videos", message_id))
+    expected = "[3]" if name == "format4.db" else None
+    assert found.message.detail.saved == expected
+    renewed = ask(c.Renew("coho", "videos", message_id, receipt, 30, saved="[4]"))
+    assert renewed.message.detail.saved == "[4]"
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["format3.db", "format4.db"])
+def test_flows_are_kept(name: str, tmp_path: Path) -> None:
     """Claims, transactions, sessions, large bodies and events, from format 3 on."""
-    shutil.copy(HERE / "format3.db", tmp_path / FILE_NAME)
+    shutil.copy(HERE / name, tmp_path / FILE_NAME)
     store = SqliteStore(tmp_path)
 
     def ask(command: c.Command) -> Any:

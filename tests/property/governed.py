@@ -106,8 +106,13 @@ class GovernedComparison(OracleComparison):
             ),
         )
 
-    @rule(target=OracleComparison.leases, pair=OracleComparison.leases, fraction=st.floats(0, 1))
-    def report_progress(self, pair: Pair, fraction: float) -> Any:
+    @rule(
+        target=OracleComparison.leases,
+        pair=OracleComparison.leases,
+        fraction=st.floats(0, 1),
+        saved=st.sampled_from([None, "[1]", "[2]", c.REMOVE_SAVED]),
+    )
+    def report_progress(self, pair: Pair, fraction: float, saved: str | None) -> Any:
         progress = Progress(at_ms=self.clock.now_ms(), fraction=fraction)
         results = self.each(
             pair,
@@ -119,6 +124,7 @@ class GovernedComparison(OracleComparison):
                 1,
                 None,
                 progress,
+                saved,
             ),
         )
         return self.keep(results, [pair.queue])

@@ -195,6 +195,8 @@ PLANTED = {
     "logs the times of staging": ("cores_to_publish", _TIMES, "visible_at_ms"),
     "ends leases that have lapsed": ("leases_of_session", "visible_at_ms > ?2 AND", ""),
     "gives back without a new fence": ("return_many", "fence = fence + 1", "fence = fence"),
+    "hides what was saved": ("mark_saved", "saved = ?2", "saved = 0 * ?2"),
+    "saves the first for ever": ("keep_saved", "SET content = ?2", "SET content = content"),
     "claims again without a count": ("claim_again", "dequeue_count + 1", "dequeue_count"),
 }
 

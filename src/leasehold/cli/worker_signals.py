@@ -91,7 +91,5 @@ class Stopping(Hooks):
             self._say(f"Stopping: nothing more is received.{wait} Once more: at once.")
         else:
             self._say("Stopping at once.")
-            crew = worker._crew  # noqa: SLF001 - a worker has no public way to be hurried
-            if crew is not None:
-                crew.hurry()
+            worker.hurry()
         worker.stop(self._grace_s)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from leasehold.client._calls import Leased
 from leasehold.client.errors import (
@@ -75,6 +75,7 @@ class _Message(Struct):
     traceparent: str | None = None
     dedup_key: str | None = None
     session: str | None = None
+    saved: Any = None
 
 
 class _Messages(Struct):
@@ -201,6 +202,7 @@ def received(answer: Answer, queue: str) -> list[ReceivedMessage]:
             dedup_key=raw.dedup_key,
             queue=queue,
             session=raw.session,
+            saved=raw.saved,
         )
         for raw in decoded(_MESSAGES, answer).messages
     ]
@@ -239,13 +241,13 @@ def sent_alone(answer: Answer) -> Sent:
 
 
 def renewed(
-    answer: Answer, items: Iterable[M], body: str | bytes | None
+    answer: Answer, items: Iterable[M], body: str | bytes | None, saved: Any
 ) -> list[M | ServerProblem]:
-    """Return each message with its new receipt, and its new body if one was given."""
+    """Return each message with its new receipt, and with what else it was given."""
     items = list(items)
     new_body = body.encode() if isinstance(body, str) else body
     return [
-        refusal_of(result, answer) or renewed_one(item, result, new_body)
+        refusal_of(result, answer) or renewed_one(item, result, new_body, saved)
         for item, result in zip(items, _results(answer, items), strict=True)
     ]
 
@@ -367,7 +369,7 @@ def refusal_of(result: Result, answer: Answer) -> ServerProblem | None:
     )
 
 
-def renewed_one(item: M, result: Result, body: bytes | None) -> M:
+def renewed_one(item: M, result: Result, body: bytes | None, saved: Any) -> M:
     """Return an item that was renewed."""
     changes: dict[str, Any] = {
         "receipt": result.receipt,
@@ -376,6 +378,8 @@ def renewed_one(item: M, result: Result, body: bytes | None) -> M:
     }
     if body is not None and isinstance(item, ReceivedMessage):
         changes |= {"body": bytes(body), "body_bytes": len(body)}
+    if saved is not UNSET and isinstance(item, ReceivedMessage):
+        changes["saved"] = saved
     return msgspec.structs.replace(item, **changes)
 
 

@@ -6,7 +6,7 @@ Nothing here does I/O, so that the asynchronous and the synchronous client share
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -108,6 +108,7 @@ class _Renew(Struct, omit_defaults=True):
     body: str | None = None
     body_base64: bytes | None = None
     progress: Progress | None = None
+    saved: Any = UNSET
 
 
 class _Complete(Struct):
@@ -292,13 +293,32 @@ def settling_calls(
 
 
 def renewal(
-    visibility_timeout_s: int, body: str | bytes | None, progress: Progress | None
+    visibility_timeout_s: int, body: str | bytes | None, progress: Progress | None, saved: Any
 ) -> Callable[[Leased], Struct]:
-    """Return what makes an item of a renew."""
+    """Return what makes an item of a renew.
+
+    Raises:
+        TypeError: *saved* is not what JSON can say.
+    """
     text, binary = (None, None) if body is None else _text_or_bytes(body)
     if progress is not None and progress.at_ms is not None:
         progress = Progress(progress.fraction, progress.note)
-    return lambda item: _Renew(item.id, item.receipt, visibility_timeout_s, text, binary, progress)
+    raw = saved if saved is UNSET else msgspec.Raw(_encode(saved))
+    said = text, binary, progress, raw
+    return lambda item: _Renew(item.id, item.receipt, visibility_timeout_s, *said)
+
+
+def sent_once(call: Call, timeout_s: float | None) -> Call:
+    """Return the call with its own limit, if there is one, for who does not try again.
+
+    Raises:
+        ValueError: The limit is not above 0.
+    """
+    if timeout_s is None:
+        return call
+    if not timeout_s > 0:
+        raise ValueError(f"timeout_s must be above 0, not {timeout_s}")
+    return replace(call, try_s=timeout_s)
 
 
 def completion(item: Leased) -> Struct:

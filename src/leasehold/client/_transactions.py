@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from leasehold.client._answers import (
     Answer,
@@ -229,7 +229,7 @@ class Commit:
             published=found.published,
             sent=tuple(map(sent_of, found.send)),
             renewed=tuple(
-                renewed_one(each.message, result, _bytes_of(each.body))
+                renewed_one(each.message, result, _bytes_of(each.body), each.saved)
                 for each, result in zip(self.renews, found.renew, strict=True)
             ),
             released=tuple(map(released_of, found.release)),
@@ -309,7 +309,8 @@ def _renew_item(given: Renewal) -> dict[str, Any]:
         **body_members(given.body),
         "progress": progress,
     }
-    return _given(members)
+    saved = {} if given.saved is UNSET else {"saved": given.saved}
+    return _given(members) | saved
 
 
 def _release_item(given: GiveBack) -> dict[str, Any]:

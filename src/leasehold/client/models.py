@@ -207,6 +207,8 @@ class ReceivedMessage(PeekedMessage, frozen=True, kw_only=True):
     """The queue that it was received from."""
     session: str | None = None
     """Id of the session that the lease belongs to."""
+    saved: Any = None
+    """What this holder or the one before has saved with a renewal; None if nobody has."""
     cancel: CancelRequest | None = None
     """Set by a renewal if an operator wants the work stopped."""
 
@@ -295,6 +297,8 @@ class Renewal(Struct, frozen=True, omit_defaults=True):
     visibility_timeout_s: int
     body: str | bytes | None = None
     progress: Progress | None = None
+    saved: Any = UNSET
+    """What JSON can say; None removes what was saved, and left out it stays."""
 
 
 class GiveBack(Struct, frozen=True, omit_defaults=True):
@@ -404,6 +408,8 @@ class MessageView(PeekedMessage, frozen=True, kw_only=True):
     """Of a member of a claim: ``stream/number``. Of a staged message: the transaction's name."""
     session: str | None = None
     """Id of the session that its lease belongs to."""
+    saved: Any = None
+    """What a holder has saved with a renewal; None if nobody has, or bodies were not asked for."""
     cancel: CancelRequest | None = None
     """An operator has asked the holder to stop."""
 

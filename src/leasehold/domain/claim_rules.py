@@ -276,6 +276,17 @@ def as_member(message: Message, claim: Claim) -> Message:
     return message._replace(visible_at_ms=claim.until_ms)
 
 
+def as_read(message: Message) -> Message:
+    """Return a member as it is shown to who reads its claim: without what was saved.
+
+    That is for who can save something in its place, and pages of members would be large with it.
+    """
+    detail = message.detail
+    if detail.saved is None:
+        return message
+    return message._replace(detail=replace(detail, saved=None))
+
+
 def after_return(message: Message, now_ms: int) -> Message:
     """Return a member whose claim, still hiding it, was given back."""
     return after_release(close_attempt(message, Outcome.RETURNED, now_ms, None), now_ms, 0)

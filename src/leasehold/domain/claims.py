@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from leasehold.domain.staging import RowsByQueue
 from leasehold.domain.types import ErrorReport, Message, Outcome
 
 if TYPE_CHECKING:  # the union of all commands is over there, and has these in it
@@ -247,6 +248,7 @@ class Settled:
     lost: int = 0
     """Members that others had taken meanwhile: they were not completed."""
     published: int = 0
+    published_by_queue: RowsByQueue = ()
     already: bool = False
     """Everything up to the number was settled before."""
 

@@ -240,6 +240,13 @@ class Renew(NamedTuple):
     """New body, or where it is in the body store; None to keep the old one."""
     progress: Progress | None = None
     """What the holder has to report, or None to leave it as it is."""
+    saved: str | None = None
+    """JSON to keep with the message across leases, in place of what was saved before;
+    :data:`REMOVE_SAVED` to remove that, None to leave it."""
+
+
+REMOVE_SAVED = ""
+"""As ``Renew.saved``. No JSON is empty."""
 
 
 class Complete(NamedTuple):

@@ -79,6 +79,10 @@ NATIVE: Final = Limits(
 )
 
 
+MAX_SAVED_BYTES: Final = 65_536
+"""Largest JSON that a holder saves with a message; our own, that of a body."""
+
+
 def check_range(field: str, value: int, bounds: tuple[int, int]) -> None:
     """Raise OutOfRange unless *value* lies within *bounds*."""
     if not bounds[0] <= value <= bounds[1]:

@@ -22,6 +22,10 @@ REMEMBER_S: Final = 604_800
 """How long a published name is remembered: as long as a restart of a job may take."""
 
 
+RowsByQueue: TypeAlias = tuple[tuple[str, int], ...]
+"""Names of queues, sorted, each with a number of messages, 1 or more."""
+
+
 class TransactionState(StrEnum):
     """How far a transaction is."""
 
@@ -106,6 +110,8 @@ class Published(NamedTuple):
     rows: int
     already: bool = False
     """They were published before, and now nothing was done."""
+    by_queue: RowsByQueue = ()
+    """The same for each queue that some of them went to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +178,8 @@ class Committed(NamedTuple):
     published: int = 0
     already: bool = False
     """The name was used before; there are no results then."""
+    by_queue: RowsByQueue = ()
+    """How many messages of transactions went to each queue."""
 
 
 StagingCommand: TypeAlias = (

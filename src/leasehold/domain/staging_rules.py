@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from leasehold.domain.errors import ChunkOutOfTurn, KeyNotAllowed, StagedNotFound
+from leasehold.domain.staging import RowsByQueue
 from leasehold.domain.types import NEVER_MS, Message, Phase
 from leasehold.domain.visibility import expiry_of, put_refusal
 
@@ -13,6 +14,20 @@ if TYPE_CHECKING:  # the union of all commands is over there, and has these in i
     from leasehold.domain.commands import Put
 
 _MS: Final = 1000
+
+
+def rows_by_queue(counts: Iterable[tuple[str, int]]) -> RowsByQueue:
+    """Add up how many rows went to each queue; those that none went to are left out."""
+    totals: dict[str, int] = {}
+    for queue, count in counts:
+        if count:
+            totals[queue] = totals.get(queue, 0) + count
+    return tuple(sorted(totals.items()))
+
+
+def total_rows(by_queue: RowsByQueue) -> int:
+    """Return how many rows that is altogether."""
+    return sum(count for _, count in by_queue)
 
 
 def check_chunk(chunks: int, chunk: int) -> bool:

@@ -195,6 +195,9 @@ class Detail:
     """Set by an operator, gone with the lease."""
     body_ref: BodyRef | None = None
     """Set if the body is in the body store; ``Message.body`` is empty then."""
+    saved: str | None = None
+    """JSON that a holder saved for whoever has the message next. Stores keep it apart from the
+    rest, which changes with every lease."""
 
 
 MAX_ATTEMPTS = 20

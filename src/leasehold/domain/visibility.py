@@ -182,12 +182,13 @@ def release_refusal(message: Message, now_ms: int, delay_s: int | None) -> Lease
     return None
 
 
-def after_renew(
+def after_renew(  # noqa: PLR0913, PLR0917 - positional: what a renewal says
     message: Message,
     now_ms: int,
     visibility_timeout_s: int,
     body: bytes | BodyRef | None,
     progress: Progress | None = None,
+    saved: str | None = None,
 ) -> Message:
     """Move the end of the lease; a new fence kills the old receipt. Expiry and count stay.
 
@@ -196,6 +197,8 @@ def after_renew(
     """
     if progress is not None:
         message = message._replace(detail=replace(message.detail, progress=progress))
+    if saved is not None:
+        message = message._replace(detail=replace(message.detail, saved=saved or None))
     if body is not None:
         message = _with_body(message, body)
     phase, since_ms, renewals = message.phase, message.since_ms, message.renewals

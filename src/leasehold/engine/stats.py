@@ -9,7 +9,13 @@ from typing import Any, Final, NamedTuple, cast
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError, LeaseLost
-from leasehold.domain.staging import Committed, CommitTogether
+from leasehold.domain.staging import (
+    Committed,
+    CommitTogether,
+    Publish,
+    Published,
+    RowsByQueue,
+)
 from leasehold.domain.types import Lease
 from leasehold.engine.waiters import Taking
 
@@ -64,6 +70,7 @@ class QueueStats(_LastTimes):
     def __init__(self) -> None:
         super().__init__()
         self.sent = 0
+        """Messages put, sent along with something else, or published; not those only staged."""
         self.received = 0
         self.redelivered = 0
         """Messages received for the second time or later; members of claims are not looked at."""
@@ -153,15 +160,17 @@ class EngineStats:
         if type(command) is c.Batch:
             if type(result) is tuple:
                 self._count_all(command.commands, cast("tuple[c.Result, ...]", result))
-        elif type(command) is k.OpenClaim:
-            if type(result) is k.Opened:
-                self._count_claim(command, result)
-        elif type(command) is k.SettleClaims:
-            if type(result) is k.Settled and not result.already:
+        elif type(command) is k.OpenClaim and type(result) is k.Opened:
+            self._count_claim(command, result)
+        elif type(command) is k.SettleClaims and type(result) is k.Settled:
+            if not result.already:
                 self._count_settled(command, result)
-        elif type(command) is CommitTogether:
-            if type(result) is Committed and not result.already:
+        elif type(command) is CommitTogether and type(result) is Committed:
+            if not result.already:
                 self._count_all(command.commands, result.results)
+                self._count_published(command.account, result.by_queue)
+        elif type(command) is Publish and type(result) is Published:
+            self._count_published(command.account, result.by_queue)
         elif type(command) is c.DeleteQueue:
             self.queues.pop((command.account, command.queue), None)
 
@@ -187,9 +196,17 @@ class EngineStats:
         if settled.completed:
             stats.last_complete_ms = self.now_ms
         for put in command.sends:
-            sent_to = self._of(put.account, put.queue)
-            sent_to.sent += 1
-            sent_to.last_send_ms = self.now_ms
+            self._count_sent(put.account, put.queue, 1)
+        self._count_published(command.account, settled.published_by_queue)
+
+    def _count_published(self, account: str, by_queue: RowsByQueue) -> None:
+        for queue, rows in by_queue:
+            self._count_sent(account, queue, rows)
+
+    def _count_sent(self, account: str, queue: str, count: int) -> None:
+        stats = self._of(account, queue)
+        stats.sent += count
+        stats.last_send_ms = self.now_ms
 
     def is_received(self, command: Taking, now_ms: int) -> None:
         """Note that somebody asks for messages, and may wait for them."""

@@ -28,10 +28,14 @@ _DECODE_DETAIL: Final = msgspec.json.Decoder(Detail).decode
 
 
 def detail_to_json(detail: Detail) -> str | None:
-    """Return what is kept of a message's detail, None if there is nothing."""
+    """Return what is kept of a message's detail, None if there is nothing.
+
+    What was saved is not in it.
+    """
     if detail is NO_DETAIL:
         return None
     plain = to_plain(detail)
+    plain.pop("saved", None)
     return _ENCODE(plain) if plain else None
 
 

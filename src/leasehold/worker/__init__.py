@@ -10,37 +10,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from leasehold.worker.errors import GiveBack, LeaseLost, Poison, Retry, UnsafeWorker
-    from leasehold.worker.hooks import Hooks
-    from leasehold.worker.leases import LeaseLearner, LeaseManager, LeaseSettings
+    from leasehold.worker.errors import Cancelled, GiveBack, LeaseLost, Poison, Retry
+    from leasehold.worker.hooks import Hooks, StopMessage
+    from leasehold.worker.leases import LeaseSettings
     from leasehold.worker.message import Message
-    from leasehold.worker.queues.specs import QueueSpec
     from leasehold.worker.retrying import PoisonRule, RetryRule
     from leasehold.worker.worker import Worker
 
 __all__ = [
+    "Cancelled",
     "GiveBack",
     "Hooks",
-    "LeaseLearner",
     "LeaseLost",
-    "LeaseManager",
     "LeaseSettings",
     "Message",
     "Poison",
     "PoisonRule",
-    "QueueSpec",
     "Retry",
     "RetryRule",
-    "UnsafeWorker",
+    "StopMessage",
     "Worker",
 ]
 
 _HOMES = {
-    "errors": ("GiveBack", "LeaseLost", "Poison", "Retry", "UnsafeWorker"),
-    "hooks": ("Hooks",),
-    "leases": ("LeaseLearner", "LeaseManager", "LeaseSettings"),
+    "errors": ("Cancelled", "GiveBack", "LeaseLost", "Poison", "Retry"),
+    "hooks": ("Hooks", "StopMessage"),
+    "leases": ("LeaseSettings",),
     "message": ("Message",),
-    "queues.specs": ("QueueSpec",),
     "retrying": ("PoisonRule", "RetryRule"),
     "worker": ("Worker",),
 }

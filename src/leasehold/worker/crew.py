@@ -128,7 +128,9 @@ class Crew:
             grace_s: How long handlers may go on as if nothing were.
         """
         core = self._core
-        core.is_stopping = True
+        with core.changed:
+            core.is_stopping = True
+            core.changed.notify_all()
         core.rooms.close()
         for fetcher in self.fetchers:
             fetcher.close()

@@ -9,6 +9,8 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from leasehold.worker.message import Message
+from leasehold.worker.queues.errors import NotSupported
+from leasehold.worker.queues.protocol import QueueClient
 
 Handler: TypeAlias = Callable[[Message], Any]
 """``def handle(message)`` or ``async def handle(message)``. What it returns is not looked at."""
@@ -41,6 +43,19 @@ class Handlers:
     def any_async(self) -> bool:
         """Whether one of them is a coroutine function."""
         return any(is_async(each) for each in self.each())
+
+    def queue_problems(self, clients: Sequence[QueueClient]) -> list[str]:
+        """Return why handlers that ask more of a queue, such as pipelines, cannot work on one."""
+        found = []
+        for client in clients:
+            handler = self._one or self._by_queue.get(client.name)
+            ask = getattr(getattr(handler, "__self__", handler), "check_queue", None)
+            try:
+                if ask is not None:
+                    ask(client)
+            except (NotSupported, ValueError) as error:
+                found.append(f"queues: {client.name}: {error}")
+        return found
 
     def problems(self, queues: Sequence[str], *, in_processes: bool) -> list[str]:
         """Return what keeps them from being used.
@@ -77,6 +92,18 @@ def is_async(handler: Handler) -> bool:
     if inspect.iscoroutinefunction(handler):
         return True
     return inspect.iscoroutinefunction(type(handler).__call__)
+
+
+def call(handler: Handler, message: Message) -> None:
+    """Call a handler that is no coroutine function.
+
+    Raises:
+        TypeError: It returned a coroutine: its work would never be done.
+    """
+    returned = handler(message)
+    if returned is not None and inspect.iscoroutine(returned):
+        returned.close()
+        raise TypeError(f"{name_of(handler)} returned a coroutine; make it async def")
 
 
 def name_of(handler: Any) -> str:

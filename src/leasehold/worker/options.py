@@ -102,6 +102,7 @@ class Options:
         ]
         found += self.retries.problems() + self.poison.problems()
         found += handlers.problems(names, in_processes=self.runner == "processes")
+        found += handlers.queue_problems(clients)
         if self.runner == "processes" and (reason := not_portable(decode)) is not None:
             found.append(f"codec: it cannot be sent to another process: {reason}")
         return found + self._lease_problems(clients)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("leasehold.worker")
 BAR_INTERVAL_S: Final = 0.5
+_NAME_CHARS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,15 @@ def line_of(snapshot: Snapshot, rate: float) -> str:
     if snapshot.oldest_s is not None:
         text += f", oldest in work {length(snapshot.oldest_s)} ({snapshot.oldest_id})"
     return f"{text}, renewals {length(snapshot.lag_s)} late"
+
+
+def brief(snapshot: Snapshot, rate: float) -> str:
+    """Say what fits beside a bar on a terminal of 80 columns."""
+    parts = [f"{snapshot.done:,} done"]
+    parts += [f"{snapshot.failed:,} failed"] if snapshot.failed else []
+    parts += [f"{snapshot.lost:,} lost"] if snapshot.lost else []
+    parts += [f"{snapshot.buffered:,} wait"] if snapshot.buffered else []
+    return ", ".join([*parts, f"{rate:,.1f}/s"])
 
 
 def length(seconds: float) -> str:
@@ -181,12 +191,13 @@ class _Bar:
         self.progress: Progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=10),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TextColumn("{task.fields[line]}"),
             console=Console(file=stream),
         )
-        self._task = self.progress.add_task(name, total=1, line="")
+        shown = name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…"
+        self._task = self.progress.add_task(shown, total=1, line="")
 
     def show(self, snapshot: Snapshot, rate: float) -> None:
         """See :class:`_Face`."""
@@ -194,5 +205,5 @@ class _Bar:
             self._task,
             total=snapshot.concurrency,
             completed=snapshot.in_work,
-            line=line_of(snapshot, rate),
+            line=brief(snapshot, rate),
         )

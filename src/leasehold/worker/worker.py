@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
@@ -184,19 +185,19 @@ class Worker:
         """
 
         def stop(count: int) -> None:
-            if count > 1 and self._crew is not None:
-                self._crew.hurry()
+            if count > 1:
+                self.hurry()
             self.stop(grace_s)
 
-        if not install_signals:
+        with stopping_on_signals(stop) if install_signals else nullcontext():
             self.start()
-            self._ended.wait()
-        else:
-            with stopping_on_signals(stop):
-                self.start()
+            try:
                 # A signal that comes just before a wait is only noticed after it.
                 while not self._ended.wait(_LOOK_S):
                     pass
+            finally:
+                # Nothing if it has stopped; otherwise somebody has interrupted the wait.
+                self.stop(grace_s)
         if self._failure is not None:
             raise self._failure
 
@@ -212,7 +213,8 @@ class Worker:
             What was done.
 
         Raises:
-            TimeoutError: There was still something to do; the worker has stopped all the same.
+            TimeoutError: There was still something to do after *timeout_s*; the worker has stopped
+                all the same. One that somebody else has stopped returns what it has done so far.
             QueueError: A queue cannot be received from, and more tries would not help.
         """
         core = self._core
@@ -227,12 +229,12 @@ class Worker:
                     if error is not None or (left_s is not None and left_s <= 0):
                         break
                     self._time.wait(core.changed, left_s)
-                is_idle = core.is_idle
+                is_over = core.is_idle or core.is_stopping
         finally:
             self.stop(0 if error is not None else GRACE_S)
         if self._failure is not None or error is not None:
             raise self._failure or error or RuntimeError
-        if not is_idle:
+        if not is_over:
             raise TimeoutError(f"there was still something to do after {timeout_s} s")
         return self.stats
 
@@ -259,6 +261,11 @@ class Worker:
         finally:
             self._state = "stopped"
             self._ended.set()
+
+    def hurry(self) -> None:
+        """Have a stop that is under way wait for handlers no longer. From any thread."""
+        if self._crew is not None:
+            self._crew.hurry()
 
     def request_stop(self, grace_s: float = GRACE_S) -> None:
         """Have the worker stop, and return at once. From any thread."""

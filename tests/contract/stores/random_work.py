@@ -151,7 +151,8 @@ class RandomWork:
             return c.Complete(*named)
         if draw < 0.8:
             return c.Release(*named, self._rng.choice(OUTCOMES), self._rng.choice([None, 5]))
-        return c.Renew(*named, self._rng.choice([0, 10, 60]))
+        saved = self._rng.choice([None, None, "[1]", "[2]", c.REMOVE_SAVED])
+        return c.Renew(*named, self._rng.choice([0, 10, 60]), saved=saved)
 
     def _work_in_session(self) -> None:
         rng = self._rng

@@ -57,7 +57,8 @@ def test_settling_again_does_nothing(claimer: Asker) -> None:
     claimer.claim(1, 1)
     claimer.stage("staged")
     more: dict[str, Any] = {"publish": ("tx",), "sends": (claimer.put_command("sent"),)}
-    assert claimer.settle(1, **more) == cl.Settled(last_settled=1, completed=1, published=1)
+    published: dict[str, Any] = {"published": 1, "published_by_queue": ((QUEUE, 1),)}
+    assert claimer.settle(1, **more) == cl.Settled(last_settled=1, completed=1, **published)
     assert claimer.count() == 6
     wrong = (Exemption(1, "no", Outcome.FAILED),)
     for upto in (0, 1):
@@ -84,10 +85,13 @@ def test_sends_and_staged_messages_go_with_the_settling(claimer: Asker) -> None:
     claimer.create("audio")
     claimer.claim(1, 5)
     claimer.stage("a", "b", queue="audio")
+    claimer.stage("e", name="more", queue="audio")
     sends = (claimer.put_command("c", queue="audio"), claimer.put_command("d", delay_s=5))
-    settled = claimer.settle(1, publish=("tx", "tx"), sends=sends)
-    assert settled == cl.Settled(last_settled=1, completed=5, published=2)
-    assert claimer.received(queue="audio") == [b"a", b"b", b"c"]
+    settled = claimer.settle(1, publish=("tx", "more", "tx"), sends=sends)
+    assert settled == cl.Settled(
+        last_settled=1, completed=5, published=3, published_by_queue=(("audio", 3),)
+    )
+    assert sorted(claimer.received(queue="audio")) == [b"a", b"b", b"c", b"e"]
     assert claimer.inspected() == [(b"d", "delayed")]
     assert claimer.transaction().rows == 2
     claimer.clock.advance(s=5)

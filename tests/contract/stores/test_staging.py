@@ -26,6 +26,12 @@ from leasehold.domain.types import NEVER_MS, Detail, MessageState, Outcome, Phas
 
 from .conftest import ACCOUNT, QUEUE, Asker
 
+
+def published(**queues: int) -> sg.Published:
+    """Return the answer for so many messages to each of these queues."""
+    return sg.Published(sum(queues.values()), by_queue=tuple(sorted(queues.items())))
+
+
 # --- staging -----------------------------------------------------------------------------------
 
 
@@ -76,7 +82,7 @@ def test_staged_messages_are_out_of_reach(asker: Asker) -> None:
     asker.clock.advance(s=20)
     assert asker.ask(c.RetireExpired(10)) == c.Swept(0)
     assert asker.inspected() == [(b"a", "staged")]
-    assert asker.publish() == sg.Published(1)
+    assert asker.publish() == published(videos=1)
     assert asker.received() == [b"a"]
 
 
@@ -116,7 +122,7 @@ def test_chunks_come_in_turn(asker: Asker) -> None:
     assert refused.expected == 2
     assert isinstance(asker.stage("e", part="new", chunk=1), ChunkOutOfTurn)
     assert [part.part for part in asker.transaction().parts] == [""]
-    assert asker.publish() == sg.Published(3)
+    assert asker.publish() == published(videos=3)
     assert asker.received() == [b"a", b"b", b"c"]
 
 
@@ -153,7 +159,7 @@ def test_delays_and_times_to_live_begin_with_publishing(asker: Asker) -> None:
     asker.stage("b", chunk=1, time_to_live_s=None)
     staged = [seen.message for seen in asker.inspect().messages]
     asker.clock.advance(s=50)
-    assert asker.publish() == sg.Published(2)
+    assert asker.publish() == published(videos=2)
     now_ms = asker.clock.now_ms()
     delayed, plain = (seen.message for seen in asker.inspect().messages)
     assert delayed == staged[0]._replace(
@@ -182,14 +188,14 @@ def test_messages_for_several_queues_are_published_at_once(asker: Asker) -> None
     asker.stage("a")
     asker.stage("b", chunk=1, queue="audio")
     assert asker.counts("audio").staged == 1
-    assert asker.publish() == sg.Published(2)
+    assert asker.publish() == published(videos=1, audio=1)
     assert (asker.received(), asker.received(queue="audio")) == ([b"a"], [b"b"])
 
 
 def test_publishing_again_is_harmless(asker: Asker) -> None:
     """It says how many messages it were; nothing can be added any more."""
     asker.stage("a", "b")
-    assert asker.publish() == sg.Published(2)
+    assert asker.publish() == published(videos=2)
     for parts in (None, (), ("no",)):
         assert asker.publish(parts=parts) == sg.Published(2, already=True)
     for chunk in (0, 1, 7):
@@ -214,7 +220,7 @@ def test_some_parts_are_published_and_the_others_dropped(asker: Asker) -> None:
     assert isinstance(refused, StagedNotFound)
     assert (refused.name, refused.part) == ("tx", "2-a")
     assert asker.counts().staged == 6
-    assert asker.publish(parts=("0-b", "1-a")) == sg.Published(4)
+    assert asker.publish(parts=("0-b", "1-a")) == published(videos=4)
     assert asker.received() == [b"0-b", b"0-b!", b"1-a", b"1-a!"]
     assert asker.counts().staged == 0
     assert asker.publish() == sg.Published(4, already=True)
@@ -248,7 +254,7 @@ def test_a_queue_that_is_gone_keeps_all_from_being_published(asker: Asker) -> No
     assert asker.count() == 0
     asker.create("audio")
     assert asker.counts("audio").staged == 1
-    assert asker.publish() == sg.Published(2)
+    assert asker.publish() == published(videos=1, audio=1)
     assert asker.received(queue="audio") == [b"b"]
 
 
@@ -258,7 +264,7 @@ def test_a_part_for_a_queue_that_is_gone_can_be_dropped(asker: Asker) -> None:
     asker.stage("a", part="p")
     asker.stage("b", part="lost", queue="audio")
     asker.ask(c.DeleteQueue(ACCOUNT, "audio"))
-    assert asker.publish(parts=("p",)) == sg.Published(1)
+    assert asker.publish(parts=("p",)) == published(videos=1)
     assert asker.received() == [b"a"]
 
 
@@ -308,7 +314,7 @@ def test_what_nobody_publishes_vanishes(asker: Asker) -> None:
     asker.clock.advance(ms=9_999)
     assert asker.ask(sg.ExpireStaged(10)) == c.Swept(0)
     asker.clock.advance(ms=1)
-    assert asker.publish("c") == sg.Published(1)
+    assert asker.publish("c") == published(videos=1)
     assert asker.ask(sg.ExpireStaged(10)) == c.Swept(1)
     assert isinstance(asker.transaction("a"), StagedNotFound)
     assert asker.counts().staged == 1
@@ -428,11 +434,13 @@ def test_a_name_is_used_once(asker: Asker) -> None:
 def test_a_name_can_be_that_of_what_is_published(asker: Asker) -> None:
     """Its rows are remembered; what is staged under a name that publishes others is dropped."""
     asker.stage("a", "b")
-    assert together(asker, publish=("tx",), name="tx") == sg.Committed((), 2)
+    assert together(asker, publish=("tx",), name="tx") == sg.Committed(
+        (), 2, by_queue=((QUEUE, 2),)
+    )
     assert asker.transaction().rows == 2
     asker.stage("dropped", name="mine")
     asker.stage("c", name="other")
-    assert together(asker, publish=("other",), name="mine") == sg.Committed((), 1)
+    assert together(asker, publish=("other",), name="mine").by_queue == ((QUEUE, 1),)
     assert sorted(asker.received()) == [b"a", b"b", b"c"]
     assert asker.counts().staged == 0
     assert together(asker, publish=("other",)) == sg.Committed((), 0)

@@ -147,6 +147,23 @@ def test_a_renewed_message_has_its_new_receipt_and_body(driver: Driver) -> None:
     assert old.receipt == "r1"
 
 
+def test_what_was_saved_comes_with_the_message(driver: Driver) -> None:
+    """With a receive and for inspectors; a renewal that saves changes it in what it returns."""
+    assert receive(driver, RECEIVED).saved is None
+    old = receive(driver, RECEIVED | {"saved": {"page": [3]}})
+    assert old.saved == {"page": [3]}
+    view = driver.do(driver.client(Script(answer(VIEW | {"saved": 0}))).queue("jobs").get(ID))
+    assert view.saved == 0
+    script = Script(results({"id": ID, "receipt": "r2", "visible_at_ms": 60_000}))
+    queue = driver.client(script).queue("jobs")
+    assert driver.do(queue.renew(old, 60)).saved == {"page": [3]}
+    assert driver.do(queue.renew(old, 60, saved=[4])).saved == [4]
+    assert driver.do(queue.renew(old, 60, saved=None)).saved is None
+    assert driver.do(queue.renew(LeaseRef(ID, "r1"), 60, saved=1)) == LeaseRef(ID, "r2", 60_000)
+    with pytest.raises(TypeError):
+        driver.do(queue.renew(old, 60, saved=object()))
+
+
 def test_a_released_message_says_where_it_is(driver: Driver) -> None:
     """When it is visible again, or why it was poisoned."""
     script = Script(results({"id": ID, "visible_at_ms": 9, "poisoned": "max_failures"}))

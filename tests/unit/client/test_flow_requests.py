@@ -263,7 +263,7 @@ CASES: dict[str, Case] = {
             send=[Outgoing("x", queue="out")],
             complete=[ReceivedMessage(id=ID, receipt="r1", queue="jobs")],
             release=[GiveBack(HELD, "failed", 5, ErrorReport("boom", at_ms=9))],
-            renew=[Renewal(HELD, 60, "new", Progress(0.5, at_ms=9))],
+            renew=[Renewal(HELD, 60, "new", Progress(0.5, at_ms=9), saved=[3])],
             publish=["import:1"],
         ),
         {
@@ -280,7 +280,9 @@ CASES: dict[str, Case] = {
             "complete": [LEASE],
             "release": [LEASE | {"outcome": "failed", "delay_s": 5, "error": {"text": "boom"}}],
             "renew": [
-                LEASE | {"visibility_timeout_s": 60, "body": "new", "progress": {"fraction": 0.5}}
+                LEASE
+                | {"visibility_timeout_s": 60, "body": "new", "progress": {"fraction": 0.5}}
+                | {"saved": [3]}
             ],
             "publish": ["import:1"],
         },
@@ -290,6 +292,18 @@ CASES: dict[str, Case] = {
             released=(Released(ID, 9),),
             renewed=(LeaseRef(ID, "r2", 8, "jobs"),),
         ),
+    ),
+    "a commit that removes what was saved": (
+        lambda client: client.commit(renew=[Renewal(HELD, 60, saved=None), Renewal(HELD, 60)]),
+        {"already": False, "published": 0, "renew": [{"id": ID}, {"id": ID}]},
+        *("POST", f"{A}/commit"),
+        {
+            "renew": [
+                LEASE | {"visibility_timeout_s": 60, "saved": None},
+                LEASE | {"visibility_timeout_s": 60},
+            ]
+        },
+        Committed(renewed=(LeaseRef(ID, "", 0, "jobs"),) * 2),
     ),
     "a commit that was done before": (
         lambda client: client.commit(send=[Outgoing("x", queue="out")], name="c1"),

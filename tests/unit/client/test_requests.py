@@ -131,7 +131,9 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], object, str, str, o
         {"items": [{"id": ID, "receipt": "r1", "visibility_timeout_s": 60}]},
     ),
     "renew with everything": (
-        *(".renew", (LEASED, 0), {"body": b"\xff", "progress": Progress(0.5, "half", 99)}),
+        ".renew",
+        (LEASED, 0),
+        {"body": b"\xff", "progress": Progress(0.5, "half", 99), "saved": {"page": 3}},
         *({"results": [{"id": ID, "receipt": "r2"}]}, "POST", f"{M}/renew"),
         {
             "items": [
@@ -141,9 +143,15 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], object, str, str, o
                     "visibility_timeout_s": 0,
                     "body_base64": "/w==",
                     "progress": {"fraction": 0.5, "note": "half"},
+                    "saved": {"page": 3},
                 }
             ]
         },
+    ),
+    "renew with nothing saved any more": (
+        *(".renew", (LEASED, 60), {"saved": None}),
+        *({"results": [{"id": ID, "receipt": "r2"}]}, "POST", f"{M}/renew"),
+        {"items": [{"id": ID, "receipt": "r1", "visibility_timeout_s": 60, "saved": None}]},
     ),
     "complete": (
         *(".complete", (LEASED,), {}, {"results": [{"id": ID}]}),

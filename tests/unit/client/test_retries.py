@@ -93,6 +93,19 @@ def test_what_can_be_repeated_is_tried_again(
     assert script.requests[0].content == script.requests[1].content
 
 
+@pytest.mark.parametrize("failure", [LOST, STORE_FAILED, OVERLOADED, REFUSED])
+def test_a_renewal_with_a_time_of_its_own_is_made_once(
+    driver: Driver, failure: httpx.Response | Exception
+) -> None:
+    """A repeat could outlive the lease."""
+    script = Script(failure, answer(SAFE["renew"][3]))
+    queue = driver.client(script).queue("jobs")
+    with pytest.raises(LeaseholdClientError):
+        driver.do(queue.renew(LEASED, 5, timeout_s=3))
+    assert len(script.requests) == 1
+    assert driver.do(queue.renew_many([LEASED], 5, timeout_s=3)) == [LeaseRef(ID, "r2")]
+
+
 @pytest.mark.parametrize("failure", [LOST, STORE_FAILED, GATEWAY, httpx.ReadError("reset")])
 @pytest.mark.parametrize("name", UNSAFE)
 def test_what_may_have_been_done_is_not_done_twice(

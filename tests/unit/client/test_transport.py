@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from leasehold.client import AsyncClient, Client, ConnectionFailed, RetryPolicy
-from tests.unit.client.support import PUT_RESULT, QUEUE, Driver, Script, answer
+from leasehold.client.models import LeaseRef
+from tests.unit.client.support import PUT_RESULT, QUEUE, Driver, Script, answer, results
 
 ONCE = RetryPolicy(attempts=1)
 _TLS_HANDSHAKE = b"\x16"
@@ -112,6 +113,20 @@ def test_the_timeout_leaves_room_for_the_wait(driver: Driver) -> None:
     assert timeouts(script) == {"connect": 7, "read": 27, "write": 7, "pool": None}
     driver.do(queue.receive())
     assert timeouts(script)["read"] == 7
+
+
+def test_a_renewal_can_have_less_time(driver: Driver) -> None:
+    """Less than the client's other calls have, not more."""
+    script = Script(results({"id": "m", "receipt": "r2"}))
+    queue = driver.client(script, timeout_s=7).queue("jobs")
+    lease = LeaseRef("m", "r1")
+    for timeout_s, expected in ((0.5, 0.5), (60, 7), (None, 7)):
+        driver.do(queue.renew(lease, 30, timeout_s=timeout_s))
+        assert timeouts(script) == {**dict.fromkeys(("connect", "read", "write"), expected)} | {
+            "pool": None
+        }
+    with pytest.raises(ValueError, match="above 0"):
+        driver.do(queue.renew(lease, 30, timeout_s=0))
 
 
 def test_connecting_takes_no_longer_than_it_should(driver: Driver) -> None:

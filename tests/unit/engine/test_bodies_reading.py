@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
@@ -20,6 +21,7 @@ from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
 from leasehold.domain.types import Outcome, Queue
 from leasehold.engine.body_portions import Portions
 from leasehold.engine.body_reading import UNREACHABLE_DELAY_S, UNREADABLE_DELAY_S
+from leasehold.http.logs import mask_event
 from tests.unit.engine.bodies_support import (
     BUDGET,
     LARGE,
@@ -74,6 +76,22 @@ def test_a_receive_that_waited_has_the_body() -> None:
         await world.put()
         (lease,) = await waiting
         assert body_of(lease.message) == LARGE
+
+    play(scenario)
+
+
+def test_the_log_says_which_body_is_missing() -> None:
+    """The key is not taken for a secret, and masked."""
+
+    async def scenario(world: World) -> None:
+        message_id = (await world.put()).message.message_id
+        (key,) = world.kept.kept
+        del world.kept.kept[key]
+        with structlog.testing.capture_logs(processors=[mask_event]) as logged:
+            await world.receive()
+        found = [each for each in logged if each["event"] == "body.unreadable"]
+        assert found
+        assert (found[0]["message_id"], found[0]["body_key"]) == (message_id, key)
 
     play(scenario)
 

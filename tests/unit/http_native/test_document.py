@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from leasehold import __version__
 from leasehold.domain.claims import MAX_CLAIM, ClaimState
-from leasehold.domain.limits import NATIVE
+from leasehold.domain.limits import MAX_SAVED_BYTES, NATIVE
 from leasehold.domain.sessions import PROGRESS_TIMEOUTS_S, SESSION_TIMEOUTS_S, SessionState
 from leasehold.domain.staging import TransactionState
 from leasehold.domain.types import MessageState, Outcome
@@ -138,6 +138,8 @@ def test_limits_in_the_document() -> None:
     assert bounds("ReceiveRequest", "max_messages") == NATIVE.receive_count
     assert bounds("ReceiveRequest", "visibility_timeout_s") == NATIVE.lease_s
     assert bounds("RenewItem", "visibility_timeout_s") == NATIVE.renew_s
+    for name in ("RenewItem", "QueuedRenew"):
+        assert schemas[name]["properties"]["saved"]["x-max-bytes"] == MAX_SAVED_BYTES
     assert bounds("ReleaseItem", "delay_s") == NATIVE.delay_s
     assert schemas["PutRequest"]["properties"]["messages"]["maxItems"] == MAX_ITEMS
     assert bounds("OpenSessionRequest", "timeout_s") == SESSION_TIMEOUTS_S

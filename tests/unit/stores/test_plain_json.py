@@ -56,6 +56,12 @@ def test_details(name: str) -> None:
     assert text is None or text.isascii()
 
 
+def test_what_was_saved_is_kept_elsewhere() -> None:
+    """It is large, and the rest changes with every lease."""
+    assert detail_to_json(Detail(failures=1, saved="[1]")) == '{"failures":1}'
+    assert detail_to_json(Detail(saved="[1]")) is None
+
+
 def test_what_is_unknown_is_passed_over() -> None:
     """A newer version may have written it."""
     assert detail_from_json('{"failures":1,"news":[1]}') == Detail(failures=1)

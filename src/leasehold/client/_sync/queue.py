@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import UNSET
 
 from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
 from leasehold.client import _streams as streams
 from leasehold.client._answers import M
 from leasehold.client._calls import Leased
+from leasehold.client._sync.account import AccountPart
 from leasehold.client._sync.overseer import Overseer
 from leasehold.client._sync.session import Session, session_id_of
 from leasehold.client._sync.stream import Stream
@@ -32,6 +36,7 @@ from leasehold.client.models import (
     Sent,
     StreamInfo,
 )
+from leasehold.client.retries import NO_RETRIES
 
 
 class QueueHandle(Overseer):
@@ -41,6 +46,14 @@ class QueueHandle(Overseer):
     those, QueueNotFound, Unauthenticated, Forbidden, Unavailable and ConnectionFailed can come
     from any of them, and the docstrings name the others that one acts on.
     """
+
+    @property
+    def of_account(self) -> AccountPart:
+        """What belongs to the queue's account: sessions, transactions, events. No request is made.
+
+        It shares the connections of the client that this handle is from.
+        """
+        return AccountPart(self._transport)
 
     def put(  # noqa: PLR0913 - each is a part of the message
         self,
@@ -153,13 +166,15 @@ class QueueHandle(Overseer):
         call = calls.send("POST", path, {"max_messages": max_messages}, repeatable=True)
         return answers.peeked(self._transport.call(call))
 
-    def renew(
+    def renew(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
         message: M,
         visibility_timeout_s: int,
         *,
         body: str | bytes | None = None,
         progress: Progress | None = None,
+        saved: Any = UNSET,
+        timeout_s: float | None = None,
     ) -> M:
         """Move the end of a lease, and return the message with its new receipt.
 
@@ -169,34 +184,55 @@ class QueueHandle(Overseer):
             message: The message as it was received or last renewed.
             visibility_timeout_s: Seconds from now, 0 to 604,800; 0 makes it visible at once.
             body: Replaces the body; None: leave it.
-            progress: How far you have come; None: leave what was said before.
+            progress: How far you have come, for people; None: leave what was said before. It is
+                gone with the lease.
+            saved: Whatever JSON can say, up to 65,536 bytes, for whoever receives the message next:
+                it stays with the message, in place of what was saved before. None removes that;
+                left out, it stays.
+            timeout_s: Send each request once only, and give it up after so many seconds without a
+                byte, if that is less than the client's limit: a repeat could outlive the lease,
+                and would find the receipt replaced if only the answer got lost. None: as the client
+                was told.
 
         Raises:
             LeaseLost: Somebody else has the message: stop working on it. Also if the answer to an
                 earlier try got lost, because its new receipt is then unknown.
             MessageNotFound: It is completed, removed or expired.
-            OutOfRange: The number is outside its range.
+            OutOfRange: The number is outside its range, or *saved* is too large.
+            TypeError: *saved* is not what JSON can say.
+            ValueError: *timeout_s* is not above 0.
         """
-        return answers.only(
-            self.renew_many([message], visibility_timeout_s, body=body, progress=progress)
+        renewed = self.renew_many(
+            [message],
+            visibility_timeout_s,
+            body=body,
+            progress=progress,
+            saved=saved,
+            timeout_s=timeout_s,
         )
+        return answers.only(renewed)
 
-    def renew_many(
+    def renew_many(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
         messages: Iterable[M],
         visibility_timeout_s: int,
         *,
         body: str | bytes | None = None,
         progress: Progress | None = None,
+        saved: Any = UNSET,
+        timeout_s: float | None = None,
         atomic: bool = False,
     ) -> list[M | ServerProblem]:
         """Renew many leases; see :meth:`renew` and, for the rest, :meth:`put_many`."""
         results: list[M | ServerProblem] = []
-        encode = calls.renewal(visibility_timeout_s, body, progress)
+        encode = calls.renewal(visibility_timeout_s, body, progress, saved)
+        retries = None if timeout_s is None else NO_RETRIES
         parts = calls.settling_calls(self._path, "renew", messages, encode, atomic=atomic)
         for call, chunk in parts:
+            once = calls.sent_once(call, timeout_s)
             try:
-                results += answers.renewed(self._transport.call(call), chunk, body)
+                answer = self._transport.call(once, retries)
+                results += answers.renewed(answer, chunk, body, saved)
             except LeaseholdClientError as error:
                 error.results_so_far = tuple(results)
                 raise

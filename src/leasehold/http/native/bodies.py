@@ -5,6 +5,8 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any, Final
 
+import msgspec
+
 from leasehold.domain.types import NEVER_MS, NO_DETAIL, Lease, Message
 from leasehold.http.native.shapes import Peeked, Received
 
@@ -45,6 +47,9 @@ def received(lease: Lease) -> Received:
         session=message.session,
     )
     _add_content(shown, message)
+    saved = message.detail.saved
+    if saved is not None:
+        shown.saved = msgspec.Raw(saved)
     return shown
 
 

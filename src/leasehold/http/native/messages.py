@@ -23,14 +23,21 @@ from leasehold.http.native.call import Call
 from leasehold.http.native.items import PART, BatchReader, Items
 from leasehold.http.native.problems import Refused
 from leasehold.http.native.puts import body_limit, read_put, show_put, trace_of
-from leasehold.http.native.reading import MAX_TEXT, body_of, read_body, short_text, within
+from leasehold.http.native.reading import (
+    MAX_TEXT,
+    body_of,
+    read_body,
+    saved_of,
+    short_text,
+    within,
+)
 
 MAX_WAIT_S: Final = 60
 MAX_PEEK: Final = 1_000
 MAX_ERROR_CHARS: Final = 8_192
 """A longer report is cut and not refused: a worker in trouble must get rid of its message."""
 ANSWER_BYTES: Final = 64 * 1024 * 1024
-"""A receive that has so many bytes of bodies asks the engine for no more."""
+"""A receive that has so many bytes, of bodies and what was saved, asks the engine for no more."""
 
 OUTCOMES: Final[Mapping[str | None, Outcome]] = {
     None: Outcome.RETURNED,
@@ -109,7 +116,7 @@ async def _receive_more(
     """Go on in parts until there are enough, no more, or too many bytes for one answer."""
     taken = list(leases)
     full = len(leases) == command.limit
-    size = sum(len(lease.message.body) for lease in leases)
+    size = sum(map(_bytes_of, leases))
     while full and len(taken) < count and size < ANSWER_BYTES:
         command = command._replace(limit=min(count - len(taken), PART))
         try:
@@ -117,9 +124,14 @@ async def _receive_more(
         except Exception:  # noqa: BLE001 - what is leased already must be told, whatever happens
             break
         taken += more
-        size += sum(len(lease.message.body) for lease in more)
+        size += sum(map(_bytes_of, more))
         full = len(more) == command.limit
     return tuple(taken)
+
+
+def _bytes_of(lease: Lease) -> int:
+    message = lease.message
+    return len(message.body) + len(message.detail.saved or "")
 
 
 async def peek(call: Call) -> Response:
@@ -162,7 +174,8 @@ def read_renew(
     within("visibility_timeout_s", timeout_s, NATIVE.renew_s)
     body = body_of(item, limit_bytes=limit_bytes)
     progress = None if item.progress is None else read_progress("progress", item.progress, now_ms)
-    return Renew(account, queue, item.id, item.receipt, timeout_s, body, progress)
+    saved = saved_of("saved", item.saved) if item.saved else None
+    return Renew(account, queue, item.id, item.receipt, timeout_s, body, progress, saved)
 
 
 def read_progress(field: str, given: shapes.ProgressIn, now_ms: int) -> Progress:

@@ -66,7 +66,7 @@ def show_message(seen: Seen, now_ms: int, *, with_body: bool = True) -> dict[str
         "queue": queue,
         "state": state,
         "why": explain.why(message, state, now_ms, seen.under),
-        **(shown_body(message) if with_body else {}),
+        **(_content(message) if with_body else {}),
         "body_bytes": len(message.body) if ref is None else ref.size_bytes,
         "inserted_at_ms": message.inserted_at_ms,
         "expires_at_ms": expiry(message.expires_at_ms),
@@ -90,6 +90,13 @@ def show_message(seen: Seen, now_ms: int, *, with_body: bool = True) -> dict[str
         "session": message.session if state is MessageState.LEASED else None,
         "cancel": cancel and {"at_ms": cancel.at_ms, "reason": cancel.reason},
     }
+
+
+def _content(message: Message) -> dict[str, Any]:
+    """Return what may be large: the body, and what was saved."""
+    saved = message.detail.saved
+    content: dict[str, Any] = {} if saved is None else {"saved": msgspec.Raw(saved)}
+    return content | shown_body(message)
 
 
 def _show_lease(message: Message) -> dict[str, Any]:

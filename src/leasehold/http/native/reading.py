@@ -13,8 +13,9 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from leasehold.auth.sas_rules import FIELD_NAMES
+from leasehold.domain.commands import REMOVE_SAVED
 from leasehold.domain.errors import InvalidQueueName
-from leasehold.domain.limits import NATIVE, check_queue_name
+from leasehold.domain.limits import MAX_SAVED_BYTES, NATIVE, check_queue_name
 from leasehold.http.native.call import Call, Pairs
 from leasehold.http.native.problems import (
     Refused,
@@ -37,6 +38,8 @@ MAX_PROPERTIES_BYTES: Final = 8_192
 
 _LONGEST_NAME: Final = 64
 """No member or parameter has a name of so many characters."""
+_READERS_DEPTH: Final = 200
+"""How much deeper than here a reader of what was saved may be in its stack."""
 _BROKEN_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _PLACE: Final = re.compile(r" - at `(?:key in )?(?P<path>[^`]*)`$")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`")
@@ -318,6 +321,32 @@ def body_of(item: WithBody, prefix: str = "", limit_bytes: int = NATIVE.body_byt
     if len(body) > limit_bytes:
         raise too_large(prefix + name, len(body), limit_bytes)
     return body
+
+
+def saved_of(field: str, raw: msgspec.Raw) -> str:
+    """Return what a holder wants saved, without blanks; REMOVE_SAVED for ``null``.
+
+    Raises:
+        Refused: It cannot be read as JSON, also by readers deeper in their stack, or is too large.
+    """
+    text = bytes(raw)
+    if text == b"null":
+        return REMOVE_SAVED
+    try:
+        msgspec.json.decode(b"[" * _READERS_DEPTH + text + b"]" * _READERS_DEPTH)
+        compact = msgspec.json.format(text, indent=-1).decode()
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid(field, f"`{field}` cannot be read as JSON: {_reason(error)}.") from None
+    size = len(compact.encode())
+    if size > MAX_SAVED_BYTES:
+        raise out_of_range(
+            field,
+            size,
+            (0, MAX_SAVED_BYTES),
+            "The figures are bytes of JSON without blanks: save less, or keep it elsewhere and "
+            "save where it is.",
+        )
+    return compact
 
 
 def _decode_base64(prefix: str, encoded: str) -> bytes:

@@ -1,7 +1,8 @@
 """The JSON of requests and answers, as far as it goes over the hot path or is shared.
 
-``null`` and a member left out are the same. Requests refuse members they do not know. Ranges are
-checked where values are used, so that a refusal can name the value and both ends.
+``null`` and a member left out are the same, unless said otherwise. Requests refuse members they do
+not know. Ranges are checked where values are used, so that a refusal can name the value and both
+ends.
 
 What there can be thousands of is hidden from the garbage collector (``gc=False``): it holds no
 references in a circle.
@@ -69,6 +70,8 @@ class RenewItem(WithBody, forbid_unknown_fields=True, kw_only=True, gc=False):
     receipt: str
     visibility_timeout_s: int
     progress: ProgressIn | None = None
+    saved: msgspec.Raw = msgspec.Raw()
+    """Here ``null`` says something: to remove what was saved."""
 
 
 class RenewRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -233,6 +236,7 @@ class Received(msgspec.Struct, omit_defaults=True, gc=False):
     traceparent: str | None = None
     dedup_key: str | None = None
     session: str | None = None
+    saved: msgspec.Raw = msgspec.Raw()
 
 
 class Peeked(msgspec.Struct, omit_defaults=True, gc=False):

@@ -69,6 +69,8 @@ _NOTHING: Final = msgspec.json.Decoder(shapes.NoRequest)
 _OPEN: Final = msgspec.json.Decoder(flow_shapes.OpenClaimRequest)
 _EXTEND: Final = msgspec.json.Decoder(flow_shapes.ExtendClaimRequest)
 _TOKEN: Final = msgspec.json.Decoder(flow_shapes.TokenRequest)
+_SETTLED: Final = ("last_settled", "completed", "exempted", "lost", "published", "already")
+"""What a settle tells of what it did."""
 _SETTLE: Final = BatchReader(
     flow_shapes.SettleRequest,
     exemptions=flow_shapes.ExemptionItem,
@@ -327,7 +329,7 @@ async def settle(call: Call) -> Response:
     )
     settled = await call.services.perform(command)
     assert isinstance(settled, Settled)
-    return call.reply(settled)
+    return call.reply({name: getattr(settled, name) for name in _SETTLED})
 
 
 async def _authorize_settling(call: Call, puts: Sequence[Put], publish: Sequence[str]) -> None:

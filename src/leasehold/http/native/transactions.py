@@ -133,7 +133,7 @@ async def publish(call: Call) -> Response:
     command = Publish(call.account, checked_name("name", call.item), _parts_of(call))
     published = await call.services.perform(command)
     assert isinstance(published, Published)
-    return call.reply(published._asdict())
+    return call.reply({"rows": published.rows, "already": published.already})
 
 
 async def discard(call: Call) -> Response:

@@ -17,6 +17,7 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.events import EventType
 from leasehold.domain.ids import row_key_of
+from leasehold.domain.staging_rules import total_rows
 from leasehold.domain.visibility import release_refusal
 from leasehold.stores.memory.messages import MessageVerbs
 from leasehold.stores.memory.shelves import Holding, Shelf, Shelves, StreamShelf
@@ -151,7 +152,8 @@ class ClaimVerbs:
                 raise InvalidMarker
             start = int(command.after)
         end = min(start + command.limit, stop)
-        messages = tuple(shelf.rows[key] for key in _in_order(shelf, holding)[start:end])
+        members = _in_order(shelf, holding)[start:end]
+        messages = tuple(rules.as_read(shelf.rows[key]) for key in members)
         return cl.MemberPage(messages, str(end) if end < stop else None)
 
     # --- extending ---------------------------------------------------------------------------
@@ -199,9 +201,7 @@ class ClaimVerbs:
             self._complete(shelf, holding)
             self._forget(stream, claim.number)
         stream.last_settled = command.upto
-        published = sum(
-            self._staging.publish_all(command.account, name) for name in command.publish
-        )
+        by_queue = self._staging.publish_all(command.account, command.publish)
         for put in command.sends:
             self._messages.put(put)
         return cl.Settled(
@@ -209,7 +209,8 @@ class ClaimVerbs:
             completed=completed,
             exempted=len(exempt),
             lost=sum(claim.lost for claim in claims),
-            published=published,
+            published=total_rows(by_queue),
+            published_by_queue=by_queue,
         )
 
     def _exempt(

@@ -110,7 +110,8 @@ class MessageVerbs:
         refusal = renew_refusal(message, now_ms, timeout_s)
         if refusal:
             raise refusal
-        renewed = after_renew(message, now_ms, timeout_s, command.body, command.progress)
+        said = command.body, command.progress, command.saved
+        renewed = after_renew(message, now_ms, timeout_s, *said)
         lease = self._shelves.keep(shelf, row_key, renewed)
         self._sessions.hear_of(renewed)
         kind, reason = event_of_renewal(message, timeout_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -89,7 +89,8 @@ class StagingVerbs:
             return st.Published(box.published, already=True)
         chosen = rules.chosen_parts(command.name, None if box is None else box.parts, command.parts)
         self._check_queues(key, chosen)
-        return st.Published(self._publish(key, chosen))
+        by_queue = self._publish(key, chosen)
+        return st.Published(rules.total_rows(by_queue), by_queue=by_queue)
 
     def check_publish(self, account: str, name: str) -> None:
         """Raise what publishing a whole transaction would be refused with."""
@@ -98,21 +99,26 @@ class StagingVerbs:
             raise StagedNotFound(name)
         self._check_queues((account, name), frozenset(box.parts))
 
-    def publish_all(self, account: str, name: str) -> int:
-        """Publish a whole transaction; return how many messages that was, 0 if it was before."""
-        box = self._boxes[account, name]
-        if box.published is not None:
-            return 0
-        return self._publish((account, name), frozenset(box.parts))
+    def publish_all(self, account: str, names: Iterable[str]) -> st.RowsByQueue:
+        """Publish whole transactions, those that were not before; return what that was."""
+        moved: list[tuple[str, int]] = []
+        for name in names:
+            box = self._boxes[account, name]
+            if box.published is None:
+                moved += self._publish((account, name), frozenset(box.parts))
+        return rules.rows_by_queue(moved)
 
     def _check_queues(self, key: tuple[str, str], chosen: frozenset[str]) -> None:
         for name in chosen:
             for row in self._boxes[key].parts[name].rows.values():
                 self._shelves.get(key[0], row.queue)
 
-    def _publish(self, key: tuple[str, str], chosen: frozenset[str], rows: int = 0) -> int:
+    def _publish(
+        self, key: tuple[str, str], chosen: frozenset[str], rows: int = 0
+    ) -> st.RowsByQueue:
         """Publish these parts, drop the others, and remember the name with so many *rows* more."""
         now_ms = self._shelves.now_ms
+        moved = []
         box = self._boxes.setdefault(key, _Box(now_ms))
         for name, part in sorted(box.parts.items()):
             if name not in chosen:
@@ -123,10 +129,11 @@ class StagingVerbs:
                 message = rules.shifted(row.message, now_ms)
                 shelf.rows[row_key] = message
                 self._note(EventType.PUBLISHED, key, _Row(row.queue, message))
-            rows += len(part.rows)
-        box.published, box.parts = rows, {}
+                moved.append((row.queue, 1))
+        by_queue = rules.rows_by_queue(moved)
+        box.published, box.parts = rows + rules.total_rows(by_queue), {}
         box.until_ms = now_ms + st.REMEMBER_S * _MS
-        return rows
+        return by_queue
 
     def _drop(self, key: tuple[str, str], part: _Part) -> None:
         for row in part.rows.values():
@@ -224,10 +231,11 @@ class StagingVerbs:
         if refused is not None:
             return st.Committed(refused)
         results = self._messages.perform(command.commands)
-        published = sum(self.publish_all(account, each) for each in command.publish)
+        by_queue = self.publish_all(account, command.publish)
+        published = rules.total_rows(by_queue)
         if name is not None and name not in command.publish:
             self._publish((account, name), frozenset(), published)
-        return st.Committed(results, published)
+        return st.Committed(results, published, by_queue=by_queue)
 
 
 def _view(account: str, name: str, box: _Box) -> st.Transaction:

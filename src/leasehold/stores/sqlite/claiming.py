@@ -25,7 +25,7 @@ settled, some 40 bytes each: to read them again would take as long as to claim t
 FULL_STEP: Final = 500
 """Messages of one step while the disk is full: what it writes, and what is written until they are
 settled and reaped, must fit in the reserve."""
-_SIZE: Final = 16
+_SIZE: Final = 17
 """Where a row of ``next_visible_with_sizes`` has the length of the body."""
 
 

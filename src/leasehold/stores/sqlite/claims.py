@@ -24,6 +24,8 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.events import EventType
 from leasehold.domain.ids import id_to_blob, row_key_of
+from leasehold.domain.staging import RowsByQueue
+from leasehold.domain.staging_rules import total_rows
 from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite.annexes import Held, StreamBox
 from leasehold.stores.sqlite.catalog import Entry, lanes_of, priority_of
@@ -58,8 +60,8 @@ class Publisher(Protocol):
         """Raise what publishing would be refused with."""
         ...
 
-    def publish_all(self, account: str, name: str, now_ms: int) -> int:
-        """Publish, and return how many messages that was; 0 if they were published before."""
+    def publish_all(self, account: str, names: Iterable[str], now_ms: int) -> RowsByQueue:
+        """Publish what was not published before, and return how many messages that was."""
         ...
 
 
@@ -263,9 +265,7 @@ class ClaimVerbs:
         stream.last_settled = command.upto
         self._keep_stream(stream)
         state.find_next_lapse()
-        published = sum(
-            self._publisher.publish_all(command.account, name, now_ms) for name in command.publish
-        )
+        by_queue = self._publisher.publish_all(command.account, command.publish, now_ms)
         if command.sends:
             self._messages.put(command.sends, now_ms)
         return cl.Settled(
@@ -273,7 +273,8 @@ class ClaimVerbs:
             completed=completed,
             exempted=len(exempt),
             lost=lost,
-            published=published,
+            published=total_rows(by_queue),
+            published_by_queue=by_queue,
         )
 
     def _exempt(

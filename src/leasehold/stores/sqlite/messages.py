@@ -254,7 +254,7 @@ class MessageVerbs:
                     0,
                     holder,
                 )
-                if row[13] is not None or row[14] != entry.partition:
+                if row[13] is not None or row[14] != entry.partition or row[16] is not None:
                     kept = message_of(row)
                     message = message._replace(priority=kept.priority, detail=kept.detail)
                 log.add(EventType.RECEIVED, entry, message)
@@ -370,7 +370,8 @@ class MessageVerbs:
         refusal = renew_refusal(message, now_ms, timeout_s)
         if refusal is not None:
             raise refusal
-        renewed = after_renew(message, now_ms, timeout_s, command.body, command.progress)
+        said = command.body, command.progress, command.saved
+        renewed = after_renew(message, now_ms, timeout_s, *said)
         plain = renewed.body is message.body and renewed.detail is message.detail
         if plain and held is None:
             bounds = (

@@ -76,6 +76,16 @@ SELECT place, body FROM message WHERE row_key = ?
 -- name: set_body
 UPDATE message SET body = ?2, place = ?3 WHERE row_key = ?1
 
+-- name: keep_saved
+INSERT INTO message_saved (row_key, content) VALUES (?1, ?2)
+ON CONFLICT (row_key) DO UPDATE SET content = ?2
+
+-- name: remove_saved
+DELETE FROM message_saved WHERE row_key = ?
+
+-- name: mark_saved
+UPDATE message SET saved = ?2 WHERE row_key = ?1
+
 -- name: keep_garbage
 INSERT OR IGNORE INTO body_garbage (key) VALUES (?)
 
@@ -94,14 +104,15 @@ SELECT 1 FROM message INDEXED BY message_by_body_key WHERE body = ? AND place = 
 -- expired and none of them is retired yet.
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, iif(place = 0, body,
            coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
-       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session
+       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
+       iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL)
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
 ORDER BY visible_at_ms, row_key LIMIT ?3
 
 -- name: next_visible_without_bodies
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session
+       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
 ORDER BY visible_at_ms, row_key LIMIT ?3
@@ -109,7 +120,7 @@ ORDER BY visible_at_ms, row_key LIMIT ?3
 -- name: next_visible_with_sizes
 -- The length of a body is known without reading it.
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
+       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL,
        CASE place WHEN 0 THEN length(body)
             WHEN 1 THEN coalesce((SELECT length(content) FROM message_body b
                                   WHERE b.row_key = message.row_key), 0)
@@ -126,18 +137,18 @@ SELECT coalesce(sum(CASE place WHEN 0 THEN length(body)
 FROM message INDEXED BY message_by_visibility WHERE partition = ?
 
 -- name: members
--- Of one lane of a claim, in their order.
+-- Of one lane of a claim, in their order. Who reads a claim is not shown what was saved.
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
        iif(place = 0, body,
            coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
-       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session
+       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND (visible_at_ms, row_key) > (?2, ?3)
 ORDER BY visible_at_ms, row_key LIMIT ?4 OFFSET ?5
 
 -- name: members_without_bodies
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session
+       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND (visible_at_ms, row_key) > (?2, ?3)
 ORDER BY visible_at_ms, row_key LIMIT ?4 OFFSET ?5
@@ -282,7 +293,8 @@ WHERE row_key = ?6
 -- name: get_message
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, iif(place = 0, body,
            coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
-       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session
+       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
+       iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL)
 FROM message
 WHERE row_key = ? AND visible_at_ms IS NOT NULL
 
@@ -290,7 +302,8 @@ WHERE row_key = ? AND visible_at_ms IS NOT NULL
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms,
        coalesce(visible_at_ms, expires_at_ms), dequeue_count, fence, iif(place = 0, body,
            coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
-       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session
+       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
+       iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL)
 FROM message WHERE row_key = ?
 
 -- name: renew
@@ -298,8 +311,8 @@ UPDATE message SET visible_at_ms = ?1, fence = ?2, phase = ?4, since_ms = ?5, re
 WHERE row_key = ?3
 
 -- name: rewrite
--- Everything that can change but the body. The lane changes with the priority, or when the message
--- moves to another queue.
+-- Everything that can change but the body and what was saved. The lane changes with the priority,
+-- or when the message moves to another queue.
 UPDATE message SET visible_at_ms = ?1, fence = ?2, phase = ?4, since_ms = ?5, renewals = ?6,
                    detail = ?7, partition = ?8, expires_at_ms = ?9, dequeue_count = ?10,
                    visible_since_ms = ?11, holder = ?12, session = ?13
@@ -401,6 +414,7 @@ SELECT row_key, message_id, inserted_at_ms, expires_at_ms,
        coalesce(visible_at_ms, expires_at_ms), dequeue_count, fence, iif(place = 0, body,
            coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
+       iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL),
        visible_at_ms IS NULL
 FROM message WHERE row_key IN (SELECT value FROM json_each(?1)) ORDER BY row_key
 
@@ -468,7 +482,7 @@ DELETE FROM session WHERE session_id = ?
 
 -- name: leases_of_session
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session
+       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
 FROM message INDEXED BY message_by_session
 WHERE session = ?1 AND row_key > ?3 AND phase = 2 AND visible_at_ms > ?2 AND expires_at_ms > ?2
 ORDER BY row_key LIMIT ?4
@@ -484,7 +498,7 @@ WHERE session = ? AND phase = 2 AND instr(detail, '"cancel":')
 
 -- name: rows_without_bodies
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session
+       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
 FROM message WHERE row_key IN carray(?) AND visible_at_ms IS NOT NULL ORDER BY row_key
 
 -- name: set_detail

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
 from leasehold.domain import commands as c
@@ -31,15 +32,19 @@ Row: TypeAlias = tuple[
     str | None,
     int,
     str | None,
+    str | None,
 ]
 """Row key, message id, inserted, expires, visible, dequeue count, fence, body, phase, since,
-visible since, renewals, holder, detail, lane, session."""
+visible since, renewals, holder, detail, lane, session, saved."""
 
 PHASES: Final = tuple(Phase)
 
 
 def message_of(row: Row) -> Message:
     """Return the message in a row."""
+    detail = NO_DETAIL if row[13] is None else detail_from_json(row[13])
+    if row[16] is not None:
+        detail = replace(detail, saved=row[16])
     return Message(
         id_from_blob(row[1]),
         row[7],
@@ -54,7 +59,7 @@ def message_of(row: Row) -> Message:
         row[11],
         row[12],
         priority_of(row[14]),
-        NO_DETAIL if row[13] is None else detail_from_json(row[13]),
+        detail,
         row[15],
     )
 
@@ -99,6 +104,8 @@ def rewrite(state: State, kept: Kept, after: Message, target: Entry | None = Non
     state.cursor.execute(state.sql["rewrite"], bounds)
     if after.body is not before.body or after.detail.body_ref != before.detail.body_ref:
         replace_body(state, row_key, before, after)
+    if after.detail.saved != before.detail.saved:
+        _replace_saved(state, row_key, before.detail.saved, after.detail.saved)
     if after.expires_at_ms < state.retired_until_ms:
         state.set_retired_until(after.expires_at_ms)
     uncount(state, source, before.visible_at_ms, before.phase, held)
@@ -184,6 +191,15 @@ def replace_body(state: State, row_key: int, before: Message, after: Message) ->
     if ref is not None and ref != after.detail.body_ref:
         state.cursor.execute(state.sql["keep_garbage"], (ref.key,))
     state.cursor.execute(state.sql["set_body"], (row_key, body, place))
+
+
+def _replace_saved(state: State, row_key: int, before: str | None, after: str | None) -> None:
+    if after is None:
+        state.cursor.execute(state.sql["remove_saved"], (row_key,))
+    else:
+        state.cursor.execute(state.sql["keep_saved"], (row_key, after))
+    if before is None or after is None:
+        state.cursor.execute(state.sql["mark_saved"], (row_key, after is not None))
 
 
 # --- members of claims ---------------------------------------------------------------------------

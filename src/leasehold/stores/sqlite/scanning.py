@@ -31,7 +31,7 @@ MAX_CHUNKS: Final = 10
 ROWS_AT_ONCE: Final = 50
 """Rows read with one statement: each can hold a megabyte."""
 READ_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of bodies and details that one look may read, some 40 milliseconds' worth."""
+"""Bytes of bodies, details and the like that one look may read, some 40 milliseconds' worth."""
 SEARCHED_BYTES: Final = 4 * 1024 * 1024
 """The same where the filter looks into bodies: to read so much JSON takes as long."""
 OTHERS_ROWS: Final = 20_000
@@ -138,7 +138,7 @@ class Scanner:
                     if left <= 0:
                         yield None
                         left = budget
-                    left -= len(row[7]) + len(row[13] or "")
+                    left -= len(row[7]) + len(row[13] or "") + len(row[16] or "")
                     slot = catalog.slots.get(row[14] & PARTITION_MASK)
                     if slot is not None:
                         seen = Seen(message_of(row), MessageState.STAGED, slot.queue, slot.name)

@@ -6,7 +6,7 @@ published with one statement for each lane, and dropped by leaving the partition
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any, Final, TypeAlias
 
@@ -86,7 +86,8 @@ class StagingVerbs:
         staged = None if found is None else [part for part, _ in self._book.parts(account, name)]
         chosen = rules.chosen_parts(name, staged, command.parts)
         self._check_queues(account, name, chosen)
-        return st.Published(self._publish(account, name, chosen, now_ms))
+        by_queue = self._publish(account, name, chosen, now_ms)
+        return st.Published(rules.total_rows(by_queue), by_queue=by_queue)
 
     def check_publish(self, account: str, name: str) -> None:
         """Raise what publishing a whole transaction would be refused with."""
@@ -94,12 +95,14 @@ class StagingVerbs:
             raise StagedNotFound(name)
         self._check_queues(account, name, None)
 
-    def publish_all(self, account: str, name: str, now_ms: int) -> int:
-        """Publish a whole transaction; return how many messages that was, 0 if it was before."""
-        found = self._book.find(account, name)
-        if found is not None and found.is_published:
-            return 0
-        return self._publish(account, name, None, now_ms)
+    def publish_all(self, account: str, names: Iterable[str], now_ms: int) -> st.RowsByQueue:
+        """Publish whole transactions, those that were not before; return what that was."""
+        moved: list[tuple[str, int]] = []
+        for name in names:
+            found = self._book.find(account, name)
+            if found is None or not found.is_published:
+                moved += self._publish(account, name, None, now_ms)
+        return rules.rows_by_queue(moved)
 
     def _check_queues(self, account: str, name: str, chosen: Collection[str] | None) -> None:
         for slot in self._book.slots(account, name):
@@ -108,25 +111,28 @@ class StagingVerbs:
 
     def _publish(
         self, account: str, name: str, chosen: Collection[str] | None, now_ms: int, rows: int = 0
-    ) -> int:
-        """Publish these parts (None: all), drop the others, and remember the name.
+    ) -> st.RowsByQueue:
+        """Publish these parts (None: all), drop the others; remember the name with *rows* more.
 
         Returns:
-            How many messages that was, and *rows* more.
+            How many messages that was.
         """
         found = self._book.find(account, name)
+        moved = []
         for slot in self._book.slots(account, name):
             if chosen is None or slot.part in chosen:
                 self._move(slot, now_ms)
-                rows += slot.rows
+                moved.append((slot.queue, slot.rows))
             else:
                 self._drop(slot)
         self._book.forget_parts(account, name)
         created_at_ms = now_ms if found is None else found.created_at_ms
         until_ms = now_ms + st.REMEMBER_S * _MS
+        by_queue = rules.rows_by_queue(moved)
+        rows += rules.total_rows(by_queue)
         row = TransactionRow(st.TransactionState.PUBLISHED, created_at_ms, until_ms, rows)
         self._book.keep(account, name, row)
-        return rows
+        return by_queue
 
     def _move(self, slot: Slot, now_ms: int) -> None:
         """Make a slot's rows those of its queue: one statement for each lane."""
@@ -259,10 +265,11 @@ class StagingVerbs:
         if refusals is not None:
             return st.Committed(refusals)
         results = self._perform(command.commands, now_ms)
-        published = sum(self.publish_all(account, each, now_ms) for each in command.publish)
+        by_queue = self.publish_all(account, command.publish, now_ms)
+        published = rules.total_rows(by_queue)
         if name is not None and name not in command.publish:
             self._publish(account, name, (), now_ms, published)
-        return st.Committed(results, published)
+        return st.Committed(results, published, by_queue=by_queue)
 
     def _perform(self, commands: Sequence[c.Command], now_ms: int) -> tuple[c.Result, ...]:
         """Carry out commands, those of one kind that follow each other together."""

@@ -325,7 +325,7 @@ class SqliteStore:
         if isinstance(command, c.CreateQueue):
             return self._state.catalog.find(command.account, command.queue) is not None
         if isinstance(command, c.Renew):
-            return command.body is None
+            return command.body is None and not command.saved
         if isinstance(command, st.CommitTogether):
             return all(map(self._fits, command.commands))
         if isinstance(command, cl.SettleClaims):

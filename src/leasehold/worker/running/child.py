@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any, Final, NamedTuple
 
 from leasehold.worker import tracing
-from leasehold.worker.handlers import Handler, is_async
+from leasehold.worker.handlers import Handler, call, is_async
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Asked, Kind, Outcome, outcome_of
 from leasehold.worker.queues.protocol import Delivery, Saved
@@ -167,7 +167,7 @@ class Child:
                 if is_async(handler):
                     self._loop().run(self._call(handler, message))
                 else:
-                    handler(message)
+                    call(handler, message)
         except BaseException as failure:  # noqa: BLE001 - such as sys.exit(): it is the handler's
             error = failure
         self._message = None

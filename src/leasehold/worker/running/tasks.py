@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from leasehold.worker.core import Core
-from leasehold.worker.handlers import is_async
+from leasehold.worker.handlers import call, is_async
 from leasehold.worker.work import Work
 
 _PATIENCE_S: Final = 1.0
@@ -103,7 +103,7 @@ class TaskRunner:
                 await handler(message)
             else:
                 # A thread cannot be cancelled, and its task must not end before it.
-                await self._loop.run_in_executor(self._pool, handler, message)
+                await self._loop.run_in_executor(self._pool, call, handler, message)
         except BaseException as failure:  # noqa: BLE001 - such as sys.exit(): it is the handler's
             error = failure
         work.stop = None

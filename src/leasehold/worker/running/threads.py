@@ -8,7 +8,7 @@ import threading
 from typing import Final, Self
 
 from leasehold.worker.core import Core
-from leasehold.worker.handlers import Handler, is_async
+from leasehold.worker.handlers import Handler, call, is_async
 from leasehold.worker.message import Message
 from leasehold.worker.work import Work
 
@@ -64,7 +64,7 @@ class ThreadRunner:
                     if loop is not None and self._asyncs[handler]:
                         loop.call(handler, message, work)
                     else:
-                        handler(message)
+                        call(handler, message)
                 except BaseException as failure:  # noqa: BLE001 - such as sys.exit(): the handler's
                     error = failure
                 core.end(work, error)

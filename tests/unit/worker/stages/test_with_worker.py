@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from leasehold.worker.errors import UnsafeWorker
 from leasehold.worker.message import Message
 from leasehold.worker.payloads import ClaimCheck, ClaimCheckCodec, ClaimChecked, JsonCodec
 from leasehold.worker.queues import Outgoing, QueueClient
@@ -130,3 +131,13 @@ def test_no_thread_is_left() -> None:
     run(pipeline, queue)
     pipeline.close()
     assert not [each for each in threading.enumerate() if each.name == "leasehold-stages"]
+
+
+def test_a_pipeline_on_a_queue_that_keeps_no_progress_is_refused() -> None:
+    """Before the first message, and with the way out."""
+    pipeline = failing_once([], asynchronous=False)
+    queue = MemoryQueue("videos", capabilities=replace(MEMORY, saves="no"))
+    for handler in (pipeline, pipeline.acall):
+        with pytest.raises(UnsafeWorker, match="KeepsProgress"):
+            Worker(handler, queue)
+    Worker(pipeline, KeepsProgress(queue, MemoryProgress()))

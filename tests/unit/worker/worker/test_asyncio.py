@@ -119,6 +119,18 @@ def test_handler_that_cancels_itself_is_interrupted() -> None:
     assert worker.stats.count(Kind.DONE) == 1
 
 
+def test_coroutine_that_nobody_awaits_is_a_failure() -> None:
+    """A plain function that returns a coroutine has done no work, and is told so."""
+
+    async def work(_message: Message) -> None:
+        raise AssertionError
+
+    queue = filled("a")
+    handle_all(lambda message: work(message), queue)  # noqa: PLW0108 - hides what it is
+    (fault,) = queue.faults_of("orders-1")
+    assert "returned a coroutine; make it async def" in fault.text
+
+
 def test_object_with_an_asynchronous_call() -> None:
     """An object that is called like a coroutine function is one."""
 

@@ -39,7 +39,7 @@ def name_of(handler: Callable[..., Any]) -> str:
     if module is None or name is None or module == "__main__" or "<" in name:
         raise ValueError(
             f"{handler!r} has no name in a module that another process could import: "
-            f"use crash='raise'"
+            f"use death='raise'"
         )
     return f"{module}:{name}"
 

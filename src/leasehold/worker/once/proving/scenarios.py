@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -179,6 +180,8 @@ def _raise_at(world: World, shelf: Shelf, step: int) -> str | None:
             raise Killed
 
     world.run(shelf, 1, LineSteps(world.files, at_step))
+    # As with a process that is dead: a connection that nobody closed must not keep its locks.
+    gc.collect()
     return place
 
 
