@@ -141,6 +141,10 @@ class Child:
                 self._stopped(heard)
             else:
                 self._jobs.put(heard)
+                if heard is None:
+                    # There is no more to hear. What was printed is still to be flushed, so the
+                    # end of the pipe must not end the process now.
+                    return
 
     def _stopped(self, stop: Stop) -> None:
         if self._stop is None or self._stop.number != stop.number:
