@@ -149,7 +149,7 @@ def test_a_worker_that_was_stopped_past_its_lease(bench: Bench) -> None:
     """Its calls are refused by the service, and its writes by the fence."""
     bench.send(3)
     zombie = bench.start(handler="zombie", handler_s=600)
-    bench.await_noted("begun", 3)
+    bench.await_noted("waits", 3)
     zombie.freeze()
     heir = bench.start()
     bench.await_noted("begun", 6)

@@ -55,7 +55,7 @@ def test_workers_that_were_stopped_past_their_leases(tmp_path: Path, frozen_s: i
         for slot, settings in enumerate(KINDS.values()):
             rig.send(EACH)
             zombies.append(rig.start(slot, handler_s=10_000, **settings))
-            rig.await_noted("begun", EACH * (slot + 1))
+            rig.await_noted("waits", EACH * (slot + 1))
         renewers = [zombie.relatives for zombie in zombies]
         assert [len(each) for each in renewers] == [0, 0, 1]
         for zombie, renewer in zip(zombies, renewers, strict=True):

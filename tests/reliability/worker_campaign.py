@@ -68,10 +68,18 @@ class WorkerProcess:
 
     def stop(self) -> None:
         """Ask it to end; fail if it ends badly."""
+        eventually(self._hears_signals, "it has started")
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(_END_S)
         self._leave()
         assert code == 0, f"{self.rehearsal.worker} ended with {code}:\n{self.log}"
+
+    def _hears_signals(self) -> bool:
+        own = self.rehearsal.worker
+        return any(
+            entry.what == "started" and entry.worker == own
+            for entry in entries(Path(self.rehearsal.folder))
+        )
 
     def freeze(self, *relatives: int) -> None:
         """Stop it with SIGSTOP, and others that it has started; the time of the rest goes on."""

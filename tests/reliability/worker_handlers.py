@@ -165,6 +165,7 @@ def zombie(message: Message) -> None:
     here = stage()
     here.note("begun", message)
     here.ledger.begin(message)
+    here.note("waits", message)  # who is stopped before that may hold a lock of the ledger
     try:
         here.time.sleep(here.rehearsal.handler_s, message.check, every_s=0.2)
     except Stopped as stopped:
@@ -178,6 +179,7 @@ async def azombie(message: Message) -> None:
     here = stage()
     here.note("begun", message)
     here.ledger.begin(message)
+    here.note("waits", message)  # who is stopped before that may hold a lock of the ledger
     try:
         await here.time.asleep(here.rehearsal.handler_s)
     except BaseException as stopped:

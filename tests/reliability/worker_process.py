@@ -74,6 +74,10 @@ class Telling(Hooks):
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
+    def starting(self, worker: Worker) -> None:
+        """See :class:`Hooks`. From here on signals are heard."""
+        self._journal.note("started", name=worker.name)
+
     def settled(self, delivery: Delivery, outcome: Outcome) -> None:
         """See :class:`Hooks`."""
         name = delivery.body.decode()
@@ -106,6 +110,7 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     rehearsal = Rehearsal.of_environment()
     logging.basicConfig(level=logging.INFO, format="%(name)s %(threadName)s %(message)s")
+    logging.getLogger("azure").setLevel(logging.WARNING)  # it logs every request
     goes_by: Time = SystemTime()
     if rehearsal.clock is not None:
         goes_by = SharedTime(rehearsal.clock, rehearsal.slot)
@@ -135,7 +140,6 @@ def main() -> None:
         wait_s=rehearsal.wait_s,
         tracing=False,
     )
-    stage.journal.note("started")
     worker.run(grace_s=rehearsal.grace_s)
     stage.journal.note("stopped")
 
