@@ -25,7 +25,7 @@ demo: $(READY) ## Run the main job: the video pipeline, with a worker killed in 
 serve: $(READY) ## Start a server on 127.0.0.1:10001 with its data in ./data
 	$(BIN)/leasehold serve
 
-test: $(READY) ## Run the tests (under 5 minutes on two cores)
+test: $(READY) ## Run the tests (about 7 minutes on two cores)
 	$(BIN)/pytest -n 2 --dist worksteal
 
 test-slow: $(READY) ## Run the long rounds of the reliability suite
