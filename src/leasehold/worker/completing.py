@@ -13,9 +13,9 @@ from itertools import count
 from typing import Final, TypeVar
 
 from leasehold.worker.core import Core, Source
-from leasehold.worker.leases._threads import start_thread
 from leasehold.worker.leases.held import LeaseLost
 from leasehold.worker.outcomes import COMPLETE, Bury, Complete, Give, Kind, Outcome, settlement_of
+from leasehold.worker.pacing import start_thread
 from leasehold.worker.queues.errors import LeaseGone, QueueError, Unreachable
 from leasehold.worker.queues.protocol import Lease
 from leasehold.worker.retrying import PoisonRule, RetryRule

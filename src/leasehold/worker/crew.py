@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from leasehold.worker.completing import Settler
 from leasehold.worker.core import Core
 from leasehold.worker.fetching import Fetcher
-from leasehold.worker.leases._keeping import Keeping
+from leasehold.worker.leases import Keeping
 from leasehold.worker.options import SESSION_TIMEOUT_S, Options, Runner
 from leasehold.worker.reporting import Reporter
 from leasehold.worker.running.processes import ProcessRunner

@@ -8,9 +8,9 @@ import threading
 from typing import Final
 
 from leasehold.worker.core import Core, Source
-from leasehold.worker.leases._keeping import Keeping, RenewerStopped
-from leasehold.worker.leases._threads import start_thread
+from leasehold.worker.leases import Keeping, RenewerStopped
 from leasehold.worker.outcomes import DONE, Kind, Outcome
+from leasehold.worker.pacing import start_thread
 from leasehold.worker.queues.errors import LeaseGone, QueueError, Unreachable
 from leasehold.worker.queues.protocol import Delivery, Release, WorkerSession
 from leasehold.worker.retrying import PoisonRule

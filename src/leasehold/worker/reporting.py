@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
-from leasehold.worker.leases._threads import start_thread
+from leasehold.worker.pacing import Rounds
 from leasehold.worker.timing import Time
 
 if TYPE_CHECKING:
@@ -127,22 +126,16 @@ class Reporter:
         self._time = time
         self._stream = sys.stderr if stream is None else stream
         self._has_bar = self._stream.isatty() and find_spec("rich") is not None
-        self._interval_s = BAR_INTERVAL_S if self._has_bar else interval_s
-        self._changed = threading.Condition()
-        self._is_closed = False
-        self._thread: threading.Thread | None = None
+        interval_s = BAR_INTERVAL_S if self._has_bar else interval_s
+        self._rounds = Rounds("leasehold-report", time, interval_s)
 
     def start(self) -> None:
         """Begin."""
-        self._thread = start_thread("leasehold-report", self._time, self._run)
+        self._rounds.start(self._run)
 
     def close(self) -> None:
         """Report once more, and end."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+        self._rounds.close()
 
     def _run(self) -> None:
         before_s, before = self._time.monotonic_s(), self._look().done
@@ -154,20 +147,12 @@ class Reporter:
                 face = bar
             is_last = False
             while not is_last:
-                is_last = not self._wait()
+                is_last = not self._rounds.wait()
                 snapshot, now_s = self._look(), self._time.monotonic_s()
                 passed_s = now_s - before_s
                 rate = (snapshot.done - before) / passed_s if passed_s > 0 else 0.0
                 face.show(snapshot, rate)
                 before_s, before = now_s, snapshot.done
-
-    def _wait(self) -> bool:
-        """Wait for an interval; False: it is the end."""
-        end_s = self._time.monotonic_s() + self._interval_s
-        with self._changed:
-            while not self._is_closed and (left_s := end_s - self._time.monotonic_s()) > 0:
-                self._time.wait(self._changed, left_s)
-            return not self._is_closed
 
 
 class _Lines:

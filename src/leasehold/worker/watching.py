@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Final
 
 from leasehold.worker.core import Core
-from leasehold.worker.leases._threads import start_thread
+from leasehold.worker.pacing import Rounds
 from leasehold.worker.reporting import length
 from leasehold.worker.sessions import Sessions
 
@@ -30,24 +29,18 @@ class Watch:
         self._core = core
         self._sessions = sessions
         self._tick = tick
-        self._changed = threading.Condition()
-        self._is_closed = False
-        self._thread: threading.Thread | None = None
+        self._rounds = Rounds("leasehold-watch", core.time, INTERVAL_S)
 
     def start(self) -> None:
         """Begin."""
-        self._thread = start_thread("leasehold-watch", self._core.time, self._run)
+        self._rounds.start(self._run)
 
     def close(self) -> None:
         """End."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+        self._rounds.close()
 
     def _run(self) -> None:
-        while self._wait():
+        while self._rounds.wait():
             try:
                 self.look()
             except Exception:  # noqa: BLE001 - without a watch it would go on with what is lost
@@ -63,12 +56,6 @@ class Watch:
                 if why is not None:
                     work.held.cancel(why)
         self._tick(self._core.now_s())
-
-    def _wait(self) -> bool:
-        with self._changed:
-            if not self._is_closed:
-                self._core.time.wait(self._changed, INTERVAL_S)
-            return not self._is_closed
 
 
 class LateRenewals:

@@ -16,8 +16,7 @@ from leasehold.worker.core import Core, sources_of
 from leasehold.worker.crew import Crew
 from leasehold.worker.handlers import Handler, Handlers, name_of
 from leasehold.worker.hooks import HookCalls, Hooks
-from leasehold.worker.leases import LeaseHooks, LeaseLearner, LeaseManager, LeaseSettings
-from leasehold.worker.leases._keeping import Keeping
+from leasehold.worker.leases import Keeping, LeaseHooks, LeaseLearner, LeaseManager, LeaseSettings
 from leasehold.worker.options import (
     Decoder,
     Options,

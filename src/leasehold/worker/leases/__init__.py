@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from leasehold.worker.leases._keeping import RenewerStopped
+from leasehold.worker.leases._keeping import Keeping, RenewerStopped
 from leasehold.worker.leases.held import (
     AlreadySettled,
     Held,
@@ -23,6 +23,7 @@ __all__ = [
     "AlreadySettled",
     "Held",
     "HeldState",
+    "Keeping",
     "LeaseCounts",
     "LeaseHooks",
     "LeaseLearner",

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from leasehold.worker.leases._threads import start_thread
 from leasehold.worker.leases.held import Held
 from leasehold.worker.leases.settings import LeaseSettings
+from leasehold.worker.pacing import start_thread
 from leasehold.worker.queues.protocol import QueueClient
 from leasehold.worker.timing import Time
 

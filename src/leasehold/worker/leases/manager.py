@@ -10,7 +10,6 @@ from typing import Final
 from leasehold.worker.leases._keeping import Keeping, RenewerStopped
 from leasehold.worker.leases._ledger import LAPSED, Notice, lease_of
 from leasehold.worker.leases._pool import Batch, RenewalPool
-from leasehold.worker.leases._threads import start_thread
 from leasehold.worker.leases._wheel import Wheel
 from leasehold.worker.leases.decisions import (
     Action,
@@ -24,6 +23,7 @@ from leasehold.worker.leases.held import Flight, Held, HeldState, Loss
 from leasehold.worker.leases.hooks import LeaseHooks
 from leasehold.worker.leases.learning import LeaseLearner
 from leasehold.worker.leases.settings import LeaseSettings
+from leasehold.worker.pacing import start_thread
 from leasehold.worker.queues.errors import QueueError, Unreachable
 from leasehold.worker.queues.protocol import Renewed
 from leasehold.worker.timing import Time

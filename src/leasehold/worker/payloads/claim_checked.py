@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from leasehold.worker.payloads.around import Around
 from leasehold.worker.payloads.claim_check import ClaimCheck
 from leasehold.worker.payloads.reference import ClaimCheckProblem, looks_like_reference
+from leasehold.worker.queues.around import Around
 from leasehold.worker.queues.errors import BodyTooLarge, QueueError, Unreachable
 from leasehold.worker.queues.protocol import (
     Capabilities,

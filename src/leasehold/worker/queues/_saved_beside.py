@@ -11,7 +11,7 @@ import json
 from typing import Any, Final
 
 from leasehold.worker.queues.protocol import Saved
-from leasehold.worker.stages.envelope import UnreadableEnvelope
+from leasehold.worker.stages.envelope import UnreadableEnvelope, members_of
 
 MARKER: Final = "leasehold.saved"
 VERSION: Final = 1
@@ -25,15 +25,7 @@ def saved_members(saved: Saved) -> dict[str, Any]:
         TypeError: The state is not what JSON can say.
         ValueError: The fraction is not within 0 to 1.
     """
-    members: dict[str, Any] = {MARKER: VERSION}
-    if saved.stage is not None:
-        members["stage"] = saved.stage
-    if saved.state is not None:
-        members["state"] = saved.state
-    if saved.fraction is not None:
-        if not 0 <= saved.fraction <= 1:
-            raise ValueError(f"the fraction is {saved.fraction}; it must be within 0 to 1")
-        members["fraction"] = saved.fraction
+    members = {MARKER: VERSION, **members_of(saved)}
     try:
         text = json.dumps(members, ensure_ascii=False, allow_nan=False)
         text.encode()  # half of a character is no text

@@ -106,7 +106,7 @@ def wrap(body: bytes, saved: Saved | None) -> str:
     """
     envelope: dict[str, Any] = {MARKER: VERSION}
     if saved is not None:
-        envelope["saved"] = _members(saved)
+        envelope["saved"] = members_of(saved)
     try:
         envelope["body"] = body.decode()
     except UnicodeDecodeError:
@@ -152,7 +152,12 @@ def overhead_bytes(body: bytes, saved: Saved | None) -> int:
     return len(wrap(body, saved).encode()) - len(body)
 
 
-def _members(saved: Saved) -> dict[str, Any]:
+def members_of(saved: Saved) -> dict[str, Any]:
+    """Return what is kept of *saved*; what is None is left out.
+
+    Raises:
+        ValueError: The fraction is not within 0 to 1.
+    """
     members: dict[str, Any] = {}
     if saved.stage is not None:
         members["stage"] = saved.stage

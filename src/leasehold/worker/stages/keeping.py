@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from leasehold.worker.payloads.around import Around
+from leasehold.worker.queues.around import Around
 from leasehold.worker.queues.errors import LeaseGone, QueueError
 from leasehold.worker.queues.protocol import (
     Capabilities,
