@@ -23,10 +23,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import psutil
@@ -34,9 +33,8 @@ import pyarrow as pa
 
 from benchmarks.load.job import EMULATOR_ACCOUNT, EMULATOR_KEY, Job
 from benchmarks.long_poll import running_server
-from benchmarks.machine import describe_machine, describe_source
+from benchmarks.single import Record, print_bars
 from benchmarks.workspace import environment, python
-from leasehold.clock import SystemClock
 
 MESSAGES: Final = 100_000
 BODY_BYTES: Final = 1024
@@ -352,14 +350,6 @@ def summary_of(found: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def judge(summary: dict[str, float]) -> Iterator[tuple[str, float, str, float, bool]]:
-    """Compare figures with what was promised."""
-    for name, (sign, promised) in BARS.items():
-        figure = summary[name]
-        met = figure >= promised if sign == ">=" else figure <= promised
-        yield name, figure, sign, promised, met
-
-
 def main() -> None:
     """Measure, print the bars, and write everything down."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -367,24 +357,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    started_ms = SystemClock().now_ms()
-    with TemporaryDirectory() as folder:
-        machine = describe_machine(Path(folder))
+    record = Record("exactly-once")
     found = measure_all(given.rounds, given.seconds)
     summary = summary_of(found)
-    for name, figure, sign, promised, met in judge(summary):
-        word = "met" if met else "FALLS SHORT"
-        print(f"{name:32} {figure:>12,.3f}  {sign} {promised:<10,} {word}")
+    print_bars(summary, BARS, digits=3)
     if given.out:
-        content = {
-            "suite": "exactly-once",
-            "started_ms": started_ms,
-            "machine": machine,
-            "source": describe_source(),
+        members = {
             "summary": summary,
             **found,
         }
-        given.out.write_text(json.dumps(content, indent=1) + "\n")
+        record.write(given.out, members)
 
 
 if __name__ == "__main__":

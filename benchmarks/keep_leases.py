@@ -16,15 +16,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import psutil
 
 from benchmarks.load.job import EMULATOR_ACCOUNT, EMULATOR_KEY
 from benchmarks.long_poll import running_server
-from benchmarks.machine import describe_machine, describe_source
-from leasehold.clock import SystemClock
+from benchmarks.single import Record
 from leasehold.worker.leases import Held, LeaseManager, LeaseSettings
 from leasehold.worker.leases.process import ProcessLeaseManager
 from leasehold.worker.queues.native import NativeQueue
@@ -138,9 +136,7 @@ def main() -> int:
     parser.add_argument("--renewer", choices=["thread", "process"], action="append")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    started_ms = SystemClock().now_ms()
-    with TemporaryDirectory() as folder:
-        machine = describe_machine(Path(folder))
+    record = Record("keep-leases")
     rounds = []
     for _ in range(given.rounds):
         for renewer in given.renewer or ["thread", "process"]:
@@ -152,14 +148,7 @@ def main() -> int:
     )
     print(f"less than {BAR:.0%} of a core, nothing lost: {'met' if met else 'FALLS SHORT'}")
     if given.out:
-        content = {
-            "suite": "keep-leases",
-            "started_ms": started_ms,
-            "machine": machine,
-            "source": describe_source(),
-            "rounds": rounds,
-        }
-        given.out.write_text(json.dumps(content, indent=1) + "\n")
+        record.write(given.out, {"rounds": rounds})
     return 0 if met else 1
 
 

@@ -19,17 +19,15 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 import psutil
 
 from benchmarks.load.job import EMULATOR_ACCOUNT, EMULATOR_KEY
 from benchmarks.long_poll import running_server
-from benchmarks.machine import describe_machine, describe_source
-from leasehold.clock import SystemClock
+from benchmarks.single import Record, print_bars
 from leasehold.worker.message import Message
 from leasehold.worker.queues import Outgoing, QueueClient
 from leasehold.worker.queues.specs import QueueSpec
@@ -154,12 +152,6 @@ def summary_of(found: dict[str, list[dict[str, float]]]) -> dict[str, float]:
     }
 
 
-def judge(summary: dict[str, float]) -> Iterator[tuple[str, float, str, float, bool]]:
-    """Compare figures with what was promised."""
-    for name, (sign, promised) in BARS.items():
-        yield name, summary[name], sign, promised, summary[name] >= promised
-
-
 def main() -> None:
     """Measure, print the bars, and write everything down."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -167,27 +159,19 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=MESSAGES)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    started_ms = SystemClock().now_ms()
-    with TemporaryDirectory() as folder:
-        machine = describe_machine(Path(folder))
+    record = Record("worker-overhead")
     found = measure_all(given.rounds, given.messages)
     summary = summary_of(found)
-    for name, figure, sign, promised, met in judge(summary):
-        word = "met" if met else "FALLS SHORT"
-        print(f"{name:32} {figure:>12,.1f}  {sign} {promised:<10,} {word}")
+    print_bars(summary, BARS, digits=1)
     if given.out:
-        content: dict[str, Any] = {
-            "suite": "worker-overhead",
-            "started_ms": started_ms,
-            "machine": machine,
-            "source": describe_source(),
+        members = {
             "messages": given.messages,
             "body_bytes": BODY_BYTES,
             "concurrency": CONCURRENCY,
             "summary": summary,
             **found,
         }
-        given.out.write_text(json.dumps(content, indent=1) + "\n")
+        record.write(given.out, members)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,42 @@
+"""What benchmarks that are a program of their own have in common: their bars, and the record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.machine import describe_machine, describe_source
+from leasehold.clock import SystemClock
+
+
+class Record:
+    """When and where something is measured; to be made before it is.
+
+    Args:
+        suite: What is measured.
+    """
+
+    def __init__(self, suite: str) -> None:
+        started_ms = SystemClock().now_ms()
+        with TemporaryDirectory() as folder:
+            machine = describe_machine(Path(folder))
+        self._head = {"suite": suite, "started_ms": started_ms, "machine": machine}
+
+    def write(self, out: Path, members: Mapping[str, Any]) -> None:
+        """Write down what was measured, as JSON."""
+        content = {**self._head, "source": describe_source(), **members}
+        out.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def print_bars(
+    summary: Mapping[str, float], bars: Mapping[str, tuple[str, float]], digits: int
+) -> None:
+    """Compare figures with what was promised: ``>=`` or an upper bound, and how much."""
+    for name, (sign, promised) in bars.items():
+        figure = summary[name]
+        met = figure >= promised if sign == ">=" else figure <= promised
+        word = "met" if met else "FALLS SHORT"
+        print(f"{name:32} {figure:>12,.{digits}f}  {sign} {promised:<10,} {word}")
