@@ -17,6 +17,7 @@ from leasehold.cli.remote import WATCH, YES, remote
 from leasehold.cli.rendering import facts, sections, state
 from leasehold.cli.session import Session
 from leasehold.cli.texts import age, clean, moment, number
+from leasehold.cli.values import how_many
 from leasehold.client import QueueHandle
 from leasehold.client.models import Filter, Job
 
@@ -36,14 +37,7 @@ def job() -> None:
 
 @remote("list", WATCH, add_to=job)
 @click.option("--queue", metavar="QUEUE", help="Only jobs of this queue.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 1_000),
-    metavar="N",
-    default=100,
-    show_default=True,
-    help="How many.",
-)
+@how_many
 def list_jobs(session: Session, queue: str | None, limit: int, every_s: float | None) -> None:
     """List purges and redrives, the newest first.
 

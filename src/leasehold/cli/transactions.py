@@ -15,6 +15,7 @@ from leasehold.cli.remote import WATCH, YES, remote
 from leasehold.cli.rendering import facts, sections, state
 from leasehold.cli.session import Session
 from leasehold.cli.texts import age, clean, moment, number, rough
+from leasehold.cli.values import how_many
 from leasehold.client.models import TransactionInfo
 
 _NAME: Final = click.argument("name", metavar="NAME")
@@ -39,14 +40,7 @@ def transaction() -> None:
     type=click.Choice(["staged", "published"]),
     help="Only transactions that are so.",
 )
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 1_000),
-    metavar="N",
-    default=100,
-    show_default=True,
-    help="How many.",
-)
+@how_many
 def list_transactions(session: Session, wanted: Any, limit: int, every_s: float | None) -> None:
     """List transactions by name. Published ones are remembered for a week.
 

@@ -109,3 +109,14 @@ class JsonValue(click.ParamType[tuple[Any]]):
 LENGTH: Final = Length()
 FRACTIONAL: Final = Length(whole=False)
 TIME_TO_LIVE: Final = Length(special={"never": -1})
+
+
+how_many: Final = click.option(
+    "--limit",
+    type=click.IntRange(1, 1_000),
+    metavar="N",
+    default=100,
+    show_default=True,
+    help="How many.",
+)
+"""Of lists that the server gives in one page."""
