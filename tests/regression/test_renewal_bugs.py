@@ -336,7 +336,7 @@ def test_a_burial_that_stops_halfway_is_finished() -> None:
 
 
 def test_a_burial_that_always_stops_halfway_is_no_work() -> None:
-    """After its deliveries a message is not worked on any more, whatever becomes of the burial."""
+    """What was to be set aside is not worked on any more, whatever becomes of the burial."""
     time = ManualTime()
     queue, heard = Halfway.failing(10_000, "bad", time=time), Heard()
     seen: list[int] = []
@@ -349,7 +349,7 @@ def test_a_burial_that_always_stops_halfway_is_no_work() -> None:
     options: dict[str, Any] = {"lease": 5, "poison": rule, "session": False}
     with running(handle, queue, time=time, hooks=[heard], **options):
         time.advance(100)
-        assert seen == [1, 2]
+        assert seen == [1]
         queue.fails = 0
         time.advance_until(lambda: not left(queue))
     assert [message_id for message_id, _ in queue.buried] == ["orders-1"]

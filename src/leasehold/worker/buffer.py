@@ -113,8 +113,9 @@ class Buffer(Generic[T]):
         """Have *listener* called whenever something was added, in place of threads that wait."""
         self._listener = listener
 
-    def put(self, lane: int, things: Iterable[T]) -> None:
-        """Add things to the end of a lane."""
+    def put(self, lane: int, things: Iterable[T], *, first: Iterable[T] = ()) -> None:
+        """Add things to the end of a lane, and others at its beginning."""
+        self._lanes[lane].extendleft(first)
         self._lanes[lane].extend(things)
         if self._listener is not None:
             self._listener()

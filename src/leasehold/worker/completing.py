@@ -8,15 +8,16 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final, TypeVar
 
 from leasehold.worker.core import Core, Source
-from leasehold.worker.leases.held import LeaseLost
+from leasehold.worker.delivery_counts import Condemned, GivenBackOften, tried_of
+from leasehold.worker.errors import LeaseLost
 from leasehold.worker.outcomes import COMPLETE, Bury, Complete, Give, Kind, Outcome, settlement_of
 from leasehold.worker.pacing import start_thread
-from leasehold.worker.queues.errors import LeaseGone, QueueError, Unreachable
+from leasehold.worker.queues.errors import Denied, LeaseGone, QueueError, Unreachable
 from leasehold.worker.queues.protocol import Lease
 from leasehold.worker.retrying import PoisonRule, RetryRule
 from leasehold.worker.work import Work
@@ -27,6 +28,7 @@ _log: Final = logging.getLogger("leasehold.worker")
 _dice: Final = random.SystemRandom()
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
+_UNCOUNTED: Final = frozenset({Kind.RETURNED, Kind.INTERRUPTED})
 MOST_THREADS: Final = 16
 CLOSING_S: Final = 10.0
 """How long a worker that stops goes on trying to settle what got no answer."""
@@ -62,6 +64,9 @@ class Settler:
         self._client = source.client
         self._retries = retries
         self._poison = poison
+        self._returns = GivenBackOften()
+        self.condemned = Condemned()
+        """What could not be set aside for certain: it is if it comes again."""
         self._most = source.capabilities.max_settle
         self._new: deque[Work] = deque()
         self._again: list[tuple[float, int, Work]] = []
@@ -96,7 +101,15 @@ class Settler:
         """Settle what is there, then end. What cannot be settled in some time is given up."""
         with self._changed:
             self._is_closing = True
-            self._end_s = self._core.now_s() + CLOSING_S
+            now_s = self._core.now_s()
+            self._end_s = now_s + CLOSING_S
+            # What only waits so as not to come round too soon need not wait for that any more, and
+            # for the rest there is no later try than this.
+            end_s = self._end_s
+            self._again = [
+                (min(due_s, end_s) if w.tries else now_s, n, w) for due_s, n, w in self._again
+            ]
+            heapify(self._again)
             self._changed.notify_all()
             while self._at_work:
                 self._core.time.wait(self._changed, None)
@@ -152,9 +165,13 @@ class Settler:
         buries: list[Work] = []
         gone: list[Work] = []
         for work in batch:
-            if not self._prepare(work):
-                gone.append(work)
-            elif isinstance(work.settlement, Complete):
+            if work.lease is None:
+                if not self._is_prepared(work):
+                    gone.append(work)
+                    continue
+                if self._hold_back(work):
+                    continue
+            if isinstance(work.settlement, Complete):
                 completes.append(work)
             elif isinstance(work.settlement, Give):
                 gives.append(work)
@@ -162,22 +179,28 @@ class Settler:
                 buries.append(work)
         if completes:
             leases = [_lease(work) for work in completes]
-            self._take_note(completes, _results(len(completes), self._client.complete, leases))
+            self._take_note(completes, self._results(self._client.complete, leases))
         if gives:
             releases = [
                 work.settlement.release(_lease(work))
                 for work in gives
                 if isinstance(work.settlement, Give)
             ]
-            self._take_note(gives, _results(len(gives), self._client.release, releases))
+            self._take_note(gives, self._results(self._client.release, releases))
         for work in buries:
             self._take_note([work], [self._bury(work)])
         self._core.ended(self._source, gone)
 
+    def _is_prepared(self, work: Work) -> bool:
+        """Prepare a message; False: nothing can be done, be it for a fault of this library."""
+        try:
+            return self._prepare(work)
+        except Exception as error:  # noqa: BLE001 - others have to be settled too
+            self._give_up(work, self._broken(error))
+            return False
+
     def _prepare(self, work: Work) -> bool:
         """Decide what is done with a message, and end its renewals; False: nothing can be done."""
-        if work.lease is not None:
-            return True
         try:
             work.lease = work.held.begin_settling()
         except LeaseLost as loss:
@@ -187,6 +210,9 @@ class Settler:
         if outcome.kind is Kind.DONE:
             work.settlement = COMPLETE
             return True
+        tried = None
+        if outcome.kind is Kind.FAILED and self._poison.may_be_last(work.delivery):
+            tried = tried_of(self._client, work.delivery)
         work.settlement = settlement_of(
             outcome,
             work.delivery,
@@ -194,17 +220,48 @@ class Settler:
             poison=self._poison,
             max_delay_s=self._source.capabilities.max_lease_s,
             dice=_dice.random(),
+            tried=tried,
         )
+        return True
+
+    def _hold_back(self, work: Work) -> bool:
+        """Have a message wait that handlers here give back again and again.
+
+        It would come back at once, and where the service counts no returns do so without end. Who
+        stops work although nobody has asked for it gives it back as well.
+
+        Returns:
+            Whether it is given back later; otherwise it is now, if need be with a delay.
+        """
+        outcome = work.outcome
+        if outcome is None or outcome.kind not in _UNCOUNTED or work.message is None:
+            return False
+        if self._core.is_stopping or not isinstance(work.settlement, Give):
+            return False
+        now_s = self._core.now_s()
+        hold_s, delay_s = self._returns.pause(work.delivery.message_id, now_s)
+        if delay_s is not None:
+            work.settlement = work.settlement._replace(delay_s=delay_s)
+        if not hold_s or now_s + hold_s >= work.held.deadline_s:
+            return False
+        with self._changed:
+            if self._is_closing:
+                return False
+            heappush(self._again, (now_s + hold_s, next(self._numbers), work))
+            self._changed.notify()
         return True
 
     def _bury(self, work: Work) -> QueueError | None:
         if not isinstance(work.settlement, Bury):
             raise TypeError("it is not to be buried")
-        fault = work.settlement.fault
+        fault, receipt = work.settlement.fault, _lease(work).receipt
         try:
-            self._client.bury(work.delivery, _lease(work).receipt, fault)
+            self._client.bury(work.delivery, receipt, fault)
         except QueueError as error:
             return error
+        except Exception as error:  # noqa: BLE001 - others have to be settled too
+            return self._broken(error)
+        self.condemned.forget(work.delivery.message_id)
         if work.outcome is not None and work.outcome.kind is Kind.FAILED:
             work.outcome = work.outcome._replace(kind=Kind.POISONED)
         _log.error(
@@ -231,8 +288,10 @@ class Settler:
     def _is_over(self, work: Work, result: QueueError | None) -> bool:
         """Return whether nothing more can be done about a message."""
         held = work.held
-        if isinstance(result, LeaseGone) and work.unsure:
-            # An earlier try had no answer, and was carried out.
+        was_done = isinstance(result, LeaseGone) and work.unsure and self._is_one_step(work)
+        if was_done and not held.is_ambiguous:
+            # An earlier try had no answer, and was carried out. Not so if a renewal without an
+            # answer had taken its receipt away; then a new one is found out below.
             result = None
         if isinstance(result, Unreachable):
             work.unsure = work.unsure or result.outcome_unknown
@@ -243,20 +302,34 @@ class Settler:
             work.lease = lease
             if self._try_again(work, result):
                 return False
-        if isinstance(result, LeaseGone):
+        elif was_done:
+            return True
+        is_gone = isinstance(result, LeaseGone)
+        if isinstance(work.settlement, Bury) and (work.unsure or not is_gone):
+            self.condemned.add(work.delivery, work.settlement.fault)
+        if is_gone:
             self._lost(work, str(result))
         else:
             self._give_up(work, result)
         return True
 
+    def _is_one_step(self, work: Work) -> bool:
+        """Return whether no answer means that all was done or nothing.
+
+        Where a burial takes several requests its client alone knows how far it came.
+        """
+        return self._source.capabilities.server_poison or not isinstance(work.settlement, Bury)
+
     def _pause_s(self, work: Work, error: QueueError | None) -> float:
         if not isinstance(error, Unreachable):
             return 0.0
         # More often towards the end of the lease, when somebody else gets the message.
-        left_s = (work.held.deadline_s - self._core.now_s()) / 3
-        longest_s = max(_FIRST_PAUSE_S, min(_LONGEST_PAUSE_S, left_s))
+        left_s = work.held.deadline_s - self._core.now_s()
+        longest_s = max(_FIRST_PAUSE_S, min(_LONGEST_PAUSE_S, left_s / 3))
         pause_s = min(longest_s, _FIRST_PAUSE_S * 2.0 ** min(work.tries, 16))
-        return max(pause_s * (0.5 + _dice.random()), error.retry_after_s or 0.0)
+        # A service that asks for more time than there is would have it delivered again.
+        asked_s = min(error.retry_after_s or 0.0, left_s / 2)
+        return max(pause_s * (0.5 + _dice.random()), asked_s)
 
     def _try_again(self, work: Work, error: QueueError | None) -> bool:
         """Have it tried once more; False: the worker ends, and cannot wait for that."""
@@ -270,6 +343,7 @@ class Settler:
             return True
 
     def _lost(self, work: Work, why: str) -> None:
+        why = work.loss or why  # the same text to everybody
         what = "is done" if work.outcome is not None and work.outcome.kind is Kind.DONE else "ended"
         _log.warning(
             "the work on message %s of %s %s, but its lease is lost, so that it comes again: %s",
@@ -285,19 +359,32 @@ class Settler:
             *(work.delivery.message_id, self._source.name),
             *("?" if work.outcome is None else work.outcome.kind.value, error),
         )
+        # Whatever its handler did, the service has taken no note of it.
+        work.outcome = Outcome(Kind.LOST)
+        why = f"it could not be settled: {error}"
+        self._core.hooks.quietly(self._core.hooks.lost, work.delivery, why)
+
+    def _results(
+        self, call: Callable[[Sequence[T]], list[QueueError | None]], items: Sequence[T]
+    ) -> Sequence[QueueError | None]:
+        """Make a call for many; if it fails as a whole, that is what came of each."""
+        try:
+            results = call(items)
+            if len(results) != len(items):
+                raise TypeError(f"{len(items)} to settle, {len(results)} answers")  # noqa: TRY301
+        except QueueError as error:
+            return [error] * len(items)
+        except Exception as error:  # noqa: BLE001 - others have to be settled too
+            return [self._broken(error)] * len(items)
+        return results
+
+    def _broken(self, error: Exception) -> QueueError:
+        """Return what a client means that fails as none should: to repeat it is of no use."""
+        _log.error("settling messages of %s", self._source.name, exc_info=error)
+        return Denied(f"the client has failed: {type(error).__name__}")
 
 
 def _lease(work: Work) -> Lease:
     if work.lease is None:
         raise RuntimeError("it is not being settled")
     return work.lease
-
-
-def _results(
-    number: int, call: Callable[[Sequence[T]], list[QueueError | None]], items: Sequence[T]
-) -> Sequence[QueueError | None]:
-    """Make a call for many; if it fails as a whole, that is what came of each."""
-    try:
-        return call(items)
-    except QueueError as error:
-        return [error] * number

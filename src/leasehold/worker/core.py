@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("leasehold.worker")
 _STOPS: Final = "the worker stops"
+_GIVEN_UP: Final = "the handler has given it up"
 _WHILE_S: Final = 0.25
 _REMEMBERED: Final = 8
 
@@ -161,7 +162,7 @@ class Core:
         seconds = work.handling_s = self.now_s() - work.began_s
         if seconds > _WHILE_S:
             self.just_ended.append(work)
-        if outcome.kind is Kind.FAILED or outcome.kind is Kind.POISONED:
+        if outcome.kind is Kind.FAILED:  # what is set aside is logged when that is done
             self._log_failure(work, outcome, error)
         if self.hooks.after and work.message is not None:
             self._after(work.message, outcome, seconds)
@@ -177,8 +178,9 @@ class Core:
         work.outcome = outcome
         if outcome.kind is Kind.LOST and work.loss is None:
             # The handler knows more than the service, such as that a fenced write was refused.
-            work.loss = "the handler has given it up"
-            work.held.let_go()
+            work.held.let_go(_GIVEN_UP)
+            # If the lease was lost before, whoever keeps it is about to say so with this text.
+            work.loss = _GIVEN_UP if work.held.loss is None else work.held.loss.text
         if work.loss is not None:
             self._lost(work)
         else:

@@ -11,7 +11,8 @@
     │   └── Cancelled   an operator, or the end of the worker, wants the work to stop
     └── UnsafeWorker    a worker was asked for that could not keep its leases
 
-The first three are raised by handlers, the next two by the methods of a message. Any other
+The first three are raised by handlers, the next two by the methods of a message and of a lease. A
+handler may raise them as well, such as a LeaseLost when a fenced write was refused. Any other
 exception of a handler is a failure: the message is tried again with back-off, and set aside when it
 has failed too often.
 """
@@ -19,6 +20,10 @@ has failed too often.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leasehold.worker.leases.held import LossKind
 
 
 class WorkerError(Exception):
@@ -76,11 +81,17 @@ class LeaseLost(Stopped):
 
     Args:
         why: What became of the lease.
+        kind: Which kind of loss that is; None: whoever raises it does not say.
+        message_id: Of the message; None: that of the handler.
     """
 
-    def __init__(self, why: str) -> None:
+    def __init__(
+        self, why: str, *, kind: LossKind | None = None, message_id: str | None = None
+    ) -> None:
         super().__init__(why)
         self.why = why
+        self.kind = kind
+        self.message_id = message_id
 
 
 class Cancelled(Stopped):

@@ -8,11 +8,12 @@ import threading
 from typing import Final
 
 from leasehold.worker.core import Core, Source
+from leasehold.worker.delivery_counts import tried_of
 from leasehold.worker.leases import Keeping, RenewerStopped
 from leasehold.worker.outcomes import DONE, Kind, Outcome
 from leasehold.worker.pacing import start_thread
 from leasehold.worker.queues.errors import LeaseGone, QueueError, Unreachable
-from leasehold.worker.queues.protocol import Delivery, Release, WorkerSession
+from leasehold.worker.queues.protocol import Delivery, Fault, Release, WorkerSession
 from leasehold.worker.retrying import PoisonRule
 from leasehold.worker.sessions import Sessions
 from leasehold.worker.work import Work
@@ -184,22 +185,36 @@ class Fetcher:
             kept.append(work)
         core.received(source, len(kept))
         works: list[Work] = []
+        suspects: list[Work] = []
         for work in kept:
             delivery = work.delivery
-            refusal = self._poison.refusal(delivery)
-            if refusal is not None:
-                work.outcome = Outcome(Kind.POISONED, refusal)
-                source.settler.put(work)
-            elif manager.was_done(source.name, delivery.message_id):
+            if manager.was_done(source.name, delivery.message_id):
                 _log.info("message %s of %s was done already", delivery.message_id, source.name)
                 core.stats.note_redone(source.place)
                 work.outcome = DONE
                 source.settler.put(work)
+            elif (refusal := self._refusal(delivery)) is not None:
+                work.outcome = Outcome(Kind.POISONED, refusal)
+                source.settler.put(work)
             else:
-                works.append(work)
+                (suspects if self._poison.is_suspect(delivery) else works).append(work)
+        # If one of them kills its worker, it is not to be always the others that wait behind it.
+        _dice.shuffle(suspects)
         core.hooks.quietly(core.hooks.received, source.name, deliveries)
-        core.buffer.put(source.place, works)
+        core.buffer.put(source.place, works, first=suspects)
         return len(kept)
+
+    def _refusal(self, delivery: Delivery) -> Fault | None:
+        """Say why a message is to be set aside before any work; None if it is not."""
+        fault = self._source.settler.condemned.fault_of(delivery)
+        if fault is not None:
+            return fault
+        tried = None
+        if self._poison.may_be_refused(delivery):
+            if self._core.is_stopping:
+                return None  # it goes back unseen, and the end does not wait for an answer
+            tried = tried_of(self._source.client, delivery)
+        return self._poison.refusal(delivery, tried)
 
     def _return(self, deliveries: list[Delivery]) -> None:
         """Give back what has come when the worker stops, or has stopped."""

@@ -19,13 +19,21 @@ Handler: TypeAlias = Callable[[Message], Any]
 class Handlers:
     """The handler of each queue.
 
+    They are whoever's who gave them, and may be shared by several workers: a worker closes none. An
+    object that has ``worker_ended()`` hears of its end.
+
     Args:
-        handler: One for all queues, or one for each by the name of the queue.
+        handler: One for all queues, or one for each by the name of the queue. A pipeline with
+            asynchronous stages is called by its ``acall``.
     """
 
     def __init__(self, handler: Handler | Mapping[str, Handler]) -> None:
-        self._one = None if isinstance(handler, Mapping) else handler
-        self._by_queue = dict(handler) if isinstance(handler, Mapping) else {}
+        self._one = None if isinstance(handler, Mapping) else _as_called(handler)
+        self._by_queue = (
+            {queue: _as_called(each) for queue, each in handler.items()}
+            if isinstance(handler, Mapping)
+            else {}
+        )
 
     def of(self, queue: str) -> Handler:
         """Return the handler of a queue.
@@ -49,13 +57,20 @@ class Handlers:
         found = []
         for client in clients:
             handler = self._one or self._by_queue.get(client.name)
-            ask = getattr(getattr(handler, "__self__", handler), "check_queue", None)
+            ask = getattr(_owner(handler), "check_queue", None)
             try:
                 if ask is not None:
                     ask(client)
             except (NotSupported, ValueError) as error:
                 found.append(f"queues: {client.name}: {error}")
         return found
+
+    def worker_ended(self) -> None:
+        """Tell those who want to know, such as pipelines, that a worker calls them no more."""
+        for owner in {id(owner): owner for owner in map(_owner, self.each())}.values():
+            tell = getattr(owner, "worker_ended", None)
+            if tell is not None:
+                tell()
 
     def problems(self, queues: Sequence[str], *, in_processes: bool) -> list[str]:
         """Return what keeps them from being used.
@@ -85,6 +100,18 @@ class Handlers:
         return found
 
 
+def _as_called(handler: Handler) -> Handler:
+    acall = getattr(handler, "acall", None)
+    if getattr(handler, "is_async", False) is True and inspect.iscoroutinefunction(acall):
+        return acall
+    return handler
+
+
+def _owner(handler: Any) -> Any:
+    """Return the object whose method a handler is, or the handler itself."""
+    return getattr(handler, "__self__", handler)
+
+
 def is_async(handler: Handler) -> bool:
     """Return whether a handler is a coroutine function, or an object that is called like one."""
     while isinstance(handler, partial):
@@ -107,9 +134,12 @@ def call(handler: Handler, message: Message) -> None:
 
 
 def name_of(handler: Any) -> str:
-    """Return what people call a handler: ``module:name``."""
+    """Return what people call a handler: ``module:name``; a pipeline says so itself."""
     while isinstance(handler, partial):
         handler = handler.func
+    own = getattr(_owner(handler), "handler_name", None)
+    if isinstance(own, str):
+        return own
     if not hasattr(handler, "__qualname__"):
         handler = type(handler)
     return f"{handler.__module__}:{handler.__qualname__}"

@@ -63,7 +63,10 @@ class Hooks:
         """The service has taken note of an outcome, be it with work or without."""
 
     def lost(self, delivery: Delivery, why: str) -> None:
-        """The lease was lost before the message could be settled: it is delivered again."""
+        """The message is not settled, and is delivered again.
+
+        Its lease was lost before that, or the service did not settle it; *why* says so.
+        """
 
     def stopping(self, worker: Worker) -> None:
         """Nothing more is received; what is in work may finish."""

@@ -8,8 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from leasehold.worker.errors import Cancelled, LeaseLost, Poison
-from leasehold.worker.leases import held as leases
+from leasehold.worker.errors import Cancelled, Poison
 from leasehold.worker.queues.protocol import Delivery, Saved, WorkerSession
 from leasehold.worker.timing import Time
 
@@ -252,8 +251,7 @@ class Message:
             LeaseLost: Somebody else has the message, or may have it soon.
             Cancelled: An operator, or the end of the worker, wants the work to stop.
         """
-        with _told:
-            self._holding.check()
+        self._holding.check()
         reason = self.cancel_token.reason
         if reason is not None:
             raise Cancelled(reason)
@@ -281,9 +279,8 @@ class Message:
 
     def save(self, saved: Saved) -> None:
         """Save *saved* in place of all that was saved before; otherwise as :meth:`checkpoint`."""
-        with _told:
-            self._holding.check()
-            self._holding.save(saved)
+        self._holding.check()
+        self._holding.save(saved)
         self._saved = saved
         if self._session is not None:
             self._session.progressed(self.delivery.message_id)
@@ -308,22 +305,7 @@ class Message:
         Raises:
             LeaseLost: See :meth:`check`.
         """
-        with _told:
-            self._holding.extend(visibility_timeout_s)
-
-
-class _Told:
-    """Says in the words of handlers that a lease is lost."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, leases.LeaseLost):
-            raise LeaseLost(error.loss.text) from None
-
-
-_told: Final = _Told()
+        self._holding.extend(visibility_timeout_s)
 
 
 def _joined(before: Saved | None, state: Any, stage: str | None, fraction: float | None) -> Saved:

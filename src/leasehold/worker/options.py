@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from leasehold.worker.errors import UnsafeWorker
@@ -15,6 +15,7 @@ from leasehold.worker.leases.settings import LeaseSettings
 from leasehold.worker.queues.protocol import QueueClient
 from leasehold.worker.queues.specs import QueueSpec
 from leasehold.worker.retrying import PoisonRule, RetryRule
+from leasehold.worker.timing import ScaledTime, SystemTime, Time
 
 Queue: TypeAlias = QueueClient | QueueSpec | str
 """A client, or what opens one; text is read by :meth:`QueueSpec.parse`."""
@@ -54,6 +55,7 @@ class Options:
     wait_s: float
     poll_s: float
     report_s: float | None
+    time: Time = field(default_factory=SystemTime)
 
     def problems(
         self,
@@ -103,6 +105,11 @@ class Options:
         found += self.retries.problems() + self.poison.problems()
         found += handlers.problems(names, in_processes=self.runner == "processes")
         found += handlers.queue_problems(clients)
+        if self.renewer == "process" and not isinstance(self.time, SystemTime | ScaledTime):
+            found.append(
+                f'renewer="process" cannot go by {type(self.time).__name__}, which is moved in this'
+                " process alone; leave time out, or keep leases by a thread"
+            )
         if self.runner == "processes" and (reason := not_portable(decode)) is not None:
             found.append(f"codec: it cannot be sent to another process: {reason}")
         return found + self._lease_problems(clients)

@@ -6,13 +6,15 @@ import asyncio
 import enum
 import hashlib
 import traceback
+from dataclasses import replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from leasehold.worker.errors import Cancelled, GiveBack, LeaseLost, Poison, Retry
-from leasehold.worker.queues.protocol import Delivery, Fault, Release
+from leasehold.worker.queues.protocol import Delivery, Fault, Release, Tried
 from leasehold.worker.retrying import PoisonRule, RetryRule, whole_seconds
 
 _FINGERPRINT_CHARS: Final = 16
+_CANCELLED_ITSELF: Final = "the handler was cancelled, which nobody asked for"
 
 
 class Kind(enum.StrEnum):
@@ -29,7 +31,7 @@ class Kind(enum.StrEnum):
     CANCELLED = "cancelled"
     """An operator wanted it."""
     LOST = "lost"
-    """Somebody else has it, or may have it: it is not ours to settle."""
+    """Somebody else has it, or may have it; or it could not be settled, and comes again."""
 
 
 class Outcome(NamedTuple):
@@ -105,7 +107,11 @@ def outcome_of(  # noqa: PLR0911 - one for each thing that a handler can say
         if asked == "cancelled":
             text = str(error) or "an operator wanted the work to stop"
             return Outcome(Kind.CANCELLED, Fault(text=text, type="Cancelled"))
-        return INTERRUPTED
+        if asked is not None or isinstance(error, Cancelled):
+            return INTERRUPTED
+        # Such as that of a task which the handler waits for: it would be so again at each try.
+        fault = fault_of(error)
+        return Outcome(Kind.FAILED, replace(fault, text=str(error) or _CANCELLED_ITSELF))
     return Outcome(Kind.FAILED, fault_of(error))
 
 
@@ -117,6 +123,7 @@ def settlement_of(  # noqa: PLR0913 - keyword-only, and all that the decision ha
     poison: PoisonRule,
     max_delay_s: int,
     dice: float,
+    tried: Tried | None = None,
 ) -> Settlement:
     """Say what is to be done with a message.
 
@@ -127,6 +134,7 @@ def settlement_of(  # noqa: PLR0913 - keyword-only, and all that the decision ha
         poison: When it is set aside.
         max_delay_s: The longest delay that the service knows.
         dice: A random number from 0 to 1, for the jitter.
+        tried: What the service knows of earlier deliveries; None: how many there were.
     """
     kind = outcome.kind
     if kind is Kind.DONE:
@@ -138,7 +146,7 @@ def settlement_of(  # noqa: PLR0913 - keyword-only, and all that the decision ha
     if kind is not Kind.FAILED:
         return Give("returned" if kind is Kind.RETURNED else "interrupted", None, None)
     fault = outcome.fault
-    if poison.is_last(delivery):
+    if poison.is_last(delivery, tried):
         return Bury(fault or Fault(text="failed"))
     if outcome.delay_s is not None:
         delay_s: int | None = whole_seconds(outcome.delay_s)

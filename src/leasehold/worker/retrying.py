@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from leasehold.worker.queues.protocol import Delivery, Fault
+from leasehold.worker.queues.protocol import Delivery, Fault, Tried
 
 _MOST: Final = 1_000_000
 """No wait grows past so many tries, and float powers overflow with larger numbers."""
+_LONGEST_S: Final = 10**9
+"""Three decades. Services cut a wait to less."""
+_SPARE: Final = 4
+"""A message is set aside unseen only after so many times the failures that it may have: what lay in
+the buffer beside one that kills its workers should be done by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,40 +85,92 @@ class RetryRule:
 
 
 def whole_seconds(wait_s: float) -> int:
-    """Round to whole seconds; only 0 becomes 0."""
-    return 0 if wait_s <= 0 else max(1, round(wait_s))
+    """Round to whole seconds; only 0 becomes 0. What is endless becomes very long."""
+    return 0 if wait_s <= 0 else max(1, round(min(_LONGEST_S, wait_s)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoisonRule:
     """When a message is set aside.
 
-    Services count deliveries. Those of a worker that was killed are among them, and those that were
-    given back where :attr:`~leasehold.worker.queues.Capabilities.counts_returns` says so. A queue
-    of Leasehold can have separate budgets of its own; then leave the number out here.
+    Services count deliveries, and some count nothing else: also those to workers that had a message
+    in their buffer and never began with it, and those that were given back where
+    :attr:`~leasehold.worker.queues.Capabilities.counts_returns` says so. So a count alone sets
+    nothing aside before a handler has seen the message fail, unless it is very high. A queue of
+    Leasehold can have separate budgets of its own; then leave the number out here.
     """
 
     max_failures: int | None = 5
-    """Deliveries that a message gets, 1 or more: when the last of them fails it is set aside with
-    the failure as the reason, and when it comes once more, because that worker died, before any
-    work. None: the service has a rule of its own."""
+    """Failures that a message gets, 1 or more: the last one sets it aside, and is the reason. Where
+    the service counts deliveries only, that is a failure at delivery number *max_failures* or any
+    later one. None: the service has a rule of its own."""
+    max_deliveries: int | None = None
+    """Deliveries that a message gets, *max_failures* or more: when it comes once more it is set
+    aside before any work. It is for messages that kill their workers, so that no failure is ever
+    reported. What was given back without a failure counts only where the service cannot tell.
+    None: four times *max_failures*, or no limit if that is None."""
 
     def problems(self) -> list[str]:
         """Return what is wrong with it."""
+        found = []
         if self.max_failures is not None and not self.max_failures >= 1:
-            return [f"poison.max_failures is {self.max_failures}; it must be 1 or more"]
-        return []
+            found.append(f"poison.max_failures is {self.max_failures}; it must be 1 or more")
+        least = self.max_failures or 1
+        if self.max_deliveries is not None and not self.max_deliveries >= least:
+            found.append(
+                f"poison.max_deliveries is {self.max_deliveries}; it must be {least} or more"
+            )
+        return found
 
-    def refusal(self, delivery: Delivery) -> Fault | None:
-        """Say why a message that has just come is not worked on; None if it is."""
+    @property
+    def most_deliveries(self) -> int | None:
+        """The limit of deliveries that is in force; None: there is none."""
+        if self.max_deliveries is not None or self.max_failures is None:
+            return self.max_deliveries
+        return _SPARE * self.max_failures
+
+    def is_suspect(self, delivery: Delivery) -> bool:
+        """Return whether a message came so often that it is begun before all others.
+
+        It must not wait where a worker that dies or stops would count it once more.
+        """
+        return self.max_failures is not None and delivery.dequeue_count > self.max_failures
+
+    def may_be_refused(self, delivery: Delivery) -> bool:
+        """Return whether :meth:`refusal` wants to know how the message was tried."""
+        most = self.most_deliveries
+        return most is not None and delivery.dequeue_count > most
+
+    def may_be_last(self, delivery: Delivery) -> bool:
+        """Return whether :meth:`is_last` wants to know how the message was tried."""
+        return self.max_failures is not None and delivery.dequeue_count >= self.max_failures
+
+    def refusal(self, delivery: Delivery, tried: Tried | None = None) -> Fault | None:
+        """Say why a message that has just come is not worked on; None if it is.
+
+        Args:
+            delivery: The message.
+            tried: What the service knows about it; None: how often it was delivered.
+        """
         if delivery.body_problem is not None:
             return Fault(text=f"encoding: {delivery.body_problem}", type="BadEncoding")
-        if self.max_failures is not None and delivery.dequeue_count > self.max_failures:
-            earlier = delivery.dequeue_count - 1
-            text = f"delivered {earlier} times without being completed; at most {self.max_failures}"
-            return Fault(text=text, type="TooManyDeliveries")
-        return None
+        most = self.most_deliveries
+        if most is None:
+            return None
+        if tried is None:
+            ended = delivery.dequeue_count - 1
+            how = "nobody can tell whether work on it ever began"
+        else:
+            ended = tried.failures + tried.lapses
+            how = f"{tried.failures} failed, {tried.lapses} ended without a word"
+        if ended < most:
+            return None
+        text = f"delivered {ended} times without being completed, at most {most}: {how}"
+        return Fault(text=text, type="TooManyDeliveries")
 
-    def is_last(self, delivery: Delivery) -> bool:
-        """Return whether a failure now sets the message aside."""
-        return self.max_failures is not None and delivery.dequeue_count >= self.max_failures
+    def is_last(self, delivery: Delivery, tried: Tried | None = None) -> bool:
+        """Return whether a failure now sets the message aside; see :meth:`refusal`."""
+        if self.max_failures is None:
+            return False
+        failures = delivery.dequeue_count if tried is None else tried.failures + 1
+        return failures >= self.max_failures

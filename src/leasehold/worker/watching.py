@@ -7,13 +7,16 @@ from collections.abc import Callable
 from typing import Final
 
 from leasehold.worker.core import Core
+from leasehold.worker.leases._episodes import Episodes
 from leasehold.worker.pacing import Rounds
 from leasehold.worker.reporting import length
 from leasehold.worker.sessions import Sessions
+from leasehold.worker.work import Work
 
 _log: Final = logging.getLogger("leasehold.worker")
 INTERVAL_S: Final = 1.0
 _NAMED: Final = 5
+_NOBODY: Final = ("", "")
 
 
 class Watch:
@@ -62,7 +65,8 @@ class LateRenewals:
     """Warns when renewals were so late that leases were in danger.
 
     The usual reason is a handler that holds the interpreter lock: one call of a C library that does
-    not let go of it stops all threads of the process, that of the renewals too.
+    not let go of it stops all threads of the process, that of the renewals too. A message is named
+    once, and again only if all was well for a minute.
 
     Args:
         core: The worker.
@@ -72,28 +76,37 @@ class LateRenewals:
     def __init__(self, core: Core, minimal_life_s: float) -> None:
         self._core = core
         self._limit_s = minimal_life_s / 2
+        self._episodes = Episodes()
 
     def note(self, lag_s: float) -> None:
         """Take note how late a round of renewals began, in seconds."""
         if lag_s <= self._limit_s:
             return
         self._core.stats.note_late_renewals()
+        now_s = self._core.now_s()
+        suspects = self._suspects(lag_s, now_s)
+        new = self._episodes.new(suspects or [_NOBODY], now_s)
+        if not new:
+            return
+        names = [_told(suspects[which], now_s) for which in new[:_NAMED] if which in suspects]
         _log.warning(
             "RENEWALS WERE %s LATE: %s kept the interpreter to itself. Leases run out like that:"
             ' run it with runner="processes", or have them renewed with renewer="process"',
             length(lag_s),
-            self._suspects(lag_s),
+            ", ".join(names) or "the machine, or something besides the handlers,",
         )
 
-    def _suspects(self, lag_s: float) -> str:
-        """Name the handlers that were at work all that time."""
-        now_s = self._core.now_s()
-        found = []
+    def _suspects(self, lag_s: float, now_s: float) -> dict[tuple[str, str], Work]:
+        """Return those that were at work all that time, by queue and message."""
+        found: dict[tuple[str, str], Work] = {}
         for work in [*self._core.in_work, *self._core.just_ended]:
             ended_s = now_s if work.handling_s is None else work.began_s + work.handling_s
             # Of the time that is missing it must have been at work for half at least.
             if work.began_s and ended_s - max(work.began_s, now_s - lag_s) >= lag_s / 2:
-                name, message_id = work.source.handler_name, work.delivery.message_id
-                since = length(now_s - work.began_s)
-                found.append(f"{name} (message {message_id}, begun {since} ago)")
-        return ", ".join(found[:_NAMED]) or "the machine, or something besides the handlers,"
+                found[work.source.name, work.delivery.message_id] = work
+        return found
+
+
+def _told(work: Work, now_s: float) -> str:
+    name, message_id = work.source.handler_name, work.delivery.message_id
+    return f"{name} (message {message_id}, begun {length(now_s - work.began_s)} ago)"

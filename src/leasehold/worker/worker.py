@@ -27,7 +27,7 @@ from leasehold.worker.options import (
     reader_of,
 )
 from leasehold.worker.outcomes import Kind
-from leasehold.worker.queues.errors import Unreachable
+from leasehold.worker.queues.errors import LeaseGone, Unreachable
 from leasehold.worker.reporting import Reporter, Snapshot
 from leasehold.worker.retrying import PoisonRule, RetryRule
 from leasehold.worker.signals import stopping_on_signals
@@ -55,13 +55,17 @@ class Worker:
     A handler that returns has its message completed; see :mod:`leasehold.worker.errors` for what
     it can raise. What cannot be safe is refused when the worker is made.
 
+    At its end a worker closes the clients that it has opened itself, from specs and addresses. What
+    it was given, clients, handlers, pipelines and codecs, stays open, and is whoever's who made it.
+
     Args:
-        handler: ``def`` or ``async def``; or one for each queue by its name.
+        handler: ``def``, ``async def`` or a pipeline; or one for each queue by its name.
         queues: A client, a spec or an address; several; or several with their weights, by which
             they share the worker while all of them have messages.
         concurrency: How many messages are worked on at once.
         runner: ``threads``; ``asyncio``, one event loop in a thread of its own; ``processes``, for
-            handlers that compute for long in Python. None: asyncio for ``async def``, or threads.
+            handlers that compute for long in Python. None: asyncio for ``async def`` and pipelines
+            with such stages, or threads.
         lease: Whole seconds, or all settings. It bounds how long a crash hides a message.
         learner: Learns the length of leases; *lease* is where it begins.
         prefetch: How many messages may wait at most; fewer do if handlers are slow, so that each
@@ -74,7 +78,7 @@ class Worker:
             dead worker end within fifteen seconds, however long they are.
         renewer: ``process``: leases are renewed by another process, which a handler that holds the
             interpreter lock does not disturb.
-        time: That it goes by; for tests.
+        time: That it goes by; for tests. Another process cannot go by time that is moved by hand.
         name: For people, metrics and logs. None: the handler's.
         wait_s: How long a receive waits for a first message, where the service can; cut to what
             the length of leases allows.
@@ -111,7 +115,7 @@ class Worker:
         registry: Any = None,
         report_s: float | None = None,
     ) -> None:
-        handlers = Handlers(handler)
+        self._handlers = handlers = Handlers(handler)
         clients, weights, self._own_clients = opened(queues)
         self._options = Options(
             concurrency=concurrency,
@@ -125,6 +129,7 @@ class Worker:
             wait_s=wait_s,
             poll_s=poll_s,
             report_s=report_s,
+            time=time or SystemTime(),
         )
         decode = reader_of(codec)
         try:
@@ -134,7 +139,7 @@ class Worker:
                 client.close()
             raise
         self.name = name or name_of(handlers.each()[0])
-        self._time = time or SystemTime()
+        self._time = self._options.time
         self._learner = learner
         self._manager: Keeping | None = None
         self._hooks = HookCalls([*([Tracing()] if tracing and is_used() else []), *hooks])
@@ -150,6 +155,7 @@ class Worker:
         self._crew: Crew | None = None
         self._state: Literal["new", "running", "stopping", "stopped"] = "new"
         self._lock = threading.Lock()
+        self._starting = threading.Lock()
         self._ended = threading.Event()
         self._failure: BaseException | None = None
         if registry is not None:
@@ -164,7 +170,7 @@ class Worker:
         """Begin, and return. A worker is started once.
 
         Raises:
-            RuntimeError: It was started before.
+            RuntimeError: It was started before; or as RenewerStopped, no process renews leases.
             WorkerError: Processes for the handlers could not be begun.
         """
         self._start(until_idle=False)
@@ -255,6 +261,9 @@ class Worker:
             if self._state != "new":
                 self._ended.wait()
             return
+        with self._starting:  # whoever starts it comes to an end first
+            if self._ended.is_set():
+                return
         try:
             self._end(grace_s)
         finally:
@@ -337,33 +346,35 @@ class Worker:
     # --- inside ------------------------------------------------------------------------------
 
     def _start(self, *, until_idle: bool) -> None:
-        with self._lock:
-            if self._state != "new":
-                raise RuntimeError("a worker is started once")
-            self._state = "running"
+        with self._starting:
+            with self._lock:
+                if self._state != "new":
+                    raise RuntimeError("a worker is started once")
+                self._state = "running"
+            try:
+                self._begin(until_idle=until_idle)
+            except BaseException:
+                self._state = "stopped"
+                self._close()
+                self._ended.set()
+                raise
+
+    def _begin(self, *, until_idle: bool) -> None:
         options = self._options
-        try:
-            self._manager = self._keeping()
-            reporter = None
-            if options.report_s is not None:
-                reporter = Reporter(
-                    self.name, self.snapshot, self._time, interval_s=options.report_s
-                )
-            self._crew = Crew(
-                self._core,
-                options,
-                self._manager,
-                holder=holder_name(self.name),
-                reporter=reporter,
-                until_idle=until_idle,
-            )
-            self._hooks.quietly(self._hooks.starting, self)
-            self._crew.start()
-        except BaseException:
-            self._state = "stopped"
-            self._close()
-            self._ended.set()
-            raise
+        self._manager = self._keeping()
+        reporter = None
+        if options.report_s is not None:
+            reporter = Reporter(self.name, self.snapshot, self._time, interval_s=options.report_s)
+        self._crew = Crew(
+            self._core,
+            options,
+            self._manager,
+            holder=holder_name(self.name),
+            reporter=reporter,
+            until_idle=until_idle,
+        )
+        self._hooks.quietly(self._hooks.starting, self)
+        self._crew.start()
 
     def _keeping(self) -> Keeping:
         options, time = self._options, self._time
@@ -373,8 +384,11 @@ class Worker:
             from leasehold.worker.leases.process import ProcessLeaseManager  # noqa: PLC0415
 
             if not isinstance(time, SystemTime | ScaledTime):
-                raise ValueError('with renewer="process" time cannot be moved by hand')
-            return ProcessLeaseManager(options.lease, time=time, hooks=hooks, learner=self._learner)
+                raise TypeError("another process does not know that time")
+            queues = [source.client for source in self._core.sources]
+            return ProcessLeaseManager(
+                options.lease, time=time, hooks=hooks, learner=self._learner, queues=queues
+            )
         return LeaseManager(options.lease, time=time, hooks=hooks, learner=self._learner)
 
     def _end(self, grace_s: float) -> None:
@@ -390,6 +404,7 @@ class Worker:
     def _close(self) -> None:
         if self._manager is not None:
             self._manager.close()
+        self._handlers.worker_ended()
         for client in self._own_clients:
             client.close()
 
@@ -399,9 +414,12 @@ class Worker:
         return self._manager.lease_s()
 
     def _hopeless(self) -> Exception | None:
-        """Return why a queue cannot be received from, if more tries would not help."""
+        """Return why a queue cannot be received from, if more tries would not help.
+
+        A session that is over is none of these: the next receive is made under another one.
+        """
         for fetcher in self._crew.fetchers if self._crew is not None else ():
-            if fetcher.error is not None and not isinstance(fetcher.error, Unreachable):
+            if fetcher.error is not None and not isinstance(fetcher.error, Unreachable | LeaseGone):
                 return fetcher.error
         return None
 

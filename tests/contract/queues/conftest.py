@@ -30,7 +30,8 @@ from leasehold.worker.queues.protocol import (
 from tests.contract.queues.azurite import Azurite
 from tests.contract.queues.mns_player import MnsPlayer
 
-KINDS: Final = ("memory", "native", "azure", "azurite", "mns")
+KINDS: Final = ("memory", "native", "azure", "azurite", "mns", "mns-served")
+"""The adapter of MNS is tried with recorded answers and with the server's own dialect."""
 _PATIENCE_S: Final = 20.0
 _LOOK_S: Final = 0.05
 
@@ -53,6 +54,11 @@ class Bench:
     def able(self) -> Capabilities:
         """What the service can do."""
         return self.client.capabilities
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a renewal whose answer was lost can be sent once more."""
+        return self.able.fences
 
     @property
     def lease_s(self) -> int:
@@ -153,6 +159,18 @@ def azurite() -> Iterator[Azurite]:
         yield started
 
 
+class _ServerTime(ManualTime):
+    """The time of a server; nobody else moves it."""
+
+    def __init__(self, server: InProcessServer) -> None:
+        super().__init__()
+        self._server = server
+
+    def monotonic_s(self) -> float:
+        """Return seconds since some moment of the past."""
+        return self._server.now_ms() / 1000
+
+
 def make_bench(kind: str, request: pytest.FixtureRequest) -> Bench:
     """Return the bench of an adapter; its queue does not exist yet, but in memory."""
     name = f"q{uuid4().hex}"
@@ -178,6 +196,16 @@ def make_bench(kind: str, request: pytest.FixtureRequest) -> Bench:
             client=MnsQueue(account.get_queue(name), time=player.time),
             open=lambda other: MnsQueue(account.get_queue(other), time=player.time),
             advance=player.time.advance,
+            strict=True,
+        )
+    if kind == "mns-served":
+        server = request.getfixturevalue("server")
+        account = Account(server.mns_url, server.account, server.key)
+        return Bench(
+            kind="mns",
+            client=MnsQueue(account.get_queue(name), time=_ServerTime(server)),
+            open=lambda other: MnsQueue(account.get_queue(other), time=_ServerTime(server)),
+            advance=server.advance,
             strict=True,
         )
     service = request.getfixturevalue("server" if kind == "azure" else "azurite")

@@ -6,8 +6,10 @@ import pytest
 
 from leasehold.worker.queues.azure import AzureQueue
 from leasehold.worker.queues.errors import LeaseGone, Unreachable
+from leasehold.worker.queues.memory import MemoryQueue
 from leasehold.worker.queues.mns import MnsQueue
-from leasehold.worker.queues.protocol import Delivery, Fault, Lease, Saved
+from leasehold.worker.queues.native import NativeQueue
+from leasehold.worker.queues.protocol import Delivery, Fault, Lease, Release, Saved, Tried
 from tests.contract.queues.conftest import Bench
 
 FAULT = Fault(text="no such customer", type="ValueError", fingerprint="abc")
@@ -107,6 +109,30 @@ def test_who_dies_between_copy_and_deletion_leaves_a_message_that_is_buried_agai
     assert bench.receive() == []
 
 
+@pytest.mark.parametrize("is_carried_out", [False, True])
+def test_a_deletion_without_an_answer_is_finished(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_carried_out: bool
+) -> None:
+    """Another call for the same lease ends it, with one copy, whatever became of the deletion."""
+    if bench.able.server_poison:
+        pytest.skip("the server moves it in one step")
+    delivery = bench.put_one()
+    delete = type(bench.client)._delete  # type: ignore[attr-defined]
+
+    def unanswered(client: object, what: object) -> None:
+        if is_carried_out:
+            delete(client, what)
+        raise Unreachable("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(bench.client), "_delete", unanswered)
+        with pytest.raises(Unreachable, match="a copy is in"):
+            bench.client.bury(delivery, delivery.receipt, FAULT)
+    bench.client.bury(delivery, delivery.receipt, FAULT)
+    assert len(buried(bench)) == 1
+    assert bench.client.depth().total == 0
+
+
 def test_a_message_without_room_is_buried_as_it_is(bench: Bench) -> None:
     """A body at the limit of the service is copied without a note around it."""
     if bench.able.server_poison:
@@ -117,6 +143,25 @@ def test_a_message_without_room_is_buried_as_it_is(bench: Bench) -> None:
     bench.client.bury(delivery, delivery.receipt, FAULT)
     (copy,) = buried(bench)
     assert copy.body == body.encode()
+
+
+def test_a_buried_message_has_a_fresh_start(bench: Bench) -> None:
+    """What it failed at before it was moved is not held against those who look after it now."""
+    if not bench.able.counts_failures:
+        pytest.skip("the service counts deliveries only")
+    delivery = bench.put_one()
+    bench.client.release([Release(lease=delivery.lease, outcome="failed", delay_s=0)])
+    delivery = bench.one()
+    bench.client.bury(delivery, delivery.receipt, FAULT)
+    poison, advance = bench.poison, bench.advance
+    assert isinstance(poison, MemoryQueue | NativeQueue)
+    assert advance is not None
+    (copy,) = poison.receive(1, visibility_timeout_s=30)
+    assert poison.tried(copy) == Tried(0, 0)
+    advance(1)
+    poison.release([Release(lease=copy.lease, outcome="failed", delay_s=0)])
+    (copy,) = poison.receive(1, visibility_timeout_s=30)
+    assert poison.tried(copy) == Tried(1, 0)
 
 
 def test_a_buried_message_can_be_completed(bench: Bench) -> None:

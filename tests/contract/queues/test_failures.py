@@ -86,12 +86,17 @@ def test_a_lost_answer_to_a_completion(bench: Bench, lose_answer: Break) -> None
 
 
 def test_a_lost_answer_to_a_renewal(bench: Bench, lose_answer: Break) -> None:
-    """Nothing repeats the renewal behind our back, which would look like a lost lease."""
+    """Nothing repeats the renewal behind our back, which would look like a lost lease on services
+    that kill a receipt with its renewal; Leasehold tells the new one to who asks again."""
     delivery = bench.put_one()
     lose_answer(bench)
     failure = failure_of(lambda: bench.renew(delivery.lease))
     assert isinstance(failure, Unreachable)
     assert failure.outcome_unknown
+    if bench.repeats:
+        assert bench.complete(bench.renewed(delivery)) == [None]
+    else:
+        assert isinstance(failure_of(lambda: bench.renew(delivery.lease)), LeaseGone)
 
 
 def test_a_lost_answer_to_a_receive(bench: Bench, lose_answer: Break) -> None:
@@ -115,6 +120,8 @@ def test_a_lost_answer_to_a_save(bench: Bench, lose_answer: Break) -> None:
     with pytest.raises(Unreachable) as caught:
         bench.client.save(delivery, delivery.receipt, Saved(stage="two"), 30)
     assert caught.value.outcome_unknown
+    if bench.repeats:
+        assert bench.complete(bench.renewed(delivery)) == [None]
 
 
 def test_not_now(bench: Bench, refuse_for_now: Break) -> None:

@@ -37,8 +37,24 @@ def test_a_renewal_replaces_the_receipt(bench: Bench) -> None:
     assert lease.receipt != delivery.receipt
     (refused,) = bench.complete(delivery.lease)
     assert isinstance(refused, LeaseGone)
-    (refused_renewal,) = bench.renew(delivery.lease)
-    assert isinstance(refused_renewal, LeaseGone)
+    (renewal,) = bench.renew(delivery.lease)
+    if bench.repeats:
+        assert isinstance(renewal, Renewed)
+        assert renewal.receipt == lease.receipt
+    else:
+        assert isinstance(renewal, LeaseGone)
+    assert bench.complete(lease) == [None]
+
+
+def test_a_receipt_of_an_earlier_lease_repeats_nothing(bench: Bench) -> None:
+    """Where a renewal can be sent again, it is by the holder of the lease and nobody else."""
+    first = bench.put_one(lease_s=bench.lease_s)
+    renewed = bench.renewed(first, lease_s=bench.lease_s)
+    second = bench.later(bench.lease_s)
+    lease = bench.renewed(second)
+    for old in (first.lease, renewed):
+        (refused,) = bench.renew(old)
+        assert isinstance(refused, LeaseGone)
     assert bench.complete(lease) == [None]
 
 

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import pytest
+
 from leasehold.worker.queues.errors import LeaseGone
-from leasehold.worker.queues.protocol import Delivery, Fault, GivenBack, Release
+from leasehold.worker.queues.protocol import (
+    CountsFailures,
+    Delivery,
+    Fault,
+    GivenBack,
+    Release,
+    Tried,
+)
 from tests.contract.queues.conftest import Bench
+
+_OUTCOMES: Final[tuple[GivenBack, ...]] = ("failed", "returned", "interrupted", "failed")
 
 
 def release(
@@ -50,6 +63,25 @@ def test_a_failure_is_counted(bench: Bench) -> None:
     given = Release(lease=delivery.lease, outcome="failed", delay_s=1, fault=fault)
     assert bench.client.release([given]) == [None]
     assert bench.later(1).dequeue_count == 2
+
+
+def test_failures_are_told_apart_from_deliveries(bench: Bench) -> None:
+    """A service that knows says how earlier deliveries ended; others count deliveries only."""
+    if not bench.able.counts_failures:
+        pytest.skip("the service counts deliveries only")
+    assert bench.advance is not None
+    delivery = bench.put_one()
+    for outcome in (*_OUTCOMES, None):
+        if outcome is None:
+            bench.advance(30)
+        else:
+            bench.client.release([release(delivery, outcome, 0)])
+        delivery = bench.one()
+    client: CountsFailures = bench.client  # type: ignore[assignment]  # the capabilities say so
+    assert client.tried(delivery) == Tried(failures=2, lapses=1)
+    bench.complete(delivery.lease)
+    with pytest.raises(LeaseGone):
+        client.tried(delivery)
 
 
 def test_the_receipt_of_a_message_given_back_is_dead(bench: Bench) -> None:

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
+from leasehold.worker.errors import LeaseLost
 from leasehold.worker.leases._keeping import Keeping, RenewerStopped
 from leasehold.worker.leases.held import (
     AlreadySettled,
     Held,
     HeldState,
-    LeaseLost,
     Loss,
     LossKind,
 )

@@ -170,15 +170,9 @@ class Keeping(ABC):
             raise ValueError(f"{visibility_timeout_s!r} is not a whole number of seconds from 1")
         lease_s = min(visibility_timeout_s, held.client.capabilities.max_lease_s)
 
-        def ask(lease: Lease, timeout_s: float) -> Renewed:
-            (answer,) = held.client.renew([lease], lease_s, timeout_s=timeout_s)
-            if isinstance(answer, QueueError):
-                raise answer
-            return answer
-
         self.check(held)
         if held.deadline_s - self._now_s() < lease_s:
-            self._change(held, lease_s, ask)
+            self._change(held, lease_s, _renewal(held, lease_s))
 
     def save(self, held: Held, saved: Saved) -> None:
         """See :meth:`Held.save`."""
@@ -188,8 +182,12 @@ class Keeping(ABC):
         lease_s = max(held.settings.visibility_timeout_s, left_s)
         lease_s = min(lease_s, held.client.capabilities.max_lease_s)
 
-        def ask(lease: Lease, timeout_s: float) -> Renewed:  # noqa: ARG001 - save takes no such
-            return held.client.save(held.delivery, lease.receipt, saved, lease_s)
+        def ask(_lease: Lease, _timeout_s: float) -> Renewed:
+            if held.is_ambiguous:
+                learned = self._learn_receipt(held)
+                if isinstance(learned, Exception):
+                    raise learned
+            return held.client.save(held.delivery, held.receipt, saved, lease_s)
 
         self._change(held, lease_s, ask)
 
@@ -215,8 +213,9 @@ class Keeping(ABC):
         with self._lock:
             if held.state is not HeldState.SETTLING:
                 return False
-            self._ledger.settled(held, result, completing=completing, now_s=now_s)
+            notices = self._ledger.settled(held, result, completing=completing, now_s=now_s)
             self._forget_if_over(held)
+        self._deliver(notices)
         if result is not None:
             return False
         if completing and self._learner is not None:
@@ -232,10 +231,13 @@ class Keeping(ABC):
         if not held.is_quiet:
             timeout_s = held.settings.call_timeout_s
             held.is_quiet = self._take(held, timeout_s, HeldState.SETTLING)
+        if held.is_quiet and held.is_ambiguous and judge(held.result) is Verdict.LOST:
+            self._learn_receipt(held)
         with self._lock:
-            lease = self._ledger.lease_for_retry(held, self._now_s())
+            lease, notices = self._ledger.lease_for_retry(held, self._now_s())
             self._forget_if_over(held)
-            return lease
+        self._deliver(notices)
+        return lease
 
     # --- for those who renew -----------------------------------------------------------------
 
@@ -307,20 +309,37 @@ class Keeping(ABC):
         answer: Renewed | Exception
         try:
             self.check(held)  # again: that may have taken its time
-            sent_at_s = self._now_s()
-            timeout_s = call_timeout_s(sent_at_s, held.deadline_s, held.settings)
-            try:
-                answer = ask(lease_of(held), timeout_s)
-            except Exception as error:  # noqa: BLE001 - raised again below
-                answer = error
-            with self._lock:
-                verdict, notices = self._ledger.answer(held, answer, sent_at_s, lease_s)
-                self._forget_if_over(held)
+            answer = self._ask(held, lease_s, ask)
         finally:
             self._give_back(held)
-        self._deliver(notices)
         if isinstance(answer, Exception):
-            raise refusal(held) if verdict is Verdict.LOST else answer
+            raise refusal(held) if judge(answer) is Verdict.LOST else answer
+
+    def _ask(
+        self, held: Held, lease_s: int, ask: Callable[[Lease, float], Renewed]
+    ) -> Renewed | Exception:
+        """Send what renews a lease that was taken, and take note of the answer."""
+        answer: Renewed | Exception
+        sent_at_s = self._now_s()
+        timeout_s = call_timeout_s(sent_at_s, held.deadline_s, held.settings)
+        try:
+            answer = ask(lease_of(held), timeout_s)
+        except Exception as error:  # noqa: BLE001 - for the caller to raise
+            answer = error
+        with self._lock:
+            _, notices = self._ledger.answer(held, answer, sent_at_s, lease_s)
+            self._forget_if_over(held)
+        self._deliver(notices)
+        return answer
+
+    def _learn_receipt(self, held: Held) -> Renewed | Exception:
+        """Renew a lease that was taken, after a renewal that got no answer.
+
+        If that was carried out its receipt is known to nobody. A service that can repeat renewals
+        tells it to who has the one before; others say that the lease is gone.
+        """
+        lease_s = held.settings.visibility_timeout_s
+        return self._ask(held, lease_s, _renewal(held, lease_s))
 
     def _forget_if_over(self, held: Held) -> None:
         if held.state is not HeldState.HELD and held.state is not HeldState.SETTLING:
@@ -359,6 +378,18 @@ class Keeping(ABC):
         except Exception:  # noqa: BLE001 - a fault of the caller must not cost other leases
             self.counts.hook_errors += 1
             _log.exception("%r has failed", callback)
+
+
+def _renewal(held: Held, lease_s: int) -> Callable[[Lease, float], Renewed]:
+    """Return what sends one plain renewal."""
+
+    def ask(lease: Lease, timeout_s: float) -> Renewed:
+        (answer,) = held.client.renew([lease], lease_s, timeout_s=timeout_s)
+        if isinstance(answer, QueueError):
+            raise answer
+        return answer
+
+    return ask
 
 
 def _log_losses(notices: Iterable[Notice]) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from leasehold.worker.errors import LeaseLost
 from leasehold.worker.leases._memory import DoneMemory
 from leasehold.worker.leases.decisions import Verdict, is_ambiguous, judge
 from leasehold.worker.leases.held import (
     AlreadySettled,
     Held,
     HeldState,
-    LeaseLost,
     Loss,
 )
 from leasehold.worker.leases.hooks import LeaseCounts
@@ -133,32 +133,32 @@ class Ledger:
 
     def settled(
         self, held: Held, result: QueueError | None, *, completing: bool, now_s: float
-    ) -> None:
+    ) -> list[Notice]:
         """Take note of what came of settling it."""
         queue, message_id = held.delivery.queue, held.delivery.message_id
         held.result = result
         if result is None:
             held.state = HeldState.DONE
             self.done.remove(queue, message_id)
-            return
+            return NOBODY
         if completing:
             # The last renewal may have hidden it for a whole lease from now.
             lease_s = max(held.deadline_s - now_s, held.settings.visibility_timeout_s)
             self.done.add(queue, message_id, now_s, lease_s)
-        if judge(result) is Verdict.LOST and held.is_quiet and held.receipt == held.used:
-            self.over(held, Loss("gone", str(result)))
+        is_sure = held.is_quiet and not held.is_ambiguous
+        if is_sure and judge(result) is Verdict.LOST and held.receipt == held.used:
+            return self.over(held, Loss("gone", str(result)))
+        return NOBODY
 
-    def lease_for_retry(self, held: Held, now_s: float) -> Lease | None:
+    def lease_for_retry(self, held: Held, now_s: float) -> tuple[Lease | None, list[Notice]]:
         """Return what to settle it with once more; if there is nothing it is over."""
         assert held.result is not None
         if now_s >= held.deadline_s:
-            self.over(held, LAPSED)
-            return None
+            return None, self.over(held, LAPSED)
         if judge(held.result) is Verdict.LOST and held.receipt == held.used:
-            self.over(held, Loss("gone", str(held.result)))
-            return None
+            return None, self.over(held, Loss("gone", str(held.result)))
         held.used = held.receipt
-        return lease_of(held)
+        return lease_of(held), NOBODY
 
 
 def lease_of(held: Held) -> Lease:
@@ -170,5 +170,6 @@ def refusal(held: Held) -> LeaseLost:
     """Return why nobody may settle it."""
     message_id = held.delivery.message_id
     if held.state is HeldState.SETTLING or held.state is HeldState.DONE:
-        return AlreadySettled(message_id, _SETTLED)
-    return LeaseLost(message_id, held.loss or LAPSED)
+        return AlreadySettled(_SETTLED.text, kind=_SETTLED.kind, message_id=message_id)
+    loss = held.loss or LAPSED
+    return LeaseLost(loss.text, kind=loss.kind, message_id=message_id)

@@ -231,7 +231,8 @@ class Renewer(LeaseManager):
         super()._tell(renewed, failed, failure, took_s)
         if failure is not None:
             keys = [held.key for held in failed]
-            self._outbox.put(Missed(keys, str(failure), took_s))
+            unsure = [held.key for held in failed if held.is_ambiguous]
+            self._outbox.put(Missed(keys, unsure, str(failure), took_s))
 
 
 def run(pipe: Pipe, worker: int) -> NoReturn:
@@ -239,6 +240,9 @@ def run(pipe: Pipe, worker: int) -> NoReturn:
     begin = pipe.recv()
     outbox = Outbox(pipe)
     renewer = Renewer(begin, outbox, worker)
+    for queue in begin.queues:
+        # Before any lease: to load the SDK of a service can take longer than a lease lasts.
+        renewer.obey(queue)
     outbox.put(Ready())
     time = SystemTime()
     beat_at_s = time.monotonic_s()

@@ -6,6 +6,7 @@ are monotonic seconds, which all processes of a machine share.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import NamedTuple, TypeAlias
@@ -25,6 +26,8 @@ class Begin:
     settings: LeaseSettings
     time: Time
     parallel: int
+    queues: Sequence[Open]
+    """Those that are known; they are opened before Ready."""
 
 
 class Open(NamedTuple):
@@ -112,6 +115,8 @@ class Missed(NamedTuple):
     """Renewals that failed, to be tried again."""
 
     keys: list[int]
+    unsure: list[int]
+    """Keys of those that may have been carried out all the same."""
     text: str
     took_s: float
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
+from leasehold.worker.errors import LeaseLost
 from leasehold.worker.leases.settings import LeaseSettings
 from leasehold.worker.queues.errors import QueueError
 from leasehold.worker.queues.protocol import Delivery, Lease, QueueClient, Saved
@@ -57,23 +58,6 @@ class Loss:
     renewer: nobody renews leases any more. let go: by the worker itself. cancelled: an operator
     wants it; the lease is kept all the same, so that the message can be settled."""
     text: str
-
-
-class LeaseLost(Exception):
-    """The message is not ours any more: nothing about it may be written or settled.
-
-    Args:
-        message_id: Of the message.
-        loss: What happened.
-    """
-
-    def __init__(self, message_id: str, loss: Loss) -> None:
-        super().__init__(f"the lease on message {message_id} is lost: {loss.text}")
-        self.message_id = message_id
-        self.loss = loss
-
-    def __reduce__(self) -> tuple[type[LeaseLost], tuple[str, Loss]]:
-        return type(self), (self.message_id, self.loss)
 
 
 class AlreadySettled(LeaseLost):
@@ -279,6 +263,6 @@ class Held:
         """Say that an operator wants the work stopped. The lease is kept."""
         self._keeper.lose(self, Loss("cancelled", reason))
 
-    def let_go(self) -> None:
+    def let_go(self, why: str = "the worker has let it go") -> None:
         """Keep it no longer, and settle nothing: it comes back when its lease ends."""
-        self._keeper.lose(self, Loss("let go", "the worker has let it go"))
+        self._keeper.lose(self, Loss("let go", why))

@@ -32,7 +32,9 @@ class LeaseHooks:
     def late(self, lag_s: float) -> None:
         """Hear that the manager ran later than is good for leases.
 
-        In most cases a handler keeps the lock of the interpreter; see ``ProcessLeaseManager``.
+        Called for each round that was late, however many there are in a row. A manager whose hooks
+        do not override this logs a warning when it begins. In most cases a handler keeps the lock
+        of the interpreter; see ``ProcessLeaseManager``.
         """
 
     def stopped(self, error: BaseException) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
+from leasehold.worker.leases._episodes import Episodes
 from leasehold.worker.leases._keeping import Keeping, RenewerStopped
 from leasehold.worker.leases._ledger import LAPSED, Notice, lease_of
 from leasehold.worker.leases._pool import Batch, RenewalPool
@@ -64,6 +65,7 @@ class LeaseManager(Keeping):
         super().__init__(settings, time=time, hooks=hooks, learner=learner)
         if parallel < 1:
             raise ValueError(f"parallel is {parallel}; it must be 1 or more")
+        self._late = Episodes()
         self._tick_at = threading.Condition(self._lock)
         self._wheel = Wheel(settings.timer_interval_s, self._now_s())
         self._wakes_at_s: float | None = None
@@ -90,10 +92,16 @@ class LeaseManager(Keeping):
             while (notices := self._tick()) is not None:
                 self._deliver(notices)
                 if self.lag_s > self.settings.allowed_lag_s:
-                    _log.warning(_LATE, self.lag_s)
-                    self._call(self._hooks.late, self.lag_s)
+                    self._note_lag()
         except BaseException as error:  # noqa: BLE001 - whatever it is, leases are not kept
             self._fail(error)
+
+    def _note_lag(self) -> None:
+        """Tell who wants to hear of it, or else the log, and that once while it goes on."""
+        if type(self._hooks).late is not LeaseHooks.late:
+            self._call(self._hooks.late, self.lag_s)
+        elif self._late.new([_LATE], self._now_s()):
+            _log.warning(_LATE, self.lag_s)
 
     def _tick(self) -> list[Notice] | None:
         """Wait for the next tick at which something is due, and see to that; None at the end."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -47,6 +47,7 @@ from leasehold.worker.leases.hooks import LeaseHooks
 from leasehold.worker.leases.learning import LeaseLearner
 from leasehold.worker.leases.settings import LeaseSettings
 from leasehold.worker.queues.errors import Unreachable
+from leasehold.worker.queues.protocol import QueueClient
 from leasehold.worker.queues.specs import QueueSpec
 from leasehold.worker.timing import ScaledTime, SystemTime
 
@@ -67,7 +68,8 @@ class ProcessLeaseManager(Keeping):
     """Keeps the leases of this process by threads of another one.
 
     A handler that holds the lock of the interpreter for minutes loses no lease. The other process
-    opens the queues by itself, so each client needs a ``spec``. It goes on while this process is
+    opens the queues by itself, so each client needs a ``spec``; other queues than those that are
+    named here are opened with their first message. It goes on while this process is
     stopped or busy, up to ``message_timeout_s``, and ends with it, however that ends. If it is the
     other process that ends, all leases are lost at once; see :meth:`LeaseHooks.stopped`.
 
@@ -77,13 +79,15 @@ class ProcessLeaseManager(Keeping):
         parallel: Most requests under way at a time, 1 or more.
         hooks: Told what happens, by a thread of this process.
         learner: Asked how long leases should be, in place of the settings.
+        queues: Of which leases will be kept: the other process has opened them before it is ready.
 
     Raises:
         UnsafeSettings: Leases could not be kept with them.
-        RenewerStopped: The process could not be started.
+        RenewerStopped: The process could not be started, or could not open a queue.
+        TypeError: A queue has no ``spec``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
         settings: LeaseSettings,
         *,
@@ -91,6 +95,7 @@ class ProcessLeaseManager(Keeping):
         parallel: int = 16,
         hooks: LeaseHooks | None = None,
         learner: LeaseLearner | None = None,
+        queues: Iterable[QueueClient] = (),
     ) -> None:
         time = time or SystemTime()
         super().__init__(settings, time=time, hooks=hooks, learner=learner)
@@ -105,6 +110,7 @@ class ProcessLeaseManager(Keeping):
         self._questions = count(1)
         self._answered_to = 0
         self._sending = threading.Lock()
+        self._is_deaf = False
         self._hearers: dict[type, Callable[[Any], None]] = {
             Beat: self._hear_beat,
             Kept: self._hear_kept,
@@ -115,8 +121,10 @@ class ProcessLeaseManager(Keeping):
             Late: self._hear_late,
             Broken: self._hear_broken,
         }
+        known = [Open(self._number_of(spec), spec) for spec in map(_spec_of, queues)]
+        self._opened.update(each.queue_number for each in known)
         self._process, self._pipe = _start()
-        self._begin_with(Begin(settings, time, parallel))
+        self._begin_with(Begin(settings, time, parallel, known))
         self._reader = threading.Thread(
             target=self._read, name="leasehold-renewer-read", daemon=True
         )
@@ -158,9 +166,17 @@ class ProcessLeaseManager(Keeping):
 
         That the process is not there any more is for the reader to find out.
         """
-        with self._sending, contextlib.suppress(OSError):
-            for message in messages:
-                self._pipe.send(message)
+        with self._sending:
+            try:
+                for message in messages:
+                    self._pipe.send(message)
+            except BlockingIOError:
+                # It does not read. Whoever sends may hold the lock that the reader needs to see
+                # that it does not answer either.
+                self._is_deaf = True
+                self._process.kill()
+            except OSError:
+                pass
 
     def _read(self) -> None:
         silent = 0
@@ -177,7 +193,8 @@ class ProcessLeaseManager(Keeping):
             self._process.kill()
             self._fail(RenewerStopped("the process that renews leases does not answer"))
         except (EOFError, OSError):
-            self._fail(RenewerStopped("the process that renews leases has ended"))
+            what = "does not answer" if self._is_deaf else "has ended"
+            self._fail(RenewerStopped(f"the process that renews leases {what}"))
         except BaseException as error:  # noqa: BLE001 - whatever it is, leases are not kept
             self._process.kill()
             self._fail(error)
@@ -217,6 +234,7 @@ class ProcessLeaseManager(Keeping):
                 held = self._by_key.get(key)
                 if held is not None and held.state in _OURS:
                     held.receipt, held.deadline_s = receipt, deadline_s
+                    held.is_ambiguous = False
                     held.renewals += 1
                     renewed.append(held)
             self.counts.requests += 1
@@ -230,6 +248,9 @@ class ProcessLeaseManager(Keeping):
     def _hear_missed(self, missed: Missed) -> None:
         with self._lock:
             failed = [held for key in missed.keys if (held := self._by_key.get(key)) is not None]
+            for key in missed.unsure:
+                if key in self._by_key:
+                    self._by_key[key].is_ambiguous = True
             self.counts.requests += 1
             self.counts.failures += len(missed.keys)
         if self._learner is not None:
@@ -263,7 +284,7 @@ class ProcessLeaseManager(Keeping):
     # --- see Keeping -------------------------------------------------------------------------
 
     def _begin(self, held: Held) -> None:
-        number = self._queue_number(held)
+        number = self._number_of(_spec_of(held.client))
         if self._learner is not None:
             if len(self._told) >= _MAX_KINDS:
                 self._told.clear()
@@ -272,8 +293,8 @@ class ProcessLeaseManager(Keeping):
         self._by_key[held.key] = held
 
     def _begun(self, held: Held) -> None:
-        number, spec = self._queue_number(held), _spec_of(held)
-        delivery = held.delivery
+        spec = _spec_of(held.client)
+        number, delivery = self._number_of(spec), held.delivery
         settings = None if held.settings is self.settings else held.settings
         keep = Keep(
             held.key,
@@ -352,17 +373,16 @@ class ProcessLeaseManager(Keeping):
                     return
                 self._time.wait(self._quiet, left_s)
 
-    def _queue_number(self, held: Held) -> int:
-        spec = _spec_of(held)
+    def _number_of(self, spec: QueueSpec) -> int:
         key = (spec.service, spec.queue, spec.connection, tuple(sorted(spec.options.items())))
         return self._queues.setdefault(key, len(self._queues))
 
 
-def _spec_of(held: Held) -> QueueSpec:
-    spec = getattr(held.client, "spec", None)
+def _spec_of(client: QueueClient) -> QueueSpec:
+    spec = getattr(client, "spec", None)
     if not isinstance(spec, QueueSpec):
         raise TypeError(
-            f"another process cannot open {held.client.name}: make the client from a QueueSpec or"
+            f"another process cannot open {client.name}: make the client from a QueueSpec or"
             " a connection string"
         )
     return spec
@@ -370,6 +390,9 @@ def _spec_of(held: Held) -> QueueSpec:
 
 def _start() -> tuple[subprocess.Popen[bytes], Pipe]:
     own, other = socket.socketpair()
+    seconds, rest_s = divmod(_SILENT_BEATS * BEAT_S, 1)
+    patience = struct.pack("@ll", int(seconds), int(rest_s * 1e6))  # a timeval, as sockets take it
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
     with other:
         paths = [str(Path(path).resolve()) for path in sys.path]
         process = subprocess.Popen(  # noqa: S603 - this Python, with arguments of our own

@@ -11,6 +11,7 @@ from leasehold.worker.queues.errors import (
 )
 from leasehold.worker.queues.protocol import (
     Capabilities,
+    CountsFailures,
     Delivery,
     Depth,
     Fault,
@@ -21,12 +22,14 @@ from leasehold.worker.queues.protocol import (
     Release,
     Renewed,
     Saved,
+    Tried,
     WorkerSession,
 )
 
 __all__ = [
     "BodyTooLarge",
     "Capabilities",
+    "CountsFailures",
     "Delivery",
     "Denied",
     "Depth",
@@ -42,6 +45,7 @@ __all__ = [
     "Release",
     "Renewed",
     "Saved",
+    "Tried",
     "Unreachable",
     "WorkerSession",
 ]

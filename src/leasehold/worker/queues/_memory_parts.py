@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from leasehold.worker.queues.protocol import Delivery, Fault, Saved
+from leasehold.worker.queues.protocol import Delivery, Fault, Lease, Release, Saved
 from leasehold.worker.timing import Time
 
 if TYPE_CHECKING:
@@ -57,11 +57,42 @@ class Stored:
     """The state in it is JSON text."""
     cancel: str | None = None
     faults: list[Fault] = field(default_factory=list)
+    failures: int = 0
+    lapses: int = 0
+
+    def lease(self, session: MemorySession | None) -> None:
+        """Begin a lease; one that nobody has ended has lapsed."""
+        if self.renewals >= 0:
+            self.lapse()
+        self.dequeue_count += 1
+        self.fence += 1
+        self.renewals = 0
+        self.session = session
+
+    def end(self, release: Release) -> None:
+        """End a lease as its holder says."""
+        self.renewals = -1
+        self.session = None
+        self.failures += release.outcome == "failed"
+        self.faults += [] if release.fault is None else [release.fault]
+
+    def lapse(self) -> None:
+        """End a lease without a word of its holder."""
+        self.renewals = -1
+        self.session = None
+        self.lapses += 1
 
     @property
     def receipt(self) -> str:
         """The newest receipt; nobody has it while nobody has a lease."""
         return f"{self.delivery.message_id}.{self.fence}.{self.renewals}"
+
+    def newest(self, lease: Lease) -> Lease | None:
+        """Return the newest receipt of a lease for the one before that, if it is such a one."""
+        before = f"{self.delivery.message_id}.{self.fence}.{self.renewals - 1}"
+        if self.renewals < 1 or lease.receipt != before:
+            return None
+        return Lease(lease.message_id, self.receipt)
 
     def read_saved(self) -> Saved | None:
         """Return what was saved, as a value of its own."""

@@ -39,7 +39,9 @@ EXISTS: Final = "QueueAlreadyExist"
 
 _GONE: Final = frozenset({NO_MESSAGE, "ReceiptHandleError"})
 _MISSING: Final = frozenset({"QueueNotExist", "QueueDeletedRecently"})
-_REFUSED_FOR_NOW: Final = frozenset({"TooManyRequests", "QpsLimitExceeded", "TimeExpired"})
+_REFUSED_FOR_NOW: Final = frozenset(
+    {"ServerBusy", "TooManyRequests", "QpsLimitExceeded", "TimeExpired"}
+)
 _FAILED: Final = frozenset({"InternalError", "InternalServerError"})
 
 

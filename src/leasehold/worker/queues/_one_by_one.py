@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from leasehold.worker.queues.errors import (
     Denied,
@@ -15,6 +15,10 @@ from leasehold.worker.queues.errors import (
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+
+_SAVE_SHARE: Final = 1 / 3
+"""Of a lease, which is renewed when half of it is left."""
+_LONGEST_SAVE_S: Final = 30.0
 
 
 def one_by_one(items: Sequence[_T], work: Callable[[_T], _R]) -> list[_R | QueueError]:
@@ -62,6 +66,14 @@ def check_lengths(visibility_timeout_s: int, shortest_s: int, longest_s: int) ->
             f"visibility_timeout_s is {visibility_timeout_s}; "
             f"it must be {shortest_s} to {longest_s}"
         )
+
+
+def save_timeout_s(visibility_timeout_s: int) -> float:
+    """Return how long a request that saves progress may take.
+
+    Nobody else renews the lease meanwhile. If no answer comes there must be time left for that.
+    """
+    return min(_LONGEST_SAVE_S, visibility_timeout_s * _SAVE_SHARE)
 
 
 def refuse_extras(names: Sequence[tuple[str, object]], service: str) -> None:

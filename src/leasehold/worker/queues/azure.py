@@ -17,7 +17,13 @@ from azure.storage.queue import QueueMessage
 
 from leasehold.worker.payloads.base64_text import Base64Policy
 from leasehold.worker.queues._azure_errors import azure_errors, code_of, queue_error
-from leasehold.worker.queues._one_by_one import check_lengths, one_by_one, refuse_extras
+from leasehold.worker.queues._burying import Burials
+from leasehold.worker.queues._one_by_one import (
+    check_lengths,
+    one_by_one,
+    refuse_extras,
+    save_timeout_s,
+)
 from leasehold.worker.queues._poison import poison_name
 from leasehold.worker.queues._texts import TextDelivery, Texts
 from leasehold.worker.queues.errors import (
@@ -41,6 +47,7 @@ from leasehold.worker.queues.protocol import (
 )
 from leasehold.worker.queues.specs import QueueSpec
 from leasehold.worker.stages.envelope import EnvelopeForm, ProgressForm
+from leasehold.worker.timing import SystemTime
 
 AZURE: Final = Capabilities(
     service="azure",
@@ -63,7 +70,6 @@ _NEVER: Final = 9999
 """Year in which messages expire that never do."""
 _EXISTS: Final = "QueueAlreadyExists"
 _LONGEST_WAIT_S: Final = 60
-_BURIAL_S: Final = 60
 
 
 class AzureQueue:
@@ -117,6 +123,12 @@ class AzureQueue:
         self._capabilities = replace(AZURE, max_wait_s=max_wait_s)
         self._own: SdkQueue | None = None
         self._poison: SdkQueue | None = None
+        self._burials = Burials(
+            renew=self._update,
+            copy=self._copy,
+            delete=lambda lease: self._delete(lease),  # noqa: PLW0108 - looked up when it is called
+            time=SystemTime(),
+        )
         self.spec: QueueSpec | None = None
         """How another process can open the same queue; None if that is not known."""
 
@@ -260,16 +272,22 @@ class AzureQueue:
         """
         _check(visibility_timeout_s)
         text = self._texts.wrapped(delivery, saved)
-        return self._update(Lease(delivery.message_id, receipt), visibility_timeout_s, text=text)
+        return self._update(
+            Lease(delivery.message_id, receipt),
+            visibility_timeout_s,
+            text=text,
+            timeout_s=min(self._call_timeout_s, save_timeout_s(visibility_timeout_s)),
+        )
 
     def bury(self, delivery: Delivery, receipt: str, fault: Fault) -> None:
-        """See :class:`QueueClient`."""
-        renewed = self._update(Lease(delivery.message_id, receipt), _BURIAL_S)
+        """See :class:`QueueClient`. After no answer, another call for the same lease goes on."""
+        self._burials.bury(delivery, receipt, fault)
+
+    def _copy(self, delivery: Delivery, fault: Fault) -> None:
         try:
             self._send_copy(self._texts.copy(delivery, fault))
         except BodyTooLarge:
             self._send_copy(self._texts.plain_copy(delivery))
-        self._delete(Lease(delivery.message_id, renewed.receipt))
 
     def _send_copy(self, text: str) -> None:
         if self._poison is None:

@@ -33,6 +33,7 @@ from leasehold.worker.queues.protocol import (
     Release,
     Renewed,
     Saved,
+    Tried,
     WorkerSession,
 )
 from leasehold.worker.timing import SystemTime, Time
@@ -51,6 +52,7 @@ MEMORY: Final = Capabilities(
     server_poison=True,
     saves="beside",
     counts_returns=False,
+    counts_failures=True,
 )
 """What a queue in memory can do."""
 
@@ -74,7 +76,7 @@ class MemoryQueue:
         clock: What insert times are read from; None: the machine's, or if *time* is given one that
             is at the start of 2026 and goes with it.
         strict: Whether a receipt dies when its lease ends, as with MNS, and not only when somebody
-            else has received the message, as with Azure.
+            else has received the message; and whether no renewal can be sent once more.
         capabilities: Less than :data:`MEMORY`, to test how a worker does without.
     """
 
@@ -176,10 +178,7 @@ class MemoryQueue:
             _, version, message = heappop(self._ready)
             if version != message.version or self._is_expired(message, now_s):
                 continue
-            message.dequeue_count += 1
-            message.fence += 1
-            message.renewals = 0
-            message.session = session
+            message.lease(session)
             self._hide(message, now_s + visibility_timeout_s)
             found.append(self._delivery(message))
         return found
@@ -212,14 +211,18 @@ class MemoryQueue:
         self._check_lease(visibility_timeout_s)
         with self._call("renew"), self._changed:
             self._check_there()
-            return [self._renewed(lease, visibility_timeout_s) for lease in leases]
+            repeat = self._capabilities.fences and not self._strict
+            return [self._renewed(each, visibility_timeout_s, repeat=repeat) for each in leases]
 
-    def _renewed(self, lease: Lease, visibility_timeout_s: int) -> Renewed | QueueError:
-        found = self._held(lease)
+    def _renewed(self, lease: Lease, lease_s: int, *, repeat: bool = False) -> Renewed | QueueError:
+        message = self._messages.get(lease.message_id)
+        newest = message.newest(lease) if repeat and message is not None else None
+        found = self._held(newest or lease)
         if isinstance(found, QueueError):
             return found
-        found.renewals += 1
-        self._hide(found, self._time.monotonic_s() + visibility_timeout_s)
+        ends_s = self._time.monotonic_s() + lease_s
+        found.renewals += newest is None
+        self._hide(found, ends_s if newest is None else max(ends_s, found.visible_at_s))
         return Renewed(found.receipt, found.cancel)
 
     def complete(self, leases: Sequence[Lease]) -> list[QueueError | None]:
@@ -249,9 +252,7 @@ class MemoryQueue:
             return found
         if release.outcome != "failed" and not self._capabilities.counts_returns:
             found.dequeue_count -= 1
-        found.renewals = -1
-        found.session = None
-        found.faults += [] if release.fault is None else [release.fault]
+        found.end(release)
         self._hide(found, self._time.monotonic_s() + (release.delay_s or 0))
         return None
 
@@ -304,6 +305,14 @@ class MemoryQueue:
         if self._strict and now_s >= message.visible_at_s:
             return LeaseGone("the lease has ended")
         return message
+
+    def tried(self, delivery: Delivery) -> Tried:
+        """See :class:`CountsFailures`."""
+        with self._call("tried"), self._changed:
+            message = self._messages.get(delivery.message_id)
+            if message is None:
+                raise LeaseGone("the message is completed, removed or expired")
+            return Tried(message.failures, message.lapses)
 
     # --- putting -----------------------------------------------------------------------------
 
@@ -446,8 +455,7 @@ class MemoryQueue:
         with self._changed:
             for message in list(self._messages.values()):
                 if message.session is session:
-                    message.session = None
-                    message.renewals = -1
+                    message.lapse()
                     self._hide(message, self._time.monotonic_s())
             self._changed.notify_all()
 

@@ -27,6 +27,7 @@ from mns.mns_request import (
 from mns.queue import Message, QueueMeta
 
 from leasehold.worker.payloads.base64_text import Base64Policy
+from leasehold.worker.queues._burying import Burials
 from leasehold.worker.queues._mns_sdk import (
     EXISTS,
     NO_MESSAGE,
@@ -77,7 +78,6 @@ MNS: Final = Capabilities(
 
 _MAX_DELETE: Final = 16
 _MAX_DELAY_S: Final = 604_800
-_BURIAL_S: Final = 60
 _FRESH_S: Final = 60.0
 """How long the queue's own visibility timeout is taken for known."""
 
@@ -129,6 +129,12 @@ class MnsQueue:
         self._texts = Texts(self._name, chosen, reads, None)
         self._call_timeout_s = call_timeout_s
         self._time = time or SystemTime()
+        self._burials = Burials(
+            renew=lambda lease, lease_s: self._change(lease.receipt, lease_s),
+            copy=self._copy,
+            delete=lambda lease: self._delete([lease]),
+            time=self._time,
+        )
         self._lock = threading.Lock()
         self._own_lease: tuple[int, float] | None = None
         self.spec: QueueSpec | None = None
@@ -319,13 +325,14 @@ class MnsQueue:
         raise NotSupported("MNS keeps no progress: the body of a message cannot be changed")
 
     def bury(self, delivery: Delivery, receipt: str, fault: Fault) -> None:
-        """See :class:`QueueClient`."""
-        renewed = self._change(receipt, _BURIAL_S)
+        """See :class:`QueueClient`. After no answer, another call for the same lease goes on."""
+        self._burials.bury(delivery, receipt, fault)
+
+    def _copy(self, delivery: Delivery, fault: Fault) -> None:
         try:
             self._send_copy(self._texts.copy(delivery, fault), delivery)
         except BodyTooLarge:
             self._send_copy(self._texts.plain_copy(delivery), delivery)
-        self._delete([Lease(delivery.message_id, renewed.receipt)])
 
     def _send_copy(self, text: str, delivery: Delivery) -> None:
         name = poison_name(self._name)

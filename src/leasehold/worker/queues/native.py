@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
 from leasehold.client import Client, QueueHandle
-from leasehold.client.errors import LeaseholdClientError, OutOfRange, ServerProblem
+from leasehold.client.errors import LeaseholdClientError, ServerProblem
 from leasehold.client.handles import Session
 from leasehold.client.models import (
     DEFAULT_TIME_TO_LIVE_S,
     ErrorReport,
     LeaseRef,
     NewMessage,
-    Progress,
     ReceivedMessage,
 )
 from leasehold.worker.queues._native_errors import queue_error
+from leasehold.worker.queues._native_saving import Saver
 from leasehold.worker.queues._one_by_one import check_lengths
 from leasehold.worker.queues._saved_beside import read_saved, saved_members
-from leasehold.worker.queues.errors import BodyTooLarge, QueueError
+from leasehold.worker.queues.errors import QueueError
 from leasehold.worker.queues.protocol import (
     Capabilities,
     Delivery,
@@ -32,6 +33,7 @@ from leasehold.worker.queues.protocol import (
     Release,
     Renewed,
     Saved,
+    Tried,
     WorkerSession,
 )
 from leasehold.worker.queues.specs import QueueSpec
@@ -58,6 +60,7 @@ LEASEHOLD: Final = Capabilities(
     server_poison=True,
     saves="beside",
     counts_returns=True,
+    counts_failures=True,
 )
 """What the native API can do."""
 _IN_BODIES: Final = replace(LEASEHOLD, saves="in_body")
@@ -68,6 +71,8 @@ _CANCELLED: Final = "an operator has asked for it"
 _ONCE_S: Final = math.inf
 """As long as the client waits for an answer, and no second try."""
 _PAST_EXPIRY: Final = "visibility-past-expiry"
+_LAPSES: Final = ("lapsed", "lost", "stuck")
+"""How an attempt ends that its worker has not ended."""
 _R = TypeVar("_R")
 
 
@@ -83,6 +88,7 @@ class NativeQueue:
     :mod:`leasehold.worker.stages.envelope`, is still read, and so are such bodies from others. The
     fraction and the stage are told to the server as well, for people who look.
 
+    Saves of several threads at the same time share a request, as completions do in a worker.
     Renewals, saves and receives are sent once; the client's own retries could outlive a lease. The
     rest is tried again as the client was told to.
 
@@ -95,6 +101,7 @@ class NativeQueue:
     def __init__(self, queue: QueueHandle, *, form: ProgressForm | None = None) -> None:
         self._queue = queue
         self._form = form
+        self._saver = Saver(queue)
         self._own: Client | None = None
         self.spec: QueueSpec | None = None
         """How another process can open the same queue; None if that is not known."""
@@ -291,20 +298,8 @@ class NativeQueue:
             kept = {"saved": saved_members(saved)}
         else:
             kept = {"body": self._form.wrap(delivery.body, saved)}
-        try:
-            renewed = self._queue.renew(
-                LeaseRef(delivery.message_id, receipt),
-                visibility_timeout_s,
-                progress=Progress(saved.fraction, saved.stage),
-                timeout_s=_ONCE_S,
-                **kept,
-            )
-        except OutOfRange as error:
-            if (error.field or "").endswith(".saved"):
-                raise BodyTooLarge(str(error)) from None
-            raise queue_error(error) from None
-        except (LeaseholdClientError, RuntimeError) as error:
-            raise queue_error(error) from None
+        lease = Lease(delivery.message_id, receipt)
+        renewed = self._saver.save(lease, saved, visibility_timeout_s, kept)
         return Renewed(renewed.receipt, _reason(renewed))
 
     def bury(self, delivery: Delivery, receipt: str, fault: Fault) -> None:
@@ -314,6 +309,21 @@ class NativeQueue:
             self._queue.bury(ref, _report(fault))
         except (LeaseholdClientError, RuntimeError) as error:
             raise queue_error(error) from None
+
+    def tried(self, delivery: Delivery) -> Tried:
+        """See :class:`CountsFailures`. Needs the right to peek.
+
+        In a poison queue only what came after the message was moved there counts.
+        """
+        try:
+            found = self._queue.get(delivery.message_id)
+        except (LeaseholdClientError, RuntimeError) as error:
+            raise queue_error(error) from None
+        if found.poisoned is None or found.queue != self.name:
+            return Tried(found.failures, found.lapses)
+        moved_at_ms = found.poisoned.at_ms
+        since = Counter(each.outcome for each in found.attempts if each.ended_at_ms > moved_at_ms)
+        return Tried(since["failed"], sum(since[each] for each in _LAPSES))
 
     # --- the rest ----------------------------------------------------------------------------
 
@@ -431,7 +441,7 @@ def _check(visibility_timeout_s: int) -> None:
     check_lengths(visibility_timeout_s, LEASEHOLD.min_lease_s, LEASEHOLD.max_lease_s)
 
 
-def _reason(lease: LeaseRef) -> str | None:
+def _reason(lease: LeaseRef | ReceivedMessage) -> str | None:
     return None if lease.cancel is None else lease.cancel.reason or _CANCELLED
 
 

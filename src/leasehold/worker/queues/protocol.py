@@ -50,6 +50,9 @@ class Capabilities:
     counts_returns: bool
     """A message given back as "returned" or "interrupted" has one more on its dequeue count all the
     same."""
+    counts_failures: bool = False
+    """The service knows how often a message failed, apart from how often it was delivered: the
+    client has a method ``tried``, see :class:`CountsFailures`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,16 @@ class Outgoing:
     dedup_key: str | None = None
     traceparent: str | None = None
     """What a service has no place for (see its adapter) is refused with NotSupported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """How the deliveries of a message have ended before this one."""
+
+    failures: int
+    """Given back as "failed"."""
+    lapses: int
+    """Ended without a word: the worker died or was too slow, or had not even begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +272,15 @@ class QueueClient(Protocol):
         ...
 
     def bury(self, delivery: Delivery, receipt: str, fault: Fault) -> None:
-        """Move a message to the poison queue, which is created if need be."""
+        """Move a message to the poison queue, which is created if need be.
+
+        Where that takes several requests, see :attr:`Capabilities.server_poison`, a call after no
+        answer with the same receipt goes on with it.
+
+        Raises:
+            LeaseGone: The message may still be there, unless it moves in one step and an earlier
+                call got no answer.
+        """
         ...
 
     def put(self, messages: Sequence[Outgoing]) -> list[QueueError | None]:
@@ -284,4 +305,19 @@ class QueueClient(Protocol):
 
     def close(self) -> None:
         """Let go of connections."""
+        ...
+
+
+class CountsFailures(Protocol):
+    """What a client has besides if its capabilities say ``counts_failures``."""
+
+    def tried(self, delivery: Delivery) -> Tried:
+        """Return how the deliveries of a message have ended before this one.
+
+        Costs a request; workers ask only about messages that were delivered often.
+
+        Raises:
+            LeaseGone: The message is not there any more.
+            Denied: The worker's key has no right to that.
+        """
         ...

@@ -153,12 +153,12 @@ class Child:
 
     def _heed(self) -> None:
         """Tell the handler to stop, if that is wanted of this one. From either thread."""
-        stop = self._stop
+        stop, message, cancel = self._stop, self._message, self._cancel
         if stop is not None and stop.number == self._number:
-            if self._message is not None:
-                self._message.cancel_token.set(stop.why)
-            if self._cancel is not None:
-                self._cancel()
+            if message is not None:
+                message.cancel_token.set(stop.why)
+            if cancel is not None:
+                cancel()
 
     def _handle(self, job: Job) -> Over:
         message = Message(job.delivery, _Held(self, self._time), self._time, self._decode)
@@ -176,9 +176,10 @@ class Child:
             error = failure
         self._message = None
         stop = self._stop
-        asked = None if stop is None or stop.number != job.number else stop.asked
-        # Whether the lease is lost the worker knows best.
-        outcome = outcome_of(error, is_lost=False, asked=asked)
+        if stop is not None and stop.number != job.number:
+            stop = None
+        asked = None if stop is None else stop.asked
+        outcome = outcome_of(error, is_lost=stop is not None and asked is None, asked=asked)
         trace = None
         if error is not None and outcome.kind is Kind.FAILED:
             trace = "".join(traceback.format_exception(error))

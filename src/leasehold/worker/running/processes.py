@@ -17,7 +17,7 @@ from leasehold.worker.core import Core
 from leasehold.worker.errors import Cancelled, WorkerError
 from leasehold.worker.handlers import Handler
 from leasehold.worker.message import Message
-from leasehold.worker.outcomes import INTERRUPTED, Kind, Outcome, outcome_of
+from leasehold.worker.outcomes import INTERRUPTED, LOST, Kind, Outcome, outcome_of
 from leasehold.worker.queues.protocol import Fault
 from leasehold.worker.running import child
 from leasehold.worker.work import Work
@@ -129,8 +129,10 @@ class _Port:
 
     def kill(self) -> None:
         """Kill the process; another one is begun unless the worker ends."""
-        if self._process is not None:
-            self._process.kill()
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ValueError):  # it has ended meanwhile, and was closed
+                process.kill()
 
     def tick(self, now_s: float) -> None:
         """Kill the process if it goes on with a message that was lost some time ago."""
@@ -147,12 +149,8 @@ class _Port:
             self.kill()
 
     def _run(self) -> None:
-        try:
-            self.failure = self._begin()
-        except Exception as error:  # noqa: BLE001 - such as one of the handlers' modules
-            self.failure = f"a process for handlers could not be begun: {error}"
-        finally:
-            self.started.set()
+        self.failure = self._begin()
+        self.started.set()
         if self.failure is not None:
             return
         while (work := self._core.buffer.take()) is not None:
@@ -169,7 +167,10 @@ class _Port:
 
     def _begin(self) -> str | None:
         """Begin a process; return why it cannot be used."""
-        self._process, self._pipe = self._runner.spawn()
+        try:
+            self._process, self._pipe = self._runner.spawn()
+        except Exception as error:  # noqa: BLE001 - of the system, or of one of the handlers' modules
+            return f"a process for handlers could not be begun: {error}"
         try:
             self._pipe.recv()
         except (EOFError, OSError):
@@ -201,9 +202,16 @@ class _Port:
             over = self._converse(message)
         except (EOFError, OSError):
             return self._died(work)
+        except Exception as error:  # noqa: BLE001 - whatever cannot be sent or read
+            # It stands in the middle of something, so it is of no use any more.
+            _log.exception("speaking with the process of %s", work.source.handler_name)
+            self.kill()
+            self._death()
+            text = f"the handler's process and the worker do not understand each other: {error!r}"
+            return Outcome(Kind.FAILED, Fault(text=text, type=type(error).__name__))
         if over.trace is not None:
             _log.info("in the process of %s:\n%s", work.source.handler_name, over.trace)
-        return over.outcome
+        return over.outcome if work.loss is None else LOST
 
     def _converse(self, message: Message) -> child.Over:
         """Do what the process asks for until its handler has ended."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from leasehold.worker.queues._one_by_one import save_timeout_s
 from leasehold.worker.queues.around import Around
 from leasehold.worker.queues.errors import LeaseGone, QueueError
 from leasehold.worker.queues.protocol import (
@@ -83,7 +84,10 @@ class KeepsProgress(Around):
         # First the store: if that fails, the receipt in hand is still the newest.
         if not self._store.keep(self.name, message_id, saved, fence):
             raise LeaseGone("somebody who received the message later has saved progress")
-        [renewed] = self.client.renew([Lease(message_id, receipt)], visibility_timeout_s)
+        timeout_s = save_timeout_s(visibility_timeout_s)
+        [renewed] = self.client.renew(
+            [Lease(message_id, receipt)], visibility_timeout_s, timeout_s=timeout_s
+        )
         if isinstance(renewed, LeaseGone):
             self._store.keep(self.name, message_id, before, fence)
         if isinstance(renewed, QueueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
@@ -52,9 +53,12 @@ class Stages:
     the state. It returns the state for the next one, which must be what JSON can say, or
     :class:`Goto` or :class:`Done`. The first stage gets None.
 
-    With ``runner="asyncio"`` give the worker ``pipeline.acall``: then asynchronous stages run in
-    the worker's event loop, and ordinary ones in threads beside it. Called as it is, a pipeline
-    with asynchronous stages runs an event loop of its own for each message.
+    A worker runs a pipeline with asynchronous stages in its event loop, unless it is told
+    otherwise, and ordinary stages of it in threads beside that: it calls :meth:`acall`. Called like
+    a function, such a pipeline runs an event loop of its own for each message.
+
+    A pipeline can be shared by several workers, at the same time and one after the other; none of
+    them closes it. Who uses one without a worker calls :meth:`close` at the end.
 
     Args:
         version: Of the pipeline, 1 or more; saved with the stage from 2 on. Progress that a newer
@@ -67,6 +71,7 @@ class Stages:
             in between leaves nothing to be repeated. Costs one more request for each message.
         hooks: Hear of what happens.
         time: That stages are measured by.
+        name: For people, metrics and logs. None: the name in its module, as for a function.
     """
 
     def __init__(  # noqa: PLR0913 - each is a setting of its own
@@ -78,7 +83,9 @@ class Stages:
         save_end: bool = False,
         hooks: Iterable[StageHooks] = (),
         time: Time | None = None,
+        name: str | None = None,
     ) -> None:
+        self._name = name
         self._version = version
         self._renamed = dict(renamed or {})
         self._older: Older = older
@@ -195,6 +202,24 @@ class Stages:
         return self._layout
 
     @property
+    def handler_name(self) -> str:
+        """What people call it: the name that it was given, or ``module:name``.
+
+        The module is that of the first stage. If no name in it stands for the pipeline, as when a
+        function has made it, the stages do.
+        """
+        if self._name is not None:
+            return self._name
+        if not self._stages:
+            return type(self).__name__
+        module = getattr(self._stages[0].run, "__module__", None) or type(self).__module__
+        for name, each in tuple(vars(sys.modules.get(module, sys)).items()):
+            if each is self:
+                return f"{module}:{name}"
+        ends = dict.fromkeys((self._stages[0].name, self._stages[-1].name))
+        return f"{module}:{'-'.join(ends)}"
+
+    @property
     def is_async(self) -> bool:
         """Whether one of the stages is an asynchronous function."""
         return any(each.is_async for each in self._stages)
@@ -256,8 +281,18 @@ class Stages:
             return describing.as_mermaid(self._stages)
         return describing.as_text(self._stages, self._version)
 
+    def worker_ended(self) -> None:
+        """Hear that a worker calls it no more: the thread that watches ends, unless others need it.
+
+        Workers call this. The pipeline can be used afterwards as before.
+        """
+        self._watch.rest()
+
     def close(self) -> None:
-        """End the thread that watches for stages that take too long, if there is one."""
+        """End the thread that watches for stages that take too long, if there is one.
+
+        Stages that are at work are not watched any more, and the next one begins a new thread.
+        """
         self._watch.close()
 
 

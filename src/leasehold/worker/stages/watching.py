@@ -15,6 +15,7 @@ _log: Final = logging.getLogger("leasehold.worker.stages")
 _LINGER_S: Final = 5.0
 """How long the thread stays when there is nothing to watch."""
 _SLACK: Final = 64
+_PATIENCE_S: Final = 1.0
 
 
 class Watched:
@@ -48,6 +49,7 @@ class Watch:
         self._live = 0
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._resting = False
 
     def start(self, limit_s: float, callback: Callable[[], None]) -> Watched:
         """Call *callback* once, in the thread, unless it ends within *limit_s* seconds."""
@@ -55,6 +57,7 @@ class Watch:
         with self._changed:
             heapq.heappush(self._due, (watched.deadline_s, next(self._numbers), watched))
             self._live += 1
+            self._resting = False
             if self._thread is None:
                 self._closing = False
                 self._thread = threading.Thread(
@@ -76,6 +79,15 @@ class Watch:
             if len(self._due) > 2 * self._live + _SLACK:
                 self._due = [each for each in self._due if not each[2].ended]
                 heapq.heapify(self._due)
+
+    def rest(self) -> None:
+        """End the thread as soon as it watches nothing; whoever starts something has it back."""
+        with self._changed:
+            self._resting = True
+            thread = None if self._live else self._thread
+            self._changed.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_PATIENCE_S)
 
     def close(self) -> None:
         """End the thread; what is watched now is not called back. The next start begins anew."""
@@ -113,7 +125,7 @@ class Watch:
             if found:
                 return found
             until_s = self._due[0][0] if self._live else leave_s
-            if until_s <= now_s:
+            if until_s <= now_s or (self._resting and not self._live):
                 return None
             self._time.wait(self._changed, until_s - now_s)
             if self._live:

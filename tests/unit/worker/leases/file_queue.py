@@ -33,14 +33,18 @@ class FileSpec(QueueSpec):
         """Open the queue."""
         if self.queue == "broken":
             raise RuntimeError("no such queue can be opened")
-        return FileQueue(Path(self.connection))
+        path = Path(self.connection)
+        with path.with_name("opened").open("a") as opened:
+            opened.write("x")
+        return FileQueue(path)
 
 
 class FileQueue:
     """The part of a client that a manager of leases uses.
 
     While there is a FIFO called ``hold`` beside the file, renewals wait until somebody has opened
-    it for writing, and closed it.
+    it for writing, and closed it. While there is a file ``deaf``, they are carried out and not
+    answered; those with the receipt before the newest are always answered.
     """
 
     name = "file"
@@ -86,7 +90,10 @@ class FileQueue:
         if self.path.with_name("denied").exists():
             raise Denied("403")
         with self._open() as database:
-            return [self._renew(database, lease, visibility_timeout_s) for lease in leases]
+            answers = [self._renew(database, lease, visibility_timeout_s) for lease in leases]
+        if self.path.with_name("deaf").exists():
+            raise Unreachable("the answer is lost")
+        return answers
 
     def _renew(
         self, database: sqlite3.Connection, lease: Lease, lease_s: int
@@ -97,6 +104,13 @@ class FileQueue:
             " AND ends_s > ? AND done IS NULL",
             (now_s + lease_s, lease.message_id, lease.receipt, now_s),
         )
+        newest = int(lease.receipt) + 1
+        if not changed.rowcount:
+            changed = database.execute(
+                "UPDATE messages SET ends_s = ? WHERE id = ? AND receipt = ? AND ends_s > ?"
+                " AND done IS NULL",
+                (now_s + lease_s, lease.message_id, newest, now_s),
+            )
         if not changed.rowcount:
             return LeaseGone("the lease is over, or the receipt is old")
         database.execute(
@@ -104,7 +118,7 @@ class FileQueue:
             (lease.message_id, now_s, lease_s, os.getpid()),
         )
         cancel = "wrong customer" if self.path.with_name("cancel").exists() else None
-        return Renewed(str(int(lease.receipt) + 1), cancel)
+        return Renewed(str(newest), cancel)
 
     def save(
         self, delivery: Delivery, receipt: str, saved: Saved, visibility_timeout_s: int

@@ -37,13 +37,13 @@ class Sent:
 
 
 class Queue(MemoryQueue):
-    """A strict queue in memory that keeps the requests that renew.
+    """A queue in memory that keeps the requests that renew; strict unless a test wants another.
 
     Strict: a receipt dies with its lease, and with the next one.
     """
 
     def __init__(self, time: ManualTime, name: str = "work", **options: Any) -> None:
-        super().__init__(name, time=time, strict=True, **options)
+        super().__init__(name, time=time, **{"strict": True, **options})
         self._moments = time
         self.sent: list[Sent] = []
         self.before_renew: Callable[[], object] | None = None

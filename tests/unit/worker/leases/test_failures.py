@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from leasehold.worker.leases import AlreadySettled, HeldState, LeaseLost
+from leasehold.worker.leases import AlreadySettled, HeldState, LeaseHooks, LeaseLost
 from leasehold.worker.leases._pool import Batch
 from leasehold.worker.leases.held import Flight
 from leasehold.worker.queues.errors import (
@@ -280,6 +280,23 @@ def test_the_manager_stalls(bench: Bench) -> None:
     assert (bench.told.lags_s, bench.manager.counts.late_ticks) == ([18], 1)
     bench.time.advance(30)
     assert (bench.manager.lag_s, bench.manager.worst_lag_s) == (0, 18)
+
+
+def test_stalls_without_anybody_to_tell(caplog: pytest.LogCaptureFixture) -> None:
+    """The log says so once, and again only after a minute without any."""
+    bench = Bench()
+    bench.manager._hooks = LeaseHooks()
+    bench.keep_one()
+    for _ in range(3):
+        bench.time.jump(19)
+        bench.time.settle()
+    said = [each for each in caplog.messages if "s late" in each]
+    assert (len(said), bench.manager.counts.late_ticks) == (1, 3)
+    bench.time.advance(61)
+    bench.time.jump(19)
+    bench.time.settle()
+    bench.close()
+    assert len([each for each in caplog.messages if "s late" in each]) == 2
 
 
 def test_a_stall_longer_than_the_lease(bench: Bench) -> None:

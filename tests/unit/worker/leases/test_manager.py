@@ -16,7 +16,7 @@ from leasehold.worker.leases import (
     RenewerStopped,
     UnsafeSettings,
 )
-from leasehold.worker.queues.errors import Unreachable
+from leasehold.worker.queues.errors import LeaseGone, Unreachable
 from leasehold.worker.queues.memory import MEMORY
 from leasehold.worker.queues.protocol import Delivery, Outgoing, Saved
 from tests.unit.worker.leases.support import ONE_BY_ONE, START_S, THIRTY, Bench, Queue
@@ -201,6 +201,32 @@ def test_an_operator_cancels(bench: Bench) -> None:
     bench.time.advance(60)
     assert len(bench.losses) == 1
     assert bench.complete(held)
+
+
+def test_a_cancelled_message_can_be_lost_when_it_is_settled(bench: Bench) -> None:
+    """Whoever was told of the wish is told of the loss, once, and so are the hooks and counts."""
+    held = bench.keep_one()
+    held.cancel("wrong customer")
+    held.begin_settling()
+    assert not held.settled(LeaseGone("purged"))
+    assert held.retry_lease() is None
+    assert [(loss.kind, loss.text) for loss in bench.losses] == [
+        ("cancelled", "wrong customer"),
+        ("gone", "purged"),
+    ]
+    assert [kind for _, kind in bench.told.losses] == ["cancelled", "gone"]
+    assert bench.manager.counts.losses == {"gone": 1}
+
+
+def test_a_lease_that_ends_while_it_is_settled_is_told(bench: Bench) -> None:
+    """If nobody answers until its end, there is no point in more tries, and everybody hears it."""
+    held = bench.keep_one()
+    held.cancel("wrong customer")
+    held.begin_settling()
+    bench.time.advance(30)
+    assert not held.settled(Unreachable("503"))
+    assert held.retry_lease() is None
+    assert [loss.kind for loss in bench.losses] == ["cancelled", "lapsed"]
 
 
 def test_a_cancelled_message_can_still_be_lost(bench: Bench) -> None:

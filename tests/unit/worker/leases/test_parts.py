@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from leasehold import worker
 from leasehold.testing import ManualTime
-from leasehold.worker import leases
-from leasehold.worker.leases import Held, LeaseLost, Loss, _memory
+from leasehold.worker import errors, leases
+from leasehold.worker.leases import AlreadySettled, Held, LeaseLost, _memory
 from leasehold.worker.leases._memory import DoneMemory
 from leasehold.worker.leases._pool import Batch, RenewalPool
 from leasehold.worker.leases._wheel import Wheel
@@ -240,9 +241,22 @@ def test_all_names_are_there() -> None:
 
 def test_losses_can_be_sent_to_another_process() -> None:
     """An error that tells of a loss survives pickling."""
-    error = pickle.loads(pickle.dumps(LeaseLost("m-1", Loss("gone", "purged"))))
-    assert (type(error), error.message_id, error.loss) == (LeaseLost, "m-1", Loss("gone", "purged"))
-    assert str(error) == "the lease on message m-1 is lost: purged"
+    error = pickle.loads(pickle.dumps(LeaseLost("purged", kind="gone", message_id="m-1")))
+    assert (type(error), error.message_id, error.kind) == (LeaseLost, "m-1", "gone")
+    assert str(error) == error.why == "purged"
+
+
+def test_there_is_one_error_for_a_lost_lease(bench: Bench) -> None:
+    """What a lease raises is what handlers and their callers catch, in the same words."""
+    assert LeaseLost is worker.LeaseLost is errors.LeaseLost
+    assert issubclass(AlreadySettled, worker.LeaseLost)
+    held = bench.keep_one()
+    held.lose("the session is over")
+    with pytest.raises(worker.LeaseLost) as caught:
+        held.check()
+    error = caught.value
+    assert (error.why, error.kind) == ("the session is over", "session")
+    assert error.message_id == held.delivery.message_id
 
 
 def test_messages_are_equal_to_themselves_only() -> None:

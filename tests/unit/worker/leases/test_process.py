@@ -29,6 +29,7 @@ from leasehold.worker.leases import (
     RenewerStopped,
     process,
 )
+from leasehold.worker.leases._wire import Drop
 from leasehold.worker.leases.process import ProcessLeaseManager
 from leasehold.worker.queues.errors import LeaseGone, Unreachable
 from leasehold.worker.queues.protocol import Delivery, Saved
@@ -217,6 +218,35 @@ def test_the_renewer_hangs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+def test_the_renewer_hangs_and_reads_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given up as well when nothing more can be said to it, whoever waits for that."""
+    monkeypatch.setattr(process, "_SILENT_BEATS", 8)
+    manager = site.manager(30)
+    helds = site.keep(manager, 1)
+    os.kill(manager._process.pid, signal.SIGSTOP)
+
+    def settle() -> None:
+        try:
+            for number in range(10_000):
+                delivery = Delivery(queue="file", message_id=f"more-{number}", receipt="1")
+                held = manager.keep(site.queue, delivery, asked_at_s=manager._now_s())  # type: ignore[arg-type]
+                # The lock is held while this is said, which is where it has to be noticed.
+                with manager._lock:
+                    manager._send(Drop(held.key))
+        except RenewerStopped:
+            return
+
+    thread = threading.Thread(target=settle, daemon=True)
+    thread.start()
+    site.until(lambda: bool(site.told.ends))
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert helds[0].state is HeldState.LOST
+    assert "does not answer" in str(manager.failure)
+    assert manager._process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.slow
 def test_signals_for_the_worker(site: Site) -> None:
     """Who wants the worker to end signals both: leases are kept until the worker is done."""
     manager = site.manager()
@@ -328,6 +358,38 @@ def test_losses_are_told(site: Site, tmp_path: Path) -> None:
         held.begin_settling()
 
 
+def test_doubts_about_receipts_are_told(site: Site, tmp_path: Path) -> None:
+    """After a renewal without an answer this process knows that there may be a newer receipt, and
+    asks for it when the one it has is refused."""
+    manager = site.manager()
+    (tmp_path / "deaf").touch()
+    (held,) = site.keep(manager)
+    site.until(lambda: bool(site.told.failures))
+    assert held.is_ambiguous
+    lease = held.begin_settling()
+    (tmp_path / "deaf").unlink()
+    refused = site.queue.complete(lease)
+    assert isinstance(refused, LeaseGone)
+    assert not held.settled(refused, completing=True)
+    newest = held.retry_lease()
+    assert newest is not None
+    assert site.queue.complete(newest) is None
+    assert held.settled(None, completing=True)
+    assert site.losses == []
+
+
+def test_doubts_end_with_an_answer(site: Site, tmp_path: Path) -> None:
+    """The next renewal that is answered brings the newest receipt."""
+    manager = site.manager()
+    (tmp_path / "deaf").touch()
+    (held,) = site.keep(manager)
+    site.until(lambda: held.is_ambiguous)
+    (tmp_path / "deaf").unlink()
+    site.until(lambda: held.renewals >= 1)
+    assert not held.is_ambiguous
+    assert site.complete(held)
+
+
 @pytest.mark.slow
 def test_refusals_are_told(site: Site, tmp_path: Path) -> None:
     """So is what the service will never do."""
@@ -409,6 +471,24 @@ def test_a_queue_that_cannot_be_opened(site: Site, tmp_path: Path) -> None:
     site.keep(manager)
     site.until(lambda: bool(site.told.ends))
     assert "no such queue can be opened" in str(manager.failure)
+
+
+def test_queues_that_are_known_are_opened_first(site: Site, tmp_path: Path) -> None:
+    """Before the manager is there, and once; others with their first message."""
+    manager = site.manager(30, queues=[site.queue])
+    assert (tmp_path / "opened").read_text() == "x"
+    site.keep(manager, 2)
+    other = FileQueue(tmp_path / "other")
+    manager.keep(other, other.receive(1, 30)[0], asked_at_s=manager._now_s())  # type: ignore[arg-type]
+    manager.close()
+    assert (tmp_path / "opened").read_text() == "xx"
+
+
+def test_a_known_queue_that_cannot_be_opened(tmp_path: Path) -> None:
+    """The manager is not made, and says why."""
+    queue = FileQueue(tmp_path / "queue", "broken")
+    with pytest.raises(RenewerStopped, match="no such queue can be opened"):
+        ProcessLeaseManager(LeaseSettings.of(30), queues=[queue])  # type: ignore[list-item]
 
 
 def test_a_renewer_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:

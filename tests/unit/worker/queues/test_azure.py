@@ -155,6 +155,14 @@ def test_a_renewal_has_the_time_that_it_is_given() -> None:
     assert recorder.queries[0]["timeout"] == ["2"]
 
 
+def test_a_save_leaves_time_to_renew_its_lease() -> None:
+    """A service that does not answer a save is waited for during a part of the lease only."""
+    recorder = Recorder()
+    made(recorder).save(DELIVERY, LEASE.receipt, Saved(state=1), 30)
+    ((connect_s, read_s),) = recorder.timeouts
+    assert connect_s + read_s == pytest.approx(10)
+
+
 def test_other_calls_have_the_time_of_the_adapter() -> None:
     """The limit that the adapter was given holds for all of them."""
     recorder = Recorder()

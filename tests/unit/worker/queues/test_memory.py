@@ -166,13 +166,29 @@ def test_a_call_fails_without_being_carried_out(queue: MemoryQueue) -> None:
     assert queue.complete([delivery.lease]) == [None]
 
 
-def test_a_call_fails_after_it_was_carried_out(queue: MemoryQueue) -> None:
-    """The answer gets lost: the lease is renewed, and nobody has the receipt."""
+def test_a_call_fails_after_it_was_carried_out(queue: MemoryQueue, time: ManualTime) -> None:
+    """The answer gets lost: the lease is renewed, and who asks again is told the receipt."""
     put(queue, "work")
     delivery = one(queue)
     queue.faults.fail(carried_out=True, method="renew")
     with pytest.raises(Unreachable):
-        queue.renew([delivery.lease], 30)
+        queue.renew([delivery.lease], 600)
+    (refused,) = queue.complete([delivery.lease])
+    assert isinstance(refused, LeaseGone)
+    queue.renew([delivery.lease], 30)
+    (renewed,) = queue.renew([delivery.lease], 30)
+    assert isinstance(renewed, Renewed)
+    time.advance(599)
+    assert queue.depth().leased == 1
+    assert queue.complete([Lease(delivery.message_id, renewed.receipt)]) == [None]
+
+
+def test_a_strict_queue_repeats_nothing(time: ManualTime) -> None:
+    """There the receipt that a lost answer has told is known to nobody."""
+    queue = MemoryQueue("orders", time=time, strict=True)
+    put(queue, "work")
+    delivery = one(queue)
+    queue.renew([delivery.lease], 30)
     (refused,) = queue.renew([delivery.lease], 30)
     assert isinstance(refused, LeaseGone)
 

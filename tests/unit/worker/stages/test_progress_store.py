@@ -163,6 +163,22 @@ def test_a_save_renews_the_lease(store: ProgressStore, queue: MemoryQueue) -> No
     assert result is None
 
 
+def test_a_save_leaves_time_to_renew_its_lease(store: ProgressStore, queue: MemoryQueue) -> None:
+    """A service that does not answer is waited for during a part of the lease only."""
+    asked = []
+
+    class Noting(MemoryQueue):
+        def renew(self, *args: Any, timeout_s: float | None = None) -> list[Any]:
+            asked.append(timeout_s)
+            return super().renew(*args, timeout_s=timeout_s)
+
+    client = KeepsProgress(Noting("videos", capabilities=queue.capabilities), store)
+    client.put([Outgoing(body="x")])
+    [delivery] = client.receive(1, visibility_timeout_s=30)
+    client.save(delivery, delivery.receipt, SAVED, 60)
+    assert asked == [20]
+
+
 def test_a_lost_lease_saves_nothing(store: ProgressStore, queue: MemoryQueue) -> None:
     """Neither once the lease has ended, nor after the next holder has saved."""
     client = KeepsProgress(queue, store)

@@ -12,6 +12,7 @@ from typing import Any
 
 from leasehold.worker.errors import Poison
 from leasehold.worker.message import Message
+from leasehold.worker.timing import SystemTime
 
 
 def note(message: Message) -> None:
@@ -28,6 +29,25 @@ def die(message: Message) -> None:
 def leave(_message: Message) -> None:
     """End the process at once."""
     os._exit(7)
+
+
+class Odd(dict[str, int]):
+    """JSON, but nothing that another process can read."""
+
+    def __reduce__(self) -> Any:
+        return _made_in, (os.getpid(),)
+
+
+def _made_in(pid: int) -> Odd:
+    if pid != os.getpid():
+        raise ImportError("it is not known here")
+    return Odd()
+
+
+def save_what_only_it_knows(message: Message) -> None:
+    """Save a state that the worker cannot read."""
+    if message.text == "odd":
+        message.checkpoint(Odd())
 
 
 def fail(message: Message) -> None:
@@ -93,6 +113,15 @@ def stay(message: Message) -> None:
     Path(message.text).with_suffix(".begun").touch()
     while True:
         message.cancel_token.wait(0.05)
+
+
+def outlast_a_lease(message: Message) -> None:
+    """Wait until the lease was renewed."""
+    time = SystemTime()
+    end_s = time.monotonic_s() + message.seconds_left
+    while time.monotonic_s() + message.seconds_left < end_s + 0.2:
+        message.cancel_token.wait(0.02)
+        message.check()
 
 
 def nothing(_message: Message) -> None:

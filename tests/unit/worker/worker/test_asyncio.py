@@ -13,6 +13,7 @@ from leasehold.worker.message import Message
 from leasehold.worker.options import Runner
 from leasehold.worker.outcomes import Kind
 from leasehold.worker.queues import Saved
+from leasehold.worker.retrying import PoisonRule, RetryRule
 from leasehold.worker.running import tasks
 from leasehold.worker.worker import Worker
 from tests.unit.worker.worker.support import PATIENCE_S, Heard, filled, handle_all, left, running
@@ -104,19 +105,20 @@ def test_task_that_does_not_stop_is_given_back(monkeypatch: pytest.MonkeyPatch) 
     assert left(queue) == [("a", 0)]
 
 
-def test_handler_that_cancels_itself_is_interrupted() -> None:
-    """A CancelledError that nobody asked for settles nothing as done."""
+def test_handler_that_cancels_itself_has_failed() -> None:
+    """A CancelledError that nobody asked for is a failure, and enough of them are the end."""
     queue = filled("a")
     calls: list[str] = []
 
     async def handle(message: Message) -> None:
         calls.append(message.text)
-        if len(calls) == 1:
-            raise asyncio.CancelledError
+        raise asyncio.CancelledError
 
-    worker = handle_all(handle, queue)
-    assert worker.stats.count(Kind.INTERRUPTED) == 1
-    assert worker.stats.count(Kind.DONE) == 1
+    poison, retries = PoisonRule(max_failures=3), RetryRule(initial_s=0)
+    worker = handle_all(handle, queue, poison=poison, retries=retries)
+    assert len(calls) == 3
+    assert worker.stats.count(Kind.FAILED) == 2
+    assert worker.stats.count(Kind.POISONED) == 1
 
 
 def test_coroutine_that_nobody_awaits_is_a_failure() -> None:

@@ -66,6 +66,14 @@ def test_one_lane_is_a_queue() -> None:
     assert [buffer.take(), buffer.take(), buffer.take(), buffer.take_now()] == ["a", "b", "c", None]
 
 
+def test_some_go_before_the_others() -> None:
+    """What is put first is taken before all that waits in its lane."""
+    buffer = buffer_of(1)
+    buffer.put(0, ["a"])
+    buffer.put(0, ["b"], first=["c"])
+    assert [buffer.take(), buffer.take(), buffer.take()] == ["c", "a", "b"]
+
+
 def test_lanes_are_taken_from_by_weight() -> None:
     """While all lanes have something, each is taken from in proportion to its weight."""
     buffer = buffer_of(3, 1)

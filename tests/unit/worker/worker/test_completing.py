@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from leasehold.testing import ManualTime
+from leasehold.worker import completing
 from leasehold.worker.completing import CLOSING_S, threads_for
-from leasehold.worker.errors import Poison
+from leasehold.worker.errors import Cancelled, Poison, Retry
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Kind
 from leasehold.worker.queues import Denied, LeaseGone, QueueError, Saved, Unreachable
+from leasehold.worker.queues.memory import MEMORY
 from leasehold.worker.worker import Worker
 from tests.unit.worker.worker.support import (
     Heard,
@@ -134,13 +138,17 @@ def test_done_message_that_comes_again_is_not_worked_on() -> None:
 
 def test_refused_settlement_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     """What the service will never grant is not tried again, and is said loudly."""
-    queue = filled("x")
+    queue, heard = filled("x"), Heard()
     queue.faults.fail(method="complete", error=Denied("no right to delete"))
     with caplog.at_level(logging.ERROR, "leasehold.worker"):
-        worker = handle_all(lambda _: None, queue, session=False)
+        worker = handle_all(lambda _: None, queue, session=False, hooks=[heard])
     assert queue.calls["complete"] == 1
     assert worker.stats.queues[0].settle_errors == 1
     assert "no right to delete" in caplog.text
+    assert heard.settlements == []
+    assert heard.losses == [("x", "it could not be settled: no right to delete")]
+    assert worker.stats.count(Kind.DONE) == 0
+    assert worker.stats.count(Kind.LOST) == 1
 
 
 def test_service_that_asks_for_time_gets_it() -> None:
@@ -170,6 +178,53 @@ def test_burying_is_tried_again() -> None:
     assert len(queue.buried) == 1
 
 
+def poisoned(_message: Message) -> None:
+    raise Poison("it can never work")
+
+
+def test_refused_burial_is_not_told_as_one(caplog: pytest.LogCaptureFixture) -> None:
+    """What the service did not set aside is lost; when it comes again nobody works on it."""
+    time = ManualTime()
+    queue, heard, seen = filled("x", time=time), Heard(), []
+    queue.faults.fail(method="bury", error=Denied("no right to the poison queue"))
+
+    def handle(message: Message) -> None:
+        seen.append(message.dequeue_count)
+        raise Poison("it can never work")
+
+    with running(handle, queue, time=time, lease=5, hooks=[heard], session=False) as worker:
+        heard.wait_until(lost=1)
+        assert heard.settlements == []
+        assert worker.stats.count(Kind.POISONED) == 0
+        time.advance_until(lambda: bool(heard.settlements), step_s=1)
+    assert seen == [1]
+    assert heard.settlements == [("x", "poisoned")]
+    assert queue.buried[0][1].text == "it can never work"
+    assert "no right to the poison queue" in caplog.text
+
+
+def test_burial_in_several_requests_is_not_taken_for_done() -> None:
+    """Where one copies and deletes, LeaseGone after no answer means what it says."""
+    able = replace(MEMORY, server_poison=False)
+    queue, heard = filled("x", capabilities=able), Heard()
+    queue.faults.fail(method="bury")
+    queue.faults.fail(method="bury", error=LeaseGone("the receipt is not the newest one"))
+    worker = handle_all(poisoned, queue, hooks=[heard], session=False)
+    assert heard.settlements == []
+    assert [body for body, _ in heard.losses] == ["x"]
+    assert worker.stats.count(Kind.POISONED) == 0
+    assert left(queue) == [("x", 1)]
+
+
+def test_message_set_aside_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The line comes when it is done, with the reason."""
+    with caplog.at_level(logging.INFO, "leasehold.worker"):
+        handle_all(poisoned, filled("x"))
+    (line,) = [each for each in caplog.records if "it can never work" in each.getMessage()]
+    assert line.levelno == logging.ERROR
+    assert "was set aside" in line.getMessage()
+
+
 def test_error_of_an_adapter_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
     """A fault in an adapter costs the messages of that call, and is logged."""
     queue = filled("x", "y")
@@ -187,6 +242,8 @@ def test_error_of_an_adapter_stops_nobody(caplog: pytest.LogCaptureFixture) -> N
     assert worker.stats.queues[0].settle_errors == 1
     assert "ZeroDivisionError" in caplog.text
     assert len(calls) == 2
+    assert worker.stats.count(Kind.DONE) == 1
+    assert worker.stats.count(Kind.LOST) == 1
 
 
 def test_worker_that_stops_does_not_try_for_ever() -> None:
@@ -229,3 +286,91 @@ def test_save_that_fails_changes_nothing() -> None:
     handle_all(handle, queue)
     assert seen == [None, Saved(state={"at": 2})]
     assert left(queue) == []
+
+
+@pytest.mark.parametrize("asked_s", [600, 29])
+def test_service_that_asks_for_more_time_than_there_is(asked_s: float) -> None:
+    """What is done is tried again within its lease, or it would be done twice."""
+    time = ManualTime()
+    queue, seen = filled("x", time=time), []
+    busy = Unreachable("not now", outcome_unknown=False, retry_after_s=asked_s)
+    queue.faults.fail(2, method="complete", error=busy)
+    with running(lambda m: seen.append(m.text), queue, time=time, lease=30, session=False):
+        time.advance_until(lambda: not left(queue))
+    assert seen == ["x"]
+    assert time.monotonic_s() < 1000 + 30
+
+
+def test_end_of_a_worker_does_not_wait_for_what_a_service_asks() -> None:
+    """A try that lies hours ahead is made at the end of the time for that, and is the last."""
+    time = ManualTime()
+    queue = filled("x", time=time)
+    busy = Unreachable("not now", outcome_unknown=False, retry_after_s=7200)
+    queue.faults.fail(2, method="complete", error=busy)
+    worker = Worker(lambda _: None, queue, time=time, wait_s=0, lease=36_000, session=False)
+    worker.start()
+    time.advance_until(lambda: queue.calls["complete"] == 1, step_s=0.1)
+    began_s = time.monotonic_s()
+    thread = threading.Thread(target=worker.stop)
+    thread.start()
+    time.advance_until(lambda: worker.stats.queues[0].settle_errors == 1, step_s=0.5)
+    assert time.monotonic_s() - began_s <= CLOSING_S + 1
+    assert queue.calls["complete"] == 2
+    time.advance_until(lambda: not worker.is_running and worker._ended.is_set(), step_s=0.5)
+    thread.join()
+
+
+def test_one_that_cannot_be_settled_costs_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What goes wrong with one message of a batch leaves the rest to be completed."""
+    queue, heard, ready = filled("a", "b", "c"), Heard(), threading.Barrier(3, timeout=20)
+    real = completing.settlement_of
+
+    def settlement_of(outcome: Any, delivery: Any, **options: Any) -> Any:
+        if delivery.body == b"b":
+            raise OverflowError("a fault of the library")
+        return real(outcome, delivery, **options)
+
+    monkeypatch.setattr(completing, "settlement_of", settlement_of)
+
+    def handle(message: Message) -> None:
+        ready.wait()
+        if message.text == "b":
+            raise ValueError("no")
+
+    with running(handle, queue, concurrency=3, hooks=[heard]) as worker:
+        heard.wait_until(settled=2, lost=1)
+    assert sorted(heard.settlements) == [("a", "done"), ("c", "done")]
+    assert heard.losses[0][0] == "b"
+    assert "a fault of the library" in caplog.text
+    assert worker._core.rooms.taken == 0
+
+
+def test_endless_delay_is_the_longest_that_there_is() -> None:
+    """A handler may say that a message shall not come again soon."""
+    queue, heard = filled("a"), Heard()
+
+    def handle(_message: Message) -> None:
+        raise Retry(math.inf)
+
+    handle_all(handle, queue, hooks=[heard])
+    assert heard.settlements == [("a", "failed")]
+    assert queue.depth().delayed == 1
+
+
+def test_cancelled_that_nobody_asked_for_comes_more_and_more_slowly() -> None:
+    """A handler that gives up in that way is not called without end at full speed."""
+    time = ManualTime()
+    queue, times = filled("x", time=time), []
+
+    def handle(message: Message) -> None:
+        times.append(time.monotonic_s() - 1000)
+        if len(times) == 6:
+            return
+        raise Cancelled("I do not feel like it")
+
+    with running(handle, queue, time=time, session=False) as worker:
+        time.advance_until(lambda: not left(queue), step_s=0.1)
+    assert worker.stats.count(Kind.INTERRUPTED) == 5
+    assert times[-1] >= 0.1 + 0.2 + 0.4 + 1

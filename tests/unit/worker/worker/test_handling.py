@@ -15,7 +15,15 @@ from leasehold.testing import ManualTime
 from leasehold.worker.errors import GiveBack, LeaseLost, Poison, Retry
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Kind
-from leasehold.worker.queues import Delivery, Outgoing, Saved
+from leasehold.worker.queues import (
+    Capabilities,
+    Delivery,
+    Denied,
+    Outgoing,
+    QueueError,
+    Saved,
+    Unreachable,
+)
 from leasehold.worker.queues.memory import MEMORY, MemoryQueue
 from leasehold.worker.retrying import PoisonRule, RetryRule
 from leasehold.worker.stats import QueueStats
@@ -166,19 +174,135 @@ def test_give_back_counts_as_no_attempt() -> None:
     assert stats_of(worker).outcomes[Kind.RETURNED] == 2
 
 
+def delivered(queue: MemoryQueue, time: ManualTime, times: int) -> None:
+    """Have all messages delivered to workers that die before they begin."""
+    for _ in range(times):
+        queue.receive(100, visibility_timeout_s=30)
+        time.advance(31)
+
+
 def test_message_that_came_too_often_is_not_worked_on() -> None:
     """A message that killed its workers is set aside before any work."""
     time = ManualTime()
     queue = filled("x", time=time)
     seen: list[Message] = []
-    for _ in range(3):
-        queue.receive(1, visibility_timeout_s=30)
-        time.advance(31)
+    delivered(queue, time, 12)
     worker = handle_all(seen.append, queue, poison=PoisonRule(max_failures=3), time=time)
     assert seen == []
-    assert "delivered 3 times" in queue.buried[0][1].text
+    assert "delivered 12 times" in queue.buried[0][1].text
     assert stats_of(worker).outcomes[Kind.POISONED] == 1
     assert sum(stats_of(worker).handled) == 0
+
+
+COUNTS_ONLY = dataclasses.replace(
+    MEMORY, counts_returns=True, counts_failures=False, fences=False, sessions=False
+)
+"""What a service can do that counts every receive, and nothing else."""
+
+
+@pytest.mark.parametrize("able", [MEMORY, COUNTS_ONLY])
+def test_message_that_nobody_began_is_tried(able: Capabilities) -> None:
+    """Deliveries to buffers of workers that died set nothing aside that no handler has seen."""
+    time = ManualTime()
+    queue, seen = filled("x", time=time, capabilities=able), []
+    delivered(queue, time, 7)
+    handle_all(lambda message: seen.append(message.text), queue, time=time)
+    assert seen == ["x"]
+    assert queue.buried == []
+
+
+def test_failures_are_counted_where_the_service_knows_them() -> None:
+    """A message that comes for the eighth time and fails for the first is tried again."""
+    time = ManualTime()
+    queue, seen = filled("x", time=time), []
+    delivered(queue, time, 7)
+
+    def handle(message: Message) -> None:
+        seen.append(message.dequeue_count)
+        raise ValueError("no")
+
+    rules: dict[str, Any] = {"retries": RetryRule(kind="fixed", initial_s=0)}
+    handle_all(handle, queue, time=time, poison=PoisonRule(max_failures=3), **rules)
+    assert seen == [8, 9, 10]
+    assert [fault.text for _, fault in queue.buried] == ["no"]
+
+
+def test_first_failure_counts_where_deliveries_are_all_there_is() -> None:
+    """Where a service counts receives only, a late message is set aside by its next failure."""
+    time = ManualTime()
+    queue, seen = filled("x", time=time, capabilities=COUNTS_ONLY), []
+    delivered(queue, time, 7)
+
+    def handle(message: Message) -> None:
+        seen.append(message.dequeue_count)
+        raise ValueError("no")
+
+    handle_all(handle, queue, time=time)
+    assert seen == [8]
+    assert [fault.text for _, fault in queue.buried] == ["no"]
+
+
+def test_message_that_came_often_is_begun_first() -> None:
+    """It does not wait in a buffer in which it would be counted once more."""
+    time = ManualTime()
+    queue, seen = MemoryQueue("orders", time=time, capabilities=COUNTS_ONLY), []
+    queue.put([Outgoing(body=str(number), delay_s=1000) for number in range(5)])
+    queue.put([Outgoing(body="old")])
+    delivered(queue, time, 6)
+    time.advance(1000)  # now the others come before it
+    options: dict[str, Any] = {"concurrency": 1, "prefetch": 10, "time": time}
+    handle_all(lambda message: seen.append(message.text), queue, **options)
+    assert seen[0] == "old"
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize(
+    ("error", "failures"), [(Denied("no right to peek"), 1), (Unreachable("not now"), 3)]
+)
+def test_service_that_does_not_say(error: QueueError, failures: int) -> None:
+    """Without the right to ask, deliveries count; without an answer the message is tried again."""
+    time = ManualTime()
+    queue, seen = filled("x", time=time), []
+    delivered(queue, time, 7)
+    queue.faults.fail(method="tried", error=error)
+
+    def handle(message: Message) -> None:
+        seen.append(message.dequeue_count)
+        raise ValueError("no")
+
+    rules: dict[str, Any] = {"retries": RetryRule(kind="fixed", initial_s=0)}
+    handle_all(handle, queue, time=time, poison=PoisonRule(max_failures=3), **rules)
+    assert len(seen) == failures
+
+
+def test_message_given_back_again_and_again_comes_more_and_more_slowly() -> None:
+    """Where returns are not counted it does not go round without end."""
+    time = ManualTime()
+    queue, heard = filled("x", time=time), Heard()
+
+    def handle(_message: Message) -> None:
+        raise GiveBack
+
+    with running(handle, queue, time=time, hooks=[heard], session=False):
+        time.advance_until(lambda: len(heard.settlements) >= 8, step_s=0.1, limit_s=60)
+        took_s = time.monotonic_s()
+    assert took_s >= 0.1 + 0.2 + 0.4 + 1 + 2
+    assert len(heard.settlements) == 8
+    assert left(queue) == [("x", 0)]
+
+
+def test_worker_that_stops_does_not_hold_anything_back() -> None:
+    """What waits to be given back is given back at once when the worker stops."""
+    time = ManualTime()
+    queue, seen = filled("x", time=time), []
+
+    def handle(message: Message) -> None:
+        seen.append(message.text)
+        raise GiveBack
+
+    with running(handle, queue, time=time, session=False):
+        time.advance_until(lambda: len(seen) == 2, step_s=0.05)
+    assert queue.depth().visible == 1
 
 
 class Unreadable(MemoryQueue):

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
 from leasehold.testing import ManualTime
+from leasehold.worker import leases
 from leasehold.worker.errors import Cancelled, LeaseLost
 from leasehold.worker.leases import LeaseSettings
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Kind
 from leasehold.worker.queues import LeaseGone, Outgoing
+from leasehold.worker.work import Work
+from leasehold.worker.worker import Worker
 from tests.unit.worker.worker.support import (
     PATIENCE_S,
     Heard,
@@ -226,7 +231,106 @@ def test_receive_that_fails_is_tried_again_more_and_more_seldom() -> None:
     assert worker.stats.queues[0].receive_errors == 8
 
 
+def test_a_lost_answer_costs_no_work() -> None:
+    """A renewal that was carried out and not answered: the work goes on, and is completed."""
+    time = ManualTime()
+    queue, heard, handler = filled("x", time=time), Heard(), Held(time)
+    queue.faults.fail(2, method="renew", carried_out=True)
+    with running(handler, queue, time=time, lease=10, hooks=[heard], session=False):
+        handler.wait_until_begun()
+        time.advance_until(lambda: queue.calls["renew"] >= 4, step_s=0.5)
+        handler.go_on()
+        heard.wait_until(settled=1)
+    assert (heard.settlements, heard.losses, left(queue)) == ([("x", "done")], [], [])
+
+
+def test_completion_that_came_too_late_for_its_receipt_is_made_again() -> None:
+    """After a stall, in which a renewal was carried out and nothing was answered, the message is
+    completed, and not only taken for done."""
+    time = ManualTime()
+    queue, heard, handler = filled("x", time=time), Heard(), Held(time)
+    with running(handler, queue, time=time, lease=10, hooks=[heard], session=False):
+        handler.wait_until_begun()
+        queue.faults.fail(method="renew", carried_out=True)
+        time.advance_until(lambda: queue.calls["renew"] == 1, step_s=0.5)
+        queue.faults.fail(method="complete")
+        handler.go_on()
+        time.advance_until(lambda: bool(heard.settlements), step_s=0.1)
+    assert (heard.settlements, heard.losses, left(queue)) == ([("x", "done")], [], [])
+    assert queue.calls["complete"] == 3
+
+
+def outcomes_of_a_race(error: Exception | None) -> tuple[list[tuple[str, str]], str]:
+    """Lose a lease, keep the news back until the handler has ended, and return what hooks hear."""
+    queue, heard, handler = filled("x"), Heard(), Held(stops=False)
+    lost: list[str] = []
+
+    def handle(message: Message) -> None:
+        handler(message)
+        if error is not None:
+            raise error
+
+    with running(handle, queue, lease=3600, hooks=[heard], session=False) as worker:
+        handler.wait_until_begun()
+        (work,) = worker._core.in_work
+        work.held.callbacks.clear()  # as long as the thread that tells has not come to run
+        work.held.lose("the session is over")
+        handler.go_on()
+        heard.wait_until(lost=1)
+        assert work.held.loss is not None
+        lost.append(work.held.loss.text)
+    return heard.losses, lost[0]
+
+
+@pytest.mark.parametrize("error", [None, LeaseLost("the session is over"), LookupError("x")])
+def test_hooks_hear_what_is_on_record(error: Exception | None) -> None:
+    """Whoever is first, the handler's end or the news of the loss, the text is the same."""
+    losses, recorded = outcomes_of_a_race(error)
+    assert losses == [("x", "the session is over")]
+    assert recorded == "the session is over"
+
+
+def test_lease_that_the_handler_gives_up_has_one_text() -> None:
+    """A handler that knows better than the service: hooks hear what the lease says of itself."""
+    queue, heard = filled("x"), Heard()
+    helds: list[leases.Held] = []
+
+    def handle(_message: Message) -> None:
+        helds.extend(work.held for work in worker._core.in_work)
+        raise LeaseLost("a fenced write was refused")
+
+    with running(handle, queue, lease=3600, hooks=[heard], session=False) as worker:
+        heard.wait_until(lost=1)
+    assert helds[0].loss is not None
+    assert heard.losses == [("x", helds[0].loss.text)]
+
+
+def test_loss_while_settling_has_one_text() -> None:
+    """What a service says to a completion is what hooks hear, and what is on record."""
+    queue, heard = filled("x"), Heard()
+    queue.faults.refuse("orders-1", LeaseGone("purged"))
+    works: list[Work] = []
+
+    def handle(_message: Message) -> None:
+        works.extend(worker._core.in_work)
+
+    with running(handle, queue, lease=3600, hooks=[heard], session=False) as worker:
+        heard.wait_until(lost=1)
+    assert heard.losses == [("x", "purged")]
+    assert works[0].held.loss is not None
+    assert (works[0].loss, works[0].held.loss.text) == ("purged", "purged")
+
+
 def test_cancelled_is_no_loss() -> None:
     """The two reasons to stop are told apart, and are both Stopped."""
     assert not issubclass(Cancelled, LeaseLost)
     assert Cancelled.__mro__[1] is LeaseLost.__mro__[1]
+
+
+def test_batch_outlives_the_end_of_a_session() -> None:
+    """A receive under a session that is over is made again under another one."""
+    queue, seen = filled("a", "b"), []
+    queue.faults.fail(method="receive", error=LeaseGone("the session is over"))
+    worker = Worker(lambda message: seen.append(message.text), queue)
+    worker.run_until_idle(PATIENCE_S)
+    assert sorted(seen) == ["a", "b"]

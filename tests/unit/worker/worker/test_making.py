@@ -18,6 +18,7 @@ from leasehold.worker.leases import LeaseManager, LeaseSettings
 from leasehold.worker.message import Message
 from leasehold.worker.options import Options
 from leasehold.worker.outcomes import Kind
+from leasehold.worker.queues import Outgoing
 from leasehold.worker.queues.memory import MEMORY
 from leasehold.worker.queues.specs import QueueSpec
 from leasehold.worker.retrying import PoisonRule, RetryRule
@@ -41,6 +42,7 @@ def nothing(_message: Message) -> None:
         ({"prefetch": -1}, "prefetch is -1"),
         ({"renewer": "nobody"}, "renewer is 'nobody'"),
         ({"renewer": "process"}, "needs a way to open orders once more"),
+        ({"renewer": "process", "time": ManualTime()}, "cannot go by ManualTime"),
         ({"wait_s": -1}, "wait_s is -1"),
         ({"poll_s": 0}, "poll_s is 0"),
         ({"report_s": 0}, "report_s is 0"),
@@ -254,6 +256,58 @@ def test_little_lag_is_no_matter(caplog: pytest.LogCaptureFixture) -> None:
     assert worker.stats.late_renewals == 1
     assert "5.1 s LATE" in caplog.text
     assert "(message orders-1" in caplog.text
+
+
+def test_lag_is_said_once_for_each_message(caplog: pytest.LogCaptureFixture) -> None:
+    """While it goes on every round is counted, and no message is named twice."""
+    time = ManualTime()
+    queue, handler = filled("x", "y", time=time), Held(time)
+    with running(handler, queue, time=time, concurrency=2, session=False) as worker:
+        handler.wait_until_begun(2)
+        late = LateRenewals(worker._core, 1)
+        for _ in range(3):
+            time.advance(6)
+            late.note(5)
+        assert worker.stats.late_renewals == 3
+        (said,) = [each for each in caplog.messages if "LATE" in each]
+        assert "message orders-1" in said
+        assert "message orders-2" in said
+        time.advance(61)
+        late.note(5)
+        assert len([each for each in caplog.messages if "LATE" in each]) == 2
+
+
+def test_lag_of_a_new_message_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """A message that joins in is named alone; so is a lag that is nobody's fault, once."""
+    time = ManualTime()
+    queue, handler = filled("x", time=time), Held(time)
+    with running(handler, queue, time=time, concurrency=2, session=False) as worker:
+        late = LateRenewals(worker._core, 1)
+        handler.wait_until_begun()
+        time.advance(6)
+        late.note(5)
+        queue.put([Outgoing(body="y")])
+        time.advance_until(lambda: len(handler.messages) == 2)
+        time.advance(6)
+        late.note(5)
+        late.note(1_000)
+        late.note(1_000)
+    first, second, third = [each for each in caplog.messages if "LATE" in each]
+    assert ("orders-1" in first, "orders-2" in first) == (True, False)
+    assert ("orders-1" in second, "orders-2" in second) == (False, True)
+    assert "the machine, or something besides" in third
+
+
+def test_manager_leaves_it_to_the_worker(caplog: pytest.LogCaptureFixture) -> None:
+    """One stall is one line in the log, not one of the manager and one of the worker."""
+    time = ManualTime()
+    queue, handler = filled("x", time=time), Held(time)
+    with running(handler, queue, time=time, lease=30, session=False) as worker:
+        handler.wait_until_begun()
+        time.jump(25)
+        time.advance(0.5)
+        assert worker.stats.late_renewals == 1
+    assert len([each for each in caplog.messages if "late" in each.lower()]) == 1
 
 
 def test_lag_without_a_suspect(caplog: pytest.LogCaptureFixture) -> None:

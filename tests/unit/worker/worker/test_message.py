@@ -9,8 +9,6 @@ import pytest
 
 from leasehold.testing import ManualTime
 from leasehold.worker.errors import Cancelled, LeaseLost, Poison
-from leasehold.worker.leases import LeaseLost as HeldLost
-from leasehold.worker.leases import Loss
 from leasehold.worker.message import CancelToken, Message
 from leasehold.worker.queues import Delivery, Saved
 from leasehold.worker.queues._memory_parts import MemorySession
@@ -19,13 +17,13 @@ from leasehold.worker.queues._memory_parts import MemorySession
 class Holding:
     def __init__(self) -> None:
         self.deadline_s = 1030.0
-        self.loss: Loss | None = None
+        self.loss: LeaseLost | None = None
         self.saves: list[Saved] = []
         self.extended: list[int] = []
 
     def check(self) -> None:
         if self.loss is not None:
-            raise HeldLost("m-1", self.loss)
+            raise self.loss
 
     def extend(self, visibility_timeout_s: int) -> None:
         self.extended.append(visibility_timeout_s)
@@ -102,10 +100,10 @@ def test_checkpoint_tells_the_session() -> None:
     assert session.progress == ["m-1"]
 
 
-def test_lost_lease_is_told_in_the_words_of_handlers() -> None:
-    """What the lease manager raises becomes LeaseLost, from each method, and nothing is saved."""
+def test_lost_lease_is_told_by_each_method() -> None:
+    """What the lease raises reaches the handler, and nothing is saved."""
     message, holding = message_of()
-    holding.loss = Loss("gone", "somebody else has it")
+    holding.loss = LeaseLost("somebody else has it")
     with pytest.raises(LeaseLost, match="somebody else has it"):
         message.check()
     with pytest.raises(LeaseLost, match="somebody else has it"):

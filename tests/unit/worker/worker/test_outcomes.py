@@ -37,7 +37,7 @@ from leasehold.worker.retrying import PoisonRule, RetryRule
         (RuntimeError("oh"), Kind.FAILED),
         (SystemExit(1), Kind.FAILED),
         (Cancelled("stop"), Kind.INTERRUPTED),
-        (asyncio.CancelledError(), Kind.INTERRUPTED),
+        (asyncio.CancelledError(), Kind.FAILED),
     ],
 )
 def test_what_a_handler_says(error: BaseException | None, kind: Kind) -> None:
@@ -57,6 +57,20 @@ def test_cancel_of_an_operator_is_no_retry(error: BaseException) -> None:
     outcome = outcome_of(error, is_lost=False, asked="cancelled")
     assert outcome.kind is Kind.CANCELLED
     assert isinstance(settled(outcome), Bury)
+
+
+@pytest.mark.parametrize("error", [Cancelled("why"), asyncio.CancelledError()])
+def test_stop_of_the_worker_is_no_failure(error: BaseException) -> None:
+    """A handler that stops because the worker does has its message given back uncounted."""
+    assert outcome_of(error, is_lost=False, asked="stopping").kind is Kind.INTERRUPTED
+
+
+def test_cancellation_that_nobody_asked_for_says_so() -> None:
+    """It has no text of its own, so that people would look for a reason in vain."""
+    fault = outcome_of(asyncio.CancelledError(), is_lost=False, asked=None).fault
+    assert fault is not None
+    assert fault.text == "the handler was cancelled, which nobody asked for"
+    assert fault.type == "asyncio.exceptions.CancelledError"
 
 
 def test_handler_that_finishes_although_cancelled_is_done() -> None:

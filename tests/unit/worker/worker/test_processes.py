@@ -16,7 +16,7 @@ from leasehold.worker.outcomes import Kind
 from leasehold.worker.queues import LeaseGone, Outgoing
 from leasehold.worker.queues.memory import MemoryQueue
 from leasehold.worker.retrying import PoisonRule, RetryRule
-from leasehold.worker.running import child
+from leasehold.worker.running import child, processes
 from leasehold.worker.running.processes import KILL_AFTER_S, ProcessRunner
 from leasehold.worker.worker import Worker
 from tests.unit.worker.worker import handlers_of_tests as handlers
@@ -233,3 +233,37 @@ def test_buffer_of_processes_is_given_back(tmp_path: Path) -> None:
         worker.stop(0)
     assert sorted(left(queue)) == sorted([(str(path), 0), ("b", 0), ("c", 0)])
     assert path.read_text() == "the worker stops"
+
+
+def test_word_that_cannot_be_read_fails_its_message_alone() -> None:
+    """What the worker cannot read ends the process, and the next message has a new one."""
+    queue, heard = filled("odd", "b"), Heard()
+    worker = in_processes(
+        handlers.save_what_only_it_knows, queue, hooks=[heard], poison=PoisonRule(max_failures=1)
+    )
+    assert heard.settlements == [("odd", "poisoned"), ("b", "done")]
+    fault = heard.outcomes[0].fault
+    assert fault is not None
+    assert "do not understand each other" in fault.text
+    assert worker.stats.count(Kind.DONE) == 1
+
+
+def test_process_that_cannot_be_begun_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A system that has no more processes for a moment costs no hand for good."""
+    monkeypatch.setattr(processes, "_RESTART_PAUSE_S", 0.01)
+    real, spawned = ProcessRunner.spawn, []
+
+    def spawn(self: ProcessRunner) -> Any:
+        spawned.append(self)
+        if len(spawned) == 2:
+            raise BlockingIOError("no more processes")
+        return real(self)
+
+    monkeypatch.setattr(ProcessRunner, "spawn", spawn)
+    queue, heard = filled("a"), Heard()
+    in_processes(handlers.die, queue, hooks=[heard], retries=AT_ONCE)
+    assert heard.settlements == [("a", "failed"), ("a", "done")]
+    assert len(spawned) == 3
+    assert "no more processes" in caplog.text

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
-from leasehold.worker.queues import Delivery
+from leasehold.worker.queues import Delivery, Tried
 from leasehold.worker.retrying import PoisonRule, RetryRule
 
 
@@ -64,14 +65,49 @@ def delivery(count: int = 1, problem: str | None = None) -> Delivery:
     )
 
 
-def test_message_over_the_limit_is_refused_before_work() -> None:
-    """What comes once more than it may is set aside, and the reason says how often it came."""
+def test_count_alone_refuses_a_message_only_when_it_is_very_high() -> None:
+    """Deliveries that nobody began are counted as well: four times the failures are let pass."""
     rule = PoisonRule(max_failures=3)
-    assert rule.refusal(delivery(3)) is None
-    fault = rule.refusal(delivery(4))
+    assert rule.refusal(delivery(12)) is None
+    fault = rule.refusal(delivery(13))
     assert fault is not None
-    assert "delivered 3 times" in fault.text
+    assert "delivered 12 times" in fault.text
+    assert "nobody can tell whether work on it ever began" in fault.text
     assert PoisonRule(max_failures=None).refusal(delivery(400)) is None
+
+
+def test_deliveries_may_have_a_limit_of_their_own() -> None:
+    """With a number of its own a message is set aside unseen when it comes once more than that."""
+    rule = PoisonRule(max_failures=3, max_deliveries=3)
+    assert rule.refusal(delivery(3)) is None
+    assert rule.refusal(delivery(4)) is not None
+    assert PoisonRule(max_failures=None, max_deliveries=7).refusal(delivery(8)) is not None
+
+
+def test_service_that_knows_failures_is_believed() -> None:
+    """What was given back without a failure counts for nothing, however often."""
+    rule = PoisonRule(max_failures=2)
+    assert rule.refusal(delivery(100), Tried(0, 0)) is None
+    fault = rule.refusal(delivery(100), Tried(1, 7))
+    assert fault is not None
+    assert fault.text.endswith(
+        "delivered 8 times without being completed, at most 8: 1 failed, 7 ended without a word"
+    )
+    assert not rule.is_last(delivery(100), Tried(0, 50))
+    assert rule.is_last(delivery(100), Tried(1, 0))
+    assert rule.is_last(delivery(2))
+    assert not rule.is_last(delivery(1))
+
+
+def test_service_is_asked_only_about_what_came_often() -> None:
+    """Below the limits the count of deliveries says all there is to know."""
+    rule = PoisonRule(max_failures=2)
+    assert [rule.may_be_last(delivery(each)) for each in (1, 2)] == [False, True]
+    assert [rule.is_suspect(delivery(each)) for each in (2, 3)] == [False, True]
+    assert [rule.may_be_refused(delivery(each)) for each in (8, 9)] == [False, True]
+    never = PoisonRule(max_failures=None)
+    assert not never.may_be_last(delivery(99))
+    assert not never.may_be_refused(delivery(99))
 
 
 def test_unreadable_message_is_refused_before_work() -> None:
@@ -84,4 +120,20 @@ def test_unreadable_message_is_refused_before_work() -> None:
 def test_poison_rule_needs_one_delivery() -> None:
     """A limit of no delivery at all is refused."""
     assert PoisonRule(max_failures=0).problems()
+    assert PoisonRule(max_failures=5, max_deliveries=4).problems()
+    assert PoisonRule(max_failures=None, max_deliveries=0).problems()
     assert not PoisonRule().problems()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        RetryRule(initial_s=math.inf, cap_s=math.inf),
+        RetryRule(initial_s=math.inf, cap_s=math.inf, jitter=1),
+        RetryRule(cap_s=math.inf, factor=10),
+    ],
+)
+def test_endless_waits_are_whole_seconds_too(rule: RetryRule) -> None:
+    """A rule without an end gives a number, which the service cuts."""
+    for tries in (1, 400):
+        assert isinstance(rule.delay_s(tries, 0.0), int)

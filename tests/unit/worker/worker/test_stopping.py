@@ -18,9 +18,10 @@ from leasehold.testing import ManualTime
 from leasehold.worker import crew
 from leasehold.worker.crew import CANCEL_S
 from leasehold.worker.hooks import Hooks
+from leasehold.worker.leases import Keeping
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Kind
-from leasehold.worker.queues import Outgoing
+from leasehold.worker.queues import Outgoing, Release
 from leasehold.worker.running import threads
 from leasehold.worker.worker import Worker
 from tests.unit.worker.worker.support import (
@@ -344,3 +345,97 @@ def test_signals_are_left_alone_elsewhere() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
     worker.stop()
     wait_for(ended)
+
+
+def test_stop_while_it_begins_waits_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is stopped while it begins does not go on after it has stopped."""
+    queue, begins = filled("a"), threading.Event()
+    worker = Worker(lambda _: None, queue, wait_s=0)
+    keeping = worker._keeping
+
+    def slowly() -> Keeping:
+        begins.set()
+        while worker.is_running:
+            threading.Event().wait(0.001)
+        return keeping()
+
+    monkeypatch.setattr(worker, "_keeping", slowly)
+    thread = threading.Thread(target=worker.run, kwargs={"install_signals": False})
+    thread.start()
+    wait_for(begins)
+    worker.stop()
+    thread.join(PATIENCE_S)
+    assert not worker.is_running
+    queue.put([Outgoing(body="late")])
+    received = queue.calls["receive"]
+    assert [each for each in threading.enumerate() if each.name.startswith("leasehold-work")] == []
+    assert queue.calls["receive"] == received
+    assert "late" in [body for body, _ in left(queue)]
+
+
+def test_hook_that_sees_it_begin_can_ask_for_the_end() -> None:
+    """It stops like any other worker."""
+
+    class Ends(Hooks):
+        def starting(self, worker: Worker) -> None:
+            worker.request_stop()
+            while worker.is_running:
+                threading.Event().wait(0.001)
+
+    heard = Heard()
+    worker = Worker(lambda _: None, filled("a"), hooks=[Ends(), heard], wait_s=0)
+    worker.run(install_signals=False)
+    assert not worker.is_running
+    assert worker._core.outstanding == 0
+
+
+def test_stop_of_one_that_could_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who stops it meanwhile returns, and the error is for who began it."""
+    worker, begins = Worker(lambda _: None, filled(), wait_s=0), threading.Event()
+
+    def fails() -> Keeping:
+        begins.set()
+        while worker.is_running:
+            threading.Event().wait(0.001)
+        raise RuntimeError("no threads")
+
+    monkeypatch.setattr(worker, "_keeping", fails)
+    failures: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            worker.start()
+        except RuntimeError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    wait_for(begins)
+    worker.stop()
+    thread.join(PATIENCE_S)
+    assert [str(error) for error in failures] == ["no threads"]
+
+
+def test_end_does_not_wait_for_answers_about_earlier_deliveries() -> None:
+    """What came too often is given back unseen if the worker stops before it could ask."""
+    queue = filled("a", "b", "c")
+    for _ in range(20):
+        queue.release(
+            [
+                Release(lease=each.lease, outcome="failed")
+                for each in queue.receive(9, visibility_timeout_s=30)
+            ]
+        )
+    gate = queue.faults.hold(method="tried")
+    worker = Worker(lambda _: None, queue, wait_s=0, concurrency=4, session=False)
+    worker.start()
+    gate.wait_until_entered()
+    thread = threading.Thread(target=worker.stop)
+    thread.start()
+    while not worker._core.is_stopping:
+        threading.Event().wait(0.001)
+    gate.open()
+    thread.join(PATIENCE_S)
+    assert queue.calls["tried"] == 1
+    assert len(queue.buried) == 1
+    assert queue.depth().visible == 2
