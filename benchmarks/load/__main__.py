@@ -15,7 +15,7 @@ from time import perf_counter
 
 import uvloop
 
-from benchmarks.load import admin, native, probes
+from benchmarks.load import admin, mns, native, probes
 from benchmarks.load.dialects import VERBS, Dialect, make_dialect
 from benchmarks.load.job import Job
 from benchmarks.load.process import ServerProcesses
@@ -39,9 +39,7 @@ class Generator:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._dialect: Dialect = (
-            native.Native(job) if job.dialect == "native" else make_dialect(job)
-        )
+        self._dialect = _dialect_of(job)
         self._server = ServerProcesses(job.server_pids)
         self._connections: list[Connection] = []
         self._shared: list[bytes] = []
@@ -138,6 +136,12 @@ class Generator:
             generator_kernel_s=round(kernel_s, 6),
             empty_gets=work.empty_gets,
         )
+
+
+def _dialect_of(job: Job) -> Dialect:
+    if job.dialect == "native":
+        return native.Native(job)
+    return mns.Mns(job) if job.dialect == "mns" else make_dialect(job)
 
 
 def _own_usage() -> tuple[float, float]:

@@ -51,7 +51,7 @@ def create_queue(job: Job) -> None:
     """Create the queue of *job* where it is missing."""
     if job.dialect == "native":
         native.create_queue(job)
-    if job.dialect != "azure":
+    if job.dialect not in {"azure", "mns"}:  # these two share a port
         return
     answer = request(job.port, "PUT", f"/{job.queue}", [])
     if answer.status not in {201, 204, 409}:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
 Workload = Literal["cycle", "phases", "fill", "batches", "inspect", "counts"]
-Dialect = Literal["azure", "native", "noop", "beanstalkd", "pgmq", "skip-locked"]
+Dialect = Literal["azure", "mns", "native", "noop", "beanstalkd", "pgmq", "skip-locked"]
 Auth = Literal["sas", "sharedkey", "bearer", "none"]
 
 EMULATOR_ACCOUNT: Final = "devstoreaccount1"

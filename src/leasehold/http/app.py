@@ -46,6 +46,18 @@ class LargeDialect(Dialect, Protocol):
         ...
 
 
+class AddressedDialect(Dialect, Protocol):
+    """A dialect that has addresses of its own: a port, or names of hosts."""
+
+    def is_addressed_by(self, host: str) -> bool:
+        """Tell whether a request to *host* is of this dialect, on a port that others share."""
+        ...
+
+    async def longest_body(self, request: Request) -> int:
+        """Say from the head of a request how long a body may be read."""
+        ...
+
+
 class Pages(Protocol):
     """The server's own addresses; see :class:`leasehold.http.admin.AdminPages`."""
 
@@ -77,6 +89,9 @@ class Application:
         longest_body: Says from the head of a request to *dialect* that a longer body may be read.
         native: Answers what is under NATIVE_PREFIX; None for *dialect*.
         native_max_body_bytes: As max_body_bytes, for *native*.
+        mns: Answers what comes to *mns_ports*, and to hosts of its own on other ports.
+        mns_ports: Where nobody but *mns* and the pages answer.
+        mns_max_body_bytes: As max_body_bytes, for *mns*.
         https: Whether a proxy has ended TLS, so that every request counts as safe.
         log_requests: Whether to log each request, at level debug.
     """
@@ -92,6 +107,9 @@ class Application:
         longest_body: Callable[[Request], Awaitable[int]] | None = None,
         native: LargeDialect | None = None,
         native_max_body_bytes: int = NATIVE_MAX_BODY_BYTES,
+        mns: AddressedDialect | None = None,
+        mns_ports: frozenset[int] = frozenset(),
+        mns_max_body_bytes: int = 0,
         https: bool = False,
         log_requests: bool = False,
     ) -> None:
@@ -104,6 +122,9 @@ class Application:
         self._longest_body = longest_body
         self._native = native
         self._native_max_body_bytes = native_max_body_bytes if native else max_body_bytes
+        self._mns = mns
+        self._mns_ports = mns_ports
+        self._mns_max_body_bytes = mns_max_body_bytes
         self._https = https
         self._log_requests = log_requests
 
@@ -118,20 +139,24 @@ class Application:
             await send({"type": "http.response.body", "body": response.body})
             return
         handle, limit = self._handle, self._max_body_bytes
+        longest_body = self._longest_body
         headers = _headers(scope["headers"])
         body: bytes | None = b""
         length = headers.get("content-length", "0")
         has_body = length != "0" or "transfer-encoding" in headers
-        if self._native is not None and raw_path.startswith(NATIVE_PREFIX):
-            handle, limit = self._native.handle, self._native_max_body_bytes
+        if self._mns is not None and self._is_for(self._mns, scope, headers):
+            handle, limit = self._mns.handle, self._mns_max_body_bytes
+            longest_body = self._mns.longest_body
+        elif self._native is not None and raw_path.startswith(NATIVE_PREFIX):
+            handle, limit, longest_body = self._native.handle, self._native_max_body_bytes, None
             if has_body and (int(length) > self._max_body_bytes or "transfer-encoding" in headers):
                 refusal = await self._native.admit(self._request(scope, raw_path, headers, receive))
                 if refusal is not None:
                     await send(_start(method, refusal, close=True))
                     await send({"type": "http.response.body", "body": refusal.body})
                     return
-        elif self._longest_body is not None and int(length) > limit:
-            limit = await self._longest_body(self._request(scope, raw_path, headers, receive))
+        if longest_body is not None and int(length) > limit:
+            limit = await longest_body(self._request(scope, raw_path, headers, receive))
         if has_body:
             try:
                 body = await _read(int(length), limit, receive)
@@ -154,6 +179,14 @@ class Application:
                 status=response.status,
                 duration_ms=round(duration_s * 1000, 3),
             )
+
+    def _is_for(
+        self, mns: AddressedDialect, scope: dict[str, Any], headers: dict[str, str]
+    ) -> bool:
+        server = scope["server"]
+        if server is not None and server[1] in self._mns_ports:
+            return True
+        return mns.is_addressed_by(headers.get("host", ""))
 
     def _request(
         self, scope: dict[str, Any], raw_path: str, headers: dict[str, str], receive: Receive

@@ -7,42 +7,33 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 import uvicorn
 import uvloop
 
 from leasehold import __version__
-from leasehold.auth.authenticator import Authenticator
-from leasehold.auth.types import Account
-from leasehold.clock import Clock, LoopTimers, SystemClock, Timers, VirtualClock
+from leasehold.clock import Clock, SystemClock
 from leasehold.domain.commands import NoteTime
 from leasehold.domain.errors import LeaseholdError
-from leasehold.domain.types import AccessPolicy
 from leasehold.engine.engine import Engine
 from leasehold.engine.faults import Faults, FaultyStore
 from leasehold.engine.maintenance import MaintenancePlan
-from leasehold.http.admin import AdminPages
-from leasehold.http.admission import Admission, LongClaim, LongReceive
-from leasehold.http.app import Application
-from leasehold.http.azure import MAX_REQUEST_BODY_BYTES, AzureDialect
-from leasehold.http.controls import Asgi, Authorizer, Controls, Perform, SigningTime
+from leasehold.http.building import Times, build_application
+from leasehold.http.controls import Asgi, Controls
 from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.logs import configure_logs
-from leasehold.http.metrics import Metrics, RequestStats
-from leasehold.http.native import MAX_REQUEST_BODY_BYTES as NATIVE_MAX_BODY_BYTES
-from leasehold.http.native import NativeDialect, Services
 from leasehold.http.protocol import GuardedProtocol, protocol_class
 from leasehold.http.startup import (
     DataLock,
     ExitCode,
     StartFailed,
-    bearer_verifier,
     event_log_plan,
     large_bodies,
+    listen_for_mns,
     listen_on,
     raise_file_limit,
     url_of,
@@ -64,7 +55,6 @@ __all__ = [
 _MIB: Final = 1024 * 1024
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 _KILLED: Final = 128
-_SECOND_MS: Final = 1_000
 _DAY_S: Final = 86_400.0
 
 _log = structlog.get_logger(__name__)
@@ -154,32 +144,6 @@ class HttpServer(uvicorn.Server):
         self._on_stop()
 
 
-class Times(NamedTuple):
-    """The clocks of a server; all are the system's unless it is in test mode."""
-
-    system: Clock
-    """What connections, signatures and the log go by."""
-    engine: Clock
-    """What messages, leases and waits go by."""
-    timers: Timers
-
-    @classmethod
-    def chosen(cls, settings: Settings, system: Clock, last_seen_ms: int) -> Times:
-        """Return what the settings ask for; a virtual clock begins now, at a whole second.
-
-        Args:
-            settings: Whose ``clock`` it is.
-            system: The system's clock.
-            last_seen_ms: When the store was last in use. Time does not go back behind that, however
-                far a virtual clock was moved then.
-        """
-        if settings.clock != "virtual":
-            return cls(system, system, LoopTimers())
-        now_ms = system.now_ms() // _SECOND_MS * _SECOND_MS
-        clock = VirtualClock(max(now_ms, last_seen_ms))
-        return cls(system, clock, clock)
-
-
 class Running(NamedTuple):
     """A server that has begun to serve."""
 
@@ -201,6 +165,7 @@ async def _run(settings: Settings, clock: Clock) -> int:
     raise_file_limit(settings.max_connections)
     with contextlib.ExitStack() as listening:
         sockets = [listening.enter_context(each) for each in listen_on(settings)]
+        of_mns = [listening.enter_context(each) for each in listen_for_mns(settings)]
         store = _open_store(settings)
         times = Times.chosen(settings, clock, store.last_seen_ms())
 
@@ -208,9 +173,9 @@ async def _run(settings: Settings, clock: Clock) -> int:
             loop = asyncio.get_running_loop()
             for number in _STOPPING:
                 loop.add_signal_handler(number, _stop_or_kill, number, running.server)
-            return lambda: _say_ready(settings, sockets)
+            return lambda: _say_ready(settings, sockets, of_mns)
 
-        code = await serve_store(settings, times, store, sockets, on_start)
+        code = await serve_store(settings, times, store, sockets, on_start, mns_sockets=of_mns)
     _log.info("server.stopped", exit_code=int(code))
     return code
 
@@ -222,6 +187,8 @@ async def serve_store(  # noqa: PLR0913, PLR0917 - each is a choice of its own
     sockets: Sequence[socket.socket],
     on_start: Callable[[Running], Callable[[], None]],
     server_type: type[HttpServer] = HttpServer,
+    *,
+    mns_sockets: Sequence[socket.socket] = (),
 ) -> ExitCode:
     """Serve a store until the server is told to stop, or the store fails.
 
@@ -232,6 +199,7 @@ async def serve_store(  # noqa: PLR0913, PLR0917 - each is a choice of its own
         sockets: Bound, not listening.
         on_start: Called in the event loop before the sockets listen; what it returns, when they do.
         server_type: What to make the server of.
+        mns_sockets: As *sockets*, for requests of MNS and no others.
 
     Raises:
         StartFailed: A file that a setting names cannot be used.
@@ -254,11 +222,17 @@ async def serve_store(  # noqa: PLR0913, PLR0917 - each is a choice of its own
         if settings.test_mode:
             controls = Controls(engine, times.engine, faults, seed=settings.test_seed)
         app: Asgi = build_application(
-            settings, times, engine, guard, controls, draining=lambda: server.should_exit
+            settings,
+            times,
+            engine,
+            guard,
+            controls,
+            draining=lambda: server.should_exit,
+            mns_ports=frozenset(each.getsockname()[1] for each in mns_sockets),
         )
         server = server_type(
             _uvicorn_config(settings, app if controls is None else controls.around(app), guard),
-            sockets,
+            [*sockets, *mns_sockets],
             tls_timeouts_s=(settings.header_timeout_s, settings.write_timeout_s),
             on_ready=lambda: listening(),  # noqa: PLW0108 - it is made below
             on_stop=engine.drain,
@@ -290,120 +264,6 @@ async def _serve_http(server: HttpServer, guard: Guard, engine: Engine) -> None:
     finally:
         for task in helpers:
             task.cancel()
-
-
-def build_application(  # noqa: PLR0913 - each is a collaborator of its own
-    settings: Settings,
-    times: Times,
-    engine: Engine,
-    guard: Guard,
-    controls: Controls | None = None,
-    *,
-    draining: Callable[[], bool],
-) -> Application:
-    """Put the parts between the connections and the engine together.
-
-    Raises:
-        StartFailed: A file that a setting names cannot be used.
-    """
-    accounts = _accounts(settings)
-    authenticator: Authorizer = _authenticator(settings, accounts, engine)
-    if times.engine is not times.system:
-        authenticator = SigningTime(authenticator, times.system)
-    requests = RequestStats()
-    admission = Admission(
-        engine.perform,
-        limit=settings.max_pending_requests,
-        receive=engine.receive,
-        open_claim=engine.open_claim,
-    )
-    perform: Perform = admission.perform
-    receive: LongReceive = admission.receive
-    if controls is not None:
-        perform, receive = controls.watched(perform), controls.watched_wait(receive)
-    dialect = AzureDialect(
-        perform=perform,
-        receive=receive,
-        authenticator=authenticator,
-        clock=times.engine,
-        accounts=accounts,
-        find_queue=engine.find_queue,
-        observe=requests.answered,
-    )
-    native = NativeDialect(
-        services=_services(engine, admission, controls),
-        authenticator=authenticator,
-        clock=times.engine,
-        observe=requests.answered,
-    )
-    metrics = Metrics(
-        requests=requests,
-        engine=engine,
-        admission=admission,
-        guard=guard,
-        clock=times.engine,
-        max_queues=settings.metrics_max_queues,
-    )
-    return Application(
-        dialect=dialect,
-        native=native,
-        pages=AdminPages(
-            engine=engine,
-            clock=times.engine,
-            draining=draining,
-            metrics=metrics if settings.metrics_enabled else None,
-        ),
-        clock=times.system,
-        timings=requests,
-        max_body_bytes=MAX_REQUEST_BODY_BYTES,
-        longest_body=dialect.longest_body,
-        native_max_body_bytes=NATIVE_MAX_BODY_BYTES,
-        https=settings.tls_terminated,
-        log_requests=settings.log_level == "debug",
-    )
-
-
-def _accounts(settings: Settings) -> dict[str, Account]:
-    return {
-        each.name: Account(name=each.name, keys=tuple(key.reveal() for key in each.keys))
-        for each in settings.effective_accounts()
-    }
-
-
-def _services(engine: Engine, admission: Admission, controls: Controls | None) -> Services:
-    perform: Perform = admission.perform
-    receive: LongReceive = admission.receive
-    open_claim: LongClaim = admission.open_claim
-    if controls is not None:
-        perform, receive = controls.watched(perform), controls.watched_wait(receive)
-        open_claim = controls.watched_wait(open_claim)
-    return Services(
-        perform=perform,
-        receive=receive,
-        open_claim=open_claim,
-        find_queue=engine.find_queue,
-        activity=engine.activity,
-        wait_for_job=engine.jobs.wait,
-        controls=controls,
-    )
-
-
-def _authenticator(
-    settings: Settings, accounts: Mapping[str, Account], engine: Engine
-) -> Authenticator:
-    def find_policy(account: str, queue: str, policy_id: str) -> AccessPolicy | None:
-        found = engine.find_queue(account, queue)
-        policies = found.policies if found else ()
-        return next((policy for policy in policies if policy.policy_id == policy_id), None)
-
-    return Authenticator(
-        accounts,
-        find_policy,
-        bearer_verifier(settings),
-        inspectors={
-            each.name: tuple(key.reveal() for key in each.keys) for each in settings.inspectors
-        },
-    )
 
 
 def _open_store(settings: Settings) -> SqliteStore:
@@ -480,9 +340,14 @@ async def _stop_on_failure(engine: Engine, server: HttpServer) -> None:
     server.stop()
 
 
-def _say_ready(settings: Settings, sockets: Sequence[socket.socket]) -> None:
+def _say_ready(
+    settings: Settings, sockets: Sequence[socket.socket], of_mns: Sequence[socket.socket]
+) -> None:
     urls = [url_of(listener, tls=settings.tls_cert is not None) for listener in sockets]
-    _log.info("server.ready", url=urls[0], **({"also": urls[1:]} if urls[1:] else {}))
+    more: dict[str, Any] = {"also": urls[1:]} if urls[1:] else {}
+    if of_mns:
+        more["url_mns"] = url_of(of_mns[0], tls=settings.tls_cert is not None)
+    _log.info("server.ready", url=urls[0], **more)
 
 
 def _warn_of_public_keys(settings: Settings) -> None:

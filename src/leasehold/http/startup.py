@@ -111,8 +111,21 @@ def listen_on(settings: Settings) -> list[socket.socket]:
         StartFailed: An address is unknown or taken, or a name that was thought to mean this
             machine alone does not while the development account or test mode is on.
     """
+    return _bound(settings, settings.port)
+
+
+def listen_for_mns(settings: Settings) -> list[socket.socket]:
+    """Do the same for the port of MNS alone; none if it has none.
+
+    Raises:
+        StartFailed: As for :func:`listen_on`.
+    """
+    port = settings.port_of_mns(settings.port)
+    return [] if port is None else _bound(settings, port)
+
+
+def _bound(settings: Settings, port: int) -> list[socket.socket]:
     sockets: list[socket.socket] = []
-    port = settings.port
     try:
         for host in settings.addresses():
             for family, kind, protocol, _, address in socket.getaddrinfo(

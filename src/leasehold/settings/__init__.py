@@ -6,6 +6,7 @@ from leasehold.settings.reference import option_of, settings_markdown, show_valu
 from leasehold.settings.sources import Loaded, load_settings
 from leasehold.settings.values import (
     DEV_ACCOUNT,
+    AccessKeyPair,
     AccountKeys,
     Problem,
     Secret,
@@ -15,6 +16,7 @@ from leasehold.settings.values import (
 
 __all__ = [
     "DEV_ACCOUNT",
+    "AccessKeyPair",
     "AccountKeys",
     "Kind",
     "Loaded",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from leasehold.settings.meta import Meta, bounds_text
+from leasehold.settings.mns import AUTO, MAX_PORT, OFF, SHARED
 from leasehold.settings.values import DEV_ACCOUNT, Problem
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def find_problems(settings: Settings, table: Mapping[str, tuple[Meta, Any]]) -> 
         *_check_dev_account(settings),
         *_check_inspectors(settings),
         *_check_tokens(settings),
+        *_check_mns(settings),
         *_check_test_mode(settings),
     )
 
@@ -104,6 +106,26 @@ def _check_tokens(settings: Settings) -> Iterator[Problem]:
         yield Problem(
             "oidc_jwks", f"is {settings.oidc_jwks!r}; an address must begin with https://"
         )
+
+
+def _check_mns(settings: Settings) -> Iterator[Problem]:
+    port = settings.mns_port
+    if port not in {AUTO, SHARED, OFF}:
+        if not (port.isascii() and port.isdigit() and int(port[:6]) <= MAX_PORT):
+            yield Problem(
+                "mns_port", f"is {port!r}; it must be auto, shared, off, or 0 to {MAX_PORT:,}"
+            )
+        elif settings.port and int(port) == settings.port:
+            yield Problem("mns_port", f"is {port}, and so is port: for one port, say {SHARED!r}")
+    accounts = {account.name for account in settings.effective_accounts()}
+    ids = [each.key_id for each in settings.mns_keys]
+    for key_id in sorted({each for each in ids if ids.count(each) > 1}):
+        yield Problem("mns_keys", f"{key_id!r} is there twice")
+    for each in settings.mns_keys:
+        if each.account not in accounts:
+            yield Problem("mns_keys", f"{each.account!r} is no account of this server")
+        if each.key_id in accounts:
+            yield Problem("mns_keys", f"{each.key_id!r} is an account, which has keys of its own")
 
 
 def _check_test_mode(settings: Settings) -> Iterator[Problem]:

@@ -20,6 +20,7 @@ class Kind(StrEnum):
     PATH = "path"
     LIST = "list of text"
     ACCOUNTS = "table of accounts"
+    ACCESS_KEYS = "table of access keys"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

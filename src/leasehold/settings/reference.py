@@ -9,7 +9,7 @@ from typing import Any, Final
 from leasehold.settings.fields import all_settings
 from leasehold.settings.meta import Kind, Meta, bounds_text
 from leasehold.settings.sources import FILE_VARIABLE, PREFIX
-from leasehold.settings.values import AccountKeys
+from leasehold.settings.values import AccessKeyPair, AccountKeys
 
 _HEAD: Final = f"""\
 # Settings
@@ -33,7 +33,7 @@ def option_of(name: str, meta: Meta) -> str:
     """Return the option of a setting as it is typed; empty if there is none."""
     dashed = name.replace("_", "-")
     match meta.kind:
-        case Kind.ACCOUNTS:
+        case Kind.ACCOUNTS | Kind.ACCESS_KEYS:
             return ""
         case Kind.SWITCH:
             return f"--{dashed}/--no-{dashed}"
@@ -87,4 +87,6 @@ def _code(default: Any) -> str:
 def _show_item(item: object) -> str:
     if isinstance(item, AccountKeys):
         return f"{item.name} ({', '.join(repr(key) for key in item.keys)})"
+    if isinstance(item, AccessKeyPair):
+        return f"{item.key_id} for {item.account} ({item.secret!r})"
     return str(item)

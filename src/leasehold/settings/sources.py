@@ -15,11 +15,19 @@ from typing import Any, Final
 
 from leasehold.settings.fields import Settings, all_settings
 from leasehold.settings.meta import Kind
-from leasehold.settings.values import AccountKeys, Problem, SettingsError, account_of
+from leasehold.settings.values import (
+    AccessKeyPair,
+    AccountKeys,
+    Problem,
+    SettingsError,
+    access_key_of,
+    account_of,
+)
 
 PREFIX: Final = "LEASEHOLD_"
 FILE_VARIABLE: Final = "LEASEHOLD_CONFIG"
 _ACCOUNT_KEYS: Final = ("key1", "key2")
+_ACCESS_KEY_PARTS: Final = 3
 _SWITCHES: Final = {
     **dict.fromkeys(("true", "on", "yes", "1"), True),
     **dict.fromkeys(("false", "off", "no", "0"), False),
@@ -175,6 +183,18 @@ def _accounts_from_text(text: str) -> tuple[AccountKeys, ...]:
     return tuple(accounts)
 
 
+def _access_keys_from_text(text: str) -> tuple[AccessKeyPair, ...]:
+    pairs = []
+    for entry in text.split(";"):
+        if entry.strip():
+            parts = entry.strip().split(":")
+            if len(parts) != _ACCESS_KEY_PARTS:
+                # What is there may be a secret in the wrong place, so it is not shown.
+                raise ValueError("an access key must be written id:secret:account")
+            pairs.append(access_key_of(*parts))
+    return tuple(pairs)
+
+
 _READERS: Final[Mapping[Kind, Callable[[str], Any]]] = {
     Kind.TEXT: str,
     Kind.INTEGER: _whole,
@@ -183,6 +203,7 @@ _READERS: Final[Mapping[Kind, Callable[[str], Any]]] = {
     Kind.PATH: Path,
     Kind.LIST: _list,
     Kind.ACCOUNTS: _accounts_from_text,
+    Kind.ACCESS_KEYS: _access_keys_from_text,
 }
 _TOML_TYPES: Final[Mapping[Kind, tuple[type | tuple[type, ...], str]]] = {
     Kind.TEXT: (str, "text in quotes"),
@@ -192,6 +213,7 @@ _TOML_TYPES: Final[Mapping[Kind, tuple[type | tuple[type, ...], str]]] = {
     Kind.SWITCH: (bool, "true or false"),
     Kind.LIST: (list, "a list of texts"),
     Kind.ACCOUNTS: (dict, "a table"),
+    Kind.ACCESS_KEYS: (dict, "a table"),
 }
 
 
@@ -203,6 +225,8 @@ def _from_toml(kind: Kind, value: object) -> Any:
         # The value may be a key in the wrong place, so it is not shown.
         raise ValueError(f"must be {words}")
     match value:
+        case dict() if kind is Kind.ACCESS_KEYS:
+            return tuple(_access_key_from_toml(name, table) for name, table in value.items())
         case dict():
             return tuple(_account_from_toml(name, table) for name, table in value.items())
         case list():
@@ -226,3 +250,15 @@ def _account_from_toml(name: str, table: object) -> AccountKeys:
     if "key2" in table and "key1" not in table:
         raise ValueError(f"account {name!r} has key2 but no key1")
     return account_of(name, [table[key] for key in _ACCOUNT_KEYS if key in table])
+
+
+def _access_key_from_toml(key_id: str, table: object) -> AccessKeyPair:
+    if not (
+        isinstance(table, dict)
+        and table.keys() == {"secret", "account"}
+        and all(isinstance(each, str) for each in table.values())
+    ):
+        raise ValueError(
+            f"access key {key_id!r} must be a table with secret and account, in quotes"
+        )
+    return access_key_of(key_id, table["secret"], table["account"])

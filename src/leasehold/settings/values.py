@@ -16,6 +16,8 @@ DEV_KEY: Final = (
 MIN_KEY_BYTES: Final = 32
 _RESERVED_NAMES: Final = frozenset({"healthz", "readyz", "metrics"})
 _ACCOUNT_NAME: Final = re.compile(r"[a-z0-9]{3,24}")
+_KEY_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+MIN_SECRET_CHARS: Final = 16
 _MASK: Final = "***"
 
 
@@ -47,6 +49,15 @@ class AccountKeys:
 
     name: str
     keys: tuple[Secret, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessKeyPair:
+    """An AccessKeyId of MNS, its secret, and the account that it opens."""
+
+    key_id: str
+    secret: Secret
+    account: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +111,29 @@ def account_of(name: str, keys: list[str]) -> AccountKeys:
         return AccountKeys(name=name, keys=tuple(decode_key(key) for key in keys))
     except ValueError as error:
         raise ValueError(f"account {name!r}: {error}") from None
+
+
+def access_key_of(key_id: str, secret: str, account: str) -> AccessKeyPair:
+    """Check the parts of an access key.
+
+    Args:
+        key_id: 1 to 128 of A-Z, a-z, 0-9 and ``. _ -``.
+        secret: 16 characters or more, without blanks.
+        account: Name of the account that it opens.
+
+    Raises:
+        ValueError: The id or the secret will not do. The text never shows the secret.
+    """
+    if _KEY_ID.fullmatch(key_id) is None:
+        raise ValueError(
+            f"{key_id!r} is no AccessKeyId: it must be 1 to 128 of A-Z, a-z, 0-9 . _ -"
+        )
+    if len(secret) < MIN_SECRET_CHARS or len(secret.split()) != 1:
+        raise ValueError(
+            f"the secret of {key_id!r} must have at least {MIN_SECRET_CHARS} characters and no "
+            "blanks"
+        )
+    return AccessKeyPair(key_id=key_id, secret=Secret(secret.encode()), account=account)
 
 
 def uses_public_key(account: AccountKeys) -> bool:

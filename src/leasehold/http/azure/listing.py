@@ -9,7 +9,7 @@ from typing import Final
 
 from leasehold.domain.commands import ListQueues, QueuePage
 from leasehold.domain.errors import InvalidMarker, InvalidQueueName
-from leasehold.domain.limits import check_queue_name
+from leasehold.domain.limits import check_mns_queue_name
 from leasehold.domain.types import Queue
 from leasehold.http.azure.call import Call
 from leasehold.http.azure.errors import invalid_parameter
@@ -38,7 +38,7 @@ def _start_of(marker: str, account: str) -> str:
         return ""
     name = marker.removeprefix(f"/{account}/")
     try:
-        check_queue_name(name)
+        check_mns_queue_name(name)  # another dialect may have made it
     except InvalidQueueName:
         raise InvalidMarker from None
     if name == marker:

@@ -8,38 +8,16 @@ from typing import Final, TypeAlias
 
 from leasehold.domain.limits import check_range
 from leasehold.http.azure.errors import Fault, invalid_parameter
+from leasehold.http.percent import percent_decode
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 Params: TypeAlias = Mapping[str, str]
 
-_HEX_DIGITS: Final = "0123456789ABCDEFabcdef"
-_BYTE_OF: Final = {
-    (high + low).encode(): bytes((int(high + low, 16),))
-    for high in _HEX_DIGITS
-    for low in _HEX_DIGITS
-}
 _INTEGER_CHARS: Final = 19
 """More digits than a 64-bit number has; what is longer is not parsed at all."""
 _MAX_TIMEOUT_S: Final = 30
 _REMEMBERED_CHARS: Final = 256
 """Longer values are not remembered, which bounds the memory of the cache."""
-
-
-def percent_decode(text: str) -> str:
-    """Decode ``%XX`` once.
-
-    Raises:
-        ValueError: A percent sign is not followed by two hexadecimal digits, the result is not
-            UTF-8, or *text* itself is not ASCII.
-    """
-    first, *rest = text.encode("ascii").split(b"%")
-    decoded = [first]
-    for piece in rest:
-        octet = _BYTE_OF.get(piece[:2])
-        if octet is None:
-            raise ValueError(text)
-        decoded += (octet, piece[2:])
-    return b"".join(decoded).decode("utf-8")
 
 
 def parse_query(raw: str) -> tuple[Pairs, dict[str, str]]:

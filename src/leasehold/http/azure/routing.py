@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from leasehold.auth.types import Operation
 from leasehold.http.azure.errors import Fault, invalid_parameter
-from leasehold.http.azure.parameters import percent_decode
+from leasehold.http.percent import percent_decode
 
 _SECONDARY: Final = "-secondary"
 _FEATURES: Final = ("-ipv6", "-dualstack")

@@ -1,20 +1,24 @@
-"""Reading XML that strangers sent.
-
-Bodies are UTF-8. A document type, which is where entities would be declared, is refused, and so
-are deep and very large trees; what is left costs time in proportion to its length.
-"""
+"""Reading XML that strangers sent; see :mod:`leasehold.http.xml_tree` for what is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
-from xml.parsers import expat
 
+from leasehold.http import xml_tree
 from leasehold.http.azure.errors import Fault
+from leasehold.http.xml_tree import MAX_DEPTH, MAX_NODES, NOT_WELL_FORMED, Element, XmlError
 
-MAX_DEPTH: Final = 32
-MAX_NODES: Final = 4096
-NOT_WELL_FORMED: Final = "Error parsing Xml content"
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_NODES",
+    "NOT_WELL_FORMED",
+    "Element",
+    "invalid_document",
+    "message_text",
+    "parse_tree",
+    "parsed_message_text",
+    "plain_message_text",
+]
 
 _OPEN: Final = b"<QueueMessage><MessageText>"
 _CLOSE: Final = b"</MessageText></QueueMessage>"
@@ -41,71 +45,6 @@ _ENTITIES: Final = (
 _NONCHARACTERS: Final = ("\ufffe", "\uffff")
 
 
-class Element:
-    """One element: its name, what it holds in order, and where it begins (both from 1)."""
-
-    __slots__ = ("column", "content", "line", "name")
-
-    def __init__(self, name: str, line: int, column: int) -> None:
-        self.name = name
-        self.line = line
-        self.column = column
-        self.content: list[str | Element] = []
-
-    def children(self) -> Iterator[Element]:
-        """Yield the elements directly inside, in order."""
-        return (part for part in self.content if isinstance(part, Element))
-
-    def text(self) -> str:
-        """Return all text inside, that of inner elements included."""
-        return "".join(part if isinstance(part, str) else part.text() for part in self.content)
-
-    def has_own_text(self) -> bool:
-        """Tell whether there is text other than white space directly inside."""
-        return any(isinstance(part, str) and part.strip(" \t\r\n") for part in self.content)
-
-
-class _Tree:
-    """The handlers of one parse."""
-
-    def __init__(self, parser: expat.XMLParserType) -> None:
-        self._parser = parser
-        self._open: list[Element] = []
-        self._nodes = 0
-        self.root: Element | None = None
-        parser.buffer_text = True
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = self._end
-        parser.CharacterDataHandler = self._characters
-        parser.StartDoctypeDeclHandler = self._doctype
-        parser.EntityDeclHandler = self._doctype
-
-    def _start(self, name: str, _: dict[str, str]) -> None:
-        self._nodes += 1
-        element = Element(
-            name, self._parser.CurrentLineNumber, self._parser.CurrentColumnNumber + 1
-        )
-        if self._nodes > MAX_NODES:
-            raise invalid_document("The document has too many elements", at=element)
-        if len(self._open) >= MAX_DEPTH:
-            raise invalid_document("The document is nested too deeply", at=element)
-        if self._open:
-            self._open[-1].content.append(element)
-        else:
-            self.root = element
-        self._open.append(element)
-
-    def _end(self, _: str) -> None:
-        self._open.pop()
-
-    def _characters(self, text: str) -> None:
-        self._open[-1].content.append(text)
-
-    def _doctype(self, *_: object) -> None:
-        line, column = self._parser.CurrentLineNumber, self._parser.CurrentColumnNumber + 1
-        raise _invalid(line, column, "A document type declaration is not allowed")
-
-
 def invalid_document(reason: str, *, at: Element | None = None) -> Fault:
     """Return the fault of a body that is not the XML the operation asks for."""
     return _invalid(at.line if at else 0, at.column if at else 0, reason)
@@ -118,28 +57,16 @@ def _invalid(line: int, column: int, reason: str) -> Fault:
     )
 
 
-_UTF_16_MARKS: Final = (b"\xfe\xff", b"\xff\xfe")
-
-
 def parse_tree(body: bytes) -> Element:
     """Parse a document and return its root.
 
     Raises:
         Fault: It is not well-formed UTF-8 XML, has a document type, or is too deep or too large.
     """
-    # Naming the encoding here makes the parser ignore what the document says of itself, but not
-    # that it begins like UTF-16.
-    if b"\0" in body[:4] or body[:2] in _UTF_16_MARKS:
-        raise _invalid(1, 1, NOT_WELL_FORMED)
-    parser = expat.ParserCreate("utf-8")
-    tree = _Tree(parser)
     try:
-        parser.Parse(body, True)
-    except expat.ExpatError as error:
-        raise _invalid(error.lineno, error.offset + 1, NOT_WELL_FORMED) from None
-    if tree.root is None:
-        raise _invalid(1, 1, NOT_WELL_FORMED)
-    return tree.root
+        return xml_tree.parse_tree(body)
+    except XmlError as error:
+        raise _invalid(error.line, error.column, error.reason) from None
 
 
 def message_text(body: bytes) -> bytes:

@@ -5,38 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from leasehold.http.xml_text import escape, escape_bytes, is_legal
+
+__all__ = ["PROLOG", "element", "escape", "escape_bytes", "is_legal", "is_xml_name", "parent"]
+
 PROLOG: Final = b'\xef\xbb\xbf<?xml version="1.0" encoding="utf-8"?>'
 
-# What XML 1.0 cannot hold in any form, not even as a reference.
-_ILLEGAL: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_PLAIN: Final = b"\t\n\r" + bytes(range(0x20, 0x7F))
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-
-
-def escape_bytes(text: bytes) -> bytes:
-    """Escape UTF-8 text that came out of XML; a carriage return would not survive as itself."""
-    return (
-        text.replace(b"&", b"&amp;")
-        .replace(b"<", b"&lt;")
-        .replace(b">", b"&gt;")
-        .replace(b"\r", b"&#xD;")
-    )
-
-
-def is_legal(text: bytes) -> bool:
-    """Tell whether XML can hold these bytes as UTF-8 text. Other dialects take any bytes."""
-    if not text.translate(None, _PLAIN):
-        return True
-    try:
-        return _ILLEGAL.search(text.decode("utf-8")) is None
-    except UnicodeDecodeError:
-        return False
-
-
-def escape(text: str) -> bytes:
-    """Escape any text for an element or an attribute; illegal characters become U+FFFD."""
-    legal = _ILLEGAL.sub("\ufffd", text).encode("utf-8")
-    return escape_bytes(legal).replace(b'"', b"&quot;")
 
 
 def element(name: str, text: str) -> bytes:

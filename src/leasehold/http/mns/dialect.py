@@ -1,0 +1,249 @@
+"""The MNS dialect: from a request to an answer.
+
+The order of checks: the address, the credentials, the version, the size and the digest of the body,
+the name of the queue, the parameters, the document. Nothing that depends on what the store holds is
+told to anybody who has not shown credentials for it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+import hashlib
+import traceback
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Container, Mapping
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, Protocol
+
+import structlog
+
+from leasehold.auth.mns import MnsRequest
+from leasehold.auth.types import AuthError, NotAllowed
+from leasehold.clock import Clock
+from leasehold.domain.commands import Command, Receive, Result
+from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.limits import check_mns_queue_name
+from leasehold.domain.queue_settings import LapsedReceipts
+from leasehold.domain.types import Queue
+from leasehold.http.admission import LongReceive
+from leasehold.http.messages import Request, Response
+from leasehold.http.mns import batches, messages, queues
+from leasehold.http.mns.call import VERSION, Call, RequestIds
+from leasehold.http.mns.errors import Fault, fault_of, invalid_argument
+from leasehold.http.mns.parameters import parse_query
+from leasehold.http.mns.routing import Kind, Operation, account_of_host, find_route, operation_of
+
+MAX_REQUEST_BODY_BYTES: Final = 458_752
+"""Largest body of a request: 64 KiB of text in which each character is escaped, and as much again
+for what a batch has besides."""
+_ESCAPED: Final = 2
+"""How much longer than the text its XML may be, where a queue takes larger ones."""
+_MD5_BYTES: Final = 16
+_MD5_DIGITS: Final = 32
+
+_WITH_NAME: Final = frozenset({Kind.QUEUE, Kind.MESSAGES})
+_check_queue_name = lru_cache(maxsize=1024)(check_mns_queue_name)
+_log = structlog.get_logger("leasehold.http.mns")
+
+
+class Authorizer(Protocol):
+    """What the dialect asks of :class:`~leasehold.auth.mns_keys.MnsAuthenticator`."""
+
+    def check(self, request: MnsRequest, *, now_ms: int) -> str:
+        """Return the account that a request is signed for, or raise AuthError."""
+        ...
+
+
+class Handler(NamedTuple):
+    """An operation that is one command."""
+
+    read: Callable[[Call], Command]
+    write: Callable[[Call, Any], Response]
+    wait_s: Callable[[Call], int] | None = None
+    """Reads how many seconds it may wait for a result that is not empty; then it is a Receive."""
+
+
+_RECEIVE: Final = Handler(messages.parse_receive, messages.render_received, messages.wait_s)
+_PEEK: Final = Handler(messages.parse_peek, messages.render_peeked)
+
+HANDLERS: Final[Mapping[Operation, Handler]] = {
+    Operation.GET_QUEUE_ATTRIBUTES: Handler(queues.parse_get_attributes, queues.render_attributes),
+    Operation.DELETE_QUEUE: Handler(queues.parse_delete, messages.render_done),
+    Operation.RECEIVE_MESSAGE: _RECEIVE,
+    Operation.BATCH_RECEIVE_MESSAGE: _RECEIVE,
+    Operation.PEEK_MESSAGE: _PEEK,
+    Operation.BATCH_PEEK_MESSAGE: _PEEK,
+    Operation.CHANGE_MESSAGE_VISIBILITY: Handler(messages.parse_change, messages.render_changed),
+    Operation.DELETE_MESSAGE: Handler(messages.parse_delete, messages.render_done),
+}
+ACTIONS: Final[Mapping[Operation, queues.Action]] = {
+    Operation.CREATE_QUEUE: queues.create,
+    Operation.SET_QUEUE_ATTRIBUTES: queues.set_attributes,
+    Operation.LIST_QUEUE: queues.list_queues,
+    Operation.GET_ACCOUNT_ATTRIBUTES: queues.get_account,
+    Operation.SET_ACCOUNT_ATTRIBUTES: queues.set_account,
+    Operation.SEND_MESSAGE: lambda call, services: batches.send(call, services.perform),
+    Operation.BATCH_DELETE_MESSAGE: lambda call, services: batches.delete(call, services.perform),
+}
+"""Operations that are more than one command, or of which the document says which one it is."""
+
+
+def _find_none(account: str, queue: str) -> Queue | None:
+    del account, queue
+    return None
+
+
+def _observe_nothing(operation: str, status: int) -> None:
+    del operation, status
+
+
+class MnsDialect:
+    """Speaks the queue API of MNS.
+
+    Args:
+        perform: Carries a command out durably; raises LeaseholdError where it is refused.
+        authenticator: Says who has signed.
+        clock: Source of the time that messages go by.
+        signing_clock: Source of the time that signatures go by.
+        accounts: Names of accounts; one in the host must be the signer's.
+        receive: Receives messages, and waits for some; without it nothing waits.
+        find_queue: Returns a queue, for its attributes; None if nobody knows any.
+        receipts: The rule of queues that are made.
+        observe: Called once per request with the name of the operation and the status.
+    """
+
+    def __init__(  # noqa: PLR0913 - keyword-only, and each is a collaborator of its own
+        self,
+        *,
+        perform: Callable[[Command], Awaitable[Result]],
+        authenticator: Authorizer,
+        clock: Clock,
+        signing_clock: Clock,
+        accounts: Container[str],
+        receive: LongReceive | None = None,
+        find_queue: Callable[[str, str], Queue | None] = _find_none,
+        receipts: LapsedReceipts = LapsedReceipts.STRICT,
+        observe: Callable[[str, int], None] = _observe_nothing,
+    ) -> None:
+        self._perform = perform
+        self._receive = receive
+        self._authenticator = authenticator
+        self._clock = clock
+        self._signing_clock = signing_clock
+        self._accounts = accounts
+        self._find_queue = find_queue
+        self._observe = observe
+        self._services = queues.Services(perform, find_queue, receipts)
+        self._request_ids = RequestIds()
+
+    def is_addressed_by(self, host: str) -> bool:
+        """Tell whether a request to *host* is of this dialect, on a port that others share."""
+        account = account_of_host(host)
+        return account != "" and account in self._accounts
+
+    async def handle(self, request: Request) -> Response:
+        """Answer one request. Raises nothing, whatever the request holds."""
+        call = Call(request, self._request_ids.draw(), self._clock.now_ms())
+        try:
+            response = await self._answer(call)
+        except Fault as fault:
+            response = call.reply_fault(fault)
+        except (LeaseholdError, AuthError) as error:
+            response = call.reply_fault(fault_of(error))
+        except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
+            _log_failure(call, error)
+            response = call.reply_fault(Fault("InternalError"))
+        self._observe(call.operation, response.status)
+        return response
+
+    async def longest_body(self, request: Request) -> int:
+        """Return how many bytes of a request's body are to be read, by its head alone.
+
+        That is more than usual only for those who may use a queue that takes larger messages; what
+        is wrong with the others, :meth:`handle` says.
+        """
+        call = Call(request, b"", self._clock.now_ms())
+        with contextlib.suppress(Fault, LeaseholdError, AuthError):
+            self._enter(call)
+        return _longest_body(call)
+
+    async def _answer(self, call: Call) -> Response:
+        operation = self._enter(call)
+        _check_body(call)
+        handler = HANDLERS.get(operation)
+        if handler is None:
+            return await ACTIONS[operation](call, self._services)
+        command = handler.read(call)
+        wait_s = 0 if handler.wait_s is None else handler.wait_s(call)
+        if wait_s and self._receive is not None and type(command) is Receive:
+            leases = await self._receive(command, wait_s, call.request.gone)
+            return handler.write(call, leases)
+        return handler.write(call, await self._perform(command))
+
+    def _enter(self, call: Call) -> Operation:
+        """Find what a request wants, and whether it may."""
+        request = call.request
+        headers = request.headers
+        call.params = parse_query(request.raw_query)
+        route = call.route = find_route(request.raw_path)
+        has_body = bool(request.body) or request.body_too_large
+        operation = operation_of(route.kind, request.method, call.params, has_body=has_body)
+        call.operation = operation
+        signed = MnsRequest(request.method, request.raw_path, request.raw_query, headers)
+        account = self._authenticator.check(signed, now_ms=self._signing_clock.now_ms())
+        named = account_of_host(headers.get("host", ""))
+        if named != account and named in self._accounts:
+            raise NotAllowed
+        call.account = account
+        version = headers.get("x-mns-version")
+        if version != VERSION:
+            raise Fault("InvalidVersionHeader" if version else "MissingVersionHeader")
+        if route.kind in _WITH_NAME:
+            _check_queue_name(route.queue)
+            call.found = self._find_queue(account, route.queue)
+        return operation
+
+
+def _log_failure(call: Call, error: Exception) -> None:
+    # Neither its message nor the values around it, which may hold what a client sent.
+    _log.error(
+        "A request failed unexpectedly.",
+        action="mns.internal_error",
+        operation=call.operation,
+        request_id=call.request_id.decode("ascii"),
+        error=type(error).__qualname__,
+        traceback="".join(traceback.format_tb(error.__traceback__)),
+    )
+
+
+def _longest_body(call: Call) -> int:
+    largest = None if call.found is None else call.found.settings.max_body_bytes
+    return max(MAX_REQUEST_BODY_BYTES, _ESCAPED * (largest or 0) + MAX_REQUEST_BODY_BYTES // 2)
+
+
+def _check_body(call: Call) -> None:
+    """Check the size of the body, and that it arrived whole."""
+    request = call.request
+    body = request.body
+    longest = _longest_body(call)
+    if request.body_too_large or len(body) > longest:
+        raise invalid_argument(f"The body of the request has more than {longest} bytes.")
+    sent = request.headers.get("content-md5")
+    if sent and not _is_md5_of(body, sent):
+        raise Fault("InvalidDegist")
+
+
+def _is_md5_of(body: bytes, sent: str) -> bool:
+    """Tell whether *sent* is a digest of *body*, in one of the two forms that SDKs send.
+
+    Most send the base64 of the hexadecimal digits, one that of the digest itself.
+    """
+    try:
+        given = b64decode(sent, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    digest = hashlib.md5(body, usedforsecurity=False)
+    if len(given) == _MD5_DIGITS:
+        return given.lower() == digest.hexdigest().encode("ascii")
+    return len(given) == _MD5_BYTES and given == digest.digest()

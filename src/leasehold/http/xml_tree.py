@@ -1,0 +1,113 @@
+"""Trees of XML that strangers sent.
+
+Bodies are UTF-8. A document type, which is where entities would be declared, is refused, and so
+are deep and very large trees; what is left costs time in proportion to its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+from xml.parsers import expat
+
+MAX_DEPTH: Final = 32
+MAX_NODES: Final = 4096
+NOT_WELL_FORMED: Final = "Error parsing Xml content"
+
+_UTF_16_MARKS: Final = (b"\xfe\xff", b"\xff\xfe")
+
+
+class XmlError(Exception):
+    """The document is not taken; where that shows (both from 1), and why."""
+
+    def __init__(self, line: int, column: int, reason: str) -> None:
+        super().__init__(reason)
+        self.line = line
+        self.column = column
+        self.reason = reason
+
+
+class Element:
+    """One element: its name, what it holds in order, and where it begins (both from 1)."""
+
+    __slots__ = ("column", "content", "line", "name")
+
+    def __init__(self, name: str, line: int, column: int) -> None:
+        self.name = name
+        self.line = line
+        self.column = column
+        self.content: list[str | Element] = []
+
+    def children(self) -> Iterator[Element]:
+        """Yield the elements directly inside, in order."""
+        return (part for part in self.content if isinstance(part, Element))
+
+    def text(self) -> str:
+        """Return all text inside, that of inner elements included."""
+        return "".join(part if isinstance(part, str) else part.text() for part in self.content)
+
+    def has_own_text(self) -> bool:
+        """Tell whether there is text other than white space directly inside."""
+        return any(isinstance(part, str) and part.strip(" \t\r\n") for part in self.content)
+
+
+class _Tree:
+    """The handlers of one parse."""
+
+    def __init__(self, parser: expat.XMLParserType) -> None:
+        self._parser = parser
+        self._open: list[Element] = []
+        self._nodes = 0
+        self.root: Element | None = None
+        parser.buffer_text = True
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._characters
+        parser.StartDoctypeDeclHandler = self._doctype
+        parser.EntityDeclHandler = self._doctype
+
+    def _start(self, name: str, _: dict[str, str]) -> None:
+        self._nodes += 1
+        element = Element(
+            name, self._parser.CurrentLineNumber, self._parser.CurrentColumnNumber + 1
+        )
+        if self._nodes > MAX_NODES:
+            raise XmlError(element.line, element.column, "The document has too many elements")
+        if len(self._open) >= MAX_DEPTH:
+            raise XmlError(element.line, element.column, "The document is nested too deeply")
+        if self._open:
+            self._open[-1].content.append(element)
+        else:
+            self.root = element
+        self._open.append(element)
+
+    def _end(self, _: str) -> None:
+        self._open.pop()
+
+    def _characters(self, text: str) -> None:
+        self._open[-1].content.append(text)
+
+    def _doctype(self, *_: object) -> None:
+        line, column = self._parser.CurrentLineNumber, self._parser.CurrentColumnNumber + 1
+        raise XmlError(line, column, "A document type declaration is not allowed")
+
+
+def parse_tree(body: bytes) -> Element:
+    """Parse a document and return its root.
+
+    Raises:
+        XmlError: It is not well-formed UTF-8 XML, has a document type, or is too deep or too large.
+    """
+    # Naming the encoding here makes the parser ignore what the document says of itself, but not
+    # that it begins like UTF-16.
+    if b"\0" in body[:4] or body[:2] in _UTF_16_MARKS:
+        raise XmlError(1, 1, NOT_WELL_FORMED)
+    parser = expat.ParserCreate("utf-8")
+    tree = _Tree(parser)
+    try:
+        parser.Parse(body, True)
+    except expat.ExpatError as error:
+        raise XmlError(error.lineno, error.offset + 1, NOT_WELL_FORMED) from None
+    if tree.root is None:
+        raise XmlError(1, 1, NOT_WELL_FORMED)
+    return tree.root

@@ -1,0 +1,1 @@
+"""Alibaba Cloud's JavaScript SDK for MNS, unchanged, against the real server."""

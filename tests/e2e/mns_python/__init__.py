@@ -1,0 +1,1 @@
+"""The official Python SDK of MNS, unchanged, against the real server."""

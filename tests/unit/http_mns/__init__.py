@@ -1,0 +1,1 @@
+"""The MNS dialect without HTTP."""
