@@ -19,12 +19,20 @@ import apsw
 
 from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
-from leasehold.domain.claims import AttachStream, OpenClaim, SettleClaims
+from leasehold.domain.claims import (
+    AttachStream,
+    BindClaim,
+    Exemption,
+    ExemptMembers,
+    OpenClaim,
+    ReadClaim,
+    SettleClaims,
+)
 from leasehold.domain.commands import ReapDropped
 from leasehold.domain.events import KeepNote
 from leasehold.domain.queue_settings import Backoff, FailurePolicy, QueueSettings
 from leasehold.domain.sessions import OpenSession
-from leasehold.domain.staging import Stage
+from leasehold.domain.staging import Publish, Stage
 from leasehold.domain.types import AccessPolicy, BodyRef, Detail, ErrorReport, Lease, Outcome
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.stores.sqlite.store import FILE_NAME
@@ -98,6 +106,24 @@ def _fill_flows(ask: Callable[[c.Command], Any]) -> None:
     staged = c.Put("coho", "flows", b"staged", 5, 60, b"t" * 10)
     ask(Stage("coho", "job-1", "part-0", 0, (staged,)))
     ask(KeepNote("export", "{}"))
+    _fill_bound(ask)
+
+
+def _fill_bound(ask: Callable[[c.Command], Any]) -> None:
+    """Leave a claim that is bound to a transaction, with a note, after one settled so."""
+    ask(c.CreateQueue("coho", "bound", {}))
+    for number in range(3):
+        ask(c.Put("coho", "bound", b"%d" % number, 0, None, b"%d" % number * 10))
+    stream = ask(AttachStream("coho", "bound", "hourly"))
+    named = ("coho", "bound", "hourly", stream.token)
+    for number, limit in ((1, 1), (2, 2)):
+        ask(OpenClaim(*named, number, limit, 60))
+        ask(BindClaim(*named, number, f"step-{number}"))
+    ask(Publish("coho", "step-1"))
+    ask(ReapDropped(100))
+    bad = ask(ReadClaim(*named[:3], 2, 0, 1, "", 10)).messages[0].message_id
+    noted = Exemption(2, bad, Outcome.FAILED, 5, ErrorReport(text="no such codec"), 0.25)
+    ask(ExemptMembers(*named, 2, (noted,)))
 
 
 def main(target: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
 from leasehold.domain.bodies import KnownBodies
-from leasehold.domain.claims import GetStream, ReadClaim, SettleClaims
+from leasehold.domain.claims import BindClaim, GetStream, ReadClaim, SettleClaims
 from leasehold.domain.events import EventType, ReadEvents, ReadNote
 from leasehold.domain.sessions import ListSessions
 from leasehold.domain.staging import Publish
@@ -40,6 +40,10 @@ OLD_DATABASES = {
     "format4.db": (
         "00000000-0001-8c6c-ac6c-6c6c6c6c6c6c",
         "AAAAAAAAAQAAAAJDlzD_XNq51iRhvJpf80PP",
+    ),
+    "format5.db": (
+        "00000000-0001-8c6c-ac6c-6c6c6c6c6c6c",
+        "AAAAAAAAAQAAAALSDzp_lM5_OJoPwfTO1GBv",
     ),
 }
 
@@ -88,7 +92,7 @@ def test_old_database_opens_with_all_that_was_in_it(name: str, tmp_path: Path) -
     store.close()
 
 
-@pytest.mark.parametrize("name", ["format2.db", "format3.db", "format4.db"])
+@pytest.mark.parametrize("name", ["format2.db", "format3.db", "format4.db", "format5.db"])
 def test_failures_and_jobs_are_kept(name: str, tmp_path: Path) -> None:
     """Settings, poison with its history, deduplication keys and jobs, from format 2 on."""
     shutil.copy(HERE / name, tmp_path / FILE_NAME)
@@ -131,14 +135,14 @@ def test_what_was_saved_is_kept(name: str, tmp_path: Path) -> None:
 
     message_id, receipt = OLD_DATABASES[name]
     found = ask(o.FindMessage("coho", "videos", message_id))
-    expected = "[3]" if name == "format4.db" else None
+    expected = "[3]" if name >= "format4.db" else None
     assert found.message.detail.saved == expected
     renewed = ask(c.Renew("coho", "videos", message_id, receipt, 30, saved="[4]"))
     assert renewed.message.detail.saved == "[4]"
     store.close()
 
 
-@pytest.mark.parametrize("name", ["format3.db", "format4.db"])
+@pytest.mark.parametrize("name", ["format3.db", "format4.db", "format5.db"])
 def test_flows_are_kept(name: str, tmp_path: Path) -> None:
     """Claims, transactions, sessions, large bodies and events, from format 3 on."""
     shutil.copy(HERE / name, tmp_path / FILE_NAME)
@@ -164,6 +168,48 @@ def test_flows_are_kept(name: str, tmp_path: Path) -> None:
     kinds = {event.type for event in ask(ReadEvents(0, 1000)).events}
     assert kinds >= {EventType.PUT, EventType.CLAIMED, EventType.SETTLED, EventType.STAGED}
     assert ask(ReadNote("export")).content == "{}"
+    store.close()
+
+
+def test_bound_claims_are_kept(tmp_path: Path) -> None:
+    """Bindings, notes and what settled a stream last, from format 5 on."""
+    shutil.copy(HERE / "format5.db", tmp_path / FILE_NAME)
+    store = SqliteStore(tmp_path)
+
+    def ask(command: c.Command) -> Any:
+        (result,) = store.execute([command], now_ms=NOW_MS + 1000)
+        store.commit()
+        return result
+
+    stream = ask(GetStream("coho", "bound", "hourly"))
+    assert (stream.last_settled, stream.settled_with) == (1, "step-1")
+    (claim,) = stream.claims
+    assert (claim.number, claim.transaction, claim.noted) == (2, "step-2", 1)
+    (settled,) = ask(Publish("coho", "step-2")).settled
+    assert (settled.completed, settled.exempted) == (1, 1)
+    (failed,) = ask(o.Inspect("coho", "bound", o.EVERYTHING, "", 10)).messages
+    assert failed.message.visible_at_ms == NOW_MS + 6000
+    (attempt,) = failed.message.detail.attempts
+    assert attempt.error.text == "no such codec"
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["format3.db", "format4.db"])
+def test_older_claims_can_be_bound(name: str, tmp_path: Path) -> None:
+    """What is new holds for the claims that were there."""
+    shutil.copy(HERE / name, tmp_path / FILE_NAME)
+    store = SqliteStore(tmp_path)
+
+    def ask(command: c.Command) -> Any:
+        (result,) = store.execute([command], now_ms=NOW_MS + 1000)
+        store.commit()
+        return result
+
+    stream = ask(GetStream("coho", "flows", "nightly"))
+    assert (stream.settled_with, stream.claims[0].transaction) == (None, None)
+    ask(BindClaim("coho", "flows", "nightly", stream.token, 2, "job-1"))
+    (settled,) = ask(Publish("coho", "job-1")).settled
+    assert (settled.last_settled, settled.completed) == (2, 1)
     store.close()
 
 

@@ -45,7 +45,7 @@ OUTCOMES = st.sampled_from([Outcome.FAILED, Outcome.INTERRUPTED, Outcome.RETURNE
 BACK = st.sampled_from([0, 0, 0, 1, -1])
 """How far the number of a claim is from the one that makes sense."""
 
-_Named = tuple[str, str, str]
+Named = tuple[str, str, str]
 
 
 class Told(dict[str, int]):
@@ -160,7 +160,7 @@ class ClaimingComparison(OracleComparison):
         found = self.both([cl.GetStream(ACCOUNT, queue, stream)])[0][0]
         return found if isinstance(found, cl.Stream) else None
 
-    def numbered(self, queue: str, stream: str, back: int) -> tuple[_Named, int, int]:
+    def numbered(self, queue: str, stream: str, back: int) -> tuple[Named, int, int]:
         """Return the stream, a token and the number of a claim, nearly always good ones."""
         found = self.stream_of(queue, stream)
         named = ACCOUNT, queue, stream
@@ -211,7 +211,7 @@ class ClaimingComparison(OracleComparison):
         self.compare_members(named, number, parts, limit)
 
     def compare_members(
-        self, named: _Named, number: int, parts: int = 1, limit: int = 1000
+        self, named: Named, number: int, parts: int = 1, limit: int = 1000
     ) -> tuple[list[Message], list[Message]]:
         """Read a claim from both stores, all pages of all parts, and return its members."""
         members: tuple[list[Message], list[Message]] = ([], [])

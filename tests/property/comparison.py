@@ -193,10 +193,19 @@ class OracleComparison(RuleBasedStateMachine):
         pair=leases,
         timeout_s=st.sampled_from([0, 1, 30, 200]),
         body=st.none() | BODIES,
+        may_repeat=st.booleans(),
     )
-    def renew(self, pair: Pair, timeout_s: int, body: bytes | None) -> Any:
+    def renew(self, pair: Pair, timeout_s: int, body: bytes | None, *, may_repeat: bool) -> Any:
         oracle, tested = (
-            c.Renew(ACCOUNT, pair.queue, lease.message.message_id, lease.receipt, timeout_s, body)
+            c.Renew(
+                ACCOUNT,
+                pair.queue,
+                lease.message.message_id,
+                lease.receipt,
+                timeout_s,
+                body,
+                may_repeat=may_repeat,
+            )
             for lease in (pair.oracle, pair.tested)
         )
         return self.keep(self.both([oracle], [tested]), [pair.queue])

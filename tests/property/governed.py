@@ -33,6 +33,7 @@ SETTINGS = st.sampled_from(
     [
         QueueSettings(),
         QueueSettings(visibility_timeout_s=2, lapsed_receipts=LapsedReceipts.STRICT),
+        QueueSettings(visibility_timeout_s=2, lapsed_receipts=LapsedReceipts.SAME_LEASE),
         *(QueueSettings(failure_policy=policy) for policy in POLICIES),
         QueueSettings(failure_policy=POLICIES[0], priority_ageing_s=1, dedup_window_s=2),
         QueueSettings(paused_until_ms=NEVER_MS),

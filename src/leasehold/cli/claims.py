@@ -19,7 +19,7 @@ from leasehold.cli.remote import WATCH, remote
 from leasehold.cli.rendering import facts, sections, state
 from leasehold.cli.session import Session
 from leasehold.cli.texts import age, clean, moment, number, repeated, rough, size, times
-from leasehold.client.models import ClaimInfo
+from leasehold.client.models import ClaimInfo, StreamSettled
 
 STREAM: Final = click.argument("stream", metavar="STREAM")
 NUMBER: Final = click.argument("number", metavar="NUMBER", type=click.IntRange(min=1))
@@ -120,8 +120,10 @@ def read(  # noqa: PLR0913 - click passes each option by its name
 
 
 def claim_table(found: Iterable[ClaimInfo], now_ms: int) -> RenderableType:
-    """Return claims, one a line."""
-    columns = (
+    """Return claims, one a line; notes and transactions as far as one of them has any."""
+    found = list(found)
+    noted, bound = any(each.noted for each in found), any(each.transaction for each in found)
+    columns = [
         Column("CLAIM", right=True),
         Column("STATE"),
         Column("MESSAGES", right=True),
@@ -129,8 +131,10 @@ def claim_table(found: Iterable[ClaimInfo], now_ms: int) -> RenderableType:
         Column("AGE", right=True, drop=2),
         Column("LEFT", right=True),
         Column("EXTENDED", right=True, drop=1),
+        *([Column("EXEMPTED", right=True, drop=3)] if noted else ()),
+        *([Column("SETTLED WITH", cut=True)] if bound else ()),
         Column("HOLDER", cut=True),
-    )
+    ]
     rows: list[tuple[Cell, ...]] = [
         (
             str(each.number),
@@ -140,11 +144,21 @@ def claim_table(found: Iterable[ClaimInfo], now_ms: int) -> RenderableType:
             age(each.opened_at_ms, now_ms),
             rough(max(0, each.until_ms - now_ms) // _MS) if each.state in _HIDING else "",
             times(each.extensions),
+            *([number(each.noted) if each.noted else ""] if noted else ()),
+            *([clean(each.transaction or "")] if bound else ()),
             clean(each.holder or ""),
         )
         for each in found
     ]
     return Listing(columns, rows)
+
+
+def settled_sentence(done: StreamSettled) -> str:
+    """Say what publishing did to a stream."""
+    many = f"{number(done.completed)} message{'' if done.completed == 1 else 's'}"
+    which = f"Stream {clean(done.stream)} of queue {clean(done.queue)}"
+    sentence = f"{which} is settled up to {done.last_settled}: {many} completed"
+    return f"{sentence}, {number(done.exempted)} exempted." if done.exempted else f"{sentence}."
 
 
 def _whole_claim(found: ClaimInfo, name: str, now_ms: int) -> RenderableType:
@@ -160,6 +174,10 @@ def _whole_claim(found: ClaimInfo, name: str, now_ms: int) -> RenderableType:
         ("opened", moment(found.opened_at_ms, now_ms)),
         ("until", f"{moment(found.until_ms, now_ms)}, {repeated(found.extensions, 'extended')}"),
     ]
+    if found.noted:
+        rows.append(("exempted", f"{number(found.noted)} are not completed when it is settled"))
+    if found.transaction:
+        rows.append(("settled with", f"transaction {clean(found.transaction)}"))
     if found.holder:
         rows.append(("holder", clean(found.holder)))
     return sections((clean(name), facts(rows)))

@@ -9,7 +9,7 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from leasehold.cli.claims import NUMBER, STREAM, claim_table
+from leasehold.cli.claims import NUMBER, STREAM, claim_table, settled_sentence
 from leasehold.cli.lazy import OrderedGroup
 from leasehold.cli.listing import Cell, Column, Listing
 from leasehold.cli.queues import QUEUE
@@ -193,11 +193,14 @@ def _told(done: Settled) -> str:
     if done.already:
         return f"It was settled before, up to {done.last_settled}."
     sentence = f"Settled up to {done.last_settled}: {_messages(done.completed)} completed"
+    if done.exempted:
+        sentence += f", {number(done.exempted)} exempted"
     if done.lost:
         sentence += f", {number(done.lost)} had been lost to others"
     if done.published:
         sentence += f", {number(done.published)} published"
-    return f"{sentence}."
+    beside = (settled_sentence(each) for each in done.beside)
+    return " ".join((f"{sentence}.", *beside))
 
 
 def _stream_table(found: Iterable[StreamInfo], now_ms: int) -> RenderableType:
@@ -224,8 +227,11 @@ def _stream_table(found: Iterable[StreamInfo], now_ms: int) -> RenderableType:
 
 
 def _whole_stream(found: StreamInfo, now_ms: int) -> RenderableType:
+    settled = str(found.last_settled)
+    if found.settled_with:
+        settled += f", with transaction {clean(found.settled_with)}"
     rows: list[tuple[str, Cell]] = [
-        ("settled up to", str(found.last_settled)),
+        ("settled up to", settled),
         ("attached", moment(found.attached_at_ms, now_ms)),
         ("token", str(found.token)),
     ]

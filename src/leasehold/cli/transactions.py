@@ -9,6 +9,7 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
+from leasehold.cli.claims import settled_sentence
 from leasehold.cli.lazy import OrderedGroup
 from leasehold.cli.listing import Cell, Column, Listing
 from leasehold.cli.remote import WATCH, YES, remote
@@ -16,7 +17,7 @@ from leasehold.cli.rendering import facts, sections, state
 from leasehold.cli.session import Session
 from leasehold.cli.texts import age, clean, moment, number, rough
 from leasehold.cli.values import how_many
-from leasehold.client.models import TransactionInfo
+from leasehold.client.models import BoundClaim, TransactionInfo
 
 _NAME: Final = click.argument("name", metavar="NAME")
 _PARTS: Final = click.Option(
@@ -73,19 +74,23 @@ def show(session: Session, name: str, every_s: float | None) -> None:
 def publish(session: Session, name: str, parts: tuple[str, ...], yes: bool) -> None:
     """Make staged messages visible, all at once, after asking.
 
-    With --part the other parts are dropped.
+    With --part the other parts are dropped. Claims that are bound to the transaction are settled.
 
     Example: leasehold transaction publish import-2026-11-21
     """
     handle = session.client.transaction(name)
     if not yes:
-        session.confirm(f"Publish {_meant(handle.get(), parts)} of transaction {name}?", yes=yes)
+        found = handle.get()
+        settled = ", ".join(_claim(each) for each in found.claims)
+        also = f", and settle up to {settled}" if settled else ""
+        session.confirm(f"Publish {_meant(found, parts)} of transaction {name}{also}?", yes=yes)
     done = handle.publish(parts or None)
     if session.screen.as_json:
         session.screen.document(done)
     else:
         verb = "were published before" if done.already else "are published"
-        session.screen.say(f"{_messages(done.rows)} {verb}.")
+        sentences = [f"{_messages(done.rows)} {verb}.", *map(settled_sentence, done.settled)]
+        session.screen.say(" ".join(sentences))
 
 
 @remote("discard", _PARTS, YES, add_to=transaction)
@@ -153,7 +158,13 @@ def _whole_transaction(found: TransactionInfo, now_ms: int) -> RenderableType:
             for each in found.parts
         ]
         parts.append(("Parts", Listing(columns, lines)))
+    if found.claims:
+        parts.append(("Claims", Text("\n").join(Text(_claim(each)) for each in found.claims)))
     return sections(*parts)
+
+
+def _claim(bound: BoundClaim) -> str:
+    return f"claim {bound.number} of {clean(bound.stream)} in {clean(bound.queue)}"
 
 
 def _meant(found: TransactionInfo, parts: Iterable[str], others: str = "drop") -> str:

@@ -34,6 +34,7 @@ from leasehold.client.models import (
     QueueInfo,
     ReceivedMessage,
     Released,
+    Renewal,
     Sent,
 )
 
@@ -250,6 +251,18 @@ def renewed(
         refusal_of(result, answer) or renewed_one(item, result, new_body, saved)
         for item, result in zip(items, _results(answer, items), strict=True)
     ]
+
+
+def renewed_each(
+    answer: Answer, renewals: Sequence[Renewal]
+) -> list[ReceivedMessage | LeaseRef | ServerProblem]:
+    """Return the same where each was given something of its own."""
+    found: list[ReceivedMessage | LeaseRef | ServerProblem] = []
+    for given, result in zip(renewals, _results(answer, renewals), strict=True):
+        body = given.body.encode() if isinstance(given.body, str) else given.body
+        refusal = refusal_of(result, answer)
+        found.append(refusal or renewed_one(given.message, result, body, given.saved))
+    return found
 
 
 def completed(answer: Answer, items: Sequence[Leased]) -> list[ServerProblem | None]:

@@ -22,6 +22,7 @@ from leasehold.client.models import (
     NewMessage,
     Outgoing,
     Progress,
+    Renewal,
 )
 
 JSON: Final = "application/json"
@@ -306,6 +307,19 @@ def renewal(
     raw = saved if saved is UNSET else msgspec.Raw(_encode(saved))
     said = text, binary, progress, raw
     return lambda item: _Renew(item.id, item.receipt, visibility_timeout_s, *said)
+
+
+def renewal_calls(
+    path: str, renewals: Iterable[Renewal], *, atomic: bool
+) -> Iterator[tuple[Call, list[Renewal]]]:
+    """Yield the calls that renew leases each in a way of its own; see :func:`settling_calls`."""
+    form = _Form("items", _renewal_item, lambda _: True)
+    return _item_calls(f"{path}/messages/renew", renewals, form, atomic=atomic)
+
+
+def _renewal_item(given: Renewal) -> Struct:
+    encode = renewal(given.visibility_timeout_s, given.body, given.progress, given.saved)
+    return encode(given.message)
 
 
 def sent_once(call: Call, timeout_s: float | None) -> Call:

@@ -78,6 +78,10 @@ class ClaimInfo(Struct, frozen=True, kw_only=True):
     """End of the lease of all members; of a parked claim the end of the replay window."""
     holder: str | None = None
     extensions: int = 0
+    noted: int = 0
+    """Members whose exemption is noted for when it is settled."""
+    transaction: str | None = None
+    """Name of the transaction whose publishing settles it."""
     replayed: bool = False
     """As the answer to ``open``: it was there already."""
 
@@ -91,8 +95,23 @@ class StreamInfo(Struct, frozen=True, kw_only=True):
     last_settled: int = 0
     """All claims up to this number are settled; 0: none yet."""
     attached_at_ms: int = 0
+    settled_with: str | None = None
+    """Name of the transaction whose publishing settled the last claims that were; None if they were
+    settled by themselves."""
     claims: tuple[ClaimInfo, ...] = ()
     """Those not settled, by number."""
+
+
+class StreamSettled(Struct, frozen=True, kw_only=True):
+    """What publishing did to a stream of which claims were bound to the transaction."""
+
+    queue: str
+    stream: str
+    last_settled: int
+    completed: int = 0
+    exempted: int = 0
+    lost: int = 0
+    """Members that others had taken meanwhile, which the consumer had accepted."""
 
 
 class Settled(Struct, frozen=True, kw_only=True):
@@ -107,6 +126,8 @@ class Settled(Struct, frozen=True, kw_only=True):
     """Messages of staged transactions that became visible."""
     already: bool = False
     """All of it was settled before; also where an earlier try of this very call did it."""
+    beside: tuple[StreamSettled, ...] = ()
+    """Other streams, of which claims were bound to what was published."""
 
 
 class Staged(Struct, frozen=True):
@@ -126,6 +147,8 @@ class Published(Struct, frozen=True):
     """Messages published under the name."""
     already: bool = False
     """They were published before; also where an earlier try of this very call did it."""
+    settled: tuple[StreamSettled, ...] = ()
+    """Streams of which claims were bound to the name; empty if they were settled before."""
 
 
 class Discarded(Struct, frozen=True):
@@ -145,6 +168,14 @@ class StagedPart(Struct, frozen=True):
     chunks: int
 
 
+class BoundClaim(Struct, frozen=True):
+    """A claim that is settled when the transaction is published."""
+
+    queue: str
+    stream: str
+    number: int
+
+
 class TransactionInfo(Struct, frozen=True, kw_only=True):
     """Messages staged under a name, or the memory of those that were published."""
 
@@ -158,6 +189,8 @@ class TransactionInfo(Struct, frozen=True, kw_only=True):
     """Messages staged, or published."""
     parts: tuple[StagedPart, ...] = ()
     """By name; empty once it is published."""
+    claims: tuple[BoundClaim, ...] = ()
+    """Those that publishing it settles; empty once it is published."""
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -49,13 +49,24 @@ class Adapted(Struct, frozen=True):
     at_ms: int
 
 
+class MnsAttributes(Struct, frozen=True, kw_only=True):
+    """Attributes that count for requests of the MNS protocol, and for no others."""
+
+    delay_s: int = 0
+    time_to_live_s: int = 345_600
+    wait_s: int = 0
+    logging_enabled: bool = False
+    modified_at_ms: int | None = None
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """How a queue behaves. To change it, send a dict with the same names; see ``update``."""
 
     visibility_timeout_s: int
     """Lease of a receive that names none, 1 to 604,800 s."""
     lapsed_receipts: str = "until-retaken"
-    """What a receipt is worth once its lease has run out: ``until-retaken`` or ``strict``."""
+    """What a receipt is worth once its lease has run out: ``until-retaken``, ``strict`` or
+    ``same-lease``."""
     failure_policy: FailurePolicy | None = None
     dedup_window_s: int = 300
     """How long a deduplication key is remembered, 0 to 604,800 s."""
@@ -71,6 +82,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Largest body, 1 to 67,108,864; None: 65,536, as in Azure's protocol."""
     event_log: bool = True
     """Whether changes of its messages are recorded as events."""
+    mns: MnsAttributes | None = None
 
 
 class Counts(Struct, frozen=True, kw_only=True):

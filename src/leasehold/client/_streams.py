@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +23,9 @@ from leasehold.client._calls import (
     send,
 )
 from leasehold.client.models import ClaimInfo, Exemption, Outgoing, Settled, StreamInfo
+
+_NOTED_AT_ONCE: Final = 1_000
+"""Exemptions in one request."""
 
 
 class _Streams(Struct):
@@ -81,6 +85,34 @@ def give_back(path: str, token: int) -> Call:
     """Return a call that dissolves a claim; that it is gone after a lost answer is success."""
     call = send("POST", f"{path}/give-back", {"token": token}, repeatable=True)
     return dataclasses.replace(call, done_if="claim-not-found")
+
+
+def exempt(path: str, token: int, number: int, exemptions: Iterable[Exemption]) -> Iterator[Call]:
+    """Yield calls that note exemptions, some at a time; a repeated note changes nothing.
+
+    Raises:
+        ValueError: One is of another claim, or there is none.
+    """
+    given = iter(exemptions)
+    slice_ = list(islice(given, _NOTED_AT_ONCE))
+    if not slice_:
+        raise ValueError("there is nothing to exempt")
+    while slice_:
+        for each in slice_:
+            if each.number != number:
+                raise ValueError(f"the exemption is of claim {each.number}, not of {number}")
+        members = [_exemption(each) for each in slice_]
+        for member in members:
+            del member["number"]
+        shown = {"token": token, "exemptions": members}
+        yield send("POST", f"{path}/exemptions", shown, repeatable=True)
+        slice_ = list(islice(given, _NOTED_AT_ONCE))
+
+
+def bind(path: str, token: int, transaction: str) -> Call:
+    """Return a call that binds a claim to a transaction; a second time it changes nothing."""
+    members = {"token": token, "transaction": transaction}
+    return send("POST", f"{path}/bind", members, repeatable=True)
 
 
 def settle(

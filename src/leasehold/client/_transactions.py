@@ -44,6 +44,7 @@ from leasehold.client.models import (
     ReceivedMessage,
     Renewal,
     Staged,
+    StreamSettled,
     TransactionInfo,
 )
 
@@ -58,6 +59,7 @@ class _Transactions(Struct):
 class _Committed(Struct):
     already: bool = False
     published: int = 0
+    settled: tuple[StreamSettled, ...] = ()
     send: list[Result] = []
     renew: list[Result] = []
     complete: list[Result] = []
@@ -227,6 +229,7 @@ class Commit:
         _raise_first([each for each in refusals if each is not None])
         return Committed(
             published=found.published,
+            settled=found.settled,
             sent=tuple(map(sent_of, found.send)),
             renewed=tuple(
                 renewed_one(each.message, result, _bytes_of(each.body), each.saved)

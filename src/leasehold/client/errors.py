@@ -60,6 +60,8 @@ class Problem(Struct, frozen=True, kw_only=True):
     """The number that would be in turn."""
     last_settled: int | None = None
     """The last claim of a stream that was settled."""
+    settled_with: str | None = None
+    """The transaction whose publishing settled it."""
     size: int | None = None
     """How many members a claim had."""
     lost: int | None = None
@@ -259,6 +261,11 @@ class ClaimSettled(ServerProblem):
     def last_settled(self) -> int | None:
         """The last number that was."""
         return self.problem.last_settled
+
+    @property
+    def settled_with(self) -> str | None:
+        """The transaction whose publishing settled the last claims that were; None if none did."""
+        return self.problem.settled_with
 
 
 class ClaimLapsed(ServerProblem):

@@ -16,6 +16,7 @@ from msgspec import UNSET, Struct
 
 from leasehold.client._flows import (
     Beat,
+    BoundClaim,
     CancelNotice,
     CancelRequest,
     ClaimInfo,
@@ -29,6 +30,7 @@ from leasehold.client._flows import (
     Staged,
     StagedPart,
     StreamInfo,
+    StreamSettled,
     TransactionInfo,
 )
 from leasehold.client._queue_models import (
@@ -40,6 +42,7 @@ from leasehold.client._queue_models import (
     Explanation,
     FailurePolicy,
     Job,
+    MnsAttributes,
     QueueInfo,
     Settings,
 )
@@ -54,6 +57,7 @@ __all__ = [
     "Attempt",
     "Backoff",
     "Beat",
+    "BoundClaim",
     "CancelNotice",
     "CancelRequest",
     "ClaimInfo",
@@ -73,6 +77,7 @@ __all__ = [
     "LeaseInfo",
     "LeaseRef",
     "MessageView",
+    "MnsAttributes",
     "NewMessage",
     "Outcome",
     "Outgoing",
@@ -91,6 +96,7 @@ __all__ = [
     "Staged",
     "StagedPart",
     "StreamInfo",
+    "StreamSettled",
     "TransactionInfo",
 ]
 
@@ -318,6 +324,8 @@ class Committed(Struct, frozen=True, kw_only=True):
     call did it. The lists are empty then."""
     published: int = 0
     """Messages of staged transactions that became visible."""
+    settled: tuple[StreamSettled, ...] = ()
+    """Streams of which claims were bound to the name, or to what was published."""
     sent: tuple[Sent, ...] = ()
     renewed: tuple[ReceivedMessage | LeaseRef, ...] = ()
     """The messages with their new receipts."""

@@ -12,19 +12,28 @@ from dataclasses import replace
 from typing import Final
 
 from leasehold.domain import claims
-from leasehold.domain.claims import HIDING, Claim, ClaimState, OpenClaim
+from leasehold.domain.claims import (
+    HIDING,
+    Bound,
+    Claim,
+    ClaimState,
+    Exemption,
+    OpenClaim,
+    Stream,
+)
 from leasehold.domain.errors import (
     ClaimBroken,
     ClaimLapsed,
     ClaimNotFound,
     ClaimOutOfTurn,
     ClaimSettled,
+    OutOfRange,
     StaleToken,
 )
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import close_attempt
 from leasehold.domain.types import Message, Outcome
-from leasehold.domain.visibility import after_receive, after_release
+from leasehold.domain.visibility import after_receive, after_release, release_refusal
 
 _MS: Final = 1000
 
@@ -37,7 +46,9 @@ def highest_of(last_settled: int, numbers: Iterable[int]) -> int:
     return max(last_settled, *numbers, last_settled)
 
 
-def check_number(number: int, last_settled: int, numbers: Iterable[int]) -> None:
+def check_number(
+    number: int, last_settled: int, numbers: Iterable[int], settled_with: str | None = None
+) -> None:
     """Refuse to open a number that is settled, or not the next one.
 
     Raises:
@@ -45,7 +56,7 @@ def check_number(number: int, last_settled: int, numbers: Iterable[int]) -> None
         ClaimOutOfTurn: It is more than one above the highest of *numbers* and *last_settled*.
     """
     if number <= last_settled:
-        raise ClaimSettled(last_settled)
+        raise ClaimSettled(last_settled, settled_with)
     expected = highest_of(last_settled, numbers) + 1
     if number > expected:
         raise ClaimOutOfTurn(expected)
@@ -98,6 +109,43 @@ def to_settle(upto: int, last_settled: int, open_claims: Iterable[Claim]) -> lis
         if claim.state is ClaimState.OPENING:
             raise ClaimOutOfTurn(claim.number)
     return chosen
+
+
+def check_bound(name: str, bound: Bound, stream: Stream) -> None:
+    """Refuse to publish what was made of a claim that is no longer its consumer's, or not whole.
+
+    Args:
+        name: Of the transaction.
+        bound: A claim that was bound to it.
+        stream: Of that claim, as it is now.
+
+    Raises:
+        StaleToken: Somebody else has attached to the stream since.
+        ClaimSettled: The claim was settled, and not by who had bound it.
+        ClaimNotFound: The claim was given back.
+        ClaimOutOfTurn: A claim before it is still OPENING.
+        ClaimBroken: It, or a claim before it, has lost members, and nobody has accepted that.
+    """
+    check_token(stream.token, bound.token)
+    if not any(each.number == bound.number and each.transaction == name for each in stream.claims):
+        if bound.number <= stream.last_settled:
+            raise ClaimSettled(stream.last_settled, stream.settled_with)
+        raise ClaimNotFound
+    for claim in to_settle(bound.number, stream.last_settled, stream.claims):
+        if claim.state is ClaimState.BROKEN:
+            raise ClaimBroken(claim.size, claim.lost)
+
+
+def check_noted(claim: Claim, more: int) -> None:
+    """Refuse to note exemptions of *more* members if these would be too many.
+
+    Raises:
+        OutOfRange: They would be more than MAX_NOTED.
+    """
+    if claim.noted + more > claims.MAX_NOTED:
+        raise OutOfRange(
+            field="exemptions", value=claim.noted + more, minimum=0, maximum=claims.MAX_NOTED
+        )
 
 
 # --- a claim's life ----------------------------------------------------------------------------
@@ -238,6 +286,11 @@ def after_loss(claim: Claim, count: int) -> Claim:
     return replace(claim, state=ClaimState.BROKEN, lost=claim.lost + count)
 
 
+def after_clear(claim: Claim) -> Claim:
+    """Return a claim all of whose members are gone at once."""
+    return replace(after_loss(claim, claim.remaining), noted=0)
+
+
 def to_dissolve(unhidden: Iterable[Claim]) -> list[Claim]:
     """Return which of a queue's claims that hide nothing are to be dissolved, the oldest first.
 
@@ -285,6 +338,16 @@ def as_read(message: Message) -> Message:
     if detail.saved is None:
         return message
     return message._replace(detail=replace(detail, saved=None))
+
+
+def as_applied(noted: Exemption, message: Message, now_ms: int) -> Exemption:
+    """Return an exemption that was noted earlier as it can be carried out now.
+
+    A delay after which the message has expired is left out: settling must not fail for a note.
+    """
+    if release_refusal(message, now_ms, noted.delay_s) is None:
+        return noted
+    return noted._replace(delay_s=0)
 
 
 def after_return(message: Message, now_ms: int) -> Message:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from leasehold.domain.staging import RowsByQueue
+from leasehold.domain.staging import RowsByQueue, StreamSettled
 from leasehold.domain.types import ErrorReport, Message, Outcome
 
 if TYPE_CHECKING:  # the union of all commands is over there, and has these in it
@@ -30,6 +30,9 @@ MAX_CLAIM: Final = 1_000_000
 """Members of one claim."""
 MAX_LAPSED: Final = 8
 """Lapsed claims of one queue whose members are kept together; of more, the oldest are dissolved."""
+MAX_NOTED: Final = 10_000
+"""Members of one claim whose exemption is noted: when it is settled each is given back by itself,
+some half a second's worth, and nobody has a turn meanwhile."""
 FOLD_STEP: Final = 1_000
 """Members that one step of dissolving moves, at most some 30 milliseconds' worth."""
 
@@ -76,6 +79,10 @@ class Claim:
     """End of the lease of all members; for a parked claim the end of the replay window."""
     holder: str | None = None
     extensions: int = 0
+    noted: int = 0
+    """Members whose exemption is noted for when it is settled."""
+    transaction: str | None = None
+    """Name of the transaction whose publishing settles it."""
 
     @property
     def remaining(self) -> int:
@@ -96,6 +103,9 @@ class Stream:
     last_settled: int
     """All claims up to this number are settled; 0 for none."""
     attached_at_ms: int
+    settled_with: str | None = None
+    """Name of the transaction that was published and by that settled the last claims that were;
+    None if they were settled by themselves."""
     claims: tuple[Claim, ...] = ()
     """Those not settled, by number."""
 
@@ -218,13 +228,64 @@ class Exemption(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ExemptMembers:
+    """Note what becomes of members when their claim is settled. Answer: :class:`Claim`.
+
+    Or as for :class:`ReadClaim`, or StaleToken, MemberNotFound, VisibilityPastExpiry, OutOfRange
+    (of the claim more than MAX_NOTED would be noted); nothing is noted then. The last note on a
+    member counts. Notes are forgotten with their claim; that on a member which was lost is not
+    looked at.
+    """
+
+    account: str
+    queue: str
+    stream: str
+    token: int
+    number: int
+    exemptions: tuple[Exemption, ...]
+    """All of this claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class BindClaim:
+    """Have the publishing of a transaction settle the stream up to a claim. Answer: :class:`Claim`.
+
+    Or as for :class:`ReadClaim`, or StaleToken, AlreadyPublished. The publishing is refused whole
+    if by then somebody else has attached to the stream, the claim was given back or settled
+    otherwise, or it or one before it has lost members. A claim is bound to one transaction: the
+    last one named. A transaction to which a claim is bound is there, even with nothing staged; it
+    vanishes like others, and that undoes the binding.
+    """
+
+    account: str
+    queue: str
+    stream: str
+    token: int
+    number: int
+    transaction: str
+    """Name, 1 to 256 characters, of a transaction of the account, known or not."""
+
+
+class Bound(NamedTuple):
+    """A claim that the publishing of a transaction settles."""
+
+    queue: str
+    stream: str
+    number: int
+    token: int
+    """Of the stream, when it was bound."""
+
+
+@dataclass(frozen=True, slots=True)
 class SettleClaims:
     """Complete all members of all claims up to a number, but for the exemptions. Answer: Settled.
 
     Or QueueNotFound, StreamNotFound, StaleToken, MemberNotFound (an exemption names no member of
     these claims), StagedNotFound, or what a put is refused with; nothing is done then. All of it,
     with what is published and sent along, is one transaction. Harmless when repeated: what was
-    settled is not looked at again, and nothing is sent or published twice.
+    settled is not looked at again, and nothing is sent or published twice. What is noted of a
+    member counts, if there is no exemption of it here. For claims bound to what is published see
+    :class:`~leasehold.domain.staging.Publish`.
     """
 
     account: str
@@ -251,6 +312,8 @@ class Settled:
     published_by_queue: RowsByQueue = ()
     already: bool = False
     """Everything up to the number was settled before."""
+    beside: tuple[StreamSettled, ...] = ()
+    """Other streams that were settled, as their claims were bound to what was published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +385,8 @@ ClaimCommand: TypeAlias = (
     | OpenClaim
     | ReadClaim
     | ExtendClaim
+    | ExemptMembers
+    | BindClaim
     | SettleClaims
     | GiveBackClaim
     | GetStream

@@ -227,7 +227,7 @@ class Renew(NamedTuple):
     """Move the end of a lease, and replace the body if one is given. Answer: the new Lease.
 
     Or QueueNotFound, MessageNotFound, ReceiptMalformed, LeaseLost, VisibilityPastExpiry. The old
-    receipt is dead from the answer on.
+    receipt is dead from the answer on, but see *may_repeat*.
     """
 
     account: str
@@ -243,6 +243,9 @@ class Renew(NamedTuple):
     saved: str | None = None
     """JSON to keep with the message across leases, in place of what was saved before;
     :data:`REMOVE_SAVED` to remove that, None to leave it."""
+    may_repeat: bool = False
+    """Whether it may be sent once more because its answer was lost: then the receipt that the first
+    one replaced still leads to the newest. See :func:`leasehold.domain.visibility.is_repeat`."""
 
 
 REMOVE_SAVED = ""

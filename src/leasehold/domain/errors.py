@@ -179,11 +179,15 @@ class ClaimOutOfTurn(LeaseholdError):
 
 
 class ClaimSettled(LeaseholdError):
-    """The claim has been settled; ``last_settled`` is the last number that was."""
+    """The claim has been settled; ``last_settled`` is the last number that was.
 
-    def __init__(self, last_settled: int) -> None:
+    ``settled_with`` is the transaction whose publishing settled the last claims, or None.
+    """
+
+    def __init__(self, last_settled: int, settled_with: str | None = None) -> None:
         super().__init__()
         self.last_settled = last_settled
+        self.settled_with = settled_with
 
 
 class ClaimLapsed(LeaseholdError):

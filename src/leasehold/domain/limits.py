@@ -14,6 +14,8 @@ WEEK_S: Final = 7 * DAY_S
 _QUEUE_NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9])*")
 _QUEUE_NAME_MIN = 3
 _QUEUE_NAME_MAX = 63
+_MNS_QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
+_MNS_QUEUE_NAME_MAX = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,16 @@ AZURE_BEFORE_2011_08_18: Final = Limits(
     unlimited_time_to_live=False,
     receive_count=(1, 32),
 )
+MNS: Final = Limits(
+    # "CreateQueue" and "SendMessage". Older pages and the Go client let a message live for 15 days.
+    body_bytes=65_536,
+    delay_s=(0, WEEK_S),
+    lease_s=(1, 43_200),
+    renew_s=(1, 43_200),
+    time_to_live_s=(60, 15 * DAY_S),
+    unlimited_time_to_live=False,
+    receive_count=(1, 16),
+)
 NATIVE: Final = Limits(
     # Our own: Azure's sizes, so that both dialects can read each other's messages, but times that
     # reach ten years ahead and as many messages as fit one answer.
@@ -107,4 +119,16 @@ def check_queue_name(name: str) -> None:
     if not _QUEUE_NAME_MIN <= len(name) <= _QUEUE_NAME_MAX:
         raise InvalidQueueName(name, "length")
     if _QUEUE_NAME.fullmatch(name) is None:
+        raise InvalidQueueName(name, "characters")
+
+
+def check_mns_queue_name(name: str) -> None:
+    """Raise InvalidQueueName unless MNS may have a queue of this name; it may have all of Azure's.
+
+    1 to 256 of A-Z, a-z, 0-9 and dashes, not beginning with a dash. Source: MNS, "CreateQueue"; its
+    newer pages stop at 120 characters, its older ones want a letter at the beginning.
+    """
+    if not 1 <= len(name) <= _MNS_QUEUE_NAME_MAX:
+        raise InvalidQueueName(name, "length")
+    if _MNS_QUEUE_NAME.fullmatch(name) is None:
         raise InvalidQueueName(name, "characters")

@@ -30,6 +30,10 @@ class LapsedReceipts(StrEnum):
     STRICT = "strict"
     """It is dead from the moment the lease ends (MNS's rule)."""
 
+    SAME_LEASE = "same-lease"
+    """As STRICT, but until then the receipts that renewals of the lease have replaced act too (what
+    the test suites of some clients of MNS expect)."""
+
 
 class BackoffKind(StrEnum):
     """How the wait before the next attempt grows with the failures."""
@@ -89,6 +93,25 @@ class Adapted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MnsAttributes:
+    """Attributes that a queue has for requests of MNS, and for no others.
+
+    Source: MNS, "CreateQueue", table of attributes.
+    """
+
+    delay_s: int = 0
+    """Delay of a message that names none, 0 to 604,800 s."""
+    time_to_live_s: int = 345_600
+    """Life of a message, 60 to 1,296,000 s."""
+    wait_s: int = 0
+    """How long a receive that does not say waits for messages, 0 to 30 s."""
+    logging_enabled: bool = False
+    """Kept and shown, without an effect."""
+    modified_at_ms: int | None = None
+    """When an attribute was last set through MNS; None for never since the queue was made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
     """How a queue behaves."""
 
@@ -111,6 +134,8 @@ class QueueSettings:
     """Largest body, 1 to MAX_BODY_BYTES; None for what the dialect allows (65,536)."""
     event_log: bool = True
     """Whether changes of its messages are recorded as events."""
+    mns: MnsAttributes | None = None
+    """None for the defaults of MNS."""
 
     def lease_s(self) -> int:
         """Return the lease, in seconds, of a receive that names none."""

@@ -5,7 +5,8 @@ that never leaves the store, so nobody can make one up. It is 36 characters of `
 safe in a URL without escaping: clients are known to mangle ``+`` and ``/``.
 
 A receipt acts only while its fence equals the message's: equality is the safety device, time
-plays no part in it.
+plays no part in it. The one exception changes nothing but the end of the same lease; see
+:func:`leasehold.domain.visibility.is_repeat`.
 """
 
 from __future__ import annotations

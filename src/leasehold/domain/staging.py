@@ -26,6 +26,18 @@ RowsByQueue: TypeAlias = tuple[tuple[str, int], ...]
 """Names of queues, sorted, each with a number of messages, 1 or more."""
 
 
+class StreamSettled(NamedTuple):
+    """What publishing did to a stream of which claims were bound to the transaction."""
+
+    queue: str
+    stream: str
+    last_settled: int
+    completed: int
+    exempted: int
+    lost: int
+    """Members that others had taken meanwhile, which the consumer had accepted."""
+
+
 class TransactionState(StrEnum):
     """How far a transaction is."""
 
@@ -43,6 +55,14 @@ class StagedPart:
     """Calls that it was staged with; the next one has this number."""
 
 
+class BoundClaim(NamedTuple):
+    """A claim that is settled when the transaction is published."""
+
+    queue: str
+    stream: str
+    number: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
     """A named set of staged messages, or the memory of one that was published."""
@@ -57,6 +77,8 @@ class Transaction:
     """Staged, or published."""
     parts: tuple[StagedPart, ...] = ()
     """By name; empty once it is published."""
+    claims: tuple[BoundClaim, ...] = ()
+    """By queue, stream and number; empty once it is published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +118,11 @@ class Publish:
 
     Or StagedNotFound when a part named is not there, or the whole transaction is unknown;
     QueueNotFound when a queue is gone. Nothing is done then.
+
+    Streams are settled with it up to the claims that are bound to the name, noted exemptions
+    applied. If that is not possible any more, nothing is done: StreamNotFound, StaleToken (somebody
+    else has attached since), ClaimSettled, ClaimNotFound (it was given back), ClaimOutOfTurn,
+    ClaimBroken.
     """
 
     account: str
@@ -112,6 +139,8 @@ class Published(NamedTuple):
     """They were published before, and now nothing was done."""
     by_queue: RowsByQueue = ()
     """The same for each queue that some of them went to."""
+    settled: tuple[StreamSettled, ...] = ()
+    """Streams of which claims were bound to the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +190,9 @@ class CommitTogether:
     """Carry out commands and publish staged transactions as one. Answer: :class:`Committed`.
 
     As an atomic :class:`~leasehold.domain.commands.Batch`, over any queues of the account; or
-    StagedNotFound, and nothing is done. With a *name* that was used before, nothing is done again.
+    StagedNotFound, or what :class:`Publish` is refused with, and nothing is done. With a *name*
+    that was used before, nothing is done again. Claims that are bound to the name, or to what is
+    published, are settled with it.
     """
 
     account: str
@@ -180,6 +211,8 @@ class Committed(NamedTuple):
     """The name was used before; there are no results then."""
     by_queue: RowsByQueue = ()
     """How many messages of transactions went to each queue."""
+    settled: tuple[StreamSettled, ...] = ()
+    """Streams of which claims were bound to one of the names."""
 
 
 StagingCommand: TypeAlias = (

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from leasehold.domain.errors import ChunkOutOfTurn, KeyNotAllowed, StagedNotFound
-from leasehold.domain.staging import RowsByQueue
+from leasehold.domain.staging import DEFAULT_STAGING_TIMEOUT_S, RowsByQueue
 from leasehold.domain.types import NEVER_MS, Message, Phase
 from leasehold.domain.visibility import expiry_of, put_refusal
 
@@ -97,3 +97,13 @@ def chosen_parts(
 def until_after_stage(until_ms: int, now_ms: int, timeout_s: int) -> int:
     """Return when a transaction vanishes, once more has been staged; *until_ms* 0 for a new one."""
     return max(until_ms, now_ms + timeout_s * _MS)
+
+
+def until_after_bind(until_ms: int, now_ms: int) -> int:
+    """Return when a transaction vanishes, once a claim has been bound; *until_ms* as above.
+
+    Half a day at least from now. Each task of a job binds the same claim, and only few of them have
+    to write.
+    """
+    whole_ms = DEFAULT_STAGING_TIMEOUT_S * _MS
+    return until_ms if until_ms - now_ms >= whole_ms // 2 else now_ms + whole_ms

@@ -175,6 +175,8 @@ class Detail:
 
     properties: Mapping[str, str] = field(default_factory=dict)
     """User's names and values, as with HTTP headers."""
+    property_types: Mapping[str, str] = field(default_factory=dict)
+    """By name, what a property is for those who send it through MNS; without one it is a text."""
     message_type: str | None = None
     traceparent: str | None = None
     """W3C trace context of the send, ``00-...``."""

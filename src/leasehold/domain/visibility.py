@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from leasehold.domain.errors import LeaseholdError, LeaseLost, VisibilityPastExpiry
 from leasehold.domain.failures import close_attempt, has_lapsed
@@ -28,6 +28,9 @@ from leasehold.domain.types import (
     Poisoning,
     Progress,
 )
+
+if TYPE_CHECKING:
+    from leasehold.domain.commands import Renew
 
 _MS: Final = 1000
 _WAITING_FOR: Final = {
@@ -149,17 +152,67 @@ def after_receive(
 # --- what a receipt allows ---------------------------------------------------------------------
 
 
-def receipt_refusal(
-    message: Message, row_key: int, receipt: ReceiptParts, now_ms: int, rule: LapsedReceipts
+def receipt_refusal(  # noqa: PLR0913, PLR0917 - all that the decision hangs on
+    message: Message,
+    row_key: int,
+    receipt: ReceiptParts,
+    now_ms: int,
+    rule: LapsedReceipts,
+    renew: Renew | None = None,
 ) -> LeaseholdError | None:
-    """Say why a receipt may not act on a live message, or None if it may."""
+    """Say why a receipt may not act on a live message, or None if it may.
+
+    *renew* is what it is to be renewed with, if it is that.
+    """
     if not receipt.genuine or receipt.row_key != row_key:
         return LeaseLost("foreign")
-    if receipt.fence != message.fence:
+    if (
+        receipt.fence != message.fence
+        and not (rule is LapsedReceipts.SAME_LEASE and is_of_lease(message, receipt))
+        and (renew is None or not is_repeat(message, receipt, renew))
+    ):
         return LeaseLost("superseded")
-    if rule is LapsedReceipts.STRICT and message.visible_at_ms <= now_ms:
+    if rule is not LapsedReceipts.UNTIL_RETAKEN and message.visible_at_ms <= now_ms:
         return LeaseLost("lapsed")
     return None
+
+
+def is_of_lease(message: Message, receipt: ReceiptParts) -> bool:
+    """Tell whether a receipt is of the present lease, the newest or one that a renewal replaced."""
+    first = message.fence - message.renewals
+    return message.phase is Phase.LEASED and first <= receipt.fence <= message.fence
+
+
+def is_repeat(message: Message, receipt: ReceiptParts, renew: Renew) -> bool:
+    """Tell whether a renewal repeats one that was carried out, and whose answer may be lost.
+
+    Its receipt is the one before the newest, of the same lease: nothing but a renewal has raised
+    the fence since. It would change nothing but the end of the lease, so that a request that was
+    held up on its way cannot undo what came after it, such as a newer save.
+    """
+    if not renew.may_repeat or not renew.visibility_timeout_s:
+        return False
+    if receipt.fence + 1 != message.fence:
+        return False
+    if message.phase is not Phase.LEASED or not message.renewals:
+        return False
+    detail, body, saved = message.detail, renew.body, renew.saved
+    is_same_body = body is None or (detail.body_ref is None and body == message.body)
+    return is_same_body and (saved is None or (saved or None) == detail.saved)
+
+
+def after_repeat(message: Message, now_ms: int, renew: Renew) -> Message:
+    """Move the end of the lease, never to an earlier moment.
+
+    The fence stays: the holder is told the newest receipt, which it may not have heard of. So does
+    the number of renewals, which is by how much they have raised the fence.
+    """
+    renewed = after_renew(message, now_ms, renew.visibility_timeout_s, None, renew.progress)
+    return renewed._replace(
+        visible_at_ms=max(renewed.visible_at_ms, message.visible_at_ms),
+        fence=message.fence,
+        renewals=message.renewals,
+    )
 
 
 def renew_refusal(
@@ -343,7 +396,10 @@ def after_amend(  # noqa: PLR0913 - keyword-only: what can be changed
         message = message._replace(detail=replace(message.detail, properties=dict(properties)))
     if body is not None:
         message = _with_body(message, body)
+    # A lease that has lapsed stays the last one. Its receipts have to be further back than its
+    # renewals reach, or they would be taken for those just before the newest.
+    rise = message.renewals + 2 if message.phase is Phase.LEASED else 1
     return message._replace(
         priority=message.priority if priority is None else priority,
-        fence=message.fence + 1,
+        fence=message.fence + rise,
     )

@@ -15,6 +15,7 @@ from leasehold.domain.staging import (
     Publish,
     Published,
     RowsByQueue,
+    StreamSettled,
 )
 from leasehold.domain.types import Lease
 from leasehold.engine.waiters import Taking
@@ -169,8 +170,10 @@ class EngineStats:
             if not result.already:
                 self._count_all(command.commands, result.results)
                 self._count_published(command.account, result.by_queue)
+                self._count_streams(command.account, result.settled)
         elif type(command) is Publish and type(result) is Published:
             self._count_published(command.account, result.by_queue)
+            self._count_streams(command.account, result.settled)
         elif type(command) is c.DeleteQueue:
             self.queues.pop((command.account, command.queue), None)
 
@@ -190,14 +193,20 @@ class EngineStats:
             stats.received += claim.size
 
     def _count_settled(self, command: k.SettleClaims, settled: k.Settled) -> None:
-        stats = self._of(command.account, command.queue)
-        stats.completed += settled.completed
-        stats.released += settled.exempted
-        if settled.completed:
-            stats.last_complete_ms = self.now_ms
+        done = settled.last_settled, settled.completed, settled.exempted, settled.lost
+        own = StreamSettled(command.queue, command.stream, *done)
+        self._count_streams(command.account, (own, *settled.beside))
         for put in command.sends:
             self._count_sent(put.account, put.queue, 1)
         self._count_published(command.account, settled.published_by_queue)
+
+    def _count_streams(self, account: str, streams: Iterable[StreamSettled]) -> None:
+        for each in streams:
+            stats = self._of(account, each.queue)
+            stats.completed += each.completed
+            stats.released += each.exempted
+            if each.completed:
+                stats.last_complete_ms = self.now_ms
 
     def _count_published(self, account: str, by_queue: RowsByQueue) -> None:
         for queue, rows in by_queue:

@@ -277,16 +277,10 @@ class WaitingRooms:
             room.appears(claim.until_ms, claim.remaining)
 
     def _note_settle(self, command: k.SettleClaims, settled: k.Settled) -> None:
-        room = self.by_queue.get((command.account, command.queue))
-        if room is not None:
-            room.call(command.stream)
+        self._note_settled(command.account, command.queue, command.stream, settled.exempted)
         if settled.already:
             return
-        if settled.exempted:
-            self._distrust(command.account, command.queue)
-            queue = self._find_queue(command.account, command.queue)
-            if queue is not None:
-                self._note_poison(queue)
+        self._note_streams(command.account, settled.beside)
         if settled.published:
             self._distrust(command.account)
         for put in command.sends:
@@ -295,6 +289,20 @@ class WaitingRooms:
             if room is not None:
                 room.appears(at_ms)
 
+    def _note_settled(self, account: str, queue_name: str, stream: str, exempted: int) -> None:
+        room = self.by_queue.get((account, queue_name))
+        if room is not None:
+            room.call(stream)
+        if exempted:
+            self._distrust(account, queue_name)
+            queue = self._find_queue(account, queue_name)
+            if queue is not None:
+                self._note_poison(queue)
+
+    def _note_streams(self, account: str, streams: Iterable[t.StreamSettled]) -> None:
+        for each in streams:
+            self._note_settled(account, each.queue, each.stream, each.exempted)
+
     def _note_given_back(self, command: k.GiveBackClaim | k.DeleteStream, _: c.Result) -> None:
         room = self.by_queue.get((command.account, command.queue))
         if room is not None:
@@ -302,6 +310,7 @@ class WaitingRooms:
             room.call(command.stream)
 
     def _note_publish(self, command: t.Publish, published: t.Published) -> None:
+        self._note_streams(command.account, published.settled)
         if published.rows and not published.already:
             self._distrust(command.account)
 
@@ -310,5 +319,6 @@ class WaitingRooms:
             return
         for part, result in zip(command.commands, committed.results, strict=True):
             self.note(part, result)
+        self._note_streams(command.account, committed.settled)
         if committed.published:
             self._distrust(command.account)

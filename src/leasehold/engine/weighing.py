@@ -37,6 +37,8 @@ _RANKS: Final[dict[type, int]] = {
             (c.Renew,),
             (c.Release,),
             (c.Batch,),
+            (k.ExemptMembers,),
+            (k.BindClaim,),
             (t.CommitTogether,),
             (t.Publish,),
             (t.Discard,),
@@ -81,6 +83,7 @@ def _several(command: Any) -> int:
 
 
 def _committing(command: t.CommitTogether) -> int:
+    """What is published, and settled with it, may be of any size."""
     return MAX_BATCH if command.publish else _several(command)
 
 
@@ -114,6 +117,7 @@ _WEIGHTS: Final[dict[type, Callable[[Any], int]]] = {
     k.OpenClaim: _taking,
     k.ReadClaim: _taking,
     k.SettleClaims: _settling,
+    k.ExemptMembers: lambda command: len(command.exemptions) or 1,
     k.GiveBackClaim: _quarter,
     k.DeleteStream: _unknown,
     k.LapseClaims: _quarter,

@@ -24,6 +24,8 @@ _FINISHING: Final = frozenset(
         s.Heartbeat,
         s.EndSession,
         k.ExtendClaim,
+        k.ExemptMembers,
+        k.BindClaim,
         k.SettleClaims,
         k.GiveBackClaim,
         t.Discard,

@@ -13,7 +13,7 @@ from leasehold.auth.authenticator import Grant
 from leasehold.auth.types import SignedRequest, Target
 from leasehold.clock import Clock, VirtualClock
 from leasehold.domain import commands as c
-from leasehold.domain.claims import Exemption, SettleClaims
+from leasehold.domain.claims import Exemption, ExemptMembers, SettleClaims
 from leasehold.domain.staging import CommitTogether
 from leasehold.engine.engine import Engine
 from leasehold.engine.faults import Faults, has_changed
@@ -126,7 +126,7 @@ class Controls:
             return command._replace(commands=tuple(map(self._drawn, command.commands)))
         if kind is CommitTogether:
             return replace(command, commands=tuple(map(self._drawn, command.commands)))
-        if kind is SettleClaims:
+        if kind is SettleClaims or kind is ExemptMembers:
             return replace(command, exemptions=tuple(map(self._drawn, command.exemptions)))
         return command
 

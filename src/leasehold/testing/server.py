@@ -20,7 +20,13 @@ from leasehold.clock import LoopTimers, SystemClock, VirtualClock
 from leasehold.engine.faults import Faults
 from leasehold.http.controls import Controls
 from leasehold.http.server import HttpServer, Running, Times, serve_store
-from leasehold.http.startup import DataLock, StartFailed, listen_on, url_of
+from leasehold.http.startup import (
+    DataLock,
+    StartFailed,
+    listen_for_mns,
+    listen_on,
+    url_of,
+)
 from leasehold.settings import DEV_ACCOUNT, Settings
 from leasehold.settings.values import DEV_KEY
 from leasehold.stores.base import Store
@@ -97,6 +103,9 @@ class InProcessServer:
         self._controls: Controls
         self.url = ""
         """Scheme, host and port; the native API is under ``/v1/`` of it."""
+        self.mns_url = ""
+        """The endpoint for clients of MNS; their AccessKeyId is :attr:`account`, their
+        AccessKeySecret :attr:`key`. Empty if the settings turn that off."""
         self.clock = ServerClock(self)
         """The clock that messages go by."""
         self.faults = ServerFaults(self)
@@ -241,6 +250,7 @@ class InProcessServer:
     async def _serve(self) -> None:
         with contextlib.ExitStack() as listening:
             sockets = [listening.enter_context(each) for each in listen_on(self._settings)]
+            of_mns = [listening.enter_context(each) for each in listen_for_mns(self._settings)]
             if self._choice != "memory":
                 listening.enter_context(DataLock(self._settings.data))
             store = self._open_store()
@@ -254,11 +264,19 @@ class InProcessServer:
                 assert running.controls is not None
                 self._loop = asyncio.get_running_loop()
                 self._running, self._controls = running, running.controls
-                self.url = url_of(sockets[0], tls=self._settings.tls_cert is not None)
+                tls = self._settings.tls_cert is not None
+                self.url = url_of(sockets[0], tls=tls)
+                self.mns_url = url_of(of_mns[0], tls=tls) if of_mns else ""
                 return self._ready.set
 
             code = await serve_store(
-                self._settings, times, store, sockets, on_start, server_type=_PromptServer
+                self._settings,
+                times,
+                store,
+                sockets,
+                on_start,
+                server_type=_PromptServer,
+                mns_sockets=of_mns,
             )
         if code:
             raise StartFailed(code, "the store failed while it was in use")

@@ -273,6 +273,23 @@ class Asker:
         token = more.pop("token", None) or self.stream(stream, queue).token
         return self.ask(cl.SettleClaims(ACCOUNT, queue, stream, token, upto, **more))
 
+    def exempt(self, *exemptions: cl.Exemption, number: int = 1, **more: Any) -> Any:
+        """Note exemptions of members of a claim."""
+        stream, queue = more.pop("stream", STREAM), more.pop("queue", QUEUE)
+        token = more.pop("token", None) or self.stream(stream, queue).token
+        return self.ask(cl.ExemptMembers(ACCOUNT, queue, stream, token, number, exemptions))
+
+    def bind(self, number: int = 1, transaction: str = "tx", **more: Any) -> Any:
+        stream, queue = more.pop("stream", STREAM), more.pop("queue", QUEUE)
+        token = more.pop("token", None) or self.stream(stream, queue).token
+        return self.ask(cl.BindClaim(ACCOUNT, queue, stream, token, number, transaction))
+
+    def exemption(self, body: bytes, number: int = 1, **how: Any) -> cl.Exemption:
+        """Return an exemption of the member with that body."""
+        (member,) = [each for each in self.read_claim(number) if each.body == body]
+        outcome = how.pop("outcome", Outcome.RETURNED)
+        return cl.Exemption(number, member.message_id, outcome, **how)
+
     def give_claim_back(self, number: int = 1, **more: Any) -> Any:
         stream, queue = more.pop("stream", STREAM), more.pop("queue", QUEUE)
         token = more.pop("token", None) or self.stream(stream, queue).token

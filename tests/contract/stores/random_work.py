@@ -152,7 +152,10 @@ class RandomWork:
         if draw < 0.8:
             return c.Release(*named, self._rng.choice(OUTCOMES), self._rng.choice([None, 5]))
         saved = self._rng.choice([None, None, "[1]", "[2]", c.REMOVE_SAVED])
-        return c.Renew(*named, self._rng.choice([0, 10, 60]), saved=saved)
+        renew = c.Renew(*named, self._rng.choice([0, 10, 60]), saved=saved)
+        if self._rng.random() < 0.3:  # the answer to it gets lost
+            self._held.append((queue, lease))
+        return renew._replace(may_repeat=self._rng.random() < 0.7)
 
     def _work_in_session(self) -> None:
         rng = self._rng
@@ -211,10 +214,27 @@ class RandomWork:
                 for each in page.messages[: self._rng.randint(0, 2)]
             ]
         sends = tuple(self._put_commands()) if self._rng.random() < 0.3 else ()
+        if self._rng.random() < 0.4:
+            self._publish_bound(stream, claim, tuple(exemptions))
+            return
         command = cl.SettleClaims(
             *named, stream.token, claim.number, tuple(exemptions), sends=sends
         )
         self._ask(command, claim.remaining + len(sends))
+
+    def _publish_bound(
+        self, stream: cl.Stream, claim: cl.Claim, exemptions: tuple[Exemption, ...]
+    ) -> None:
+        """Note exemptions and bind a claim, and publish that; now and then it is fenced before."""
+        named = (ACCOUNT, stream.queue, stream.stream, stream.token, claim.number)
+        self._ask(cl.ExemptMembers(*named, exemptions))
+        name = f"t{self._names}"
+        self._ask(cl.BindClaim(*named, name))
+        if self._rng.random() < 0.2:
+            self._asker.attach(stream.stream, stream.queue)
+            self._tokens.pop((stream.queue, stream.stream), None)
+        self._names += 1
+        self._ask(sg.Publish(ACCOUNT, name), claim.remaining)
 
     def _tend_claim(self) -> None:
         stream = self._stream()

@@ -24,6 +24,7 @@ from leasehold.client.models import (
     Poisoning,
     Progress,
     Released,
+    Renewal,
     Sent,
 )
 from leasehold.client.retries import NO_RETRIES
@@ -295,6 +296,10 @@ def test_items_of_a_batch_have_their_own_results(driver: Driver) -> None:
     renewed = driver.do(queue({"id": "1", "receipt": "n"}, lost).renew_many(items, 5))
     assert renewed[0] == LeaseRef("1", "n")
     assert isinstance(renewed[1], LeaseLost)
+    renewals = [Renewal(items[0], 5, saved={"frame": 1}), Renewal(items[1], 7)]
+    each = driver.do(queue({"id": "1", "receipt": "n"}, lost).renew_each(renewals))
+    assert each[0] == LeaseRef("1", "n")
+    assert isinstance(each[1], LeaseLost)
     released = driver.do(queue({"id": "1", "visible_at_ms": 4}, lost).release_many(items))
     assert released[0] == Released("1", 4)
     assert isinstance(released[1], LeaseLost)
@@ -330,6 +335,7 @@ def test_results_before_a_failure_are_kept(driver: Driver, monkeypatch: pytest.M
         ("put_many", (["a", "b"],), PUT_RESULT),
         ("complete_many", ([item, item],), {"id": "1"}),
         ("renew_many", ([item, item], 5), {"id": "1", "receipt": "n"}),
+        ("renew_each", ([Renewal(item, 5)] * 2,), {"id": "1", "receipt": "n"}),
         ("release_many", ([item, item],), {"id": "1", "visible_at_ms": 4}),
     ):
         script = Script(results(good), problem("forbidden", 403))

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import httpx
 import pytest
+from msgspec import structs
 
 from leasehold.client.models import (
     CancelRequest,
@@ -33,6 +34,7 @@ from leasehold.client.models import (
     Staged,
     StagedPart,
     StreamInfo,
+    StreamSettled,
     TransactionInfo,
 )
 from tests.unit.client.support import (
@@ -64,6 +66,17 @@ SETTLED = {
     "published": 3,
     "already": False,
 }
+SETTLED_WITH_IT = {
+    "queue": "jobs",
+    "stream": "totals",
+    "last_settled": 4,
+    "completed": 7,
+    "exempted": 1,
+    "lost": 2,
+}
+SETTLED_WITH_IT_MODEL = StreamSettled(
+    queue="jobs", stream="totals", last_settled=4, completed=7, exempted=1, lost=2
+)
 SETTLED_MODEL = Settled(last_settled=4, completed=7, exempted=1, lost=2, published=3)
 EVENT = {"seq": 5, "place": 0, "at_ms": 9, "type": "lease-ended", "reason": "operator"}
 EVENTS = {"events": [EVENT], "next_after": 5, "finished": True, "last_seq": 9}
@@ -166,6 +179,26 @@ CASES: dict[str, Case] = {
         *(CLAIM, "POST", f"{S}/claims/4/extend", {"token": 7, "lease_s": 30, "park": True}),
         CLAIM_MODEL,
     ),
+    "exempt": (
+        lambda client: stream(client).exempt(
+            4, [Exemption(4, ID, "buried", error=ErrorReport("boom")), Exemption(4, "x", delay_s=5)]
+        ),
+        *({**CLAIM, "noted": 2}, "POST", f"{S}/claims/4/exemptions"),
+        {
+            "token": 7,
+            "exemptions": [
+                {"id": ID, "outcome": "buried", "error": {"text": "boom"}},
+                {"id": "x", "outcome": "failed", "delay_s": 5},
+            ],
+        },
+        structs.replace(CLAIM_MODEL, noted=2),
+    ),
+    "bind": (
+        lambda client: stream(client).bind(4, "import:1"),
+        *({**CLAIM, "transaction": "import:1"}, "POST", f"{S}/claims/4/bind"),
+        {"token": 7, "transaction": "import:1"},
+        structs.replace(CLAIM_MODEL, transaction="import:1"),
+    ),
     "give_back": (
         lambda client: stream(client).give_back(4),
         *(None, "POST", f"{S}/claims/4/give-back", {"token": 7}, None),
@@ -232,6 +265,12 @@ CASES: dict[str, Case] = {
     "publish": (
         lambda client: transaction(client).publish(),
         *({"rows": 5, "already": False}, "POST", f"{T}/publish", {}, Published(5)),
+    ),
+    "publish with claims": (
+        lambda client: client.transaction("import:1").publish(),
+        *({"rows": 5, "already": False, "settled": [SETTLED_WITH_IT]}, "POST"),
+        *(f"{T}/publish", {}),
+        Published(5, settled=(SETTLED_WITH_IT_MODEL,)),
     ),
     "publish nothing": (
         lambda client: transaction(client).publish([]),

@@ -9,7 +9,7 @@ import pytest
 
 from leasehold.client import Filter, NewMessage, QueueNotFound, ReceivedMessage
 from leasehold.client import _calls as calls
-from leasehold.client.models import ErrorReport, LeaseRef, Progress
+from leasehold.client.models import ErrorReport, LeaseRef, Progress, Renewal
 from tests.unit.client.support import (
     COUNTS,
     ID,
@@ -152,6 +152,16 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], object, str, str, o
         *(".renew", (LEASED, 60), {"saved": None}),
         *({"results": [{"id": ID, "receipt": "r2"}]}, "POST", f"{M}/renew"),
         {"items": [{"id": ID, "receipt": "r1", "visibility_timeout_s": 60, "saved": None}]},
+    ),
+    "renew each in its own way": (
+        *(".renew_each", ([Renewal(LEASED, 60), Renewal(LEASED, 9, saved=[1], body="b")],)),
+        *({}, {"results": [{"id": ID, "receipt": "r2"}] * 2}, "POST", f"{M}/renew"),
+        {
+            "items": [
+                {"id": ID, "receipt": "r1", "visibility_timeout_s": 60},
+                {"id": ID, "receipt": "r1", "visibility_timeout_s": 9, "body": "b", "saved": [1]},
+            ]
+        },
     ),
     "complete": (
         *(".complete", (LEASED,), {}, {"results": [{"id": ID}]}),

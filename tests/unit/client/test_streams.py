@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,8 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from leasehold.client.errors import ClaimLapsed, ClaimNotFound, ConnectionFailed
+from leasehold.client.errors import ClaimLapsed, ClaimNotFound, ClaimSettled, ConnectionFailed
+from leasehold.client.models import Exemption
 from tests.unit.client.support import (
     CLAIM,
     ID,
@@ -109,6 +111,8 @@ def test_an_attach_gives_the_handle_its_token(driver: Driver) -> None:
         lambda: handle.extend(1, 60),
         lambda: handle.park(1, 60),
         lambda: handle.give_back(1),
+        lambda: handle.exempt(1, [Exemption(1, ID)]),
+        lambda: handle.bind(1, "import:1"),
         lambda: handle.settle(1),
     )
     for use in uses:
@@ -129,6 +133,8 @@ SAFE: dict[str, tuple[Callable[[Any], Any], object]] = {
     "extend": (lambda handle: handle.extend(4, 60), CLAIM),
     "park": (lambda handle: handle.park(4, 60), CLAIM),
     "give_back": (lambda handle: handle.give_back(4), {}),
+    "exempt": (lambda handle: handle.exempt(4, [Exemption(4, ID)]), CLAIM),
+    "bind": (lambda handle: handle.bind(4, "import:1"), CLAIM),
     "settle": (lambda handle: handle.settle(4), SETTLED),
     "delete": (lambda handle: handle.delete(), {}),
 }
@@ -161,6 +167,36 @@ def test_a_message_to_send_needs_a_queue(driver: Driver) -> None:
     with pytest.raises(TypeError, match="is an Outgoing, not str"):
         driver.do(stream(driver, script).settle(4, sends=["x"]))
     assert not script.requests
+
+
+def test_many_exemptions_go_in_several_requests(driver: Driver) -> None:
+    """A thousand in each; the answer is that to the last one."""
+    script = Script(answer({**CLAIM, "noted": 1_000}), answer({**CLAIM, "noted": 1_001}))
+    many = (Exemption(4, f"m{number}") for number in range(1_001))
+    assert driver.do(stream(driver, script).exempt(4, many)).noted == 1_001
+    sent = [json.loads(request.content)["exemptions"] for request in script.requests]
+    assert [len(each) for each in sent] == [1_000, 1]
+    assert sent[1] == [{"id": "m1000", "outcome": "failed"}]
+
+
+@pytest.mark.parametrize("exemptions", [[], [Exemption(4, ID), Exemption(5, ID)]])
+def test_exemptions_are_of_the_claim(driver: Driver, exemptions: list[Exemption]) -> None:
+    """And there are some; else nothing is sent."""
+    script = Script()
+    with pytest.raises(ValueError, match="exempt"):
+        driver.do(stream(driver, script).exempt(4, exemptions))
+    assert not script.requests
+
+
+def test_a_claim_that_was_settled_tells_with_what(driver: Driver) -> None:
+    """With nothing, unless the server says so."""
+    told = problem("claim-settled", 409, last_settled=4, settled_with="import:1")
+    with pytest.raises(ClaimSettled) as caught:
+        driver.do(stream(driver, Script(told)).get_claim(4))
+    assert (caught.value.last_settled, caught.value.settled_with) == (4, "import:1")
+    with pytest.raises(ClaimSettled) as caught:
+        driver.do(stream(driver, Script(problem("claim-settled", 409))).get_claim(4))
+    assert caught.value.settled_with is None
 
 
 def test_a_claim_that_is_not_there(driver: Driver) -> None:

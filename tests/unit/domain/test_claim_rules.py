@@ -8,7 +8,18 @@ from dataclasses import replace
 import pytest
 
 from leasehold.domain import claim_rules as rules
-from leasehold.domain.claims import AGAIN_STEP, CLAIM_STEP, MAX_LAPSED, Claim, ClaimState, OpenClaim
+from leasehold.domain.claims import (
+    AGAIN_STEP,
+    CLAIM_STEP,
+    MAX_LAPSED,
+    MAX_NOTED,
+    Bound,
+    Claim,
+    ClaimState,
+    Exemption,
+    OpenClaim,
+    Stream,
+)
 from leasehold.domain.errors import (
     ClaimBroken,
     ClaimLapsed,
@@ -16,6 +27,7 @@ from leasehold.domain.errors import (
     ClaimOutOfTurn,
     ClaimSettled,
     LeaseholdError,
+    OutOfRange,
     StaleToken,
 )
 from leasehold.domain.events import EventType
@@ -252,3 +264,75 @@ def test_parts(remaining: int, parts: int) -> None:
     assert all(one[1] == other[0] for one, other in itertools.pairwise(bounds))
     sizes = [stop - start for start, stop in bounds]
     assert max(sizes) - min(sizes) <= 1
+
+
+# --- binding and noting --------------------------------------------------------------------------
+
+STREAM = Stream(
+    account="coho",
+    queue="videos",
+    stream="nightly",
+    token=7,
+    last_settled=2,
+    attached_at_ms=NOW,
+    settled_with="tx-2",
+    claims=(replace(CLAIM, transaction="tx"), replace(CLAIM, number=4, transaction="tx-4")),
+)
+BOUND = Bound("videos", "nightly", 3, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound", "claims", "error"),
+    [
+        ("tx", BOUND, STREAM.claims, None),
+        ("tx-4", BOUND._replace(number=4), STREAM.claims, None),
+        ("tx", BOUND._replace(token=6), STREAM.claims, StaleToken),
+        ("tx", BOUND._replace(number=2), STREAM.claims, ClaimSettled),
+        ("tx", BOUND, (), ClaimNotFound),
+        ("tx", BOUND, (CLAIM,), ClaimNotFound),
+        ("tx-4", BOUND, STREAM.claims, ClaimNotFound),
+        ("tx", BOUND, (replace(BROKEN, transaction="tx"),), ClaimBroken),
+        ("tx-4", BOUND._replace(number=4), (BROKEN, STREAM.claims[1]), ClaimBroken),
+        ("tx", BOUND, (STREAM.claims[0], replace(BROKEN, number=4)), None),
+        ("tx-4", BOUND._replace(number=4), (OPENING, STREAM.claims[1]), ClaimOutOfTurn),
+        ("tx", BOUND, (replace(LAPSED, transaction="tx"),), None),
+        ("tx", BOUND, (replace(CLAIM, lost=2, transaction="tx"),), None),
+    ],
+)
+def test_what_may_be_published(
+    name: str, bound: Bound, claims: tuple[Claim, ...], error: type[LeaseholdError] | None
+) -> None:
+    """What was made of claims that are bound to it still, are their consumer's, and are whole."""
+    stream = replace(STREAM, claims=claims)
+    if error is None:
+        rules.check_bound(name, bound, stream)
+        return
+    with pytest.raises(error) as refused:
+        rules.check_bound(name, bound, stream)
+    if isinstance(refused.value, ClaimSettled):
+        assert (refused.value.last_settled, refused.value.settled_with) == (2, "tx-2")
+
+
+def test_how_much_may_be_noted() -> None:
+    """So many of a claim, and no more."""
+    rules.check_noted(CLAIM, MAX_NOTED)
+    rules.check_noted(replace(CLAIM, noted=MAX_NOTED - 1), 1)
+    with pytest.raises(OutOfRange) as refused:
+        rules.check_noted(replace(CLAIM, noted=MAX_NOTED), 1)
+    assert (refused.value.value, refused.value.maximum) == (MAX_NOTED + 1, MAX_NOTED)
+
+
+def test_a_note_is_carried_out_in_any_case() -> None:
+    """Without its delay if the message would be gone by then."""
+    noted = Exemption(3, "id", Outcome.FAILED, delay_s=2)
+    long = WAITING._replace(expires_at_ms=NOW + 2_001)
+    assert rules.as_applied(noted, long, NOW) == noted
+    assert rules.as_applied(noted, long, NOW + 1) == noted._replace(delay_s=0)
+
+
+def test_all_members_gone_at_once() -> None:
+    """And with them what was noted; a claim without members is as it was."""
+    cleared = rules.after_clear(replace(CLAIM, noted=3))
+    assert (cleared.state, cleared.remaining, cleared.noted) == (ClaimState.BROKEN, 0, 0)
+    gone = replace(CLAIM, lost=10)
+    assert rules.after_clear(gone) == gone

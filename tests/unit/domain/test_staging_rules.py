@@ -70,3 +70,12 @@ def test_the_end_of_a_transaction() -> None:
     """It moves on with what is staged, and never back."""
     assert rules.until_after_stage(0, NOW, 10) == NOW + 10_000
     assert rules.until_after_stage(NOW + 50_000, NOW, 10) == NOW + 50_000
+
+
+def test_until_when_a_binding_keeps_a_transaction() -> None:
+    """A day from now, unless half a day is left anyway; never less than it has."""
+    half_ms = 43_200_000
+    assert rules.until_after_bind(0, NOW) == NOW + 2 * half_ms
+    assert rules.until_after_bind(NOW + half_ms, NOW) == NOW + half_ms
+    assert rules.until_after_bind(NOW + half_ms - 1, NOW) == NOW + 2 * half_ms
+    assert rules.until_after_bind(NOW + 9 * half_ms, NOW) == NOW + 9 * half_ms

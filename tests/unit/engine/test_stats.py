@@ -9,6 +9,7 @@ import pytest
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import staging as t
+from leasehold.domain.types import Outcome
 from leasehold.engine.stats import EngineStats
 from leasehold.stores.memory import MemoryStore
 
@@ -68,6 +69,37 @@ def test_what_is_published_is_sent(how: str) -> None:
     assert counted.stats.queues["a", "audio"].last_send_ms == NOW_MS + 1
     ask(t.Discard("a", "other"))
     assert counted.sent()["audio"] == 1 + along["audio"]
+
+
+@pytest.mark.parametrize("how", ["publish", "commit", "settle"])
+def test_what_is_settled_by_publishing_is_completed(how: str) -> None:
+    """In the queue of its claim; what is exempted is given back there."""
+    counted = Counted()
+    ask = counted.ask
+    for queue in ("queue", "audio"):
+        ask(c.CreateQueue("a", queue, {}))
+    token = ask(k.AttachStream("a", "audio", "s")).token
+    lease = ask(put("audio"))
+    ask(put("audio"))
+    ask(put("queue"))
+    ask(k.OpenClaim("a", "audio", "s", token, 1, 10, 60))
+    noted = k.Exemption(1, lease.message.message_id, Outcome.BURIED)
+    ask(k.ExemptMembers("a", "audio", "s", token, 1, (noted,)))
+    ask(k.BindClaim("a", "audio", "s", token, 1, "tx"))
+    command: c.Command = t.Publish("a", "tx")
+    if how == "commit":
+        command = t.CommitTogether("a", (), ("tx",))
+    elif how == "settle":
+        other = ask(k.AttachStream("a", "queue", "s")).token
+        ask(k.OpenClaim("a", "queue", "s", other, 1, 10, 60))
+        command = k.SettleClaims("a", "queue", "s", other, 1, publish=("tx",))
+    counted.stats.now_ms = NOW_MS + 1
+    for _ in range(2):  # the second time nothing is done
+        ask(command)
+        audio = counted.stats.queues["a", "audio"]
+        assert (audio.completed, audio.released) == (1, 1)
+        assert audio.last_complete_ms == NOW_MS + 1
+    assert counted.stats.queues["a", "queue"].completed == (how == "settle")
 
 
 def test_a_commit_that_is_refused_sends_nothing() -> None:

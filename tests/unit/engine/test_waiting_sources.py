@@ -111,6 +111,25 @@ async def publish_with_settling(world: World, _: Any) -> None:
     await world.do(k.SettleClaims("a", "queue", "other", 1, 1, publish=("job/1",)))
 
 
+async def bound(world: World) -> str:
+    """Have a claim of one message that is bound to a transaction; return the message's id."""
+    message_id = await open_claim(world)
+    await world.do(k.BindClaim("a", "queue", "other", 1, 1, "job/2"))
+    return message_id
+
+
+async def note_and_publish(world: World, message_id: str) -> None:
+    noted = k.Exemption(1, message_id, Outcome.RETURNED)
+    await world.do(k.ExemptMembers("a", "queue", "other", 1, 1, (noted,)))
+    await world.do(t.Publish("a", "job/2"))
+
+
+async def note_and_commit(world: World, message_id: str) -> None:
+    noted = k.Exemption(1, message_id, Outcome.RETURNED)
+    await world.do(k.ExemptMembers("a", "queue", "other", 1, 1, (noted,)))
+    await world.do(t.CommitTogether("a", (put(delay_s=9),), name="job/2"))
+
+
 async def publish(world: World, _: Any) -> None:
     await world.do(t.Publish("a", "job/1"))
 
@@ -156,6 +175,8 @@ SOURCES: list[tuple[Prepare, Act]] = [
     (open_claim, send_with_settling),
     (open_claim, send_later_with_settling),
     (open_claim, publish_with_settling),
+    (bound, note_and_publish),
+    (bound, note_and_commit),
     (staged, publish),
     (staged, publish_together),
     (nothing, commit_together),

@@ -157,7 +157,7 @@ _ITEM = {"queue": "orders", "id": "x", "receipt": "y"}
 _RECEIVING = {"receive", "complete", "release", "commit"}
 _CLAIMING = {
     *("attach-stream", "delete-stream", "open-claim", "extend-claim", "give-back-claim"),
-    "settle-claims",
+    *("settle-claims", "exempt-members", "bind-claim"),
 }
 _SEEING_CLAIMS = {"list-streams", "get-stream", "get-claim", "read-claim"}
 _IN_SESSIONS = {"open-session", "heartbeat", "end-session"}
@@ -202,6 +202,20 @@ def test_signatures(native: Native, permissions: str, queue: bool, names: set[st
     if answer.status == 204:
         opened.add("delete-queue")
     assert opened == names
+
+
+def test_a_binding_needs_the_right_to_put_as_well(native: Native) -> None:
+    """For the whole account: the name of a transaction is not of the queue."""
+    request = {"token": 1, "transaction": "batch-1"}
+    for permissions, queue, opened in (
+        ("p", False, False),
+        ("ap", True, False),
+        ("ap", False, True),
+    ):
+        query = _sas(permissions, queue=queue)
+        answer = _send(native, "bind-claim", body=request, key=None, query=query)
+        assert (answer.code == "stream-not-found") == opened
+        assert (answer.code == "forbidden") != opened
 
 
 def test_routes_without_receipts_need_several_rights(native: Native) -> None:

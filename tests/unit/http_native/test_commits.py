@@ -74,6 +74,7 @@ def test_a_name_is_used_once(native: Native, leased: dict[str, dict[str, Any]]) 
     assert native.post(COMMIT, request) == {
         "already": True,
         "published": 0,
+        "settled": [],
         "failed": 0,
         **_EMPTY,
     }

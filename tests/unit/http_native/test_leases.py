@@ -38,6 +38,27 @@ def test_renew(native: Native) -> None:
     assert answer == {"results": [{"id": message["id"]}], "failed": 0}
 
 
+def test_a_renewal_sent_again_is_answered(native: Native) -> None:
+    """If the answer to a renewal gets lost, the receipt that it was made with tells the new one."""
+    native.put_bodies("x")
+    message = native.receive_one()
+    item = _named(message, visibility_timeout_s=100, saved={"frame": 1})
+    [lost] = native.post(f"{MESSAGES}/renew", {"items": [item]})["results"]
+    plain = _named(message, visibility_timeout_s=50)
+    for again in (item, plain):
+        [told] = native.post(f"{MESSAGES}/renew", {"items": [again]})["results"]
+        assert told == lost
+    for other in (
+        {**item, "saved": {"frame": 2}},
+        {**plain, "body": "new"},
+        {**plain, "visibility_timeout_s": 0},
+    ):
+        [refused] = native.post(f"{MESSAGES}/renew", {"items": [other]})["results"]
+        assert refused["error"]["reason"] == "superseded"
+    answer = native.post(f"{MESSAGES}/complete", {"items": [_named(lost)]})
+    assert answer["failed"] == 0
+
+
 @pytest.mark.parametrize(
     ("members", "code", "field"),
     [

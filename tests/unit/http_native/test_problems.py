@@ -101,6 +101,7 @@ def test_codes(code: str) -> None:
         (errors.StaleToken(4), {"token": 4}),
         (errors.ClaimOutOfTurn(7), {"expected": 7}),
         (errors.ClaimSettled(6), {"last_settled": 6}),
+        (errors.ClaimSettled(6, "tx"), {"last_settled": 6, "settled_with": "tx"}),
         (errors.ClaimLapsed(5), {"until_ms": 5}),
         (errors.ClaimBroken(10, 1), {"size": 10, "lost": 1}),
         (errors.MemberNotFound("m"), {"value": "m"}),

@@ -45,6 +45,7 @@ def test_attach(native: Native) -> None:
         "token": first,
         "last_settled": 0,
         "attached_at_ms": native.clock.now_ms(),
+        "settled_with": None,
         "claims": [],
     }
     second = attach(native)
@@ -73,6 +74,8 @@ def test_claim(native: Native) -> None:
             "until_ms": now_ms + 60_000,
             "holder": "driver",
             "extensions": 0,
+            "noted": 0,
+            "transaction": None,
         },
         "replayed": False,
     }
@@ -231,6 +234,7 @@ def test_settle(native: Native) -> None:
         "lost": 0,
         "published": 0,
         "already": False,
+        "beside": [],
     }
     again = native.post(f"{STREAM}/settle", request)
     assert (again["already"], again["completed"]) == (True, 0)

@@ -12,6 +12,10 @@ from tests.unit.http_native.support import BASE, MESSAGES, QUEUE, Native
 TRANSACTION = f"{BASE}/transactions/batch:1"
 
 
+def _published(rows: int, *, already: bool = False) -> dict[str, Any]:
+    return {"rows": rows, "already": already, "settled": []}
+
+
 def stage(native: Native, *bodies: str, part: str = "a", chunk: int = 0, **members: Any) -> Any:
     """Stage messages."""
     messages = [{"queue": "orders", "body": body} for body in bodies]
@@ -26,8 +30,8 @@ def test_stage_and_publish(native: Native) -> None:
     assert stage(native, "three", chunk=1)["rows"] == 3
     counts = native.get(f"{QUEUE}/counts")
     assert (counts["staged"], counts["total"]) == (3, 0)
-    assert native.post(f"{TRANSACTION}/publish") == {"rows": 3, "already": False}
-    assert native.post(f"{TRANSACTION}/publish") == {"rows": 3, "already": True}
+    assert native.post(f"{TRANSACTION}/publish") == _published(3)
+    assert native.post(f"{TRANSACTION}/publish") == _published(3, already=True)
     received = native.post(f"{MESSAGES}/receive", {"max_messages": 9})["messages"]
     assert [message["body"] for message in received] == ["one", "two", "three"]
 
@@ -46,7 +50,7 @@ def test_parts(native: Native) -> None:
 def test_publishing_nothing(native: Native) -> None:
     """A name with nothing staged can be published as nothing, if no parts are named."""
     assert native.send("POST", f"{TRANSACTION}/publish").code == "staged-not-found"
-    assert native.post(f"{TRANSACTION}/publish", {"parts": []}) == {"rows": 0, "already": False}
+    assert native.post(f"{TRANSACTION}/publish", {"parts": []}) == _published(0)
     answer = native.send("POST", f"{TRANSACTION}/stage", {"part": "", "chunk": 0, "messages": []})
     assert answer.code == "already-published"
 
@@ -83,6 +87,7 @@ def test_look(native: Native) -> None:
             {"part": "a", "rows": 1, "chunks": 1},
             {"part": "b", "rows": 2, "chunks": 1},
         ],
+        "claims": [],
     }
     assert native.get(TRANSACTION) == shown
     path = f"{BASE}/transactions"

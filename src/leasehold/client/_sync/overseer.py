@@ -126,11 +126,36 @@ class Overseer:
         wanted = calls.filter_of(filter, states)
         after: str | None = None
         while True:
-            call = calls.inspect(self._path, wanted, after, page_size, body=body)
-            found, after = answers.views(self._transport.call(call))
+            found, after = self.inspect_page(after, page_size, filter=wanted, body=body)
             yield from found
             if after is None:
                 return
+
+    def inspect_page(
+        self,
+        after: str | None = None,
+        limit: int = 100,
+        *,
+        states: Iterable[str] | None = None,
+        filter: Filter | None = None,  # noqa: A002 - the name on the wire
+        body: bool = True,
+    ) -> tuple[list[MessageView], str | None]:
+        """Return some messages, and where to go on: for those who do that later, or elsewhere.
+
+        A page may be empty and still not be the last one.
+
+        Args:
+            after: What the page before said; None: from the beginning.
+            limit: Most messages, 1 to 1,000.
+            states: See :meth:`inspect`, like those that follow.
+            filter: See there.
+            body: See there.
+
+        Returns:
+            Messages, and what to say as *after* next; None at the end.
+        """
+        call = calls.inspect(self._path, calls.filter_of(filter, states), after, limit, body=body)
+        return answers.views(self._transport.call(call))
 
     def get(self, message_id: str) -> MessageView:
         """Look at one message, in the queue or its poison queue.

@@ -27,12 +27,14 @@ from leasehold.client.models import (
     DEFAULT_PRIORITY,
     DEFAULT_TIME_TO_LIVE_S,
     ErrorReport,
+    LeaseRef,
     NewMessage,
     Outcome,
     PeekedMessage,
     Progress,
     ReceivedMessage,
     Released,
+    Renewal,
     Sent,
     StreamInfo,
 )
@@ -233,6 +235,25 @@ class QueueHandle(Overseer):
             try:
                 answer = self._transport.call(once, retries)
                 results += answers.renewed(answer, chunk, body, saved)
+            except LeaseholdClientError as error:
+                error.results_so_far = tuple(results)
+                raise
+        return results
+
+    def renew_each(
+        self,
+        renewals: Iterable[Renewal],
+        *,
+        timeout_s: float | None = None,
+        atomic: bool = False,
+    ) -> list[ReceivedMessage | LeaseRef | ServerProblem]:
+        """Renew many leases, each with progress of its own; see :meth:`renew_many`."""
+        results: list[ReceivedMessage | LeaseRef | ServerProblem] = []
+        retries = None if timeout_s is None else NO_RETRIES
+        for call, chunk in calls.renewal_calls(self._path, renewals, atomic=atomic):
+            once = calls.sent_once(call, timeout_s)
+            try:
+                results += answers.renewed_each(self._transport.call(once, retries), chunk)
             except LeaseholdClientError as error:
                 error.results_so_far = tuple(results)
                 raise

@@ -215,6 +215,58 @@ class Stream:
         """
         self._transport.call(streams.give_back(self._claim(number), self._token))
 
+    def exempt(self, number: int, exemptions: Iterable[Exemption]) -> ClaimInfo:
+        """Note what becomes of members when their claim is settled, and not completed with it.
+
+        Until then nothing is changed, and nobody else need know: whoever reads a part of a claim
+        can note what it could not work on. The last note on a member counts. Notes are forgotten
+        with their claim, such as when it is given back.
+
+        Args:
+            number: Of the claim.
+            exemptions: One or more, all of this claim; up to 10,000 members of it are noted. They
+                are sent 1,000 at a time: if one is refused, those before it may be noted.
+
+        Raises:
+            StaleToken: Somebody else has attached since: stop.
+            MemberNotFound: One is of no member, or of one that others have taken.
+            ClaimNotFound: The claim is not open.
+            ClaimSettled: It was settled.
+            ClaimLapsed: Nobody extended it in time: open it again first.
+            ClaimBroken: Others have taken members.
+            OutOfRange: More than 10,000 members would be noted.
+            ValueError: There is no exemption, or one is of another claim.
+            RuntimeError: The handle has no token: attach first.
+        """
+        for call in streams.exempt(self._claim(number), self._token, number, exemptions):
+            answer = self._transport.call(call)
+        return streams.claim(answer)
+
+    def bind(self, number: int, transaction: str) -> ClaimInfo:
+        """Have the publishing of a transaction settle the stream up to a claim.
+
+        Both happen in one, noted exemptions included, or neither does: if somebody else attaches
+        to the stream before, or the claim loses members or is given back, the publishing is
+        refused whole. It makes no difference how the transaction is published, and whether
+        anything was staged under its name.
+
+        Args:
+            number: Of the claim. It is bound to one transaction, the last one named.
+            transaction: The name; claims of several streams can be bound to one. It vanishes a day
+                after the last binding unless it is published.
+
+        Raises:
+            StaleToken: Somebody else has attached since: stop.
+            ClaimSettled: The claim was settled; look at ``settled_with``.
+            ClaimNotFound: It is not open.
+            ClaimLapsed: Nobody extended it in time: open it again first.
+            ClaimBroken: Others have taken members.
+            AlreadyPublished: The transaction has been published, without this claim.
+            RuntimeError: The handle has no token: attach first.
+        """
+        call = streams.bind(self._claim(number), self._token, transaction)
+        return streams.claim(self._transport.call(call))
+
     def settle(
         self,
         upto: int,
@@ -229,7 +281,8 @@ class Stream:
 
         Args:
             upto: Number of the last claim to settle.
-            exemptions: Members that are given back or buried in place of being completed.
+            exemptions: Members that are given back or buried in place of being completed; they
+                count in place of what is noted of the same members.
             publish: Names of transactions to publish, whole.
             sends: Messages to put, each with its queue.
 

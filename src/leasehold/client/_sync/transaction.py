@@ -140,6 +140,10 @@ class Transaction:
     def publish(self, parts: Iterable[str] | None = None) -> Published:
         """Make the messages visible, all at once. A second time does nothing.
 
+        Streams are settled with it up to the claims that are bound to the transaction; if one
+        cannot be, nothing is done, and the error is that of the stream: StreamNotFound, StaleToken,
+        ClaimNotFound, ClaimSettled, ClaimOutOfTurn or ClaimBroken.
+
         Args:
             parts: Names of those to publish; all others are dropped. None: all there are. An empty
                 list publishes nothing, and drops all.

@@ -182,7 +182,8 @@ CODES: Final[dict[str, Code]] = {
     "claim-settled": Code(
         409,
         "The claim has been settled",
-        "All claims up to `last_settled` are settled, and their messages are gone.",
+        "All claims up to `last_settled` are settled, and their messages are gone. `settled_with` "
+        "names the transaction whose publishing did that, if it was one.",
         "Go on with the number after `last_settled`.",
     ),
     "claim-lapsed": Code(

@@ -26,6 +26,7 @@ from leasehold.http.native.messages import (
 from leasehold.http.native.names import checked_name, published_names
 from leasehold.http.native.problems import Refused, invalid
 from leasehold.http.native.puts import PutReader, show_put
+from leasehold.http.native.streams import show_settled
 
 _COMMIT: Final = BatchReader(
     flow_shapes.CommitRequest,
@@ -116,6 +117,7 @@ def _shown(lists: dict[str, Items], committed: Committed) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "already": committed.already,
         "published": committed.published,
+        "settled": show_settled(committed.settled),
         "failed": 0,
     }
     if committed.already:

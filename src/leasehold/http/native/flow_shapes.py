@@ -78,14 +78,33 @@ class QueuedPut(PutItem, forbid_unknown_fields=True, kw_only=True, gc=False):
     queue: str
 
 
-class ExemptionItem(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A member that is not completed, and what becomes of it."""
+class NotedItem(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
+    """A member of a claim that is not completed, and what becomes of it."""
 
-    number: int
     id: str
     outcome: Literal["failed", "interrupted", "returned", "buried"]
     delay_s: int | None = None
     error: ErrorIn | None = None
+
+
+class ExemptRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """What becomes of members when their claim is settled."""
+
+    token: int
+    exemptions: list[NotedItem]
+
+
+class BindRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Which transaction settles a claim."""
+
+    token: int
+    transaction: str
+
+
+class ExemptionItem(NotedItem, forbid_unknown_fields=True, kw_only=True, gc=False):
+    """The same, of any claim of a stream."""
+
+    number: int
 
 
 class SettleRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -175,7 +175,8 @@ def read_renew(
     body = body_of(item, limit_bytes=limit_bytes)
     progress = None if item.progress is None else read_progress("progress", item.progress, now_ms)
     saved = saved_of("saved", item.saved) if item.saved else None
-    return Renew(account, queue, item.id, item.receipt, timeout_s, body, progress, saved)
+    named = account, queue, item.id, item.receipt
+    return Renew(*named, timeout_s, body, progress, saved, may_repeat=True)
 
 
 def read_progress(field: str, given: shapes.ProgressIn, now_ms: int) -> Progress:

@@ -45,6 +45,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
     token: int | None = None
     expected: int | None = None
     last_settled: int | None = None
+    settled_with: str | None = None
     size: int | None = None
     lost: int | None = None
 
@@ -224,6 +225,7 @@ def _claim_settled(error: domain.ClaimSettled) -> Problem:
         "claim-settled",
         f"The claims up to number {error.last_settled} have been settled.",
         last_settled=error.last_settled,
+        settled_with=error.settled_with,
     )
 
 

@@ -133,6 +133,8 @@ _STREAM_ROUTES: Final = (
         _PEEK,
     ),
     Route("extend-claim", "POST", _CLAIM + "/extend", _RECEIVE, streams.extend),
+    Route("exempt-members", "POST", _CLAIM + "/exemptions", _FINISH, streams.exempt),
+    Route("bind-claim", "POST", _CLAIM + "/bind", _FINISH, streams.bind),
     Route("give-back-claim", "POST", _CLAIM + "/give-back", _RECEIVE, streams.give_back),
 )
 _TRANSACTION_ROUTES: Final = (

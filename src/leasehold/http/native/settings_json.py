@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leasehold.domain.limits import NATIVE, WEEK_S
+from leasehold.domain.limits import MNS, NATIVE, WEEK_S
 from leasehold.domain.queue_settings import (
     MAX_BODY_BYTES,
     MAX_BUDGET,
@@ -22,6 +22,7 @@ from leasehold.domain.queue_settings import (
     Adaptive,
     Backoff,
     FailurePolicy,
+    MnsAttributes,
     QueueSettings,
 )
 from leasehold.domain.types import NEVER_MS
@@ -64,6 +65,12 @@ RANGES: Final[Mapping[type, Mapping[str, tuple[float, float]]]] = {
         "jitter": (0, 1),
     },
     Adaptive: {"floor_s": NATIVE.lease_s, "cap_s": NATIVE.lease_s},
+    MnsAttributes: {
+        "delay_s": MNS.delay_s,
+        "time_to_live_s": MNS.time_to_live_s,
+        "wait_s": (0, 30),
+        "modified_at_ms": (0, NEVER_MS),
+    },
 }
 """The values allowed, both ends included; None is allowed besides where it is the default."""
 
@@ -72,6 +79,7 @@ _PARTS: Final[Mapping[str, type]] = {
     f"{ROOT}.failure_policy": FailurePolicy,
     f"{ROOT}.failure_policy.backoff": Backoff,
     f"{ROOT}.adaptive": Adaptive,
+    f"{ROOT}.mns": MnsAttributes,
 }
 # Azure, "Naming queues and metadata": both dialects show the same metadata, that one in headers.
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

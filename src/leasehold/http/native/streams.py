@@ -14,10 +14,12 @@ from leasehold.auth.types import Operation
 from leasehold.domain.claims import (
     MAX_CLAIM,
     AttachStream,
+    BindClaim,
     Claim,
     ClaimState,
     DeleteStream,
     Exemption,
+    ExemptMembers,
     ExtendClaim,
     GetStream,
     GiveBackClaim,
@@ -35,6 +37,7 @@ from leasehold.domain.commands import Put
 from leasehold.domain.errors import ClaimNotFound, ClaimSettled, Unavailable
 from leasehold.domain.limits import NATIVE
 from leasehold.domain.oversight import Seen
+from leasehold.domain.staging import StreamSettled
 from leasehold.domain.types import MessageState
 from leasehold.http.messages import Response
 from leasehold.http.native import arrow_door, flow_shapes, shapes
@@ -69,6 +72,8 @@ _NOTHING: Final = msgspec.json.Decoder(shapes.NoRequest)
 _OPEN: Final = msgspec.json.Decoder(flow_shapes.OpenClaimRequest)
 _EXTEND: Final = msgspec.json.Decoder(flow_shapes.ExtendClaimRequest)
 _TOKEN: Final = msgspec.json.Decoder(flow_shapes.TokenRequest)
+_BIND: Final = msgspec.json.Decoder(flow_shapes.BindRequest)
+_EXEMPT: Final = BatchReader(flow_shapes.ExemptRequest, exemptions=flow_shapes.NotedItem)
 _SETTLED: Final = ("last_settled", "completed", "exempted", "lost", "published", "already")
 """What a settle tells of what it did."""
 _SETTLE: Final = BatchReader(
@@ -95,6 +100,8 @@ def show_claim(claim: Claim) -> dict[str, Any]:
         "until_ms": claim.until_ms,
         "holder": claim.holder,
         "extensions": claim.extensions,
+        "noted": claim.noted,
+        "transaction": claim.transaction,
     }
 
 
@@ -105,8 +112,14 @@ def show_stream(stream: Stream) -> dict[str, Any]:
         "token": stream.token,
         "last_settled": stream.last_settled,
         "attached_at_ms": stream.attached_at_ms,
+        "settled_with": stream.settled_with,
         "claims": [show_claim(claim) for claim in stream.claims],
     }
+
+
+def show_settled(streams: Sequence[StreamSettled]) -> list[dict[str, Any]]:
+    """Return the streams that were settled by a publishing as JSON shows them."""
+    return [each._asdict() for each in streams]
 
 
 def _reply_stream(call: Call, stream: object) -> Response:
@@ -198,7 +211,7 @@ async def get_claim(call: Call) -> Response:
         if claim.number == number:
             return _reply_claim(call, claim)
     if number <= stream.last_settled:
-        raise ClaimSettled(stream.last_settled)
+        raise ClaimSettled(stream.last_settled, stream.settled_with)
     raise ClaimNotFound
 
 
@@ -306,6 +319,37 @@ def _fitting(sizes: Sequence[int], room: int, *, at_least: bool) -> int:
     return count or int(at_least)
 
 
+# --- exempting and binding -----------------------------------------------------------------------
+
+
+async def exempt(call: Call) -> Response:
+    """Note what becomes of members when their claim is settled."""
+    request = _EXEMPT.read(call)
+    if not 1 <= len(request.exemptions) <= MAX_ITEMS:
+        raise too_many("$.exemptions", len(request.exemptions))
+    number = number_of(call)
+    exemptions = [
+        _exemption(f"$.exemptions[{place}]", number, each)
+        for place, each in enumerate(request.exemptions)
+    ]
+    token = within("$.token", request.token, NUMBERS)
+    command = ExemptMembers(*_stream_of(call), token, number, tuple(exemptions))
+    return _reply_claim(call, await call.services.perform(command))
+
+
+async def bind(call: Call) -> Response:
+    """Have the publishing of a transaction settle the stream up to a claim."""
+    request = read_body(_BIND, call)
+    await call.authorize(call, Operation.PUT_MESSAGE, None)  # the name is one of the account's
+    command = BindClaim(
+        *_stream_of(call),
+        within("$.token", request.token, NUMBERS),
+        number_of(call),
+        checked_name("$.transaction", request.transaction),
+    )
+    return _reply_claim(call, await call.services.perform(command))
+
+
 # --- settling ------------------------------------------------------------------------------------
 
 
@@ -323,13 +367,17 @@ async def settle(call: Call) -> Response:
         *_stream_of(call),
         within("$.token", request.token, NUMBERS),
         within("$.upto", request.upto, NUMBERS),
-        tuple(_exemption(place, each) for place, each in enumerate(exemptions)),
+        tuple(
+            _exemption(f"$.exemptions[{place}]", each.number, each)
+            for place, each in enumerate(exemptions)
+        ),
         publish,
         puts,
     )
     settled = await call.services.perform(command)
     assert isinstance(settled, Settled)
-    return call.reply({name: getattr(settled, name) for name in _SETTLED})
+    shown = {name: getattr(settled, name) for name in _SETTLED}
+    return call.reply({**shown, "beside": show_settled(settled.beside)})
 
 
 async def _authorize_settling(call: Call, puts: Sequence[Put], publish: Sequence[str]) -> None:
@@ -339,13 +387,12 @@ async def _authorize_settling(call: Call, puts: Sequence[Put], publish: Sequence
         await call.authorize(call, Operation.PUT_MESSAGE, None)
 
 
-def _exemption(place: int, given: flow_shapes.ExemptionItem) -> Exemption:
-    path = f"$.exemptions[{place}]"
+def _exemption(path: str, number: int, given: flow_shapes.NotedItem) -> Exemption:
     delay_s = given.delay_s
     if delay_s is not None:
         within(f"{path}.delay_s", delay_s, NATIVE.delay_s)
     return Exemption(
-        within(f"{path}.number", given.number, NUMBERS),
+        within(f"{path}.number", number, NUMBERS),
         given.id,
         OUTCOMES[given.outcome],
         delay_s,

@@ -30,6 +30,7 @@ from leasehold.http.native.problems import Refused, invalid, out_of_range
 from leasehold.http.native.puts import PutReader
 from leasehold.http.native.queues import DEFAULT_PAGE, MAX_PAGE
 from leasehold.http.native.reading import param_int, queue_name, read_body, within
+from leasehold.http.native.streams import show_settled
 
 TIMEOUTS_S: Final = (1, MAX_STAGING_TIMEOUT_S)
 CHUNKS: Final = (0, NUMBERS[1])
@@ -53,6 +54,7 @@ def show_transaction(transaction: Transaction) -> dict[str, Any]:
             {"part": each.part, "rows": each.rows, "chunks": each.chunks}
             for each in transaction.parts
         ],
+        "claims": [each._asdict() for each in transaction.claims],
     }
 
 
@@ -133,7 +135,8 @@ async def publish(call: Call) -> Response:
     command = Publish(call.account, checked_name("name", call.item), _parts_of(call))
     published = await call.services.perform(command)
     assert isinstance(published, Published)
-    return call.reply({"rows": published.rows, "already": published.already})
+    settled = show_settled(published.settled)
+    return call.reply({"rows": published.rows, "already": published.already, "settled": settled})
 
 
 async def discard(call: Call) -> Response:

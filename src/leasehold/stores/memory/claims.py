@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TypeAlias
 
 from leasehold.domain import claim_rules as rules
@@ -20,6 +21,7 @@ from leasehold.domain.ids import row_key_of
 from leasehold.domain.staging_rules import total_rows
 from leasehold.domain.visibility import release_refusal
 from leasehold.stores.memory.messages import MessageVerbs
+from leasehold.stores.memory.settling import Plan, Settling, in_order
 from leasehold.stores.memory.shelves import Holding, Shelf, Shelves, StreamShelf
 from leasehold.stores.memory.staging import StagingVerbs
 from leasehold.stores.memory.taking import Taking
@@ -28,6 +30,8 @@ _OfStream: TypeAlias = (
     cl.OpenClaim
     | cl.ReadClaim
     | cl.ExtendClaim
+    | cl.ExemptMembers
+    | cl.BindClaim
     | cl.SettleClaims
     | cl.GiveBackClaim
     | cl.GetStream
@@ -39,12 +43,18 @@ class ClaimVerbs:
     """Each method carries out one command; refusals are raised."""
 
     def __init__(
-        self, shelves: Shelves, taking: Taking, messages: MessageVerbs, staging: StagingVerbs
+        self,
+        shelves: Shelves,
+        taking: Taking,
+        messages: MessageVerbs,
+        staging: StagingVerbs,
+        settling: Settling,
     ) -> None:
         self._shelves = shelves
         self._taking = taking
         self._messages = messages
         self._staging = staging
+        self._settling = settling
 
     # --- streams -----------------------------------------------------------------------------
 
@@ -82,7 +92,8 @@ class ClaimVerbs:
         return shelf, stream
 
     def _find_claim(
-        self, command: cl.ReadClaim | cl.ExtendClaim | cl.GiveBackClaim
+        self,
+        command: cl.ReadClaim | cl.ExtendClaim | cl.GiveBackClaim | cl.ExemptMembers | cl.BindClaim,
     ) -> tuple[Shelf, StreamShelf, Holding]:
         shelf, stream = self._find(command)
         if not isinstance(command, cl.ReadClaim):
@@ -90,7 +101,7 @@ class ClaimVerbs:
         holding = stream.claims.get(command.number)
         if holding is None:
             if command.number <= stream.last_settled:
-                raise ClaimSettled(stream.last_settled)
+                raise ClaimSettled(stream.last_settled, stream.settled_with)
             raise ClaimNotFound
         return shelf, stream, holding
 
@@ -100,7 +111,8 @@ class ClaimVerbs:
         """Lease messages as a claim, or find that claim again."""
         shelf, stream = self._find(command)
         rules.check_token(stream.token, command.token)
-        rules.check_number(command.number, stream.last_settled, stream.claims)
+        settled = stream.last_settled, stream.settled_with
+        rules.check_number(command.number, settled[0], stream.claims, settled[1])
         holding = stream.claims.get(command.number)
         if holding is None:
             return self._begin(shelf, stream, command)
@@ -152,7 +164,7 @@ class ClaimVerbs:
                 raise InvalidMarker
             start = int(command.after)
         end = min(start + command.limit, stop)
-        members = _in_order(shelf, holding)[start:end]
+        members = in_order(shelf, holding)[start:end]
         messages = tuple(rules.as_read(shelf.rows[key]) for key in members)
         return cl.MemberPage(messages, str(end) if end < stop else None)
 
@@ -179,75 +191,84 @@ class ClaimVerbs:
 
     # --- settling ----------------------------------------------------------------------------
 
+    def exempt(self, command: cl.ExemptMembers) -> c.Result:
+        """Note what becomes of members when their claim is settled."""
+        shelf, _, holding = self._find_claim(command)
+        rules.check_readable(holding.claim, holding.accepted_loss)
+        last = {each.message_id: each for each in command.exemptions}
+        noted: dict[int, cl.Exemption] = {}
+        for exemption in last.values():
+            if exemption.number != command.number:
+                raise MemberNotFound(exemption.message_id)
+            noted[self._member(shelf, holding, exemption)] = exemption
+        rules.check_noted(holding.claim, len(noted.keys() - holding.notes.keys()))
+        holding.notes |= noted
+        holding.claim = replace(holding.claim, noted=len(holding.notes))
+        return holding.claim
+
+    def bind(self, command: cl.BindClaim) -> c.Result:
+        """Have the publishing of a transaction settle the stream up to a claim."""
+        _, stream, holding = self._find_claim(command)
+        rules.check_readable(holding.claim, holding.accepted_loss)
+        self._staging.begin_binding(command.account, command.transaction)
+        self._settling.bind(stream, holding, command.transaction)
+        return holding.claim
+
     def settle(self, command: cl.SettleClaims) -> c.Result:
         """Complete claims, but for the exemptions; everything is checked before it is done."""
         shelf, stream = self._find(command)
         rules.check_token(stream.token, command.token)
         if command.upto <= stream.last_settled:
             return cl.Settled(last_settled=stream.last_settled, already=True)
-        of_stream = [holding.claim for holding in stream.claims.values()]
-        claims = rules.to_settle(command.upto, stream.last_settled, of_stream)
-        exempt = self._exempt(shelf, stream, command)
+        own = Plan(shelf, stream, command.upto)
+        plans = self._settling.plan(command.account, command.publish, own)
+        exempt = self._exempt(own, command)
         for name in command.publish:
             self._staging.check_publish(command.account, name)
         for put in command.sends:
             self._messages.check(put)
-        for row_key, exemption in exempt.items():
-            self._messages.give_back(shelf, row_key, exemption)
-        completed = 0
-        for claim in claims:
-            holding = stream.claims[claim.number]
-            completed += len(holding.members)
-            self._complete(shelf, holding)
-            self._forget(stream, claim.number)
-        stream.last_settled = command.upto
+        settled = self._settling.carry_out(own, exempt)
+        beside = [self._settling.carry_out(plan) for plan in plans.values() if plan is not own]
         by_queue = self._staging.publish_all(command.account, command.publish)
         for put in command.sends:
             self._messages.put(put)
         return cl.Settled(
-            last_settled=command.upto,
-            completed=completed,
-            exempted=len(exempt),
-            lost=sum(claim.lost for claim in claims),
+            last_settled=settled.last_settled,
+            completed=settled.completed,
+            exempted=settled.exempted,
+            lost=settled.lost,
             published=total_rows(by_queue),
             published_by_queue=by_queue,
+            beside=tuple(beside),
         )
 
-    def _exempt(
-        self, shelf: Shelf, stream: StreamShelf, command: cl.SettleClaims
-    ) -> dict[int, cl.Exemption]:
+    def _exempt(self, plan: Plan, command: cl.SettleClaims) -> dict[int, cl.Exemption]:
         """Return the exemptions by row key, or raise what is wrong with one."""
         exempt: dict[int, cl.Exemption] = {}
         for exemption in command.exemptions:
-            message_id = exemption.message_id
-            row_key = row_key_of(message_id)
-            holding = stream.claims.get(exemption.number)
-            if (
-                exemption.number > command.upto
-                or holding is None
-                or row_key is None
-                or row_key not in holding.members
-                or shelf.rows[row_key].message_id != message_id
-                or row_key in exempt
-            ):
-                raise MemberNotFound(message_id)
-            now_ms, delay_s = self._shelves.now_ms, exemption.delay_s
-            refusal = release_refusal(shelf.rows[row_key], now_ms, delay_s)
-            if refusal:
-                raise refusal
+            holding = plan.stream.claims.get(exemption.number)
+            if exemption.number > plan.upto or holding is None:
+                raise MemberNotFound(exemption.message_id)
+            row_key = self._member(plan.shelf, holding, exemption)
+            if row_key in exempt:
+                raise MemberNotFound(exemption.message_id)
             exempt[row_key] = exemption
         return exempt
 
-    def _complete(self, shelf: Shelf, holding: Holding) -> None:
-        name = rules.name_of(holding.claim)
-        for row_key in _in_order(shelf, holding):
-            message = shelf.rows.pop(row_key)
-            del shelf.held[row_key]
-            self._shelves.dropped.append(message)
-            self._shelves.note(EventType.SETTLED, shelf, message, target=name)
-
-    def _forget(self, stream: StreamShelf, number: int) -> None:
-        self._shelves.holdings.remove(stream.claims.pop(number))
+    def _member(self, shelf: Shelf, holding: Holding, exemption: cl.Exemption) -> int:
+        """Return the row key of a member that can be exempted so, or raise why it cannot."""
+        row_key = row_key_of(exemption.message_id)
+        if (
+            row_key is None
+            or row_key not in holding.members
+            or shelf.rows[row_key].message_id != exemption.message_id
+        ):
+            raise MemberNotFound(exemption.message_id)
+        now_ms, delay_s = self._shelves.now_ms, exemption.delay_s
+        refusal = release_refusal(shelf.rows[row_key], now_ms, delay_s)
+        if refusal:
+            raise refusal
+        return row_key
 
     # --- giving back, lapsing, dissolving ----------------------------------------------------
 
@@ -267,7 +288,7 @@ class ClaimVerbs:
 
     def _dissolve(self, shelf: Shelf, holding: Holding, limit: int) -> int:
         """Have members leave a claim that was given back; return how many."""
-        leaving = _in_order(shelf, holding)[:limit]
+        leaving = in_order(shelf, holding)[:limit]
         if holding.hidden:
             for row_key in leaving:
                 message = rules.after_return(shelf.rows[row_key], self._shelves.now_ms)
@@ -326,7 +347,7 @@ class ClaimVerbs:
         left = limit
         for claim in rules.to_dissolve(each.claim for each in holdings.values()):
             holding = holdings[rules.name_of(claim)]
-            leaving = _in_order(shelf, holding)[:left]
+            leaving = in_order(shelf, holding)[:left]
             self._let_go(shelf, holding, leaving)
             left -= len(leaving)
         return limit - left
@@ -337,7 +358,8 @@ class ClaimVerbs:
         """Note that the members of all claims of a queue are gone."""
         for holding in set(shelf.held.values()):
             holding.members.clear()
-            holding.claim = rules.after_loss(holding.claim, holding.claim.remaining)
+            holding.notes.clear()
+            holding.claim = rules.after_clear(holding.claim)
             holding.accepted_loss = False
             if holding.dissolving:
                 self._shelves.holdings.remove(holding)
@@ -351,10 +373,3 @@ class ClaimVerbs:
             for holding in self._shelves.holdings
             if (holding.claim.account, holding.claim.queue) != of
         ]
-
-
-def _in_order(shelf: Shelf, holding: Holding) -> list[int]:
-    """Return the row keys of a claim's members in their order."""
-    return sorted(
-        holding.members, key=lambda row_key: rules.member_order(shelf.rows[row_key], row_key)
-    )

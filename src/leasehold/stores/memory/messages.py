@@ -12,12 +12,15 @@ from leasehold.domain.event_log import event_of_renewal
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import backoff_ms, close_attempt, exhausted_on_release
 from leasehold.domain.ids import make_message_id
+from leasehold.domain.receipts import read_receipt
 from leasehold.domain.types import Lease, Message, Outcome, Phase
 from leasehold.domain.visibility import (
     after_receive,
     after_release,
     after_renew,
+    after_repeat,
     expiry_of,
+    is_repeat,
     put_refusal,
     release_refusal,
     renew_refusal,
@@ -110,8 +113,11 @@ class MessageVerbs:
         refusal = renew_refusal(message, now_ms, timeout_s)
         if refusal:
             raise refusal
-        said = command.body, command.progress, command.saved
-        renewed = after_renew(message, now_ms, timeout_s, *said)
+        if is_repeat(message, read_receipt(self._shelves.receipt_key, command.receipt), command):
+            renewed = after_repeat(message, now_ms, command)
+        else:
+            said = command.body, command.progress, command.saved
+            renewed = after_renew(message, now_ms, timeout_s, *said)
         lease = self._shelves.keep(shelf, row_key, renewed)
         self._sessions.hear_of(renewed)
         kind, reason = event_of_renewal(message, timeout_s)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from leasehold.domain import claim_rules
-from leasehold.domain.claims import Claim, Stream
+from leasehold.domain.claims import Claim, Exemption, Stream
 from leasehold.domain.commands import Complete, Duplicate, Release, Renew
 from leasehold.domain.errors import LeaseLost, MessageNotFound, QueueNotFound
 from leasehold.domain.event_log import Recorder, is_recorded
@@ -36,6 +36,8 @@ class Holding:
     """Whether it was opened in spite of its last loss."""
     dissolving: bool = False
     """Whether it was given back: its stream knows it no more, and its members leave it in steps."""
+    notes: dict[int, Exemption] = field(default_factory=dict)
+    """By row key: what becomes of members, also of some lost since, when it is settled."""
 
 
 @dataclass(slots=True)
@@ -48,6 +50,7 @@ class StreamShelf:
     token: int = 0
     last_settled: int = 0
     attached_at_ms: int = 0
+    settled_with: str | None = None
     claims: dict[int, Holding] = field(default_factory=dict)
 
     def as_stream(self) -> Stream:
@@ -59,6 +62,7 @@ class StreamShelf:
             token=self.token,
             last_settled=self.last_settled,
             attached_at_ms=self.attached_at_ms,
+            settled_with=self.settled_with,
             claims=tuple(self.claims[number].claim for number in sorted(self.claims)),
         )
 
@@ -206,7 +210,8 @@ class Shelves:
         row_key, message = self.live(shelf, command.message_id)
         receipt = read_receipt(self.receipt_key, command.receipt)
         rule = shelf.queue.settings.lapsed_receipts
-        refusal = receipt_refusal(message, row_key, receipt, self.now_ms, rule)
+        renew = command if isinstance(command, Renew) else None
+        refusal = receipt_refusal(message, row_key, receipt, self.now_ms, rule, renew)
         if refusal:
             if isinstance(command, Complete) and isinstance(refusal, LeaseLost):
                 self._note_late(shelf, message, refusal)

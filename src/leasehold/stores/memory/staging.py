@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from leasehold.domain import commands as c
 from leasehold.domain import staging as st
@@ -13,45 +11,24 @@ from leasehold.domain.errors import AlreadyPublished, StagedNotFound
 from leasehold.domain.events import EventType
 from leasehold.domain.oversight import Seen
 from leasehold.domain.types import Message, MessageState
+from leasehold.stores.memory.boxes import Box, Boxes, Part, Row
 from leasehold.stores.memory.messages import MessageVerbs
+from leasehold.stores.memory.settling import Plans, Settling
 from leasehold.stores.memory.shelves import Shelf, Shelves
 
 _MS = 1000
 
 
-class _Row(NamedTuple):
-    """A staged message, and the queue that it is for."""
-
-    queue: str
-    message: Message
-
-
-@dataclass(slots=True)
-class _Part:
-    """What one task has staged."""
-
-    chunks: int = 0
-    rows: dict[int, _Row] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Box:
-    """A transaction."""
-
-    created_at_ms: int
-    until_ms: int = 0
-    published: int | None = None
-    """How many rows were published; None while it is staged."""
-    parts: dict[str, _Part] = field(default_factory=dict)
-
-
 class StagingVerbs:
     """Each method carries out one command; refusals are raised."""
 
-    def __init__(self, shelves: Shelves, messages: MessageVerbs) -> None:
+    def __init__(
+        self, shelves: Shelves, messages: MessageVerbs, boxes: Boxes, settling: Settling
+    ) -> None:
         self._shelves = shelves
         self._messages = messages
-        self._boxes: dict[tuple[str, str], _Box] = {}
+        self._boxes = boxes
+        self._settling = settling
 
     # --- staging -----------------------------------------------------------------------------
 
@@ -59,10 +36,10 @@ class StagingVerbs:
         """Put messages that nobody sees yet."""
         shelves, now_ms = self._shelves, self._shelves.now_ms
         key = command.account, command.name
-        box = self._boxes.get(key) or _Box(now_ms)
+        box = self._boxes.get(key) or Box(now_ms)
         if box.published is not None:
             raise AlreadyPublished
-        part = box.parts.get(command.part) or _Part()
+        part = box.parts.get(command.part) or Part()
         if rules.check_chunk(part.chunks, command.chunk):
             return st.Staged(len(part.rows), part.chunks, duplicate=True)
         for put in command.puts:
@@ -70,7 +47,7 @@ class StagingVerbs:
             rules.check_put(put, now_ms)
         for put in command.puts:
             row_key, message = self._messages.make(put)
-            part.rows[row_key] = _Row(put.queue, message)
+            part.rows[row_key] = Row(put.queue, message)
             shelves.note_body(message)
             self._note(EventType.STAGED, key, part.rows[row_key])
         part.chunks += 1
@@ -78,6 +55,15 @@ class StagingVerbs:
         box.parts[command.part] = part
         self._boxes[key] = box
         return st.Staged(len(part.rows), part.chunks)
+
+    def begin_binding(self, account: str, name: str) -> None:
+        """Have a transaction that a claim can be bound to, or raise why there cannot be one."""
+        now_ms = self._shelves.now_ms
+        box = self._boxes.get((account, name)) or Box(now_ms)
+        if box.published is not None:
+            raise AlreadyPublished
+        box.until_ms = rules.until_after_bind(box.until_ms, now_ms)
+        self._boxes[account, name] = box
 
     # --- publishing --------------------------------------------------------------------------
 
@@ -87,10 +73,15 @@ class StagingVerbs:
         box = self._boxes.get(key)
         if box is not None and box.published is not None:
             return st.Published(box.published, already=True)
+        plans = self._settling.plan(command.account, [command.name])
         chosen = rules.chosen_parts(command.name, None if box is None else box.parts, command.parts)
         self._check_queues(key, chosen)
+        settled = self._settle(plans)
         by_queue = self._publish(key, chosen)
-        return st.Published(rules.total_rows(by_queue), by_queue=by_queue)
+        return st.Published(rules.total_rows(by_queue), by_queue=by_queue, settled=settled)
+
+    def _settle(self, plans: Plans) -> tuple[st.StreamSettled, ...]:
+        return tuple(self._settling.carry_out(plan) for plan in plans.values())
 
     def check_publish(self, account: str, name: str) -> None:
         """Raise what publishing a whole transaction would be refused with."""
@@ -119,7 +110,7 @@ class StagingVerbs:
         """Publish these parts, drop the others, and remember the name with so many *rows* more."""
         now_ms = self._shelves.now_ms
         moved = []
-        box = self._boxes.setdefault(key, _Box(now_ms))
+        box = self._boxes.setdefault(key, Box(now_ms))
         for name, part in sorted(box.parts.items()):
             if name not in chosen:
                 self._drop(key, part)
@@ -128,19 +119,19 @@ class StagingVerbs:
                 shelf = self._shelves.get(key[0], row.queue)
                 message = rules.shifted(row.message, now_ms)
                 shelf.rows[row_key] = message
-                self._note(EventType.PUBLISHED, key, _Row(row.queue, message))
+                self._note(EventType.PUBLISHED, key, Row(row.queue, message))
                 moved.append((row.queue, 1))
         by_queue = rules.rows_by_queue(moved)
-        box.published, box.parts = rows + rules.total_rows(by_queue), {}
+        box.published, box.parts, box.bound = rows + rules.total_rows(by_queue), {}, {}
         box.until_ms = now_ms + st.REMEMBER_S * _MS
         return by_queue
 
-    def _drop(self, key: tuple[str, str], part: _Part) -> None:
+    def _drop(self, key: tuple[str, str], part: Part) -> None:
         for row in part.rows.values():
             self._shelves.dropped.append(row.message)
             self._note(EventType.DISCARDED, key, row)
 
-    def _note(self, kind: EventType, key: tuple[str, str], row: _Row) -> None:
+    def _note(self, kind: EventType, key: tuple[str, str], row: Row) -> None:
         """Record what happened to a staged message; its queue may be gone."""
         shelf = self._shelves.queues.get((key[0], row.queue))
         if shelf is None:
@@ -166,7 +157,10 @@ class StagingVerbs:
                 self._drop(key, part)
         if command.parts is not None:
             box.parts = {k: part for k, part in box.parts.items() if k not in command.parts}
-        if command.parts is None or not box.parts:
+        if command.parts is None:
+            self._settling.release(*key)
+            del self._boxes[key]
+        elif box.is_empty:
             del self._boxes[key]
         return st.Discarded(dropped)
 
@@ -178,6 +172,7 @@ class StagingVerbs:
             if box.until_ms <= self._shelves.now_ms
         ]
         for _, key in sorted(due)[: command.limit]:
+            self._settling.release(*key)
             for _, part in sorted(self._boxes.pop(key).parts.items()):
                 self._drop(key, part)
         return c.Swept(min(len(due), command.limit))
@@ -225,20 +220,23 @@ class StagingVerbs:
         box = None if name is None else self._boxes.get((account, name))
         if box is not None and box.published is not None:
             return st.Committed((), already=True)
+        names = command.publish if name is None else (*command.publish, name)
+        plans = self._settling.plan(account, names)
         for each in command.publish:
             self.check_publish(account, each)
         refused = self._messages.refused(command.commands)
         if refused is not None:
             return st.Committed(refused)
         results = self._messages.perform(command.commands)
+        settled = self._settle(plans)
         by_queue = self.publish_all(account, command.publish)
         published = rules.total_rows(by_queue)
         if name is not None and name not in command.publish:
             self._publish((account, name), frozenset(), published)
-        return st.Committed(results, published, by_queue=by_queue)
+        return st.Committed(results, published, by_queue=by_queue, settled=settled)
 
 
-def _view(account: str, name: str, box: _Box) -> st.Transaction:
+def _view(account: str, name: str, box: Box) -> st.Transaction:
     parts = tuple(
         st.StagedPart(part=part, rows=len(each.rows), chunks=each.chunks)
         for part, each in sorted(box.parts.items())
@@ -253,4 +251,5 @@ def _view(account: str, name: str, box: _Box) -> st.Transaction:
         until_ms=box.until_ms,
         rows=staged if box.published is None else box.published,
         parts=parts,
+        claims=tuple(st.BoundClaim(*each) for each in sorted(box.bound)),
     )

@@ -21,12 +21,14 @@ from leasehold.domain.types import Phase, Queue
 from leasehold.domain.visibility import is_expired
 from leasehold.stores.base import StoreHealth
 from leasehold.stores.memory.bodies import BodyVerbs
+from leasehold.stores.memory.boxes import Boxes
 from leasehold.stores.memory.claims import ClaimVerbs
 from leasehold.stores.memory.events import EventVerbs
 from leasehold.stores.memory.jobs import JobVerbs
 from leasehold.stores.memory.messages import MessageVerbs
 from leasehold.stores.memory.oversight import OversightVerbs
 from leasehold.stores.memory.sessions import Sessions, SessionVerbs
+from leasehold.stores.memory.settling import Settling
 from leasehold.stores.memory.shelves import Shelf, Shelves
 from leasehold.stores.memory.staging import StagingVerbs
 from leasehold.stores.memory.taking import Taking
@@ -43,9 +45,11 @@ class MemoryStore:
         taking = Taking(self._shelves)
         sessions = self._sessions = Sessions(self._shelves)
         messages = MessageVerbs(self._shelves, taking, sessions)
-        staging = StagingVerbs(self._shelves, messages)
+        boxes: Boxes = {}
+        settling = Settling(self._shelves, messages, boxes)
+        staging = StagingVerbs(self._shelves, messages, boxes, settling)
         oversight = self._oversight = OversightVerbs(self._shelves, staging)
-        claims = self._claims = ClaimVerbs(self._shelves, taking, messages, staging)
+        claims = self._claims = ClaimVerbs(self._shelves, taking, messages, staging, settling)
         events = self._events = EventVerbs(self._shelves.log)
         self._verbs: _Verbs = {
             **self._own_verbs(),
@@ -281,6 +285,8 @@ def _claim_verbs(claims: ClaimVerbs, staging: StagingVerbs) -> _Verbs:
         cl.OpenClaim: claims.open,
         cl.ReadClaim: claims.read,
         cl.ExtendClaim: claims.extend,
+        cl.ExemptMembers: claims.exempt,
+        cl.BindClaim: claims.bind,
         cl.SettleClaims: claims.settle,
         cl.GiveBackClaim: claims.give_back,
         cl.GetStream: claims.get,

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from leasehold.domain.claims import Claim, ClaimState, Stream
+from leasehold.domain.claims import Bound, Claim, ClaimState, Stream
 from leasehold.stores.plain_json import from_plain
 
 if TYPE_CHECKING:
     from leasehold.stores.sqlite.catalog import Catalog, Entry
     from leasehold.stores.sqlite.recorder import Columns
+
+
+BoundTo: TypeAlias = tuple[str, str, int]
+"""Queue, stream and number of a claim."""
 
 
 class StreamBox:
@@ -27,6 +31,7 @@ class StreamBox:
         "entry",
         "last_settled",
         "name",
+        "settled_with",
         "stream_id",
         "token",
     )
@@ -38,6 +43,7 @@ class StreamBox:
         self.token = 0
         self.last_settled = 0
         self.attached_at_ms = 0
+        self.settled_with: str | None = None
         self.claims: dict[int, Held] = {}
 
     def as_stream(self) -> Stream:
@@ -50,6 +56,7 @@ class StreamBox:
             token=self.token,
             last_settled=self.last_settled,
             attached_at_ms=self.attached_at_ms,
+            settled_with=self.settled_with,
             claims=tuple(self.claims[number].claim for number in sorted(self.claims)),
         )
 
@@ -124,13 +131,10 @@ def load_annexes(catalog: Catalog, fetch: Callable[[str], list[Any]]) -> None:
         fetch: Runs a query by name and returns its rows.
     """
     streams: dict[int, StreamBox] = {}
-    for stream_id, account, queue, name, token, last_settled, attached_at_ms in fetch(
-        "load_streams"
-    ):
+    for stream_id, account, queue, name, *figures in fetch("load_streams"):
         entry = catalog.get(account, queue)
         stream = StreamBox(entry, stream_id, name)
-        stream.token, stream.last_settled = token, last_settled
-        stream.attached_at_ms = attached_at_ms
+        stream.token, stream.last_settled, stream.attached_at_ms, stream.settled_with = figures
         streams[stream_id] = entry.streams[name] = stream
     claims: dict[int, Held] = {}
     for partition, stream_id, lanes, content in fetch("load_claims"):
@@ -157,4 +161,8 @@ def load_annexes(catalog: Catalog, fetch: Callable[[str], list[Any]]) -> None:
         if found is not None:
             found.staged += rows
     catalog.claims, catalog.slots = claims, slots
+    catalog.bound = {}
+    for account, name, *row in fetch("load_bound"):
+        bound = Bound(*row)
+        catalog.bound.setdefault((account, name), {})[bound[:3]] = bound
     catalog.dissolving = [held for held in claims.values() if held.dissolving]

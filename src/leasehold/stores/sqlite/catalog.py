@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Final, TypeAlias
 
+from leasehold.domain.claims import Bound
 from leasehold.domain.errors import QueueNotFound
 from leasehold.domain.queue_settings import LapsedReceipts, poison_queue_of
 from leasehold.domain.throttle import Bucket
 from leasehold.domain.types import DEFAULT_PRIORITY, AccessPolicy, Message, Phase, Queue
 from leasehold.stores.plain_json import settings_from_json
-from leasehold.stores.sqlite.annexes import Held, Slot, StreamBox
+from leasehold.stores.sqlite.annexes import BoundTo, Held, Slot, StreamBox
 from leasehold.stores.timeline import Timeline
 
 QueueRow: TypeAlias = tuple[str, str, int, str, str, str, int, int, int, int]
@@ -113,7 +114,7 @@ class Entry:
         self.queue = queue
         settings = queue.settings
         self.logged = settings.event_log
-        self.strict = settings.lapsed_receipts is LapsedReceipts.STRICT
+        self.strict = settings.lapsed_receipts is not LapsedReceipts.UNTIL_RETAKEN
         # Whether a receive need not ask for anything but what is visible.
         self.plain = (
             settings.failure_policy is None
@@ -165,6 +166,8 @@ class Catalog:
         """Those of them that were given back, the oldest first."""
         self.slots: dict[int, Slot] = {}
         """What is staged, by partition."""
+        self.bound: dict[tuple[str, str], dict[BoundTo, Bound]] = {}
+        """Claims that are settled with a transaction, by its account and name."""
 
     def load(self, rows: list[QueueRow]) -> None:
         """Take the rows of the ``load_queues`` statement for the whole truth."""

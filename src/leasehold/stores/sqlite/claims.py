@@ -8,8 +8,7 @@ members there are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from leasehold.domain import claim_rules as rules
@@ -19,25 +18,22 @@ from leasehold.domain.errors import (
     ClaimNotFound,
     ClaimSettled,
     InvalidMarker,
-    MemberNotFound,
     StreamNotFound,
 )
 from leasehold.domain.events import EventType
-from leasehold.domain.ids import id_to_blob, row_key_of
 from leasehold.domain.staging import RowsByQueue
 from leasehold.domain.staging_rules import total_rows
-from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite.annexes import Held, StreamBox
 from leasehold.stores.sqlite.catalog import Entry, lanes_of, priority_of
 from leasehold.stores.sqlite.claiming import Claiming
 from leasehold.stores.sqlite.dissolving import Dissolving
 from leasehold.stores.sqlite.failures import FailureVerbs
 from leasehold.stores.sqlite.messages import MessageVerbs
-from leasehold.stores.sqlite.rows import Kept, Row, kept_in, message_of
+from leasehold.stores.sqlite.rows import message_of
+from leasehold.stores.sqlite.settling import Plan, Settling
 from leasehold.stores.sqlite.state import State
 
 _BEGIN: Final = (-1, -1)
-_RECORDED_AT_ONCE: Final = 5_000
 PAGE_BYTES: Final = 16 * 1024 * 1024
 """Bytes of bodies after which a page of members ends, some 20 milliseconds' worth."""
 _DETAIL: Final = 8
@@ -64,19 +60,29 @@ class Publisher(Protocol):
         """Publish what was not published before, and return how many messages that was."""
         ...
 
+    def begin_binding(self, account: str, name: str, now_ms: int) -> None:
+        """Have a transaction that a claim can be bound to, or raise why there cannot be one."""
+        ...
+
 
 class ClaimVerbs:
     """Each method carries out one command; refusals are raised."""
 
     def __init__(
-        self, state: State, messages: MessageVerbs, failures: FailureVerbs, publisher: Publisher
+        self,
+        state: State,
+        messages: MessageVerbs,
+        failures: FailureVerbs,
+        publisher: Publisher,
+        settling: Settling,
     ) -> None:
         self._state = state
         self._messages = messages
         self._failures = failures
         self._publisher = publisher
+        self._settling = settling
         self._claiming = Claiming(state, messages.search)
-        self._dissolving = Dissolving(state, self._forget)
+        self._dissolving = Dissolving(state)
 
     # --- streams -----------------------------------------------------------------------------
 
@@ -91,7 +97,7 @@ class ClaimVerbs:
             stream = entry.streams[command.stream] = StreamBox(entry, stream_id, command.stream)
         stream.token = state.next_token()
         stream.attached_at_ms = now_ms
-        self._keep_stream(stream)
+        state.keep_stream(stream)
         return stream.as_stream()
 
     def get(self, command: cl.GetStream, _now_ms: int) -> c.Result:
@@ -119,17 +125,14 @@ class ClaimVerbs:
             raise StreamNotFound
         return stream
 
-    def _keep_stream(self, stream: StreamBox) -> None:
-        bounds = (stream.stream_id, stream.token, stream.last_settled, stream.attached_at_ms)
-        self._state.cursor.execute(self._state.sql["set_stream"], bounds)
-
     # --- opening and reading -----------------------------------------------------------------
 
     def open(self, command: cl.OpenClaim, now_ms: int) -> c.Result:
         """Lease messages as a claim, or find the claim again."""
         stream = self._stream(command)
         rules.check_token(stream.token, command.token)
-        rules.check_number(command.number, stream.last_settled, stream.claims)
+        settled = stream.last_settled, stream.settled_with
+        rules.check_number(command.number, settled[0], stream.claims, settled[1])
         held = stream.claims.get(command.number)
         if held is not None and not held.is_opening:
             return cl.Opened(self._reopen(held, command, now_ms), replayed=True)
@@ -195,11 +198,7 @@ class ClaimVerbs:
         return found, f"{lane_at}.{visible_ms}.{row_key}.{left}" if more else None
 
     def _readable(self, stream: StreamBox, number: int) -> Held:
-        held = stream.claims.get(number)
-        if held is None:
-            if number <= stream.last_settled:
-                raise ClaimSettled(stream.last_settled)
-            raise ClaimNotFound
+        held = _held(stream, number)
         rules.check_readable(held.claim, held.accepted)
         return held
 
@@ -207,7 +206,7 @@ class ClaimVerbs:
 
     def extend(self, command: cl.ExtendClaim, now_ms: int) -> c.Result:
         """Move the end of a claim's lease: one row, however many members."""
-        held = self._own(command)
+        held = _held(self._own_stream(command), command.number)
         claim = rules.after_extension(held.claim, now_ms, command.lease_s, command.park)
         self._extend(held, claim)
         return claim
@@ -223,133 +222,60 @@ class ClaimVerbs:
         state.find_next_lapse()
         state.log.add_claim(event, held.entry, claim)
 
-    def _own(self, command: cl.ExtendClaim | cl.GiveBackClaim) -> Held:
+    def _own_stream(
+        self, command: cl.ExtendClaim | cl.GiveBackClaim | cl.ExemptMembers | cl.BindClaim
+    ) -> StreamBox:
         stream = self._stream(command)
         rules.check_token(stream.token, command.token)
-        held = stream.claims.get(command.number)
-        if held is None:
-            if command.number <= stream.last_settled:
-                raise ClaimSettled(stream.last_settled)
-            raise ClaimNotFound
-        return held
+        return stream
 
     # --- settling ----------------------------------------------------------------------------
 
+    def exempt(self, command: cl.ExemptMembers, now_ms: int) -> c.Result:
+        """Note what becomes of members when their claim is settled."""
+        held = self._readable(self._own_stream(command), command.number)
+        self._settling.note(held, command.exemptions, now_ms)
+        return held.claim
+
+    def bind(self, command: cl.BindClaim, now_ms: int) -> c.Result:
+        """Have the publishing of a transaction settle the stream up to a claim."""
+        held = self._readable(self._own_stream(command), command.number)
+        self._publisher.begin_binding(command.account, command.transaction, now_ms)
+        self._settling.bind(held, command.transaction)
+        return held.claim
+
     def settle(self, command: cl.SettleClaims, now_ms: int) -> c.Result:
         """Complete claims, but for the exemptions; all is checked before anything is done."""
-        state = self._state
-        stream = self._stream(command)
+        stream, settling = self._stream(command), self._settling
         rules.check_token(stream.token, command.token)
         if command.upto <= stream.last_settled:
             return cl.Settled(last_settled=stream.last_settled, already=True)
-        claims = rules.to_settle(
-            command.upto, stream.last_settled, [held.claim for held in stream.claims.values()]
-        )
-        chosen = [stream.claims[claim.number] for claim in claims]
-        lost = sum(held.claim.lost for held in chosen)
-        exempt = self._exempt(chosen, command.exemptions, now_ms)
+        own, *others = settling.plan(command.account, command.publish, Plan(stream, command.upto))
+        exempted = settling.exempted(own.chosen, command.exemptions, now_ms)
         for name in command.publish:
             self._publisher.check_publish(command.account, name)
         for put in command.sends:
             self._failures.check(put, now_ms)
-        recorded = [(held, held.recorded) for held in chosen]
-        for kept, exemption in exempt:
-            self._failures.give_back(kept, exemption, now_ms)
-        for held, columns in recorded:
-            gone = {id_to_blob(kept.message.message_id) for kept, _ in exempt if kept.held is held}
-            if columns is not None:
-                held.recorded = [left for each in columns if (left := each.without(gone))]
-        completed = sum(held.claim.size - held.claim.lost for held in chosen)
-        for held in chosen:
-            self._complete(held)
-        stream.last_settled = command.upto
-        self._keep_stream(stream)
-        state.find_next_lapse()
+        settled = settling.carry_out(own, exempted, now_ms)
+        beside = [settling.carry_out(plan, (), now_ms) for plan in others]
         by_queue = self._publisher.publish_all(command.account, command.publish, now_ms)
         if command.sends:
             self._messages.put(command.sends, now_ms)
         return cl.Settled(
-            last_settled=command.upto,
-            completed=completed,
-            exempted=len(exempt),
-            lost=lost,
+            last_settled=settled.last_settled,
+            completed=settled.completed,
+            exempted=settled.exempted,
+            lost=settled.lost,
             published=total_rows(by_queue),
             published_by_queue=by_queue,
+            beside=tuple(beside),
         )
-
-    def _exempt(
-        self, chosen: Sequence[Held], exemptions: Iterable[cl.Exemption], now_ms: int
-    ) -> list[tuple[Kept, cl.Exemption]]:
-        """Return the members that are not completed."""
-        exemptions = tuple(exemptions)
-        by_number = {held.claim.number: held for held in chosen}
-        wanted = [row_key_of(each.message_id) for each in exemptions]
-        keys = [key for key in wanted if key is not None]
-        rows: dict[int, Row] = {}
-        if keys:
-            there = self._state.fetch("rows_without_bodies", (setwise.keys_of(keys),))
-            rows = {row[0]: row for row in there}
-        found: list[tuple[Kept, cl.Exemption]] = []
-        for row_key, exemption in zip(wanted, exemptions, strict=True):
-            held = by_number.get(exemption.number)
-            row = None if row_key is None else rows.pop(row_key, None)  # whoever is named again
-            kept = None if held is None or row is None else kept_in(self._state, held.entry, row)
-            if (
-                kept is None
-                or kept.held is not held
-                or kept.message.message_id != exemption.message_id
-            ):
-                raise MemberNotFound(exemption.message_id)
-            self._failures.check_give_back(kept, exemption, now_ms)
-            found.append((kept, exemption))
-        return found
-
-    def _complete(self, held: Held) -> None:
-        """Complete what is left of a claim."""
-        state = self._state
-        entry = held.entry
-        if entry.logged and held.claim.remaining:
-            self._record(EventType.SETTLED, held)
-        entry.message_count -= held.claim.remaining
-        state.touched.add(entry)
-        dropped = [(lane,) for lane in lanes_of(held.partition, held.lanes_used)]
-        state.cursor.executemany(state.sql["drop_partition"], dropped)
-        self._forget(held)
-
-    def _record(self, kind: EventType, held: Held) -> None:
-        """Record what happens to all members, in slices so that no event row is very long."""
-        state, claim = self._state, held.claim
-        log = state.log
-        if held.recorded is not None:
-            for columns in held.recorded:
-                core = (*columns.core[:2], claim.until_ms, *columns.core[3:])
-                settled = columns._replace(core=core)
-                log.add_columns(kind, held.entry, settled, held.under(), claim.holder)
-            return
-        for lane in lanes_of(held.partition, held.lanes_used):
-            rows = state.cursor.execute(state.sql["member_cores"], (lane, claim.until_ms))
-            while slice_ := list(islice(rows, _RECORDED_AT_ONCE)):
-                log.add_many(kind, held.entry, slice_, held.under(), claim.holder)
-
-    def _forget(self, held: Held) -> None:
-        """Take a claim without members out."""
-        state = self._state
-        state.cursor.execute(state.sql["drop_claim"], (held.partition,))
-        state.touched_claims.discard(held)
-        del state.catalog.claims[held.partition]
-        if held.dissolving:
-            state.catalog.dissolving.remove(held)
-        else:
-            del held.stream.claims[held.claim.number]
-        held.entry.claims.remove(held)
-        if held.lapsed:
-            held.entry.lapsed.remove(held)
 
     # --- giving back, lapsing, losing --------------------------------------------------------
 
     def give_back(self, command: cl.GiveBackClaim, now_ms: int) -> c.Result:
         """Dissolve a claim."""
-        return self._dissolving.begin([self._own(command)], now_ms)
+        return self._dissolving.begin([_held(self._own_stream(command), command.number)], now_ms)
 
     def lapse_due(self, now_ms: int) -> None:
         """Let claims lapse whose time is over; called before the first command of a batch."""
@@ -388,12 +314,13 @@ class ClaimVerbs:
             dropped = [(lane,) for lane in lanes_of(held.partition, held.lanes_used)]
             state.cursor.executemany(state.sql["drop_partition"], dropped)
             if held.dissolving:
-                self._forget(held)
+                state.forget_claim(held)
                 continue
             state.cursor.execute(state.sql["drop_claim"], (held.partition,))
+            state.forget_notes(held)
             del state.catalog.claims[held.partition]
             held.recorded = held.bytes_taken = None
-            held.claim = rules.after_loss(held.claim, held.claim.remaining)
+            held.claim = rules.after_clear(held.claim)
             held.partition, held.lanes_used = state.new_partition(), 0
             state.catalog.claims[held.partition] = held
             state.keep_claim(held)
@@ -404,11 +331,20 @@ class ClaimVerbs:
         for held in tuple(entry.claims):
             dropped = [(lane,) for lane in lanes_of(held.partition, held.lanes_used)]
             state.cursor.executemany(state.sql["drop_partition"], dropped)
-            self._forget(held)
+            state.forget_claim(held)
         for stream in entry.streams.values():
             state.cursor.execute(state.sql["drop_stream"], (stream.stream_id,))
         entry.streams.clear()
         state.find_next_lapse()
+
+
+def _held(stream: StreamBox, number: int) -> Held:
+    held = stream.claims.get(number)
+    if held is None:
+        if number <= stream.last_settled:
+            raise ClaimSettled(stream.last_settled, stream.settled_with)
+        raise ClaimNotFound
+    return held
 
 
 def _columns(rows: list[Any], after: str | None) -> cl.MemberColumns:

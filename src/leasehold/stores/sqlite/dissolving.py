@@ -6,7 +6,7 @@ members stay as they were; each step is a transaction of its own, and a restart 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -30,12 +30,10 @@ class Dissolving:
 
     Args:
         state: The store's.
-        forget: Takes a claim without members out.
     """
 
-    def __init__(self, state: State, forget: Callable[[Held], None]) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
-        self._forget = forget
 
     def begin(self, chosen: Iterable[Held], now_ms: int) -> c.Result:
         """Take claims out of their stream, and begin to dissolve them."""
@@ -77,7 +75,7 @@ class Dissolving:
         move = self._fold if held.lapsed else self._return
         moved = move(held, limit, now_ms) if limit else 0
         if not held.claim.remaining:
-            self._forget(held)
+            self._state.forget_claim(held)
         return moved
 
     def _leave(self, held: Held, count: int) -> None:

@@ -16,14 +16,16 @@ from leasehold.domain.errors import LeaseholdError, LeaseLost, MessageNotFound, 
 from leasehold.domain.events import EventType, late
 from leasehold.domain.failures import exhausted_on_receive
 from leasehold.domain.ids import id_from_blob, make_id_blob, row_key_of
-from leasehold.domain.receipts import issue_receipt, read_receipt
+from leasehold.domain.receipts import ReceiptParts, issue_receipt, read_receipt
 from leasehold.domain.types import Lease, Message, Outcome, Phase
 from leasehold.domain.visibility import (
     after_lapse,
     after_receive,
     after_renew,
+    after_repeat,
     expiry_of,
     is_expired,
+    is_repeat,
     put_refusal,
     receipt_refusal,
     renew_refusal,
@@ -320,6 +322,11 @@ class MessageVerbs:
 
     def judge(self, command: c.Renew | c.Complete | c.Release, now_ms: int) -> Kept:
         """Return the message that the receipt acts on, or raise why it may not act."""
+        return self._judge(command, now_ms)[0]
+
+    def _judge(
+        self, command: c.Renew | c.Complete | c.Release, now_ms: int
+    ) -> tuple[Kept, ReceiptParts]:
         state = self._state
         entry = state.catalog.get(command.account, command.queue)
         row_key = row_key_of(command.message_id)
@@ -335,11 +342,12 @@ class MessageVerbs:
             raise MessageNotFound
         receipt = read_receipt(state.receipt_key, command.receipt)
         rule = entry.queue.settings.lapsed_receipts
-        refusal = receipt_refusal(message, row_key, receipt, now_ms, rule)
+        renew = command if type(command) is c.Renew else None
+        refusal = receipt_refusal(message, row_key, receipt, now_ms, rule, renew)
         if refusal is not None:
             self._note_refusal(command, kept, refusal)
             raise refusal
-        return kept
+        return kept, receipt
 
     def find(self, entry: Entry, row_key: int) -> Kept | None:
         """Return a message of a queue, or of a claim on it, that is not retired."""
@@ -364,14 +372,17 @@ class MessageVerbs:
     def renew(self, command: c.Renew, now_ms: int) -> c.Result:
         """Move the end of a lease."""
         state = self._state
-        kept = self.judge(command, now_ms)
+        kept, receipt = self._judge(command, now_ms)
         entry, row_key, message, held = kept
         timeout_s = command.visibility_timeout_s
         refusal = renew_refusal(message, now_ms, timeout_s)
         if refusal is not None:
             raise refusal
-        said = command.body, command.progress, command.saved
-        renewed = after_renew(message, now_ms, timeout_s, *said)
+        if is_repeat(message, receipt, command):
+            renewed = after_repeat(message, now_ms, command)
+        else:
+            said = command.body, command.progress, command.saved
+            renewed = after_renew(message, now_ms, timeout_s, *said)
         plain = renewed.body is message.body and renewed.detail is message.detail
         if plain and held is None:
             bounds = (

@@ -217,14 +217,16 @@ UPDATE message SET partition = (partition >> 40) << 40 | ?1, visible_at_ms = ?2
 WHERE row_key IN carray(?3)
 
 -- name: load_streams
-SELECT stream_id, account, queue, name, token, last_settled, attached_at_ms FROM stream
+SELECT stream_id, account, queue, name, token, last_settled, attached_at_ms, settled_with
+FROM stream
 
 -- name: keep_stream
 INSERT INTO stream (account, queue, name, token, last_settled, attached_at_ms)
 VALUES (?, ?, ?, ?, ?, ?) RETURNING stream_id
 
 -- name: set_stream
-UPDATE stream SET token = ?2, last_settled = ?3, attached_at_ms = ?4 WHERE stream_id = ?1
+UPDATE stream SET token = ?2, last_settled = ?3, attached_at_ms = ?4, settled_with = ?5
+WHERE stream_id = ?1
 
 -- name: drop_stream
 DELETE FROM stream WHERE stream_id = ?
@@ -238,6 +240,19 @@ ON CONFLICT (partition) DO UPDATE SET lanes = ?3, content = ?4
 
 -- name: drop_claim
 DELETE FROM claim WHERE partition = ?
+
+-- name: keep_exemption
+INSERT INTO claim_exemption (partition, row_key, content) VALUES (?1, ?2, ?3)
+ON CONFLICT (partition, row_key) DO UPDATE SET content = ?3
+
+-- name: known_exemptions
+SELECT row_key FROM claim_exemption WHERE partition = ? AND row_key IN carray(?)
+
+-- name: get_exemptions
+SELECT row_key, content FROM claim_exemption WHERE partition = ? ORDER BY row_key
+
+-- name: forget_exemptions
+DELETE FROM claim_exemption WHERE partition = ?
 
 -- name: load_slots
 SELECT partition, account, name, part, queue, lanes, rows FROM staged_slot
@@ -540,6 +555,18 @@ DELETE FROM staged_part WHERE account = ? AND name = ? AND part = ?
 
 -- name: forget_parts
 DELETE FROM staged_part WHERE account = ? AND name = ?
+
+-- name: load_bound
+SELECT account, name, queue, stream, number, token FROM staged_binding
+
+-- name: keep_bound
+INSERT INTO staged_binding (account, name, queue, stream, number, token)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (account, name, queue, stream, number) DO UPDATE SET token = ?6
+
+-- name: forget_bound
+DELETE FROM staged_binding
+WHERE account = ? AND name = ? AND queue = ? AND stream = ? AND number = ?
 
 -- name: keep_slot
 INSERT INTO staged_slot (partition, account, name, part, queue, lanes, rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from leasehold.domain.claims import Bound
 from leasehold.domain.staging import TransactionState
 from leasehold.stores.sqlite.annexes import Slot
 from leasehold.stores.sqlite.state import State
@@ -46,6 +47,29 @@ class StagedBook:
     def forget(self, account: str, name: str) -> None:
         """Forget a transaction."""
         self._run("forget_transaction", account, name)
+
+    def forget_if_empty(self, account: str, name: str) -> None:
+        """Forget a transaction, not published, with nothing to publish and nothing to settle."""
+        if not self.parts(account, name) and not self.bound(account, name):
+            self.forget(account, name)
+
+    def bound(self, account: str, name: str) -> list[Bound]:
+        """Return the claims bound to a transaction by queue, stream and number."""
+        found = self._state.catalog.bound.get((account, name))
+        return sorted(found.values()) if found else []
+
+    def bind(self, account: str, name: str, bound: Bound) -> None:
+        """Write that a claim is bound to a transaction."""
+        self._state.catalog.bound.setdefault((account, name), {})[bound[:3]] = bound
+        self._run("keep_bound", account, name, *bound)
+
+    def unbind(self, account: str, name: str, bound: Bound) -> None:
+        """Write that a claim is bound to a transaction no longer."""
+        left = self._state.catalog.bound[account, name]
+        del left[bound[:3]]
+        if not left:
+            del self._state.catalog.bound[account, name]
+        self._run("forget_bound", account, name, *bound[:3])
 
     def parts(self, account: str, name: str) -> list[tuple[str, int]]:
         """Return the parts of a transaction by name, and how many chunks each has."""

@@ -21,6 +21,7 @@ from leasehold.stores.sqlite.catalog import Entry, lanes_of, priority_of
 from leasehold.stores.sqlite.completing import CompleteVerb
 from leasehold.stores.sqlite.failures import FailureVerbs
 from leasehold.stores.sqlite.messages import MessageVerbs
+from leasehold.stores.sqlite.settling import Plan, Settling
 from leasehold.stores.sqlite.staged_book import StagedBook, TransactionRow, rows_in
 from leasehold.stores.sqlite.staged_rows import StagedRows
 from leasehold.stores.sqlite.state import State
@@ -33,7 +34,14 @@ _Run: TypeAlias = Callable[[Sequence[Any], int], Sequence[c.Result]]
 class StagingVerbs:
     """Each method carries out one command; refusals are raised."""
 
-    def __init__(self, state: State, messages: MessageVerbs, failures: FailureVerbs) -> None:
+    def __init__(
+        self,
+        state: State,
+        messages: MessageVerbs,
+        failures: FailureVerbs,
+        book: StagedBook,
+        settling: Settling,
+    ) -> None:
         self._state = state
         self._messages = messages
         self._failures = failures
@@ -43,7 +51,8 @@ class StagingVerbs:
             c.Complete: CompleteVerb(state, messages.judge).complete,
             c.Release: _one_by_one(failures.release),
         }
-        self._book = StagedBook(state)
+        self._book = book
+        self._settling = settling
 
     # --- staging -----------------------------------------------------------------------------
 
@@ -75,6 +84,17 @@ class StagingVerbs:
         self._book.keep_part(account, name, part, chunks + 1)
         return st.Staged(rows_in(slots), chunks + 1)
 
+    def begin_binding(self, account: str, name: str, now_ms: int) -> None:
+        """Have a transaction that a claim can be bound to, or raise why there cannot be one."""
+        found = self._book.find(account, name)
+        if found is None:
+            found = TransactionRow(st.TransactionState.STAGED, now_ms, 0, 0)
+        if found.is_published:
+            raise AlreadyPublished
+        until_ms = rules.until_after_bind(found.until_ms, now_ms)
+        if until_ms != found.until_ms:
+            self._book.keep(account, name, found._replace(until_ms=until_ms))
+
     # --- publishing --------------------------------------------------------------------------
 
     def publish(self, command: st.Publish, now_ms: int) -> c.Result:
@@ -83,11 +103,16 @@ class StagingVerbs:
         found = self._book.find(account, name)
         if found is not None and found.is_published:
             return st.Published(found.rows, already=True)
+        plans = self._settling.plan(account, (name,))
         staged = None if found is None else [part for part, _ in self._book.parts(account, name)]
         chosen = rules.chosen_parts(name, staged, command.parts)
         self._check_queues(account, name, chosen)
+        settled = self._settle(plans, now_ms)
         by_queue = self._publish(account, name, chosen, now_ms)
-        return st.Published(rules.total_rows(by_queue), by_queue=by_queue)
+        return st.Published(rules.total_rows(by_queue), by_queue=by_queue, settled=settled)
+
+    def _settle(self, plans: Iterable[Plan], now_ms: int) -> tuple[st.StreamSettled, ...]:
+        return tuple(self._settling.carry_out(plan, (), now_ms) for plan in plans)
 
     def check_publish(self, account: str, name: str) -> None:
         """Raise what publishing a whole transaction would be refused with."""
@@ -178,9 +203,12 @@ class StagingVerbs:
             self._drop(slot)
         for part in () if parts is None else sorted(set(parts)):
             self._book.forget_part(account, name, part)
-        if parts is None or not self._book.parts(account, name):
+        if parts is None:
+            self._settling.release(account, name)
             self._book.forget_parts(account, name)
             self._book.forget(account, name)
+        else:
+            self._book.forget_if_empty(account, name)
         return rows_in(slots)
 
     def expire(self, command: st.ExpireStaged, now_ms: int) -> c.Result:
@@ -249,6 +277,7 @@ class StagingVerbs:
             until_ms=row.until_ms,
             rows=row.rows if row.is_published else rows_in(slots),
             parts=parts,
+            claims=tuple(st.BoundClaim(*each[:3]) for each in self._book.bound(account, name)),
         )
 
     # --- all together ------------------------------------------------------------------------
@@ -259,17 +288,20 @@ class StagingVerbs:
         found = None if name is None else self._book.find(account, name)
         if found is not None and found.is_published:
             return st.Committed((), already=True)
+        names = command.publish if name is None else (*command.publish, name)
+        plans = self._settling.plan(account, names)
         for each in command.publish:
             self.check_publish(account, each)
         refusals = self._failures.refusals(c.Batch(command.commands, atomic=True), now_ms)
         if refusals is not None:
             return st.Committed(refusals)
         results = self._perform(command.commands, now_ms)
+        settled = self._settle(plans, now_ms)
         by_queue = self.publish_all(account, command.publish, now_ms)
         published = rules.total_rows(by_queue)
         if name is not None and name not in command.publish:
             self._publish(account, name, (), now_ms, published)
-        return st.Committed(results, published, by_queue=by_queue)
+        return st.Committed(results, published, by_queue=by_queue, settled=settled)
 
     def _perform(self, commands: Sequence[c.Command], now_ms: int) -> tuple[c.Result, ...]:
         """Carry out commands, those of one kind that follow each other together."""

@@ -10,7 +10,7 @@ import apsw
 
 from leasehold.domain.types import NEVER_MS
 from leasehold.stores.plain_json import to_plain
-from leasehold.stores.sqlite.annexes import Held, load_annexes
+from leasehold.stores.sqlite.annexes import Held, StreamBox, load_annexes
 from leasehold.stores.sqlite.catalog import Catalog, Entry, Lane, QueueRow
 from leasehold.stores.sqlite.epoch import was_put_back
 from leasehold.stores.sqlite.recorder import Recorder
@@ -213,6 +213,11 @@ class State:
         ]
         self.next_lapse_ms = min(moments, default=NEVER_MS)
 
+    def keep_stream(self, stream: StreamBox) -> None:
+        """Write a stream as it is now."""
+        figures = stream.token, stream.last_settled, stream.attached_at_ms, stream.settled_with
+        self.cursor.execute(self.sql["set_stream"], (stream.stream_id, *figures))
+
     def keep_claim(self, held: Held) -> None:
         """Write a claim as it is now."""
         content = {
@@ -224,6 +229,25 @@ class State:
         bounds = (held.partition, held.stream.stream_id, held.lanes_used, json.dumps(content))
         self.cursor.execute(self.sql["keep_claim"], bounds)
         self.touched_claims.discard(held)
+
+    def forget_claim(self, held: Held) -> None:
+        """Take a claim without members out, with what is noted of them."""
+        self.cursor.execute(self.sql["drop_claim"], (held.partition,))
+        self.forget_notes(held)
+        self.touched_claims.discard(held)
+        del self.catalog.claims[held.partition]
+        if held.dissolving:
+            self.catalog.dissolving.remove(held)
+        else:
+            del held.stream.claims[held.claim.number]
+        held.entry.claims.remove(held)
+        if held.lapsed:
+            held.entry.lapsed.remove(held)
+
+    def forget_notes(self, held: Held) -> None:
+        """Forget what is noted of the members of a claim."""
+        if held.claim.noted:
+            self.cursor.execute(self.sql["forget_exemptions"], (held.partition,))
 
     def write_counts(self) -> None:
         """Write the message counts that the batch has changed."""

@@ -38,6 +38,8 @@ from leasehold.stores.sqlite.oversight import OversightVerbs
 from leasehold.stores.sqlite.queues import QueueVerbs
 from leasehold.stores.sqlite.reserve import Reserve
 from leasehold.stores.sqlite.sessions import SessionVerbs
+from leasehold.stores.sqlite.settling import Settling
+from leasehold.stores.sqlite.staged_book import StagedBook
 from leasehold.stores.sqlite.staging import StagingVerbs
 from leasehold.stores.sqlite.state import State
 
@@ -99,8 +101,11 @@ class SqliteStore:
         self._sessions.load()
         messages = MessageVerbs(self._state, self._sessions)
         self._failures.judge = messages.judge
-        staging = StagingVerbs(self._state, messages, self._failures)
-        self._claims = ClaimVerbs(self._state, messages, self._failures, staging)
+        book = StagedBook(self._state)
+        settling = Settling(self._state, self._failures, book)
+        verbs = self._state, messages, self._failures
+        staging = StagingVerbs(*verbs, book, settling)
+        self._claims = ClaimVerbs(*verbs, staging, settling)
         self._runs = {
             **self._verbs(messages),
             **_claim_runs(self._claims),
@@ -345,6 +350,7 @@ _NEED_ROOM: Final = frozenset(
         o.StartJob,
         st.Stage,
         st.CommitTogether,
+        cl.ExemptMembers,
         cl.SettleClaims,
         e.KeepNote,
     }
@@ -357,6 +363,8 @@ def _claim_runs(claims: ClaimVerbs) -> dict[type, _Run]:
         cl.OpenClaim: _one_by_one(claims.open),
         cl.ReadClaim: _one_by_one(claims.read),
         cl.ExtendClaim: _one_by_one(claims.extend),
+        cl.ExemptMembers: _one_by_one(claims.exempt),
+        cl.BindClaim: _one_by_one(claims.bind),
         cl.SettleClaims: _one_by_one(claims.settle),
         cl.GiveBackClaim: _one_by_one(claims.give_back),
         cl.GetStream: _one_by_one(claims.get),
