@@ -19,8 +19,11 @@ $(READY): pyproject.toml constraints.txt
 
 setup: $(READY) ## Build .venv with the `leasehold` command and all tools
 
-demo: $(READY) ## Run the main job: the video pipeline, with a worker killed in the middle
+demo: $(READY) ## Run the main job: the video pipeline on a Spark cluster, an executor killed in the middle
 	$(BIN)/python -m examples.video_pipeline
+
+spark-cluster: $(READY) ## Run a Spark master and two workers on this machine
+	$(BIN)/leasehold spark cluster
 
 serve: $(READY) ## Start a server on 127.0.0.1:10001 with its data in ./data
 	$(BIN)/leasehold serve
@@ -57,10 +60,16 @@ bench-native: $(READY) ## Measure the native API and write benchmarks/results/la
 bench-exactly-once: $(READY) ## Measure claims, staged sends and the cost of the event log
 	$(BIN)/python -m benchmarks.exactly_once --out benchmarks/results/latest-exactly-once.json
 
+bench-spark: $(READY) ## Measure Spark on queues beside Spark on other things
+	$(BIN)/python -m benchmarks.spark --out benchmarks/results/latest-spark.json
+
+bench-mns: $(READY) ## Measure the MNS dialect beside the Azure dialect
+	$(BIN)/python -m benchmarks.mns_beside_azure --out benchmarks/results/latest-mns.json
+
 wheel: $(READY) ## Build the wheel and try it in an environment of its own
 	$(BIN)/python tools/try_wheel.py
 
 clean: ## Remove what was made here
 	rm -rf $(VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo serve test test-slow check lint types imports docs bench bench-native bench-exactly-once wheel clean
+.PHONY: help setup demo spark-cluster serve test test-slow check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns wheel clean

@@ -9,10 +9,12 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Final
 
 from azure.core.exceptions import AzureError
 from azure.storage.queue import QueueClient
 from examples.video_pipeline.checks import check_all
+from examples.video_pipeline.page import page
 from examples.video_pipeline.producer import CLIPS, FEWEST
 from examples.video_pipeline.report import Summary, print_summary, write_json
 from examples.video_pipeline.screen import Screen
@@ -21,8 +23,17 @@ from examples.video_pipeline.story import QueueInUse, Setting, play
 from rich.console import Console
 from rich.text import Text
 
-_MARK = ".video-pipeline"
+from leasehold.client.errors import LeaseholdClientError
+from leasehold.spark.cluster import ClusterFailed
+from leasehold.spark.java import NoJava
+
+_MARK: Final = ".video-pipeline"
 """A file that says that the folder may be emptied by the next run."""
+_WORKERS: Final = {"spark": 2, "workers": 3}
+_SCENE_FAILED: Final = (
+    *(ServerFailed, QueueInUse, AzureError, LeaseholdClientError, OSError),
+    *(ClusterFailed, NoJava),
+)
 
 
 def main() -> int:
@@ -41,16 +52,17 @@ def main() -> int:
                 root=root,
                 connection_string=connection_string,
                 queue=options.queue,
+                on=options.on,
                 clips=CLIPS[: options.videos],
                 seconds=options.seconds,
                 lease_s=options.lease,
-                workers=options.workers,
+                workers=options.workers or _WORKERS[options.on],
                 timeout_s=options.timeout,
                 tidy=bool(given),
             )
             evidence = play(setting, Screen(console))
             url = QueueClient.from_connection_string(connection_string, options.queue).url
-    except (ServerFailed, QueueInUse, AzureError, OSError) as error:
+    except _SCENE_FAILED as error:
         console.print(Text(f"The story could not be told: {error}", "bold red"), soft_wrap=True)
         return 1
     except KeyboardInterrupt:
@@ -65,6 +77,9 @@ def main() -> int:
     print_summary(console, summary)
     places = f"The videos are in {root / 'outputs'}, the journals in {root / 'journals'}."
     console.print(places, soft_wrap=True)
+    if evidence.changes:
+        (root / "index.html").write_text(page(summary), encoding="utf-8")
+        console.print(f"The timeline of every message: {root / 'index.html'}", soft_wrap=True)
     if options.json:
         write_json(options.json, summary)
     return 0 if summary.ok else 1
@@ -75,6 +90,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--connection-string",
         help="run against this queue service instead of starting leasehold serve",
+    )
+    parser.add_argument(
+        "--on",
+        choices=("spark", "workers"),
+        default="spark",
+        help="who does the work: executors of a Spark cluster, or worker processes (spark)",
     )
     parser.add_argument("--queue", default="videos", help="name of the queue (videos)")
     parser.add_argument(
@@ -90,7 +111,13 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=4, help="footage per video (4)")
     parser.add_argument("--lease", type=int, default=3, help="visibility timeout, seconds (3)")
-    parser.add_argument("--workers", type=int, choices=range(2, 9), default=3, help="2 to 8 (3)")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        choices=range(2, 9),
+        help="Spark workers, or worker processes, 2 to 8 (2 and 3)",
+        metavar="N",
+    )
     parser.add_argument("--timeout", type=float, default=120, help="give up after, seconds (120)")
     parser.add_argument("--json", type=Path, help="write a summary for programs to this file")
     return parser.parse_args()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from examples.video_pipeline.catalogue import Entry
 from examples.video_pipeline.ledger import Ledger, Record
-from examples.video_pipeline.producer import Clip, Fate, expected_outputs
+from examples.video_pipeline.producer import BAD, Clip, Fate, expected_outputs
 from examples.video_pipeline.worker import MAX_DELIVERIES
+
+from leasehold.client.models import Event as Change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,30 +26,40 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What is left when all workers have gone."""
+    """What is left when all who worked have gone."""
 
+    on: str
+    """Who worked: ``spark`` or ``workers``."""
     clips: tuple[Clip, ...]
     ledger: Ledger
-    """Made anew from all journals."""
+    """Made anew from everything that was written."""
     lease_s: int
     outputs: dict[str, str]
     """Per file in the output folder why it cannot be played; empty text if it can."""
     catalogue: tuple[Entry, ...]
     """What the table of published outputs says."""
     late_write: str
-    """How a write in the name of the suspended worker was refused; empty text if it was not."""
-    poison: tuple[dict[str, object], ...]
-    """Messages in the poison queue."""
+    """How a write in the name of who was suspended was refused; empty text if it was not."""
+    poison: tuple[dict[str, Any], ...]
+    """Messages in the poison queue, with their reasons."""
     left_in_queue: int
     """Messages in the working queue, visible or not."""
     troubles: tuple[str, ...]
-    """What went wrong with the workers or the time."""
+    """What went wrong with the crew or the time."""
+    report: tuple[dict[str, Any], ...]
+    """What the pipeline on Spark says of each delivery."""
+    changes: tuple[Change, ...]
+    """The server's event log of the queue; empty where the service keeps none."""
+    began_ms: int
+    """When the story began, Unix milliseconds."""
+    ended_s: float
+    """When the last message was settled, seconds since then."""
 
 
 def check_all(evidence: Evidence) -> list[Check]:
     """Return every check with its outcome."""
     fates = {clip.fate: evidence.ledger.records[clip.video] for clip in evidence.clips}
-    return [
+    checks = [
         _completed(evidence),
         _exactly_once(evidence),
         _playable(evidence),
@@ -55,21 +68,23 @@ def check_all(evidence: Evidence) -> list[Check]:
         _renewed(fates[Fate.LONG], evidence.lease_s),
         _delayed(evidence.ledger),
         _poisoned(fates[Fate.CORRUPT], evidence),
+        _caught(fates[Fate.INFECTED], evidence),
         Check(
             name="the queue is empty",
             ok=evidence.left_in_queue == 0,
             detail=f"{evidence.left_in_queue} messages left",
         ),
         Check(
-            name="every worker ended as it should",
+            name="everybody ended as they should",
             ok=not evidence.troubles,
             detail="; ".join(evidence.troubles) or "no complaints",
         ),
     ]
+    return [*checks, _reported(evidence)] if evidence.on == "spark" else checks
 
 
 def _completed(evidence: Evidence) -> Check:
-    good = [clip.video for clip in evidence.clips if clip.fate is not Fate.CORRUPT]
+    good = [clip.video for clip in evidence.clips if clip.fate not in BAD]
     records = evidence.ledger.records
     missing = [video for video in good if records[video].result != "completed"]
     return Check(
@@ -100,7 +115,7 @@ def _false_entries(evidence: Evidence) -> list[str]:
     rows = {each.name: each for each in evidence.catalogue}
     faults = []
     for record in evidence.ledger.records.values():
-        holders = {(each.worker, each.dequeue_count) for each in record.deliveries}
+        holders = {(each.worker, each.fence) for each in record.deliveries}
         for name in record.published:
             row = rows.pop(name, None)
             if row is None:
@@ -125,12 +140,13 @@ def _resumed(record: Record) -> Check:
     scans = len(record.tries("scan"))
     heir = record.deliveries[-1].worker if record.deliveries else "nobody"
     return Check(
-        name="another worker resumed where the killed one was",
+        name="another resumed where the killed one was",
         ok=len(killed) == 1
         and scans == 1
         and states[:2] == ["scan", "encode"]
         and heir != killed[0].worker,
-        detail=f"{record.video}: deliveries at {', '.join(states)}; scans: {scans}",
+        detail=f"{record.video}: deliveries at {', '.join(states)}; scans: {scans}; "
+        f"from {killed[0].worker if killed else 'nobody'} to {heir}",
     )
 
 
@@ -139,7 +155,7 @@ def _stepped_back(record: Record, late_write: str) -> Check:
     finisher = record.deliveries[-1].worker if record.deliveries else "nobody"
     why = next((each for each in record.events if "stepped back" in each), "nobody did")
     return Check(
-        name="a worker that woke up too late stepped back",
+        name="who woke up too late stepped back",
         ok=len(lost) == 1 and lost[0].worker != finisher and bool(late_write),
         detail=f"{record.video}: {why}; {finisher} finished it; "
         + (
@@ -180,14 +196,60 @@ def _delayed(ledger: Ledger) -> Check:
 
 
 def _poisoned(record: Record, evidence: Evidence) -> Check:
-    reasons = [str(each.get("reason", "")) for each in evidence.poison]
-    counts = [each.get("dequeue_count") for each in evidence.poison]
+    found = [each for each in evidence.poison if each["video"] == record.video]
+    reasons = [reason for each in found for reason in each["reasons"]]
+    counts = [each["dequeue_count"] for each in found]
     return Check(
         name="the corrupt video is in the poison queue",
-        ok=record.result == "poisoned"
-        and len(reasons) == 1
-        and bool(reasons[0])
-        and counts == [MAX_DELIVERIES],
-        detail=f"{record.video}: {'; '.join(reasons) or 'not there'} "
+        ok=record.result == "poisoned" and len(reasons) > 0 and counts == [MAX_DELIVERIES],
+        detail=f"{record.video}: {reasons[-1] if reasons else 'not there'} "
         f"after {len(record.deliveries)} deliveries",
+    )
+
+
+def _caught(record: Record, evidence: Evidence) -> Check:
+    found = [each for each in evidence.poison if each["video"] == record.video]
+    reasons = [reason for each in found for reason in each["reasons"]]
+    caught = [reason for reason in reasons if "eicar_test_file" in reason]
+    produced = [name for name in evidence.outputs if name.startswith(f"{record.video}.")]
+    return Check(
+        name="the infected upload was caught at once",
+        ok=record.result == "poisoned"
+        and bool(caught)
+        and len(record.deliveries) == 1
+        and not produced,
+        detail=f"{record.video}: {caught[0] if caught else 'not caught'}; "
+        f"{len(record.deliveries)} delivery, {len(produced)} outputs",
+    )
+
+
+def _reported(evidence: Evidence) -> Check:
+    """Compare two accounts of the same deliveries, which were written by different processes."""
+    records = {record.message_id: record for record in evidence.ledger.records.values()}
+    received = {
+        (change.message_id, change.dequeue_count)
+        for change in evidence.changes
+        if change.type == "received" and change.message_id in records
+    }
+    reported = Counter((row["message_id"], row["delivery"]) for row in evidence.report)
+    faults = [f"{key} is reported {count} times" for key, count in reported.items() if count > 1]
+    faults += [f"{key} is not in the event log" for key in reported.keys() - received]
+    killed = {
+        (record.message_id, delivery.dequeue_count)
+        for record in records.values()
+        for delivery in record.deliveries
+        if any(
+            each.outcome == "killed" and each.worker == delivery.worker for each in record.attempts
+        )
+    }
+    # Who is killed reports nothing.
+    faults += [f"{key} is not in the report" for key in received - reported.keys() - killed]
+    done = Counter(row["message_id"] for row in evidence.report if row["outcome"] == "done")
+    completed = [each.message_id for each in records.values() if each.result == "completed"]
+    faults += [f"{key} was done {done[key]} times" for key in completed if done[key] != 1]
+    return Check(
+        name="report and event log tell the same",
+        ok=not faults and bool(reported),
+        detail="; ".join(faults)
+        or f"{len(received)} deliveries, {len(reported)} reported, {len(killed)} killed",
     )

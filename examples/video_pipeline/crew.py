@@ -1,4 +1,4 @@
-"""The worker processes, and the accidents that happen to them."""
+"""Those who do the work, and the accidents that happen to them. Here: plain worker processes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,58 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Protocol, Self
 
 from examples.video_pipeline.worker import CONNECTION_VARIABLE
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 
 
-class Crew:
+class Crew(Protocol):
+    """Whoever works on the messages; a context manager that ends all it has started."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def prepare(self) -> str:
+        """Start what must be there before the first message; return what it is, for people."""
+        ...
+
+    def begin(self, began_s: float) -> None:
+        """Begin to work. The story began at *began_s*, monotonic seconds."""
+        ...
+
+    def replace(self) -> None:
+        """Start somebody in place of one who was killed, as a supervisor would."""
+        ...
+
+    def kill(self, name: str) -> None:
+        """End one, with its ffmpeg, without a chance to say anything."""
+        ...
+
+    def suspend(self, name: str) -> None:
+        """Let one stand still, with its ffmpeg."""
+        ...
+
+    def wake(self, name: str) -> None:
+        """Let it go on as if no time had passed."""
+        ...
+
+    def vanished(self) -> list[str]:
+        """Return those that ended although nobody killed them."""
+        ...
+
+    def dismiss(self, within_s: float) -> list[str]:
+        """Ask all to finish; return what went wrong with that."""
+        ...
+
+    def report(self) -> list[dict[str, Any]]:
+        """Return a row for each delivery, where somebody keeps them."""
+        ...
+
+
+class WorkerCrew:
     """Starts workers ``w1``, ``w2``, … and ends all of them when the block ends.
 
     Each worker leads a process group of its own, with its ffmpeg in it: a signal to the group
@@ -24,15 +68,17 @@ class Crew:
     """
 
     def __init__(
-        self, root: Path, *, connection_string: str, queue: str, lease_s: int, began_s: float
+        self, root: Path, *, connection_string: str, queue: str, lease_s: int, workers: int
     ) -> None:
         self._root = root
+        self._count = workers
         self._environment = {
             **os.environ,
             CONNECTION_VARIABLE: connection_string,
             "PYTHONPATH": str(REPOSITORY),
         }
-        self._arguments = (str(root), queue, str(lease_s), repr(began_s))
+        self._arguments = (str(root), queue, str(lease_s))
+        self._began_s = 0.0
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self._killed: set[str] = set()
 
@@ -45,13 +91,27 @@ class Crew:
         for process in self._workers.values():
             process.communicate()
 
-    def start(self) -> str:
-        """Start one more worker and return its name; names are never used again."""
+    def prepare(self) -> str:
+        """Say how many there will be; they need no preparation."""
+        return f"{self._count} workers"
+
+    def begin(self, began_s: float) -> None:
+        """Start the workers."""
+        self._began_s = began_s
+        for _ in range(self._count):
+            self.replace()
+
+    def report(self) -> list[dict[str, Any]]:
+        """Return nothing: workers report to nobody."""
+        return []
+
+    def replace(self) -> None:
+        """Start one more worker; names are never used again."""
         name = f"w{len(self._workers) + 1}"
         command = (sys.executable, "-m", "examples.video_pipeline.worker", name)
         with (self._root / "logs" / f"{name}.log").open("wb") as log:
             self._workers[name] = subprocess.Popen(
-                (*command, *self._arguments),
+                (*command, *self._arguments, repr(self._began_s)),
                 cwd=REPOSITORY,
                 env=self._environment,
                 stdin=subprocess.PIPE,  # which breaks when we are gone, whatever the reason
@@ -59,7 +119,6 @@ class Crew:
                 stderr=subprocess.STDOUT,
                 process_group=0,
             )
-        return name
 
     def kill(self, name: str) -> None:
         """End a worker and its ffmpeg at once, without a chance to say anything."""

@@ -12,6 +12,7 @@ _ENDS: Final = {
     "failed": "failed",
     "killed": "killed",
     "abandoned": "lease lost",
+    "poisoned": "failed",
 }
 """Events that end a try at a stage, and what is said of the try then."""
 _EXTRAORDINARY: Final = {
@@ -43,6 +44,7 @@ class Delivery:
     state: str
     """The stage that the message said came next."""
     dequeue_count: int
+    fence: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,7 +53,9 @@ class Record:
 
     video: str
     sent_s: float
+    """When the request was made, so that a delay is not measured too short."""
     delay_s: int
+    message_id: str = ""
     deliveries: list[Delivery] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     published: list[str] = field(default_factory=list)
@@ -118,6 +122,8 @@ def _apply(record: Record, event: Event) -> None:
     if kind in _EXTRAORDINARY:
         record.events.append(_EXTRAORDINARY[kind].format(**{"worker": worker, **event}))
     match kind:
+        case "queued":
+            record.message_id = event["message_id"]
         case "received":
             _received(record, event)
         case "stage-began":
@@ -139,6 +145,7 @@ def _received(record: Record, event: Event) -> None:
         at_s=event["at_s"],
         state=event["state"],
         dequeue_count=event["dequeue_count"],
+        fence=event["fence"],
     )
     if any(each.outcome in {"killed", "under way"} for each in record.attempts):
         record.events.append(f"{delivery.worker} resumed at {delivery.state}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from azure.storage.queue import QueueClient
-from examples.video_pipeline import videos
+from examples.video_pipeline import signatures, videos
 from examples.video_pipeline.journal import Journal
 from examples.video_pipeline.videos import Rendition
 from examples.video_pipeline.work import Job
@@ -36,6 +36,8 @@ class Fate(StrEnum):
     """The first worker that encodes it stands still until another has its message."""
     CORRUPT = "corrupt"
     """Its upload broke off."""
+    INFECTED = "infected"
+    """It is no video, but what scanners look for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,23 +58,29 @@ class Clip:
         return self.fate in {Fate.LONG, Fate.KILLED, Fate.SUSPENDED}
 
 
+BAD: Final = frozenset({Fate.CORRUPT, Fate.INFECTED})
+"""What ends in the poison queue."""
 CLIPS: Final = (
     Clip(video="harvest-tour", picture="testsrc2", tone_hz=262, fate=Fate.KILLED),
-    Clip(video="cellar-walk", picture="mandelbrot", tone_hz=294, fate=Fate.SUSPENDED),
     Clip(video="vineyard-film", picture="sierpinski", tone_hz=330, fate=Fate.LONG),
+    Clip(video="free-tickets", picture="", tone_hz=0, fate=Fate.INFECTED),
     Clip(video="broken-upload", picture="smptehdbars", tone_hz=349, fate=Fate.CORRUPT),
+    Clip(video="cellar-walk", picture="mandelbrot", tone_hz=294, fate=Fate.SUSPENDED),
     Clip(video="spring-release", picture="life", tone_hz=392, delay_s=4),
     Clip(video="tasting-room", picture="cellauto", tone_hz=440),
     Clip(video="barrel-making", picture="zoneplate", tone_hz=494),
     Clip(video="club-news", picture="gradients", tone_hz=523, delay_s=8),
 )
-FEWEST: Final = 5
-"""The first five clips have every fate and one delay among them."""
+FEWEST: Final = 6
+"""The first six clips have every fate and one delay among them."""
 
 
 def make(clip: Clip, root: Path, seconds: float) -> None:
     """Make the file of *clip* under *root*, as if it had been uploaded there."""
     path = root / _path(clip)
+    if clip.fate is Fate.INFECTED:
+        path.write_bytes(signatures.eicar())
+        return
     videos.make_video(path, picture=clip.picture, tone_hz=clip.tone_hz, seconds=seconds)
     if clip.fate is Fate.CORRUPT:
         videos.break_off(path)
@@ -91,7 +99,10 @@ def send(clip: Clip, queue: QueueClient, journal: Journal, *, seconds: float, le
         pace=seconds / lease_s if clip.paced else None,
     )
     journal.note("sent", video=clip.video, delay_s=clip.delay_s)
-    queue.send_message(job.to_text(), visibility_timeout=clip.delay_s, time_to_live=TIME_TO_LIVE_S)
+    sent = queue.send_message(
+        job.to_text(), visibility_timeout=clip.delay_s, time_to_live=TIME_TO_LIVE_S
+    )
+    journal.note("queued", video=clip.video, message_id=sent.id)
 
 
 def expected_outputs(clips: tuple[Clip, ...]) -> set[str]:
@@ -99,7 +110,7 @@ def expected_outputs(clips: tuple[Clip, ...]) -> set[str]:
     return {
         f"{clip.video}.{rendition.name}"
         for clip in clips
-        if clip.fate is not Fate.CORRUPT
+        if clip.fate not in BAD
         for rendition in (*FORMATS, COMPRESSED)
     }
 

@@ -15,6 +15,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+_CAPTION: Final = "Seconds: from the first delivery to the end. e0 is executor-0."
 _STYLE: Final = {
     "done": "green",
     "completed": "green",
@@ -68,6 +69,7 @@ def write_json(path: Path, summary: Summary) -> None:
     """Write what the table and the checks say, for programs."""
     facts = {
         "ok": summary.ok,
+        "on": summary.evidence.on,
         "endpoint": summary.endpoint,
         "seconds": round(summary.seconds, 3),
         "videos": [_facts(record) for record in summary.evidence.ledger.records.values()],
@@ -89,7 +91,7 @@ def _table(ledger: Ledger, *, wide: bool) -> Table:
         title_justify="left",
         box=box.HORIZONTALS,
         padding=(0, 1, 0, 0),
-        caption="Seconds: from the first delivery to the end." if wide else None,
+        caption=_CAPTION if wide else None,
         caption_justify="left",
     )
     columns = [each for each in _COLUMNS if wide or not each.wide_only]
@@ -104,6 +106,11 @@ def _table(ledger: Ledger, *, wide: bool) -> Table:
     return table
 
 
+def _short(worker: str) -> str:
+    """Return the name as a table has room for it."""
+    return worker.replace("executor-", "e")
+
+
 def _tries(attempts: list[Attempt]) -> Text:
     """Return one line per try: who, how long, and how it ended unless it went well."""
     lines = []
@@ -112,7 +119,7 @@ def _tries(attempts: list[Attempt]) -> Text:
         if number and not what:
             what = " resumed"
         took = "" if each.ended_s is None else f" {each.ended_s - each.began_s:.1f} s"
-        lines.append(Text(f"{each.worker}{what}{took}", _STYLE.get(each.outcome, "")))
+        lines.append(Text(f"{_short(each.worker)}{what}{took}", _STYLE.get(each.outcome, "")))
     return Text("\n").join(lines)
 
 
@@ -137,7 +144,7 @@ _COLUMNS: Final = (
     _Column("Video", lambda record: record.video),
     _Column("Hidden", _hidden, "right", wide_only=True),
     _Column("Tries", lambda record: str(len(record.deliveries)), "right"),
-    _Column("Workers", lambda record: " ".join(record.workers), wide_only=True),
+    _Column("Held by", lambda record: " ".join(map(_short, record.workers)), wide_only=True),
     _Column("Scan", lambda record: _tries(record.tries("scan"))),
     _Column("Encode", lambda record: _tries(record.tries("encode"))),
     _Column("Compress", lambda record: _tries(record.tries("compress")), wide_only=True),

@@ -1,35 +1,37 @@
-"""The story: videos are uploaded, workers process them, and accidents happen on the way."""
+"""The story: videos are uploaded, a crew processes them, and accidents happen on the way."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from azure.core.exceptions import ResourceExistsError
 from azure.storage.queue import QueueClient
 from examples.video_pipeline import producer, videos
+from examples.video_pipeline.accidents import Accidents
 from examples.video_pipeline.catalogue import Catalogue
 from examples.video_pipeline.checks import Evidence
-from examples.video_pipeline.crew import Crew
+from examples.video_pipeline.crew import Crew, WorkerCrew
 from examples.video_pipeline.journal import Event, Journal, JournalReader
 from examples.video_pipeline.ledger import Ledger
+from examples.video_pipeline.poisoned import buried
 from examples.video_pipeline.producer import Clip, Fate
 from examples.video_pipeline.screen import Screen
+from examples.video_pipeline.server_log import ServerLog, as_events
 
+from leasehold.client import Client
+from leasehold.client.errors import LeaseholdClientError
+from leasehold.clock import SystemClock
 from leasehold.worker.once import Fenced
-from leasehold.worker.stages import EnvelopeForm
 
-LOOK_EVERY_S: Final = 0.05
-DISMISS_WITHIN_S: Final = 15.0
-STRIKE_AT_PERCENT: Final = 20
-"""How far an encode must have come when the accident happens."""
+LOOK_EVERY_S: Final = 0.1
+DISMISS_WITHIN_S: Final = 30.0
 _AT_ONCE: Final = 2
 """Videos made or checked at the same time."""
 
@@ -45,52 +47,35 @@ class Setting:
     root: Path
     connection_string: str
     queue: str
+    on: Literal["spark", "workers"]
+    """Who does the work."""
     clips: tuple[Clip, ...]
     seconds: float
     """Footage per video."""
     lease_s: int
     workers: int
     timeout_s: float
+    """For the work, from the first message to the last."""
     tidy: bool
     """Whether to delete, in the end, the queues that the story has created."""
 
 
-class Accidents:
-    """Kills one worker and suspends another, each in the middle of an encode.
+@dataclass(slots=True, kw_only=True)
+class _Stage:
+    """What the story plays on."""
 
-    Not the clock but the journals say when: the encode of the chosen video has to be under way.
-    """
+    setting: Setting
+    crew: Crew
+    log: ServerLog | None
+    """None: the service keeps no event log, as Azure."""
+    screen: Screen
+    began_s: float = 0.0
+    began_ms: int = 0
+    ended_s: float = 0.0
 
-    def __init__(self, crew: Crew, journal: Journal, clips: tuple[Clip, ...]) -> None:
-        self._crew = crew
-        self._journal = journal
-        self._fates = {clip.video: clip.fate for clip in clips}
-        self._struck: dict[Fate, str] = {}
-        self._asleep = False
-
-    def watch(self, event: Event) -> None:
-        """Let happen what is to happen on this event."""
-        fate = self._fates.get(event.get("video", ""), Fate.ORDINARY)
-        if fate not in {Fate.KILLED, Fate.SUSPENDED}:
-            return
-        who = event["who"]
-        under_way = event["event"] == "progress" and event["percent"] >= STRIKE_AT_PERCENT
-        if under_way and fate not in self._struck:
-            self._struck[fate] = who
-            facts = {each: event[each] for each in ("video", "stage", "percent")}
-            if fate is Fate.KILLED:
-                self._crew.kill(who)
-                self._journal.note("killed", worker=who, **facts)
-                self._crew.start()  # as a supervisor would
-            else:
-                self._crew.suspend(who)
-                self._asleep = True
-                self._journal.note("suspended", worker=who, **facts)
-        elif event["event"] == "received" and self._asleep and fate is Fate.SUSPENDED:
-            sleeper = self._struck[fate]
-            self._crew.wake(sleeper)
-            self._asleep = False
-            self._journal.note("woken", worker=sleeper, video=event["video"])
+    @property
+    def journals(self) -> Path:
+        return self.setting.root / "journals"
 
 
 def play(setting: Setting, screen: Screen) -> Evidence:
@@ -99,65 +84,141 @@ def play(setting: Setting, screen: Screen) -> Evidence:
     Raises:
         QueueInUse: One of the queues holds messages already.
     """
-    with _own_queue(setting, "") as queue, _own_queue(setting, "-poison") as poison:
-        for folder in ("videos", "scratch", "outputs", "journals", "logs"):
-            (setting.root / folder).mkdir(exist_ok=True)
-        screen.say(f"Making {len(setting.clips)} videos of {setting.seconds:g} s each …")
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            make = partial(producer.make, root=setting.root, seconds=setting.seconds)
-            list(pool.map(make, setting.clips))
-        troubles = _process(setting, queue, screen)
+    for folder in ("videos", "scratch", "outputs", "journals", "logs"):
+        (setting.root / folder).mkdir(exist_ok=True)
+    with (
+        _own_queue(setting, "") as queue,
+        _own_queue(setting, "-poison") as poison,
+        Client.from_connection_string(setting.connection_string) as client,
+    ):
+        with _crew(setting) as crew:
+            stage = _Stage(setting=setting, crew=crew, log=_log(setting, client), screen=screen)
+            _prepare(stage)
+            troubles = _process(stage, queue)
+            report = crew.report()
         screen.say("Looking at what is left …")
-        ledger = Ledger()
-        for event in JournalReader(setting.root / "journals").news():
-            ledger.apply(event)
+        changes = [] if stage.log is None else stage.log.changes
+        ledger = _whole_ledger(stage)
         catalogue = Catalogue(setting.root)
         return Evidence(
+            on=setting.on,
             clips=setting.clips,
             ledger=ledger,
             lease_s=setting.lease_s,
             outputs=_play_outputs(setting.root / "outputs"),
             catalogue=tuple(catalogue.entries()),
             late_write=_write_late(setting, ledger, catalogue),
-            poison=tuple(_buried(poison)),
+            poison=tuple(buried(setting.on, client, poison, setting.queue, ledger)),
             left_in_queue=queue.get_queue_properties().approximate_message_count or 0,
             troubles=tuple(troubles),
+            report=tuple(report),
+            changes=tuple(changes),
+            began_ms=stage.began_ms,
+            ended_s=stage.ended_s,
         )
 
 
-def _process(setting: Setting, queue: QueueClient, screen: Screen) -> list[str]:
-    """Send the messages, let the crew work until all are settled, and return what went wrong."""
-    began_s = time.monotonic()
-    journal = Journal(setting.root / "journals", "story", began_s)
-    news, ledger, troubles = JournalReader(setting.root / "journals"), Ledger(), []
-    crew = Crew(
+def _crew(setting: Setting) -> Crew:
+    make: Callable[..., Crew] = WorkerCrew
+    if setting.on == "spark":
+        # Late: who lets workers do it needs no Spark.
+        from examples.video_pipeline.spark_crew import SparkCrew  # noqa: PLC0415
+
+        make = SparkCrew
+    return make(
         setting.root,
         connection_string=setting.connection_string,
         queue=setting.queue,
         lease_s=setting.lease_s,
-        began_s=began_s,
+        workers=setting.workers,
     )
-    with crew, screen:
+
+
+def _log(setting: Setting, client: Client) -> ServerLog | None:
+    try:
+        return ServerLog(client, setting.queue)
+    except LeaseholdClientError:
+        if setting.on == "spark":
+            raise
+        return None
+
+
+def _prepare(stage: _Stage) -> None:
+    """Make the videos, and meanwhile whatever the crew needs."""
+    setting = stage.setting
+    stage.screen.say(f"Making {len(setting.clips)} uploads of {setting.seconds:g} s each …")
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        make = partial(producer.make, root=setting.root, seconds=setting.seconds)
+        made = [pool.submit(make, clip) for clip in setting.clips]
+        if setting.on == "spark":
+            stage.screen.say("Starting a Spark cluster …")
+        stage.screen.say(stage.crew.prepare())
+        for each in made:
+            each.result()
+
+
+def _process(stage: _Stage, queue: QueueClient) -> list[str]:
+    """Send the messages, let the crew work until all are settled, and return what went wrong."""
+    setting = stage.setting
+    stage.began_s, stage.began_ms = time.monotonic(), SystemClock().now_ms()
+    journal = Journal(stage.journals, "story", stage.began_s)
+    with stage.screen:
         for clip in setting.clips:
             producer.send(clip, queue, journal, seconds=setting.seconds, lease_s=setting.lease_s)
-        for _ in range(setting.workers):
-            crew.start()
-        accidents = Accidents(crew, journal, setting.clips)
-        while not (ledger.records and ledger.settled):
-            for event in news.news():
-                ledger.apply(event)
-                accidents.watch(event)
-                screen.show(event)
-            screen.update(ledger)
-            if time.monotonic() - began_s > setting.timeout_s:
-                troubles.append(f"not done within {setting.timeout_s:g} s")
-                break
-            if vanished := crew.vanished():
-                troubles.append(f"{', '.join(vanished)} ended early, see logs/{vanished[0]}.log")
-                break
-            time.sleep(LOOK_EVERY_S)
-        ended_badly = crew.dismiss(0 if troubles else DISMISS_WITHIN_S)
+        stage.crew.begin(stage.began_s)
+        troubles = _follow(stage, Accidents(stage.crew, journal, setting.clips))
+        stage.ended_s = time.monotonic() - stage.began_s
+        if setting.on == "spark":
+            stage.screen.say("Stopping the pipeline …")
+        ended_badly = stage.crew.dismiss(0 if troubles else DISMISS_WITHIN_S)
     return troubles or ended_badly
+
+
+def _follow(stage: _Stage, accidents: Accidents) -> list[str]:
+    """Show what happens until every message is settled; return what went wrong."""
+    news, ledger = JournalReader(stage.journals), Ledger()
+    while not (ledger.records and ledger.settled):
+        for event in _by_time(news.news(), _server_news(stage, ledger)):
+            ledger.apply(event)
+            accidents.watch(event)
+            stage.screen.show(event)
+        stage.screen.update(ledger)
+        if time.monotonic() - stage.began_s > stage.setting.timeout_s:
+            return [f"not done within {stage.setting.timeout_s:g} s"]
+        if vanished := stage.crew.vanished():
+            return [f"{', '.join(vanished)} ended early, see {stage.setting.root / 'logs'}"]
+        time.sleep(LOOK_EVERY_S)
+    return []
+
+
+def _server_news(stage: _Stage, ledger: Ledger) -> list[Event]:
+    if stage.log is None:
+        return []
+    changes = stage.log.news()
+    # Workers write of renewals and ends in their journals themselves.
+    return as_events(changes, ledger, stage.began_ms) if stage.setting.on == "spark" else []
+
+
+def _whole_ledger(stage: _Stage) -> Ledger:
+    """Return the ledger made anew, from everything that was written."""
+    noted = JournalReader(stage.journals).news()
+    told: list[Event] = []
+    if stage.log is not None:
+        stage.log.news()
+        if stage.setting.on == "spark":
+            told = as_events(stage.log.changes, _ledger(noted), stage.began_ms)
+    return _ledger(_by_time(noted, told))
+
+
+def _ledger(events: list[Event]) -> Ledger:
+    ledger = Ledger()
+    for event in events:
+        ledger.apply(event)
+    return ledger
+
+
+def _by_time(*some: list[Event]) -> list[Event]:
+    return sorted((event for each in some for event in each), key=lambda event: event["at_s"])
 
 
 @contextmanager
@@ -179,16 +240,8 @@ def _own_queue(setting: Setting, suffix: str) -> Iterator[QueueClient]:
             queue.delete_queue()
 
 
-def _buried(poison: QueueClient) -> Iterator[dict[str, object]]:
-    """Yield what is in the poison queue, the reasons of earlier tries taken out of the progress."""
-    for message in poison.peek_messages(max_messages=32):
-        copy = json.loads(message.content)
-        _, saved = EnvelopeForm().unwrap(copy["text"])
-        yield {**copy, "earlier": saved.state["failures"] if saved else []}
-
-
 def _write_late(setting: Setting, ledger: Ledger, catalogue: Catalogue) -> str:
-    """Write what a worker would write that never notices the loss of its lease.
+    """Write what somebody would write who never notices the loss of the lease.
 
     Returns:
         How that was refused; empty text if it was not, or if there was nothing to be spoilt.
@@ -201,7 +254,7 @@ def _write_late(setting: Setting, ledger: Ledger, catalogue: Catalogue) -> str:
     scratch = setting.root / "scratch" / f"{name}.late"
     scratch.write_text("half a video")
     try:
-        catalogue.publish(scratch, name, first.worker, first.dequeue_count)
+        catalogue.publish(scratch, name, first.worker, first.fence)
     except Fenced as error:
         return f"fence {error.fence} is too old, {error.newest} was here"
     return ""

@@ -1,4 +1,7 @@
-"""The work order inside a message, and the three stages that carry it out."""
+"""The work order inside a message, and the three stages that carry it out.
+
+Nothing here knows whether a worker or an executor of Spark runs it.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from examples.video_pipeline import videos
+from examples.video_pipeline import signatures, videos
 from examples.video_pipeline.catalogue import Catalogue
 from examples.video_pipeline.videos import Rendition
 
+from leasehold.worker import Poison
 from leasehold.worker.stages import StageHooks, StageMessage, Stages
 
-STAGES: Final = ("scan", "encode", "compress")
+WEIGHTS: Final = {"scan": 1, "encode": 8, "compress": 1}
+"""The stages in their order, with how much of the work each is."""
+STAGES: Final = tuple(WEIGHTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +42,23 @@ class Job:
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
-    def from_body(cls, body: bytes) -> Job:
-        """Read the body of a message; this is the worker's codec.
+    def of(cls, message: Any) -> Job:
+        """Return the work order in a message.
 
         Raises:
-            ValueError: It is not a work order, and will not read any better the next time.
+            Poison: It is none, and will not read any better the next time.
+        """
+        try:
+            return cls.from_body(message.body)
+        except ValueError as error:
+            raise Poison(str(error)) from error
+
+    @classmethod
+    def from_body(cls, body: bytes) -> Job:
+        """Read the body of a message.
+
+        Raises:
+            ValueError: It is not a work order.
         """
         try:
             facts: dict[str, Any] = json.loads(body)
@@ -72,15 +90,16 @@ class Workshop:
     def pipeline(self, *hooks: StageHooks) -> Stages:
         """Return the stages, as a handler for the worker."""
         pipeline = Stages(hooks=hooks)
-        for name, run, weight in zip(
-            STAGES, (self.scan, self.encode, self.compress), (1, 8, 1), strict=True
-        ):
-            pipeline.stage(name, weight=weight)(run)
+        for name, weight in WEIGHTS.items():
+            pipeline.stage(name, weight=weight)(getattr(self, name))
         return pipeline
 
     def scan(self, message: StageMessage, state: dict[str, Any] | None) -> dict[str, Any]:
-        """Read every byte and decode every frame; return what was found out."""
-        source = self._root / message.payload.input
+        """Look for signatures and decode every frame; return what was found out."""
+        source = self._root / Job.of(message).input
+        if found := signatures.scan(source):
+            # Nobody shall try again: it would be there the next time too.
+            raise Poison(f"signature: {', '.join(found)}")
         try:
             duration_s = videos.decode(source, videos.Control(check=message.check))
         except videos.BadVideo as error:
@@ -94,7 +113,7 @@ class Workshop:
 
     def encode(self, message: StageMessage, found: dict[str, Any]) -> dict[str, Any]:
         """Make the formats that the web site shows."""
-        job: Job = message.payload
+        job = Job.of(message)
         for number, rendition in enumerate(job.formats):
             share = (number, len(job.formats))
             self._produce(message, found, rendition, self._root / job.input, share=share)
@@ -102,7 +121,7 @@ class Workshop:
 
     def compress(self, message: StageMessage, found: dict[str, Any]) -> None:
         """Make the small one, out of the first format."""
-        job: Job = message.payload
+        job = Job.of(message)
         encoded = self._root / "outputs" / f"{job.video}.{job.formats[0].name}"
         self._produce(message, found, job.compressed, encoded, share=(0, 1))
 
@@ -119,7 +138,7 @@ class Workshop:
 
         *share* says which output of how many this is, for the progress.
         """
-        job: Job = message.payload
+        job = Job.of(message)
         name = f"{job.video}.{rendition.name}"
         if self._catalogue.has(name):
             self._note("already-there", video=job.video, stage=message.stage, output=name)

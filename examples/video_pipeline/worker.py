@@ -47,7 +47,9 @@ class Notes(Hooks, StageHooks):
         for each in deliveries:
             self._videos[each.message_id] = _name_of(each)
             state = each.saved.stage if each.saved else STAGES[0]
-            self._say("received", each, state=state, dequeue_count=each.dequeue_count)
+            self._say(
+                "received", each, state=state, dequeue_count=each.dequeue_count, fence=each.fence
+            )
 
     def renewed(self, message_id: str) -> None:
         """Note that the lease on a message was renewed."""
@@ -66,17 +68,17 @@ class Notes(Hooks, StageHooks):
 
     def begun(self, message: Any, stage: str) -> None:
         """See :class:`StageHooks`."""
-        self._note("stage-began", video=message.payload.video, stage=stage)
+        self._note("stage-began", video=self._videos[message.id], stage=stage)
 
     def finished(self, message: Any, stage: str, took_s: float) -> None:
         """See :class:`StageHooks`."""
         del took_s
-        self._note("stage-done", video=message.payload.video, stage=stage)
+        self._note("stage-done", video=self._videos[message.id], stage=stage)
 
     def failed(self, message: Any, stage: str, error: BaseException, *, again: bool) -> None:
         """See :class:`StageHooks`."""
         del again
-        self._note("failed", video=message.payload.video, stage=stage, reason=str(error))
+        self._note("failed", video=self._videos[message.id], stage=stage, reason=str(error))
 
     def _say(self, event: str, delivery: Delivery, **facts: Any) -> None:
         self._note(event, video=self._videos[delivery.message_id], **facts)
@@ -119,7 +121,6 @@ def main() -> None:
     worker = Worker(
         Workshop(root, name, journal.note).pipeline(notes),
         NotedQueue(queue, notes),
-        codec=Job.from_body,
         concurrency=1,
         prefetch=0,
         lease=LeaseSettings.of(int(lease_s), HOLD_AT_MOST_S),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ENDPOINT_VARIABLE: Final = "LEASEHOLD_TEST_ENDPOINT"
+_SDKS: Final = ("azure_python", "azure_js", "mns_python", "mns_js")
 DEVELOPMENT_PORT: Final = 10001  # what UseDevelopmentStorage=true stands for
 
 
@@ -37,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that drive the server through a vendor SDK."""
     here = Path(__file__).parent
     for item in items:
-        if {here / "azure_python", here / "azure_js"} & set(item.path.parents):
+        if {here / name for name in _SDKS} & set(item.path.parents):
             item.add_marker(pytest.mark.sdk)
 
 

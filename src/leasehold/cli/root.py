@@ -54,6 +54,24 @@ LATE: Final = {
         "Run handlers, try how they bear late workers, describe their stages.",
         _WORK,
     ),
+    "spark": Late(
+        "leasehold.cli.spark",
+        "group",
+        "Run a small Spark cluster on this machine, to try things.",
+        _WORK,
+    ),
+    "doctor": Late(
+        "leasehold.cli.doctor",
+        "doctor",
+        "Look for what is wrong, say what it means and what to do about it.",
+        _WORK,
+    ),
+    "pipeline": Late(
+        "leasehold.cli.pipeline",
+        "pipeline",
+        "Run stages on Spark executors, each message on a lease of its own.",
+        _WORK,
+    ),
     "send": Late("leasehold.cli.sending", "send", "Put one message, or many from a file.", _SHORT),
     "inspect": Late(
         "leasehold.cli.messages",

@@ -37,10 +37,17 @@ class Surroundings:
 class Session:
     """Handed to every command that speaks to a server."""
 
-    def __init__(self, client: Client, screen: Screen, around: Surroundings) -> None:
+    def __init__(
+        self,
+        client: Client,
+        screen: Screen,
+        around: Surroundings,
+        ca_file: str | None = None,
+    ) -> None:
         self.client = client
         self.screen = screen
         self._around = around
+        self._ca_file = ca_file
 
     @property
     def now_ms(self) -> int:
@@ -53,6 +60,17 @@ class Session:
         if self._around.is_interactive is not None:
             return self._around.is_interactive
         return sys.stdin.isatty() and sys.stderr.isatty()
+
+    def web(self, timeout_s: float) -> httpx.Client:
+        """Return what fetches the server's own pages, which need no credential."""
+        trusted = (
+            None if self._ca_file is None else ssl.create_default_context(cafile=self._ca_file)
+        )
+        return httpx.Client(
+            transport=self._around.transport,
+            verify=True if trusted is None else trusted,
+            timeout=timeout_s,
+        )
 
     def queue(self, name: str) -> QueueHandle:
         """Return the handle of a queue."""
@@ -140,7 +158,7 @@ def open_session(given: dict[str, Any], around: Surroundings | None) -> Session:
         client = _client(given, around.transport)
     except (ValueError, OSError) as error:
         raise click.UsageError(f"The server cannot be addressed: {error}.") from None
-    return Session(client, screen, around)
+    return Session(client, screen, around, given["ca_file"])
 
 
 def _client(given: dict[str, Any], transport: httpx.BaseTransport | None) -> Client:

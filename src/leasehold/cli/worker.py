@@ -144,7 +144,14 @@ def worker() -> None:
     default=5,
     show_default=True,
     metavar="N",
-    help="Deliveries that a message gets; when the last one fails it is buried.",
+    help="Failures that a message gets; the last one buries it.",
+)
+@click.option(
+    "--max-deliveries",
+    type=int,
+    metavar="N",
+    help="Deliveries that a message gets: when it comes once more it is buried before any work. "
+    "Default: four times --max-failures.",
 )
 @click.option(
     "--codec",

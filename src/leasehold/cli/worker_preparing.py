@@ -44,6 +44,7 @@ _OPTIONS: Final = {
     "concurrency": "--concurrency",
     "prefetch": "--prefetch",
     "poison.max_failures": "--max-failures",
+    "poison.max_deliveries": "--max-deliveries",
     "lease: visibility_timeout_s": "--lease",
     "lease: message_timeout_s": "--message-timeout",
 }
@@ -64,6 +65,7 @@ class Wishes:
     message_timeout_s: float | None
     prefetch: int | None
     max_failures: int
+    max_deliveries: int | None
     codec: str | None
     until_idle: bool
     metrics: tuple[str, int] | None
@@ -120,6 +122,9 @@ class Preparation:
         self._queues = self._opened(given)
         self._lease = LeaseSettings.of(wishes.lease_s, wishes.message_timeout_s)
         self._retries = RetryRule()
+        self._poison = PoisonRule(
+            max_failures=wishes.max_failures, max_deliveries=wishes.max_deliveries
+        )
 
     def worker(self, *hooks: Hooks) -> Worker:
         """Make the worker.
@@ -142,7 +147,7 @@ class Preparation:
                 prefetch=wishes.prefetch,
                 codec=None if wishes.codec is None else codec_named(wishes.codec),
                 retries=self._retries,
-                poison=PoisonRule(max_failures=wishes.max_failures),
+                poison=self._poison,
                 hooks=(*hooks, *self._around.hooks),
                 renewer=wishes.renewer,
                 name=wishes.handler,
@@ -173,7 +178,7 @@ class Preparation:
             lines.append(("stages", ", then ".join(target.stages.layout.names)))
         lines.append(("lease", lease_text(self._lease, wishes.renewer)))
         lines.append(("buffer", prefetch_text(wishes.prefetch)))
-        lines.append(("failures", failures_text(self._retries, wishes.max_failures)))
+        lines.append(("failures", failures_text(self._retries, self._poison)))
         if wishes.codec is not None:
             lines.append(("payload", wishes.codec))
         if wishes.metrics is not None:

@@ -22,7 +22,7 @@ from leasehold.worker.queues import QueueError
 from leasehold.worker.timing import SystemTime
 from leasehold.worker.worker import Worker
 
-_QUIET: Final = ("azure", "httpx", "httpcore", "urllib3", "asyncio")
+_QUIET: Final = ("azure", "py4j", "httpx", "httpcore", "urllib3", "asyncio")
 """Loggers of libraries that tell of every request."""
 _LOOK_S: Final = 0.5
 _PATIENCE_S: Final = 1.0
@@ -48,7 +48,7 @@ def run(
             lines = preparation.lines()
             if not screen.as_json:
                 _print_plan(screen, wishes.handler, lines)
-            stack.enter_context(_logging())
+            stack.enter_context(logging_lines())
             _run(screen, wishes, worker, stopping)
             return stopping.exit_code
     except Refused as refused:
@@ -139,7 +139,7 @@ class _Lines(logging.Handler):
 
 
 @contextmanager
-def _logging() -> Iterator[None]:
+def logging_lines() -> Iterator[None]:
     """Write the worker's log, and the handler's, to standard error."""
     root = logging.getLogger()
     handler = _Lines()

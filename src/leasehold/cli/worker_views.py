@@ -13,7 +13,7 @@ from leasehold.cli.listing import Cell, Column, Listing
 from leasehold.cli.texts import clean, length, number, per_second
 from leasehold.worker.leases import LeaseSettings
 from leasehold.worker.outcomes import Kind
-from leasehold.worker.retrying import RetryRule
+from leasehold.worker.retrying import PoisonRule, RetryRule
 from leasehold.worker.stats import QueueStats, Stats
 
 _COLUMNS: Final = (
@@ -52,14 +52,16 @@ def prefetch_text(prefetch: int | None) -> str:
     return f"at most {number(prefetch)}, and no more than can begin within their lease"
 
 
-def failures_text(retries: RetryRule, max_failures: int) -> str:
+def failures_text(retries: RetryRule, poison: PoisonRule) -> str:
     """Say what becomes of a message whose work fails."""
-    if max_failures == 1:
-        return "a message whose work fails is buried"
-    waits = (retries.delay_s(tries, _MIDDLE) or 0 for tries in range(1, max_failures))
+    most = poison.max_failures or 1
+    unseen = f"or unseen after {number(poison.most_deliveries or 0)} deliveries"
+    if most == 1:
+        return f"a message whose work fails is buried, {unseen}"
+    waits = (retries.delay_s(tries, _MIDDLE) or 0 for tries in range(1, most))
     shown = ", ".join(length(each) for each in islice(waits, _FIRST_WAITS))
-    more = ", ..." if max_failures - 1 > _FIRST_WAITS else ""
-    return f"tried again after {shown}{more}; buried when delivery {max_failures} fails"
+    more = ", ..." if most - 1 > _FIRST_WAITS else ""
+    return f"tried again after {shown}{more}; buried by failure {number(most)}, {unseen}"
 
 
 def summary_table(stats: Stats, took_s: float) -> RenderableType:

@@ -150,6 +150,18 @@ def test_a_stream(shell: Shell) -> None:
     assert text[-2:] == ["Claims", "  none"]
 
 
+def test_a_stream_with_claims_that_are_bound(shell: Shell) -> None:
+    """What settled it last, and what will; notes and names are shown where there are any."""
+    claims = [CLAIM | {"noted": 3, "transaction": "spark.q.17"}, BROKEN]
+    settled = {"settled_with": "spark.q.16", "claims": claims}
+    shell.server.on("GET", AT, STREAM | settled)
+    text = shell("stream", "show", "orders", "totals").output.splitlines()
+    assert text[1] == "  settled up to  16, with transaction spark.q.16"
+    assert text[6].split()[6:] == ["EXTENDED", "EXEMPTED", "SETTLED", "WITH", "HOLDER"]
+    assert text[8].split()[-5:] == ["3", "times", "3", "spark.q.17", "driver"]
+    assert text[9].split()[-1] == "never"
+
+
 def test_settle(shell: Shell) -> None:
     """With the current token, so that the consumer is not disturbed; it says how much first."""
     shell.server.on("GET", AT, STREAM)
@@ -169,6 +181,18 @@ def test_settle(shell: Shell) -> None:
     assert shell(*words, "-y").output == "It was settled before, up to 18.\n"
     assert json.loads(shell(*words, "-y", "--json", "--token", "3").output)["already"]
     assert shell.server.sent["token"] == 3
+
+
+def test_settle_tells_of_other_streams(shell: Shell) -> None:
+    """Those that were settled with what was published."""
+    shell.server.on("GET", AT, STREAM)
+    beside = {"queue": "audio", "stream": "daily", "last_settled": 4, "completed": 1}
+    done = {"last_settled": 18, "completed": 5, "exempted": 2, "beside": [beside]}
+    shell.server.on("POST", f"{AT}/settle", done)
+    assert shell("stream", "settle", "orders", "totals", "18", "-y").output == (
+        "Settled up to 18: 5 messages completed, 2 exempted. "
+        "Stream daily of queue audio is settled up to 4: 1 message completed.\n"
+    )
 
 
 def test_settle_without_a_terminal(shell: Shell) -> None:
@@ -230,6 +254,13 @@ def test_a_claim(shell: Shell) -> None:
         "  until   2026-01-01T00:00:30Z (in 30 s), extended 3 times",
         "  holder  driver",
     ]
+    noted = CLAIM | {"noted": 3, "transaction": "spark.q.17"}
+    shell.server.on("GET", f"{AT}/claims/19", noted)
+    assert shell("claim", "show", "orders", "totals", "19").output.splitlines()[-3:] == [
+        "  exempted      3 are not completed when it is settled",
+        "  settled with  transaction spark.q.17",
+        "  holder        driver",
+    ]
     text = shell("claim", "show", "orders", "totals", "18").output
     assert "  state   broken: others have some of its messages. Its consumer" in text
     assert "  holds   990 of at most 5,000 messages or 2 KiB" in text.splitlines()
@@ -288,6 +319,27 @@ def test_a_transaction(shell: Shell) -> None:
     ]
     text = shell("transaction", "show", "import-0").output
     assert "  forgotten  2026-01-02T00:00:00Z (in 1 d)" in text.splitlines()
+
+
+def test_a_transaction_that_claims_are_bound_to(shell: Shell) -> None:
+    """They are shown, and whoever publishes is asked about them too."""
+    bound = {"claims": [{"queue": "orders", "stream": "totals", "number": 17}]}
+    shell.server.on("GET", "/transactions/import-1", TRANSACTION | bound)
+    text = shell("transaction", "show", "import-1").output.splitlines()
+    assert text[-2:] == ["Claims", "  claim 17 of totals in orders"]
+    settled = {"queue": "orders", "stream": "totals", "last_settled": 17, "completed": 990}
+    done = {"rows": 1_500, "settled": [settled | {"exempted": 10}]}
+    shell.server.on("POST", "/transactions/import-1/publish", done)
+    shell.is_interactive = True
+    result = shell("transaction", "publish", "import-1", stdin="y\n")
+    assert (
+        "Publish the 1,500 messages of transaction import-1, and settle up to claim 17 of totals "
+        "in orders?"
+    ) in result.stderr
+    assert result.stdout == (
+        "1,500 messages are published. "
+        "Stream totals of queue orders is settled up to 17: 990 messages completed, 10 exempted.\n"
+    )
 
 
 def test_publish(shell: Shell) -> None:

@@ -25,7 +25,7 @@ Worker w6_jobs:handle
   handlers  2 at once, in threads
   lease     20 s, renewed by a thread when 10 s are left, for 2 min at most
   buffer    at most 4, and no more than can begin within their lease
-  failures  tried again after 1 s, 2 s; buried when delivery 3 fails
+  failures  tried again after 1 s, 2 s; buried by failure 3, or unseen after 12 deliveries
   payload   json
   ends      when nothing is left, or at SIGTERM or Ctrl+C; handlers then have 5 s
 """
@@ -281,6 +281,7 @@ def test_all_that_is_unsafe_is_named(folder: Folder) -> None:
     """With the option, the bound and the reason; nothing is received, and the exit code is 2."""
     queue = folder.queue("orders", "a")
     settings = ("--concurrency", "0", "--prefetch", "-1", "--max-failures", "0", "--lease", "0")
+    settings += ("--max-deliveries", "0")
     code, out, err = run(
         folder, *("--queue", "orders", "--queue", "azure:///orders", *settings), handler="w6_jobs:x"
     )
@@ -292,6 +293,7 @@ def test_all_that_is_unsafe_is_named(folder: Folder) -> None:
         "- --concurrency is 0; with threads it must be 1 to 10,000",
         "- --prefetch is -1; it must be 0 or more, or None",
         "- --max-failures is 0; it must be 1 or more",
+        "- --max-deliveries is 0; it must be 1 or more",
         "- --lease is 0; it must be a whole number from 1: services count leases in whole seconds",
     ]
     assert queue.calls["receive"] == 0

@@ -1,0 +1,40 @@
+"""Queues on Apache Spark: a source, a sink, staged pipelines and analytics, through PySpark.
+
+What is named here is imported when it is first used: options and names need no Spark.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from leasehold.spark.cluster import running_cluster
+    from leasehold.spark.options import BadOption
+    from leasehold.spark.session import cluster_session, local_session
+    from leasehold.spark.source import LeaseholdDataSource
+    from leasehold.spark.stream.listener import SettleListener
+
+_WHERE: Final = {
+    "BadOption": "leasehold.spark.options",
+    "LeaseholdDataSource": "leasehold.spark.source",
+    "SettleListener": "leasehold.spark.stream.listener",
+    "cluster_session": "leasehold.spark.session",
+    "local_session": "leasehold.spark.session",
+    "running_cluster": "leasehold.spark.cluster",
+}
+
+__all__ = [
+    "BadOption",
+    "LeaseholdDataSource",
+    "SettleListener",
+    "cluster_session",
+    "local_session",
+    "running_cluster",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)

@@ -1,0 +1,214 @@
+"""Messages on leases, by the micro-batch that they are in; all of it on the driver."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from leasehold.worker.errors import LeaseLost
+from leasehold.worker.leases import Held
+from leasehold.worker.queues.errors import QueueError, Unreachable
+from leasehold.worker.queues.protocol import Delivery, Depth, Fault, QueueClient
+from leasehold.worker.timing import Time
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_log: Final = logging.getLogger("leasehold.spark")
+AT_ONCE: Final = 16
+"""Requests under way at a time: each settles one message, or receives a few."""
+_FIRST_PAUSE_S: Final = 0.25
+_LONGEST_PAUSE_S: Final = 5.0
+_LOOK_EVERY_S: Final = 0.25
+
+
+class Manager(Protocol):
+    """What keeps leases: the manager of the worker library."""
+
+    def keep(
+        self,
+        client: QueueClient,
+        delivery: Delivery,
+        *,
+        asked_at_s: float,
+        lease_s: int | None = None,
+    ) -> Held:
+        """Keep a lease from now on."""
+        ...
+
+    def close(self) -> None:
+        """Keep nothing any more."""
+        ...
+
+
+class Batches:
+    """Receives messages, has their leases kept, and completes them when their batch is durable.
+
+    Args:
+        client: The queue.
+        manager: Keeps the leases; closed with this.
+        time: By which it goes.
+        lease_s: Visibility timeout of each receive, in seconds.
+        patience_s: How long to go on trying while the service does not answer.
+    """
+
+    def __init__(
+        self,
+        client: QueueClient,
+        manager: Manager,
+        time: Time,
+        *,
+        lease_s: int,
+        patience_s: float,
+    ) -> None:
+        self._client = client
+        self._manager = manager
+        self._time = time
+        self._lease_s = lease_s
+        self._patience_s = patience_s
+        self._held: dict[int, list[Held]] = {}
+        self._bad: dict[int, dict[str, str]] = {}
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="leasehold-azure")
+        self._waiting = threading.Condition()
+        self.lost = 0
+        """Messages whose lease was lost before their batch was durable: they come again."""
+
+    @property
+    def held(self) -> int:
+        """How many messages are on lease."""
+        return sum(map(len, self._held.values()))
+
+    def has(self, number: int) -> bool:
+        """Tell whether batch *number* is here."""
+        return number in self._held
+
+    def deliveries(self, number: int) -> list[Delivery]:
+        """Return the messages of a batch in their order; none of one that is not here."""
+        return [held.delivery for held in self._held.get(number, ())]
+
+    def note_bad(self, number: int, bad: dict[str, str]) -> None:
+        """Have messages of a batch, by id, set aside with a reason when it is settled."""
+        self._bad[number] = bad
+
+    def depth(self) -> Depth:
+        """Return how many messages the service says there are."""
+        return self._patiently(self._client.depth)
+
+    def take(self, number: int, most: int, max_bytes: int, wait_s: float) -> int:
+        """Receive messages as batch *number*, and return how many; 0: there were none.
+
+        Args:
+            number: Of the batch.
+            most: Messages, 1 or more.
+            max_bytes: Bytes of bodies after which no further receive is sent.
+            wait_s: Seconds to look for a first message again and again.
+        """
+        until_s = self._time.monotonic_s() + wait_s
+        taken: list[Held] = []
+        while True:
+            got = self._receive(most - len(taken))
+            taken += got
+            size = sum(len(held.delivery.body) for held in taken)
+            if taken and (not got or len(taken) >= most or size >= max_bytes):
+                break
+            if not got and self._time.monotonic_s() >= until_s:
+                return 0
+            if not got:
+                self._pause(_LOOK_EVERY_S)
+        self._held[number] = taken
+        return len(taken)
+
+    def settle(self, upto: int) -> None:
+        """Complete the messages of all batches up to a number; set the bad ones aside."""
+        for number in sorted(each for each in self._held if each <= upto):
+            bad = self._bad.pop(number, {})
+            helds = self._held.pop(number)
+            done = self._each(helds, partial(self._settle, bad=bad))
+            missed = sum(not each for each in done)
+            if missed:
+                self.lost += missed
+                _log.warning(
+                    "micro-batch %d: %d of %d messages were not completed, and may come again",
+                    number,
+                    missed,
+                    len(helds),
+                )
+
+    def close(self) -> None:
+        """Keep nothing any more: what is not settled is visible again when its lease ends."""
+        self._manager.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
+
+    # --- requests ------------------------------------------------------------------------------
+
+    def _receive(self, most: int) -> list[Held]:
+        """Send a few receives at once; stops short of none being left."""
+        page = self._client.capabilities.max_receive
+        sizes = [page] * min(AT_ONCE, most // page) or [most]
+        asked_at_s = self._time.monotonic_s()
+
+        def receive(size: int) -> list[Delivery]:
+            return self._patiently(
+                lambda: self._client.receive(size, visibility_timeout_s=self._lease_s)
+            )
+
+        return [
+            self._manager.keep(self._client, delivery, asked_at_s=asked_at_s)
+            for deliveries in self._each(sizes, receive)
+            for delivery in deliveries
+        ]
+
+    def _settle(self, held: Held, bad: dict[str, str]) -> bool:
+        """Complete or bury one message; tell whether that was done."""
+        try:
+            lease = held.begin_settling()
+        except LeaseLost:
+            return False
+        reason = bad.get(held.delivery.message_id)
+        result: QueueError | None = None
+        try:
+            if reason is not None:
+                fault = Fault(text=reason, type="BadRecord")
+                self._patiently(lambda: self._client.bury(held.delivery, lease.receipt, fault))
+            else:
+                result = self._patiently(lambda: self._completed(held, lease.receipt))
+        except QueueError as error:
+            result = error
+        return held.settled(result, completing=reason is None)
+
+    def _completed(self, held: Held, receipt: str) -> QueueError | None:
+        lease = type(held.delivery.lease)(held.delivery.message_id, receipt)
+        [result] = self._client.complete([lease])
+        if isinstance(result, Unreachable):
+            raise result
+        return result
+
+    def _patiently(self, call: Callable[[], R]) -> R:
+        """Make a call again while the service does not answer.
+
+        Raises:
+            QueueError: It was refused, or there was no answer for too long.
+        """
+        until_s = self._time.monotonic_s() + self._patience_s
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                return call()
+            except Unreachable as error:
+                if self._time.monotonic_s() + pause_s > until_s:
+                    raise
+                _log.warning("the queue does not answer, trying again: %s", error)
+            self._pause(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _pause(self, length_s: float) -> None:
+        with self._waiting:
+            self._time.wait(self._waiting, length_s)
+
+    def _each(self, items: Sequence[T], call: Callable[[T], R]) -> list[R]:
+        return list(self._pool.map(call, items)) if len(items) > 1 else [call(x) for x in items]

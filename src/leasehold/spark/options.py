@@ -1,0 +1,451 @@
+"""The options of reads and writes: one table, read by name without regard to case.
+
+Spark hands options over as text, with lower-case names. What is unknown, malformed or does not fit
+is refused with the nearest name that exists, before anything is read or written.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, TypeAlias
+
+from leasehold.spark.option_texts import (
+    choice,
+    names,
+    plain,
+    seconds,
+    size_bytes,
+    truth,
+    whole,
+    whole_seconds,
+)
+
+Delivery: TypeAlias = Literal["exactlyOnce", "atLeastOnce", "atMostOnce"]
+BadRecords: TypeAlias = Literal["poison", "keep", "fail"]
+Encoding: TypeAlias = Literal["none", "base64", "auto"]
+BodyFormat: TypeAlias = Literal["raw", "json"]
+Service: TypeAlias = Literal["leasehold", "azure"]
+Content: TypeAlias = Literal["messages", "snapshot", "events"]
+
+
+class BadOption(ValueError):
+    """An option of a read or a write is unknown, malformed, or does not fit the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option as users write it."""
+
+    name: str
+    """In the spelling of the documentation."""
+    read: Callable[[str], Any]
+    """Makes the value of the text; raises ValueError with what it should have been."""
+    default: Any
+    text: str
+    """For people, one line."""
+    kinds: frozenset[str]
+    """Where it can be given: "read", "write"."""
+    is_secret: bool = False
+    aliases: tuple[str, ...] = ()
+
+
+# --- the table ---------------------------------------------------------------------------------
+
+_BOTH: Final = frozenset({"read", "write"})
+_READ: Final = frozenset({"read"})
+_WRITE: Final = frozenset({"write"})
+_WEEK_S: Final = 604_800
+
+
+def _option(  # noqa: PLR0913 - keyword-only, one line of the table
+    name: str,
+    read: Callable[[str], Any],
+    default: Any,
+    text: str,
+    *,
+    kinds: frozenset[str] = _READ,
+    is_secret: bool = False,
+    aliases: tuple[str, ...] = (),
+) -> Option:
+    return Option(
+        name=name,
+        read=read,
+        default=default,
+        text=text,
+        kinds=kinds,
+        is_secret=is_secret,
+        aliases=aliases,
+    )
+
+
+OPTIONS: Final = (
+    # Where
+    _option("queueName", plain, None, "The queue.", kinds=_BOTH, aliases=("queue", "path")),
+    _option(
+        "connectionString",
+        plain,
+        None,
+        "As the Azure SDKs take it. Without any: the variable AZURE_STORAGE_CONNECTION_STRING, "
+        "else the development server on this machine.",
+        kinds=_BOTH,
+        is_secret=True,
+    ),
+    _option(
+        "connectionStringVariable",
+        plain,
+        None,
+        "Environment variable that holds it, on the driver and on the executors.",
+        kinds=_BOTH,
+    ),
+    _option(
+        "connectionStringFile",
+        plain,
+        None,
+        "File that holds it, on the driver and on the executors.",
+        kinds=_BOTH,
+    ),
+    _option("endpoint", plain, None, "Address of the server.", kinds=_BOTH, aliases=("url",)),
+    _option("account", plain, None, "Name of the account at the endpoint.", kinds=_BOTH),
+    _option(
+        "credential",
+        plain,
+        None,
+        "Account key or shared access signature for the account.",
+        kinds=_BOTH,
+        is_secret=True,
+    ),
+    _option(
+        "service",
+        choice("leasehold", "azure"),
+        "leasehold",
+        "azure: read through the official SDK from any Azure Queue Storage, at least once.",
+    ),
+    # What
+    _option(
+        "read",
+        choice("messages", "snapshot", "events"),
+        None,
+        "messages: take them, as a stream. snapshot: look at a queue, leasing nothing. events: the "
+        "event log of the account, or of the queue named.",
+        aliases=("content",),
+    ),
+    # Admission
+    _option("streamId", plain, None, "Name of the consumer; one running query for each."),
+    _option(
+        "maxMessagesPerTrigger",
+        whole(1, 1_000_000),
+        50_000,
+        "Most messages of a micro-batch.",
+    ),
+    _option("maxBytesPerTrigger", size_bytes, None, "Bytes of bodies that end a micro-batch."),
+    _option(
+        "minMessagesPerTrigger",
+        whole(0, 1_000_000),
+        0,
+        "Wait for so many, but no longer than maxTriggerDelay.",
+    ),
+    _option(
+        "maxTriggerDelay", seconds(0, 86_400), 900.0, "Longest wait for minMessagesPerTrigger."
+    ),
+    _option(
+        "waitSeconds",
+        seconds(0, 60),
+        1.0,
+        "How long the server is asked to wait for a first message.",
+    ),
+    _option(
+        "numPartitions",
+        whole(1, 10_000),
+        None,
+        "In how many parts a micro-batch is read. Default: one for each 5,000 messages, at most "
+        "the driver's processors, 2 to 16.",
+    ),
+    _option("prefetchClaim", truth, True, "Open the next claim while this one is worked on."),
+    # Leases
+    _option(
+        "visibilityTimeout",
+        whole_seconds(2, _WEEK_S),
+        60,
+        "Lease of a claim. It is extended in time however long a batch takes.",
+    ),
+    _option(
+        "replayWindow",
+        whole_seconds(1, _WEEK_S),
+        6 * 3600,
+        "How long a stopped query's unfinished claim is kept for its restart.",
+    ),
+    _option(
+        "delivery",
+        choice("exactlyOnce", "atLeastOnce", "atMostOnce"),
+        "exactlyOnce",
+        "exactlyOnce, atLeastOnce or atMostOnce: what is promised when something fails.",
+    ),
+    _option(
+        "settleWithSink",
+        truth,
+        False,
+        "Settle a claim with the publishing of the batch, if the sink is this server. Only for "
+        "queries that keep no state.",
+    ),
+    _option(
+        "failOnDataLoss",
+        truth,
+        True,
+        "Fail when a claim has lost messages to others, to a purge or to the end of its window.",
+    ),
+    _option(
+        "retryPatience",
+        seconds(0, 86_400),
+        300.0,
+        "How long the driver goes on trying while the server does not answer. Tasks that write try "
+        "for a fifth of it, and Spark repeats them.",
+        kinds=_BOTH,
+    ),
+    # Bodies
+    _option(
+        "messageEncoding",
+        choice("none", "base64", "auto"),
+        "none",
+        "none, base64 or auto: how bodies are encoded in the queue. auto guesses.",
+    ),
+    _option(
+        "format",
+        choice("raw", "json"),
+        "raw",
+        "raw or json: bodies as they are, or parsed into the columns of the schema given.",
+        aliases=("bodyFormat",),
+    ),
+    _option(
+        "onBadRecord",
+        choice("poison", "keep", "fail", deadletter="poison"),
+        "poison",
+        "poison, keep or fail: what becomes of messages that cannot be decoded. With keep the row "
+        "has nulls.",
+    ),
+    _option(
+        "columnNameOfCorruptRecord",
+        plain,
+        "_corrupt_record",
+        "Column for the text of what could not be parsed, with onBadRecord=keep.",
+    ),
+    _option("columns", names, None, "Only these columns, in this order.", kinds=_READ),
+    # Batch reads
+    _option("state", names, None, "Snapshot: only messages in one of these states."),
+    _option("limit", whole(1, 1_000_000_000), None, "Batch reads: at most so many rows."),
+    _option("pushdown", truth, False, "Batch reads: let Spark hand filters down."),
+    _option("startingSeq", whole(0, 1 << 62), None, "Events: after the batch with this number."),
+    _option("startingTime", plain, None, "Events: from this time on, ISO 8601."),
+    _option("endingTime", plain, None, "Events: before this time, ISO 8601."),
+    _option(
+        "eventLog",
+        plain,
+        None,
+        "Events: folder of the exported log, read in place of the server's own.",
+    ),
+    # Writes
+    _option("txnAppId", plain, None, "Streams: in place of the query's id.", kinds=_WRITE),
+    _option("txnId", plain, None, "Batch: publish at most once under this name.", kinds=_WRITE),
+    _option(
+        "stageRows",
+        whole(1, 10_000),
+        10_000,
+        "Most rows of one request that stages.",
+        kinds=_WRITE,
+    ),
+    _option(
+        "stagingTimeout",
+        whole_seconds(60, _WEEK_S),
+        86_400,
+        "When staged rows vanish that nobody publishes.",
+        kinds=_WRITE,
+    ),
+    _option(
+        "delay",
+        whole_seconds(0, 315_360_000),
+        0,
+        "Delay of rows without the column delay_s.",
+        kinds=_WRITE,
+        aliases=("visibilityDelay",),
+    ),
+    _option(
+        "timeToLive",
+        whole_seconds(1, 2_147_483_647),
+        None,
+        "Time to live of rows without the column time_to_live_s.",
+        kinds=_WRITE,
+    ),
+    _option(
+        "priority",
+        whole(1, 16),
+        None,
+        "Priority of rows without the column priority.",
+        kinds=_WRITE,
+    ),
+)
+"""All there are, in the order of the documentation."""
+
+# Spark adds options of its own to those of the user.
+_OF_SPARK: Final = frozenset({"checkpointlocation", "query name", "queryname"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the queue is. Its representation shows no secret."""
+
+    queue: str | None
+    connection_string: str | None = None
+    connection_string_variable: str | None = None
+    connection_string_file: str | None = None
+    endpoint: str | None = None
+    account: str | None = None
+    credential: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Place(queue={self.queue!r}, endpoint={self.endpoint!r}, account={self.account!r})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """Options of a read; see :data:`OPTIONS` for what each means. Times are seconds."""
+
+    place: Place
+    service: Service
+    read: Content | None
+    stream_id: str | None
+    max_messages_per_trigger: int
+    max_bytes_per_trigger: int | None
+    min_messages_per_trigger: int
+    max_trigger_delay: float
+    wait_seconds: float
+    num_partitions: int | None
+    prefetch_claim: bool
+    visibility_timeout: int
+    replay_window: int
+    delivery: Delivery
+    settle_with_sink: bool
+    fail_on_data_loss: bool
+    retry_patience: float
+    message_encoding: Encoding
+    format: BodyFormat
+    on_bad_record: BadRecords
+    column_name_of_corrupt_record: str
+    columns: tuple[str, ...] | None
+    state: tuple[str, ...] | None
+    limit: int | None
+    pushdown: bool
+    starting_seq: int | None
+    starting_time: str | None
+    ending_time: str | None
+    event_log: str | None
+
+    @property
+    def queue(self) -> str:
+        """The queue's name.
+
+        Raises:
+            BadOption: None was given.
+        """
+        if self.place.queue is None:
+            raise BadOption("option queueName is missing: name the queue")
+        return self.place.queue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Options of a write; see :data:`OPTIONS` for what each means. Times are seconds."""
+
+    place: Place
+    retry_patience: float
+    txn_app_id: str | None
+    txn_id: str | None
+    stage_rows: int
+    staging_timeout: int
+    delay: int
+    time_to_live: int | None
+    priority: int | None
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Return the options of a read.
+
+    Raises:
+        BadOption: One is unknown, malformed, or does not fit the others.
+    """
+    values = _values(given, "read")
+    return ReadOptions(place=_place(values), **_of(ReadOptions, values))
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Return the options of a write; see :func:`read_options`."""
+    values = _values(given, "write")
+    return WriteOptions(place=_place(values), **_of(WriteOptions, values))
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """Return `` Did you mean X?`` for the name most like *name*, or an empty text."""
+    by_lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
+    return f" Did you mean {by_lower[near[0]]}?" if near else ""
+
+
+def _values(given: Mapping[str, str], kind: str) -> dict[str, Any]:
+    known = {each.name.lower(): each for each in OPTIONS if kind in each.kinds}
+    for each in list(known.values()):
+        known |= {alias.lower(): each for alias in each.aliases}
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        lower = name.lower()
+        if lower in _OF_SPARK:
+            continue
+        option = known.get(lower)
+        if option is None:
+            raise BadOption(f"there is no option {name} for a {kind}.{_near(lower, kind)}")
+        if option.name in values:
+            raise BadOption(f"option {option.name} is given twice, once as {name}")
+        try:
+            values[option.name] = option.read(text)
+        except ValueError as error:
+            shown = "the value given" if option.is_secret else repr(text)
+            raise BadOption(f"option {option.name}: {shown} is not {error}") from None
+    return {each.name: values.get(each.name, each.default) for each in known.values()}
+
+
+def _near(lower: str, kind: str) -> str:
+    own = [each.name for each in OPTIONS if kind in each.kinds]
+    if any(lower == each.name.lower() for each in OPTIONS):
+        other = "write" if kind == "read" else "read"
+        return f" It is an option of a {other}."
+    return nearest(lower, own)
+
+
+def _place(values: Mapping[str, Any]) -> Place:
+    ways = ("connectionString", "connectionStringVariable", "connectionStringFile", "endpoint")
+    used = [name for name in ways if values[name] is not None]
+    if len(used) > 1:
+        raise BadOption(f"options {' and '.join(used)} exclude each other")
+    if values["endpoint"] is None:
+        for name in ("account", "credential"):
+            if values[name] is not None:
+                raise BadOption(f"option {name} needs the option endpoint")
+    return Place(
+        queue=values["queueName"],
+        connection_string=values["connectionString"],
+        connection_string_variable=values["connectionStringVariable"],
+        connection_string_file=values["connectionStringFile"],
+        endpoint=values["endpoint"],
+        account=values["account"],
+        credential=values["credential"],
+    )
+
+
+def _of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    wanted = {each.name for each in fields(kind)}
+    by_field = {_snake(name): value for name, value in values.items()}
+    return {name: by_field[name] for name in wanted if name != "place"}
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

@@ -1,0 +1,276 @@
+"""What became of each message of a run: kept on the driver's disk, given out as tables."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+
+from leasehold.spark.pipeline.rows import Row, Who
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_STAGE: Final = pa.struct(
+    [
+        ("stage", pa.string()),
+        ("began_at", _TIME),
+        ("seconds", pa.float64()),
+        ("attempts", pa.int32()),
+        ("outcome", pa.string()),
+    ]
+)
+DELIVERIES: Final = pa.schema(
+    [
+        ("message_id", pa.string()),
+        ("queue", pa.string()),
+        ("delivery", pa.int32()),
+        ("fence", pa.int64()),
+        ("outcome", pa.string()),
+        ("reason", pa.string()),
+        ("resumed_at", pa.string()),
+        ("began_at", _TIME),
+        ("ended_at", _TIME),
+        ("stages", pa.list_(_STAGE)),
+        ("executor", pa.string()),
+        ("host", pa.string()),
+        ("pid", pa.int64()),
+        ("task", pa.int32()),
+        ("task_attempt", pa.int32()),
+    ]
+)
+"""Columns of :meth:`Report.deliveries`."""
+MESSAGES: Final = pa.schema(
+    [
+        ("message_id", pa.string()),
+        ("queue", pa.string()),
+        ("outcome", pa.string()),
+        ("reason", pa.string()),
+        ("attempts", pa.int32()),
+        ("began_at", _TIME),
+        ("ended_at", _TIME),
+        ("stages", pa.list_(_STAGE)),
+        ("executor", pa.string()),
+        ("executors", pa.list_(pa.string())),
+    ]
+)
+"""Columns of :meth:`Report.messages`."""
+_AT_ONCE: Final = 10_000
+
+
+class _Kept(Struct):
+    who: Who
+    rows: list[Row]
+
+
+class Spool:
+    """Rows in a file of the driver, so that a long run does not fill its memory.
+
+    The file is removed with the spool.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.NamedTemporaryFile(prefix="leasehold-pipeline-")  # noqa: SIM115 - see close
+        self._lock = threading.Lock()
+        self.rows = 0
+        """How many there are."""
+
+    def add(self, who: Who, rows: Sequence[Any]) -> None:
+        """Keep rows of one task."""
+        line = msgspec.json.encode(_Kept(who, list(rows))) + b"\n"
+        with self._lock:
+            self._file.write(line)
+            self.rows += len(rows)
+
+    def read(self) -> Iterator[tuple[Who, Row]]:
+        """Yield what was kept so far, in its order."""
+        with self._lock:
+            self._file.flush()
+            end = self._file.tell()
+        with Path(self._file.name).open("rb") as file:
+            while file.tell() < end:
+                kept = msgspec.json.decode(file.readline(), type=_Kept)
+                for row in kept.rows:
+                    yield kept.who, row
+
+    def close(self) -> None:
+        """Forget all."""
+        self._file.close()
+
+
+class Report:
+    """What a run has done; made by the run, when it is over.
+
+    Args:
+        spool: The rows.
+        totals: The last figures of the run, as JSON can say them.
+    """
+
+    def __init__(self, spool: Spool, totals: Mapping[str, Any]) -> None:
+        self._spool = spool
+        self.totals = dict(totals)
+        """Counts of the whole run: ``done``, ``failed``, ``poisoned``, ``stages`` and so on."""
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={self.totals.get(name)}" for name in _SHOWN)
+        return f"<Report {shown}>"
+
+    def deliveries(self) -> pa.Table:
+        """Return a row for each delivery that was begun, in the order in which they ended."""
+        return _table(map(_delivery, self._spool.read()), DELIVERIES)
+
+    def messages(self) -> pa.Table:
+        """Return a row for each message: how its last delivery ended, and the stages of all.
+
+        ``attempts`` is the number of deliveries so far, those of earlier runs included.
+        """
+        return _table(map(_message, _by_message(self._spool.read()).values()), MESSAGES)
+
+    def dataframe(self, spark: SparkSession, *, each: str = "message") -> DataFrame:
+        """Return the rows as a DataFrame.
+
+        Args:
+            spark: The session.
+            each: ``message`` or ``delivery``.
+        """
+        made: DataFrame = spark.createDataFrame(self._chosen(each))
+        return made
+
+    def write(self, path: str | Path, *, each: str = "message") -> None:
+        """Write the rows to a file of the driver.
+
+        Args:
+            path: Its suffix says the form: ``.parquet``, or ``.json``, ``.jsonl`` and ``.ndjson``
+                for one JSON object a line, with times as texts.
+            each: ``message`` or ``delivery``.
+
+        Raises:
+            ValueError: The suffix is none of these.
+        """
+        target = Path(path)
+        writer = _WRITERS.get(target.suffix.lower())
+        if writer is None:
+            raise ValueError(
+                f"{target.name}: the report is written as {', '.join(sorted(_WRITERS))}"
+            )
+        writer(self._chosen(each), target)
+
+    def close(self) -> None:
+        """Forget the rows; only ``totals`` stays."""
+        self._spool.close()
+
+    def _chosen(self, each: str) -> pa.Table:
+        if each not in {"message", "delivery"}:
+            raise ValueError(f"each is {each!r}; it must be 'message' or 'delivery'")
+        return self.messages() if each == "message" else self.deliveries()
+
+
+def check_path(path: str | Path) -> None:
+    """Raise ValueError unless a report can be written there, before anything is done."""
+    if Path(path).suffix.lower() not in _WRITERS:
+        raise ValueError(f"{path}: a report is written as {', '.join(sorted(_WRITERS))}")
+
+
+# --- inside --------------------------------------------------------------------------------------
+
+
+def _by_message(found: Iterable[tuple[Who, Row]]) -> dict[str, list[tuple[Who, Row]]]:
+    grouped: dict[str, list[tuple[Who, Row]]] = {}
+    for who, row in found:
+        grouped.setdefault(row.message_id, []).append((who, row))
+    for each in grouped.values():
+        each.sort(key=lambda one: (one[1].delivery, one[1].ended_at_ms))
+    return grouped
+
+
+def _delivery(found: tuple[Who, Row]) -> dict[str, Any]:
+    who, row = found
+    return {
+        "message_id": row.message_id,
+        "queue": row.queue,
+        "delivery": row.delivery,
+        "fence": row.fence,
+        "outcome": row.outcome,
+        "reason": row.reason,
+        "resumed_at": row.resumed_at,
+        "began_at": row.began_at_ms * 1000,
+        "ended_at": row.ended_at_ms * 1000,
+        "stages": _stages(row),
+        "executor": who.executor,
+        "host": who.host,
+        "pid": who.pid,
+        "task": who.task,
+        "task_attempt": who.attempt,
+    }
+
+
+def _message(found: Sequence[tuple[Who, Row]]) -> dict[str, Any]:
+    who, last = found[-1]
+    return {
+        "message_id": last.message_id,
+        "queue": last.queue,
+        "outcome": last.outcome,
+        "reason": last.reason,
+        "attempts": last.delivery,
+        "began_at": found[0][1].began_at_ms * 1000,
+        "ended_at": last.ended_at_ms * 1000,
+        "stages": [stage for _, row in found for stage in _stages(row)],
+        "executor": who.executor,
+        "executors": list(dict.fromkeys(each.executor for each, _ in found)),
+    }
+
+
+def _stages(row: Row) -> list[dict[str, Any]]:
+    return [
+        {
+            "stage": run.stage,
+            "began_at": run.began_at_ms * 1000,
+            "seconds": run.seconds,
+            "attempts": run.attempts,
+            "outcome": run.outcome,
+        }
+        for run in row.stages
+    ]
+
+
+def _table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Return a table, made in parts so that not all rows are objects at the same time."""
+    parts: list[pa.RecordBatch] = []
+    chunk: list[dict[str, Any]] = []
+    for row in rows:
+        chunk.append(row)
+        if len(chunk) >= _AT_ONCE:
+            parts.append(pa.RecordBatch.from_pylist(chunk, schema))
+            chunk = []
+    if chunk:
+        parts.append(pa.RecordBatch.from_pylist(chunk, schema))
+    return pa.Table.from_batches(parts, schema)
+
+
+def _write_parquet(table: pa.Table, path: Path) -> None:
+    import pyarrow.parquet as pq  # noqa: PLC0415 - only who asks for it waits for it
+
+    pq.write_table(table, path)
+
+
+def _write_json(table: pa.Table, path: Path) -> None:
+    with path.open("wb") as file:
+        for batch in table.to_batches(max_chunksize=_AT_ONCE):
+            for row in batch.to_pylist():
+                file.write(msgspec.json.encode(row) + b"\n")
+
+
+_WRITERS: Final[dict[str, Callable[[pa.Table, Path], None]]] = {
+    ".parquet": _write_parquet,
+    ".json": _write_json,
+    ".jsonl": _write_json,
+    ".ndjson": _write_json,
+}
+_SHOWN: Final = ("done", "poisoned", "failed", "lost", "given_back", "seconds")

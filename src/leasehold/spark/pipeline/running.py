@@ -1,0 +1,364 @@
+"""A run of a pipeline, as its driver sees it: a Spark job of long tasks, each of them a worker."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+
+from leasehold.clock import SystemClock
+from leasehold.spark.pipeline.backlog import Backlog
+from leasehold.spark.pipeline.collecting import Collector
+from leasehold.spark.pipeline.figures import Progress
+from leasehold.spark.pipeline.reconciling import newest_event, unreported
+from leasehold.spark.pipeline.report import Report, Spool
+from leasehold.spark.pipeline.showing import Show, shower_for
+from leasehold.spark.pipeline.task import RESULT, Plan
+from leasehold.spark.pipeline.wire import Left
+from leasehold.worker.leases import LeaseSettings
+from leasehold.worker.options import MAX_CONCURRENCY
+from leasehold.worker.outcomes import Kind
+from leasehold.worker.queues.specs import CONNECTION_VARIABLE, QueueSpec
+from leasehold.worker.retrying import PoisonRule, RetryRule
+from leasehold.worker.signals import stopping_on_signals
+from leasehold.worker.timing import SystemTime
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from leasehold.spark.pipeline.declared import Pipeline
+
+_log: Final = logging.getLogger("leasehold.spark.pipeline")
+_DEVELOPMENT: Final = "UseDevelopmentStorage=true"
+_PATIENCE_S: Final = 20.0
+"""Beyond the grace, before tasks that do not end are cancelled."""
+_HURRY: Final = 2
+
+
+class PipelineFailed(RuntimeError):
+    """A run could not go on; what it had in work is given back, or comes back by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """How a pipeline is run. Its representation shows no secret."""
+
+    queue: str | QueueSpec | None = None
+    """Name of the queue, or an address, or a spec; None: that of the pipeline."""
+    connection: str | None = field(default=None, repr=False)
+    """For a name: a connection string as the Azure SDKs take it. None: that of the driver's
+    variable AZURE_STORAGE_CONNECTION_STRING, or the development server on this machine."""
+    continuous: bool = False
+    """Go on until the run is stopped. Otherwise it ends when nothing is visible, leased, or given
+    back to be tried again, by whomever."""
+    tasks: int | None = None
+    """How many tasks of Spark, 1 or more; None: as many as the session runs at once."""
+    at_once: int | None = None
+    """Messages that each task works on at once, 1 to 10,000. None: 8, and 256 while messages take
+    next to no time; twice the largest batch if a stage works on batches."""
+    lease: LeaseSettings | int = 30
+    """Whole seconds, or all settings of a worker's leases. They are renewed while work goes on."""
+    prefetch: int | None = None
+    """Messages that may wait in a task at most; None: what bridges the round trips."""
+    retries: RetryRule = field(default_factory=RetryRule)
+    """How long a message waits after it has failed."""
+    poison: PoisonRule = field(default_factory=PoisonRule)
+    """When it is set aside."""
+    grace_s: float = 30.0
+    """How long messages in work may go on when the run is stopped, in seconds, 0 or more."""
+    restarts: int = 10
+    """How often the Spark job is begun anew when it has failed, 0 or more."""
+    show: Show = "auto"
+    """What :meth:`Pipeline.run` shows: "bars" (for terminals), "lines", "json" (one object a line,
+    on standard output); "auto": bars on a terminal, otherwise lines; None: nothing."""
+    host: str | None = None
+    """At which executors reach this process; None: ``spark.driver.host``."""
+    bind: str | None = None
+    """At which it listens for them; None: ``spark.driver.bindAddress``, or the host."""
+
+    def __post_init__(self) -> None:
+        checks = (
+            (self.tasks is not None and self.tasks < 1, f"tasks is {self.tasks}; from 1"),
+            (
+                self.at_once is not None and not 1 <= self.at_once <= MAX_CONCURRENCY,
+                f"at_once is {self.at_once}; 1 to {MAX_CONCURRENCY:,}",
+            ),
+            (not self.grace_s >= 0, f"grace_s is {self.grace_s}; from 0"),
+            (self.restarts < 0, f"restarts is {self.restarts}; from 0"),
+            (
+                self.show not in {"auto", "bars", "lines", "json", None},
+                f"show is {self.show!r}; auto, bars, lines, json or None",
+            ),
+        )
+        wrong = [text for is_wrong, text in checks if is_wrong]
+        if wrong:
+            raise ValueError("; ".join(wrong))
+
+    def spec(self, own: str | None) -> QueueSpec:
+        """Return which queue it is; *own* is what the pipeline says.
+
+        Raises:
+            ValueError: There is none, or it is malformed.
+        """
+        queue = self.queue or own
+        if queue is None:
+            raise ValueError("which queue? Say Pipeline('videos'), or queue='videos' for the run")
+        if isinstance(queue, QueueSpec):
+            return queue
+        if "://" in queue:
+            return QueueSpec.parse(queue)
+        # The executors need not have the driver's environment.
+        connection = self.connection or os.environ.get(CONNECTION_VARIABLE) or _DEVELOPMENT
+        return QueueSpec("leasehold", queue, connection)
+
+    def leases(self) -> LeaseSettings:
+        """Return the settings of leases."""
+        return self.lease if isinstance(self.lease, LeaseSettings) else LeaseSettings.of(self.lease)
+
+
+class PipelineRun:
+    """A run, from its start until it is over; made by :meth:`Pipeline.start`.
+
+    Args:
+        pipeline: What is run.
+        spark: The session.
+        settings: How.
+    """
+
+    def __init__(self, pipeline: Pipeline, spark: SparkSession, settings: RunSettings) -> None:
+        self._pipeline = pipeline
+        self._spark = spark
+        self._settings = settings
+        self._spec = settings.spec(pipeline.queue)
+        self._time = SystemTime()
+        self._clock = SystemClock()
+        self._tag = f"leasehold-pipeline-{secrets.token_hex(8)}"
+        self._spool = Spool()
+        self._stack = ExitStack()
+        self._backlog = Backlog(self._spec)
+        self._collector: Collector
+        self._plan: Plan
+        self._tasks = 1
+        self._newest: int | None = None
+        self._is_stopping = False
+        self.was_hurried = False
+        """Whether messages in work were not waited for when it was stopped."""
+        self._failure: str | None = None
+        self._over = threading.Event()
+        self._report: Report | None = None
+        self._last: Progress
+
+    def __repr__(self) -> str:
+        state = "over" if self._over.is_set() else "running"
+        return f"<PipelineRun {self._pipeline.name}, {state}>"
+
+    # --- its life ----------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Begin.
+
+        Raises:
+            QueueError: The queue is not there, cannot be reached, or keeps no progress.
+        """
+        try:
+            self._backlog.look()
+            client = self._spec.open()
+            try:
+                self._pipeline.stages().check_queue(client)
+            finally:
+                client.close()
+            self._newest = newest_event(self._spec)
+            self._prepare()
+        except BaseException:
+            self._close()
+            self._spool.close()
+            raise
+        threading.Thread(target=self._work, name="leasehold-pipeline", daemon=True).start()
+        return self
+
+    def run(self) -> Report:
+        """Begin, show how it goes, and return what was done; see :meth:`Pipeline.run`."""
+        shower = shower_for(self._settings.show, self._pipeline.name, self._pipeline.names)
+        with stopping_on_signals(self._signalled):
+            self.start()
+            with shower:
+                while not self._over.wait(shower.interval_s):
+                    shower.update(self.progress())
+                report = self._report
+                if report is not None:
+                    shower.end(self._last)
+        return self.result()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has come to its end."""
+        return self._over.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is over, *timeout_s* seconds at most; return whether it is."""
+        return self._over.wait(timeout_s)
+
+    def progress(self) -> Progress:
+        """Return how it is doing."""
+        if self._over.is_set():
+            return self._last
+        return self._looked()
+
+    def result(self) -> Report:
+        """Wait until it is over, and return what was done.
+
+        Raises:
+            PipelineFailed: It could not go on.
+        """
+        self._over.wait()
+        if self._failure is not None:
+            raise PipelineFailed(self._failure)
+        assert self._report is not None
+        return self._report
+
+    def stop(self, grace_s: float | None = None) -> None:
+        """Have it stop, and return at once: tasks receive nothing more, and finish what they have.
+
+        What is not done in time is told to stop, and given back with the progress it has saved.
+
+        Args:
+            grace_s: Seconds for messages in work; None: as the settings say.
+        """
+        grace_s = self._settings.grace_s if grace_s is None else grace_s
+        self._is_stopping = True
+        self._collector.stop(grace_s)
+        timer = threading.Timer(grace_s + _PATIENCE_S, self.cancel)
+        timer.daemon = True
+        timer.start()
+        self._stack.callback(timer.cancel)
+
+    def hurry(self) -> None:
+        """Have it stop without waiting for messages in work."""
+        self._is_stopping = self.was_hurried = True
+        self._collector.hurry()
+
+    def cancel(self) -> None:
+        """Have Spark end the tasks. Their messages come back when their sessions are lost."""
+        self._is_stopping = True
+        if not self._over.is_set():
+            self._spark.interruptTag(self._tag)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        settings, spark = self._settings, self._spark
+        host = settings.host or spark.conf.get("spark.driver.host", "127.0.0.1")
+        bind = settings.bind or spark.conf.get("spark.driver.bindAddress", host)
+        assert host is not None
+        assert bind is not None
+        self._tasks = settings.tasks or self._parallelism()
+        names = self._pipeline.names
+        self._collector = self._stack.enter_context(
+            Collector(host, bind, stages=names, spool=self._spool, time=self._time)
+        )
+        self._plan = Plan(
+            pipeline=self._pipeline,
+            queue=self._spec,
+            address=self._collector.address,
+            drains=not settings.continuous,
+            at_once=settings.at_once,
+            lease=settings.leases(),
+            prefetch=settings.prefetch,
+            retries=settings.retries,
+            poison=settings.poison,
+            grace_s=settings.grace_s,
+        )
+
+    def _parallelism(self) -> int:
+        context: Any = getattr(self._spark, "sparkContext", None)
+        return 1 if context is None else max(1, context.defaultParallelism)
+
+    def _looked(self) -> Progress:
+        return self._collector.progress(
+            now_ms=self._clock.now_ms(), backlog=self._backlog.visible()
+        )
+
+    def _signalled(self, count: int) -> None:
+        if count == 1:
+            self.stop()
+        elif count == _HURRY:
+            self.hurry()
+        else:
+            self.cancel()
+
+    def _work(self) -> None:
+        """Have Spark do the work, as often as it takes; in a thread of its own."""
+        try:
+            self._repeat()
+        except BaseException as error:  # noqa: BLE001 - for whoever waits for the result
+            self._failure = f"{type(error).__name__}: {error}"
+        finally:
+            self._reconcile()
+            self._last = self._looked()
+            self._report = Report(self._spool, self._last.members())
+            self._close()
+            self._over.set()
+
+    def _repeat(self) -> None:
+        failures = 0
+        while True:
+            try:
+                table = self._job()
+            except Exception as error:
+                failures += 1
+                if self._is_stopping:
+                    return
+                if failures > self._settings.restarts:
+                    raise
+                _log.warning(
+                    "the Spark job has failed, and is begun anew (%d of %d): %s",
+                    *(failures, self._settings.restarts, _first_line(error)),
+                )
+            else:
+                self._take(table)
+                return
+
+    def _job(self) -> pa.Table:
+        plan, spark = self._plan, self._spark
+
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return plan(batches)
+
+        spark.addTag(self._tag)
+        try:
+            numbers = spark.range(0, self._tasks, 1, self._tasks)
+            table: pa.Table = numbers.mapInArrow(work, RESULT).toArrow()
+            return table
+        finally:
+            spark.removeTag(self._tag)
+
+    def _take(self, table: pa.Table) -> None:
+        for content in table.column("content").to_pylist():
+            left = msgspec.json.decode(content, type=Left)
+            self._collector.take(left)
+            self._failure = self._failure or left.failure
+
+    def _reconcile(self) -> None:
+        """Add what dead tasks have completed and could not report any more."""
+        dead = self._collector.vanished()
+        if not dead or self._newest is None:
+            return
+        done = {row.message_id for _, row in self._spool.read() if row.outcome == Kind.DONE}
+        for who, row in unreported(self._spec, self._newest, dead, done):
+            self._collector.add(who, row)
+
+    def _close(self) -> None:
+        self._stack.close()
+        self._backlog.close()
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -1,0 +1,105 @@
+"""``format("leasehold")``: which part serves which read or write.
+
+Spark makes this object, and what it returns, more often than one thinks, and pickles both: nothing
+here has side effects or holds more than options.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from leasehold.spark.naming import FORMAT_NAME
+from leasehold.spark.options import BadOption, ReadOptions, read_options, write_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+    )
+
+
+class LeaseholdDataSource(DataSource):
+    """Queues of Leasehold, and of Azure Queue Storage, as tables and streams.
+
+    ::
+
+        messages = spark.readStream.format("leasehold").options(
+            queueName="orders", streamId="totals"
+        ).load()
+
+    See :mod:`leasehold.spark.options` for the options.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT_NAME
+
+    def schema(self) -> StructType:
+        """Return the columns of what is read, where the user gives none."""
+        options = self._read_options()
+        if options.read == "events":
+            from leasehold.spark.batch import events_schema  # noqa: PLC0415 - only what is needed
+
+            return events_schema(options)
+        if options.read == "snapshot":
+            from leasehold.spark.batch import snapshot_schema  # noqa: PLC0415
+
+            return snapshot_schema(options)
+        if options.format == "json":
+            raise BadOption(
+                "option format=json needs the columns of the bodies: say .schema(...) before .load"
+            )
+        from leasehold.spark.schemas import chosen, message_schema  # noqa: PLC0415
+
+        return chosen(message_schema(options), options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads once: a snapshot of a queue, or the event log."""
+        options = self._read_options()
+        from leasehold.spark import batch  # noqa: PLC0415
+
+        if options.read == "events":
+            return batch.events_reader(options, schema)
+        if options.read != "snapshot":
+            # Which columns there are is asked for before Spark says whether it is a stream.
+            raise BadOption(
+                "a batch read needs option read=snapshot or read=events; messages are taken by "
+                "spark.readStream, with .trigger(availableNow=True) to take what is there and end"
+            )
+        return batch.snapshot_reader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """Return what takes messages, in micro-batches."""
+        options = self._read_options()
+        if options.read not in {None, "messages"}:
+            raise BadOption(f"option read={options.read}: a stream reads messages only")
+        if options.service == "azure":
+            from leasehold.spark import azure  # noqa: PLC0415
+
+            return azure.stream_reader(options, schema)
+        from leasehold.spark import stream  # noqa: PLC0415
+
+        return stream.stream_reader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return what sends the rows of a table, all together."""
+        from leasehold.spark import sink  # noqa: PLC0415
+
+        return sink.batch_writer(write_options(self.options), schema, overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        """Return what sends the rows of each micro-batch, once and all together."""
+        from leasehold.spark import sink  # noqa: PLC0415
+
+        return sink.stream_writer(write_options(self.options), schema, overwrite)
+
+    def _read_options(self) -> ReadOptions:
+        return read_options(self.options)

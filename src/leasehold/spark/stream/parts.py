@@ -1,0 +1,201 @@
+"""Parts of a micro-batch, and how an executor reads one.
+
+``read`` of a part may be called again, twice at once, and after the query has moved on: it changes
+nothing but for notes that can be repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from leasehold.client.errors import (
+    AlreadyPublished,
+    ClaimBroken,
+    ClaimLapsed,
+    ClaimNotFound,
+    ClaimSettled,
+    OutOfRange,
+    StaleToken,
+)
+from leasehold.client.handles import Stream
+from leasehold.client.models import ErrorReport, Exemption
+from leasehold.spark.naming import TaskIdentity
+from leasehold.spark.options import ReadOptions
+from leasehold.spark.stream.clients import shared_client
+from leasehold.spark.stream.consumer import Adopted
+from leasehold.spark.stream.decoding import Bad, Decoder
+from leasehold.spark.stream.problems import BadRecord, DataLost, log, report_loss, taken
+
+PAGE_ROWS: Final = 10_000
+"""Rows of one request and of one batch for Spark, which passes batches on as they are."""
+_LOOK_S: Final = 0.5
+"""Between two tries to read a claim that its keeper has yet to bring back."""
+
+
+@dataclass(frozen=True)
+class Part(InputPartition):
+    """What one task reads. It travels to executors, and holds no secret."""
+
+    claim: Adopted
+    part: int
+    parts: int
+    token: int
+    """Proves that nobody else has attached to the stream since."""
+
+    @property
+    def rows(self) -> int:
+        """How many messages the part has."""
+        rows = self.claim.rows
+        return (self.part + 1) * rows // self.parts - self.part * rows // self.parts
+
+
+def read_part(
+    options: ReadOptions, decoder: Decoder, part: Part, task: TaskIdentity
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a part as Spark takes them.
+
+    Raises:
+        StreamTaken: Another query has attached.
+        DataLost: The claim is not there any more, or has lost members.
+        BadRecord: A message cannot be decoded, and the options want an error.
+    """
+    claim = part.claim
+    if claim.is_gone:
+        return
+    if claim.settled_with is not None:
+        _check_own(options, claim.number, claim.settled_with, task)
+        return
+    if options.delivery == "atMostOnce" and (task.attempt or not claim.is_fresh):
+        log.warning("claim %d: %d messages are not read a second time", claim.number, part.rows)
+        return
+    stream = shared_client(options).queue(options.queue).stream(options.stream_id or "")
+    stream.token = part.token
+    reading = _Reading(options, decoder, part, stream)
+    try:
+        # A binding of an earlier run would have its publishing refused: it must be made anew.
+        if (options.settle_with_sink or claim.is_bound) and task.transaction is not None:
+            reading.bind(task.transaction)
+        yield from reading.batches()
+    except ClaimSettled as error:
+        _check_own(options, claim.number, error.settled_with, task)
+    except StaleToken:
+        raise taken(options) from None
+    except (ClaimBroken, ClaimNotFound) as error:
+        # Even if losses are accepted: other parts may have been read as they were before, so only
+        # the whole micro-batch can be read again, after a restart.
+        raise DataLost(
+            f"claim {claim.number} of stream {options.stream_id} has lost messages while it was "
+            f"being read: {error.detail} Start the query again"
+        ) from None
+
+
+def _check_own(
+    options: ReadOptions, number: int, settled_with: str | None, task: TaskIdentity
+) -> None:
+    """Accept that a claim is settled if it was by this very micro-batch, before a crash.
+
+    Raises:
+        DataLost: It was not, and the options do not accept that.
+    """
+    if settled_with is not None and settled_with == task.transaction:
+        log.info("claim %d: this micro-batch was published before", number)
+        return
+    report_loss(options, f"claim {number} is settled, and not by this micro-batch")
+
+
+class _Reading:
+    """One pass over a part."""
+
+    def __init__(self, options: ReadOptions, decoder: Decoder, part: Part, stream: Stream) -> None:
+        self._options = options
+        self._decoder = decoder
+        self._part = part
+        self._stream = stream
+        self._number = part.claim.number
+        self._looks = int(options.visibility_timeout / _LOOK_S)
+
+    def bind(self, transaction: str) -> None:
+        """Have the publishing of a transaction settle the claim. One part does it for all.
+
+        All parts are read before anything is published.
+        """
+        if self._part.part == 0:
+            # What was published before, without the claim, is not published again.
+            with contextlib.suppress(AlreadyPublished):
+                self._when_kept(lambda: self._stream.bind(self._number, transaction))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield what can be decoded; see to what cannot be."""
+        for page in self._pages():
+            decoded = self._decoder.decode(page, self._number)
+            if decoded.bad:
+                self._refuse(decoded.bad)
+            if decoded.batch.num_rows:
+                yield decoded.batch
+
+    def _pages(self) -> Iterator[Any]:
+        """Yield pages; after an outage of the server it is the keeper that brings a claim back."""
+        done, looks = 0, self._looks
+        while True:
+            to_skip = done  # the members and their order never change
+            try:
+                for page in self._read():
+                    if to_skip >= page.num_rows:
+                        to_skip -= page.num_rows
+                        continue
+                    rest = page.slice(to_skip)
+                    to_skip = 0
+                    done += rest.num_rows
+                    yield rest
+            except ClaimLapsed:
+                if not looks:
+                    raise
+                looks -= 1
+                threading.Event().wait(_LOOK_S)
+            else:
+                return
+
+    def _read(self) -> Iterator[Any]:
+        part = self._part
+        return self._stream.read_arrow(self._number, part.part, part.parts, page_size=PAGE_ROWS)
+
+    def _refuse(self, bad: Sequence[Bad]) -> None:
+        """Do with messages that cannot be decoded what the options say."""
+        how, number = self._options.on_bad_record, self._number
+        if how == "fail":
+            raise BadRecord(
+                f"message {bad[0].message_id} in claim {number}: {bad[0].error}. It is one of "
+                f"{len(bad)} in this batch; option onBadRecord=poison sets such messages aside"
+            )
+        if how == "keep":
+            return
+        notes = [Exemption(number, each.message_id, "buried", error=_report(each)) for each in bad]
+        try:
+            self._when_kept(lambda: self._stream.exempt(number, notes))
+        except OutOfRange as error:
+            raise BadRecord(
+                f"more messages of claim {number} cannot be decoded than can be set aside "
+                f"({error.maximum}), for example {bad[0].message_id}: {bad[0].error}. Do "
+                "messageEncoding, format and the columns fit what is sent?"
+            ) from None
+        log.warning("claim %d: %d messages go to the poison queue", number, len(bad))
+
+    def _when_kept(self, call: Callable[[], object]) -> None:
+        """Make a call; wait a lease's length for a claim that has lapsed to be extended."""
+        for _ in range(self._looks):
+            with contextlib.suppress(ClaimLapsed):
+                call()
+                return
+            threading.Event().wait(_LOOK_S)
+        call()
+
+
+def _report(bad: Bad) -> ErrorReport:
+    return ErrorReport(bad.error, "BadRecord")

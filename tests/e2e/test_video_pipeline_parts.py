@@ -1,0 +1,135 @@
+"""Parts of the video pipeline that need no run: the scanner, and the timeline of a message."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from examples.video_pipeline import signatures
+from examples.video_pipeline.timeline import Span, spans
+
+from leasehold.client.models import Event
+
+BEGAN_MS: Final = 1_000_000
+HELD: Final = {("m", 1): "executor-0", ("m", 2): "executor-1"}
+VIDEO: Final = b"\x00\x00\x00\x20ftypisom" + bytes(100)
+PROGRAM: Final = b"MZ" + bytes(58) + struct.pack("<I", 64) + b"PE\0\0" + bytes(50)
+
+
+@pytest.mark.parametrize(
+    ("content", "rules"),
+    [
+        (VIDEO, []),
+        (b"a text that mentions EICAR-STANDARD-ANTIVIRUS only", []),
+        (signatures.eicar(), ["eicar_test_file"]),
+        (VIDEO + signatures.eicar(), ["eicar_test_file"]),
+        (b"\x7fELF" + bytes(60), ["program_in_disguise"]),
+        (PROGRAM, ["program_in_disguise"]),
+        (b"MZ is how this text begins" + bytes(60), []),
+        (b"#!/bin/sh\n", ["script_in_disguise"]),
+        (VIDEO + b"<SCRIPT>", ["script_in_disguise"]),
+        (VIDEO + b"PK\x05\x06" + bytes(18), ["archive_behind_a_video"]),
+    ],
+)
+def test_scanner(tmp_path: Path, content: bytes, rules: list[str]) -> None:
+    """Each rule finds what it describes, and leaves videos alone."""
+    path = tmp_path / "upload.mp4"
+    path.write_bytes(content)
+    assert signatures.scan(path) == rules
+
+
+def test_the_test_file_is_in_no_file_of_the_example() -> None:
+    """Scanners find nothing in the checkout: the test file is put together when it is needed."""
+    folder = Path(signatures.__file__).parent
+    for path in folder.iterdir():
+        if path.is_file():
+            assert signatures.eicar() not in path.read_bytes(), path
+            assert "eicar_test_file" not in signatures.scan(path), path
+
+
+def event(at_s: float, kind: str, visible_s: float | None = None, **facts: Any) -> Event:
+    """Return an event of the message ``m``; times are seconds since the story began."""
+    return Event(
+        seq=1,
+        place=0,
+        at_ms=BEGAN_MS + round(at_s * 1000),
+        type=kind,
+        message_id="m",
+        visible_at_ms=None if visible_s is None else BEGAN_MS + round(visible_s * 1000),
+        **facts,
+    )
+
+
+def lives(*events: Event, until_s: float = 20) -> list[Span]:
+    """Return the stretches of the message."""
+    return spans(events, began_ms=BEGAN_MS, until_s=until_s, holders=HELD).get("m", [])
+
+
+def shape(found: list[Span]) -> list[tuple[str, float, float]]:
+    """Return kind, beginning and end of each stretch."""
+    return [(each.kind, each.begin_s, each.end_s) for each in found]
+
+
+def test_a_life_without_trouble() -> None:
+    """Delayed, visible, leased, gone; renewals are on the lease."""
+    found = lives(
+        event(0, "put", 4),
+        event(5, "received", 8, dequeue_count=1, fence=1),
+        event(6, "renewed", 9, dequeue_count=1),
+        event(7, "completed", 9, dequeue_count=1),
+    )
+    assert shape(found) == [("delayed", 0, 4), ("visible", 4, 5), ("leased", 5, 7)]
+    lease = found[-1]
+    assert (lease.holder, lease.fence, lease.renewals) == ("executor-0", 1, (6.0,))
+    assert lease.how == "completed"
+
+
+def test_a_lease_that_ran_out() -> None:
+    """The lease ends when it ran out, not when that was noticed; from then it was visible."""
+    found = lives(
+        event(0, "put", 0),
+        event(1, "received", 4, dequeue_count=1, fence=1),
+        event(9, "lapsed", 4, dequeue_count=1),
+        event(9, "received", 12, dequeue_count=2, fence=3),
+        event(10, "poisoned", 12, reason="buried"),
+    )
+    assert shape(found) == [
+        *(("visible", 0, 1), ("leased", 1, 4)),
+        *(("visible", 4, 9), ("leased", 9, 10)),
+    ]
+    assert [each.how for each in found if each.kind == "leased"] == [
+        "the lease ran out",
+        "moved to the poison queue: buried",
+    ]
+    assert [each.holder for each in found if each.kind == "leased"] == ["executor-0", "executor-1"]
+
+
+def test_a_message_given_back() -> None:
+    """Until it may be tried again it waits, then it is visible to the end."""
+    found = lives(
+        event(0, "put", 0),
+        event(1, "received", 4, dequeue_count=1, fence=1),
+        event(2, "released", 5, dequeue_count=1, reason="failed"),
+    )
+    assert shape(found)[2:] == [("waiting", 2, 5), ("visible", 5, 20)]
+    assert found[1].how == "given back: failed"
+
+
+def test_a_lease_that_the_server_ended() -> None:
+    """A lost session ends the lease at once."""
+    found = lives(
+        event(0, "put", 0),
+        event(1, "received", 60, dequeue_count=1, fence=1),
+        event(3, "lease-ended", 3, dequeue_count=1, reason="session lost"),
+        until_s=6,
+    )
+    assert shape(found)[1:] == [("leased", 1, 3), ("visible", 3, 6)]
+
+
+def test_a_lease_that_goes_on() -> None:
+    """What has not ended is shown to the end of the story."""
+    found = lives(event(0, "put", 0), event(1, "received", 4, dequeue_count=1, fence=1))
+    assert shape(found)[1:] == [("leased", 1, 20)]
+    assert found[-1].how == ""

@@ -1,0 +1,105 @@
+"""Kill Spark's driver, its executors and the server at the worst moments; count what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leasehold.spark.cluster import running_cluster
+from tests.reliability.running import KillableServer
+from tests.reliability.spark_campaign import Campaign, Outcome, Point, Victim
+
+ROUNDS = 30
+"""Of each point, in the slow part."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[KillableServer]:
+    """Return a server that is not started yet; it is stopped in the end."""
+    made = KillableServer(tmp_path / "data", options={"--disk-reserve-mib": "4"})
+    yield made
+    made.stop()
+
+
+def _report(outcome: Outcome) -> None:
+    told = f"{outcome.put} messages, {outcome.runs} runs, kills: {dict(outcome.kills)}"
+    print(told)  # noqa: T201 - figures for a person who runs it with -s
+
+
+def _check(outcome: Outcome, kills: int) -> None:
+    _report(outcome)
+    assert not outcome.violations
+    assert outcome.kills.total() == kills
+
+
+@pytest.mark.timeout(400)
+def test_each_message_is_in_the_table_once_however_the_driver_dies(
+    server: KillableServer, tmp_path: Path
+) -> None:
+    """Four deaths of the driver in a row, one at each point, before the query may end."""
+    kills = [
+        (Victim.DRIVER, Point.CLAIMED),
+        (Victim.MACHINE, Point.READING),
+        (Victim.DRIVER, Point.WRITTEN),
+        (Victim.MACHINE, Point.SETTLING),
+    ]
+    campaign = Campaign(server, tmp_path / "query", "table")
+    _check(campaign.play(kills, messages=300, limit=50), len(kills))
+
+
+@pytest.mark.timeout(400)
+def test_each_message_is_sent_on_once_however_the_server_dies(
+    server: KillableServer, tmp_path: Path
+) -> None:
+    """The server is killed at each point; the query goes on without having been started again."""
+    kills = [(Victim.SERVER, point) for point in Point]
+    campaign = Campaign(server, tmp_path / "query", "queue")
+    _check(campaign.play(kills, messages=200, limit=50), len(kills))
+
+
+@pytest.mark.timeout(400)
+def test_each_message_is_sent_on_once_when_an_executor_dies(
+    server: KillableServer, tmp_path: Path
+) -> None:
+    """An executor of a real cluster is killed while it reads."""
+    with running_cluster(workers=2) as cluster:
+        campaign = Campaign(server, tmp_path / "query", "queue", cluster=cluster)
+        _check(campaign.play([(Victim.EXECUTOR, Point.READING)], messages=200, limit=50), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("sink", ["table", "queue"])
+def test_drivers_are_killed_again_and_again(
+    server: KillableServer, tmp_path: Path, sink: str, point: Point
+) -> None:
+    """Half of the rounds of one point for each sink, every second time with the whole machine."""
+    kills = [(victim, point) for victim in (Victim.DRIVER, Victim.MACHINE)] * (ROUNDS // 4 + 1)
+    campaign = Campaign(server, tmp_path / "query", sink)
+    _check(campaign.play(kills, messages=1_000, limit=50), len(kills))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("sink", ["table", "queue"])
+def test_the_server_is_killed_again_and_again(
+    server: KillableServer, tmp_path: Path, sink: str, point: Point
+) -> None:
+    """Half of the rounds of one point for each sink, in few runs of the query."""
+    kills = [(Victim.SERVER, point)] * (ROUNDS // 2)
+    campaign = Campaign(server, tmp_path / "query", sink)
+    _check(campaign.play(kills, messages=2_000, limit=50), len(kills))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_executors_are_killed_again_and_again(server: KillableServer, tmp_path: Path) -> None:
+    """Executors of a real cluster are killed while they read."""
+    with running_cluster(workers=2) as cluster:
+        campaign = Campaign(server, tmp_path / "query", "queue", cluster=cluster)
+        kills = [(Victim.EXECUTOR, Point.READING)] * ROUNDS
+        _check(campaign.play(kills, messages=3_000, limit=50), ROUNDS)

@@ -1,0 +1,74 @@
+"""From a queue through a query into a queue: input and output change together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from leasehold.client import Client
+
+
+def run(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> str:
+    frame = (
+        spark.readStream.format("leasehold")
+        .options(**{**options, "queueName": "input"})
+        .options(streamId="upper", maxMessagesPerTrigger="40", settleWithSink="true")
+        .load()
+    )
+    query = (
+        frame.selectExpr("upper(string(body)) AS body", "message_type", "properties")
+        .where("body <> 'DROPPED'")
+        .writeStream.format("leasehold")
+        .options(**options)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return str(query.id)
+
+
+@pytest.fixture
+def filled(client: Client) -> list[str]:
+    """Return what comes of a queue ``input`` with 100 messages, and 40 that are dropped."""
+    source = client.queue("input")
+    source.create()
+    source.put_many([f"m{number}" for number in range(100)])
+    source.put_many(["dropped"] * 40)
+    return sorted(f"M{number}" for number in range(100))
+
+
+def test_publishing_settles_the_claim(
+    spark: SparkSession, client: Client, out: dict[str, str], filled: list[str], tmp_path: Path
+) -> None:
+    """Each message is sent once, and completed by the very publishing of its batch.
+
+    The last batches have no rows: their claims are settled all the same.
+    """
+    query = run(spark, out, tmp_path / "checkpoint")
+    assert sorted(each.text for each in client.queue("out").inspect()) == filled
+    assert client.queue("input").counts().total == 0
+    [stream] = client.queue("input").streams()
+    assert stream.claims == ()
+    assert stream.settled_with == f"spark.{query}.{stream.last_settled - 1}"
+    published = [each for each in client.transactions() if each.state == "published"]
+    assert sum(each.rows for each in published) == 100
+
+
+def test_replay_after_a_crash_sends_nothing_twice(
+    spark: SparkSession, client: Client, out: dict[str, str], filled: list[str], tmp_path: Path
+) -> None:
+    """A batch that was published, and not yet noted by Spark, is recognised at both ends."""
+    checkpoint = tmp_path / "checkpoint"
+    run(spark, out, checkpoint)
+    last = max(int(note.name) for note in (checkpoint / "commits").iterdir() if note.name[0] != ".")
+    (checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
+    (checkpoint / "commits" / str(last)).unlink()
+    client.queue("input").put("later")
+    run(spark, out, checkpoint)
+    sent = sorted(each.text for each in client.queue("out").inspect())
+    assert sent == sorted([*filled, "LATER"])
+    counts = client.queue("input").counts()
+    assert (counts.total, client.queue("out").counts().staged) == (0, 0)

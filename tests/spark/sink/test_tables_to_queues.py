@@ -1,0 +1,114 @@
+"""Tables written to queues by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from leasehold.client import Client
+
+
+def write(frame: DataFrame, options: dict[str, str], **more: str) -> None:
+    frame.write.format("leasehold").options(**options, **more).mode("append").save()
+
+
+def bodies(client: Client, queue: str = "out") -> list[str]:
+    return sorted(each.text for each in client.queue(queue).inspect())
+
+
+def test_rows_become_messages(spark: SparkSession, client: Client, out: dict[str, str]) -> None:
+    """Each row is a message, with all that its columns say of it."""
+    client.queue("later").create()
+    rows = spark.sql(
+        """
+        SELECT * FROM VALUES
+          ('{"n":1}', 'out', 0, 60, 1, 'order', map('tenant', 'a'), NULL),
+          ('{"n":2}', 'later', 30, -1, NULL, NULL, NULL,
+           '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01')
+        AS t(body, queue, delay_s, time_to_live_s, priority, message_type, properties, traceparent)
+        """
+    )
+    write(rows, out)
+    [first] = client.queue("out").inspect()
+    assert (first.text, first.state, first.priority, first.type) == (
+        '{"n":1}',
+        "visible",
+        1,
+        "order",
+    )
+    assert first.properties == {"tenant": "a"}
+    assert first.expires_at_ms == first.inserted_at_ms + 60_000
+    [second] = client.queue("later").inspect()
+    assert (second.text, second.state, second.priority) == ('{"n":2}', "delayed", 8)
+    assert second.visible_at_ms == second.inserted_at_ms + 30_000
+    assert second.expires_at_ms is None
+    assert second.traceparent is not None
+
+
+def test_many_rows_of_many_tasks(spark: SparkSession, client: Client, out: dict[str, str]) -> None:
+    """All rows of all tasks arrive, in requests of any size, published as one."""
+    frame = spark.range(3_000).selectExpr("cast(id as string) AS body").repartition(5)
+    write(frame, out, stageRows="250")
+    assert bodies(client) == sorted(map(str, range(3_000)))
+    [transaction] = client.transactions()
+    assert (transaction.state, transaction.rows) == ("published", 3_000)
+
+
+def _fails_at_first(batches: Iterator[Any]) -> Iterator[Any]:
+    context: Any = TaskContext.get()
+    yield from batches
+    if context.attemptNumber() == 0 and context.partitionId() == 0:
+        raise ArithmeticError("the first attempt fails")
+
+
+def test_repeated_task_sends_once(spark: SparkSession, client: Client, out: dict[str, str]) -> None:
+    """A task that fails after its last row and is tried again sends its rows once."""
+    frame = spark.range(40).selectExpr("cast(id as string) AS body").repartition(2)
+    write(frame.mapInArrow(_fails_at_first, "body string"), out, stageRows="5")
+    assert bodies(client) == sorted(map(str, range(40)))
+    assert client.queue("out").counts().staged == 0
+
+
+def test_failed_job_sends_nothing(spark: SparkSession, client: Client, out: dict[str, str]) -> None:
+    """If one row of a table cannot be computed, none is sent, and nothing stays staged."""
+    frame = spark.range(40).repartition(2).selectExpr("raise_error('no') AS body", "id")
+    good = spark.range(40).selectExpr("'good' AS body")
+    with pytest.raises(PySparkException):
+        write(good.union(frame.select("body")), out)
+    counts = client.queue("out").counts()
+    assert (counts.total, counts.staged) == (0, 0)
+
+
+def test_named_write_happens_once(spark: SparkSession, client: Client, out: dict[str, str]) -> None:
+    """A job with txnId that is run again, in full, sends nothing a second time."""
+    frame = spark.range(2_000).selectExpr("cast(id as string) AS body").repartition(2)
+    for _ in range(2):
+        write(frame, out, txnId="import-1", stageRows="100")
+    assert client.queue("out").counts().total == 2_000
+
+
+def test_refusals_reach_the_user(spark: SparkSession, client: Client, out: dict[str, str]) -> None:
+    """What cannot be written is said in our words, before a task has run."""
+    with pytest.raises(PySparkException, match=r"no amount.*to_json\(struct\(\*\)\) AS body"):
+        write(spark.sql("SELECT 'a' AS body, 1 AS amount"), out)
+    with pytest.raises(PySparkException, match="a queue is not overwritten"):
+        spark.sql("SELECT 'a' AS body").write.format("leasehold").options(**out).mode(
+            "overwrite"
+        ).save()
+    with pytest.raises(PySparkException, match="Did you mean stageRows"):
+        write(spark.sql("SELECT 'a' AS body"), out, stageRow="5")
+    assert client.transactions() == []
+
+
+def test_server_refusals_reach_the_user(
+    spark: SparkSession, client: Client, out: dict[str, str]
+) -> None:
+    """A queue that is not there fails the job with the server's words."""
+    with pytest.raises(PySparkException, match="QueueNotFound"):
+        write(spark.sql("SELECT 'a' AS body, 'nowhere' AS queue"), out)
+    assert client.queue("out").counts().staged == 0

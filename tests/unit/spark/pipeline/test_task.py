@@ -1,0 +1,199 @@
+"""What a task of Spark does, without Spark, on a real server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from leasehold.client import Client
+from leasehold.spark.pipeline import Pipeline
+from leasehold.spark.pipeline.task import Plan, Task
+from leasehold.spark.pipeline.wire import Answer
+from leasehold.testing import InProcessServer
+from leasehold.worker.errors import Poison
+from leasehold.worker.leases import LeaseSettings
+from leasehold.worker.queues.specs import QueueSpec
+from leasehold.worker.retrying import PoisonRule, RetryRule
+from tests.unit.spark.pipeline.support import who
+
+
+@pytest.fixture
+def server() -> Iterator[InProcessServer]:
+    """Return a server whose clock goes by itself."""
+    with InProcessServer(clock="system") as started:
+        yield started
+
+
+@pytest.fixture
+def client(server: InProcessServer) -> Iterator[Client]:
+    """Return a client of it; the queue ``films`` is there."""
+    with server.client() as made:
+        made.queue("films").create()
+        yield made
+
+
+def plan(server: InProcessServer, pipeline: Pipeline, **more: Any) -> Plan:
+    """Return what a task is told."""
+    given: dict[str, Any] = {
+        "queue": QueueSpec("leasehold", "films", server.connection_string),
+        "address": None,
+        "drains": True,
+        "at_once": 4,
+        "lease": LeaseSettings.of(30),
+        "prefetch": None,
+        "retries": RetryRule(kind="fixed", initial_s=0),
+        "poison": PoisonRule(max_failures=3),
+        "grace_s": 10.0,
+    }
+    return Plan(pipeline=pipeline, **(given | more))
+
+
+def keep(message: Any, state: Any) -> Any:
+    """Go on."""
+    return state
+
+
+def test_a_queue_is_worked_off_and_the_task_ends(server: InProcessServer, client: Client) -> None:
+    """Each message has a row with its stages; nothing is left."""
+    client.queue("films").put_many([f"film {number}" for number in range(20)])
+    pipeline = Pipeline("films").stage("scan", keep).stage("ship", keep)
+    left = Task(plan(server, pipeline), who()).run()
+    assert left.failure is None
+    assert len(left.rows) == 20
+    assert {row.outcome for row in left.rows} == {"done"}
+    assert all([run.stage for run in row.stages] == ["scan", "ship"] for row in left.rows)
+    assert left.figures.stages["ship"].done == 20
+    assert client.queue("films").counts().total == 0
+
+
+def test_what_fails_is_tried_again_within_the_run_and_what_cannot_succeed_is_set_aside(
+    server: InProcessServer, client: Client
+) -> None:
+    """The run ends when nothing is left to be tried again."""
+    client.queue("films").put_many(["good", "bad", "flaky"])
+    tries: list[str] = []
+
+    def scan(message: Any, state: Any) -> Any:
+        tries.append(message.text)
+        if message.text == "bad":
+            raise Poison("not a film")
+        if message.text == "flaky" and tries.count("flaky") < 3:
+            raise OSError("busy")
+        return state
+
+    left = Task(plan(server, Pipeline("films").stage("scan", scan)), who()).run()
+    ended = [(row.outcome, row.delivery, row.reason) for row in left.rows]
+    assert sorted(ended) == [
+        ("done", 1, None),
+        ("done", 3, None),
+        ("failed", 1, "busy"),
+        ("failed", 2, "busy"),
+        ("poisoned", 1, "not a film"),
+    ]
+    assert client.queue("films").counts().poisoned == 1
+
+
+def test_messages_that_are_due_later_are_not_waited_for(
+    server: InProcessServer, client: Client
+) -> None:
+    """What the sender has delayed stays in the queue."""
+    client.queue("films").put("later", delay_s=3600)
+    client.queue("films").put("now")
+    left = Task(plan(server, Pipeline("films").stage("scan", keep)), who()).run()
+    assert [row.outcome for row in left.rows] == ["done"]
+    assert client.queue("films").counts().delayed == 1
+
+
+def test_a_saved_stage_is_gone_on_with(server: InProcessServer, client: Client) -> None:
+    """Who gets the message next begins there, with the state."""
+    client.queue("films").put("harvest")
+    seen: list[Any] = []
+
+    def encode(message: Any, state: Any) -> Any:
+        seen.append((message.resumed, state))
+        if len(seen) == 1:
+            raise OSError("the power failed")
+        return state
+
+    pipeline = Pipeline("films").stage("scan", lambda *_: {"n": 1}).stage("encode", encode)
+    left = Task(plan(server, pipeline), who()).run()
+    assert seen == [(False, {"n": 1}), (True, {"n": 1})]
+    assert [row.resumed_at for row in left.rows] == [None, "encode"]
+    assert [run.stage for run in left.rows[1].stages] == ["encode"]
+
+
+def stopped(task: Task, begun: threading.Event, wish: Answer, then: Callable[[], None]) -> Any:
+    """Run a task, and have it told to stop once a message is in work."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(task.run()))
+    thread.start()
+    assert begun.wait(20)
+    task._heard(wish)
+    then()
+    thread.join(30)
+    return found[0]
+
+
+def test_a_wish_to_stop_lets_messages_in_work_finish(
+    server: InProcessServer, client: Client
+) -> None:
+    """What is in work is done, what is not begun is given back."""
+    client.queue("films").put_many([f"film {number}" for number in range(9)])
+    begun, go_on = threading.Event(), threading.Event()
+
+    def scan(message: Any, state: Any) -> Any:
+        begun.set()
+        assert go_on.wait(20)
+        return state
+
+    pipeline = Pipeline("films").stage("scan", scan)
+    task = Task(plan(server, pipeline, at_once=1, drains=False), who())
+    left = stopped(task, begun, Answer(stop_s=20), go_on.set)
+    assert [row.outcome for row in left.rows] == ["done"]
+    counts = client.queue("films").counts()
+    assert (counts.visible, counts.leased) == (8, 0)
+
+
+def test_without_grace_messages_in_work_are_given_back_with_their_progress(
+    server: InProcessServer, client: Client
+) -> None:
+    """A stage that looks up is stopped at once."""
+    client.queue("films").put("long")
+    begun = threading.Event()
+
+    def encode(message: Any, state: Any) -> Any:
+        begun.set()
+        while not message.cancel_token.wait(20):
+            raise AssertionError("it was not stopped")
+        message.check()
+
+    pipeline = Pipeline("films").stage("scan", lambda *_: {"n": 1}).stage("encode", encode)
+    task = Task(plan(server, pipeline, drains=False), who())
+    left = stopped(task, begun, Answer(stop_s=0, hurry=True), lambda: None)
+    assert [row.outcome for row in left.rows] == ["interrupted"]
+    [message] = client.queue("films").receive()
+    assert message.saved["stage"] == "encode"
+
+
+def test_what_makes_all_work_impossible_is_told_and_not_raised(server: InProcessServer) -> None:
+    """Spark would try again what cannot succeed."""
+    left = Task(plan(server, Pipeline("films").stage("scan", keep)), who()).run()
+    assert left.failure is not None
+    assert "QueueMissing" in left.failure
+
+
+def test_asynchronous_stages_run_in_one_event_loop(server: InProcessServer, client: Client) -> None:
+    """Many messages wait at the same time without threads."""
+    client.queue("films").put_many(["a", "b"])
+    threads: set[str] = set()
+
+    async def scan(message: Any, state: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return state
+
+    left = Task(plan(server, Pipeline("films").stage("scan", scan)), who()).run()
+    assert [row.outcome for row in left.rows] == ["done", "done"]
+    assert len(threads) == 1
