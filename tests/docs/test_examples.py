@@ -39,7 +39,7 @@ IN_A_HURRY: Final = {
 }
 """Readers of the tutorials need a lease long enough to paste into; a test does not."""
 MARK: Final = "---- block {} ----"
-TIMEOUT_S: Final = 60
+TIMEOUT_S: Final = 240
 
 
 def _pages_with(language: str) -> list[Path]:

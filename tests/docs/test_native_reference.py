@@ -25,6 +25,7 @@ from leasehold.domain.queue_settings import (
     Backoff,
     FailurePolicy,
     LapsedReceipts,
+    MnsAttributes,
     QueueSettings,
 )
 from leasehold.domain.sessions import (
@@ -295,6 +296,7 @@ PARTS: Final = {
     "## backoff": Backoff,
     "## adaptive": Adaptive,
     "## adapted": Adapted,
+    "## mns": MnsAttributes,
 }
 
 
@@ -318,6 +320,8 @@ def test_every_queue_setting(heading: str) -> None:
                 if default is None
                 else "true"
                 if default is True
+                else "false"
+                if default is False
                 else (number(default) if isinstance(default, int | float) else f"`{default}`")
             )
             assert row[2] == shown, each.name

@@ -170,6 +170,7 @@ class Driver(Stager):
                 Request("PUT", path, open_),
                 Request("POST", f"{path}/extend", {"token": token, "lease_s": 1}),
                 Request("POST", f"{path}/give-back", {"token": token}),
+                Request("POST", f"{path}/bind", {"token": token, "transaction": "stale"}),
                 Request("POST", f"{self._path}/settle", {"token": token, "upto": holding.number}),
             ):
                 self.must_refuse(holding.key, request, "stale-token")
@@ -198,7 +199,7 @@ class Driver(Stager):
         tx = f"tx-{key}" if self.chance(0.4) else ""
         rows = [*self.stage(tx, "p"), *self.stage(tx, "q")] if tx else []
         mark = f"{MARK}{key}"
-        body = {
+        body: dict[str, Any] = {
             "token": self._token,
             "upto": upto,
             "exemptions": [
@@ -217,18 +218,53 @@ class Driver(Stager):
         }
         request = Request("POST", f"{self._path}/settle", body)
         what = f"{self._stream}/{upto}"
-        fine = set() if self._lease_s >= LONG_S else {"member-not-found"}
-        told = self.ask("settle", what, request, asked=asked, tell=whole, fine=fine)
-        if not told.done:
+        tell, fine = whole, {"member-not-found"}
+        ready = True
+        if self.chance(0.4):
+            ready = self._bind(holdings, body["exemptions"], key)
+            send = {"name": key, "send": body["sends"], "publish": body["publish"]}
+            request, tell = Request("POST", "/commit", send), _settled
+            fine = {"claim-broken"}
+        fine = set() if self._lease_s >= LONG_S else fine
+        if ready:
+            told = self.ask("settle", what, request, asked=asked, tell=tell, fine=fine)
+        if not ready or not told.done:
             for each in reversed(holdings):
                 self._give_back(each)
             return
         self._settled = upto
         if self.chance(0.2):
-            self.ask("settle", what, request, asked=asked, tell=whole)
+            self.ask("settle", what, request, asked=asked, tell=tell)
         if self.chance(0.1):
             read = Request("GET", f"{self._path}/claims/{upto}/messages")
             self.must_refuse(what, read, "claim-settled")
+
+    def _bind(
+        self, holdings: Sequence[Holding], exemptions: Sequence[dict[str, Any]], name: str
+    ) -> bool:
+        """Note exemptions with their claims, and bind the last one; tell whether that was done."""
+        fine = {"member-not-found", "claim-lapsed", "claim-broken"}
+        fine = set() if self._lease_s >= LONG_S else fine
+        for each in holdings:
+            own = [dict(given) for given in exemptions if given["number"] == each.number]
+            for given in own:
+                del given["number"]
+            path = f"{self._path}/claims/{each.number}"
+            if own:
+                note = {"token": self._token, "exemptions": own}
+                request = Request("POST", f"{path}/exemptions", note)
+                if not self.ask("exempt", each.key, request, fine=fine).done:
+                    return False
+        bind = {"token": self._token, "transaction": name}
+        request = Request("POST", f"{path}/bind", bind)
+        return self.ask("bind", holdings[-1].key, request, fine=fine).done
+
+
+def _settled(told: Any, _: object) -> Mapping[str, Any]:
+    """Return of the answer to a commit what a settling tells."""
+    nothing = {"completed": 0, "exempted": 0, "lost": 0}
+    settled = told["settled"][0] if told["settled"] else nothing
+    return {**settled, "already": told["already"], "published": told["published"]}
 
 
 def _attached(told: Any, _: object) -> Mapping[str, Any]:

@@ -41,6 +41,21 @@ FLOWS: Final[dict[str, Callable[[NativeGrammar, dict[str, str]], Any]]] = {
         "lease_s": 60,
         "park": True,
     },
+    "POST {stream}/claims/{claim}/exemptions": lambda grammar, item: {
+        "token": grammar.pool.token(),
+        "exemptions": [
+            {
+                "id": item["id"],
+                "outcome": grammar.pick(("failed", "interrupted", "returned", "buried")),
+                "delay_s": 0,
+                "error": {"text": grammar.text(), "type": "E"},
+            }
+        ],
+    },
+    "POST {stream}/claims/{claim}/bind": lambda grammar, _: {
+        "token": grammar.pool.token(),
+        "transaction": grammar.pick(TRANSACTIONS),
+    },
     "POST {stream}/claims/{claim}/give-back": lambda grammar, _: {"token": grammar.pool.token()},
     "POST {stream}/settle": lambda grammar, item: {
         "token": grammar.pool.token(),

@@ -13,12 +13,12 @@ from leasehold.http.azure.errors import Fault
 from leasehold.http.azure.parameters import (
     optional_integer,
     parse_query,
-    percent_decode,
     required,
     required_integer,
     timeout_s,
     whole_number,
 )
+from leasehold.http.percent import percent_decode
 
 _NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 _VALUES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
