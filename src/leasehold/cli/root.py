@@ -72,6 +72,12 @@ LATE: Final = {
         "Run stages on Spark executors, each message on a lease of its own.",
         _WORK,
     ),
+    "simulate": Late(
+        "leasehold.cli.simulate",
+        "simulate",
+        "Try settings of a queue before making them.",
+        _WORK,
+    ),
     "send": Late("leasehold.cli.sending", "send", "Put one message, or many from a file.", _SHORT),
     "inspect": Late(
         "leasehold.cli.messages",

@@ -310,6 +310,8 @@ class Settled:
     """Members that others had taken meanwhile: they were not completed."""
     published: int = 0
     published_by_queue: RowsByQueue = ()
+    duplicates: int = 0
+    """Staged rows that were dropped instead, as their deduplication key had been used."""
     already: bool = False
     """Everything up to the number was settled before."""
     beside: tuple[StreamSettled, ...] = ()

@@ -75,6 +75,8 @@ class Transaction:
     """When it vanishes, or when its publishing is forgotten."""
     rows: int
     """Staged, or published."""
+    duplicates: int = 0
+    """Rows that were dropped when it was published, as their key had been used."""
     parts: tuple[StagedPart, ...] = ()
     """By name; empty once it is published."""
     claims: tuple[BoundClaim, ...] = ()
@@ -85,9 +87,9 @@ class Transaction:
 class Stage:
     """Put messages that nobody sees yet. Answer: :class:`Staged`.
 
-    Or QueueNotFound, VisibilityPastExpiry, AlreadyPublished, ChunkOutOfTurn, KeyNotAllowed; nothing
-    is staged then. Delays and times to live begin when the message is published. A repeated chunk
-    is not staged twice.
+    Or QueueNotFound, VisibilityPastExpiry, AlreadyPublished, ChunkOutOfTurn; nothing is staged
+    then. Delays and times to live begin when the message is published, and only then deduplication
+    keys are looked at. A repeated chunk is not staged twice.
     """
 
     account: str
@@ -98,7 +100,7 @@ class Stage:
     chunk: int
     """0, 1, 2 and so on within the part."""
     puts: tuple[Put, ...]
-    """For any queues of the account, without deduplication keys: the name does that."""
+    """For any queues of the account."""
     timeout_s: int = DEFAULT_STAGING_TIMEOUT_S
     """Seconds from now until the transaction vanishes."""
 
@@ -118,6 +120,10 @@ class Publish:
 
     Or StagedNotFound when a part named is not there, or the whole transaction is unknown;
     QueueNotFound when a queue is gone. Nothing is done then.
+
+    A row whose deduplication key the queue remembers is dropped, as a put would put nothing. Rows
+    count in the order of their parts by name, chunks, and places in the chunk, so of two with the
+    same key the first one is published, and its key is remembered from now on.
 
     Streams are settled with it up to the claims that are bound to the name, noted exemptions
     applied. If that is not possible any more, nothing is done: StreamNotFound, StaleToken (somebody
@@ -141,6 +147,8 @@ class Published(NamedTuple):
     """The same for each queue that some of them went to."""
     settled: tuple[StreamSettled, ...] = ()
     """Streams of which claims were bound to the name."""
+    duplicates: int = 0
+    """Rows that were dropped instead, as their deduplication key had been used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +221,8 @@ class Committed(NamedTuple):
     """How many messages of transactions went to each queue."""
     settled: tuple[StreamSettled, ...] = ()
     """Streams of which claims were bound to one of the names."""
+    duplicates: int = 0
+    """Staged rows that were dropped instead of published."""
 
 
 StagingCommand: TypeAlias = (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from leasehold.domain.errors import ChunkOutOfTurn, KeyNotAllowed, StagedNotFound
+from leasehold.domain.errors import ChunkOutOfTurn, StagedNotFound
 from leasehold.domain.staging import DEFAULT_STAGING_TIMEOUT_S, RowsByQueue
 from leasehold.domain.types import NEVER_MS, Message, Phase
 from leasehold.domain.visibility import expiry_of, put_refusal
@@ -16,6 +16,24 @@ if TYPE_CHECKING:  # the union of all commands is over there, and has these in i
 _MS: Final = 1000
 
 
+class Moved(NamedTuple):
+    """What became of staged rows that were to be published."""
+
+    by_queue: RowsByQueue = ()
+    duplicates: int = 0
+    """Dropped, as their deduplication key had been used."""
+
+    @property
+    def rows(self) -> int:
+        """How many were published."""
+        return sum(count for _, count in self.by_queue)
+
+    def __add__(self, other: Moved) -> Moved:  # type: ignore[override]
+        """Return what that is together."""
+        by_queue = rows_by_queue((*self.by_queue, *other.by_queue))
+        return Moved(by_queue, self.duplicates + other.duplicates)
+
+
 def rows_by_queue(counts: Iterable[tuple[str, int]]) -> RowsByQueue:
     """Add up how many rows went to each queue; those that none went to are left out."""
     totals: dict[str, int] = {}
@@ -23,11 +41,6 @@ def rows_by_queue(counts: Iterable[tuple[str, int]]) -> RowsByQueue:
         if count:
             totals[queue] = totals.get(queue, 0) + count
     return tuple(sorted(totals.items()))
-
-
-def total_rows(by_queue: RowsByQueue) -> int:
-    """Return how many rows that is altogether."""
-    return sum(count for _, count in by_queue)
 
 
 def check_chunk(chunks: int, chunk: int) -> bool:
@@ -45,11 +58,8 @@ def check_put(put: Put, now_ms: int) -> None:
     """Refuse what cannot be staged; that its queue exists is the store's to check, before this.
 
     Raises:
-        KeyNotAllowed: It has a deduplication key.
         VisibilityPastExpiry: It would expire before it can be received even once.
     """
-    if put.detail.dedup_key is not None:
-        raise KeyNotAllowed
     refusal = put_refusal(now_ms, put.delay_s, expiry_of(now_ms, put.time_to_live_s))
     if refusal:
         raise refusal

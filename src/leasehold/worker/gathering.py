@@ -30,8 +30,8 @@ class _Asked(Generic[T, R]):
 class Gathering(Generic[T, R]):
     """Lets threads that want the same kind of thing at the same time share one call.
 
-    There is no delay: what comes while a call is under way goes with the next one. And there is no
-    thread of its own: one of those that wait makes the call for all of them.
+    What comes while a call is under way goes with the next one. There is no thread of its own: one
+    of those that wait makes the call for all of them.
 
     Args:
         serve: Takes the items of several threads, and returns for each an answer, or an exception
@@ -39,6 +39,8 @@ class Gathering(Generic[T, R]):
         most: Items of one call, 1 or more.
         patience_s: After so long behind a call that does not come back a thread makes one of its
             own; None: it waits.
+        linger_s: So long a call waits for more items than there are, unless it has all that it may
+            have. 0 for calls that cost little beside what each item costs.
     """
 
     def __init__(
@@ -47,10 +49,13 @@ class Gathering(Generic[T, R]):
         *,
         most: int,
         patience_s: float | None = None,
+        linger_s: float = 0.0,
     ) -> None:
         self._serve = serve
         self._most = most
         self._patience_s = -1.0 if patience_s is None else patience_s
+        self._linger_s = linger_s
+        self._is_full = threading.Event()
         self._lock = threading.Lock()
         self._waiting: deque[_Asked[T, R]] = deque()
         self._is_under_way = False
@@ -64,6 +69,8 @@ class Gathering(Generic[T, R]):
         asked: _Asked[T, R] = _Asked(item)
         with self._lock:
             self._waiting.append(asked)
+            if len(self._waiting) >= self._most:
+                self._is_full.set()
             leads, self._is_under_way = not self._is_under_way, True
         if not leads:
             leads = self._wait(asked)
@@ -92,9 +99,13 @@ class Gathering(Generic[T, R]):
 
     def _lead(self, leader: _Asked[T, R]) -> None:
         """Make a call for those that wait, the longest first, and have another one go on."""
+        if self._linger_s:
+            self._is_full.wait(self._linger_s)
         with self._lock:
             count = min(self._most, len(self._waiting))
             batch = [self._waiting.popleft() for _ in range(count)]
+            if len(self._waiting) < self._most:
+                self._is_full.clear()
         try:
             answers = self._served(batch)
         finally:

@@ -115,6 +115,19 @@ def test_who_is_out_of_patience_asks_alone() -> None:
     assert service.calls == [[1], [2]]
 
 
+def test_a_call_that_lingers_takes_what_comes_meanwhile_and_ends_the_wait_when_it_is_full() -> None:
+    """Whoever asks first waits for the others, and no longer than until the call has all it may."""
+    service = Service()
+    service.go_on.release(2)
+    gathering: Gathering[int, int] = Gathering(service, most=3, linger_s=1000)
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(gathering.ask, item) for item in (1, 2, 3)]
+        assert sorted(each.result(_PATIENCE_S) for each in asked) == [10, 20, 30]
+    assert [sorted(call) for call in service.calls] == [[1, 2, 3]]
+    alone: Gathering[int, int] = Gathering(service, most=3, linger_s=0.001)
+    assert alone.ask(4) == 40
+
+
 def test_wrong_number_of_answers_is_an_error_for_all() -> None:
     """A service that loses an item cannot hand out the answers of others."""
     gathering: Gathering[int, int] = Gathering(lambda items: [0, 0, *items], most=10)

@@ -1,7 +1,8 @@
 """Stages that work on many messages at once, as a table of Arrow or pandas.
 
 Messages that come to such a stage while a call of it is under way go with the next call, as in
-:class:`~leasehold.worker.gathering.Gathering`. A table has these columns:
+:class:`~leasehold.worker.gathering.Gathering`; a call waits some milliseconds for more of them. A
+table has these columns:
 
 ``message_id``, ``body`` (binary), ``message_type``, ``dequeue_count``, ``fence``, ``inserted_at``
 and ``state``: what the stage before has returned, as JSON text in Arrow, as objects in pandas.
@@ -33,6 +34,9 @@ COLUMNS: Final = pa.schema(
     ]
 )
 """Columns of the table that a stage gets."""
+LINGER_S: Final = 0.01
+"""So long a call waits for its table to fill: little beside what a save takes, and without it most
+tables would have few rows where messages take no time."""
 _VERDICTS: Final = ("poison", "retry")
 
 
@@ -56,7 +60,9 @@ class BatchStage:
     def __init__(self, run: Callable[[Any], Any], form: BatchForm, rows: int) -> None:
         self._run = run
         self._form = form
-        self._gathering: Gathering[_Given, Any] = Gathering(self._serve, most=rows)
+        self._gathering: Gathering[_Given, Any] = Gathering(
+            self._serve, most=rows, linger_s=LINGER_S
+        )
 
     def __call__(self, message: StageMessage, state: Any) -> Any:
         """Do the stage for *message*, together with others, and return its next state."""

@@ -1,0 +1,317 @@
+"""A queue and its workers, event by event.
+
+The rules are those of the server, in the few lines that matter here: a message is visible, or on a
+lease that ends at a moment; a receive takes what has been visible for longest; a completion counts
+while its receipt does. Workers work through what they received, one after the other. Nothing is
+approximated, so that what comes out can be compared with a real server's log.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from leasehold.domain.queue_settings import LapsedReceipts
+from leasehold.tuning.observing import Ending, Lease
+from leasehold.tuning.simulate.outcome import Outcome, mean_and_top
+from leasehold.tuning.simulate.settings import NEVER_S, Crew, Handling, PopOrder
+from leasehold.tuning.simulate.work import Load
+
+_ARRIVE: Final = 0
+_LAPSE: Final = 1
+_POP: Final = 2
+_NEXT: Final = 3
+_DONE: Final = 4
+_DIE: Final = 5
+
+_SAMPLES: Final = 120
+_LAST_SHARE: Final = 6
+_SKIP_MARGIN: Final = 2.0
+"""A message is passed over if less than twice the mean work is left of its lease."""
+_EPSILON_S: Final = 1e-9
+
+
+class _Held(NamedTuple):
+    """A message that a worker received."""
+
+    message: int
+    receipt: int
+    """The delivery, which receipts are told apart by."""
+    ends_s: float
+    began_s: float
+
+
+class Simulation:
+    """One run. Make it, call :meth:`run` once.
+
+    Args:
+        load: The messages.
+        handling: How they are leased.
+        crew: Who works on them.
+        lasts_s: When to stop, seconds; above 0.
+        seed: Crashes depend on it; the same for two settings gives the same luck.
+        keep_leases: Whether to return what a log would show.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a run depends on
+        self,
+        load: Load,
+        handling: Handling,
+        crew: Crew,
+        *,
+        lasts_s: float,
+        seed: int = 1,
+        keep_leases: bool = False,
+    ) -> None:
+        self._handling, self._crew, self._lasts_s = handling, crew, lasts_s
+        self._strict = handling.lapsed_receipts is not LapsedReceipts.UNTIL_RETAKEN
+        self._by_id = handling.order is PopOrder.BY_ID
+        self._arrivals = load.arrivals_s.tolist()
+        self._lengths: list[float] = load.lengths_s.tolist()
+        self._redrawn = None if load.redrawn is None else iter(load.redrawn.tolist())
+        self._margin_s = _SKIP_MARGIN * float(load.lengths_s.mean()) if self._lengths else 0.0
+        self._random = np.random.default_rng(seed)
+        self._events: list[tuple[float, int, int, object]] = []
+        self._number = 0
+        self._visible: list[tuple[float, int]] = []
+        many = len(self._arrivals)
+        self._deliveries = [0] * many
+        self._ends = [0.0] * many
+        self._live = bytearray(many)
+        self._arrived = 0
+        self._idle: list[int] = []
+        self._dead: set[int] = set()
+        """Workers that are away after a crash."""
+        self._leases: list[Lease] | None = [] if keep_leases else None
+        self._done_at: list[float] = []
+        self._waits: list[float] = []
+        self._recoveries: list[float] = []
+        self._counts = dict.fromkeys(
+            ("wasted", "redeliveries", "set_aside", "crashes", "renewals", "skipped"), 0
+        )
+        self._work_s = self._wasted_s = 0.0
+
+    def run(self) -> Outcome:
+        """Play it to the end."""
+        if self._arrivals:
+            self._push(self._arrivals[0], _ARRIVE, 0)
+        for worker in range(self._crew.workers):
+            self._push(0.0, _POP, worker)
+        act = (self._arrive, self._lapse, self._pop, self._next, self._finish, self._die)
+        events = self._events
+        while events:
+            now, _, kind, what = heapq.heappop(events)
+            if now >= self._lasts_s:
+                break
+            act[kind](now, what)  # type: ignore[arg-type]  # each kind has its own argument
+        return self._outcome()
+
+    def _push(self, at_s: float, kind: int, what: object) -> None:
+        self._number += 1
+        heapq.heappush(self._events, (at_s, self._number, kind, what))
+
+    def _show(self, now: float, message: int) -> None:
+        """Make a message visible, and wake a worker for it."""
+        heapq.heappush(self._visible, (message if self._by_id else now, message))
+        if self._idle:
+            self._push(now, _POP, self._idle.pop())
+
+    def _arrive(self, now: float, message: int) -> None:
+        self._live[message] = 1
+        self._ends[message] = now
+        self._arrived += 1
+        if message + 1 < len(self._arrivals):
+            self._push(self._arrivals[message + 1], _ARRIVE, message + 1)
+        self._show(now, message)
+
+    def _lapse(self, now: float, what: tuple[int, int]) -> None:
+        message, receipt = what
+        if not self._live[message] or self._deliveries[message] != receipt:
+            return
+        if self._ends[message] > now + _EPSILON_S:
+            return  # it was renewed meanwhile
+        most = self._handling.max_deliveries
+        if most is not None and receipt >= most:
+            self._live[message] = 0
+            self._counts["set_aside"] += 1
+            return
+        self._show(now, message)
+
+    def _away_until(self, now: float) -> float | None:
+        for outage in self._crew.outages:
+            if outage.start_s <= now < outage.end_s:
+                return outage.end_s
+        return None
+
+    def _pop(self, now: float, worker: int) -> None:
+        away = self._away_until(now)
+        if away is not None:
+            self._push(away, _POP, worker)
+            return
+        held: list[_Held] = []
+        visible = self._visible
+        while visible and len(held) < self._handling.batch:
+            _, message = heapq.heappop(visible)
+            if not self._live[message] or self._ends[message] > now + _EPSILON_S:
+                continue
+            self._deliveries[message] += 1
+            delivery = self._deliveries[message]
+            ends = now + self._handling.lease_s(delivery)
+            self._ends[message] = ends
+            self._counts["redeliveries"] += delivery > 1
+            held.append(_Held(message, delivery, ends, now))
+            self._push(ends, _LAPSE, (message, delivery))
+        if held:
+            held.reverse()
+            self._next(now, (worker, held))
+        else:
+            self._idle.append(worker)
+
+    def _next(self, now: float, what: tuple[int, list[_Held]]) -> None:
+        """Begin with the next of what a worker holds."""
+        worker, held = what
+        while held:
+            lease = held[-1]
+            if not self._handling.skip_late or now < lease.ends_s - self._margin_s:
+                break
+            held.pop()
+            self._counts["skipped"] += 1
+            self._log(lease, lease.ends_s - lease.began_s, Ending.LEFT)
+        if not held:
+            self._push(now, _POP, worker)
+            return
+        length = self._length(held[-1])
+        rate = self._crew.crash_rate
+        life = float(self._random.exponential(1 / rate)) if rate > 0 else NEVER_S
+        renewal = self._handling.renewal
+        if renewal is not None:
+            self._renew(now, held, min(length, life))
+        if life < length:
+            self._push(now + life, _DIE, (worker, held, life))
+        else:
+            self._push(now + length, _DONE, (worker, held, length))
+
+    def _length(self, lease: _Held) -> float:
+        if lease.receipt > 1 and self._redrawn is not None:
+            return next(self._redrawn, self._lengths[lease.message])
+        return self._lengths[lease.message]
+
+    def _renew(self, now: float, held: list[_Held], busy_s: float) -> None:
+        """Renew all that a worker holds while it is busy with the first of them."""
+        renewal = self._handling.renewal
+        assert renewal is not None
+        until = now + busy_s
+        for place, lease in enumerate(held):
+            ends = lease.ends_s
+            due = max(ends - renewal.guard_s, now)
+            many = 0
+            while due < until and ends > due:
+                many += 1
+                ends = due + renewal.every_s + renewal.guard_s
+                due += renewal.every_s
+            if many:
+                self._counts["renewals"] += many
+                held[place] = lease._replace(ends_s=ends)
+                self._ends[lease.message] = ends
+                self._push(ends, _LAPSE, (lease.message, lease.receipt))
+
+    def _finish(self, now: float, what: tuple[int, list[_Held], float]) -> None:
+        worker, held, length = what
+        lease = held.pop()
+        message = lease.message
+        self._work_s += length
+        late = now >= lease.ends_s
+        newest = self._live[message] and self._deliveries[message] == lease.receipt
+        if newest and not (self._strict and late):
+            self._live[message] = 0
+            self._done_at.append(now)
+            self._waits.append(now - self._arrivals[message])
+        else:
+            self._counts["wasted"] += 1
+            self._wasted_s += length
+        self._log(lease, now - lease.began_s, Ending.LATE if late else Ending.COMPLETED)
+        self._next(now, (worker, held))
+
+    def _die(self, now: float, what: tuple[int, list[_Held], float]) -> None:
+        worker, held, life = what
+        self._counts["crashes"] += 1
+        self._work_s += life
+        self._wasted_s += life
+        detect = self._handling.detect_s
+        for lease in held:
+            message = lease.message
+            newest = self._live[message] and self._deliveries[message] == lease.receipt
+            if not newest:
+                continue
+            ends = lease.ends_s
+            if detect is not None and now + detect < ends:
+                ends = now + detect
+                self._ends[message] = ends
+                self._push(ends, _LAPSE, (message, lease.receipt))
+            if ends > now:
+                self._recoveries.append(ends - now)
+        if detect is not None:
+            # The last is the one that was worked on; the others tell nothing of work.
+            for lease in held:
+                at_work = lease is held[-1]
+                self._log(lease, now - lease.began_s, Ending.DIED if at_work else Ending.LEFT)
+        else:
+            for lease in held:
+                self._log(lease, lease.ends_s - lease.began_s, Ending.LAPSED)
+        self._push(now + self._crew.restart_s, _POP, worker)
+
+    def _log(self, lease: _Held, seconds: float, ending: Ending) -> None:
+        if self._leases is not None:
+            self._leases.append(Lease(lease.message, seconds, ending, lease.receipt))
+
+    def _outcome(self) -> Outcome:
+        wait_mean, wait_top = mean_and_top(self._waits, 0.99)
+        recovery_mean, recovery_worst = mean_and_top(self._recoveries, 1.0)
+        last = self._lasts_s / _LAST_SHARE
+        late_ones = sum(at >= self._lasts_s - last for at in self._done_at)
+        return Outcome(
+            arrived=self._arrived,
+            done=len(self._done_at),
+            deliveries=sum(self._deliveries),
+            backlog=sum(self._live),
+            per_s_at_end=late_ones / last,
+            work_s=self._work_s,
+            wasted_work_s=self._wasted_s,
+            wait_mean_s=wait_mean,
+            wait_p99_s=wait_top,
+            recovery_mean_s=recovery_mean,
+            recovery_worst_s=recovery_worst,
+            backlog_over_time=self._backlog_over_time(),
+            leases=tuple(self._leases or ()),
+            **self._counts,
+        )
+
+    def _backlog_over_time(self) -> tuple[tuple[float, int], ...]:
+        """Set-aside messages count as not done here; there is no moment kept for them."""
+        moments = np.linspace(0.0, self._lasts_s, _SAMPLES + 1)
+        came = np.searchsorted(np.asarray(self._arrivals), moments, side="right")
+        done = np.searchsorted(np.asarray(self._done_at), moments, side="right")
+        return tuple((float(at), int(many)) for at, many in zip(moments, came - done, strict=True))
+
+
+def simulate(  # noqa: PLR0913 - as Simulation
+    load: Load,
+    handling: Handling,
+    crew: Crew,
+    *,
+    lasts_s: float,
+    seed: int = 1,
+    keep_leases: bool = False,
+) -> Outcome:
+    """Play one run; see :class:`Simulation`.
+
+    Raises:
+        ValueError: *lasts_s* is not above 0 and finite.
+    """
+    if not (lasts_s > 0 and math.isfinite(lasts_s)):
+        raise ValueError(f"lasts_s is {lasts_s}; it must be above 0")
+    found = Simulation(load, handling, crew, lasts_s=lasts_s, seed=seed, keep_leases=keep_leases)
+    return found.run()
