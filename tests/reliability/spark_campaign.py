@@ -299,4 +299,5 @@ def _kill(process: psutil.Process) -> None:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path[1:2]])}
+    paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from leasehold.spark.cluster import running_cluster
     from leasehold.spark.options import BadOption
+    from leasehold.spark.pipeline.declared import Pipeline
     from leasehold.spark.session import cluster_session, local_session
     from leasehold.spark.source import LeaseholdDataSource
     from leasehold.spark.stream.listener import SettleListener
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _WHERE: Final = {
     "BadOption": "leasehold.spark.options",
     "LeaseholdDataSource": "leasehold.spark.source",
+    "Pipeline": "leasehold.spark.pipeline.declared",
     "SettleListener": "leasehold.spark.stream.listener",
     "cluster_session": "leasehold.spark.session",
     "local_session": "leasehold.spark.session",
@@ -27,6 +29,7 @@ _WHERE: Final = {
 __all__ = [
     "BadOption",
     "LeaseholdDataSource",
+    "Pipeline",
     "SettleListener",
     "cluster_session",
     "local_session",

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from leasehold.worker.errors import WorkerError
 from leasehold.worker.worker import Worker
 
 _log: Final = logging.getLogger("leasehold.spark.pipeline")
@@ -121,8 +122,15 @@ class Hands:
 
     def _add(self) -> None:
         if self._second is None and (self._leaving is None or not self._leaving.is_alive()):
-            self._second = self._make(MORE)
-            self._second.start()
+            try:
+                second = self._make(MORE)
+                second.start()
+            except (RuntimeError, WorkerError, ValueError) as error:
+                # Such as a limit on threads. The first worker does it all, only slower.
+                _log.warning("no more than %d messages at once: %s", FEW, error)
+                self._adapts = False
+                return
+            self._second = second
             _log.info("messages take next to no time: %d at once", FEW + MORE)
 
     def _drop(self) -> None:

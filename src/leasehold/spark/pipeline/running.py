@@ -144,7 +144,7 @@ class PipelineRun:
         self._spool = Spool()
         self._stack = ExitStack()
         self._backlog = Backlog(self._spec)
-        self._collector: Collector
+        self._collector: Collector | None = None
         self._plan: Plan
         self._tasks = 1
         self._newest: int | None = None
@@ -234,7 +234,8 @@ class PipelineRun:
         """
         grace_s = self._settings.grace_s if grace_s is None else grace_s
         self._is_stopping = True
-        self._collector.stop(grace_s)
+        if self._collector is not None:
+            self._collector.stop(grace_s)
         timer = threading.Timer(grace_s + _PATIENCE_S, self.cancel)
         timer.daemon = True
         timer.start()
@@ -243,7 +244,8 @@ class PipelineRun:
     def hurry(self) -> None:
         """Have it stop without waiting for messages in work."""
         self._is_stopping = self.was_hurried = True
-        self._collector.hurry()
+        if self._collector is not None:
+            self._collector.hurry()
 
     def cancel(self) -> None:
         """Have Spark end the tasks. Their messages come back when their sessions are lost."""
@@ -261,13 +263,16 @@ class PipelineRun:
         assert bind is not None
         self._tasks = settings.tasks or self._parallelism()
         names = self._pipeline.names
-        self._collector = self._stack.enter_context(
+        self._collector = collector = self._stack.enter_context(
             Collector(host, bind, stages=names, spool=self._spool, time=self._time)
         )
+        if self._is_stopping:
+            # A signal has come before there was anybody to tell.
+            collector.stop(settings.grace_s)
         self._plan = Plan(
             pipeline=self._pipeline,
             queue=self._spec,
-            address=self._collector.address,
+            address=collector.address,
             drains=not settings.continuous,
             at_once=settings.at_once,
             lease=settings.leases(),
@@ -281,10 +286,14 @@ class PipelineRun:
         context: Any = getattr(self._spark, "sparkContext", None)
         return 1 if context is None else max(1, context.defaultParallelism)
 
+    @property
+    def _listener(self) -> Collector:
+        if self._collector is None:
+            raise RuntimeError("the run has not begun")
+        return self._collector
+
     def _looked(self) -> Progress:
-        return self._collector.progress(
-            now_ms=self._clock.now_ms(), backlog=self._backlog.visible()
-        )
+        return self._listener.progress(now_ms=self._clock.now_ms(), backlog=self._backlog.visible())
 
     def _signalled(self, count: int) -> None:
         if count == 1:
@@ -343,17 +352,17 @@ class PipelineRun:
     def _take(self, table: pa.Table) -> None:
         for content in table.column("content").to_pylist():
             left = msgspec.json.decode(content, type=Left)
-            self._collector.take(left)
+            self._listener.take(left)
             self._failure = self._failure or left.failure
 
     def _reconcile(self) -> None:
         """Add what dead tasks have completed and could not report any more."""
-        dead = self._collector.vanished()
+        dead = self._listener.vanished()
         if not dead or self._newest is None:
             return
         done = {row.message_id for _, row in self._spool.read() if row.outcome == Kind.DONE}
         for who, row in unreported(self._spec, self._newest, dead, done):
-            self._collector.add(who, row)
+            self._listener.add(who, row)
 
     def _close(self) -> None:
         self._stack.close()

@@ -151,7 +151,15 @@ def test_a_wish_to_stop_lets_messages_in_work_finish(
 
     pipeline = Pipeline("films").stage("scan", scan)
     task = Task(plan(server, pipeline, at_once=1, drains=False), who())
-    left = stopped(task, begun, Answer(stop_s=20), go_on.set)
+
+    def finish() -> None:
+        hands = task._hands
+        assert hands is not None
+        while hands._first.is_running:
+            threading.Event().wait(0.002)
+        go_on.set()
+
+    left = stopped(task, begun, Answer(stop_s=20), finish)
     assert [row.outcome for row in left.rows] == ["done"]
     counts = client.queue("films").counts()
     assert (counts.visible, counts.leased) == (8, 0)
