@@ -227,15 +227,15 @@ class Counted(MemoryQueue):
 
     settled: list[tuple[str, str]]
 
-    def complete(self, leases: Sequence[Lease]) -> list[QueueError | None]:
+    def complete(self, leases: Sequence[Lease], **options: Any) -> list[QueueError | None]:
         """See :class:`QueueClient`."""
-        found = super().complete(leases)
+        found = super().complete(leases, **options)
         self._note(leases, found, "completed")
         return found
 
-    def release(self, releases: Sequence[Release]) -> list[QueueError | None]:
+    def release(self, releases: Sequence[Release], **options: Any) -> list[QueueError | None]:
         """See :class:`QueueClient`."""
-        found = super().release(releases)
+        found = super().release(releases, **options)
         self._note([each.lease for each in releases], found, "given back")
         return found
 
@@ -308,13 +308,13 @@ class Halfway(MemoryQueue):
         queue.put([Outgoing(body=body) for body in bodies])
         return queue
 
-    def bury(self, delivery: Delivery, receipt: str, fault: Fault) -> None:
+    def bury(self, delivery: Delivery, receipt: str, fault: Fault, **options: Any) -> None:
         """See :class:`QueueClient`."""
         self.copies.append(delivery.message_id)
         if self.fails:
             self.fails -= 1
             raise Unreachable("the deletion was not answered")
-        super().bury(delivery, receipt, fault)
+        super().bury(delivery, receipt, fault, **options)
 
 
 def test_a_burial_that_stops_halfway_is_finished() -> None:

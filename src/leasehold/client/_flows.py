@@ -124,6 +124,8 @@ class Settled(Struct, frozen=True, kw_only=True):
     """Members that others had taken meanwhile: they were not completed."""
     published: int = 0
     """Messages of staged transactions that became visible."""
+    duplicates: int = 0
+    """Staged messages that were dropped instead, as their deduplication key had been used."""
     already: bool = False
     """All of it was settled before; also where an earlier try of this very call did it."""
     beside: tuple[StreamSettled, ...] = ()
@@ -149,6 +151,8 @@ class Published(Struct, frozen=True):
     """They were published before; also where an earlier try of this very call did it."""
     settled: tuple[StreamSettled, ...] = ()
     """Streams of which claims were bound to the name; empty if they were settled before."""
+    duplicates: int = 0
+    """Messages that were dropped instead, as their deduplication key had been used."""
 
 
 class Discarded(Struct, frozen=True):
@@ -187,6 +191,8 @@ class TransactionInfo(Struct, frozen=True, kw_only=True):
     """When it vanishes, or when its publishing is forgotten."""
     rows: int = 0
     """Messages staged, or published."""
+    duplicates: int = 0
+    """Messages that were dropped when it was published, as their key had been used."""
     parts: tuple[StagedPart, ...] = ()
     """By name; empty once it is published."""
     claims: tuple[BoundClaim, ...] = ()

@@ -49,6 +49,26 @@ class Adapted(Struct, frozen=True):
     at_ms: int
 
 
+class Advised(Struct, frozen=True, kw_only=True):
+    """Advice that was written into the settings, in seconds, and what it replaced."""
+
+    visibility_timeout_s: int | None = None
+    first_lease_s: int | None = None
+    """For workers that renew: the first lease..."""
+    renew_every_s: int | None = None
+    """...and then so often."""
+    batch: int | None = None
+    """Messages to receive at once at most by those that do not renew."""
+    floor_s: int | None = None
+    cap_s: int | None = None
+    because: str | None = None
+    at_ms: int | None = None
+    before_s: int | None = None
+    """The visibility timeout before; and the bounds, if it adapted."""
+    before_floor_s: int | None = None
+    before_cap_s: int | None = None
+
+
 class MnsAttributes(Struct, frozen=True, kw_only=True):
     """Attributes that count for requests of the MNS protocol, and for no others."""
 
@@ -78,6 +98,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     adaptive: Adaptive | None = None
     adapted: Adapted | None = None
     """Read-only."""
+    advised: Advised | None = None
     max_body_bytes: int | None = None
     """Largest body, 1 to 67,108,864; None: 65,536, as in Azure's protocol."""
     event_log: bool = True

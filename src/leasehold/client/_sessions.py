@@ -98,9 +98,10 @@ def heartbeat(path: str, told: Told, try_s: float | None) -> Call:
     return dataclasses.replace(call, try_s=try_s)
 
 
-def end_session(path: str, reason: str | None) -> Call:
+def end_session(path: str, reason: str | None, try_s: float | None = None) -> Call:
     """Return a call that ends a session; one that is over stays as it is."""
-    return send("POST", f"{path}/end", {"reason": reason}, repeatable=True)
+    call = send("POST", f"{path}/end", {"reason": reason}, repeatable=True)
+    return dataclasses.replace(call, try_s=try_s)
 
 
 def session(answer: Answer) -> SessionInfo:

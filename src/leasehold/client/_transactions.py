@@ -59,6 +59,7 @@ class _Transactions(Struct):
 class _Committed(Struct):
     already: bool = False
     published: int = 0
+    duplicates: int = 0
     settled: tuple[StreamSettled, ...] = ()
     send: list[Result] = []
     renew: list[Result] = []
@@ -213,7 +214,7 @@ class Commit:
         """
         found = decoded(_COMMITTED, answer)
         if found.already:
-            return Committed(already=True, published=found.published)
+            return Committed(already=True, published=found.published, duplicates=found.duplicates)
         lists = (
             (found.send, self.sends),
             (found.renew, self.renews),
@@ -229,6 +230,7 @@ class Commit:
         _raise_first([each for each in refusals if each is not None])
         return Committed(
             published=found.published,
+            duplicates=found.duplicates,
             settled=found.settled,
             sent=tuple(map(sent_of, found.send)),
             renewed=tuple(

@@ -18,7 +18,7 @@
         ├── ClaimSettled          ├── ClaimLapsed
         ├── ClaimBroken           ├── MemberNotFound
         ├── StagedNotFound        ├── AlreadyPublished
-        ├── ChunkOutOfTurn        ├── KeyNotAllowed
+        ├── ChunkOutOfTurn
         ├── Unauthenticated       ├── Forbidden
         └── Unavailable           the server cannot do it now
 
@@ -312,10 +312,6 @@ class ChunkOutOfTurn(ServerProblem):
         return self.problem.expected
 
 
-class KeyNotAllowed(ServerProblem):
-    """A staged message takes no deduplication key: the transaction's name has that role."""
-
-
 class Unauthenticated(ServerProblem):
     """The server does not take the key, signature or token."""
 
@@ -365,7 +361,6 @@ _CLASSES: Final[dict[str, tuple[type[ServerProblem], int]]] = {
     "staged-not-found": (StagedNotFound, 404),
     "already-published": (AlreadyPublished, 409),
     "chunk-out-of-turn": (ChunkOutOfTurn, 409),
-    "key-not-allowed": (KeyNotAllowed, 400),
     "unauthenticated": (Unauthenticated, 401),
     "forbidden": (Forbidden, 403),
     "store-full": (Unavailable, 503),

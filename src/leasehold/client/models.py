@@ -37,6 +37,7 @@ from leasehold.client._queue_models import (
     Activity,
     Adapted,
     Adaptive,
+    Advised,
     Backoff,
     Counts,
     Explanation,
@@ -54,6 +55,7 @@ __all__ = [
     "Activity",
     "Adapted",
     "Adaptive",
+    "Advised",
     "Attempt",
     "Backoff",
     "Beat",
@@ -324,6 +326,8 @@ class Committed(Struct, frozen=True, kw_only=True):
     call did it. The lists are empty then."""
     published: int = 0
     """Messages of staged transactions that became visible."""
+    duplicates: int = 0
+    """Staged messages that were dropped instead, as their deduplication key had been used."""
     settled: tuple[StreamSettled, ...] = ()
     """Streams of which claims were bound to the name, or to what was published."""
     sent: tuple[Sent, ...] = ()

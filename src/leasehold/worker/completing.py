@@ -7,22 +7,32 @@ import math
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from leasehold.worker.core import Core, Source
 from leasehold.worker.delivery_counts import Condemned, GivenBackOften, tried_of
 from leasehold.worker.errors import LeaseLost
 from leasehold.worker.outcomes import COMPLETE, Bury, Complete, Give, Kind, Outcome, settlement_of
 from leasehold.worker.pacing import start_thread
+from leasehold.worker.queues._one_by_one import request_timeout_s
 from leasehold.worker.queues.errors import Denied, LeaseGone, QueueError, Unreachable
 from leasehold.worker.queues.protocol import Lease
 from leasehold.worker.retrying import PoisonRule, RetryRule
 from leasehold.worker.work import Work
 
 T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+_Results: TypeAlias = Sequence[QueueError | None]
+
+
+class _Call(Protocol[T_contra]):
+    def __call__(
+        self, items: Sequence[T_contra], /, *, timeout_s: float | None
+    ) -> list[QueueError | None]: ...
+
 
 _log: Final = logging.getLogger("leasehold.worker")
 _dice: Final = random.SystemRandom()
@@ -30,6 +40,7 @@ _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _UNCOUNTED: Final = frozenset({Kind.RETURNED, Kind.INTERRUPTED})
 MOST_THREADS: Final = 16
+_LEAST_CALL_S: Final = 0.5
 CLOSING_S: Final = 10.0
 """How long a worker that stops goes on trying to settle what got no answer."""
 
@@ -179,14 +190,14 @@ class Settler:
                 buries.append(work)
         if completes:
             leases = [_lease(work) for work in completes]
-            self._take_note(completes, self._results(self._client.complete, leases))
+            self._take_note(completes, self._results(self._client.complete, leases, completes))
         if gives:
             releases = [
                 work.settlement.release(_lease(work))
                 for work in gives
                 if isinstance(work.settlement, Give)
             ]
-            self._take_note(gives, self._results(self._client.release, releases))
+            self._take_note(gives, self._results(self._client.release, releases, gives))
         for work in buries:
             self._take_note([work], [self._bury(work)])
         self._core.ended(self._source, gone)
@@ -256,7 +267,7 @@ class Settler:
             raise TypeError("it is not to be buried")
         fault, receipt = work.settlement.fault, _lease(work).receipt
         try:
-            self._client.bury(work.delivery, receipt, fault)
+            self._client.bury(work.delivery, receipt, fault, timeout_s=self._limit_s(work))
         except QueueError as error:
             return error
         except Exception as error:  # noqa: BLE001 - others have to be settled too
@@ -289,6 +300,8 @@ class Settler:
         """Return whether nothing more can be done about a message."""
         held = work.held
         was_done = isinstance(result, LeaseGone) and work.unsure and self._is_one_step(work)
+        # After its end that is what would be said in any case.
+        was_done = was_done and self._core.now_s() < held.deadline_s
         if was_done and not held.is_ambiguous:
             # An earlier try had no answer, and was carried out. Not so if a renewal without an
             # answer had taken its receipt away; then a new one is found out below.
@@ -364,12 +377,15 @@ class Settler:
         why = f"it could not be settled: {error}"
         self._core.hooks.quietly(self._core.hooks.lost, work.delivery, why)
 
-    def _results(
-        self, call: Callable[[Sequence[T]], list[QueueError | None]], items: Sequence[T]
-    ) -> Sequence[QueueError | None]:
+    def _limit_s(self, work: Work) -> float:
+        """Return how long a request may take."""
+        limit_s = request_timeout_s(work.held.settings.visibility_timeout_s)
+        return max(_LEAST_CALL_S, min(limit_s, self._end_s - self._core.now_s()))
+
+    def _results(self, call: _Call[T], items: Sequence[T], works: Sequence[Work]) -> _Results:
         """Make a call for many; if it fails as a whole, that is what came of each."""
         try:
-            results = call(items)
+            results = call(items, timeout_s=self._limit_s(works[0]))
             if len(results) != len(items):
                 raise TypeError(f"{len(items)} to settle, {len(results)} answers")  # noqa: TRY301
         except QueueError as error:

@@ -119,9 +119,9 @@ def test_a_deletion_without_an_answer_is_finished(
     delivery = bench.put_one()
     delete = type(bench.client)._delete  # type: ignore[attr-defined]
 
-    def unanswered(client: object, what: object) -> None:
+    def unanswered(client: object, *what: object) -> None:
         if is_carried_out:
-            delete(client, what)
+            delete(client, *what)
         raise Unreachable("no answer")
 
     with monkeypatch.context() as patched:

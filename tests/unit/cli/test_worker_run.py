@@ -280,10 +280,12 @@ def test_handlers_of_signals_come_back(folder: Folder) -> None:
 def test_all_that_is_unsafe_is_named(folder: Folder) -> None:
     """With the option, the bound and the reason; nothing is received, and the exit code is 2."""
     queue = folder.queue("orders", "a")
-    settings = ("--concurrency", "0", "--prefetch", "-1", "--max-failures", "0", "--lease", "0")
-    settings += ("--max-deliveries", "0")
+    settings = ("--concurrency", "0", "--prefetch", "-1", "--lease", "0")
+    limits = ("--max-failures", "0", "--max-deliveries", "0")
     code, out, err = run(
-        folder, *("--queue", "orders", "--queue", "azure:///orders", *settings), handler="w6_jobs:x"
+        folder,
+        *("--queue", "orders", "--queue", "azure:///orders", *settings, *limits),
+        handler="w6_jobs:x",
     )
     assert (code, out) == (2, "")
     assert err.splitlines() == [

@@ -68,7 +68,6 @@ CODES = {
     "staged-not-found": (404, errors.StagedNotFound),
     "already-published": (409, errors.AlreadyPublished),
     "chunk-out-of-turn": (409, errors.ChunkOutOfTurn),
-    "key-not-allowed": (400, errors.KeyNotAllowed),
     "unauthenticated": (401, errors.Unauthenticated),
     "forbidden": (403, errors.Forbidden),
     "store-full": (503, errors.Unavailable),

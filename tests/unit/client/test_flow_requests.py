@@ -266,6 +266,11 @@ CASES: dict[str, Case] = {
         lambda client: transaction(client).publish(),
         *({"rows": 5, "already": False}, "POST", f"{T}/publish", {}, Published(5)),
     ),
+    "publish what has keys": (
+        lambda client: transaction(client).publish(),
+        *({"rows": 5, "duplicates": 2, "already": True}, "POST", f"{T}/publish", {}),
+        Published(5, already=True, duplicates=2),
+    ),
     "publish with claims": (
         lambda client: client.transaction("import:1").publish(),
         *({"rows": 5, "already": False, "settled": [SETTLED_WITH_IT]}, "POST"),
@@ -308,6 +313,7 @@ CASES: dict[str, Case] = {
         {
             "already": False,
             "published": 3,
+            "duplicates": 1,
             "send": [PUT_RESULT],
             "complete": [{"id": ID}],
             "release": [{"id": ID, "visible_at_ms": 9}],
@@ -327,6 +333,7 @@ CASES: dict[str, Case] = {
         },
         Committed(
             published=3,
+            duplicates=1,
             sent=(Sent(ID, 1, None, 1, "r0"),),
             released=(Released(ID, 9),),
             renewed=(LeaseRef(ID, "r2", 8, "jobs"),),

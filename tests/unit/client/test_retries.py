@@ -106,6 +106,21 @@ def test_a_renewal_with_a_time_of_its_own_is_made_once(
     assert driver.do(queue.renew_many([LEASED], 5, timeout_s=3)) == [LeaseRef(ID, "r2")]
 
 
+@pytest.mark.parametrize("failure", [LOST, STORE_FAILED, OVERLOADED, REFUSED])
+@pytest.mark.parametrize("name", ["complete_many", "release_many", "bury"])
+def test_what_settles_with_a_time_of_its_own_is_made_once(
+    driver: Driver, name: str, failure: httpx.Response | Exception
+) -> None:
+    """Whoever says how long it may take tries again itself."""
+    script = Script(failure, answer({"results": [{"id": ID}]}))
+    settle = getattr(driver.client(script).queue("jobs"), name)
+    what = LEASED if name == "bury" else [LEASED]
+    with pytest.raises(LeaseholdClientError):
+        driver.do(settle(what, timeout_s=3))
+    assert len(script.requests) == 1
+    driver.do(settle(what, timeout_s=3))
+
+
 @pytest.mark.parametrize("failure", [LOST, STORE_FAILED, GATEWAY, httpx.ReadError("reset")])
 @pytest.mark.parametrize("name", UNSAFE)
 def test_what_may_have_been_done_is_not_done_twice(

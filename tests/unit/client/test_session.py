@@ -328,7 +328,7 @@ def test_an_end_that_fails_is_not_raised(driver: Driver, caplog: pytest.LogCaptu
     server.end = httpx.ConnectError("refused")
     with opened(driver, server, heartbeat=None):
         pass
-    assert server.asked[-1] == "end"
+    assert server.asked.count("end") == 1  # who ends does not wait for more tries
     assert "session s1 could not be ended" in caplog.text
 
 

@@ -15,9 +15,9 @@ from leasehold.client import _arrow as arrow_module
 from leasehold.client import _calls as calls
 from leasehold.client.errors import (
     ConnectionFailed,
-    KeyNotAllowed,
     LeaseholdClientError,
     NotDone,
+    QueueNotFound,
     UnexpectedAnswer,
 )
 from leasehold.client.models import GiveBack, LeaseRef, Outgoing, Renewal, Staged
@@ -103,10 +103,10 @@ def test_after_a_failure_the_caller_must_say_where_to_go_on(
 
 def test_after_a_refusal_nothing_was_staged(driver: Driver) -> None:
     """The same number is used for what comes next."""
-    script = Script(problem("key-not-allowed", 400), staged(1))
+    script = Script(problem("queue-not-found", 404), staged(1))
     handle = transaction(driver, script)
-    with pytest.raises(KeyNotAllowed):
-        driver.do(handle.stage([NewMessage("x", dedup_key="k")], queue="jobs"))
+    with pytest.raises(QueueNotFound):
+        driver.do(handle.stage([NewMessage("x", dedup_key="k")], queue="nowhere"))
     driver.do(handle.stage(["x"], queue="jobs"))
     assert chunks(script) == [("", 0), ("", 0)]
 

@@ -272,19 +272,26 @@ class AsyncQueueHandle(AsyncOverseer):
         answers.only(await self.complete_many([message]))
 
     async def complete_many(
-        self, messages: Iterable[Leased], *, atomic: bool = False
+        self,
+        messages: Iterable[Leased],
+        *,
+        atomic: bool = False,
+        timeout_s: float | None = None,
     ) -> list[ServerProblem | None]:
         """Complete many messages; the result is None for each that is done.
 
-        See :meth:`complete` and, for the rest, :meth:`put_many`.
+        See :meth:`complete`, :meth:`renew` for *timeout_s* and, for the rest,
+        :meth:`put_many`.
         """
         results: list[ServerProblem | None] = []
+        retries = None if timeout_s is None else NO_RETRIES
         parts = calls.settling_calls(
             self._path, "complete", messages, calls.completion, atomic=atomic
         )
         for call, chunk in parts:
             try:
-                results += answers.completed(await self._transport.call(call), chunk)
+                once = calls.sent_once(call, timeout_s)
+                results += answers.completed(await self._transport.call(once, retries), chunk)
             except LeaseholdClientError as error:
                 error.results_so_far = tuple(results)
                 raise
@@ -317,7 +324,7 @@ class AsyncQueueHandle(AsyncOverseer):
             await self.release_many([message], outcome=outcome, delay_s=delay_s, error=error)
         )
 
-    async def release_many(
+    async def release_many(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
         messages: Iterable[Leased],
         *,
@@ -325,25 +332,41 @@ class AsyncQueueHandle(AsyncOverseer):
         delay_s: int | None = None,
         error: ErrorReport | BaseException | str | None = None,
         atomic: bool = False,
+        timeout_s: float | None = None,
     ) -> list[Released | ServerProblem]:
-        """Give many messages back; see :meth:`release` and, for the rest, :meth:`put_many`."""
+        """Give many messages back.
+
+        See :meth:`release`, :meth:`renew` for *timeout_s* and, for the rest,
+        :meth:`put_many`.
+        """
         results: list[Released | ServerProblem] = []
+        retries = None if timeout_s is None else NO_RETRIES
         report = None if error is None else ErrorReport.of(error)
         encode = calls.giving_back(outcome, delay_s, report)
         parts = calls.settling_calls(self._path, "release", messages, encode, atomic=atomic)
         for call, chunk in parts:
             try:
-                results += answers.released(await self._transport.call(call), chunk)
+                once = calls.sent_once(call, timeout_s)
+                results += answers.released(await self._transport.call(once, retries), chunk)
             except LeaseholdClientError as failure:
                 failure.results_so_far = tuple(results)
                 raise
         return results
 
     async def bury(
-        self, message: Leased, error: ErrorReport | BaseException | str | None = None
+        self,
+        message: Leased,
+        error: ErrorReport | BaseException | str | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> Released:
-        """Send a message to the poison queue, whatever its budgets say; see :meth:`release`."""
-        return await self.release(message, outcome="buried", error=error)
+        """Send a message to the poison queue, whatever its budgets say.
+
+        See :meth:`release`, and :meth:`renew` for *timeout_s*.
+        """
+        return answers.only(
+            await self.release_many([message], outcome="buried", error=error, timeout_s=timeout_s)
+        )
 
     async def put_body(  # noqa: PLR0913 - each is a part of the message
         self,

@@ -16,6 +16,7 @@ from leasehold.client.models import Beat, CancelNotice, SessionInfo
 from leasehold.client.retries import NO_RETRIES
 
 _LEAVE_S: Final = 1.0
+_END_S: Final = 2.0
 _log: Final = logging.getLogger("leasehold.client")
 
 
@@ -144,7 +145,8 @@ class AsyncSession:
         if is_over:
             return
         try:
-            await self._transport.call(sessions.end_session(self._path, reason))
+            # Once, and not for long: whoever ends wants to end, and the session does so by itself.
+            await self._transport.call(sessions.end_session(self._path, reason, _END_S), NO_RETRIES)
         except (LeaseholdClientError, RuntimeError) as failure:
             _log.warning("session %s could not be ended: %s", self.id, failure)
 

@@ -60,10 +60,11 @@ class Transaction:
     ) -> Staged:
         """Put messages that nobody sees yet, 10,000 or 8 MiB at a time.
 
-        Delays and times to live begin when they are published.
+        Delays and times to live begin when they are published, and only then deduplication keys
+        are looked at.
 
         Args:
-            messages: Any number, without deduplication keys.
+            messages: Any number.
             queue: The queue of those that name none.
             part: Name of the part, up to 256 characters.
             chunk: Number of the first chunk; None: after those that this handle has staged. To
@@ -80,7 +81,6 @@ class Transaction:
             QueueNotFound: A queue is not there. Nothing of the chunk was staged.
             AlreadyPublished: The transaction has been published.
             ChunkOutOfTurn: Chunks are missing before this one.
-            KeyNotAllowed: A message has a deduplication key.
             RuntimeError: The call before failed: say from which chunk on to repeat it.
         """
         first = number = self._chunks.first(part, chunk)
@@ -109,8 +109,8 @@ class Transaction:
 
         Args:
             batch: Has a column ``body`` (binary or string), and may have ``queue``, ``delay_s``,
-                ``time_to_live_s``, ``priority``, ``message_type``, ``traceparent`` and
-                ``properties``.
+                ``time_to_live_s``, ``priority``, ``message_type``, ``traceparent``,
+                ``properties`` and ``dedup_key``.
             queue: The queue of rows that name none.
             part: See :meth:`stage`, like those that follow.
             chunk: See there.
@@ -139,6 +139,10 @@ class Transaction:
 
     def publish(self, parts: Iterable[str] | None = None) -> Published:
         """Make the messages visible, all at once. A second time does nothing.
+
+        A message whose deduplication key was used within its queue's window, or by a message
+        before it, is dropped and counted in ``duplicates``. They come in the order of parts by
+        name, chunks, and messages in the chunk.
 
         Streams are settled with it up to the claims that are bound to the transaction; if one
         cannot be, nothing is done, and the error is that of the stream: StreamNotFound, StaleToken,

@@ -114,9 +114,11 @@ class ClaimChecked(Around):
                     self._held.popitem(last=False)
         return received
 
-    def complete(self, leases: Sequence[Lease]) -> list[QueueError | None]:
+    def complete(
+        self, leases: Sequence[Lease], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
         """Remove messages whose work is done, and then their objects."""
-        results = super().complete(leases)
+        results = super().complete(leases, timeout_s=timeout_s)
         if self._delete_after and self._held:
             for lease, result in zip(leases, results, strict=True):
                 with self._lock:
@@ -125,9 +127,11 @@ class ClaimChecked(Around):
                     self._delete(body)
         return results
 
-    def bury(self, delivery: Delivery, receipt: str, fault: Fault) -> None:
+    def bury(
+        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
+    ) -> None:
         """Move a message to the poison queue; its object stays."""
-        super().bury(delivery, receipt, fault)
+        super().bury(delivery, receipt, fault, timeout_s=timeout_s)
         with self._lock:
             self._held.pop(delivery.message_id, None)
 

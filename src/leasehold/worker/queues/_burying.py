@@ -45,7 +45,7 @@ class Burials:
     it is when a message comes again because it could not be deleted.
 
     Args:
-        renew: Renews a lease.
+        renew: Renews a lease. Each of the three is told how long its request may take.
         copy: Puts the copy of a message into the poison queue.
         delete: Deletes a message.
         time: What leases go by.
@@ -54,9 +54,9 @@ class Burials:
     def __init__(
         self,
         *,
-        renew: Callable[[Lease, int], Renewed],
-        copy: Callable[[Delivery, Fault], object],
-        delete: Callable[[Lease], object],
+        renew: Callable[[Lease, int, float | None], Renewed],
+        copy: Callable[[Delivery, Fault, float | None], object],
+        delete: Callable[[Lease, float | None], object],
         time: Time,
     ) -> None:
         self._renew = renew
@@ -66,7 +66,9 @@ class Burials:
         self._lock = threading.Lock()
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
 
-    def bury(self, delivery: Delivery, receipt: str, fault: Fault) -> None:
+    def bury(
+        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
+    ) -> None:
         """Set a message aside, or go on with that.
 
         Raises:
@@ -77,7 +79,7 @@ class Burials:
         if begun is None or begun.asked != receipt:
             begun = _Begun(receipt, receipt)
         try:
-            self._go_on(begun, delivery, fault)
+            self._go_on(begun, delivery, fault, timeout_s)
         except QueueError as error:
             if begun.is_copied:
                 told = (
@@ -88,18 +90,20 @@ class Burials:
                 self._keep(delivery.message_id, begun)
             raise
 
-    def _go_on(self, begun: _Begun, delivery: Delivery, fault: Fault) -> None:
+    def _go_on(
+        self, begun: _Begun, delivery: Delivery, fault: Fault, timeout_s: float | None
+    ) -> None:
         now_s = self._time.monotonic_s()
         if begun.until_s is None or now_s >= begun.until_s:
             lease = Lease(delivery.message_id, begun.receipt)
-            begun.receipt = self._renew(lease, BURIAL_S).receipt
+            begun.receipt = self._renew(lease, BURIAL_S, timeout_s).receipt
             # It is there still, so an earlier deletion was not carried out.
             begun.until_s, begun.is_unsure = now_s + BURIAL_S, False
         if not begun.is_copied:
-            self._copy(delivery, fault)
+            self._copy(delivery, fault, timeout_s)
             begun.is_copied = True
         try:
-            self._delete(Lease(delivery.message_id, begun.receipt))
+            self._delete(Lease(delivery.message_id, begun.receipt), timeout_s)
         except LeaseGone:
             # Nobody else can have taken it yet: the earlier deletion was carried out.
             if not begun.is_unsure or self._time.monotonic_s() >= begun.until_s:

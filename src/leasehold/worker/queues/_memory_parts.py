@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from leasehold.worker.queues.protocol import Delivery, Fault, Lease, Release, Saved
+from leasehold.worker.queues.protocol import Delivery, Depth, Fault, Lease, Release, Saved
 from leasehold.worker.timing import Time
 
 if TYPE_CHECKING:
@@ -148,3 +150,16 @@ class MemorySession:
     def close(self) -> None:
         """See :class:`WorkerSession`."""
         self.lose()
+
+
+def depth_of(messages: Iterable[Stored], now_s: float) -> Depth:
+    """Count messages by their state; those that have expired are none."""
+    counts: Counter[str] = Counter(
+        each.state(now_s) for each in messages if each.ends_s is None or now_s < each.ends_s
+    )
+    return Depth(
+        visible=counts["visible"],
+        leased=counts["leased"],
+        delayed=counts["delayed"],
+        total=counts.total(),
+    )

@@ -10,7 +10,7 @@ from leasehold.client.errors import LeaseholdClientError, OutOfRange
 from leasehold.client.models import LeaseRef, Progress, ReceivedMessage, Renewal
 from leasehold.worker.gathering import Gathering
 from leasehold.worker.queues._native_errors import queue_error
-from leasehold.worker.queues._one_by_one import save_timeout_s
+from leasehold.worker.queues._one_by_one import request_timeout_s
 from leasehold.worker.queues.errors import BodyTooLarge
 from leasehold.worker.queues.protocol import Lease, Saved
 
@@ -53,7 +53,7 @@ class Saver:
 
     def _send(self, renewals: Sequence[Renewal]) -> list[Renewed | BaseException]:
         results: list[Renewed | BaseException] = []
-        timeout_s = save_timeout_s(min(each.visibility_timeout_s for each in renewals))
+        timeout_s = request_timeout_s(min(each.visibility_timeout_s for each in renewals))
         try:
             found = self._queue.renew_each(renewals, timeout_s=timeout_s)
         except (LeaseholdClientError, RuntimeError) as error:

@@ -16,9 +16,9 @@ from leasehold.worker.queues.errors import (
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
-_SAVE_SHARE: Final = 1 / 3
+_REQUEST_SHARE: Final = 1 / 3
 """Of a lease, which is renewed when half of it is left."""
-_LONGEST_SAVE_S: Final = 30.0
+_LONGEST_REQUEST_S: Final = 10.0
 
 
 def one_by_one(items: Sequence[_T], work: Callable[[_T], _R]) -> list[_R | QueueError]:
@@ -68,12 +68,12 @@ def check_lengths(visibility_timeout_s: int, shortest_s: int, longest_s: int) ->
         )
 
 
-def save_timeout_s(visibility_timeout_s: int) -> float:
-    """Return how long a request that saves progress may take.
+def request_timeout_s(visibility_timeout_s: int) -> float:
+    """Return how long a request may take that saves progress, or settles a message.
 
-    Nobody else renews the lease meanwhile. If no answer comes there must be time left for that.
+    Nobody renews the lease meanwhile. If no answer comes there must be time for one more request.
     """
-    return min(_LONGEST_SAVE_S, visibility_timeout_s * _SAVE_SHARE)
+    return min(_LONGEST_REQUEST_S, visibility_timeout_s * _REQUEST_SHARE)
 
 
 def refuse_extras(names: Sequence[tuple[str, object]], service: str) -> None:

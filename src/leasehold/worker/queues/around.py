@@ -73,13 +73,17 @@ class Around:
         """Renew leases."""
         return self.client.renew(leases, visibility_timeout_s, timeout_s=timeout_s)
 
-    def complete(self, leases: Sequence[Lease]) -> list[QueueError | None]:
+    def complete(
+        self, leases: Sequence[Lease], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
         """Remove messages whose work is done."""
-        return self.client.complete(leases)
+        return self.client.complete(leases, timeout_s=timeout_s)
 
-    def release(self, releases: Sequence[Release]) -> list[QueueError | None]:
+    def release(
+        self, releases: Sequence[Release], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
         """Give messages back."""
-        return self.client.release(releases)
+        return self.client.release(releases, timeout_s=timeout_s)
 
     def save(
         self, delivery: Delivery, receipt: str, saved: Saved, visibility_timeout_s: int
@@ -87,9 +91,11 @@ class Around:
         """Keep how far the work has come."""
         return self.client.save(delivery, receipt, saved, visibility_timeout_s)
 
-    def bury(self, delivery: Delivery, receipt: str, fault: Fault) -> None:
+    def bury(
+        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
+    ) -> None:
         """Move a message to the poison queue."""
-        self.client.bury(delivery, receipt, fault)
+        self.client.bury(delivery, receipt, fault, timeout_s=timeout_s)
 
     def put(self, messages: Sequence[Outgoing]) -> list[QueueError | None]:
         """Put messages."""

@@ -22,7 +22,7 @@ from leasehold.worker.queues._one_by_one import (
     check_lengths,
     one_by_one,
     refuse_extras,
-    save_timeout_s,
+    request_timeout_s,
 )
 from leasehold.worker.queues._poison import poison_name
 from leasehold.worker.queues._texts import TextDelivery, Texts
@@ -124,9 +124,11 @@ class AzureQueue:
         self._own: SdkQueue | None = None
         self._poison: SdkQueue | None = None
         self._burials = Burials(
-            renew=self._update,
+            renew=lambda lease, lease_s, timeout_s: self._update(
+                lease, lease_s, timeout_s=timeout_s
+            ),
             copy=self._copy,
-            delete=lambda lease: self._delete(lease),  # noqa: PLW0108 - looked up when it is called
+            delete=lambda *given: self._delete(*given),  # noqa: PLW0108 - looked up when it is called
             time=SystemTime(),
         )
         self.spec: QueueSpec | None = None
@@ -246,20 +248,25 @@ class AzureQueue:
             )
         return Renewed(updated.pop_receipt or "")
 
-    def complete(self, leases: Sequence[Lease]) -> list[QueueError | None]:
+    def complete(
+        self, leases: Sequence[Lease], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
         """See :class:`QueueClient`."""
-        return one_by_one(leases, self._delete)
+        return one_by_one(leases, lambda lease: self._delete(lease, timeout_s))
 
-    def _delete(self, lease: Lease) -> None:
+    def _delete(self, lease: Lease, timeout_s: float | None = None) -> None:
         with azure_errors():
-            self._queue.delete_message(lease.message_id, lease.receipt, **self._limits(None))
+            self._queue.delete_message(lease.message_id, lease.receipt, **self._limits(timeout_s))
 
-    def release(self, releases: Sequence[Release]) -> list[QueueError | None]:
+    def release(
+        self, releases: Sequence[Release], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
         """See :class:`QueueClient`. There is no back-off by itself, and no place for a fault."""
-        return one_by_one(releases, self._give_back)
+        return one_by_one(releases, lambda release: self._give_back(release, timeout_s))
 
-    def _give_back(self, release: Release) -> None:
-        self._update(release.lease, min(release.delay_s or 0, AZURE.max_lease_s))
+    def _give_back(self, release: Release, timeout_s: float | None) -> None:
+        delay_s = min(release.delay_s or 0, AZURE.max_lease_s)
+        self._update(release.lease, delay_s, timeout_s=timeout_s)
 
     def save(
         self, delivery: Delivery, receipt: str, saved: Saved, visibility_timeout_s: int
@@ -276,27 +283,29 @@ class AzureQueue:
             Lease(delivery.message_id, receipt),
             visibility_timeout_s,
             text=text,
-            timeout_s=min(self._call_timeout_s, save_timeout_s(visibility_timeout_s)),
+            timeout_s=request_timeout_s(visibility_timeout_s),
         )
 
-    def bury(self, delivery: Delivery, receipt: str, fault: Fault) -> None:
+    def bury(
+        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
+    ) -> None:
         """See :class:`QueueClient`. After no answer, another call for the same lease goes on."""
-        self._burials.bury(delivery, receipt, fault)
+        self._burials.bury(delivery, receipt, fault, timeout_s=timeout_s)
 
-    def _copy(self, delivery: Delivery, fault: Fault) -> None:
+    def _copy(self, delivery: Delivery, fault: Fault, timeout_s: float | None) -> None:
         try:
-            self._send_copy(self._texts.copy(delivery, fault))
+            self._send_copy(self._texts.copy(delivery, fault), timeout_s)
         except BodyTooLarge:
-            self._send_copy(self._texts.plain_copy(delivery))
+            self._send_copy(self._texts.plain_copy(delivery), timeout_s)
 
-    def _send_copy(self, text: str) -> None:
+    def _send_copy(self, text: str, timeout_s: float | None) -> None:
         if self._poison is None:
             self._poison = _client_of(self._queue, poison_name(self.name))
         try:
-            self._send(self._poison, text, time_to_live=-1)
+            self._send(self._poison, text, timeout_s, time_to_live=-1)
         except QueueMissing:
             _create(self._poison)
-            self._send(self._poison, text, time_to_live=-1)
+            self._send(self._poison, text, timeout_s, time_to_live=-1)
 
     # --- the rest ----------------------------------------------------------------------------
 
@@ -322,13 +331,14 @@ class AzureQueue:
         self._send(
             self._queue,
             text,
+            None,
             visibility_timeout=outgoing.delay_s,
             **({} if lives is None else {"time_to_live": lives}),
         )
 
-    def _send(self, queue: SdkQueue, text: str, **options: Any) -> None:
+    def _send(self, queue: SdkQueue, text: str, timeout_s: float | None, **options: Any) -> None:
         with azure_errors():
-            queue.send_message(text, **options, **self._limits(None))
+            queue.send_message(text, **options, **self._limits(timeout_s))
 
     def depth(self) -> Depth:
         """See :class:`QueueClient`. Azure tells the total only, and not exactly."""
@@ -356,7 +366,7 @@ class AzureQueue:
 
     def _limits(self, timeout_s: float | None, waited_s: int = 0) -> dict[str, Any]:
         """Return the options of one request: no repeats, and how long it may take."""
-        length_s = self._call_timeout_s if timeout_s is None else timeout_s
+        length_s = min(self._call_timeout_s, timeout_s or self._call_timeout_s)
         connect_s = length_s / 3
         return {
             "retry_total": 0,

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Final
 
 from leasehold.clock import Clock, SystemClock
-from leasehold.worker.queues._memory_parts import MemorySession, MovedClock, Stored
+from leasehold.worker.queues._memory_parts import MemorySession, MovedClock, Stored, depth_of
 from leasehold.worker.queues._one_by_one import check_lengths
 from leasehold.worker.queues.errors import (
     BodyTooLarge,
@@ -225,8 +225,11 @@ class MemoryQueue:
         self._hide(found, ends_s if newest is None else max(ends_s, found.visible_at_s))
         return Renewed(found.receipt, found.cancel)
 
-    def complete(self, leases: Sequence[Lease]) -> list[QueueError | None]:
-        """See :class:`QueueClient`."""
+    def complete(
+        self, leases: Sequence[Lease], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
+        """See :class:`QueueClient`. *timeout_s* is not looked at."""
+        del timeout_s
         with self._call("complete"), self._changed:
             self._check_there()
             return [self._completed(lease) for lease in leases]
@@ -238,8 +241,11 @@ class MemoryQueue:
         self._drop(found)
         return None
 
-    def release(self, releases: Sequence[Release]) -> list[QueueError | None]:
-        """See :class:`QueueClient`."""
+    def release(
+        self, releases: Sequence[Release], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
+        """See :class:`QueueClient`. *timeout_s* is not looked at."""
+        del timeout_s
         with self._call("release"), self._changed:
             self._check_there()
             results = [self._released(each) for each in releases]
@@ -279,8 +285,11 @@ class MemoryQueue:
             self._messages[delivery.message_id].saved = replace(saved, state=state)
             return renewed
 
-    def bury(self, delivery: Delivery, receipt: str, fault: Fault) -> None:
-        """See :class:`QueueClient`. The message keeps its id."""
+    def bury(
+        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
+    ) -> None:
+        """See :class:`QueueClient`. The message keeps its id; *timeout_s* is not looked at."""
+        del timeout_s
         poison = self.poison
         with self._call("bury"), self._changed:
             self._check_there()
@@ -373,18 +382,7 @@ class MemoryQueue:
         """See :class:`QueueClient`."""
         with self._call("depth"), self._changed:
             self._check_there()
-            now_s = self._time.monotonic_s()
-            counts: Counter[str] = Counter(
-                each.state(now_s)
-                for each in self._messages.values()
-                if each.ends_s is None or now_s < each.ends_s
-            )
-            return Depth(
-                visible=counts["visible"],
-                leased=counts["leased"],
-                delayed=counts["delayed"],
-                total=counts.total(),
-            )
+            return depth_of(self._messages.values(), self._time.monotonic_s())
 
     def create(self) -> None:
         """See :class:`QueueClient`. A queue in memory is there from the start."""

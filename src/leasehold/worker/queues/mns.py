@@ -130,9 +130,9 @@ class MnsQueue:
         self._call_timeout_s = call_timeout_s
         self._time = time or SystemTime()
         self._burials = Burials(
-            renew=lambda lease, lease_s: self._change(lease.receipt, lease_s),
+            renew=lambda lease, *given: self._change(lease.receipt, *given),
             copy=self._copy,
-            delete=lambda lease: self._delete([lease]),
+            delete=lambda lease, timeout_s: self._delete([lease], timeout_s),
             time=self._time,
         )
         self._lock = threading.Lock()
@@ -274,25 +274,30 @@ class MnsQueue:
             leases, lambda lease: self._change(lease.receipt, visibility_timeout_s, timeout_s)
         )
 
+    def _limit_s(self, timeout_s: float | None) -> float:
+        return min(self._call_timeout_s, timeout_s or self._call_timeout_s)
+
     def _change(
         self, receipt: str, visibility_timeout_s: int, timeout_s: float | None = None
     ) -> Renewed:
-        length_s = self._call_timeout_s if timeout_s is None else timeout_s
-        with self._clients.queue(self._name, length_s) as queue:
+        with self._clients.queue(self._name, self._limit_s(timeout_s)) as queue:
             changed = queue.change_message_visibility(receipt, visibility_timeout_s)
         return Renewed(str(changed.receipt_handle))
 
-    def complete(self, leases: Sequence[Lease]) -> list[QueueError | None]:
+    def complete(
+        self, leases: Sequence[Lease], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
         """See :class:`QueueClient`. Sixteen go in one request."""
         parts = [leases[at : at + _MAX_DELETE] for at in range(0, len(leases), _MAX_DELETE)]
         results: list[QueueError | None] = []
-        for part, found in zip(parts, one_by_one(parts, self._delete), strict=True):
+        deleted = one_by_one(parts, lambda part: self._delete(part, timeout_s))
+        for part, found in zip(parts, deleted, strict=True):
             results += [found] * len(part) if isinstance(found, QueueError) else found
         return results
 
-    def _delete(self, leases: Sequence[Lease]) -> list[QueueError | None]:
+    def _delete(self, leases: Sequence[Lease], timeout_s: float | None) -> list[QueueError | None]:
         receipts = [each.receipt for each in leases]
-        with self._clients.queue(self._name, self._call_timeout_s) as queue:
+        with self._clients.queue(self._name, self._limit_s(timeout_s)) as queue:
             if len(receipts) == 1:
                 queue.delete_message(receipts[0])
                 return [None]
@@ -305,13 +310,15 @@ class MnsQueue:
                 return [error_of(failed[each]) if each in failed else None for each in receipts]
         return [None] * len(receipts)
 
-    def release(self, releases: Sequence[Release]) -> list[QueueError | None]:
+    def release(
+        self, releases: Sequence[Release], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
         """See :class:`QueueClient`. There is no back-off by itself, and no place for a fault."""
-        return one_by_one(releases, self._give_back)
+        return one_by_one(releases, lambda release: self._give_back(release, timeout_s))
 
-    def _give_back(self, release: Release) -> None:
+    def _give_back(self, release: Release, timeout_s: float | None) -> None:
         delay_s = min(max(release.delay_s or 0, MNS.min_lease_s), MNS.max_lease_s)
-        self._change(release.lease.receipt, delay_s)
+        self._change(release.lease.receipt, delay_s, timeout_s)
 
     def save(
         self, delivery: Delivery, receipt: str, saved: Saved, visibility_timeout_s: int
@@ -324,24 +331,26 @@ class MnsQueue:
         del delivery, receipt, saved, visibility_timeout_s
         raise NotSupported("MNS keeps no progress: the body of a message cannot be changed")
 
-    def bury(self, delivery: Delivery, receipt: str, fault: Fault) -> None:
+    def bury(
+        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
+    ) -> None:
         """See :class:`QueueClient`. After no answer, another call for the same lease goes on."""
-        self._burials.bury(delivery, receipt, fault)
+        self._burials.bury(delivery, receipt, fault, timeout_s=timeout_s)
 
-    def _copy(self, delivery: Delivery, fault: Fault) -> None:
+    def _copy(self, delivery: Delivery, fault: Fault, timeout_s: float | None) -> None:
         try:
-            self._send_copy(self._texts.copy(delivery, fault), delivery)
+            self._send_copy(self._texts.copy(delivery, fault), delivery, timeout_s)
         except BodyTooLarge:
-            self._send_copy(self._texts.plain_copy(delivery), delivery)
+            self._send_copy(self._texts.plain_copy(delivery), delivery, timeout_s)
 
-    def _send_copy(self, text: str, delivery: Delivery) -> None:
+    def _send_copy(self, text: str, delivery: Delivery, timeout_s: float | None) -> None:
         name = poison_name(self._name)
         message = _new(text, delivery.properties, delivery.traceparent)
         try:
-            self._send(name, message)
+            self._send(name, message, timeout_s)
         except QueueMissing:
             self._create(name)
-            self._send(name, message)
+            self._send(name, message, timeout_s)
 
     # --- the rest ----------------------------------------------------------------------------
 
@@ -366,15 +375,15 @@ class MnsQueue:
             raise Denied(str(error)) from None
         message = _new(text, outgoing.properties, outgoing.traceparent)
         message.set_delayseconds(outgoing.delay_s)
-        self._send(self._name, message)
+        self._send(self._name, message, None)
 
-    def _send(self, name: str, message: Any) -> None:
+    def _send(self, name: str, message: Any, timeout_s: float | None) -> None:
         size = len(message.message_body.encode())
         if not size:
             raise Denied("MNS takes no empty body")
         if size > (MNS.max_body_bytes or 0):
             raise BodyTooLarge(f"the text has {size} bytes; MNS takes {MNS.max_body_bytes}")
-        with self._clients.queue(name, self._call_timeout_s) as queue:
+        with self._clients.queue(name, self._limit_s(timeout_s)) as queue:
             queue.send_message(message)
 
     def depth(self) -> Depth:

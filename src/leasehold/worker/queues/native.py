@@ -89,8 +89,9 @@ class NativeQueue:
     fraction and the stage are told to the server as well, for people who look.
 
     Saves of several threads at the same time share a request, as completions do in a worker.
-    Renewals, saves and receives are sent once; the client's own retries could outlive a lease. The
-    rest is tried again as the client was told to.
+    Renewals, saves and receives are sent once; the client's own retries could outlive a lease. So
+    is what settles a message within a time of its own, as workers do. The rest is tried again as
+    the client was told to.
 
     Args:
         queue: The handle; its client stays the caller's.
@@ -224,15 +225,19 @@ class NativeQueue:
             return _rest(_renewals(so_far), queue_error(error), len(leases))
         return _renewals(found)
 
-    def complete(self, leases: Sequence[Lease]) -> list[QueueError | None]:
+    def complete(
+        self, leases: Sequence[Lease], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
         """See :class:`QueueClient`."""
         refs = [LeaseRef(each.message_id, each.receipt) for each in leases]
         try:
-            return [_refusal(each) for each in self._queue.complete_many(refs)]
+            return [_refusal(each) for each in self._queue.complete_many(refs, timeout_s=timeout_s)]
         except (LeaseholdClientError, RuntimeError) as error:
             return _rest(_so_far(error), queue_error(error), len(leases))
 
-    def release(self, releases: Sequence[Release]) -> list[QueueError | None]:
+    def release(
+        self, releases: Sequence[Release], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
         """See :class:`QueueClient`. Those with the same reason go in one request."""
         alike: dict[tuple[object, ...], list[int]] = {}
         for at, each in enumerate(releases):
@@ -241,7 +246,7 @@ class NativeQueue:
         failed: list[QueueError] = []
         for places in alike.values():
             try:
-                found = self._released([releases[at] for at in places])
+                found = self._released([releases[at] for at in places], timeout_s)
             except QueueError as error:
                 failed.append(error)
                 found = [error] * len(places)
@@ -251,7 +256,9 @@ class NativeQueue:
             raise failed[0]
         return results
 
-    def _released(self, releases: Sequence[Release]) -> list[QueueError | None]:
+    def _released(
+        self, releases: Sequence[Release], timeout_s: float | None
+    ) -> list[QueueError | None]:
         """Give messages back that have the same reason.
 
         Those that would expire before their delay is over are given back without one: the server
@@ -262,7 +269,11 @@ class NativeQueue:
         error = _report(first.fault)
         try:
             found = self._queue.release_many(
-                refs, outcome=first.outcome, delay_s=first.delay_s, error=error
+                refs,
+                outcome=first.outcome,
+                delay_s=first.delay_s,
+                error=error,
+                timeout_s=timeout_s,
             )
         except (LeaseholdClientError, RuntimeError) as failure:
             return _rest(_so_far(failure), queue_error(failure), len(releases))
@@ -276,7 +287,7 @@ class NativeQueue:
             at_once = [replace(releases[at], delay_s=0) for at in late]
             again: Sequence[QueueError | None]
             try:
-                again = self._released(at_once)
+                again = self._released(at_once, timeout_s)
             except QueueError as failure:
                 again = [failure] * len(late)
             for at, result in zip(late, again, strict=True):
@@ -302,11 +313,13 @@ class NativeQueue:
         renewed = self._saver.save(lease, saved, visibility_timeout_s, kept)
         return Renewed(renewed.receipt, _reason(renewed))
 
-    def bury(self, delivery: Delivery, receipt: str, fault: Fault) -> None:
+    def bury(
+        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
+    ) -> None:
         """See :class:`QueueClient`. It is one step, and the message keeps its id and its story."""
         ref = LeaseRef(delivery.message_id, receipt)
         try:
-            self._queue.bury(ref, _report(fault))
+            self._queue.bury(ref, _report(fault), timeout_s=timeout_s)
         except (LeaseholdClientError, RuntimeError) as error:
             raise queue_error(error) from None
 

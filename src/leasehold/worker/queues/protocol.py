@@ -245,12 +245,16 @@ class QueueClient(Protocol):
         """
         ...
 
-    def complete(self, leases: Sequence[Lease]) -> list[QueueError | None]:
-        """Remove messages whose work is done."""
+    def complete(
+        self, leases: Sequence[Lease], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
+        """Remove messages whose work is done. *timeout_s* as for :meth:`renew`."""
         ...
 
-    def release(self, releases: Sequence[Release]) -> list[QueueError | None]:
-        """Give messages back."""
+    def release(
+        self, releases: Sequence[Release], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
+        """Give messages back. *timeout_s* as for :meth:`renew`."""
         ...
 
     def save(
@@ -271,9 +275,12 @@ class QueueClient(Protocol):
         """
         ...
 
-    def bury(self, delivery: Delivery, receipt: str, fault: Fault) -> None:
+    def bury(
+        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
+    ) -> None:
         """Move a message to the poison queue, which is created if need be.
 
+        *timeout_s* as for :meth:`renew`.
         Where that takes several requests, see :attr:`Capabilities.server_poison`, a call after no
         answer with the same receipt goes on with it.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from leasehold.worker.queues._one_by_one import save_timeout_s
+from leasehold.worker.queues._one_by_one import request_timeout_s
 from leasehold.worker.queues.around import Around
 from leasehold.worker.queues.errors import LeaseGone, QueueError
 from leasehold.worker.queues.protocol import (
@@ -84,7 +84,7 @@ class KeepsProgress(Around):
         # First the store: if that fails, the receipt in hand is still the newest.
         if not self._store.keep(self.name, message_id, saved, fence):
             raise LeaseGone("somebody who received the message later has saved progress")
-        timeout_s = save_timeout_s(visibility_timeout_s)
+        timeout_s = request_timeout_s(visibility_timeout_s)
         [renewed] = self.client.renew(
             [Lease(message_id, receipt)], visibility_timeout_s, timeout_s=timeout_s
         )
@@ -94,9 +94,11 @@ class KeepsProgress(Around):
             raise renewed
         return renewed
 
-    def complete(self, leases: Sequence[Lease]) -> list[QueueError | None]:
+    def complete(
+        self, leases: Sequence[Lease], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
         """Remove messages whose work is done, and what is kept for them."""
-        results = super().complete(leases)
+        results = super().complete(leases, timeout_s=timeout_s)
         gone = [
             lease.message_id
             for lease, result in zip(leases, results, strict=True)
@@ -106,9 +108,11 @@ class KeepsProgress(Around):
             self._forget(gone)
         return results
 
-    def bury(self, delivery: Delivery, receipt: str, fault: Fault) -> None:
+    def bury(
+        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
+    ) -> None:
         """Move a message to the poison queue, and drop what is kept for it."""
-        super().bury(delivery, receipt, fault)
+        super().bury(delivery, receipt, fault, timeout_s=timeout_s)
         self._forget([delivery.message_id])
 
     def _forget(self, message_ids: Sequence[str]) -> None:

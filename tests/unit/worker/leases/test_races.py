@@ -82,9 +82,9 @@ class Chaos(Queue):
             raise Unreachable("the answer is lost")
         return results
 
-    def complete(self, leases: Sequence[Lease]) -> list[QueueError | None]:
+    def complete(self, leases: Sequence[Lease], **options: Any) -> list[QueueError | None]:
         with self._use(lease.message_id for lease in leases):
-            results = super().complete(leases)
+            results = super().complete(leases, **options)
         self._note(results)
         return results
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +36,7 @@ from leasehold.worker.queues.errors import (
     Unreachable,
 )
 from leasehold.worker.queues.memory import MemoryQueue
-from leasehold.worker.queues.protocol import Delivery, Fault, Lease, Outgoing, Saved
+from leasehold.worker.queues.protocol import Delivery, Fault, Lease, Outgoing, Release, Saved
 
 KEY = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3I="
 CONNECTION = f"AccountName=coho;AccountKey={KEY};QueueEndpoint=http://queues.example/coho;"
@@ -161,6 +162,18 @@ def test_a_save_leaves_time_to_renew_its_lease() -> None:
     made(recorder).save(DELIVERY, LEASE.receipt, Saved(state=1), 30)
     ((connect_s, read_s),) = recorder.timeouts
     assert connect_s + read_s == pytest.approx(10)
+
+
+def test_what_settles_has_the_time_that_it_is_given() -> None:
+    """So that a worker can send it once more; never longer than the adapter allows."""
+    recorder = Recorder()
+    queue = made(recorder, call_timeout_s=9)
+    queue.complete([LEASE], timeout_s=3)
+    queue.release([Release(lease=LEASE, outcome="returned")], timeout_s=3)
+    queue.complete([LEASE], timeout_s=20)
+    with contextlib.suppress(Unreachable):  # at the second of its requests
+        queue.bury(DELIVERY, LEASE.receipt, Fault(text="no"), timeout_s=3)
+    assert [round(sum(each), 6) for each in recorder.timeouts] == [3, 3, 9, 3, 3]
 
 
 def test_other_calls_have_the_time_of_the_adapter() -> None:

@@ -20,6 +20,7 @@ from leasehold.worker.queues._burying import BURIAL_S, Burials
 DELIVERY = Delivery(queue="orders", message_id="m1", receipt="r0")
 FAULT = Fault(text="no such customer")
 NO_ANSWER = Unreachable("no answer")
+LIMIT_S = 3.0
 
 
 class Service:
@@ -37,23 +38,24 @@ class Service:
         self.burials = Burials(renew=self.renew, copy=self.copy, delete=self.delete, time=self.time)
 
     def bury(self, receipt: str = "r0") -> None:
-        self.burials.bury(DELIVERY, receipt, FAULT)
+        self.burials.bury(DELIVERY, receipt, FAULT, timeout_s=LIMIT_S)
 
-    def renew(self, lease: Lease, visibility_timeout_s: int) -> Renewed:
-        assert visibility_timeout_s == BURIAL_S
+    def renew(self, lease: Lease, visibility_timeout_s: int, timeout_s: float | None) -> Renewed:
+        assert (visibility_timeout_s, timeout_s) == (BURIAL_S, LIMIT_S)
         error = self._begin("renew")
         self._check(lease, error)
         self.receipt = f"r{int(self.receipt[1:]) + 1}"
         self._end(error)
         return Renewed(self.receipt)
 
-    def copy(self, delivery: Delivery, fault: Fault) -> None:
-        assert (delivery, fault) == (DELIVERY, FAULT)
+    def copy(self, delivery: Delivery, fault: Fault, timeout_s: float | None) -> None:
+        assert (delivery, fault, timeout_s) == (DELIVERY, FAULT, LIMIT_S)
         error = self._begin("copy")
         self.copies += 1
         self._end(error)
 
-    def delete(self, lease: Lease) -> None:
+    def delete(self, lease: Lease, timeout_s: float | None) -> None:
+        assert timeout_s == LIMIT_S
         error = self._begin("delete")
         self._check(lease, error)
         self.is_there = False

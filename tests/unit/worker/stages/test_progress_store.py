@@ -175,8 +175,8 @@ def test_a_save_leaves_time_to_renew_its_lease(store: ProgressStore, queue: Memo
     client = KeepsProgress(Noting("videos", capabilities=queue.capabilities), store)
     client.put([Outgoing(body="x")])
     [delivery] = client.receive(1, visibility_timeout_s=30)
-    client.save(delivery, delivery.receipt, SAVED, 60)
-    assert asked == [20]
+    client.save(delivery, delivery.receipt, SAVED, 12)
+    assert asked == [4]
 
 
 def test_a_lost_lease_saves_nothing(store: ProgressStore, queue: MemoryQueue) -> None:

@@ -5,19 +5,31 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from leasehold.testing import ManualTime
-from leasehold.worker import completing
+from leasehold.worker import completing, outcomes
 from leasehold.worker.completing import CLOSING_S, threads_for
-from leasehold.worker.errors import Cancelled, Poison, Retry
+from leasehold.worker.errors import Cancelled, GiveBack, Poison, Retry
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Kind
-from leasehold.worker.queues import Denied, LeaseGone, QueueError, Saved, Unreachable
-from leasehold.worker.queues.memory import MEMORY
+from leasehold.worker.queues import (
+    Delivery,
+    Denied,
+    Fault,
+    Lease,
+    LeaseGone,
+    Outgoing,
+    QueueError,
+    Release,
+    Saved,
+    Unreachable,
+)
+from leasehold.worker.queues.memory import MEMORY, MemoryQueue
 from leasehold.worker.worker import Worker
 from tests.unit.worker.worker.support import (
     Heard,
@@ -225,18 +237,20 @@ def test_message_set_aside_is_logged_once(caplog: pytest.LogCaptureFixture) -> N
     assert "was set aside" in line.getMessage()
 
 
-def test_error_of_an_adapter_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_of_an_adapter_stops_nobody(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A fault in an adapter costs the messages of that call, and is logged."""
     queue = filled("x", "y")
     complete, calls = queue.complete, []
 
-    def broken(leases: Any) -> list[QueueError | None]:
+    def broken(leases: Any, **_: Any) -> list[QueueError | None]:
         calls.append(leases)
         if len(calls) == 1:
             raise ZeroDivisionError
         return complete(leases)
 
-    queue.complete = broken  # type: ignore[method-assign]
+    monkeypatch.setattr(queue, "complete", broken)
     with caplog.at_level(logging.ERROR, "leasehold.worker"):
         worker = handle_all(lambda _: None, queue, concurrency=1, session=False)
     assert worker.stats.queues[0].settle_errors == 1
@@ -325,7 +339,7 @@ def test_one_that_cannot_be_settled_costs_no_other(
 ) -> None:
     """What goes wrong with one message of a batch leaves the rest to be completed."""
     queue, heard, ready = filled("a", "b", "c"), Heard(), threading.Barrier(3, timeout=20)
-    real = completing.settlement_of
+    real = outcomes.settlement_of
 
     def settlement_of(outcome: Any, delivery: Any, **options: Any) -> Any:
         if delivery.body == b"b":
@@ -374,3 +388,89 @@ def test_cancelled_that_nobody_asked_for_comes_more_and_more_slowly() -> None:
         time.advance_until(lambda: not left(queue), step_s=0.1)
     assert worker.stats.count(Kind.INTERRUPTED) == 5
     assert times[-1] >= 0.1 + 0.2 + 0.4 + 1
+
+
+def test_refusal_that_comes_after_the_lease_is_no_confirmation() -> None:
+    """Only within the lease does it say that an earlier try was carried out.
+
+    After that it may be the lease that has ended: nothing was completed, but the work is done.
+    """
+    time = ManualTime()
+    queue, heard, seen = filled("x", time=time, strict=True), Heard(), []
+    queue.faults.fail(method="complete")
+    with running(
+        lambda message: seen.append(message.text),
+        queue,
+        time=time,
+        lease=10,
+        session=False,
+        hooks=[heard],
+    ) as worker:
+        time.advance_until(lambda: queue.calls["complete"] == 1, step_s=0.05)
+        queue.faults.slow(12, method="complete")
+        time.advance_until(lambda: not left(queue), step_s=0.5)
+        heard.wait_until(settled=1)
+    assert seen == ["x"]
+    assert heard.settlements == [("x", "done")]
+    assert len(heard.losses) == 1
+    assert worker.stats.queues[0].redone == 1
+
+
+class Limited(MemoryQueue):
+    """Keeps how long requests might take that settle."""
+
+    limits: list[float | None]
+
+    def complete(
+        self, leases: Sequence[Lease], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
+        self.limits = [*getattr(self, "limits", []), timeout_s]
+        return super().complete(leases, timeout_s=timeout_s)
+
+    def release(
+        self, releases: Sequence[Release], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
+        self.limits = [*getattr(self, "limits", []), timeout_s]
+        return super().release(releases, timeout_s=timeout_s)
+
+    def bury(
+        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
+    ) -> None:
+        self.limits = [*getattr(self, "limits", []), timeout_s]
+        super().bury(delivery, receipt, fault, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize(("lease_s", "limit_s"), [(12, 4), (600, 10), (1, 0.5)])
+@pytest.mark.parametrize("error", [None, GiveBack(), Poison("no")])
+def test_requests_that_settle_leave_time_for_one_more(
+    error: Exception | None, lease_s: int, limit_s: float
+) -> None:
+    """A connection that has gone silent must not use up the lease of work that is done."""
+    queue = Limited("q")
+    queue.put([Outgoing(body="x")])
+    raised: list[Exception] = [] if error is None else [error]
+
+    def handle(_message: Message) -> None:
+        if raised:
+            raise raised.pop()
+
+    handle_all(handle, queue, lease=lease_s)
+    assert set(queue.limits) == {limit_s}
+
+
+def test_last_requests_do_not_outlast_the_end() -> None:
+    """What is sent shortly before a worker gives up has only the time that is left."""
+    time = ManualTime()
+    queue = Limited("q", time=time)
+    queue.put([Outgoing(body="x")])
+    worker = Worker(lambda _: None, queue, time=time, lease=3600, session=False, wait_s=0)
+    queue.faults.fail(10_000, method="complete")
+    worker.start()
+    time.advance_until(lambda: queue.calls["complete"] >= 1, step_s=0.1)
+    thread = threading.Thread(target=worker.stop)
+    thread.start()
+    time.advance_until(worker._ended.is_set, step_s=0.1)
+    thread.join()
+    assert queue.limits[0] == 10
+    assert queue.limits[-1] is not None
+    assert queue.limits[-1] < 6
