@@ -22,6 +22,7 @@ from leasehold.domain.oversight import MessageFilter
 from leasehold.domain.queue_settings import (
     Adapted,
     Adaptive,
+    Advised,
     Backoff,
     FailurePolicy,
     LapsedReceipts,
@@ -296,6 +297,7 @@ PARTS: Final = {
     "## backoff": Backoff,
     "## adaptive": Adaptive,
     "## adapted": Adapted,
+    "## advised": Advised,
     "## mns": MnsAttributes,
 }
 

@@ -124,6 +124,19 @@ def _fill_bound(ask: Callable[[c.Command], Any]) -> None:
     bad = ask(ReadClaim(*named[:3], 2, 0, 1, "", 10)).messages[0].message_id
     noted = Exemption(2, bad, Outcome.FAILED, 5, ErrorReport(text="no such codec"), 0.25)
     ask(ExemptMembers(*named, 2, (noted,)))
+    _fill_keyed(ask)
+
+
+def _fill_keyed(ask: Callable[[c.Command], Any]) -> None:
+    """Leave staged messages with keys, after some that were published and dropped."""
+    ask(c.CreateQueue("coho", "keyed", {}))
+    for name, keys in (("night-1", "aab"), ("night-2", "bcc")):
+        puts = [
+            c.Put("coho", "keyed", b"%d" % place, 0, None, b"k" * 10, Detail(dedup_key=key))
+            for place, key in enumerate(keys)
+        ]
+        ask(Stage("coho", name, "", 0, tuple(puts)))
+    ask(Publish("coho", "night-1"))
 
 
 def main(target: Path) -> None:

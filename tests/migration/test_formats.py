@@ -14,7 +14,7 @@ from leasehold.domain.bodies import KnownBodies
 from leasehold.domain.claims import BindClaim, GetStream, ReadClaim, SettleClaims
 from leasehold.domain.events import EventType, ReadEvents, ReadNote
 from leasehold.domain.sessions import ListSessions
-from leasehold.domain.staging import Publish
+from leasehold.domain.staging import GetTransaction, Publish, Stage
 from leasehold.domain.types import AccessPolicy, Detail, MessageState
 from leasehold.stores.sql_files import load_migrations
 from leasehold.stores.sqlite import SqliteStore
@@ -44,6 +44,10 @@ OLD_DATABASES = {
     "format5.db": (
         "00000000-0001-8c6c-ac6c-6c6c6c6c6c6c",
         "AAAAAAAAAQAAAALSDzp_lM5_OJoPwfTO1GBv",
+    ),
+    "format6.db": (
+        "00000000-0001-8c6c-ac6c-6c6c6c6c6c6c",
+        "AAAAAAAAAQAAAALCjutBpid6e_bbkE9tvcRs",
     ),
 }
 
@@ -142,7 +146,7 @@ def test_what_was_saved_is_kept(name: str, tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("name", ["format3.db", "format4.db", "format5.db"])
+@pytest.mark.parametrize("name", ["format3.db", "format4.db", "format5.db", "format6.db"])
 def test_flows_are_kept(name: str, tmp_path: Path) -> None:
     """Claims, transactions, sessions, large bodies and events, from format 3 on."""
     shutil.copy(HERE / name, tmp_path / FILE_NAME)
@@ -171,9 +175,10 @@ def test_flows_are_kept(name: str, tmp_path: Path) -> None:
     store.close()
 
 
-def test_bound_claims_are_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["format5.db", "format6.db"])
+def test_bound_claims_are_kept(name: str, tmp_path: Path) -> None:
     """Bindings, notes and what settled a stream last, from format 5 on."""
-    shutil.copy(HERE / "format5.db", tmp_path / FILE_NAME)
+    shutil.copy(HERE / name, tmp_path / FILE_NAME)
     store = SqliteStore(tmp_path)
 
     def ask(command: c.Command) -> Any:
@@ -191,6 +196,42 @@ def test_bound_claims_are_kept(tmp_path: Path) -> None:
     assert failed.message.visible_at_ms == NOW_MS + 6000
     (attempt,) = failed.message.detail.attempts
     assert attempt.error.text == "no such codec"
+    store.close()
+
+
+def test_staged_keys_are_kept(tmp_path: Path) -> None:
+    """Which staged rows have keys, and how many were dropped before, from format 6 on."""
+    shutil.copy(HERE / "format6.db", tmp_path / FILE_NAME)
+    store = SqliteStore(tmp_path)
+
+    def ask(command: c.Command) -> Any:
+        (result,) = store.execute([command], now_ms=NOW_MS + 1000)
+        store.commit()
+        return result
+
+    before = ask(GetTransaction("coho", "night-1"))
+    assert (before.rows, before.duplicates) == (2, 1)
+    done = ask(Publish("coho", "night-2"))
+    assert (done.rows, done.duplicates) == (1, 2)
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["format3.db", "format4.db", "format5.db"])
+def test_older_transactions_take_keys(name: str, tmp_path: Path) -> None:
+    """What was staged before is published; a slot that is older can have keyed rows added."""
+    shutil.copy(HERE / name, tmp_path / FILE_NAME)
+    store = SqliteStore(tmp_path)
+
+    def ask(command: c.Command) -> Any:
+        (result,) = store.execute([command], now_ms=NOW_MS + 1000)
+        store.commit()
+        return result
+
+    assert ask(GetTransaction("coho", "job-1")).duplicates == 0
+    keyed = c.Put("coho", "flows", b"new", 0, 60, b"n" * 10, Detail(dedup_key="one"))
+    ask(Stage("coho", "job-1", "part-0", 1, (keyed, keyed)))
+    done = ask(Publish("coho", "job-1"))
+    assert (done.rows, done.duplicates) == (2, 1)
     store.close()
 
 

@@ -13,6 +13,7 @@ from leasehold.stores.sqlite import store as sqlite_store
 from .binding import BindingComparison
 from .comparison import OracleComparison
 from .governed import GovernedComparison, KeyedComparison
+from .staged_keys import StagedKeysComparison
 
 
 def compare(machine: type[RuleBasedStateMachine], examples: int, *, fault: bool = False) -> None:
@@ -46,6 +47,11 @@ def test_sqlite_claims_and_stages_like_the_oracle() -> None:
     compare(BindingComparison, 80)
 
 
+def test_sqlite_drops_staged_duplicates_like_the_oracle() -> None:
+    """The same for staged messages with keys, from the first row to the last event."""
+    compare(StagedKeysComparison, 80)
+
+
 def test_claims_in_steps_are_like_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a claim is opened in steps, and where lapsed claims are dissolved."""
     monkeypatch.setattr(claims, "CLAIM_STEP", 2)
@@ -65,7 +71,9 @@ def test_many_at_once_are_answered_like_one_by_one(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("machine", [OracleComparison, GovernedComparison, BindingComparison])
+@pytest.mark.parametrize(
+    "machine", [OracleComparison, GovernedComparison, BindingComparison, StagedKeysComparison]
+)
 def test_sqlite_answers_like_the_oracle_for_long(machine: type[RuleBasedStateMachine]) -> None:
     """The slow part: some 200,000 steps."""
     compare(machine, 2500)
@@ -99,20 +107,26 @@ PLANTED_IN_BINDINGS = {
     "forgets what is noted": ("get_exemptions", "partition = ?", "partition = -?"),
     "loses what a stream was settled with": ("set_stream", "= ?5", "= iif(?5 IS NULL, NULL, '')"),
 }
-
-
-@pytest.mark.parametrize(
-    "fault", [*PLANTED, *PLANTED_IN_KEYS, *PLANTED_IN_OVERSIGHT, *PLANTED_IN_BINDINGS]
+PLANTED_IN_STAGED_KEYS = {
+    "publishes the last of two": ("keep_staged_keys", "BY row_key", "BY -row_key"),
+    "hands a key on": ("keep_staged_keys", "WHERE until_ms <= ?2", "WHERE ?2 > 0"),
+    "keeps the times of staging": ("keep_staged_keys", "message_id, ?2,", "message_id, ?2 - 1,"),
+}
+MACHINES = (
+    (OracleComparison, PLANTED),
+    (KeyedComparison, PLANTED_IN_KEYS),
+    (GovernedComparison, PLANTED_IN_OVERSIGHT),
+    (BindingComparison, PLANTED_IN_BINDINGS),
+    (StagedKeysComparison, PLANTED_IN_STAGED_KEYS),
 )
+
+
+@pytest.mark.parametrize("fault", [fault for _, faults in MACHINES for fault in faults])
 def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Positive controls: the comparison sees each of these mistakes."""
-    machine = OracleComparison if fault in PLANTED else GovernedComparison
-    if fault in PLANTED_IN_KEYS:
-        machine = KeyedComparison
-    if fault in PLANTED_IN_BINDINGS:
-        machine = BindingComparison
-    faults = PLANTED | PLANTED_IN_KEYS | PLANTED_IN_OVERSIGHT | PLANTED_IN_BINDINGS
-    name, right, wrong = faults[fault]
+    ((machine, (name, right, wrong)),) = [
+        (machine, faults[fault]) for machine, faults in MACHINES if fault in faults
+    ]
     sql = sqlite_store._QUERIES[name]
     assert right in sql
     monkeypatch.setitem(sqlite_store._QUERIES, name, sql.replace(right, wrong))

@@ -39,6 +39,7 @@ PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     "priority-ageing": ("priority_ageing_s",),
     "rate": ("max_receives_per_s",),
     "adaptive": ("adaptive",),
+    "advised": ("advised",),
     "paused": ("paused_until_ms",),
     "pause-reason": ("pause_reason",),
     "max-body-bytes": ("max_body_bytes",),

@@ -74,7 +74,8 @@ def show(session: Session, name: str, every_s: float | None) -> None:
 def publish(session: Session, name: str, parts: tuple[str, ...], yes: bool) -> None:
     """Make staged messages visible, all at once, after asking.
 
-    With --part the other parts are dropped. Claims that are bound to the transaction are settled.
+    With --part the other parts are dropped. So is a message whose deduplication key had been used.
+    Claims that are bound to the transaction are settled.
 
     Example: leasehold transaction publish import-2026-11-21
     """
@@ -89,7 +90,11 @@ def publish(session: Session, name: str, parts: tuple[str, ...], yes: bool) -> N
         session.screen.document(done)
     else:
         verb = "were published before" if done.already else "are published"
-        sentences = [f"{_messages(done.rows)} {verb}.", *map(settled_sentence, done.settled)]
+        sentences = [f"{_messages(done.rows)} {verb}."]
+        if done.duplicates:
+            why = "was dropped: its key" if done.duplicates == 1 else "were dropped: their keys"
+            sentences.append(f"{_messages(done.duplicates)} {why} had been used.")
+        sentences += map(settled_sentence, done.settled)
         session.screen.say(" ".join(sentences))
 
 
@@ -143,6 +148,7 @@ def _whole_transaction(found: TransactionInfo, now_ms: int) -> RenderableType:
     rows: list[tuple[str, Cell]] = [
         ("state", state(found.state)),
         ("messages", number(found.rows)),
+        *([("duplicates", f"{number(found.duplicates)} dropped")] if found.duplicates else []),
         ("begun", moment(found.created_at_ms, now_ms)),
         (end, moment(found.until_ms, now_ms)),
     ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -88,6 +89,48 @@ class Bounds(click.ParamType[tuple[int, int]]):
             self.fail(f"{value!r} is not of the form FLOOR:CAP, such as 5s:1h.", param, ctx)
         read = Length()
         return int(read.convert(floor, param, ctx)), int(read.convert(cap, param, ctx))
+
+
+class When(click.ParamType["Moment"]):
+    """A moment, or how long ago: ``2026-01-31T12:00``, ``2026-01-31``, ``7d``. UTC unless told."""
+
+    name = "when"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """See :class:`click.ParamType`."""
+        del param, ctx
+        return "MOMENT|LENGTH"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Moment:
+        """See :class:`click.ParamType`."""
+        if isinstance(value, Moment):
+            return value
+        text = str(value).strip()
+        if _LENGTH.fullmatch(text.lower()):
+            return Moment(at_ms=None, ago_s=float(FRACTIONAL.convert(text, param, ctx)))
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(
+                f"{text!r} is no moment: write 2026-01-31T12:00, or how long ago, such as 7d.",
+                param,
+                ctx,
+            )
+        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        return Moment(at_ms=int(at.timestamp() * 1000), ago_s=0.0)
+
+
+class Moment(NamedTuple):
+    """A moment as it was given: by the clock, or before now."""
+
+    at_ms: int | None
+    ago_s: float
+
+    def resolve(self, now_ms: int) -> int:
+        """Return it as Unix milliseconds."""
+        return now_ms - int(self.ago_s * 1000) if self.at_ms is None else self.at_ms
 
 
 class JsonValue(click.ParamType[tuple[Any]]):

@@ -17,8 +17,7 @@
     ├── ClaimSettled             ├── ClaimLapsed
     ├── ClaimBroken              ├── MemberNotFound
     ├── StagedNotFound           ├── AlreadyPublished
-    ├── ChunkOutOfTurn           ├── KeyNotAllowed
-    ├── BodyUnreadable
+    ├── ChunkOutOfTurn           ├── BodyUnreadable
     └── Unavailable
         ├── StoreFull            ├── Overloaded
         ├── Stopping             └── StoreFailed
@@ -237,10 +236,6 @@ class ChunkOutOfTurn(LeaseholdError):
     def __init__(self, expected: int) -> None:
         super().__init__()
         self.expected = expected
-
-
-class KeyNotAllowed(LeaseholdError):
-    """A staged message takes no deduplication key: the transaction's name has that role."""
 
 
 class BodyUnreadable(LeaseholdError):

@@ -48,6 +48,7 @@ class EventType(IntEnum):
     STAGED = 15
     PUBLISHED = 16
     DISCARDED = 17
+    """Dropped with its transaction; or, with a reason, when that was published."""
     CLAIMED = 18
     SETTLED = 19
     """Completed with its claim."""

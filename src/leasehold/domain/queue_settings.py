@@ -93,6 +93,34 @@ class Adapted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Advised:
+    """Advice that was written into the settings: told to clients, and what it replaced.
+
+    The server does nothing by it. It stands here and not in the metadata because a queue with other
+    metadata is another queue to clients that create it anew.
+    """
+
+    visibility_timeout_s: int | None = None
+    """What was set, 1 to 604,800 s."""
+    first_lease_s: int | None = None
+    """For workers that renew: the first lease, 1 to 604,800 s..."""
+    renew_every_s: int | None = None
+    """...and then so often, 1 to 604,800 s."""
+    batch: int | None = None
+    """Messages to receive at once at most by those that do not renew, 1 to 1,000."""
+    floor_s: int | None = None
+    """Bounds that were set for a timeout that adapts; None if it does not."""
+    cap_s: int | None = None
+    because: str | None = None
+    at_ms: int | None = None
+    before_s: int | None = None
+    """The visibility timeout that was replaced..."""
+    before_floor_s: int | None = None
+    """...and the bounds; None if it did not adapt."""
+    before_cap_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MnsAttributes:
     """Attributes that a queue has for requests of MNS, and for no others.
 
@@ -130,6 +158,7 @@ class QueueSettings:
     """Messages that may be received per second, above 0; None for no limit."""
     adaptive: Adaptive | None = None
     adapted: Adapted | None = None
+    advised: Advised | None = None
     max_body_bytes: int | None = None
     """Largest body, 1 to MAX_BODY_BYTES; None for what the dialect allows (65,536)."""
     event_log: bool = True

@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # the union of all commands is over there, and has these in i
     from leasehold.domain.commands import Put
 
 _MS: Final = 1000
+DUPLICATE: Final = "duplicate"
+"""Reason, in the event log, of a staged message that was dropped for its deduplication key."""
 
 
 class Moved(NamedTuple):
@@ -28,10 +30,13 @@ class Moved(NamedTuple):
         """How many were published."""
         return sum(count for _, count in self.by_queue)
 
-    def __add__(self, other: Moved) -> Moved:  # type: ignore[override]
+    def plus(self, other: Moved) -> Moved:
         """Return what that is together."""
         by_queue = rows_by_queue((*self.by_queue, *other.by_queue))
         return Moved(by_queue, self.duplicates + other.duplicates)
+
+
+NOTHING_MOVED: Final = Moved()
 
 
 def rows_by_queue(counts: Iterable[tuple[str, int]]) -> RowsByQueue:

@@ -290,7 +290,10 @@ def _published(facts: _Facts) -> str:
 
 
 def _discarded(facts: _Facts) -> str:
-    return f"discarded with transaction {facts.text('target')}"
+    transaction = facts.text("target")
+    if facts.text("reason") == "duplicate":
+        return f"dropped by transaction {transaction}: its deduplication key had been used"
+    return f"discarded with transaction {transaction}"
 
 
 def _claimed(facts: _Facts) -> str:

@@ -290,6 +290,11 @@ OPTIONS: Final = (
 # Spark adds options of its own to those of the user.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "query name", "queryname"})
 
+_OF_BATCHES: Final = frozenset(
+    {"state", "limit", "pushdown", "startingSeq", "startingTime", "endingTime", "eventLog"}
+)
+"""Of reads, those that say something of batch reads only."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -304,7 +309,9 @@ class Place:
     credential: str | None = None
 
     def __repr__(self) -> str:
-        return f"Place(queue={self.queue!r}, endpoint={self.endpoint!r}, account={self.account!r})"
+        # An address with a signature in it is refused later, and must not be shown before.
+        address = None if self.endpoint is None else re.sub(r"\?.*|//[^/]*@", "…", self.endpoint)
+        return f"Place(queue={self.queue!r}, endpoint={address!r}, account={self.account!r})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,8 +375,11 @@ class WriteOptions:
     priority: int | None
 
 
-def read_options(given: Mapping[str, str]) -> ReadOptions:
+def read_options(given: Mapping[str, Any]) -> ReadOptions:
     """Return the options of a read.
+
+    Args:
+        given: By name, as text; numbers and truth values are taken as Spark takes them.
 
     Raises:
         BadOption: One is unknown, malformed, or does not fit the others.
@@ -378,7 +388,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     return ReadOptions(place=_place(values), **_of(ReadOptions, values))
 
 
-def write_options(given: Mapping[str, str]) -> WriteOptions:
+def write_options(given: Mapping[str, Any]) -> WriteOptions:
     """Return the options of a write; see :func:`read_options`."""
     values = _values(given, "write")
     return WriteOptions(place=_place(values), **_of(WriteOptions, values))
@@ -391,20 +401,35 @@ def nearest(name: str, known: list[str]) -> str:
     return f" Did you mean {by_lower[near[0]]}?" if near else ""
 
 
-def _values(given: Mapping[str, str], kind: str) -> dict[str, Any]:
+def refuse_for_streams(options: ReadOptions) -> None:
+    """Refuse options that a stream would pass over.
+
+    Raises:
+        BadOption: One is given that is for batch reads.
+    """
+    for option in OPTIONS:
+        if option.name in _OF_BATCHES and getattr(options, _snake(option.name)) != option.default:
+            raise BadOption(
+                f"option {option.name} is for batch reads (read=snapshot, read=events); a stream "
+                "takes every message of its queue"
+            )
+
+
+def _values(given: Mapping[str, Any], kind: str) -> dict[str, Any]:
     known = {each.name.lower(): each for each in OPTIONS if kind in each.kinds}
     for each in list(known.values()):
         known |= {alias.lower(): each for alias in each.aliases}
     values: dict[str, Any] = {}
-    for name, text in given.items():
+    for name, value in given.items():
         lower = name.lower()
-        if lower in _OF_SPARK:
+        if lower in _OF_SPARK or value is None:
             continue
         option = known.get(lower)
         if option is None:
             raise BadOption(f"there is no option {name} for a {kind}.{_near(lower, kind)}")
         if option.name in values:
             raise BadOption(f"option {option.name} is given twice, once as {name}")
+        text = str(value)  # a listener is given options that Spark has not made texts of
         try:
             values[option.name] = option.read(text)
         except ValueError as error:

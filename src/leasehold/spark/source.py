@@ -12,7 +12,13 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from leasehold.spark.naming import FORMAT_NAME
-from leasehold.spark.options import BadOption, ReadOptions, read_options, write_options
+from leasehold.spark.options import (
+    BadOption,
+    ReadOptions,
+    read_options,
+    refuse_for_streams,
+    write_options,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -62,6 +68,7 @@ class LeaseholdDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads once: a snapshot of a queue, or the event log."""
         options = self._read_options()
+        _check_columns(options, schema)
         from leasehold.spark import batch  # noqa: PLC0415
 
         if options.read == "events":
@@ -79,6 +86,8 @@ class LeaseholdDataSource(DataSource):
         options = self._read_options()
         if options.read not in {None, "messages"}:
             raise BadOption(f"option read={options.read}: a stream reads messages only")
+        refuse_for_streams(options)
+        _check_columns(options, schema)
         if options.service == "azure":
             from leasehold.spark import azure  # noqa: PLC0415
 
@@ -103,3 +112,15 @@ class LeaseholdDataSource(DataSource):
 
     def _read_options(self) -> ReadOptions:
         return read_options(self.options)
+
+
+def _check_columns(options: ReadOptions, schema: StructType) -> None:
+    """Refuse two lists of columns that do not agree: one of them would be passed over.
+
+    Raises:
+        BadOption: The option ``columns`` and ``.schema(...)`` name different ones.
+    """
+    if options.columns is None:
+        return
+    if [name.lower() for name in schema.names] != [name.lower() for name in options.columns]:
+        raise BadOption("option columns and .schema(...) name different columns: give one of them")

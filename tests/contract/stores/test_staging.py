@@ -12,7 +12,6 @@ from leasehold.domain import staging as sg
 from leasehold.domain.errors import (
     AlreadyPublished,
     ChunkOutOfTurn,
-    KeyNotAllowed,
     LeaseLost,
     MessageNotFound,
     NotDone,
@@ -131,7 +130,6 @@ def test_chunks_come_in_turn(asker: Asker) -> None:
     [
         ({"queue": "no"}, QueueNotFound),
         ({"delay_s": 5, "time_to_live_s": 5}, VisibilityPastExpiry),
-        ({"detail": Detail(dedup_key="k")}, KeyNotAllowed),
     ],
 )
 def test_one_that_is_refused_keeps_all_from_being_staged(

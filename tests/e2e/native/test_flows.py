@@ -341,11 +341,26 @@ def test_record_batches_are_staged(driver: Driver, client: Any, queue: Any) -> N
     assert (first.text, second.text, first.priority) == ("0", "1", 3)
 
 
+def test_staged_keys(driver: Driver, client: Any, queue: Any) -> None:
+    """What was sent before under its key is dropped and counted, in JSON and in Arrow."""
+    driver.do(queue.put("first", dedup_key="one"))
+    keyed = [Outgoing(key, queue=queue.name, dedup_key=key) for key in ("one", "two", "two")]
+    transaction = client.transaction(name())
+    driver.do(transaction.stage(keyed))
+    batch = pa.record_batch({"body": ["two", "three", "none"], "dedup_key": ["two", "three", None]})
+    driver.do(transaction.stage_arrow(batch, queue=queue.name))
+    for already in (False, True):
+        published = driver.do(transaction.publish())
+        assert (published.rows, published.duplicates, published.already) == (3, 3, already)
+    assert driver.do(transaction.get()).duplicates == 3
+    assert driver.do(queue.put("again", dedup_key="three")).duplicate
+    received = driver.do(queue.receive(9))
+    assert [message.text for message in received] == ["first", "two", "three", "none"]
+
+
 def test_mistakes_of_staging(driver: Driver, client: Any, queue: Any) -> None:
     """Nothing is staged, and the reason has a class of its own."""
     transaction = client.transaction(name())
-    with pytest.raises(errors.KeyNotAllowed):
-        driver.do(transaction.stage([Outgoing("x", queue=queue.name, dedup_key="k")]))
     with pytest.raises(errors.ChunkOutOfTurn) as caught:
         driver.do(transaction.stage(["x"], queue=queue.name, chunk=5))
     assert caught.value.expected == 0

@@ -50,6 +50,25 @@ def test_rows_become_messages(spark: SparkSession, client: Client, out: dict[str
     assert second.traceparent is not None
 
 
+def test_rows_with_keys_are_sent_once(
+    spark: SparkSession, client: Client, out: dict[str, str]
+) -> None:
+    """A key that was used is dropped: by a put, within the table, or by an earlier table."""
+    client.queue("out").put("0", dedup_key="key 0")
+    frame = spark.range(60).selectExpr(
+        "cast(id % 20 as string) AS body",
+        "if(id % 20 < 15, concat('key ', id % 20), NULL) AS dedup_key",
+    )
+    write(frame.repartition(3), out, stageRows="7", txnId="first")
+    write(frame.repartition(2), out, txnId="second")
+    keyed, plain = range(15), range(15, 20)
+    assert bodies(client) == sorted(map(str, [*keyed, *(n for n in plain for _ in range(6))]))
+    first, second = client.transactions()
+    assert (first.rows, first.duplicates) == (14 + 15, 31)
+    assert (second.rows, second.duplicates) == (15, 45)
+    assert client.queue("out").put("again", dedup_key="key 14").duplicate
+
+
 def test_many_rows_of_many_tasks(spark: SparkSession, client: Client, out: dict[str, str]) -> None:
     """All rows of all tasks arrive, in requests of any size, published as one."""
     frame = spark.range(3_000).selectExpr("cast(id as string) AS body").repartition(5)

@@ -363,6 +363,25 @@ def test_publish(shell: Shell) -> None:
     assert json.loads(shell(*words, "-y", "--json").output)["already"]
 
 
+def test_what_was_dropped_for_its_key_is_told(shell: Shell) -> None:
+    """When it is published, and by whoever looks later."""
+    done = {"rows": 500, "duplicates": 1}
+    shell.server.on("POST", "/transactions/import-1/publish", done, done | {"duplicates": 1_200})
+    words = ("transaction", "publish", "import-1", "-y")
+    assert shell(*words).output == (
+        "500 messages are published. 1 message was dropped: its key had been used.\n"
+    )
+    assert shell(*words).output == (
+        "500 messages are published. 1,200 messages were dropped: their keys had been used.\n"
+    )
+    over = {"state": "published", "rows": 500, "duplicates": 1_200, "parts": []}
+    shell.server.on("GET", "/transactions/import-1", TRANSACTION | over)
+    lines = shell("transaction", "show", "import-1").output.splitlines()
+    assert [line.split() for line in lines if "duplicates" in line] == [
+        ["duplicates", "1,200", "dropped"]
+    ]
+
+
 def test_discard(shell: Shell) -> None:
     """It asks; what was published stays."""
     path = "/transactions/import-1/discard"

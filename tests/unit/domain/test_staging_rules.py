@@ -8,7 +8,6 @@ from leasehold.domain import staging_rules as rules
 from leasehold.domain.commands import Put
 from leasehold.domain.errors import (
     ChunkOutOfTurn,
-    KeyNotAllowed,
     StagedNotFound,
     VisibilityPastExpiry,
 )
@@ -28,10 +27,9 @@ def test_chunks() -> None:
 
 
 def test_puts() -> None:
-    """Without a key, and visible before they expire."""
+    """Visible before they expire; a key does not matter yet."""
     rules.check_put(PUT, NOW)
-    with pytest.raises(KeyNotAllowed):
-        rules.check_put(PUT._replace(detail=Detail(dedup_key="k")), NOW)
+    rules.check_put(PUT._replace(detail=Detail(dedup_key="k")), NOW)
     with pytest.raises(VisibilityPastExpiry):
         rules.check_put(PUT._replace(delay_s=10), NOW)
 
@@ -64,6 +62,14 @@ def test_parts() -> None:
         with pytest.raises(StagedNotFound) as refused:
             rules.chosen_parts("tx", known, parts)
         assert (refused.value.name, refused.value.part) == ("tx", part)
+
+
+def test_what_was_published_adds_up() -> None:
+    """By queue; queues that nothing went to are left out."""
+    first = rules.Moved(rules.rows_by_queue([("b", 2), ("a", 1), ("c", 0), ("b", 3)]), 4)
+    assert (first.by_queue, first.rows) == ((("a", 1), ("b", 5)), 6)
+    assert first.plus(rules.NOTHING_MOVED) == first
+    assert first.plus(rules.Moved((("a", 2),), 1)) == rules.Moved((("a", 3), ("b", 5)), 5)
 
 
 def test_the_end_of_a_transaction() -> None:

@@ -182,6 +182,11 @@ def test_released(reason: str, text: str) -> None:
         ),
         ("discarded", {"target": "run:7"}, "discarded with transaction run:7"),
         (
+            "discarded",
+            {"target": "run:7", "reason": "duplicate"},
+            "dropped by transaction run:7: its deduplication key had been used",
+        ),
+        (
             "claimed",
             {"target": "etl/4", **LEASE},
             "claimed by etl/4 (delivery 1, fence 1) until 10:00:31.000",

@@ -94,7 +94,6 @@ _CASES: list[tuple[Error, int, str, dict[str, str]]] = [
     (domain.StagedNotFound("t"), 500, "InternalError", {}),
     (domain.AlreadyPublished(), 500, "InternalError", {}),
     (domain.ChunkOutOfTurn(1), 500, "InternalError", {}),
-    (domain.KeyNotAllowed(), 500, "InternalError", {}),
     (domain.BodyUnreadable("id", "missing"), 500, "InternalError", {}),
     (domain.SessionNotFound(), 404, "ResourceNotFound", _SESSION),
     (domain.SessionOver("lost", "why"), 404, "ResourceNotFound", _SESSION),

@@ -15,7 +15,7 @@ from leasehold.domain.commands import (
 )
 from leasehold.domain.errors import LeaseholdError, SessionNotFound, SessionOver
 from leasehold.domain.oversight import Counts, Inspect, MessagePage, Seen
-from leasehold.domain.queue_settings import Adapted, Adaptive, QueueSettings
+from leasehold.domain.queue_settings import Adapted, Adaptive, Advised, QueueSettings
 from leasehold.domain.types import NO_DETAIL, CancelRequest, Detail, Lease, MessageState, Queue
 
 from .support import (
@@ -209,6 +209,20 @@ def test_counts_and_timeout_are_told(azure: Harness) -> None:
     assert header(response, "x-leasehold-oldest-visible-age") == "61"
     assert header(response, "x-leasehold-visibility-timeout") == "94"
     assert header(response, "x-ms-meta-leasehold_visibility_timeout_s") == "94"
+
+
+def test_advice_is_told_as_metadata(azure: Harness) -> None:
+    """Get Queue Metadata says what was advised, for SDKs that know metadata only."""
+    settings = QueueSettings(
+        visibility_timeout_s=94, advised=Advised(first_lease_s=20, renew_every_s=33)
+    )
+    queue = Queue(account=ACCOUNT, name="orders", settings=settings)
+    azure.results[GetQueue] = QueueInfo(queue=queue, message_count=10)
+    response = azure.send("GET", QUEUE, "comp=metadata")
+    assert header(response, "x-ms-meta-leasehold_visibility_timeout_s") == "94"
+    assert header(response, "x-ms-meta-leasehold_first_lease_s") == "20"
+    assert header(response, "x-ms-meta-leasehold_renew_every_s") == "33"
+    assert "x-ms-meta-leasehold_batch" not in {name.decode() for name, _ in response.headers}
 
 
 def test_metadata_of_the_server_cannot_be_set(azure: Harness) -> None:

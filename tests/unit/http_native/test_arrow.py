@@ -196,6 +196,7 @@ _FULL: Final = {
     "properties": pa.array(
         [[("k", "v"), ("l", "w")], None, [], None], pa.map_(pa.string(), pa.string())
     ),
+    "dedup_key": ["k", "k", None, "é"],
 }
 
 
@@ -215,6 +216,7 @@ def test_stage_everything(native: Native) -> None:
     assert [put.detail.message_type for put in puts] == ["t", None, None, None]
     assert puts[1].detail.traceparent == _FULL["traceparent"][1]
     assert [put.detail.properties for put in puts] == [{"k": "v", "l": "w"}, {}, {}, {}]
+    assert [put.detail.dedup_key for put in puts] == ["k", "k", None, "é"]
 
 
 @pytest.mark.parametrize(
@@ -278,6 +280,9 @@ def test_media_types(native: Native) -> None:
         ({"body": ["x"], "message_type": [""]}, "out-of-range", "message_type[0]"),
         ({"body": ["x"], "message_type": ["x" * 1_025]}, "out-of-range", "message_type[0]"),
         ({"body": ["x"], "traceparent": ["x"]}, "invalid-request", "traceparent[0]"),
+        ({"body": ["x"] * 2, "dedup_key": ["a", ""]}, "out-of-range", "dedup_key[1]"),
+        ({"body": ["x"], "dedup_key": ["x" * 1_025]}, "out-of-range", "dedup_key[0]"),
+        ({"body": ["x"], "dedup_key": [1]}, "invalid-request", "dedup_key"),
         ({"body": ["x"], "queue": ["A"]}, "invalid-queue-name", "queue"),
         ({"body": ["x"], "queue": [b"orders"]}, "invalid-request", "queue"),
         ({"body": ["x"], "queue": ["nowhere"]}, "queue-not-found", None),

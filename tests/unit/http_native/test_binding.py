@@ -25,6 +25,10 @@ def token(native: Native) -> int:
     return token
 
 
+def _published(settled: list[dict[str, Any]], *, already: bool = False) -> dict[str, Any]:
+    return {"rows": 1, "duplicates": 0, "already": already, "settled": settled}
+
+
 def members(native: Native) -> list[str]:
     """Return the ids of the members."""
     page = native.get(f"{STREAM}/claims/1/messages")
@@ -69,8 +73,8 @@ def test_bound_and_published(native: Native, token: int) -> None:
         "exempted": 0,
         "lost": 0,
     }
-    assert native.post(f"{TRANSACTION}/publish") == {"rows": 1, "already": False, "settled": [done]}
-    assert native.post(f"{TRANSACTION}/publish") == {"rows": 1, "already": True, "settled": []}
+    assert native.post(f"{TRANSACTION}/publish") == _published([done])
+    assert native.post(f"{TRANSACTION}/publish") == _published([], already=True)
     assert native.get(STREAM)["settled_with"] == "batch-1"
     assert native.receive_one()["body"] == "made"
     for answer in (

@@ -39,7 +39,8 @@ def _codes(answer: dict[str, Any]) -> dict[str, list[tuple[str, str] | None]]:
 
 def test_commit(native: Native, leased: dict[str, dict[str, Any]]) -> None:
     """Everything is carried out, and each item has its result in its own list."""
-    staged = {"part": "", "chunk": 0, "messages": [{"queue": "parcels", "body": "staged"}]}
+    made = {"queue": "parcels", "body": "staged", "dedup_key": "k"}
+    staged = {"part": "", "chunk": 0, "messages": [made, made]}
     native.post(f"{BASE}/transactions/batch/stage", staged)
     now_ms = native.clock.now_ms()
     answer = native.post(
@@ -53,6 +54,7 @@ def test_commit(native: Native, leased: dict[str, dict[str, Any]]) -> None:
         },
     )
     assert (answer["already"], answer["published"], answer["failed"]) == (False, 1, 0)
+    assert answer["duplicates"] == 1
     assert answer["send"][0]["inserted_at_ms"] == now_ms
     assert answer["complete"] == [{"id": leased["one"]["id"]}]
     assert answer["release"] == [{"id": leased["two"]["id"], "visible_at_ms": now_ms + 5_000}]
@@ -74,6 +76,7 @@ def test_a_name_is_used_once(native: Native, leased: dict[str, dict[str, Any]]) 
     assert native.post(COMMIT, request) == {
         "already": True,
         "published": 0,
+        "duplicates": 0,
         "settled": [],
         "failed": 0,
         **_EMPTY,

@@ -233,6 +233,7 @@ def test_settle(native: Native) -> None:
         "exempted": 1,
         "lost": 0,
         "published": 0,
+        "duplicates": 0,
         "already": False,
         "beside": [],
     }
@@ -251,10 +252,11 @@ def test_settle_publishes(native: Native) -> None:
     native.put_bodies("x")
     token = attach(native)
     claim(native, token)
-    staged = {"part": "", "chunk": 0, "messages": [{"queue": "orders", "body": "made"}]}
+    made = {"queue": "orders", "body": "made", "dedup_key": "k"}
+    staged = {"part": "", "chunk": 0, "messages": [made, made]}
     native.post(f"{BASE}/transactions/batch-1/stage", staged)
     settled = native.post(f"{STREAM}/settle", {"token": token, "upto": 1, "publish": ["batch-1"]})
-    assert settled["published"] == 1
+    assert (settled["published"], settled["duplicates"]) == (1, 1)
     assert native.receive_one()["body"] == "made"
 
 

@@ -12,8 +12,8 @@ from tests.unit.http_native.support import BASE, MESSAGES, QUEUE, Native
 TRANSACTION = f"{BASE}/transactions/batch:1"
 
 
-def _published(rows: int, *, already: bool = False) -> dict[str, Any]:
-    return {"rows": rows, "already": already, "settled": []}
+def _published(rows: int, *, duplicates: int = 0, already: bool = False) -> dict[str, Any]:
+    return {"rows": rows, "duplicates": duplicates, "already": already, "settled": []}
 
 
 def stage(native: Native, *bodies: str, part: str = "a", chunk: int = 0, **members: Any) -> Any:
@@ -34,6 +34,20 @@ def test_stage_and_publish(native: Native) -> None:
     assert native.post(f"{TRANSACTION}/publish") == _published(3, already=True)
     received = native.post(f"{MESSAGES}/receive", {"max_messages": 9})["messages"]
     assert [message["body"] for message in received] == ["one", "two", "three"]
+
+
+def test_staged_keys(native: Native) -> None:
+    """A key that was used when the message is published drops it; publishing uses keys too."""
+    native.put_bodies("put", dedup_key="one")
+    keyed = [{"queue": "orders", "body": key, "dedup_key": key} for key in ("one", "two", "two")]
+    native.post(f"{TRANSACTION}/stage", {"part": "", "chunk": 0, "messages": keyed})
+    assert native.post(f"{TRANSACTION}/publish") == _published(1, duplicates=2)
+    assert native.post(f"{TRANSACTION}/publish") == _published(1, duplicates=2, already=True)
+    assert native.get(TRANSACTION)["duplicates"] == 2
+    [again] = native.put_bodies("late", dedup_key="two")
+    assert again["duplicate"] is True
+    received = native.post(f"{MESSAGES}/receive", {"max_messages": 9})["messages"]
+    assert [message["body"] for message in received] == ["put", "two"]
 
 
 def test_parts(native: Native) -> None:
@@ -83,6 +97,7 @@ def test_look(native: Native) -> None:
         "created_at_ms": now_ms,
         "until_ms": now_ms + 60_000,
         "rows": 3,
+        "duplicates": 0,
         "parts": [
             {"part": "a", "rows": 1, "chunks": 1},
             {"part": "b", "rows": 2, "chunks": 1},
@@ -150,8 +165,8 @@ def test_chunks_come_in_order(native: Native) -> None:
         ({"messages": [{"body": "x"}]}, "invalid-request", "$.messages[0].queue"),
         ({"messages": [{"queue": "orders"}]}, "invalid-request", "$.messages[0]"),
         (
-            {"messages": [{"queue": "orders", "body": "", "dedup_key": "k"}]},
-            "key-not-allowed",
+            {"messages": [{"queue": "orders", "body": "", "dedup_key": "k" * 1025}]},
+            "out-of-range",
             "$.messages[0].dedup_key",
         ),
         (

@@ -231,7 +231,6 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Fault]]] = {
     domain.StagedNotFound: _plain("InternalError"),
     domain.AlreadyPublished: _plain("InternalError"),
     domain.ChunkOutOfTurn: _plain("InternalError"),
-    domain.KeyNotAllowed: _plain("InternalError"),
     domain.BodyUnreadable: _plain("InternalError"),
     domain.SessionNotFound: _no_session,
     domain.SessionOver: _no_session,

@@ -26,6 +26,8 @@ _PREFIX: Final = "x-ms-meta-"
 _OURS: Final = b"x-leasehold-"
 _RESERVED: Final = "leasehold_"
 """Metadata names that begin so are told by the server and cannot be set."""
+_ADVISED: Final = ("first_lease_s", "renew_every_s", "batch")
+"""Advice for workers that is shown as metadata beside the visibility timeout."""
 _MAX_METADATA_BYTES: Final = 8192
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
@@ -106,9 +108,16 @@ def _count_headers(call: Call, info: QueueInfo) -> list[tuple[bytes, bytes]]:
         headers.append((_OURS + b"staged-messages", b"%d" % counts.staged))
     timeout = b"%d" % settings.lease_s()
     headers.append((_OURS + b"visibility-timeout", timeout))
-    if settings.adaptive is not None:
-        # Also where client libraries look, so that workers can follow it.
-        headers.append((_PREFIX.encode() + _RESERVED.encode() + b"visibility_timeout_s", timeout))
+    # Also where client libraries look, so that workers can follow it.
+    told = _PREFIX.encode() + _RESERVED.encode()
+    advised = settings.advised
+    if settings.adaptive is not None or advised is not None:
+        headers.append((told + b"visibility_timeout_s", timeout))
+    if advised is not None:
+        for name in _ADVISED:
+            value = getattr(advised, name)
+            if value is not None:
+                headers.append((told + name.encode(), b"%d" % value))
     return headers
 
 

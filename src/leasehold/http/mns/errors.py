@@ -138,7 +138,6 @@ _NEVER_ASKED: Final = (
     domain.StagedNotFound,
     domain.AlreadyPublished,
     domain.ChunkOutOfTurn,
-    domain.KeyNotAllowed,
 )
 """Nothing that this protocol can ask for meets these."""
 

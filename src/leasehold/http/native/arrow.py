@@ -200,6 +200,7 @@ _COLUMNS: Final = {
     "message_type": _TEXT,
     "traceparent": _TEXT,
     "properties": (_PROPERTIES,),
+    "dedup_key": _TEXT,
 }
 """Columns that are taken, and their types. Views, dictionaries and runs are not among them: with
 these a small request could stand for a large one."""
@@ -406,23 +407,27 @@ class _Rows:
         kinds, traces = self._values("message_type"), self._values("traceparent")
         self._check("message_type", kinds, short_text)
         self._check("traceparent", traces, check_trace)
+        keys = self._values("dedup_key")
+        self._check("dedup_key", keys, short_text)
         properties = self._properties()
-        if not kinds and not traces and not properties:
+        if not (kinds or traces or properties or keys):
             return self._all(reader.along)
         none = self._all(None)
         made: dict[tuple[str | None, str | None], Detail] = {(None, None): reader.along}
         details = []
-        for kind, trace, named in zip(
-            kinds or none, traces or none, properties or none, strict=True
+        for kind, trace, named, key in zip(
+            kinds or none, traces or none, properties or none, keys or none, strict=True
         ):
-            detail = None if named else made.get((kind, trace))
+            alone = named or key is not None
+            detail = None if alone else made.get((kind, trace))
             if detail is None:
                 detail = Detail(
                     properties=named or {},
                     message_type=kind,
                     traceparent=trace or reader.along.traceparent,
+                    dedup_key=key,
                 )
-                if not named:
+                if not alone:
                     made[kind, trace] = detail
             details.append(detail)
         return details

@@ -226,12 +226,6 @@ CODES: Final[dict[str, Code]] = {
         "next one.",
         "Stage from the chunk `expected` on. If that is 0, what was staged has vanished.",
     ),
-    "key-not-allowed": Code(
-        400,
-        "A staged message takes no deduplication key",
-        "A message to be staged has a `dedup_key`. The name of the transaction has that role.",
-        "Leave `dedup_key` out.",
-    ),
     "arrow-not-installed": Code(
         406,
         "The server cannot answer in Arrow",

@@ -117,6 +117,7 @@ def _shown(lists: dict[str, Items], committed: Committed) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "already": committed.already,
         "published": committed.published,
+        "duplicates": committed.duplicates,
         "settled": show_settled(committed.settled),
         "failed": 0,
     }

@@ -311,7 +311,6 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Problem]]] = {
     domain.StagedNotFound: _staged_not_found,
     domain.AlreadyPublished: _plain("already-published"),
     domain.ChunkOutOfTurn: _chunk_out_of_turn,
-    domain.KeyNotAllowed: _plain("key-not-allowed"),
     domain.BodyUnreadable: _body_unreadable,
     domain.Unavailable: _busy("overloaded"),
     domain.StoreFull: _busy("store-full"),

@@ -14,7 +14,7 @@ from leasehold.domain.types import DEFAULT_PRIORITY, NO_DETAIL, Detail, Lease
 from leasehold.http.native import flow_shapes, shapes
 from leasehold.http.native.bodies import expiry
 from leasehold.http.native.call import Call
-from leasehold.http.native.problems import Refused, invalid, problem
+from leasehold.http.native.problems import Refused, invalid
 from leasehold.http.native.reading import (
     body_of,
     queue_name,
@@ -126,15 +126,13 @@ class PutReader:
 
     Args:
         call: The request.
-        keys: Whether a message may have a deduplication key.
     """
 
-    def __init__(self, call: Call, *, keys: bool = True) -> None:
+    def __init__(self, call: Call) -> None:
         self.account = call.account
         self.along = trace_of(call)
         """What is sent along with a message that brings nothing."""
         self._call = call
-        self._keys = keys
         self._limits: dict[str, int] = {}
 
     def read(self, path: str, given: Sequence[flow_shapes.QueuedPut]) -> tuple[Put, ...]:
@@ -167,8 +165,6 @@ class PutReader:
         """
         queue = item.queue
         limit_bytes = self.limit_of(queue)
-        if item.dedup_key is not None and not self._keys:
-            raise Refused(problem("key-not-allowed", field="dedup_key"))
         body, delay_s, life_s, detail, priority = read_put(item, self.along, limit_bytes)
         return Put(self.account, queue, body, delay_s, life_s, entropy, detail, priority)
 

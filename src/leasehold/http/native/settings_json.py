@@ -20,6 +20,7 @@ from leasehold.domain.queue_settings import (
     MAX_DEDUP_WINDOW_S,
     POISON_SUFFIX,
     Adaptive,
+    Advised,
     Backoff,
     FailurePolicy,
     MnsAttributes,
@@ -65,6 +66,18 @@ RANGES: Final[Mapping[type, Mapping[str, tuple[float, float]]]] = {
         "jitter": (0, 1),
     },
     Adaptive: {"floor_s": NATIVE.lease_s, "cap_s": NATIVE.lease_s},
+    Advised: {
+        "visibility_timeout_s": NATIVE.lease_s,
+        "first_lease_s": NATIVE.lease_s,
+        "renew_every_s": NATIVE.lease_s,
+        "batch": NATIVE.receive_count,
+        "floor_s": NATIVE.lease_s,
+        "cap_s": NATIVE.lease_s,
+        "at_ms": (0, NEVER_MS),
+        "before_s": NATIVE.lease_s,
+        "before_floor_s": NATIVE.lease_s,
+        "before_cap_s": NATIVE.lease_s,
+    },
     MnsAttributes: {
         "delay_s": MNS.delay_s,
         "time_to_live_s": MNS.time_to_live_s,
@@ -79,6 +92,7 @@ _PARTS: Final[Mapping[str, type]] = {
     f"{ROOT}.failure_policy": FailurePolicy,
     f"{ROOT}.failure_policy.backoff": Backoff,
     f"{ROOT}.adaptive": Adaptive,
+    f"{ROOT}.advised": Advised,
     f"{ROOT}.mns": MnsAttributes,
 }
 # Azure, "Naming queues and metadata": both dialects show the same metadata, that one in headers.
@@ -155,6 +169,8 @@ def check_settings(queue: str, settings: QueueSettings) -> None:
     _check_ranges(ROOT, settings)
     if settings.pause_reason:
         short_text(f"{ROOT}.pause_reason", settings.pause_reason)
+    if settings.advised is not None and settings.advised.because:
+        short_text(f"{ROOT}.advised.because", settings.advised.because)
     adaptive = settings.adaptive
     if adaptive is not None and adaptive.floor_s > adaptive.cap_s:
         field = f"{ROOT}.adaptive.floor_s"

@@ -74,7 +74,15 @@ _EXTEND: Final = msgspec.json.Decoder(flow_shapes.ExtendClaimRequest)
 _TOKEN: Final = msgspec.json.Decoder(flow_shapes.TokenRequest)
 _BIND: Final = msgspec.json.Decoder(flow_shapes.BindRequest)
 _EXEMPT: Final = BatchReader(flow_shapes.ExemptRequest, exemptions=flow_shapes.NotedItem)
-_SETTLED: Final = ("last_settled", "completed", "exempted", "lost", "published", "already")
+_SETTLED: Final = (
+    "last_settled",
+    "completed",
+    "exempted",
+    "lost",
+    "published",
+    "duplicates",
+    "already",
+)
 """What a settle tells of what it did."""
 _SETTLE: Final = BatchReader(
     flow_shapes.SettleRequest,

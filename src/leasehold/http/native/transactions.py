@@ -50,6 +50,7 @@ def show_transaction(transaction: Transaction) -> dict[str, Any]:
         "created_at_ms": transaction.created_at_ms,
         "until_ms": transaction.until_ms,
         "rows": transaction.rows,
+        "duplicates": transaction.duplicates,
         "parts": [
             {"part": each.part, "rows": each.rows, "chunks": each.chunks}
             for each in transaction.parts
@@ -78,7 +79,7 @@ def _stage_of_json(call: Call) -> Stage:
     given = request.messages
     if len(given) > MAX_ITEMS:
         raise too_many("$.messages", len(given))
-    puts = PutReader(call, keys=False).read("$.messages", given)
+    puts = PutReader(call).read("$.messages", given)
     return _checked(call, "$.", _Chunk(request.part, request.chunk, request.timeout_s, puts))
 
 
@@ -92,7 +93,7 @@ async def _stage_of_arrow(call: Call) -> Stage:
     queue = params.get("queue") or None
     if queue is not None:
         queue_name("queue", queue)
-    puts = read_puts(call.request.body, PutReader(call, keys=False), queue)
+    puts = read_puts(call.request.body, PutReader(call), queue)
     timeout_s = param_int(call, "timeout_s", TIMEOUTS_S)
     return _checked(call, "", _Chunk(part, chunk, timeout_s, puts))
 
@@ -135,8 +136,13 @@ async def publish(call: Call) -> Response:
     command = Publish(call.account, checked_name("name", call.item), _parts_of(call))
     published = await call.services.perform(command)
     assert isinstance(published, Published)
-    settled = show_settled(published.settled)
-    return call.reply({"rows": published.rows, "already": published.already, "settled": settled})
+    shown = {
+        "rows": published.rows,
+        "duplicates": published.duplicates,
+        "already": published.already,
+        "settled": show_settled(published.settled),
+    }
+    return call.reply(shown)
 
 
 async def discard(call: Call) -> Response:

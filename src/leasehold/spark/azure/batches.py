@@ -74,6 +74,7 @@ class Batches:
         self._bad: dict[int, dict[str, str]] = {}
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="leasehold-azure")
         self._waiting = threading.Condition()
+        self._is_closed = False
         self.lost = 0
         """Messages whose lease was lost before their batch was durable: they come again."""
 
@@ -97,6 +98,14 @@ class Batches:
     def depth(self) -> Depth:
         """Return how many messages the service says there are."""
         return self._patiently(self._client.depth)
+
+    def estimate(self) -> int | None:
+        """Return how many messages the service says there are; None if it does not say now."""
+        try:
+            return self._client.depth().total
+        except QueueError as error:
+            _log.debug("no numbers for the progress report: %s", error)
+            return None
 
     def take(self, number: int, most: int, max_bytes: int, wait_s: float) -> int:
         """Receive messages as batch *number*, and return how many; 0: there were none.
@@ -122,24 +131,32 @@ class Batches:
         self._held[number] = taken
         return len(taken)
 
-    def settle(self, upto: int) -> None:
-        """Complete the messages of all batches up to a number; set the bad ones aside."""
+    def settle(self, upto: int) -> frozenset[str]:
+        """Complete the messages of all batches up to a number; set the bad ones aside.
+
+        Returns:
+            Ids of those for which it was not done: they may come again.
+        """
+        left: set[str] = set()
         for number in sorted(each for each in self._held if each <= upto):
             bad = self._bad.pop(number, {})
             helds = self._held.pop(number)
             done = self._each(helds, partial(self._settle, bad=bad))
-            missed = sum(not each for each in done)
+            missed = [held for held, is_done in zip(helds, done, strict=True) if not is_done]
             if missed:
-                self.lost += missed
+                self.lost += len(missed)
+                left |= {held.delivery.message_id for held in missed}
                 _log.warning(
                     "micro-batch %d: %d of %d messages were not completed, and may come again",
                     number,
-                    missed,
+                    len(missed),
                     len(helds),
                 )
+        return frozenset(left)
 
     def close(self) -> None:
         """Keep nothing any more: what is not settled is visible again when its lease ends."""
+        self._is_closed = True
         self._manager.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._client.close()
@@ -200,7 +217,7 @@ class Batches:
             try:
                 return call()
             except Unreachable as error:
-                if self._time.monotonic_s() + pause_s > until_s:
+                if self._is_closed or self._time.monotonic_s() + pause_s > until_s:
                     raise
                 _log.warning("the queue does not answer, trying again: %s", error)
             self._pause(pause_s)

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from leasehold.spark.azure.batches import Batches
 from leasehold.spark.azure.opening import open_batches
 from leasehold.spark.azure.pages import page_of
+from leasehold.spark.naming import TaskIdentity, current_task
 from leasehold.spark.options import ReadOptions
 from leasehold.spark.stream.admission import part_count
 from leasehold.spark.stream.decoding import Decoder
@@ -35,6 +36,14 @@ class Rows(InputPartition):
 
     stream: bytes
     """An Arrow stream."""
+    is_once: bool = False
+    """A second attempt at the task is not to have them."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        with pa.ipc.open_stream(self.stream) as stream:
+            return sum(batch.num_rows for batch in stream)
 
 
 class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -62,6 +71,8 @@ class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opened: Batches | None = None
         self._left: int | None = None
         """Messages that a query with Trigger.AvailableNow may still take; None: any number."""
+        self.task: Callable[[], TaskIdentity] = current_task
+        """Tells which task reads."""
 
     # --- on the driver, in the process of the query ----------------------------------------------
 
@@ -85,7 +96,7 @@ class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             QueueError: The service refused, or did not answer for too long.
         """
-        number = int(start[_OFFSET])
+        number = _batch_in(start)
         batches = self._batches
         batches.settle(number)
         if batches.has(number + 1):
@@ -104,8 +115,7 @@ class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return numbers for the query's progress; the service's own are estimates."""
         batches = self._batches
-        total = batches.depth().total
-        return {"messages": total, "held": batches.held, "lost": batches.lost}
+        return {"messages": batches.estimate(), "held": batches.held, "lost": batches.lost}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the rows of a micro-batch in parts.
@@ -113,7 +123,7 @@ class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             BadRecord: A message cannot be decoded, and the options want an error.
         """
-        number = int(end[_OFFSET])
+        number = _batch_in(end)
         if start == end:
             return []
         batches = self._batches
@@ -124,19 +134,18 @@ class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 number,
             )
             return []
-        rows = self._decoded(number)
+        is_once = self._options.delivery == "atMostOnce"
+        rows = self._completed(number) if is_once else self._decoded(number)
         parts: list[InputPartition] = []
         count = part_count(rows.num_rows, self._options.num_partitions, os.cpu_count() or 1)
         for part in range(count):
             first, last = rows.num_rows * part // count, rows.num_rows * (part + 1) // count
-            parts.append(Rows(_stream_of(rows.slice(first, last - first))))
-        if self._options.delivery == "atMostOnce":
-            batches.settle(number)
+            parts.append(Rows(_stream_of(rows.slice(first, last - first)), is_once))
         return parts
 
     def commit(self, end: dict[str, Any]) -> None:
         """Complete what ends at *end*; it is called a micro-batch late."""
-        self._batches.settle(int(end[_OFFSET]))
+        self._batches.settle(_batch_in(end))
 
     def stop(self) -> None:
         """Let the leases go; called when the process ends, also by SIGTERM."""
@@ -157,6 +166,17 @@ class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
         return self._opened
 
+    def _completed(self, number: int) -> pa.RecordBatch:
+        """Return the rows of the messages that can be completed before they are written."""
+        deliveries = self._batches.deliveries(number)
+        rows = self._decoded(number)
+        left = self._batches.settle(number)
+        if not left:
+            return rows
+        readable = [each for each in deliveries if each.body_problem is None]
+        page = page_of([each for each in readable if each.message_id not in left])
+        return self._decoder.decode(page, number).batch
+
     def _decoded(self, number: int) -> pa.RecordBatch:
         deliveries = self._batches.deliveries(number)
         unread = {each.message_id: each.body_problem for each in deliveries if each.body_problem}
@@ -176,8 +196,25 @@ class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part."""
         assert isinstance(partition, Rows)
+        if partition.is_once and self.task().attempt:
+            log.warning("%d messages are not read a second time", partition.count)
+            return
         with pa.ipc.open_stream(partition.stream) as stream:
             yield from (batch for batch in stream if batch.num_rows)
+
+
+def _batch_in(offset: Any) -> int:
+    """Return the number of the micro-batch at which an offset ends.
+
+    Raises:
+        ValueError: It is not an offset of this source.
+    """
+    number = offset.get(_OFFSET) if isinstance(offset, dict) else None
+    if not isinstance(number, int):
+        raise ValueError(  # noqa: TRY004 - it is what a checkpoint says, not what a caller passes
+            f"the checkpoint's offset {offset!r} is none of service=azure: it is of another source"
+        )
+    return number
 
 
 def _stream_of(rows: pa.RecordBatch) -> bytes:

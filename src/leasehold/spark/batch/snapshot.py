@@ -46,7 +46,9 @@ class SnapshotReader(DataSourceReader):
     """Looks at all messages of a queue once.
 
     Each message is seen once, in the state that it has at that moment; what moves between states
-    meanwhile is seen all the same. Messages put meanwhile may be seen or not.
+    meanwhile is seen all the same. The poison queue is read last, so one that is buried meanwhile
+    may be seen twice, and one that is redriven not at all. Messages put meanwhile may be seen or
+    not.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

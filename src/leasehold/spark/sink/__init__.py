@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["batch_writer", "stream_writer"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._:~-]{1,256}")
+_APP_NAME: Final = re.compile(r"[A-Za-z0-9._:~-]{1,200}")
+"""Shorter, as the number of the batch is put behind it."""
 
 
 def batch_writer(
@@ -58,4 +60,9 @@ def stream_writer(
         )
     if options.txn_id is not None:
         raise BadOption("option txnId is for batches; a stream has txnAppId")
+    if options.txn_app_id is not None and not _APP_NAME.fullmatch(options.txn_app_id):
+        # Put into another form it could be the name of another query.
+        raise BadOption(
+            f"option txnAppId: {options.txn_app_id!r} is not 1 to 200 of A-Z a-z 0-9 . _ : ~ -"
+        )
     return StreamWriter(options, schema)

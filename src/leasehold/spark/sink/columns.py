@@ -35,6 +35,7 @@ COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "message_type": _TEXT,
     "traceparent": _TEXT,
     "properties": (MapType,),
+    "dedup_key": _TEXT,
 }
 """What a row may say of its message, and in which types of Spark."""
 
@@ -118,11 +119,6 @@ def _plain(name: str, column: Any) -> Any:
 
 
 def _check(shown: str, name: str, kind: DataType) -> None:
-    if name == "dedup_key":
-        raise BadColumns(
-            "the column dedup_key is not taken: what is published together is sent once by the "
-            "name of its transaction; see the options txnId and txnAppId"
-        )
     kinds = COLUMNS.get(name)
     if kinds is None:
         raise BadColumns(

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from leasehold.client.errors import AlreadyPublished, LeaseholdClientError
+from leasehold.client.errors import AlreadyPublished, ConnectionFailed, LeaseholdClientError
 from leasehold.spark.sink.columns import Rows
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
@@ -78,8 +78,9 @@ class Stager:
                 count += chunk.num_rows
         except AlreadyPublished:
             return TaskDone(transaction.name, part, 0, already=True)
-        except BaseException:
-            if count:
+        except BaseException as error:
+            # Whoever cannot be reached has been waited for long enough.
+            if count and not isinstance(error, ConnectionFailed):
                 with contextlib.suppress(LeaseholdClientError):
                     transaction.discard([part])
             raise

@@ -9,6 +9,7 @@ messages, although the publishing may have succeeded; so dropping never touches 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from leasehold.client.models import Published
+
 Messages = Sequence[WriterCommitMessage | None]
 """One for each task that finished; None for those that did not."""
 
@@ -38,6 +41,7 @@ MAX_PARTS: Final = 10_000
 """Parts that one publish can name, as documented for the native API."""
 _TASK_SHARE: Final = 0.2
 """Of the patience: a task that fails is tried again by Spark, a commit is not."""
+log: Final = logging.getLogger("leasehold.spark")
 _GIVE_UP_S: Final = 10.0
 """Patience of what only tidies up."""
 
@@ -61,7 +65,7 @@ class _Writer:
         with connect(self._options.place, policy) as client:
             return self._stager.stage(client.transaction(name), part, batches)
 
-    def _publish(self, name: str, parts: list[str], patience_s: float | None = None) -> None:
+    def _publish(self, name: str, parts: list[str], patience_s: float | None = None) -> Published:
         if len(parts) > MAX_PARTS:
             raise RuntimeError(
                 f"{len(parts):,} tasks have staged rows, and {MAX_PARTS:,} can be published "
@@ -70,7 +74,7 @@ class _Writer:
         policy = patient(self._options.retry_patience if patience_s is None else patience_s)
         with connect(self._options.place, policy) as client:
             try:
-                client.transaction(name).publish(parts)
+                return client.transaction(name).publish(parts)
             except StagedNotFound as refusal:
                 raise StagedRowsGone(
                     f"{refusal} Rows that nobody publishes vanish after the option stagingTimeout "
@@ -98,15 +102,26 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         query = self._options.txn_app_id or task.query_id
         return self._stage(transaction_name(query, task.batch_id), task.part, iterator)
 
-    def commit(self, messages: Messages, _batch_id: int) -> None:
+    def commit(self, messages: Messages, batch_id: int) -> None:
         """Publish what the tasks have staged; a batch that is published already stays as it is.
 
-        A batch without rows is published too: claims may be bound to its name, and are settled by
-        that.
+        That is told of: Spark runs a batch again only right after a crash, so at any other time
+        the name was somebody else's. A batch without rows is published too: claims may be bound
+        to its name, and are settled by that.
         """
         done = _finished(messages)
-        if done:
-            self._publish(done[0].transaction, _parts(done))
+        if not done:
+            return
+        found = self._publish(done[0].transaction, _parts(done))
+        if any(each.already for each in done):
+            log.warning(
+                "micro-batch %d was published before, as %s with %d rows, so its rows are dropped. "
+                "That is right after a crash. At any other time the checkpoint is an old one, or "
+                "txnAppId is that of another query or checkpoint",
+                batch_id,
+                done[0].transaction,
+                found.rows,
+            )
 
     def abort(self, messages: Messages, _batch_id: int) -> None:
         """Drop what finished tasks have staged, unless it is published.
@@ -136,9 +151,17 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: Messages) -> None:
         """Publish what the tasks have staged."""
-        parts = _parts(_finished(messages))
-        if parts or self._options.txn_id:
-            self._publish(self._name, parts)
+        done = _finished(messages)
+        parts = _parts(done)
+        if not parts and not self._options.txn_id:
+            return
+        found = self._publish(self._name, parts)
+        if any(each.already for each in done):
+            log.warning(
+                "nothing is sent: under txnId %s %d rows were published before",
+                self._name,
+                found.rows,
+            )
 
     def abort(self, messages: Messages) -> None:
         """Drop what was staged, unless it is published."""

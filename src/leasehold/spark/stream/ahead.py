@@ -39,6 +39,12 @@ class Ahead:
             return None
         return self.leave()
 
+    @property
+    def under_way(self) -> int | None:
+        """Number of the claim that is being opened just now, if any."""
+        thread = self._thread
+        return self._number if thread is not None and thread.is_alive() else None
+
     def leave(self, patience_s: float | None = None) -> ClaimInfo | None:
         """Return the claim that was opened and never taken, and forget it.
 

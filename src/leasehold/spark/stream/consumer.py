@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from leasehold.client import LeaseholdClientError, QueueNotFound, RetryPolicy
-from leasehold.client.errors import ClaimOutOfTurn, ClaimSettled, StaleToken, StreamNotFound
+from leasehold.client.errors import (
+    ClaimBroken,
+    ClaimNotFound,
+    ClaimOutOfTurn,
+    ClaimSettled,
+    StaleToken,
+    StreamNotFound,
+)
 from leasehold.client.models import ClaimInfo
 from leasehold.clock import Clock, SystemClock
 from leasehold.spark.connecting import connect
@@ -30,6 +37,8 @@ _BRISK: Final = RetryPolicy(attempts=2, initial_s=0.1, patience_s=1.0)
 _BRISK_TIMEOUT_S: Final = 5.0
 _LEAVE_S: Final = 2.0
 """How long a stop waits for what is under way."""
+_NOT_OURS: Final = (ClaimBroken, ClaimNotFound, ClaimSettled, QueueNotFound, StaleToken)
+"""Refusals of a claim that is over, or another's."""
 _HIDING: Final = frozenset({"opening", "open", "parked"})
 """States in which the members of a claim are not visible."""
 
@@ -45,6 +54,8 @@ class Adopted(NamedTuple):
     """It is not there any more, and the options accept that."""
     is_bound: bool = False
     """It has been bound to a transaction, which settles it when it is published."""
+    opened_at_ms: int = 0
+    """When it was opened first, by the server's clock."""
     settled_with: str | None = None
     """It was settled by the publishing of this transaction."""
 
@@ -76,8 +87,8 @@ class Consumer:
         """Highest number that is settled, as far as known."""
         self._settled_with: str | None = None
         """The transaction that settled it, as it was when this process attached."""
-        self._before: frozenset[int] = frozenset()
-        """Numbers of the claims that were there when this process attached."""
+        self._before: dict[int, int] = {}
+        """Claims that were there when this process attached: number, and when it was opened."""
         self._claims: dict[int, ClaimInfo] = {}
         """Those that Spark has and that are not settled."""
         self._fresh: set[int] = set()
@@ -131,7 +142,7 @@ class Consumer:
             taking = self._within_scope(number, taking)
             if not taking.messages:
                 return None
-            claim = self._ahead.take(number) or self._open_next(number, taking)
+            claim = self._take_ahead(number, taking) or self._open_next(number, taking)
             if claim is None:
                 return None
             if self._scope is not None:
@@ -156,8 +167,13 @@ class Consumer:
                 claim = found
                 self._keep(claim)
             self._current = number
-            bound, fresh = claim.transaction is not None, number in self._fresh
-            return Adopted(number, claim.remaining, is_fresh=fresh, is_bound=bound)
+            return Adopted(
+                number,
+                claim.remaining,
+                is_fresh=number in self._fresh,
+                is_bound=claim.transaction is not None,
+                opened_at_ms=claim.opened_at_ms,
+            )
 
     def prepare_next(self, taking: Taking) -> None:
         """Begin opening the claim after the current one, if there probably is one."""
@@ -212,7 +228,8 @@ class Consumer:
             self._is_stopped = True
             self._keeper.end(_LEAVE_S)
             ahead = self._ahead.leave(_LEAVE_S)
-            spare = {self._opener.opening, None if ahead is None else ahead.number} - {None}
+            spare = {self._opener.opening, self._ahead.under_way}
+            spare = (spare | {None if ahead is None else ahead.number}) - {None}
             if self._stream.token is not None and self._keeper.failure is None:
                 self._let_go(spare)
             self._client.close()
@@ -228,7 +245,7 @@ class Consumer:
             self._brisk_stream.token = info.token
             self._settled = info.last_settled
             self._settled_with = info.settled_with
-            self._before = frozenset(claim.number for claim in info.claims)
+            self._before = {claim.number: claim.opened_at_ms for claim in info.claims}
 
     def _settle(self, upto: int) -> int:
         """Settle up to a number; return the one after which to go on."""
@@ -257,7 +274,12 @@ class Consumer:
         self._fresh = {number for number in self._fresh if number > upto}
         self._claims = {number: self._claims[number] for number in self._claims if number > upto}
         if done.lost:
-            log.warning("others had taken %d messages up to claim %d", done.lost, upto)
+            log.warning(
+                "%d messages up to claim %d were gone when their micro-batch was done: others had "
+                "taken them too, or somebody has removed them",
+                done.lost,
+                upto,
+            )
         return upto
 
     # --- opening -------------------------------------------------------------------------------
@@ -266,6 +288,13 @@ class Consumer:
         if self._scope is None:
             return taking
         return taking._replace(messages=self._scope.most(number, taking.messages))
+
+    def _take_ahead(self, number: int, taking: Taking) -> ClaimInfo | None:
+        claim = self._ahead.take(number)
+        if claim is None or number in self._keeper.held:
+            return claim
+        # It has lapsed, and others have taken members. Spark never had it, so the rest will do.
+        return self._opener.open(number, taking)
 
     def _open_next(self, number: int, taking: Taking) -> ClaimInfo | None:
         if number in self._before:
@@ -292,6 +321,9 @@ class Consumer:
                 claim = self._opener.open_again(number)
             except ClaimSettled as error:
                 return self._adopt_settled(number, error.settled_with)
+        if claim is not None and claim.opened_at_ms != self._before[number]:
+            self._stream.give_back(number)  # what was there went away just now: this is a new one
+            claim = None
         if claim is None:
             report_loss(
                 self._options,
@@ -299,6 +331,13 @@ class Consumer:
                 "was forgotten. Its messages come again in another claim",
             )
             return Adopted(number, 0, is_gone=True)
+        if claim.noted:
+            log.warning(
+                "claim %d: an earlier run of this micro-batch has set %d messages aside. They go "
+                "to the poison queue even if they can be decoded now",
+                number,
+                claim.noted,
+            )
         return claim
 
     def _adopt_settled(self, number: int, settled_with: str | None) -> Adopted:
@@ -330,8 +369,10 @@ class Consumer:
                     self._brisk_stream.give_back(number)
                 else:
                     self._brisk_stream.park(number, self._options.replay_window)
+            except _NOT_OURS as error:
+                log.debug("claim %d needs no letting go: %s", number, error)
             except LeaseholdClientError as error:
-                log.debug("claim %d was left as it is: %s", number, error)
+                log.warning("claim %d lapses in time, as it could not be let go: %s", number, error)
 
     @contextlib.contextmanager
     def _worded(self) -> Iterator[None]:

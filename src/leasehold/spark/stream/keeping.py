@@ -109,11 +109,19 @@ class Keeper:
             except ClaimBroken as error:
                 self.drop(number)
                 log.warning(
-                    "claim %d lapsed, and others have taken %s of its messages", number, error.lost
+                    "claim %d has lost %s of its messages: others have taken them after it lapsed, "
+                    "or somebody has removed them",
+                    number,
+                    error.lost,
                 )
             except LeaseholdClientError as error:
                 share = _SHARE_AFTER_FAILURE
                 log.warning("claim %d could not be extended: %s", number, error)
+            except Exception:  # noqa: BLE001 - whatever it is, the others must be extended
+                share = _SHARE_AFTER_FAILURE
+                if not self._end.is_set():  # otherwise the client was closed under it
+                    # Without this thread all claims lapse, and nobody is told until it is too late.
+                    log.exception("claim %d could not be extended", number)
         return self._lease_s / share
 
     def _work(self) -> None:

@@ -91,9 +91,10 @@ class Opener:
         except ClaimBroken as error:
             report_loss(
                 self._options,
-                f"claim {number} lapsed, and others have taken {error.lost} of its {error.size} "
-                "messages. The visibilityTimeout or the replayWindow was too short for the time "
-                "that the query or the server was away",
+                f"claim {number} has lost {error.lost} of its {error.size} messages. Either it "
+                "lapsed, and others have taken them or they have expired: then visibilityTimeout "
+                "or replayWindow was too short for the time that the query or the server was away. "
+                "Or somebody has removed them",
             )
         return self._call(number, taking, accept_loss=True)
 

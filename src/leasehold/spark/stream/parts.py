@@ -22,9 +22,11 @@ from leasehold.client.errors import (
     ClaimNotFound,
     ClaimSettled,
     OutOfRange,
+    QueueNotFound,
     StaleToken,
+    StreamNotFound,
 )
-from leasehold.client.handles import Stream
+from leasehold.client.handles import Stream, Transaction
 from leasehold.client.models import ErrorReport, Exemption
 from leasehold.spark.naming import TaskIdentity
 from leasehold.spark.options import ReadOptions
@@ -37,6 +39,8 @@ PAGE_ROWS: Final = 10_000
 """Rows of one request and of one batch for Spark, which passes batches on as they are."""
 _LOOK_S: Final = 0.5
 """Between two tries to read a claim that its keeper has yet to bring back."""
+_LEAST_LOOKING_S: Final = 30
+"""How long to go on with that at least: the keeper may be in a call that gets no answer."""
 
 
 @dataclass(frozen=True)
@@ -75,18 +79,23 @@ def read_part(
     if options.delivery == "atMostOnce" and (task.attempt or not claim.is_fresh):
         log.warning("claim %d: %d messages are not read a second time", claim.number, part.rows)
         return
-    stream = shared_client(options).queue(options.queue).stream(options.stream_id or "")
-    stream.token = part.token
+    client = shared_client(options)
+    stream = client.queue(options.queue).stream(options.stream_id or "", token=part.token)
     reading = _Reading(options, decoder, part, stream)
     try:
         # A binding of an earlier run would have its publishing refused: it must be made anew.
         if (options.settle_with_sink or claim.is_bound) and task.transaction is not None:
-            reading.bind(task.transaction)
+            reading.bind(client.transaction(task.transaction))
         yield from reading.batches()
     except ClaimSettled as error:
         _check_own(options, claim.number, error.settled_with, task)
     except StaleToken:
         raise taken(options) from None
+    except (QueueNotFound, StreamNotFound) as error:
+        raise DataLost(
+            f"stream {options.stream_id} of queue {options.queue} was deleted while claim "
+            f"{claim.number} was being read: {error.code}"
+        ) from None
     except (ClaimBroken, ClaimNotFound) as error:
         # Even if losses are accepted: other parts may have been read as they were before, so only
         # the whole micro-batch can be read again, after a restart.
@@ -119,17 +128,29 @@ class _Reading:
         self._part = part
         self._stream = stream
         self._number = part.claim.number
-        self._looks = int(options.visibility_timeout / _LOOK_S)
+        self._looks = int(max(options.visibility_timeout, _LEAST_LOOKING_S) / _LOOK_S)
 
-    def bind(self, transaction: str) -> None:
+    def bind(self, transaction: Transaction) -> None:
         """Have the publishing of a transaction settle the claim. One part does it for all.
 
         All parts are read before anything is published.
+
+        Raises:
+            DataLost: The transaction was published before there was this claim.
         """
-        if self._part.part == 0:
-            # What was published before, without the claim, is not published again.
-            with contextlib.suppress(AlreadyPublished):
-                self._when_kept(lambda: self._stream.bind(self._number, transaction))
+        if self._part.part:
+            return
+        try:
+            self._when_kept(lambda: self._stream.bind(self._number, transaction.name))
+        except AlreadyPublished:
+            # By an earlier run of this micro-batch, without the claim: it is not published again.
+            if transaction.get().created_at_ms < self._part.claim.opened_at_ms:
+                raise DataLost(
+                    f"claim {self._number} is newer than transaction {transaction.name}, which was "
+                    "published by another micro-batch, so these rows would be dropped: the "
+                    "checkpoint was put back to an earlier state, or is a copy. Start the query "
+                    "with a new checkpoint"
+                ) from None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield what can be decoded; see to what cannot be."""

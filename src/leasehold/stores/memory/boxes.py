@@ -35,6 +35,8 @@ class Box:
     until_ms: int = 0
     published: int | None = None
     """How many rows were published; None while it is staged."""
+    duplicates: int = 0
+    """How many were dropped then, as their key had been used."""
     parts: dict[str, Part] = field(default_factory=dict)
     bound: dict[BoundTo, Bound] = field(default_factory=dict)
     """Claims that its publishing settles."""

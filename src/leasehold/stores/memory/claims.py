@@ -18,7 +18,6 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.events import EventType
 from leasehold.domain.ids import row_key_of
-from leasehold.domain.staging_rules import total_rows
 from leasehold.domain.visibility import release_refusal
 from leasehold.stores.memory.messages import MessageVerbs
 from leasehold.stores.memory.settling import Plan, Settling, in_order
@@ -229,7 +228,7 @@ class ClaimVerbs:
             self._messages.check(put)
         settled = self._settling.carry_out(own, exempt)
         beside = [self._settling.carry_out(plan) for plan in plans.values() if plan is not own]
-        by_queue = self._staging.publish_all(command.account, command.publish)
+        moved = self._staging.publish_all(command.account, command.publish)
         for put in command.sends:
             self._messages.put(put)
         return cl.Settled(
@@ -237,8 +236,9 @@ class ClaimVerbs:
             completed=settled.completed,
             exempted=settled.exempted,
             lost=settled.lost,
-            published=total_rows(by_queue),
-            published_by_queue=by_queue,
+            published=moved.rows,
+            published_by_queue=moved.by_queue,
+            duplicates=moved.duplicates,
             beside=tuple(beside),
         )
 

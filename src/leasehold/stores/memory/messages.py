@@ -44,9 +44,10 @@ class MessageVerbs:
         """Put a message, unless its key is known."""
         shelves = self._shelves
         shelf = shelves.get(command.account, command.queue)
-        key, now_ms = command.detail.dedup_key, shelves.now_ms
-        if key is not None and key in shelf.keys and now_ms < shelf.keys[key][1]:
-            return shelf.keys[key][0]
+        now_ms = shelves.now_ms
+        first = shelf.first_with(command.detail.dedup_key, now_ms)
+        if first is not None:
+            return first
         expires_at_ms = expiry_of(now_ms, command.time_to_live_s)
         refusal = put_refusal(now_ms, command.delay_s, expires_at_ms)
         if refusal:
@@ -54,16 +55,7 @@ class MessageVerbs:
         row_key, message = self.make(command)
         lease = shelves.keep(shelf, row_key, message)
         shelves.note(EventType.PUT, shelf, message)
-        window_s = shelf.queue.settings.dedup_window_s
-        if key is not None and window_s:
-            first = c.Duplicate(
-                message.message_id,
-                lease.receipt,
-                message.inserted_at_ms,
-                message.expires_at_ms,
-                message.visible_at_ms,
-            )
-            shelf.keys[key] = first, now_ms + window_s * 1000
+        shelf.keep_key(message, lease.receipt)
         return lease
 
     def make(self, command: c.Put) -> tuple[int, Message]:

@@ -81,6 +81,25 @@ class Shelf:
     held: dict[int, Holding] = field(default_factory=dict)
     """By row key: the claim that the message is in, hidden or not."""
 
+    def first_with(self, key: str | None, now_ms: int) -> Duplicate | None:
+        """Return the message that has used a deduplication key, if its window is open."""
+        if key is None or key not in self.keys or now_ms >= self.keys[key][1]:
+            return None
+        return self.keys[key][0]
+
+    def keep_key(self, message: Message, receipt: str) -> None:
+        """Remember the key of a message that is put now, for as long as the window is."""
+        key, window_s = message.detail.dedup_key, self.queue.settings.dedup_window_s
+        if key is not None and window_s:
+            first = Duplicate(
+                message.message_id,
+                receipt,
+                message.inserted_at_ms,
+                message.expires_at_ms,
+                message.visible_at_ms,
+            )
+            self.keys[key] = first, message.inserted_at_ms + window_s * 1000
+
     def hides(self, row_key: int) -> bool:
         """Tell whether a claim hides the message from everybody else."""
         holding = self.held.get(row_key)

@@ -10,6 +10,7 @@ from leasehold.domain import staging_rules as rules
 from leasehold.domain.errors import AlreadyPublished, StagedNotFound
 from leasehold.domain.events import EventType
 from leasehold.domain.oversight import Seen
+from leasehold.domain.receipts import issue_receipt
 from leasehold.domain.types import Message, MessageState
 from leasehold.stores.memory.boxes import Box, Boxes, Part, Row
 from leasehold.stores.memory.messages import MessageVerbs
@@ -72,13 +73,15 @@ class StagingVerbs:
         key = command.account, command.name
         box = self._boxes.get(key)
         if box is not None and box.published is not None:
-            return st.Published(box.published, already=True)
+            return st.Published(box.published, already=True, duplicates=box.duplicates)
         plans = self._settling.plan(command.account, [command.name])
         chosen = rules.chosen_parts(command.name, None if box is None else box.parts, command.parts)
         self._check_queues(key, chosen)
         settled = self._settle(plans)
-        by_queue = self._publish(key, chosen)
-        return st.Published(rules.total_rows(by_queue), by_queue=by_queue, settled=settled)
+        moved = self._publish(key, chosen)
+        return st.Published(
+            moved.rows, by_queue=moved.by_queue, settled=settled, duplicates=moved.duplicates
+        )
 
     def _settle(self, plans: Plans) -> tuple[st.StreamSettled, ...]:
         return tuple(self._settling.carry_out(plan) for plan in plans.values())
@@ -90,14 +93,14 @@ class StagingVerbs:
             raise StagedNotFound(name)
         self._check_queues((account, name), frozenset(box.parts))
 
-    def publish_all(self, account: str, names: Iterable[str]) -> st.RowsByQueue:
+    def publish_all(self, account: str, names: Iterable[str]) -> rules.Moved:
         """Publish whole transactions, those that were not before; return what that was."""
-        moved: list[tuple[str, int]] = []
+        moved = rules.NOTHING_MOVED
         for name in names:
             box = self._boxes[account, name]
             if box.published is None:
-                moved += self._publish((account, name), frozenset(box.parts))
-        return rules.rows_by_queue(moved)
+                moved = moved.plus(self._publish((account, name), frozenset(box.parts)))
+        return moved
 
     def _check_queues(self, key: tuple[str, str], chosen: frozenset[str]) -> None:
         for name in chosen:
@@ -105,11 +108,14 @@ class StagingVerbs:
                 self._shelves.get(key[0], row.queue)
 
     def _publish(
-        self, key: tuple[str, str], chosen: frozenset[str], rows: int = 0
-    ) -> st.RowsByQueue:
-        """Publish these parts, drop the others, and remember the name with so many *rows* more."""
+        self,
+        key: tuple[str, str],
+        chosen: frozenset[str],
+        beside: rules.Moved = rules.NOTHING_MOVED,
+    ) -> rules.Moved:
+        """Publish these parts, drop the others, and remember the name with what went *beside*."""
         now_ms = self._shelves.now_ms
-        moved = []
+        moved, duplicates = [], 0
         box = self._boxes.setdefault(key, Box(now_ms))
         for name, part in sorted(box.parts.items()):
             if name not in chosen:
@@ -117,27 +123,35 @@ class StagingVerbs:
                 continue
             for row_key, row in part.rows.items():
                 shelf = self._shelves.get(key[0], row.queue)
+                if shelf.first_with(row.message.detail.dedup_key, now_ms) is not None:
+                    self._note(EventType.DISCARDED, key, row, rules.DUPLICATE)
+                    duplicates += 1
+                    continue
                 message = rules.shifted(row.message, now_ms)
                 shelf.rows[row_key] = message
+                shelf.keep_key(message, issue_receipt(self._shelves.receipt_key, row_key, 0))
                 self._note(EventType.PUBLISHED, key, Row(row.queue, message))
                 moved.append((row.queue, 1))
-        by_queue = rules.rows_by_queue(moved)
-        box.published, box.parts, box.bound = rows + rules.total_rows(by_queue), {}, {}
+        done = rules.Moved(rules.rows_by_queue(moved), duplicates)
+        box.published, box.duplicates = beside.rows + done.rows, beside.duplicates + duplicates
+        box.parts, box.bound = {}, {}
         box.until_ms = now_ms + st.REMEMBER_S * _MS
-        return by_queue
+        return done
 
     def _drop(self, key: tuple[str, str], part: Part) -> None:
         for row in part.rows.values():
             self._shelves.dropped.append(row.message)
             self._note(EventType.DISCARDED, key, row)
 
-    def _note(self, kind: EventType, key: tuple[str, str], row: Row) -> None:
+    def _note(
+        self, kind: EventType, key: tuple[str, str], row: Row, reason: str | None = None
+    ) -> None:
         """Record what happened to a staged message; its queue may be gone."""
         shelf = self._shelves.queues.get((key[0], row.queue))
         if shelf is None:
             self._shelves.log.add(kind, key[0], row.queue, row.message, target=key[1])
         else:
-            self._shelves.note(kind, shelf, row.message, target=key[1])
+            self._shelves.note(kind, shelf, row.message, reason, key[1])
 
     # --- dropping ----------------------------------------------------------------------------
 
@@ -229,11 +243,16 @@ class StagingVerbs:
             return st.Committed(refused)
         results = self._messages.perform(command.commands)
         settled = self._settle(plans)
-        by_queue = self.publish_all(account, command.publish)
-        published = rules.total_rows(by_queue)
+        moved = self.publish_all(account, command.publish)
         if name is not None and name not in command.publish:
-            self._publish((account, name), frozenset(), published)
-        return st.Committed(results, published, by_queue=by_queue, settled=settled)
+            self._publish((account, name), frozenset(), moved)
+        return st.Committed(
+            results,
+            moved.rows,
+            by_queue=moved.by_queue,
+            settled=settled,
+            duplicates=moved.duplicates,
+        )
 
 
 def _view(account: str, name: str, box: Box) -> st.Transaction:
@@ -250,6 +269,7 @@ def _view(account: str, name: str, box: Box) -> st.Transaction:
         created_at_ms=box.created_at_ms,
         until_ms=box.until_ms,
         rows=staged if box.published is None else box.published,
+        duplicates=box.duplicates,
         parts=parts,
         claims=tuple(st.BoundClaim(*each) for each in sorted(box.bound)),
     )

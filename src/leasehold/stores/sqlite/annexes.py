@@ -111,7 +111,7 @@ class Held:
 class Slot:
     """What one part of a transaction has staged for one queue."""
 
-    __slots__ = ("account", "lanes_used", "name", "part", "partition", "queue", "rows")
+    __slots__ = ("account", "keyed", "lanes_used", "name", "part", "partition", "queue", "rows")
 
     def __init__(self, partition: int, account: str, name: str, part: str, queue: str) -> None:
         self.partition = partition
@@ -121,6 +121,8 @@ class Slot:
         self.queue = queue
         self.lanes_used = 0
         self.rows = 0
+        self.keyed = 0
+        """How many of the rows have a deduplication key."""
 
 
 def load_annexes(catalog: Catalog, fetch: Callable[[str], list[Any]]) -> None:
@@ -154,12 +156,12 @@ def load_annexes(catalog: Catalog, fetch: Callable[[str], list[Any]]) -> None:
         if held.lapsed:
             held.entry.lapsed.append(held)
     slots: dict[int, Slot] = {}
-    for partition, account, name, part, queue, lanes, rows in fetch("load_slots"):
+    for partition, account, name, part, queue, *figures in fetch("load_slots"):
         slot = slots[partition] = Slot(partition, account, name, part, queue)
-        slot.lanes_used, slot.rows = lanes, rows
+        slot.lanes_used, slot.rows, slot.keyed = figures
         found = catalog.find(account, queue)
         if found is not None:
-            found.staged += rows
+            found.staged += slot.rows
     catalog.claims, catalog.slots = claims, slots
     catalog.bound = {}
     for account, name, *row in fetch("load_bound"):

@@ -21,8 +21,7 @@ from leasehold.domain.errors import (
     StreamNotFound,
 )
 from leasehold.domain.events import EventType
-from leasehold.domain.staging import RowsByQueue
-from leasehold.domain.staging_rules import total_rows
+from leasehold.domain.staging_rules import Moved
 from leasehold.stores.sqlite.annexes import Held, StreamBox
 from leasehold.stores.sqlite.catalog import Entry, lanes_of, priority_of
 from leasehold.stores.sqlite.claiming import Claiming
@@ -56,8 +55,8 @@ class Publisher(Protocol):
         """Raise what publishing would be refused with."""
         ...
 
-    def publish_all(self, account: str, names: Iterable[str], now_ms: int) -> RowsByQueue:
-        """Publish what was not published before, and return how many messages that was."""
+    def publish_all(self, account: str, names: Iterable[str], now_ms: int) -> Moved:
+        """Publish what was not published before, and return what that was."""
         ...
 
     def begin_binding(self, account: str, name: str, now_ms: int) -> None:
@@ -258,7 +257,7 @@ class ClaimVerbs:
             self._failures.check(put, now_ms)
         settled = settling.carry_out(own, exempted, now_ms)
         beside = [settling.carry_out(plan, (), now_ms) for plan in others]
-        by_queue = self._publisher.publish_all(command.account, command.publish, now_ms)
+        moved = self._publisher.publish_all(command.account, command.publish, now_ms)
         if command.sends:
             self._messages.put(command.sends, now_ms)
         return cl.Settled(
@@ -266,8 +265,9 @@ class ClaimVerbs:
             completed=settled.completed,
             exempted=settled.exempted,
             lost=settled.lost,
-            published=total_rows(by_queue),
-            published_by_queue=by_queue,
+            published=moved.rows,
+            published_by_queue=moved.by_queue,
+            duplicates=moved.duplicates,
             beside=tuple(beside),
         )
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from leasehold.domain import commands as c
 from leasehold.domain.ids import id_from_blob, id_to_blob, row_key_of
 from leasehold.domain.receipts import issue_receipt
 from leasehold.domain.types import Message
+from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite.catalog import Entry
 from leasehold.stores.sqlite.state import State
 
@@ -21,6 +24,22 @@ def first_with(state: State, entry: Entry, key: str, now_ms: int) -> c.Duplicate
     assert row_key is not None
     receipt = issue_receipt(state.receipt_key, row_key, 0)
     return c.Duplicate(message_id, receipt, inserted_at_ms, expires_at_ms, visible_at_ms)
+
+
+def claim_keys(state: State, entry: Entry, lanes: Iterable[int], now_ms: int) -> list[int]:
+    """Remember the keys of staged rows that are about to be published to a queue.
+
+    Returns:
+        Row keys of those that are not to be published, as a message has used their key before.
+    """
+    lanes = tuple(lanes)
+    window_s = entry.queue.settings.dedup_window_s
+    if window_s:
+        until_ms = now_ms + window_s * 1000
+        bounds = setwise.keys_of(lanes), now_ms, entry.scope, until_ms
+        state.cursor.execute(state.sql["keep_staged_keys"], bounds)
+    found = state.fetch("staged_duplicates", (setwise.keys_of(lanes), now_ms, entry.scope))
+    return [row_key for (row_key,) in found]
 
 
 def keep_key(state: State, entry: Entry, key: str, message: Message) -> None:

@@ -255,7 +255,7 @@ SELECT row_key, content FROM claim_exemption WHERE partition = ? ORDER BY row_ke
 DELETE FROM claim_exemption WHERE partition = ?
 
 -- name: load_slots
-SELECT partition, account, name, part, queue, lanes, rows FROM staged_slot
+SELECT partition, account, name, part, queue, lanes, rows, keyed FROM staged_slot
 
 -- name: last_event_batch
 SELECT seq FROM event_batch ORDER BY seq DESC LIMIT 1
@@ -522,10 +522,11 @@ UPDATE message SET detail = ?2 WHERE row_key = ?1
 -- Staged sends -----------------------------------------------------------------------------------
 
 -- name: get_transaction
-SELECT state, created_at_ms, until_ms, rows FROM staged_transaction WHERE account = ? AND name = ?
+SELECT state, created_at_ms, until_ms, rows, duplicates FROM staged_transaction
+WHERE account = ? AND name = ?
 
 -- name: list_transactions
-SELECT name, state, created_at_ms, until_ms, rows FROM staged_transaction
+SELECT name, state, created_at_ms, until_ms, rows, duplicates FROM staged_transaction
 WHERE account = ?1 AND (?2 IS NULL OR state = ?2) ORDER BY name LIMIT ?3
 
 -- name: due_transactions
@@ -533,9 +534,9 @@ SELECT account, name FROM staged_transaction INDEXED BY staged_transaction_by_en
 WHERE until_ms <= ? ORDER BY until_ms, account, name LIMIT ?
 
 -- name: keep_transaction
-INSERT INTO staged_transaction (account, name, state, created_at_ms, until_ms, rows)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT (account, name) DO UPDATE SET state = ?3, until_ms = ?5, rows = ?6
+INSERT INTO staged_transaction (account, name, state, created_at_ms, until_ms, rows, duplicates)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT (account, name) DO UPDATE SET state = ?3, until_ms = ?5, rows = ?6, duplicates = ?7
 
 -- name: forget_transaction
 DELETE FROM staged_transaction WHERE account = ? AND name = ?
@@ -569,12 +570,36 @@ DELETE FROM staged_binding
 WHERE account = ? AND name = ? AND queue = ? AND stream = ? AND number = ?
 
 -- name: keep_slot
-INSERT INTO staged_slot (partition, account, name, part, queue, lanes, rows)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-ON CONFLICT (partition) DO UPDATE SET lanes = ?6, rows = ?7
+INSERT INTO staged_slot (partition, account, name, part, queue, lanes, rows, keyed)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+ON CONFLICT (partition) DO UPDATE SET lanes = ?6, rows = ?7, keyed = ?8
 
 -- name: forget_slot
 DELETE FROM staged_slot WHERE partition = ?
+
+-- name: keep_staged_keys
+-- Those of rows that are published at ?2, the oldest row first; a key that is remembered stays with
+-- the message that has used it.
+INSERT INTO dedup_key (scope, key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, until_ms)
+SELECT ?3, detail ->> '$.dedup_key', message_id, ?2,
+       iif(expires_at_ms < 253402300799000, min(expires_at_ms + ?2 - inserted_at_ms, 253402300799000),
+           expires_at_ms),
+       visible_at_ms + ?2 - inserted_at_ms, ?4
+FROM message INDEXED BY message_by_visibility
+WHERE partition IN carray(?1) AND detail ->> '$.dedup_key' IS NOT NULL ORDER BY row_key
+ON CONFLICT (scope, key) DO UPDATE
+SET message_id = excluded.message_id, inserted_at_ms = excluded.inserted_at_ms,
+    expires_at_ms = excluded.expires_at_ms, visible_at_ms = excluded.visible_at_ms,
+    until_ms = excluded.until_ms
+WHERE until_ms <= ?2
+
+-- name: staged_duplicates
+-- Rows whose key another message has used. CROSS says that the rows come first, whatever the planner
+-- thinks of how many keys there are.
+SELECT m.row_key FROM message m INDEXED BY message_by_visibility
+CROSS JOIN dedup_key k ON k.scope = ?3 AND k.key = m.detail ->> '$.dedup_key'
+WHERE m.partition IN carray(?1) AND k.until_ms > ?2 AND k.message_id <> m.message_id
+ORDER BY m.row_key
 
 -- name: cores_to_publish
 -- As they will be once published at ?2.

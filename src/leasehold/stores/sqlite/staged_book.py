@@ -19,6 +19,8 @@ class TransactionRow(NamedTuple):
     until_ms: int
     rows: int
     """Published."""
+    duplicates: int = 0
+    """Dropped in place of being published."""
 
     @property
     def is_published(self) -> bool:
@@ -110,7 +112,7 @@ class StagedBook:
     def keep_slot(self, slot: Slot) -> None:
         """Write a slot as it is now."""
         named = slot.account, slot.name, slot.part, slot.queue
-        self._run("keep_slot", slot.partition, *named, slot.lanes_used, slot.rows)
+        self._run("keep_slot", slot.partition, *named, slot.lanes_used, slot.rows, slot.keyed)
 
     def remove(self, slot: Slot) -> None:
         """Take a slot out; its rows are elsewhere."""

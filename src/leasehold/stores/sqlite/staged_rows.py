@@ -21,7 +21,7 @@ _MS = 1000
 class Share:
     """What of a chunk is for one queue."""
 
-    __slots__ = ("cores", "entry", "lanes_used", "slot")
+    __slots__ = ("cores", "entry", "keyed", "lanes_used", "slot")
 
     def __init__(self, entry: Entry, slot: Slot) -> None:
         self.entry = entry
@@ -29,10 +29,12 @@ class Share:
         self.cores: list[tuple[object, ...]] = []
         """For the event log; see ``Recorder.add_many``."""
         self.lanes_used = 0
+        self.keyed = 0
 
     def count_in(self) -> None:
         """Note that the rows are there."""
         self.slot.rows += len(self.cores)
+        self.slot.keyed += self.keyed
         self.slot.lanes_used |= self.lanes_used
         self.entry.staged += len(self.cores)
 
@@ -48,7 +50,6 @@ class StagedRows:
 
     Raises:
         QueueNotFound: A message is for a queue that is not there.
-        KeyNotAllowed: A message has a deduplication key.
         VisibilityPastExpiry: A message would expire before it can be received.
     """
 
@@ -76,7 +77,7 @@ class StagedRows:
             if share is None or queue != of:
                 share, of = self._share(queue), queue
             times = checked.get((delay_s, time_to_live_s))
-            if times is None or detail.dedup_key is not None:
+            if times is None:
                 rules.check_put(put, now_ms)
                 phase = Phase.DELAYED if delay_s else Phase.WAITING
                 times = now_ms + delay_s * _MS, expiry_of(now_ms, time_to_live_s), phase
@@ -88,6 +89,7 @@ class StagedRows:
             kept, place, more = body, HERE, None
             if detail is not NO_DETAIL:
                 more = detail_to_json(detail)
+                share.keyed += detail.dedup_key is not None
             if detail.body_ref is not None:
                 kept, place = detail.body_ref.key.encode(), OUTSIDE
             elif len(body) > INLINE_BYTES:

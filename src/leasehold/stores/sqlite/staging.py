@@ -16,9 +16,11 @@ from leasehold.domain import staging_rules as rules
 from leasehold.domain.errors import AlreadyPublished, LeaseholdError, StagedNotFound
 from leasehold.domain.events import EventType
 from leasehold.domain.types import Phase, Queue
+from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite.annexes import Slot
 from leasehold.stores.sqlite.catalog import Entry, lanes_of, priority_of
 from leasehold.stores.sqlite.completing import CompleteVerb
+from leasehold.stores.sqlite.dedup import claim_keys
 from leasehold.stores.sqlite.failures import FailureVerbs
 from leasehold.stores.sqlite.messages import MessageVerbs
 from leasehold.stores.sqlite.settling import Plan, Settling
@@ -102,14 +104,16 @@ class StagingVerbs:
         account, name = command.account, command.name
         found = self._book.find(account, name)
         if found is not None and found.is_published:
-            return st.Published(found.rows, already=True)
+            return st.Published(found.rows, already=True, duplicates=found.duplicates)
         plans = self._settling.plan(account, (name,))
         staged = None if found is None else [part for part, _ in self._book.parts(account, name)]
         chosen = rules.chosen_parts(name, staged, command.parts)
         self._check_queues(account, name, chosen)
         settled = self._settle(plans, now_ms)
-        by_queue = self._publish(account, name, chosen, now_ms)
-        return st.Published(rules.total_rows(by_queue), by_queue=by_queue, settled=settled)
+        moved = self._publish(account, name, chosen, now_ms)
+        return st.Published(
+            moved.rows, by_queue=moved.by_queue, settled=settled, duplicates=moved.duplicates
+        )
 
     def _settle(self, plans: Iterable[Plan], now_ms: int) -> tuple[st.StreamSettled, ...]:
         return tuple(self._settling.carry_out(plan, (), now_ms) for plan in plans)
@@ -120,14 +124,14 @@ class StagingVerbs:
             raise StagedNotFound(name)
         self._check_queues(account, name, None)
 
-    def publish_all(self, account: str, names: Iterable[str], now_ms: int) -> st.RowsByQueue:
+    def publish_all(self, account: str, names: Iterable[str], now_ms: int) -> rules.Moved:
         """Publish whole transactions, those that were not before; return what that was."""
-        moved: list[tuple[str, int]] = []
+        moved = rules.NOTHING_MOVED
         for name in names:
             found = self._book.find(account, name)
             if found is None or not found.is_published:
-                moved += self._publish(account, name, None, now_ms)
-        return rules.rows_by_queue(moved)
+                moved = moved.plus(self._publish(account, name, None, now_ms))
+        return moved
 
     def _check_queues(self, account: str, name: str, chosen: Collection[str] | None) -> None:
         for slot in self._book.slots(account, name):
@@ -135,17 +139,23 @@ class StagingVerbs:
                 self._state.catalog.get(account, slot.queue)
 
     def _publish(
-        self, account: str, name: str, chosen: Collection[str] | None, now_ms: int, rows: int = 0
-    ) -> st.RowsByQueue:
-        """Publish these parts (None: all), drop the others; remember the name with *rows* more.
+        self,
+        account: str,
+        name: str,
+        chosen: Collection[str] | None,
+        now_ms: int,
+        beside: rules.Moved = rules.NOTHING_MOVED,
+    ) -> rules.Moved:
+        """Publish these parts (None: all), drop the others.
 
-        Returns:
-            How many messages that was.
+        The name is remembered with what was published, and with what went *beside*.
         """
         found = self._book.find(account, name)
-        moved = []
+        moved, duplicates = [], 0
         for slot in self._book.slots(account, name):
             if chosen is None or slot.part in chosen:
+                if slot.keyed:
+                    duplicates += self._drop_duplicates(slot, now_ms)
                 self._move(slot, now_ms)
                 moved.append((slot.queue, slot.rows))
             else:
@@ -153,11 +163,29 @@ class StagingVerbs:
         self._book.forget_parts(account, name)
         created_at_ms = now_ms if found is None else found.created_at_ms
         until_ms = now_ms + st.REMEMBER_S * _MS
-        by_queue = rules.rows_by_queue(moved)
-        rows += rules.total_rows(by_queue)
-        row = TransactionRow(st.TransactionState.PUBLISHED, created_at_ms, until_ms, rows)
+        done = rules.Moved(rules.rows_by_queue(moved), duplicates)
+        figures = beside.rows + done.rows, beside.duplicates + duplicates
+        row = TransactionRow(st.TransactionState.PUBLISHED, created_at_ms, until_ms, *figures)
         self._book.keep(account, name, row)
-        return by_queue
+        return done
+
+    def _drop_duplicates(self, slot: Slot, now_ms: int) -> int:
+        """Remember the keys of a slot, and drop the rows whose key was used; return how many."""
+        state = self._state
+        entry = state.catalog.get(slot.account, slot.queue)
+        lanes = lanes_of(slot.partition, slot.lanes_used)
+        found = claim_keys(state, entry, lanes, now_ms)
+        for start in range(0, len(found), _RECORDED_AT_ONCE):
+            keys = found[start : start + _RECORDED_AT_ONCE]
+            if entry.logged:
+                cores = state.fetch("cores_of_keys", (setwise.keys_of(keys),))
+                state.log.add_many(
+                    EventType.DISCARDED, entry, cores, slot.name, None, rules.DUPLICATE
+                )
+            state.cursor.execute(state.sql["remove_many"], (setwise.keys_of(keys),))
+        slot.rows -= len(found)
+        entry.staged -= len(found)
+        return len(found)
 
     def _move(self, slot: Slot, now_ms: int) -> None:
         """Make a slot's rows those of its queue: one statement for each lane."""
@@ -276,6 +304,7 @@ class StagingVerbs:
             created_at_ms=row.created_at_ms,
             until_ms=row.until_ms,
             rows=row.rows if row.is_published else rows_in(slots),
+            duplicates=row.duplicates,
             parts=parts,
             claims=tuple(st.BoundClaim(*each[:3]) for each in self._book.bound(account, name)),
         )
@@ -297,11 +326,16 @@ class StagingVerbs:
             return st.Committed(refusals)
         results = self._perform(command.commands, now_ms)
         settled = self._settle(plans, now_ms)
-        by_queue = self.publish_all(account, command.publish, now_ms)
-        published = rules.total_rows(by_queue)
+        moved = self.publish_all(account, command.publish, now_ms)
         if name is not None and name not in command.publish:
-            self._publish(account, name, (), now_ms, published)
-        return st.Committed(results, published, by_queue=by_queue, settled=settled)
+            self._publish(account, name, (), now_ms, moved)
+        return st.Committed(
+            results,
+            moved.rows,
+            by_queue=moved.by_queue,
+            settled=settled,
+            duplicates=moved.duplicates,
+        )
 
     def _perform(self, commands: Sequence[c.Command], now_ms: int) -> tuple[c.Result, ...]:
         """Carry out commands, those of one kind that follow each other together."""

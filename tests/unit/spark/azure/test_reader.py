@@ -17,8 +17,10 @@ from leasehold.spark.schemas import MESSAGE
 from leasehold.spark.stream.problems import BadRecord
 from leasehold.testing import ManualTime
 from leasehold.worker.leases import LeaseManager, LeaseSettings
+from leasehold.worker.queues.errors import Denied, Unreachable
 from leasehold.worker.queues.memory import MemoryQueue
-from leasehold.worker.queues.protocol import Outgoing
+from leasehold.worker.queues.protocol import Depth, Outgoing
+from tests.unit.spark.stream.driving import task
 
 LEASE_S = 30
 JSON = StructType([StructField("id", LongType()), StructField("_corrupt_record", StringType())])
@@ -66,6 +68,7 @@ def rows(reader: AzureReader, start: dict[str, Any], end: dict[str, Any]) -> lis
     """Return the rows of a micro-batch, as executors read them."""
     parts = pickle.loads(pickle.dumps(reader.partitions(start, end)))
     there = pickle.loads(pickle.dumps(AzureReader(reader._options, reader._decoder._schema)))
+    there.task = task
     return [row for part in parts for batch in there.read(part) for row in batch.to_pylist()]
 
 
@@ -187,3 +190,62 @@ def test_a_lost_lease_is_counted(rig: Rig) -> None:
     held.lose("taken away")
     reader.latestOffset(end, ReadMaxRows(1))
     assert reader.reportLatestOffset() == {"messages": 1, "held": 0, "lost": 1}
+
+
+def test_at_most_once_leaves_out_what_cannot_be_completed(rig: Rig) -> None:
+    """It may come again, so it is not written now."""
+    rig.put("a", "b", "c")
+    reader = rig.reader(delivery="atMostOnce")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(10))
+    rig.opened[0]._held[1][1].lose("taken away")
+    assert [row["body"] for row in rows(reader, start, end)] == [b"a", b"c"]
+    assert rig.left() == 1
+
+
+def test_at_most_once_does_not_repeat_a_task(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """A first attempt may have written its rows; a second one has none, and the log says so."""
+    rig.put("a")
+    reader = rig.reader(delivery="atMostOnce", numPartitions="1")
+    start = reader.initialOffset()
+    [part] = reader.partitions(start, reader.latestOffset(start, ReadMaxRows(10)))
+    reader.task = lambda: task(attempt=1)
+    assert list(reader.read(part)) == []
+    assert "1 messages are not read a second time" in caplog.text
+
+
+def test_a_service_that_does_not_tell_its_depth_ends_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signature for taking messages need not allow to look at the queue."""
+
+    def refuse() -> Depth:
+        raise Denied("not with this signature")
+
+    rig.put("a")
+    reader = rig.reader()
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(10))
+    monkeypatch.setattr(rig.queue, "depth", refuse)
+    assert reader.reportLatestOffset() == {"messages": None, "held": 1, "lost": 0}
+
+
+def test_an_offset_of_another_source_is_refused(rig: Rig) -> None:
+    """Such as that of the same query before it was told to use service=azure."""
+    with pytest.raises(ValueError, match="none of service=azure"):
+        rig.reader().latestOffset({"claim": 3}, ReadMaxRows(10))
+
+
+def test_nothing_is_tried_again_after_the_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait for a service that does not answer would hold up the end of a process."""
+    tries = []
+
+    def fail() -> Depth:
+        tries.append(1)
+        raise Unreachable("nobody there")
+
+    batches = rig.open()
+    batches.close()
+    monkeypatch.setattr(rig.queue, "depth", fail)
+    with pytest.raises(Unreachable):
+        batches.depth()
+    assert tries == [1]

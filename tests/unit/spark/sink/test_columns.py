@@ -56,6 +56,15 @@ def test_some_queue_has_to_be_named() -> None:
     )
 
 
+def test_keys_are_sent_along() -> None:
+    """A row may have a deduplication key, which is text."""
+    rows = rows_of("body string, Dedup_Key string")
+    batch = pa.RecordBatch.from_pydict({"body": ["a", "b"], "Dedup_Key": ["k", None]})
+    assert rows.messages(batch).to_pydict() == {"body": ["a", "b"], "dedup_key": ["k", None]}
+    with pytest.raises(BadColumns, match="dedup_key is bigint, and has to be string"):
+        rows_of("body string, dedup_key bigint")
+
+
 def test_options_fill_in_what_rows_do_not_say() -> None:
     """Options are for rows without a value, whether the column is missing or the value null."""
     rows = rows_of("Body string, PRIORITY tinyint", delay="5s", timeToLive="1h", priority="3")

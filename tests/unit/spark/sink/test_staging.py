@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
+from leasehold.client import ConnectionFailed
+from leasehold.spark.options import write_options
 from leasehold.spark.sink import staging
-from leasehold.spark.sink.staging import in_chunks
+from leasehold.spark.sink.columns import Rows
+from leasehold.spark.sink.staging import Stager, in_chunks
+from tests.unit.spark.sink.tables import table_of
 
 
 def batch(first: int, count: int) -> pa.RecordBatch:
@@ -31,3 +38,44 @@ def test_chunks_end_when_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(staging, "CHUNK_BYTES", 8 * 10)
     chunks = list(in_chunks([batch(0, 10), batch(10, 10), batch(20, 1)], 10_000))
     assert [chunk.num_rows for chunk in chunks] == [10, 10, 1]
+
+
+class Transaction:
+    """Refuses what is staged from the second chunk on; notes what is dropped."""
+
+    name = "t"
+
+    def __init__(self, failure: Exception) -> None:
+        self.failure = failure
+        self.chunks = 0
+        self.dropped: list[str] = []
+
+    def stage_arrow(
+        self, batch: Any, *, queue: str | None, part: str, timeout_s: int | None
+    ) -> None:
+        self.chunks += 1
+        if self.chunks > 1:
+            raise self.failure
+
+    def discard(self, parts: Iterable[str] | None = None) -> None:
+        self.dropped += parts or ()
+
+
+@pytest.mark.parametrize(
+    ("failure", "dropped"),
+    [
+        (ArithmeticError("the query has failed"), ["p"]),
+        (ConnectionFailed("http://there", "gone", outcome_unknown=False), []),
+    ],
+)
+def test_a_task_that_fails_drops_its_rows_if_somebody_answers(
+    failure: Exception, dropped: list[str]
+) -> None:
+    """Whoever was waited for in vain is not waited for a second time; the rows vanish by age."""
+    rows = Rows.of(write_options({"queueName": "orders"}), table_of("body string"))
+    stager = Stager(rows=rows, queue="orders", chunk_rows=1, timeout_s=60)
+    transaction = Transaction(failure)
+    batches = [pa.RecordBatch.from_pydict({"body": [body]}) for body in "ab"]
+    with pytest.raises(type(failure)):
+        stager.stage(transaction, "p", batches)
+    assert transaction.dropped == dropped

@@ -116,7 +116,7 @@ def test_only_winners_are_published(server: InProcessServer, client: Client, be:
 
 
 def test_replayed_batch_publishes_nothing_twice(
-    server: InProcessServer, client: Client, be: Task
+    server: InProcessServer, client: Client, be: Task, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A batch that is run again after it was published drops its rows and leaves nothing staged."""
     be(0)
@@ -128,6 +128,27 @@ def test_replayed_batch_publishes_nothing_twice(
     again.commit([done], 0)
     assert done.already
     assert (visible(client), staged(client)) == (["a"], 0)
+    assert "micro-batch 0 was published before, as spark.q.0 with 1 rows" in caplog.text
+
+
+def test_a_lost_answer_is_no_reason_for_a_warning(
+    server: InProcessServer, be: Task, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing was dropped when only the publishing was repeated."""
+    be(0)
+    writer = stream(server)
+    done = writer.write(rows("a"))
+    writer.commit([done], 0)
+    writer.commit([done], 0)
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("name", ["a/b", "a b", "x" * 201])
+def test_a_name_for_a_stream_is_not_changed(server: InProcessServer, name: str) -> None:
+    """What cannot be part of a transaction's name is refused: another form of it could be that of
+    another query, whose batches would be taken for those of this one."""
+    with pytest.raises(BadOption, match="txnAppId"):
+        stream(server, txnAppId=name)
 
 
 def test_replay_drops_what_a_dead_run_left(
@@ -227,9 +248,10 @@ def test_failed_batch_closes_its_name(server: InProcessServer, client: Client, b
 
 
 def test_failed_batch_can_be_repeated_under_its_name(
-    server: InProcessServer, client: Client, be: Task
+    server: InProcessServer, client: Client, be: Task, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With txnId a job that failed can be run again, and one that succeeded does nothing."""
+    """With txnId a job that failed can be run again, and one that succeeded does nothing, and says
+    so."""
     be(0)
     first = table(server, txnId="import")
     first.abort([first.write(rows("a"))])
@@ -237,6 +259,9 @@ def test_failed_batch_can_be_repeated_under_its_name(
         again = table(server, txnId="import")
         again.commit([again.write(rows("a"))])
     assert (visible(client), staged(client)) == (["a"], 0)
+    assert [each.message for each in caplog.records] == [
+        "nothing is sent: under txnId import 1 rows were published before"
+    ]
 
 
 def test_jobs_of_one_name_do_not_mix(server: InProcessServer, client: Client, be: Task) -> None:

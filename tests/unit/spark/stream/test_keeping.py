@@ -22,7 +22,7 @@ class Server:
 
     def __init__(self) -> None:
         self.extended: list[int] = []
-        self.refusals: dict[int, LeaseholdClientError] = {}
+        self.refusals: dict[int, Exception] = {}
         self.called = threading.Event()
 
     def extend(self, number: int) -> None:
@@ -97,6 +97,19 @@ def test_after_a_failure_it_tries_sooner() -> None:
     server.refusals[1] = ConnectionFailed("http://there", "gone", outcome_unknown=False)
     assert keeper.beat() == 2.5
     assert keeper.held == (1,)
+
+
+def test_a_failure_of_its_own_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever goes wrong with one claim, the others are extended, and it is tried again."""
+    server = Server()
+    keeper = keeper_of(server)
+    keeper.hold(1)
+    keeper.hold(2)
+    server.refusals[1] = RuntimeError("a mistake of ours")
+    assert keeper.beat() == 2.5
+    assert server.extended == [1, 2]
+    assert keeper.held == (1, 2)
+    assert "a mistake of ours" in caplog.text
 
 
 def test_the_thread_extends() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from leasehold.client import QueueHandle
 from leasehold.spark.stream.problems import DataLost
 from leasehold.testing import InProcessServer
-from tests.unit.spark.stream.driving import Driving, fill, task
+from tests.unit.spark.stream.driving import Driving, column, fill, task
 
 
 def lose_one(driving: Driving, queue: QueueHandle, server: InProcessServer) -> dict[str, int]:
@@ -27,7 +28,7 @@ def test_a_micro_batch_that_lost_messages_fails(
     """It is never silently smaller than it was."""
     end = lose_one(driving, queue, server)
     query = driving.query()
-    with pytest.raises(DataLost, match="taken 1 of its 3"):
+    with pytest.raises(DataLost, match="lost 1 of its 3"):
         query.reader.partitions({"claim": 0}, end)
     query.reader.stop()
     with pytest.raises(DataLost):
@@ -46,7 +47,7 @@ def test_a_loss_can_be_accepted(
     end = lose_one(driving, queue, server)
     query = driving.query(**options)
     assert len(query.bodies({"claim": 0}, end)) == 2
-    assert "taken 1 of its 3" in caplog.text
+    assert "lost 1 of its 3" in caplog.text
     assert query.trigger(end) is end
     assert queue.counts().leased == 1
 
@@ -126,3 +127,87 @@ def test_a_loss_while_a_batch_is_read_needs_a_restart(driving: Driving, queue: Q
     query.reader.stop()
     again = driving.query(failOnDataLoss="false")
     assert again.bodies({"claim": 0}, end) == [b"1", b"2"]
+
+
+def test_a_purge_is_a_loss(driving: Driving, queue: QueueHandle) -> None:
+    """Messages that an operator removed from an open claim are told of, not passed over."""
+    fill(queue, 3)
+    query = driving.query()
+    end = query.trigger(query.begin())
+    planned = query.reader.partitions({"claim": 0}, end)
+    queue.purge()
+    query.on_executors.task = task
+    with pytest.raises(DataLost, match="while it was being read"):
+        list(query.on_executors.read(planned[0]))
+    query.reader.stop()
+    with pytest.raises(DataLost, match="somebody has removed them"):
+        driving.query().reader.partitions({"claim": 0}, end)
+
+
+@pytest.mark.parametrize("gone", ["queue", "stream"])
+def test_what_is_deleted_while_it_is_read_is_named(
+    driving: Driving, queue: QueueHandle, gone: str
+) -> None:
+    """A task says which stream of which queue is not there any more."""
+    fill(queue, 3)
+    query = driving.query()
+    planned = query.reader.partitions({"claim": 0}, query.trigger(query.begin()))
+    (queue if gone == "queue" else queue.stream("totals")).delete()
+    query.on_executors.task = task
+    with pytest.raises(DataLost, match=f"totals of queue orders was deleted .* {gone}-not-found"):
+        list(query.on_executors.read(planned[0]))
+
+
+def test_a_claim_that_goes_away_at_a_restart_is_not_made_anew(
+    driving: Driving, queue: QueueHandle, server: InProcessServer
+) -> None:
+    """Given back between two calls of a start, its number must not get other messages."""
+    fill(queue, 3)
+    crashed = driving.query()
+    end = crashed.trigger(crashed.begin())
+    crashed.kill()
+    query = driving.query()
+    query.reader._driver._attach()
+    queue.stream("totals", token=query.reader._driver.token).give_back(1)
+    server.advance(1)
+    with pytest.raises(DataLost, match="not there any more"):
+        query.reader.partitions({"claim": 0}, end)
+    assert queue.counts().visible == 3
+
+
+def test_a_claim_opened_ahead_may_lose_messages(
+    driving: Driving, queue: QueueHandle, server: InProcessServer
+) -> None:
+    """Spark never had it, so what is left of it after an outage is a micro-batch like any other."""
+    fill(queue, 4)
+    query = driving.query(maxMessagesPerTrigger="2", visibilityTimeout="10")
+    first = query.trigger(query.begin())
+    query.bodies({"claim": 0}, first)
+    driver = query.reader._driver
+    assert driver._ahead._thread is not None
+    driver._ahead._thread.join()
+    server.advance(11)
+    driver._extend(1)
+    assert len(queue.receive(1)) == 1
+    driver._keeper.beat()
+    second = query.trigger(first)
+    assert query.bodies(first, second) == [b"3"]
+    assert query.trigger(second) is second
+    assert queue.counts().total == 1
+
+
+def test_messages_set_aside_by_an_earlier_run_are_told_of(
+    driving: Driving, queue: QueueHandle, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They go to the poison queue even if another schema could decode them, so the log says so."""
+    queue.put_many(['{"a": 1}', '{"a": "x"}'])
+    numbers = StructType([StructField("a", LongType())])
+    crashed = driving.query(numbers, format="json")
+    end = crashed.trigger(crashed.begin())
+    crashed.batches({"claim": 0}, end)
+    crashed.kill()
+    query = driving.query(StructType([StructField("_message_id", StringType())]), format="json")
+    assert len(column(query.batches({"claim": 0}, end), "_message_id")) == 2
+    assert "has set 1 messages aside" in caplog.text
+    query.trigger(end)
+    assert queue.counts().poisoned == 1

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 
 from leasehold.client import QueueHandle
+from leasehold.client.models import ClaimInfo
+from leasehold.spark.stream import consumer
 from leasehold.spark.stream.problems import StreamTaken
 from leasehold.testing import InProcessServer
 from tests.unit.spark.stream.driving import Driving, claims_of, fill, task
@@ -96,6 +101,32 @@ def test_the_lease_is_extended_however_long_a_batch_runs(
         assert query.reader._driver._keeper.beat() == 10
     assert queue.counts().leased == 3
     assert len(query.bodies({"claim": 0}, end)) == 3
+
+
+def test_a_stop_gives_back_what_is_being_opened_ahead(
+    driving: Driving, queue: QueueHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the answer is not there yet: nobody will ever ask for that claim."""
+    monkeypatch.setattr(consumer, "_LEAVE_S", 0.01)
+    fill(queue, 4)
+    query = driving.query(maxMessagesPerTrigger="2")
+    driver = query.reader._driver
+    open_claim, opened, go_on = driver._opener._call, threading.Event(), threading.Event()
+
+    def slow(number: int, *args: Any, **members: Any) -> ClaimInfo | None:
+        found = open_claim(number, *args, **members)
+        if number == 2:
+            opened.set()
+            assert go_on.wait(30)
+        return found
+
+    driver._opener._call = slow  # type: ignore[method-assign]
+    end = query.trigger(query.begin())
+    query.bodies({"claim": 0}, end)
+    assert opened.wait(30)
+    query.reader.stop()
+    go_on.set()
+    assert claims_of(queue.stream("totals")) == [(1, "parked")]
 
 
 # --- others ---------------------------------------------------------------------------------------

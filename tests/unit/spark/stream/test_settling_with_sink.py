@@ -7,6 +7,7 @@ import pytest
 from leasehold.client import Client, Outgoing, QueueHandle
 from leasehold.spark.naming import transaction_name
 from leasehold.spark.stream.problems import DataLost, StreamTaken
+from leasehold.testing import InProcessServer
 from tests.unit.spark.stream.driving import Driving, claims_of, fill, task
 
 NAME = transaction_name("q", 0)
@@ -131,3 +132,22 @@ def test_executors_of_a_query_that_was_overtaken_end(driving: Driving, queue: Qu
     first.on_executors.task = task
     with pytest.raises(StreamTaken, match="streamId=totals"):
         list(first.on_executors.read(planned[0]))
+
+
+def test_a_name_that_is_older_than_the_claim_is_refused(
+    driving: Driving, queue: QueueHandle, client: Client, server: InProcessServer, sums: QueueHandle
+) -> None:
+    """With a checkpoint that was put back, the sink would drop rows that were never published;
+    also after a restart, when the claim is found again."""
+    stage(client)
+    client.transaction(NAME).publish()
+    server.advance(60)
+    fill(queue, 3)
+    query = driving.query(settleWithSink="true")
+    end = query.trigger(query.begin())
+    with pytest.raises(DataLost, match="published by another micro-batch"):
+        query.bodies({"claim": 0}, end)
+    query.reader.stop()
+    with pytest.raises(DataLost, match="published by another micro-batch"):
+        driving.query(settleWithSink="true").bodies({"claim": 0}, end)
+    assert queue.counts().leased == 3
