@@ -63,7 +63,7 @@ def main() -> None:
 def _session(settings: Settings) -> SparkSession:
     if settings.master.startswith("local"):
         return local_session(cores=2, name="kill-matrix")
-    conf = {"spark.executor.memory": "512m", "spark.sql.shuffle.partitions": 2}
+    conf: dict[str, Any] = {"spark.executor.memory": "512m", "spark.sql.shuffle.partitions": 2}
     return cluster_session(settings.master, name="kill-matrix", **conf)
 
 
