@@ -216,7 +216,7 @@ def test_a_planted_fault_is_found(
 
 
 def play_many(folder: Path) -> None:
-    for seed in range(20):
+    for seed in range(80):
         play_anew(folder / str(seed), seed)
 
 

@@ -103,7 +103,7 @@ def test_every_command_has_a_side() -> None:
         *("Release", "Batch", "Clear", "Amend", "Remove", "EndLease", "StartJob", "StopJob"),
         *("OpenSession", "Heartbeat", "EndSession", "RequestCancel", "AttachStream", "OpenClaim"),
         *("ExtendClaim", "SettleClaims", "GiveBackClaim", "DeleteStream", "Stage", "Publish"),
-        *("Discard", "CommitTogether"),
+        *("Discard", "CommitTogether", "ExemptMembers", "BindClaim"),
     }
 
 
