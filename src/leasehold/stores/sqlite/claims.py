@@ -179,8 +179,7 @@ class ClaimVerbs:
                     skip -= in_lane
                     lane_at += 1
                     continue
-            bounds = (lanes[lane_at], visible_ms, row_key, wanted, skip)
-            rows = self._state.fetch(query, bounds)
+            rows = self._after(query, lanes[lane_at], (visible_ms, row_key), wanted, skip)
             skip = 0
             found += rows
             left -= len(rows)
@@ -195,6 +194,19 @@ class ClaimVerbs:
                 visible_ms, row_key = rows[-1][4], rows[-1][0]
         more = left and lane_at < len(lanes)
         return found, f"{lane_at}.{visible_ms}.{row_key}.{left}" if more else None
+
+    def _after(
+        self, query: str, lane: int, place: tuple[int, int], wanted: int, skip: int
+    ) -> list[Any]:
+        """Return members of a lane behind a place: the rest of its moment, then later ones."""
+        if place == _BEGIN:
+            return self._state.fetch(query, (lane, *place, wanted, skip))
+        visible_ms, row_key = place
+        rows = self._state.fetch(f"{query}_of_moment", (lane, visible_ms, row_key, wanted))
+        if len(rows) < wanted:
+            later = (lane, visible_ms + 1, 0, wanted - len(rows), 0)
+            rows = [*rows, *self._state.fetch(query, later)]
+        return rows
 
     def _readable(self, stream: StreamBox, number: int) -> Held:
         held = _held(stream, number)

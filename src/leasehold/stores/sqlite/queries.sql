@@ -146,6 +146,16 @@ FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND (visible_at_ms, row_key) > (?2, ?3)
 ORDER BY visible_at_ms, row_key LIMIT ?4 OFFSET ?5
 
+-- name: members_of_moment
+-- Comparing pairs walks over all of a moment again: messages published together share one.
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       iif(place = 0, body,
+           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
+FROM message INDEXED BY message_by_visibility
+WHERE partition = ?1 AND visible_at_ms = ?2 AND row_key > ?3
+ORDER BY row_key LIMIT ?4
+
 -- name: members_without_bodies
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
        x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
@@ -161,6 +171,15 @@ SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeu
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND (visible_at_ms, row_key) > (?2, ?3)
 ORDER BY visible_at_ms, row_key LIMIT ?4 OFFSET ?5
+
+-- name: member_columns_of_moment
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       iif(place = 0, body,
+           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       detail, partition
+FROM message INDEXED BY message_by_visibility
+WHERE partition = ?1 AND visible_at_ms = ?2 AND row_key > ?3
+ORDER BY row_key LIMIT ?4
 
 -- name: member_cores
 -- A member is visible when its claim says so (?2); its own time is its place.
