@@ -232,6 +232,7 @@ def settings_lines(queue: QueueInfo, now_ms: int) -> list[tuple[str, str]]:
     return [
         ("visibility timeout", _lease(queue)),
         ("adaptive", _adaptive(settings)),
+        *_advised(settings, now_ms),
         ("lapsed receipts", settings.lapsed_receipts),
         *_policy_lines(queue),
         ("dedup window", length(settings.dedup_window_s) if settings.dedup_window_s else "off"),
@@ -272,6 +273,18 @@ def _lease(queue: QueueInfo) -> str:
 def _adaptive(settings: Settings) -> str:
     bounds = settings.adaptive
     return "off" if bounds is None else f"{length(bounds.floor_s)} to {length(bounds.cap_s)}"
+
+
+def _advised(settings: Settings, now_ms: int) -> list[tuple[str, str]]:
+    advised = settings.advised
+    if advised is None:
+        return []
+    told = [clean(advised.because or "no reason was given")]
+    if advised.before_s is not None:
+        told.insert(0, f"in place of {length(advised.before_s)}")
+    if advised.at_ms is not None:
+        told.append(moment(advised.at_ms, now_ms))
+    return [("advised", "; ".join(told))]
 
 
 def _policy_lines(queue: QueueInfo) -> list[tuple[str, str]]:

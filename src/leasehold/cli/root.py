@@ -78,6 +78,13 @@ LATE: Final = {
         "Try settings of a queue before making them.",
         _WORK,
     ),
+    "analyze": Late(
+        "leasehold.cli.analyze",
+        "analyze",
+        "Find out from the event log which timeouts would have been better, and what is going "
+        "wrong.",
+        _WORK,
+    ),
     "send": Late("leasehold.cli.sending", "send", "Put one message, or many from a file.", _SHORT),
     "inspect": Late(
         "leasehold.cli.messages",

@@ -61,6 +61,15 @@ def test_list(shell: Shell) -> None:
     ]
 
 
+def test_advice_is_shown_with_the_settings(shell: Shell) -> None:
+    """What it replaced, why, and when."""
+    advised = {"before_s": 30, "because": "1 % takes longer than 94 s", "at_ms": START_MS}
+    settings = {"visibility_timeout_s": 94, "advised": advised}
+    shell.server.on("GET", "/queues/orders", whole_queue(settings=settings))
+    output = " ".join(shell("queue", "show", "orders").output.split())
+    assert "advised in place of 30 s; 1 % takes longer than 94 s; 2026-01-01T" in output
+
+
 def test_list_as_json(shell: Shell) -> None:
     """One line of JSON for each queue, with the names of the wire."""
     shell.server.on("GET", "/queues", {"queues": [QUEUE | {"counts": COUNTS}], "next_after": None})

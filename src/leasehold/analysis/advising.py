@@ -1,0 +1,332 @@
+"""A recommendation for a queue, or for one type of message in it, with all that supports it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from leasehold.analysis.asking import Asked
+from leasehold.analysis.lengths import (
+    aged,
+    count_of,
+    drift_of,
+    naive_timeouts,
+    sample_of,
+    together,
+)
+from leasehold.analysis.summaries import QueueSummary, Work
+from leasehold.analysis.whatif import WhatIf, with_renewal, without_renewal
+from leasehold.tuning import Advice, Basis, Lengths, Question, advise
+from leasehold.tuning.advice import DEFAULT_TIMEOUT_S, price
+from leasehold.tuning.attempts import repeats_are_alike
+from leasehold.tuning.model import DurationModel, fit
+from leasehold.tuning.renewal import RenewalPlan
+
+_MOST_POINTS: Final = 240
+_LEAST_SHARE: Final = 1e-5
+_RENEWING: Final = 0.5
+"""If more of the attempts than this were renewed, the workers renew."""
+
+
+class CostPoint(NamedTuple):
+    """One point of the cost curve."""
+
+    timeout_s: float
+    cost: float
+    """Per message, beyond the work itself, in seconds of waiting."""
+
+
+class SurvivalPoint(NamedTuple):
+    """One point of the survival curve."""
+
+    seconds: float
+    share: float
+    """Of the work that takes longer, 0 to 1."""
+    low: float
+    """Where the band of 95 % begins; beyond the glue point there is none, and it is the share."""
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """When to renew leases; see :class:`leasehold.tuning.renewal.RenewalPlan`."""
+
+    first_s: float
+    every_s: float
+    lease_s: float
+    guard_s: float
+    cost: float
+    renewals_per_attempt: float
+
+    @classmethod
+    def of(cls, plan: RenewalPlan) -> Plan:
+        """Return the same as plain data."""
+        return cls(
+            first_s=plan.first_s,
+            every_s=plan.every_s,
+            lease_s=plan.lease_s,
+            guard_s=plan.guard_s,
+            cost=plan.cost,
+            renewals_per_attempt=plan.renewals_per_attempt,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the log shows: not calculated. Counts are of attempts unless said."""
+
+    messages: int
+    deliveries: int
+    redeliveries: int
+    completed: int
+    late: int
+    lapsed: int
+    session_lost: int
+    failed: int
+    buried: int
+    renewed: int
+    crashes: float
+    work_s: float
+    wasted_work_s: float
+    worst_hidden_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """What to set, and why."""
+
+    queue: str
+    message_type: str | None
+    of_queue: bool
+    """Whether it is for all types of the queue together."""
+    basis: Basis
+    because: str
+    today_s: float | None
+    """The timeout in force; None if nothing says."""
+    timeout_s: int
+    """What to set now."""
+    wanted_s: float
+    """The best one, before bounds and steps."""
+    finished: float
+    """Observations, old ones counted for less; and those that were cut off."""
+    censored: float
+    crash_every_s: float
+    """Seconds of work between two deaths of a worker."""
+    promise: str
+    """What can be promised, as a sentence."""
+    drift_z: float | None
+    """Set if the work of the last day differs from before: above 0 if it is quicker."""
+    renews: bool
+    """Whether the workers renew already."""
+    seen: Seen
+    mean_s: float | None = None
+    median_s: float | None = None
+    p99_s: float | None = None
+    as_good_s: tuple[float, float] | None = None
+    """Shortest and longest timeout that cost at most 5 % more."""
+    renewal: Plan | None = None
+    batch: int = 1
+    promise_s: float | None = None
+    glue_s: float | None = None
+    """Where what was seen ends, and the tail begins."""
+    curve: tuple[CostPoint, ...] = ()
+    survival: tuple[SurvivalPoint, ...] = ()
+    choices: tuple[WhatIf, ...] = ()
+    """Advice, today's timeout, renewal and what is often chosen, each as the log's messages would
+    have met it."""
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether there are data enough for more than a start."""
+        return self.basis is Basis.MODEL
+
+    def choice(self, name: str) -> WhatIf | None:
+        """Return one of the choices by its name."""
+        return next((each for each in self.choices if each.name == name), None)
+
+
+def seen_of(works: Sequence[Work]) -> Seen:
+    """Add up what the log shows of some kinds of work."""
+    return Seen(
+        messages=sum(each.messages for each in works),
+        deliveries=sum(each.deliveries for each in works),
+        redeliveries=sum(each.redeliveries for each in works),
+        completed=sum(each.completed for each in works),
+        late=sum(each.late for each in works),
+        lapsed=sum(each.lapsed for each in works),
+        session_lost=sum(each.session_lost for each in works),
+        failed=sum(each.failed for each in works),
+        buried=sum(each.buried for each in works),
+        renewed=sum(each.renewed for each in works),
+        crashes=sum(each.crashes for each in works),
+        work_s=sum(each.work_s for each in works),
+        wasted_work_s=sum(each.wasted_work_s for each in works),
+        worst_hidden_s=max((each.worst_hidden_s for each in works), default=0.0),
+    )
+
+
+def today_of(queue: QueueSummary, asked: Asked) -> float | None:
+    """Return the timeout in force: as set, or else the lease that is usual in the log."""
+    known = asked.today.get(queue.queue)
+    if known is not None:
+        return float(known.lease_s)
+    usual = [
+        (each.deliveries, each.usual_lease_s)
+        for each in queue.works
+        if each.usual_lease_s is not None
+    ]
+    return max(usual)[1] if usual else None
+
+
+def recommend(queue: QueueSummary, asked: Asked, only: Work | None = None) -> Recommendation:
+    """Recommend a timeout for a queue, or for one type of its messages.
+
+    Args:
+        queue: Its summary.
+        asked: What to weigh.
+        only: The type; None for all together. How often workers die is taken from the whole queue
+            in any case, for its types share them.
+    """
+    works = queue.works if only is None else (only,)
+    whole, part = together(queue.works), together(works)
+    lengths = Lengths.OF_MESSAGE if repeats_are_alike(part.repeats) else Lengths.OF_ATTEMPT
+    today_s = today_of(queue, asked)
+    question = asked.question(today_s, lengths)
+    drift_z = drift_of(part.bins)
+    advice = advise(
+        aged(part.bins, changed=drift_z is not None),
+        crashes=whole.crashes,
+        silent=whole.silent,
+        work_s=whole.work_s,
+        question=question,
+    )
+    seen = seen_of(works)
+    known = Recommendation(
+        queue=queue.queue,
+        message_type=None if only is None else only.message_type,
+        of_queue=only is None,
+        basis=advice.basis,
+        because=_because(advice, drift_z),
+        today_s=today_s,
+        timeout_s=advice.timeout_s,
+        wanted_s=advice.wanted_s,
+        finished=advice.finished,
+        censored=advice.censored,
+        crash_every_s=1 / advice.crash_rate,
+        promise=_not_yet(advice) if advice.promise is None else advice.promise.told(),
+        drift_z=drift_z,
+        renews=seen.renewed > _RENEWING * max(1, seen.deliveries),
+        seen=seen,
+    )
+    if advice.model is None:
+        return known
+    return _with_model(known, advice, advice.model, question, works)
+
+
+def _because(advice: Advice, drift_z: float | None) -> str:
+    if drift_z is None:
+        return advice.because
+    word = "quicker" if drift_z > 0 else "slower"
+    return f"{advice.because}; the work of the last day was {word} than before"
+
+
+def _not_yet(advice: Advice) -> str:
+    return f"not enough data yet: {advice.finished:,.0f} attempts were finished"
+
+
+def _with_model(
+    known: Recommendation,
+    advice: Advice,
+    model: DurationModel,
+    question: Question,
+    works: Sequence[Work],
+) -> Recommendation:
+    plan = advice.renewal
+    return replace(
+        known,
+        mean_s=model.mean_s,
+        median_s=model.quantile(0.5),
+        p99_s=model.quantile(0.99),
+        as_good_s=advice.as_good_s,
+        renewal=None if plan is None else Plan.of(plan),
+        batch=advice.batch,
+        promise_s=None if advice.promise is None else advice.promise.timeout_s,
+        glue_s=model.glue_s,
+        curve=tuple(
+            CostPoint(each.timeout_s, max(0.0, each.cost - model.mean_s)) for each in advice.curve
+        ),
+        survival=survival_of(model),
+        choices=_choices(known, advice, model, question, works),
+    )
+
+
+def survival_of(model: DurationModel) -> tuple[SurvivalPoint, ...]:
+    """Return the survival curve with its band up to the glue point, and the tail beyond it."""
+    curve, glue = model.curve, model.glue_s
+    if curve is None or glue is None or not len(curve.times):
+        return ()
+    low, high = curve.band(0.95)
+    inside = np.flatnonzero(curve.times <= glue)
+    if len(inside) > _MOST_POINTS:
+        # Even in the share, not in the time: where it is steep there is most to see.
+        wanted = np.linspace(0, len(inside) - 1, _MOST_POINTS).astype(int)
+        inside = inside[wanted]
+    points = [
+        SurvivalPoint(
+            float(curve.times[each]),
+            float(curve.survival[each]),
+            float(low[each]),
+            float(high[each]),
+        )
+        for each in inside
+    ]
+    beyond = model.seconds[model.seconds > glue]
+    for seconds in beyond:
+        share = model.tail(float(seconds))
+        if share < _LEAST_SHARE:
+            break
+        points.append(SurvivalPoint(float(seconds), share, share, share))
+    return tuple(points)
+
+
+def _choices(
+    known: Recommendation,
+    advice: Advice,
+    model: DurationModel,
+    question: Question,
+    works: Sequence[Work],
+) -> tuple[WhatIf, ...]:
+    bins = together(works).bins
+    named = {"advice": float(advice.timeout_s)}
+    if abs(advice.wanted_s - advice.timeout_s) >= 1:
+        named["best, if set at once"] = advice.wanted_s
+    if known.today_s is not None:
+        named["today"] = known.today_s
+    named |= naive_timeouts(bins, DEFAULT_TIMEOUT_S)
+    # The week as it was, old days counted in full; what is weighed is the work as it is now.
+    week = fit(sample_of(bins))
+    messages, rate = count_of(bins), advice.crash_rate
+    bounds = question.bounds
+    timeouts = np.clip(list(named.values()), bounds.floor_s, bounds.cap_s)
+    costs = price(model, timeouts, rate, question) - model.mean_s
+    found = [
+        without_renewal(
+            week,
+            name=name,
+            timeout_s=float(timeout),
+            messages=messages,
+            crash_rate=rate,
+            growth=question.growth,
+            cost=max(0.0, float(cost)),
+        )
+        for name, timeout, cost in zip(named, timeouts, costs, strict=True)
+    ]
+    if advice.renewal is not None:
+        renewed = with_renewal(
+            week, advice.renewal, name="renewal", messages=messages, crash_rate=rate
+        )
+        found.insert(1, renewed)
+    return tuple(found)

@@ -1,0 +1,160 @@
+"""From a recommendation to a change of a queue's settings, and back.
+
+What was replaced is kept in the settings themselves, in ``advised``: so the change and the way back
+are one step of the server, and anybody who may set the queue can undo it from anywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from leasehold.domain.limits import NATIVE
+from leasehold.domain.queue_settings import Adaptive, Advised
+
+if TYPE_CHECKING:
+    # It needs numpy, and undoing does not.
+    from leasehold.analysis.advising import Recommendation
+
+_MOST_BECAUSE: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Current:
+    """What of a queue's settings matters here."""
+
+    visibility_timeout_s: int
+    adaptive: Adaptive | None = None
+    advised: Advised | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What to send, and what it does in words."""
+
+    queue: str
+    patch: Mapping[str, Any] | None
+    """A merge patch of the settings (RFC 7396); None for nothing to do."""
+    sentence: str
+
+
+def change_for(
+    recommendation: Recommendation,
+    current: Current,
+    *,
+    now_ms: int,
+    floor_s: int | None = None,
+    cap_s: int | None = None,
+) -> Change:
+    """Return the change that a recommendation for a whole queue asks for.
+
+    A queue that adapts by itself gets bounds around the advice: the timeouts that cost at most 5 %
+    more. Any other gets the timeout.
+
+    Args:
+        recommendation: With data enough; without, there is nothing to do.
+        current: The settings in force.
+        now_ms: Unix milliseconds.
+        floor_s: No timeout and no bound shorter than this; None for no such limit.
+        cap_s: The same for longer.
+    """
+    queue = recommendation.queue
+    if not recommendation.is_enough:
+        return Change(
+            queue=queue, patch=None, sentence=f"Not enough data yet: {recommendation.because}."
+        )
+    low, high = floor_s or NATIVE.lease_s[0], cap_s or NATIVE.lease_s[1]
+    timeout = min(max(recommendation.timeout_s, low), high)
+    adaptive = _bounds(recommendation, timeout, low, high) if current.adaptive else None
+    if timeout == current.visibility_timeout_s and adaptive == current.adaptive:
+        return Change(queue=queue, patch=None, sentence=f"Already at {timeout} s.")
+    advised = _advised(recommendation, current, timeout, adaptive, now_ms)
+    patch: dict[str, Any] = {"visibility_timeout_s": timeout, "advised": _plain(advised)}
+    said = f"Visibility timeout {current.visibility_timeout_s} s to {timeout} s"
+    if adaptive is not None:
+        patch["adaptive"] = {"floor_s": adaptive.floor_s, "cap_s": adaptive.cap_s}
+        said += f", and it adapts between {adaptive.floor_s} s and {adaptive.cap_s} s"
+    return Change(queue=queue, patch=patch, sentence=f"{said}: {recommendation.because}.")
+
+
+def undo_for(queue: str, current: Current) -> Change:
+    """Return the change that takes advice back.
+
+    What somebody has set otherwise since stays as it is.
+
+    Args:
+        queue: Its name.
+        current: The settings in force.
+    """
+    advised = current.advised
+    if advised is None:
+        return Change(queue=queue, patch=None, sentence="There is no advice to undo.")
+    patch: dict[str, Any] = {"advised": None}
+    said = []
+    if advised.visibility_timeout_s == current.visibility_timeout_s:
+        patch["visibility_timeout_s"] = advised.before_s
+        said.append(f"visibility timeout {current.visibility_timeout_s} s to {advised.before_s} s")
+    else:
+        said.append(
+            f"the visibility timeout stays at {current.visibility_timeout_s} s, which was set since"
+        )
+    written = _adaptive(advised.floor_s, advised.cap_s)
+    if written is not None and written == current.adaptive:
+        before = _adaptive(advised.before_floor_s, advised.before_cap_s)
+        if before is not None:
+            patch["adaptive"] = {"floor_s": before.floor_s, "cap_s": before.cap_s}
+            said.append(f"it adapts between {before.floor_s} s and {before.cap_s} s again")
+    elif written is not None:
+        said.append("the bounds within which it adapts stay, which were set since")
+    text = "; ".join(said)
+    return Change(queue=queue, patch=patch, sentence=f"{text[:1].upper()}{text[1:]}.")
+
+
+def _bounds(recommendation: Recommendation, timeout: int, low: int, high: int) -> Adaptive:
+    good = recommendation.as_good_s or (float(timeout), float(timeout))
+    floor = min(max(math.floor(good[0]), low), timeout)
+    cap = max(min(math.ceil(good[1]), high), timeout)
+    return Adaptive(floor_s=floor, cap_s=cap)
+
+
+def _advised(
+    recommendation: Recommendation,
+    current: Current,
+    timeout: int,
+    adaptive: Adaptive | None,
+    now_ms: int,
+) -> Advised:
+    older, plan = current.advised, recommendation.renewal
+    untouched = (
+        older is not None
+        and older.visibility_timeout_s == current.visibility_timeout_s
+        and _adaptive(older.floor_s, older.cap_s) == current.adaptive
+    )
+    if older is not None and untouched:
+        # Advice upon advice: the way back leads to what a person had set.
+        before_s, before = older.before_s, _adaptive(older.before_floor_s, older.before_cap_s)
+    else:
+        before_s, before = current.visibility_timeout_s, current.adaptive
+    return Advised(
+        visibility_timeout_s=timeout,
+        first_lease_s=None if plan is None else max(1, math.ceil(plan.first_s)),
+        renew_every_s=None if plan is None else max(1, math.floor(plan.every_s)),
+        batch=recommendation.batch,
+        floor_s=None if adaptive is None else adaptive.floor_s,
+        cap_s=None if adaptive is None else adaptive.cap_s,
+        because=recommendation.because[:_MOST_BECAUSE],
+        at_ms=now_ms,
+        before_s=before_s,
+        before_floor_s=None if before is None else before.floor_s,
+        before_cap_s=None if before is None else before.cap_s,
+    )
+
+
+def _plain(advised: Advised) -> dict[str, Any]:
+    return {name: getattr(advised, name) for name in Advised.__dataclass_fields__}
+
+
+def _adaptive(floor_s: int | None, cap_s: int | None) -> Adaptive | None:
+    return None if floor_s is None or cap_s is None else Adaptive(floor_s=floor_s, cap_s=cap_s)

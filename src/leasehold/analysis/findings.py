@@ -1,0 +1,272 @@
+"""Everything that a log tells, in figures and in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from leasehold.analysis.advising import Recommendation, recommend
+from leasehold.analysis.asking import Asked
+from leasehold.analysis.forecasting import Forecast, forecast
+from leasehold.analysis.league import Standing, standings
+from leasehold.analysis.splitting import Split, split
+from leasehold.analysis.summaries import Hour, LogSummary, PoisonCluster, QueueSummary, Timeline
+from leasehold.domain.wording import time_of
+
+_DAY_MS: Final = 86_400_000
+_LIKELY: Final = 0.05
+"""A chance that messages expire which is worth telling."""
+_LATE_SHARE: Final = 0.01
+_WASTED: Final = 0.05
+_MOST_CLUSTERS: Final = 3
+_GAIN: Final = 0.03
+
+
+class Weight(StrEnum):
+    """How much a finding asks for."""
+
+    ACT = "act"
+    """Something is wrong or about to be."""
+    LOOK = "look"
+    """Worth a look."""
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing to know, as a sentence."""
+
+    weight: Weight
+    kind: str
+    """``timeout``, ``data``, ``drift``, ``waste``, ``split``, ``backlog``, ``poison``, ``worker``
+    or ``repeats``."""
+    queue: str
+    message_type: str | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFindings:
+    """What there is to know of one queue."""
+
+    queue: str
+    whole: Recommendation
+    types: tuple[Recommendation, ...]
+    """By type, those with most messages first; empty if there is but one."""
+    split: Split | None
+    forecast: Forecast
+    poison: tuple[PoisonCluster, ...]
+    workers: tuple[Standing, ...]
+    timelines: tuple[Timeline, ...]
+    hours: tuple[Hour, ...]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What there is to know of a log."""
+
+    source: str
+    since_ms: int
+    until_ms: int
+    events: int
+    queues: tuple[QueueFindings, ...]
+
+
+def analyze(
+    summary: LogSummary,
+    asked: Asked | None = None,
+    on_queue: Callable[[str], object] = lambda _: None,
+) -> Findings:
+    """Find out what a log tells.
+
+    Args:
+        summary: Of the log.
+        asked: What to weigh; None for the defaults.
+        on_queue: Called with the name of each queue before it is looked at.
+    """
+    wanted = asked or Asked()
+    found = []
+    for each in summary.queues:
+        on_queue(each.queue)
+        found.append(_queue(each, summary.until_ms, wanted))
+    return Findings(
+        source=summary.source,
+        since_ms=summary.since_ms,
+        until_ms=summary.until_ms,
+        events=summary.events,
+        queues=tuple(found),
+    )
+
+
+def _queue(queue: QueueSummary, until_ms: int, asked: Asked) -> QueueFindings:
+    whole = recommend(queue, asked)
+    types: tuple[Recommendation, ...] = ()
+    if len(queue.works) > 1:
+        order = sorted(queue.works, key=lambda each: (-each.messages, each.message_type or ""))
+        types = tuple(recommend(queue, asked, each) for each in order)
+    parted = split(queue, asked)
+    ahead = forecast(queue, until_ms)
+    ranked = standings(queue.queue, queue.workers)
+    findings = [
+        *_of_timeout(whole),
+        *_of_work(whole, types),
+        *_of_split(parted),
+        *_of_backlog(queue, ahead, until_ms),
+        *_of_poison(queue, until_ms),
+        *_of_workers(ranked),
+    ]
+    order_of = list(Weight)
+    findings.sort(key=lambda each: order_of.index(each.weight))
+    return QueueFindings(
+        queue=queue.queue,
+        whole=whole,
+        types=types,
+        split=parted,
+        forecast=ahead,
+        poison=queue.poison,
+        workers=ranked,
+        timelines=queue.timelines,
+        hours=queue.hours,
+        findings=tuple(findings),
+    )
+
+
+def _of_timeout(whole: Recommendation) -> Iterator[Finding]:
+    queue = whole.queue
+    if not whole.is_enough:
+        sentence = f"Not enough data yet to recommend a timeout: {whole.because}."
+        yield _found(Weight.NOTE, "data", queue, sentence)
+        return
+    today, advice = whole.choice("today"), whole.choice("advice")
+    if whole.renews:
+        plan = whole.renewal
+        if plan is not None:
+            yield _found(
+                Weight.NOTE,
+                "timeout",
+                queue,
+                f"Its workers renew: a first lease of {plan.first_s:.0f} s, renewed every "
+                f"{plan.every_s:.0f} s from {plan.first_s - plan.guard_s:.0f} s on, costs least.",
+            )
+        return
+    if today is None or advice is None or whole.timeout_s == whole.today_s:
+        return
+    gain = 1 - advice.cost / today.cost if today.cost > 0 else 0.0
+    word = "Lengthen" if whole.timeout_s > today.timeout_s else "Shorten"
+    step = "" if abs(whole.wanted_s - whole.timeout_s) < 1 else f" (then {whole.wanted_s:.0f} s)"
+    weight = Weight.ACT if whole.timeout_s > today.timeout_s and gain > _GAIN else Weight.LOOK
+    yield _found(
+        weight,
+        "timeout",
+        queue,
+        f"{word} the visibility timeout from {today.timeout_s:.0f} s to {whole.timeout_s} s{step}: "
+        f"{today.redeliveries:,.0f} redeliveries would have been {advice.redeliveries:,.0f}, the "
+        f"worst recovery {advice.worst_recovery_s:.0f} s instead of {today.worst_recovery_s:.0f} "
+        f"s, work done twice {advice.wasted_work_s:,.0f} s instead of {today.wasted_work_s:,.0f} "
+        f"s.",
+    )
+
+
+def _of_work(whole: Recommendation, types: tuple[Recommendation, ...]) -> Iterator[Finding]:
+    for each in types or (whole,):
+        if each.drift_z is not None:
+            word = "quicker" if each.drift_z > 0 else "slower"
+            sentence = f"The work of the last day was {word} than before."
+            yield _found(Weight.LOOK, "drift", each.queue, sentence, each.message_type)
+    seen = whole.seen
+    done = seen.completed + seen.late
+    if done and seen.late > _LATE_SHARE * done:
+        yield _found(
+            Weight.ACT,
+            "waste",
+            whole.queue,
+            f"{seen.late:,} of {done:,} completions came when the lease was over "
+            f"({seen.late / done:.1%}).",
+        )
+    if seen.work_s and seen.wasted_work_s > _WASTED * seen.work_s:
+        yield _found(
+            Weight.LOOK,
+            "waste",
+            whole.queue,
+            f"{seen.wasted_work_s / seen.work_s:.0%} of the work came to nothing.",
+        )
+
+
+def _of_split(parted: Split | None) -> Iterator[Finding]:
+    if parted is not None and parted.is_worth_it:
+        yield _found(Weight.LOOK, "split", parted.queue, _sentence(parted.because))
+
+
+def _of_backlog(queue: QueueSummary, ahead: Forecast, until_ms: int) -> Iterator[Finding]:
+    if not ahead.is_enough:
+        if ahead.backlog:
+            yield _found(
+                Weight.NOTE, "backlog", queue.queue, f"No forecast of the backlog: {ahead.because}."
+            )
+        return
+    if ahead.expiry_chance >= _LIKELY and ahead.expires_from_ms is not None:
+        yield _found(
+            Weight.ACT,
+            "backlog",
+            queue.queue,
+            f"Messages will start to expire around {time_of(ahead.expires_from_ms)}, with a chance "
+            f"of {ahead.expiry_chance:.0%}.{_drain(ahead)}",
+        )
+    elif ahead.put_per_h > ahead.capacity_per_h > 0:
+        yield _found(
+            Weight.ACT,
+            "backlog",
+            queue.queue,
+            f"The backlog grows: {ahead.put_per_h:,.0f} messages come in an hour, and "
+            f"{ahead.capacity_per_h:,.0f} are done.{_drain(ahead)}",
+        )
+    lost = sum(each.expired for each in queue.hours if each.start_ms >= until_ms - _DAY_MS)
+    if lost:
+        sentence = f"{lost:,} messages expired in the last day without being completed."
+        yield _found(Weight.ACT, "backlog", queue.queue, sentence)
+
+
+def _drain(ahead: Forecast) -> str:
+    if not ahead.drains or ahead.busy_workers is None:
+        return ""
+    told = ", ".join(f"{each.workers:,} in {each.hours:.0f} h" for each in ahead.drains)
+    return f" Workers that would drain it: {told}; {ahead.busy_workers:,.1f} are busy today."
+
+
+def _of_poison(queue: QueueSummary, until_ms: int) -> Iterator[Finding]:
+    total = sum(each.count for each in queue.poison)
+    for each in queue.poison[:_MOST_CLUSTERS]:
+        new = each.first_ms >= until_ms - _DAY_MS
+        name = each.error_type or "no known error"
+        kind = "" if each.message_type is None else f" of the type {each.message_type}"
+        since = "new, since" if new else "since"
+        yield _found(
+            Weight.ACT if new else Weight.LOOK,
+            "poison",
+            queue.queue,
+            f"{each.count:,} of {total:,} messages that were given up{kind}: {name}, {since} "
+            f"{time_of(each.first_ms)}.",
+            each.message_type,
+        )
+
+
+def _of_workers(ranked: tuple[Standing, ...]) -> Iterator[Finding]:
+    for each in ranked:
+        if each.strikes:
+            told = "; ".join(each.strikes)
+            yield _found(Weight.LOOK, "worker", each.queue, f"Worker {each.worker.holder}: {told}.")
+
+
+def _found(
+    weight: Weight, kind: str, queue: str, sentence: str, message_type: str | None = None
+) -> Finding:
+    return Finding(
+        weight=weight, kind=kind, queue=queue, message_type=message_type, sentence=sentence
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."

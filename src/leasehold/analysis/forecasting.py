@@ -1,0 +1,251 @@
+"""How a backlog will go on: when messages start to expire, and how many workers would drain it.
+
+Days like those in the log are put together at random, and a queue that is served in order is
+followed through them. No growth or season is assumed that the log does not show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from leasehold.analysis.lengths import count_of, together
+from leasehold.analysis.summaries import Hour, QueueSummary
+from leasehold.tuning.attempts import Floats
+
+HORIZON_H: Final = 48
+"""Hours that are looked ahead."""
+LEAST_HOURS: Final = 6
+"""Hours of log without which nothing is forecast."""
+PATHS: Final = 400
+BAND: Final = (0.1, 0.9)
+"""Quantiles of the paths: a band of 80 %."""
+DRAIN_H: Final = (1, 8, 24)
+
+_DAY_H: Final = 24
+_SEED: Final = 20_061
+_HOUR_S: Final = 3_600.0
+_HOUR_MS: Final = 3_600_000
+_BLOCK_H: Final = 6
+_BUSY: Final = 0.1
+"""An hour that ends with a tenth of its completions waiting was limited by its workers."""
+
+_Integers = npt.NDArray[np.intp]
+
+
+class ForecastPoint(NamedTuple):
+    """The backlog at the end of an hour to come."""
+
+    at_ms: int
+    low: float
+    median: float
+    high: float
+
+
+class Drain(NamedTuple):
+    """How many workers would empty a queue."""
+
+    hours: float
+    workers: int
+    """Working on one message at a time each, while new messages go on coming."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What is to be expected of a queue. Rates are per hour."""
+
+    queue: str
+    is_enough: bool
+    because: str
+    backlog: int
+    put_per_h: float
+    """Over the last day."""
+    completed_per_h: float
+    capacity_per_h: float
+    """What the workers get done in an hour in which they have enough to do; at least so much."""
+    points: tuple[ForecastPoint, ...] = ()
+    time_to_live_s: float | None = None
+    expiry_chance: float = 0.0
+    """That messages expire within the horizon, 0 to 1."""
+    expires_from_ms: int | None = None
+    """When they start to, in half of the cases in which they do."""
+    mean_work_s: float | None = None
+    busy_workers: float | None = None
+    """Workers that are busy on average today."""
+    keep_up_workers: int | None = None
+    """So many are needed for the backlog not to grow."""
+    drains: tuple[Drain, ...] = ()
+
+
+def forecast(queue: QueueSummary, until_ms: int) -> Forecast:
+    """Forecast the backlog of a queue for two days.
+
+    Args:
+        queue: With its hours.
+        until_ms: The end of the log.
+    """
+    hours = queue.hours
+    # What is left of an hour says little about an hour.
+    whole = [each for each in hours if each.start_ms + _HOUR_MS <= until_ms]
+    last = whole[-_DAY_H:]
+    put = sum(each.put for each in last) / max(1, len(last))
+    done = sum(each.completed for each in last) / max(1, len(last))
+    capacity = capacity_of(whole)
+    known = Forecast(
+        queue=queue.queue,
+        is_enough=False,
+        because=f"not enough data yet: {len(whole)} whole hours; it takes {LEAST_HOURS}",
+        backlog=queue.open_messages,
+        put_per_h=put,
+        completed_per_h=done,
+        capacity_per_h=float(np.mean(capacity)) if len(capacity) else 0.0,
+        time_to_live_s=queue.time_to_live_s,
+    )
+    if len(whole) < LEAST_HOURS:
+        return known
+    arrivals, service = _drawn(whole, capacity)
+    waiting = _waiting(whole, queue.open_messages)
+    backlog, ages = _follow(arrivals, service, waiting)
+    low, median, high = np.quantile(backlog, (BAND[0], 0.5, BAND[1]), axis=0)
+    start_ms = whole[-1].start_ms + _HOUR_MS
+    points = tuple(
+        ForecastPoint(
+            start_ms + (place + 1) * _HOUR_MS, float(low[place]), float(mid), float(high[place])
+        )
+        for place, mid in enumerate(median)
+    )
+    chance, first_h = _expiry(ages, queue.time_to_live_s)
+    from_ms = None if first_h is None else start_ms + int((first_h + 1) * _HOUR_MS)
+    return _with_workers(known, queue, points, chance, from_ms)
+
+
+def capacity_of(hours: Sequence[Hour]) -> list[float]:
+    """Return what was completed in hours in which there was more to do than was done.
+
+    Without such hours it is the best hour of all: the workers can do at least so much.
+    """
+    busy = [
+        float(each.completed)
+        for each in hours
+        if each.completed and each.backlog_end >= max(1.0, _BUSY * each.completed)
+    ]
+    if busy:
+        return busy[-_DAY_H:]
+    return [float(max((each.completed for each in hours), default=0))]
+
+
+def _drawn(hours: list[Hour], capacity: list[float]) -> tuple[Floats, Floats]:
+    """Draw arrivals and capacities for each path and hour, in blocks, so that runs stay runs."""
+    draw = np.random.default_rng(_SEED)
+    put = np.array([each.put for each in hours], dtype=np.float64)
+    many = len(put)
+    days = many // _DAY_H
+    places: _Integers
+    if days >= 2:  # noqa: PLR2004 - with one day there is nothing to draw from
+        # The same hour of some day before, by whole days.
+        which = draw.integers(1, days + 1, size=(PATHS, HORIZON_H // _DAY_H))
+        back = np.repeat(which, _DAY_H, axis=1) * _DAY_H
+        places = many - back + np.arange(HORIZON_H) % _DAY_H
+    else:
+        block = min(_BLOCK_H, many)
+        starts = draw.integers(0, many - block + 1, size=(PATHS, math.ceil(HORIZON_H / block)))
+        places = (starts[:, :, None] + np.arange(block)).reshape(PATHS, -1)[:, :HORIZON_H]
+    service = draw.choice(np.array(capacity), size=(PATHS, HORIZON_H))
+    return put[places], service
+
+
+def _waiting(hours: list[Hour], backlog: int) -> Floats:
+    """Return how many of the backlog came in each hour: the newest, for the oldest go first."""
+    left, found = float(backlog), []
+    for each in reversed(hours):
+        part = min(left, float(each.put))
+        found.append(part)
+        left -= part
+    # What is older than the log came at its beginning, as far as anybody knows.
+    found[-1] += left
+    return np.array(found[::-1], dtype=np.float64)
+
+
+def _follow(arrivals: Floats, service: Floats, waiting: Floats) -> tuple[Floats, Floats]:
+    """Return the backlog, and the age in hours of its oldest message, per path and hour."""
+    past = len(waiting)
+    came = np.concatenate([np.broadcast_to(waiting, (PATHS, past)), arrivals], axis=1)
+    total = np.cumsum(came, axis=1)
+    served = np.zeros(PATHS)
+    backlog, ages = np.empty_like(arrivals), np.zeros_like(arrivals)
+    for place in range(arrivals.shape[1]):
+        there = total[:, past + place]
+        served = np.minimum(there, served + service[:, place])
+        backlog[:, place] = there - served
+        front = (total <= served[:, None] + 1e-9).sum(axis=1)
+        ages[:, place] = np.maximum(0, past + place + 1 - front)
+    return backlog, ages
+
+
+def _expiry(ages: Floats, time_to_live_s: float | None) -> tuple[float, float | None]:
+    """Return the chance that messages expire, and after how many hours if they do."""
+    if time_to_live_s is None:
+        return 0.0, None
+    over = ages * _HOUR_S > time_to_live_s
+    hit = over.any(axis=1)
+    if not hit.any():
+        return 0.0, None
+    return float(hit.mean()), float(np.median(over.argmax(axis=1)[hit]))
+
+
+def _with_workers(
+    known: Forecast,
+    queue: QueueSummary,
+    points: tuple[ForecastPoint, ...],
+    chance: float,
+    from_ms: int | None,
+) -> Forecast:
+    whole = together(queue.works)
+    messages = count_of(whole.bins, finished=True)
+    mean_s = None
+    if messages:
+        # With the time spent on what was not finished: workers are needed for that as well.
+        mean_s = sum(each.seconds * each.count for each in whole.bins) / messages
+    drains: tuple[Drain, ...] = ()
+    if mean_s is not None:
+        drains = tuple(
+            Drain(float(within), _workers(known.backlog / within + known.put_per_h, mean_s))
+            for within in DRAIN_H
+        )
+    return Forecast(
+        queue=known.queue,
+        is_enough=True,
+        because=_because(known, points[-1], chance),
+        backlog=known.backlog,
+        put_per_h=known.put_per_h,
+        completed_per_h=known.completed_per_h,
+        capacity_per_h=known.capacity_per_h,
+        points=points,
+        time_to_live_s=known.time_to_live_s,
+        expiry_chance=chance,
+        expires_from_ms=from_ms,
+        mean_work_s=mean_s,
+        busy_workers=None if mean_s is None else known.completed_per_h * mean_s / _HOUR_S,
+        keep_up_workers=None if mean_s is None else _workers(known.put_per_h, mean_s),
+        drains=drains,
+    )
+
+
+def _workers(per_h: float, mean_s: float) -> int:
+    return math.ceil(per_h * mean_s / _HOUR_S - 1e-9)
+
+
+def _because(known: Forecast, last: ForecastPoint, chance: float) -> str:
+    told = (
+        f"{known.put_per_h:,.0f} messages came and {known.completed_per_h:,.0f} were done per hour "
+        f"of the last day, and the workers can do {known.capacity_per_h:,.0f}; in "
+        f"{HORIZON_H} hours {last.median:,.0f} wait ({last.low:,.0f} to {last.high:,.0f})"
+    )
+    if known.time_to_live_s is not None:
+        told += f"; messages expire by then with a chance of {chance:.0%}"
+    return told

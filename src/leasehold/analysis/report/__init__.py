@@ -1,0 +1,9 @@
+"""The report of an analysis: one page that works offline, and all of it as JSON and CSV.
+
+It needs ``pip install "leasehold[analysis]"``.
+"""
+
+from leasehold.analysis.report.files import write_report
+from leasehold.analysis.report.page import render
+
+__all__ = ["render", "write_report"]

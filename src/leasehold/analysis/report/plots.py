@@ -1,0 +1,269 @@
+"""The plots of a report, each as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+from leasehold.analysis.advising import Recommendation
+from leasehold.analysis.forecasting import Forecast
+from leasehold.analysis.report.drawing import Ink, drawn, mark, rows_for, time_axis
+from leasehold.analysis.summaries import Hour, Span, Timeline
+
+MOST_ROWS: Final = 12
+"""Messages whose timelines are drawn; the others are in the tables."""
+_LEAST_SHARE: Final = 1e-4
+_LETTER: Final = 0.0135
+"""Share of the axis that a letter of a mark's name takes up."""
+_OUTCOME_INK: Final = {
+    "completed": Ink.GOOD,
+    "completed_late": Ink.LATE,
+    "lapsed": Ink.BAD,
+    "session_lost": Ink.BAD,
+    "failed": Ink.BAD,
+    "buried": Ink.BAD,
+}
+_HOUR_MS: Final = 3_600_000
+
+
+def survival_plot(name: str, found: Recommendation) -> str:
+    """Draw how likely work is to take longer, with its band and the glue point."""
+    points = found.survival
+    glue = found.glue_s or 0.0
+    body = [each for each in points if each.seconds <= glue]
+    tail = [each for each in points if each.seconds >= glue]
+
+    def draw(axes: Axes) -> None:
+        if body:
+            seconds = [each.seconds for each in body]
+            axes.fill_between(
+                seconds,
+                [max(each.low, _LEAST_SHARE) for each in body],
+                [max(each.high, _LEAST_SHARE) for each in body],
+                step="post",
+                color=Ink.BAND.value,
+                linewidth=0,
+                label="band of 95 %",
+            )
+            axes.step(
+                seconds,
+                [max(each.share, _LEAST_SHARE) for each in body],
+                where="post",
+                color=Ink.INK.value,
+                linewidth=1.6,
+                label="seen",
+            )
+        if tail:
+            joined = body[-1:] + tail
+            axes.plot(
+                [each.seconds for each in joined],
+                [each.share for each in joined],
+                color=Ink.MUTED.value,
+                linewidth=1.4,
+                linestyle=(0, (2, 2)),
+                label="tail, fitted",
+            )
+        low, high = _reach(found)
+        time_axis(axes, low, high)
+        axes.set_yscale("log")
+        axes.set_ylim(_LEAST_SHARE, 1.3)
+        axes.set_yticks([1, 0.1, 0.01, 0.001, 0.0001], ["100 %", "10 %", "1 %", "0.1 %", "0.01 %"])
+        axes.minorticks_off()
+        if found.glue_s:
+            share = body[-1].share if body else 1.0
+            axes.plot([glue], [max(share, _LEAST_SHARE)], "o", color=Ink.INK.value, markersize=5)
+            axes.annotate(
+                "glue point",
+                xy=(glue, max(share, _LEAST_SHARE)),
+                xytext=(6, 6),
+                textcoords="offset points",
+                fontsize=8,
+            )
+        _marks(axes, found, low, high)
+        axes.set_ylabel("takes longer")
+        axes.legend(loc="lower left", fontsize=8)
+
+    return drawn(name, f"Share of the work of {_named(found)} that takes longer", draw)
+
+
+def cost_plot(name: str, found: Recommendation) -> str:
+    """Draw what timeouts cost, with today's, the advised and the naive ones marked."""
+
+    def draw(axes: Axes) -> None:
+        low, high = _reach(found)
+        inside = [each for each in found.curve if low <= each.timeout_s <= high]
+        axes.plot(
+            [each.timeout_s for each in inside],
+            [each.cost for each in inside],
+            color=Ink.INK.value,
+            linewidth=1.8,
+        )
+        time_axis(axes, low, high)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+        axes.minorticks_off()
+        if found.as_good_s is not None:
+            axes.axvspan(*found.as_good_s, color=Ink.BAND.value, linewidth=0)
+        for each in found.choices:
+            ink = _ink_of(each.name)
+            if each.name != "renewal" and low <= each.timeout_s <= high and each.cost > 0:
+                axes.plot([each.timeout_s], [each.cost], "o", color=ink.value, markersize=5)
+        plan = found.renewal
+        if plan is not None and plan.cost > 0:
+            axes.axhline(plan.cost, color=Ink.GOOD.value, linewidth=1.2, linestyle=(0, (1, 2)))
+            axes.annotate(
+                "with lazy renewal",
+                xy=(0.01, plan.cost),
+                xycoords=("axes fraction", "data"),
+                xytext=(0, 3),
+                textcoords="offset points",
+                color=Ink.GOOD.value,
+                fontsize=8,
+            )
+        _marks(axes, found, low, high, naive=True)
+        axes.set_ylabel("waiting per message, s")
+        axes.set_xlabel("visibility timeout")
+
+    return drawn(name, f"Cost of visibility timeouts for {_named(found)}", draw, height=3.6)
+
+
+def timelines_plot(name: str, timelines: Sequence[Timeline]) -> str:
+    """Draw messages that were received more than once: leases, and the work in them."""
+    shown = timelines[:MOST_ROWS]
+
+    def draw(axes: Axes) -> None:
+        for row, line in enumerate(shown):
+            start = line.attempts[0].leased_at_ms
+            step = 0.8 / len(line.attempts)
+            for place, span in enumerate(line.attempts):
+                y = row - 0.4 + (place + 0.5) * step
+                at = (span.leased_at_ms - start) / 1000
+                axes.barh(y, span.lease_s, height=step * 0.9, left=at, color=Ink.GRID.value)
+                axes.barh(
+                    y,
+                    _worked_s(span),
+                    height=step * 0.45,
+                    left=at,
+                    color=_OUTCOME_INK.get(span.outcome, Ink.MUTED).value,
+                )
+        axes.set_yticks(
+            range(len(shown)),
+            [f"…{each.message_id[-6:]} {each.message_type or ''}".strip() for each in shown],
+        )
+        axes.set_ylim(len(shown) - 0.4, -0.6)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel("seconds since the first receive")
+
+    height = 1.0 + 0.34 * max(2, len(shown))
+    return drawn(name, "Timelines of messages received more than once", draw, height=height)
+
+
+def backlog_plot(name: str, hours: Sequence[Hour], ahead: Forecast) -> str:
+    """Draw the backlog as it was, and as it is expected to go on, with its band."""
+
+    def draw(axes: Axes) -> None:
+        past = hours[-96:]
+        now = _date(past[-1].start_ms + _HOUR_MS) if past else None
+        axes.plot(
+            [_date(each.start_ms + _HOUR_MS) for each in past],  # type: ignore[arg-type]  # dates
+            [each.backlog_end for each in past],
+            color=Ink.INK.value,
+            linewidth=1.6,
+        )
+        if ahead.points:
+            when = [_date(each.at_ms) for each in ahead.points]
+            axes.fill_between(
+                when,  # type: ignore[arg-type]  # dates
+                [each.low for each in ahead.points],
+                [each.high for each in ahead.points],
+                color=Ink.BAND.value,
+                linewidth=0,
+            )
+            axes.plot(
+                when,  # type: ignore[arg-type]  # dates
+                [each.median for each in ahead.points],
+                color=Ink.ADVICE.value,
+                linewidth=1.6,
+            )
+        if now is not None:
+            mark(axes, now, "now", Ink.MUTED, dashed=True)
+        if ahead.expires_from_ms is not None:
+            at = _date(ahead.expires_from_ms)
+            mark(axes, at, "messages expire", Ink.BAD, row=1)
+        locator = AutoDateLocator(tz=UTC, maxticks=7)  # type: ignore[no-untyped-call]  # theirs
+        axes.xaxis.set_major_locator(locator)
+        concise = ConciseDateFormatter(locator, tz=UTC)  # type: ignore[no-untyped-call]  # theirs
+        axes.xaxis.set_major_formatter(concise)
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.set_ylabel("messages waiting")
+
+    return drawn(name, f"Backlog of {ahead.queue}, with a forecast of two days", draw)
+
+
+def _date(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC)
+
+
+def _worked_s(span: Span) -> float:
+    if span.ended_at_ms is None:
+        return span.lease_s
+    return max(0.0, (span.ended_at_ms - span.leased_at_ms) / 1000)
+
+
+def _reach(found: Recommendation) -> tuple[float, float]:
+    """Return from where to where a plot goes: what was seen, and all that is marked."""
+    marked = [each.timeout_s for each in found.choices]
+    seen = [each.seconds for each in found.survival if each.share >= _LEAST_SHARE]
+    low = min([*marked, *(seen[:1] or [1.0]), found.median_s or 1.0])
+    high = max([*marked, *(seen[-1:] or [60.0])])
+    return max(low / 1.5, 0.001), min(high * 2, 1_209_600.0)
+
+
+def _ink_of(name: str) -> Ink:
+    if name in {"advice", "best, if set at once"}:
+        return Ink.ADVICE
+    return Ink.TODAY if name == "today" else Ink.NAIVE
+
+
+def _marks(
+    axes: Axes, found: Recommendation, low: float, high: float, *, naive: bool = False
+) -> None:
+    """Mark timeouts by vertical lines, names of near ones below each other."""
+    wanted = [
+        each
+        for each in found.choices
+        if each.name != "renewal" and (naive or _ink_of(each.name) is not Ink.NAIVE)
+    ]
+    merged: dict[float, list[str]] = {}
+    for each in wanted:
+        merged.setdefault(each.timeout_s, []).append(_SHORT.get(each.name, each.name))
+    places = sorted(merged)
+    width = math.log(high / low)
+    names = [" = ".join(merged[each]) for each in places]
+    rows = rows_for(
+        [math.log(each / low) / width for each in places],
+        [_LETTER * (len(each) + 2) for each in names],
+    )
+    first = {each.timeout_s: each.name for each in reversed(wanted)}
+    for at, name, row in zip(places, names, rows, strict=True):
+        ink = _ink_of(first[at])
+        mark(axes, at, name, ink, row=row, dashed=ink is Ink.NAIVE)
+
+
+_SHORT: Final = {
+    "best, if set at once": "best",
+    "mean of completed, doubled": "2 x mean",
+    "99th percentile of completed": "p99",
+    "99th percentile, doubled": "2 x p99",
+    "longest seen": "longest",
+}
+
+
+def _named(found: Recommendation) -> str:
+    return f"{found.queue}, {found.message_type}" if found.message_type else found.queue

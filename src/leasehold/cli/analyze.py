@@ -1,0 +1,205 @@
+"""``leasehold analyze``: what the event log tells about timeouts, queues and workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from leasehold.cli.remote import CONNECTION, OUTPUT, RemoteCommand
+from leasehold.cli.session import Session
+from leasehold.cli.values import FRACTIONAL, LENGTH, When
+
+_EPILOG: Final = """\b
+Exit codes:
+  0    done
+  1    refused by the server, or in part; the log cannot be read; or you said no
+  2    a mistake in the command line, or nobody to confirm and no --yes
+  3    no Leasehold server answers at the address
+  130  Ctrl+C
+"""
+
+
+class AnalyzeCommand(RemoteCommand):
+    """A command that is handed a session, and what it was made of, for Spark."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.epilog = _EPILOG
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """See :class:`RemoteCommand`."""
+        names = [str(each.name) for each in (*CONNECTION, *OUTPUT)]
+        ctx.params["given"] = {name: ctx.params[name] for name in names}
+        return super().invoke(ctx)
+
+
+@click.command("analyze", cls=AnalyzeCommand)
+@click.option(
+    "--log",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Read the exported event log in this folder (the server's setting events_folder). "
+    "Default: what the server's database still has.",
+)
+@click.option(
+    "--tables",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Read the lifecycle tables in this folder, in place of a log; leasehold.spark.analytics "
+    "keeps them.",
+)
+@click.option(
+    "--details",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="PARQUET",
+    help="What a log does not tell of messages: message_id with message_type, error_type or "
+    "error_fingerprint.",
+)
+@click.option(
+    "--summary",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Read a summary that --save has written, in place of a log. No Spark is needed then.",
+)
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="QUEUE",
+    help="Only this queue. May be given several times. Default: all.",
+)
+@click.option(
+    "--since",
+    type=When(),
+    default="7d",
+    show_default=True,
+    help="From when on: a moment such as 2026-01-31T12:00, or how long ago.",
+)
+@click.option("--until", type=When(), help="Up to when. Default: now.")
+@click.option(
+    "--floor",
+    "floor_s",
+    type=LENGTH,
+    default="1s",
+    show_default=True,
+    help="No timeout shorter than this is advised or set.",
+)
+@click.option(
+    "--cap",
+    "cap_s",
+    type=LENGTH,
+    default="12h",
+    show_default=True,
+    help="No timeout longer than this is advised or set.",
+)
+@click.option(
+    "--growth",
+    type=click.FloatRange(1, 10),
+    default=1.0,
+    show_default=True,
+    metavar="FACTOR",
+    help="Your workers give each delivery of a message a timeout so many times that of the one "
+    "before.",
+)
+@click.option(
+    "--duplicate-cost",
+    "duplicate_s",
+    type=FRACTIONAL,
+    help="What work done twice costs, as seconds that a message waits. Default: 60, or five times "
+    "the mean work.",
+)
+@click.option(
+    "--late-share",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.01,
+    show_default=True,
+    metavar="SHARE",
+    help="For the promise: share of the messages that may be worked on twice.",
+)
+@click.option(
+    "--guard",
+    "guard_s",
+    type=FRACTIONAL,
+    default="5",
+    show_default=True,
+    help="How long before its end a lease is renewed.",
+)
+@click.option(
+    "--at-once",
+    is_flag=True,
+    help="Advise the best timeout, and not half or twice of today's at most.",
+)
+@click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Write a page with plots there, and all figures as JSON and CSV.",
+)
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Write the summary of the log there, for --summary.",
+)
+@click.option("--apply", is_flag=True, help="Write the advice into the settings of the queues.")
+@click.option(
+    "--undo",
+    is_flag=True,
+    help="Set the queues back to what they were before advice was applied, and do nothing else.",
+)
+@click.option("--dry-run", is_flag=True, help="With --apply or --undo: say what would be done.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option(
+    "--cores",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processors that Spark uses. Default: all of this machine.",
+)
+@click.option(
+    "--memory",
+    default="1g",
+    show_default=True,
+    metavar="SIZE",
+    help="Memory of Spark, as 2g.",
+)
+def analyze(session: Session, given: dict[str, Any], **wishes: Any) -> None:
+    """Find out from the event log which timeouts would have been better, and what is going wrong.
+
+    For each queue and type of message: the visibility timeout or plan of renewal that costs least,
+    what the log's messages would have met with it; queues that should be parted; when messages will
+    expire; errors and workers that stand out. Spark reads the log.
+
+    Example: leasehold analyze --report weekly
+
+    Example: leasehold analyze --log /data/events --since 30d --queue orders
+
+    Example: leasehold analyze --apply --floor 10s --cap 30m --yes
+
+    Example: leasehold analyze --undo --queue orders
+    """
+    if wishes["apply"] and wishes["undo"]:
+        raise click.UsageError("Give --apply or --undo, not both.")
+    if wishes["dry_run"] and not (wishes["apply"] or wishes["undo"]):
+        raise click.UsageError("--dry-run goes with --apply or --undo.")
+    if sum(wishes[name] is not None for name in ("log", "tables", "summary")) > 1:
+        raise click.UsageError("Give one of --log, --tables and --summary.")
+    if wishes["floor_s"] > wishes["cap_s"] or wishes["floor_s"] < 1:
+        raise click.UsageError("--floor must be 1 s or more, and no longer than --cap.")
+    if wishes["undo"]:
+        from leasehold.cli.analyze_applying import undo  # noqa: PLC0415 - needs no statistics
+
+        undo(session, wishes["queues"], dry_run=wishes["dry_run"], yes=wishes["yes"])
+        return
+    try:
+        # Late: --help and --undo need none of it.
+        from leasehold.cli.analyze_running import Wishes, run  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "leasehold":
+            raise
+        raise click.ClickException(
+            f"This command needs the library {error.name}: install leasehold[analysis]."
+        ) from None
+    del wishes["undo"]
+    run(session, given, Wishes(**wishes))

@@ -1,0 +1,232 @@
+"""Reads an event log with Spark, for ``leasehold analyze``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from leasehold.analysis.summaries import LogSummary
+from leasehold.cli.rendering import Screen
+
+try:
+    from pyspark import StorageLevel
+    from pyspark.errors import PySparkException
+
+    from leasehold.eventlog.reading import files_of
+    from leasehold.spark.analytics.incremental import read_tables
+    from leasehold.spark.analytics.sources import SCHEMA
+    from leasehold.spark.analytics.summaries import summarize, summarize_tables
+    from leasehold.spark.java import NoJava
+    from leasehold.spark.session import ATTEMPTS, LOCAL, QUICK_JAVA, open_session
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.split(".")[0] == "leasehold":
+        raise
+    raise click.ClickException(
+        f"Reading a log needs the library {error.name}: install leasehold[analysis]."
+    ) from None
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_T = TypeVar("_T")
+_LOOK_S: Final = 0.2
+_NOT_HANDED_ON: Final = ("send_key", "ca_file")
+_FIRST_LINE: Final = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What to read."""
+
+    log: Path | None
+    """A folder of exported events."""
+    tables: Path | None
+    """A folder of lifecycle tables; with neither it is the server's own log."""
+    details: Path | None
+    """Parquet with what a log does not tell of messages."""
+    account: str | None
+    """Only events of this account; None: of all."""
+    queues: tuple[str, ...]
+    """None of them named: all."""
+    since_ms: int
+    until_ms: int
+    cores: int | None
+    memory: str
+
+    @property
+    def told(self) -> str:
+        """Where it is, for people."""
+        return "the server's log" if self.is_server else str(self.log or self.tables)
+
+    @property
+    def is_server(self) -> bool:
+        """Whether the server itself is asked."""
+        return self.log is None and self.tables is None
+
+
+def read(screen: Screen, given: Mapping[str, Any], source: Source) -> LogSummary:
+    """Start Spark, summarize a log, stop Spark.
+
+    Args:
+        screen: Where progress is shown.
+        given: The connection options that all commands share.
+        source: What to read.
+
+    Raises:
+        click.ClickException: Spark cannot run here, or the log cannot be read.
+    """
+    options = _options(given) if source.is_server else {}
+    try:
+        with screen.progress() as progress:
+            bar = progress.add_task("Starting Spark", total=None, note="")
+            with _spark(source) as spark:
+
+                def show(done: int, total: int) -> None:
+                    progress.update(
+                        bar, description="Reading the log", completed=done, total=total or None
+                    )
+
+                return _watched(spark, lambda: _summarized(spark, options, source), show)
+    except NoJava as error:
+        raise click.ClickException(f"{error}.") from None
+    except PySparkException as error:
+        # What comes after the first line is Java's.
+        reason = str(error).strip().partition("\n")[0][:_FIRST_LINE]
+        raise click.ClickException(f"The log cannot be read: {reason}") from None
+
+
+def _summarized(spark: SparkSession, options: Mapping[str, str], source: Source) -> LogSummary:
+    queues = source.queues or None
+    if source.tables is not None:
+        tables = read_tables(spark, source.tables)
+        attempts, messages = (
+            _of_account(each, source) for each in (tables.attempts, tables.messages)
+        )
+        return summarize_tables(
+            attempts.where(f"leased_at_ms < {source.until_ms}"),
+            messages.where(f"inserted_at_ms < {source.until_ms}"),
+            since_ms=source.since_ms,
+            until_ms=source.until_ms,
+            queues=queues,
+            source=source.told,
+        )
+    details = None if source.details is None else spark.read.parquet(str(source.details))
+    return summarize(
+        _of_account(_events(spark, options, source), source),
+        since_ms=source.since_ms,
+        until_ms=source.until_ms,
+        queues=queues,
+        source=source.told,
+        details=details,
+    )
+
+
+def _of_account(rows: DataFrame, source: Source) -> DataFrame:
+    return rows if source.account is None else rows.where(rows.account == source.account)
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the connection as options of the data source.
+
+    Raises:
+        click.UsageError: Something of it cannot be handed on to Spark.
+    """
+    for name in _NOT_HANDED_ON:
+        if given[name]:
+            option = name.replace("_", "-")
+            raise click.UsageError(f"--{option} cannot be handed on to Spark: read with --log.")
+    found: dict[str, str | None] = {
+        "connectionString": given["connection_string"],
+        "endpoint": given["url"],
+        "account": given["account"],
+    }
+    if given["key_file"] is not None:
+        found["credential"] = Path(given["key_file"]).read_text("utf-8").strip()
+    if given["url"] is None and (given["account"] or given["key_file"]):
+        found["endpoint"] = "http://127.0.0.1:10001"
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _events(spark: SparkSession, options: Mapping[str, str], source: Source) -> DataFrame:
+    if source.log is None:
+        reader = spark.read.format("leasehold").option("read", "events").options(**options)
+        begin, end = _moment(source.since_ms), _moment(source.until_ms)
+        events = reader.option("startingTime", begin).option("endingTime", end).load()
+        # The server is asked once, however often Spark looks at them.
+        return events.persist(StorageLevel.DISK_ONLY)
+    # Spark's own reader: the log may be of any size, and no row of it has to pass through Python.
+    paths = _files(source)
+    if not paths:
+        raise click.ClickException(f"There is no event of that time in {source.log}.")
+    events = spark.read.schema(SCHEMA).parquet(*paths)
+    return events.where(
+        f"happened_at >= timestamp_millis({source.since_ms})"
+        f" AND happened_at < timestamp_millis({source.until_ms})"
+    )
+
+
+def _files(source: Source) -> list[str]:
+    if source.log is None:
+        return []
+    return [str(each) for each in files_of(source.log, source.since_ms, source.until_ms)]
+
+
+@contextmanager
+def _spark(source: Source) -> Iterator[SparkSession]:
+    cores = source.cores or os.cpu_count() or 1
+    conf = {
+        **LOCAL,
+        "spark.driver.memory": source.memory,
+        # A file has 131,072 events at most, and so many parts need little memory.
+        "spark.sql.shuffle.partitions": max(cores, len(_files(source)) // 2),
+        "spark.default.parallelism": cores,
+    }
+    if source.is_server:
+        # Little to read, so starting is what takes time.
+        conf["spark.driver.extraJavaOptions"] = QUICK_JAVA
+    spark = open_session(f"local[{cores},{ATTEMPTS}]", "leasehold-analyze", conf)
+    try:
+        spark.sparkContext.setLogLevel("OFF")
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _watched(spark: SparkSession, work: Callable[[], _T], show: Callable[[int, int], object]) -> _T:
+    """Do work in a thread, and show how many of Spark's tasks are done, until it is."""
+    with ThreadPoolExecutor(1, "summary") as pool:
+        future = pool.submit(work)
+        seen: dict[int, tuple[int, int]] = {}
+        while not _is_done(future):
+            status = spark.sparkContext.statusTracker()
+            for stage in status.getActiveStageIds():
+                info = status.getStageInfo(stage)
+                if info is not None:
+                    seen[stage] = (info.numCompletedTasks, info.numTasks)
+            active = set(status.getActiveStageIds())
+            done = sum(
+                tasks if stage not in active else finished
+                for stage, (finished, tasks) in seen.items()
+            )
+            show(done, sum(tasks for _, tasks in seen.values()))
+        return future.result()
+
+
+def _is_done(future: Future[_T]) -> bool:
+    try:
+        future.exception(timeout=_LOOK_S)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _moment(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat()

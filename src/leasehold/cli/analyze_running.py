@@ -1,0 +1,222 @@
+"""What ``leasehold analyze`` does: read the log, find out, show, write, apply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leasehold.analysis.asking import Asked, Today
+from leasehold.analysis.findings import Findings, analyze
+from leasehold.analysis.saving import UnreadableSummary, load, save
+from leasehold.analysis.summaries import LogSummary
+from leasehold.cli import analyze_applying as applying
+from leasehold.cli import analyze_views as views
+from leasehold.cli.session import Session
+from leasehold.cli.values import Moment
+from leasehold.client.errors import ServerProblem
+from leasehold.tuning import Bounds, Growth, Prices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """The options of the command; see its help."""
+
+    log: Path | None
+    tables: Path | None
+    details: Path | None
+    summary: Path | None
+    queues: tuple[str, ...]
+    since: Moment
+    until: Moment | None
+    floor_s: int
+    cap_s: int
+    growth: float
+    duplicate_s: float | None
+    late_share: float
+    guard_s: float
+    at_once: bool
+    report: Path | None
+    save: Path | None
+    apply: bool
+    dry_run: bool
+    yes: bool
+    cores: int | None
+    memory: str
+
+
+def run(session: Session, given: Mapping[str, Any], wishes: Wishes) -> None:
+    """Do all that was asked for.
+
+    Raises:
+        click.ClickException: The log cannot be read, or a file not be written.
+        click.exceptions.Exit: The server refused a change, or the caller said no.
+    """
+    screen = session.screen
+    write_report = _writer() if wishes.report is not None else None
+    summary = _summary(session, given, wishes)
+    if wishes.save is not None:
+        _write(wishes.save, lambda: save(summary, _made(wishes.save)))
+    asked = _asked(session, wishes, summary)
+    with screen.progress() as progress:
+        bar = progress.add_task("Weighing", total=max(1, len(summary.queues)), note="")
+
+        def on_queue(name: str) -> None:
+            progress.update(bar, advance=1, note=name)
+
+        findings = analyze(summary, asked, on_queue)
+    written: list[Path] = []
+    if wishes.report is not None and write_report is not None:
+        folder = wishes.report
+        with screen.progress(total_known=False) as progress:
+            progress.add_task("Drawing", total=None, note=str(folder))
+            written = _write(folder, lambda: write_report(findings, folder, session.now_ms))
+    if not screen.as_json:
+        screen.show(views.page(findings, named=bool(wishes.queues)))
+    made: list[applying.Made] = []
+    if wishes.apply:
+        made = applying.apply(
+            session,
+            [each.whole for each in findings.queues],
+            floor_s=wishes.floor_s,
+            cap_s=wishes.cap_s,
+            dry_run=wishes.dry_run,
+            yes=wishes.yes,
+        )
+    _tell(session, findings, written, made, wishes)
+    applying.finish(made)
+
+
+def _tell(
+    session: Session,
+    findings: Findings,
+    written: list[Path],
+    made: list[applying.Made],
+    wishes: Wishes,
+) -> None:
+    screen = session.screen
+    if screen.as_json:
+        document = views.document(findings)
+        if written:
+            document["report"] = [str(each) for each in written]
+        if wishes.apply:
+            document["changes"] = applying.document(made)
+        screen.document(document)
+        return
+    if made:
+        screen.say("")
+        screen.show(applying.shown(made))
+        if any(each.state == "done" for each in made):
+            screen.hint("leasehold analyze --undo sets it back.")
+    if written:
+        screen.hint(f"Wrote {written[0]} and {len(written) - 1} files beside it.")
+
+
+def _summary(session: Session, given: Mapping[str, Any], wishes: Wishes) -> LogSummary:
+    if wishes.summary is not None:
+        try:
+            found = load(wishes.summary)
+        except (UnreadableSummary, OSError) as error:
+            raise click.UsageError(f"{wishes.summary} cannot be used: {error}.") from None
+    else:
+        # Late: it takes Spark a while to load.
+        from leasehold.cli.analyze_reading import Source, read  # noqa: PLC0415
+
+        now_ms = session.now_ms
+        source = Source(
+            log=wishes.log,
+            tables=wishes.tables,
+            details=wishes.details,
+            account=session.client.account if wishes.apply else given["account"],
+            queues=wishes.queues,
+            since_ms=wishes.since.resolve(now_ms),
+            until_ms=now_ms if wishes.until is None else wishes.until.resolve(now_ms),
+            cores=wishes.cores,
+            memory=wishes.memory,
+        )
+        if source.since_ms >= source.until_ms:
+            raise click.UsageError("--since must be before --until.")
+        if source.is_server:
+            # A server that cannot be reached is told before Spark takes its time to begin.
+            next(iter(session.client.list_queues()), None)
+        found = read(session.screen, given, source)
+    return _only(found, wishes.queues)
+
+
+def _only(summary: LogSummary, names: tuple[str, ...]) -> LogSummary:
+    if not names:
+        return summary
+    missing = set(names) - {each.queue for each in summary.queues}
+    if missing:
+        raise click.ClickException(
+            f"There is nothing in this log of: {', '.join(sorted(missing))}."
+        )
+    return LogSummary(
+        since_ms=summary.since_ms,
+        until_ms=summary.until_ms,
+        events=summary.events,
+        queues=tuple(each for each in summary.queues if each.queue in names),
+        source=summary.source,
+    )
+
+
+def _asked(session: Session, wishes: Wishes, summary: LogSummary) -> Asked:
+    today: dict[str, Today] = {}
+    files = (wishes.log, wishes.tables, wishes.summary)
+    if wishes.apply or not any(files):
+        today = _today(session, summary)
+    return Asked(
+        prices=Prices(duplicate=wishes.duplicate_s),
+        bounds=Bounds(floor_s=wishes.floor_s, cap_s=wishes.cap_s),
+        growth=Growth(factor=wishes.growth, cap_s=float(wishes.cap_s)),
+        guard_s=wishes.guard_s,
+        late_share=wishes.late_share,
+        today=today,
+        at_once=wishes.at_once,
+    )
+
+
+def _today(session: Session, summary: LogSummary) -> dict[str, Today]:
+    """Ask the server how the queues are set; those that are gone are left out."""
+    found = {}
+    for each in summary.queues:
+        try:
+            info = session.queue(each.queue).info()
+        except ServerProblem:
+            continue
+        adaptive = info.settings.adaptive
+        found[each.queue] = Today(
+            visibility_timeout_s=info.settings.visibility_timeout_s,
+            lease_s=info.visibility_timeout_s,
+            adaptive=None if adaptive is None else (adaptive.floor_s, adaptive.cap_s),
+        )
+    return found
+
+
+def _writer() -> Any:
+    """Return what writes reports; asked for before the log is read, so that nothing is lost."""
+    try:
+        from leasehold.analysis.report import write_report  # noqa: PLC0415 - only if asked for
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "leasehold":
+            raise
+        raise click.ClickException(
+            f"A report needs the library {error.name}: install leasehold[analysis]."
+        ) from None
+    return write_report
+
+
+def _made(path: Path | None) -> Path:
+    assert path is not None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _write(path: Path, write: Any) -> Any:
+    try:
+        return write()
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}.") from None

@@ -1,0 +1,328 @@
+"""From stages to tables: attempts, messages, and the events to be kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from leasehold.domain.failures import MAX_LAPSES
+from leasehold.spark.analytics.lifecycle import BEGINS, DONE, LEASED, TO_BE_CHECKED, T
+from leasehold.spark.analytics.normal import ARRIVED, CLEARING, MOVING, OVER, codes
+from leasehold.spark.analytics.schemas import ATTEMPTS, DETAILS, MESSAGES, OPEN, Ending, Fate
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+REFUSED: Final = "refused"
+"""Reason of an attempt whose completion came too late and was refused."""
+_DAY_MS: Final = 86_400_000
+
+
+class Lifecycle(NamedTuple):
+    """What became of messages; lazily."""
+
+    attempts: DataFrame
+    """Of stays that have ended."""
+    messages: DataFrame
+    """Stays that have ended."""
+    open_attempts: DataFrame
+    """Of messages that are still in a queue: those that have ended, and those that go on."""
+    open_messages: DataFrame
+    open_events: DataFrame
+    """The events of messages that are still there, from their coming into their queue on."""
+
+
+def split(stages: DataFrame, marks: DataFrame) -> Lifecycle:
+    """Make tables of stages.
+
+    Args:
+        stages: As :func:`leasehold.spark.analytics.lifecycle.staged` makes them.
+        marks: The sessions that were over by then, and the queues that were cleared since the
+            oldest of the messages came; few.
+    """
+    stages = _with_clearing(stages, marks)
+    sessions = _sessions(marks)
+    # An attempt of a message that is still there is not final: a late completion may be to come.
+    ended = _attempts(_of_ended(stages), sessions)
+    going_on = _going_on(stages)
+    cleared = "clearing IS NOT NULL"
+    final = f"NOT is_open OR {cleared} OR (t IN ({codes(MOVING)}))"
+    last = stages.where("is_open AND is_last")
+    return Lifecycle(
+        attempts=shaped(ended.where(final), ATTEMPTS).unionByName(
+            shaped(going_on.where(cleared), ATTEMPTS)
+        ),
+        messages=shaped(_messages(stages.where("m_outcome IS NOT NULL")), MESSAGES).unionByName(
+            shaped(_staying(last.where(cleared)), MESSAGES)
+        ),
+        open_attempts=shaped(ended.where(f"NOT ({final})"), ATTEMPTS).unionByName(
+            shaped(going_on.where(f"NOT ({cleared})"), ATTEMPTS)
+        ),
+        open_messages=shaped(_staying(last.where(f"NOT ({cleared})")), MESSAGES),
+        open_events=shaped(
+            stages.where(f"is_open AND NOT ({cleared})").withColumns(
+                _computed(queue="stay", t=f"IF(t IN ({codes(MOVING)}), {ARRIVED}, t)")
+            ),
+            OPEN,
+        ),
+    )
+
+
+def with_details(rows: DataFrame, details: DataFrame | None) -> DataFrame:
+    """Fill in what the log does not tell of messages.
+
+    Args:
+        rows: Attempts or messages.
+        details: With columns of :data:`~leasehold.spark.analytics.schemas.DETAILS`, one row for a
+            message at most; None for nothing. An error is put down to what it was the end of: the
+            message in the poison queue, and the attempts that failed or were buried.
+    """
+    if details is None:
+        return rows
+    known = details.select(*(F.col(name).alias(f"d_{name}") for name in DETAILS.names))
+    blamed = f"outcome IN ('{Ending.FAILED}', '{Ending.BURIED}', '{Fate.POISONED}')"
+    return (
+        rows.join(known, F.expr("message_id = d_message_id"), "left")
+        .withColumns(
+            _computed(
+                message_type="coalesce(message_type, d_message_type)",
+                error_type=f"coalesce(error_type, IF({blamed}, d_error_type, NULL))",
+                error_fingerprint="coalesce(error_fingerprint,"
+                f" IF({blamed}, d_error_fingerprint, NULL))",
+            )
+        )
+        .select(*rows.columns)
+    )
+
+
+# --- what is known of many messages at once ----------------------------------------------------
+
+
+def _with_clearing(stages: DataFrame, marks: DataFrame) -> DataFrame:
+    """Add ``stay``, the queue where the message is after the event, and what cleared it there."""
+    cleared = (
+        marks.where(f"t IN ({codes(CLEARING)})")
+        .groupBy(F.col("account").alias("c_account"), F.col("queue").alias("c_queue"))
+        .agg(F.expr("array_sort(collect_list(struct(seq, place, at, t)))").alias("clearings"))
+    )
+    stages = stages.withColumn("stay", F.expr(f"IF(t IN ({codes(MOVING)}), target, queue)"))
+    joined = stages.join(
+        F.broadcast(cleared),
+        F.expr("is_open AND account = c_account AND stay = c_queue"),
+        "left",
+    )
+    later = "get(filter(clearings, c -> c.seq > seq OR (c.seq = seq AND c.place > place)), 0)"
+    return joined.withColumn("clearing", F.expr(later)).drop("c_account", "c_queue", "clearings")
+
+
+def _sessions(marks: DataFrame) -> DataFrame:
+    """Return how sessions ended, and how long nothing had been heard of them."""
+    silence = "try_cast(regexp_extract(reason, 'no heartbeat for ([0-9]+) s', 1) AS long)"
+    return (
+        marks.where(f"t IN ({codes(OVER)})")
+        .groupBy(F.col("session").alias("s_session"))
+        .agg(
+            F.expr("min_by(t, struct(seq, place))").alias("s_t"),
+            F.expr("min(struct(seq, place))").alias("s_pos"),
+            F.expr("min(at)").alias("s_at"),
+            F.expr(f"min({silence})").alias("s_silent_s"),
+        )
+    )
+
+
+# --- attempts ----------------------------------------------------------------------------------
+
+
+def _of_ended(stages: DataFrame) -> DataFrame:
+    return stages.where("a_outcome IS NOT NULL AND a_leased IS NOT NULL")
+
+
+_IS_OWN: Final = "r.since = a_leased AND r.stay_number = stay_number"
+_REFUSAL: Final = f"array_min(transform(filter(refusals, r -> {_IS_OWN}), r -> r.at))"
+_LATE_AT: Final = f"""
+IF(told IN ('{Ending.LAPSED}', '{Ending.SESSION_LOST}') AND size(refusals) > 0, {_REFUSAL}, NULL)
+"""
+_CHECKED: Final = f"""
+CASE WHEN a_outcome <> '{TO_BE_CHECKED}' THEN a_outcome
+     WHEN s_t = {T["SESSION_LOST"]} THEN '{Ending.SESSION_LOST}'
+     WHEN s_t = {T["SESSION_ENDED"]} THEN '{Ending.INTERRUPTED}'
+     WHEN reason = '{MAX_LAPSES}' THEN '{Ending.LAPSED}'
+     ELSE '{Ending.FAILED}' END
+"""
+_RAN_OUT: Final = f"told = '{Ending.LAPSED}' AND t NOT IN ({T['LEASE_ENDED']}, {T['POISONED']})"
+_ENDED_AT: Final = f"""
+CASE WHEN late_at IS NOT NULL THEN late_at
+     WHEN {_RAN_OUT} THEN least(a_lease_end, at)
+     WHEN t = {T["EXPIRED"]} THEN least(at, expires)
+     ELSE at END
+"""
+_WORKED_UNTIL: Final = f"""
+CASE WHEN late_at IS NULL AND told = '{Ending.SESSION_LOST}'
+       THEN least(at, coalesce(s_at - 1000 * s_silent_s, at))
+     ELSE ended_at_ms END
+"""
+_WHY: Final = f"""
+CASE WHEN late_at IS NOT NULL THEN '{REFUSED}'
+     WHEN t IN ({T["POISONED"]}, {T["LEASE_ENDED"]}, {T["REMOVED"]}) THEN reason
+     WHEN t = {T["EXPIRED"]} THEN 'expired' WHEN t = {T["REDRIVEN"]} THEN 'redriven'
+     WHEN t = {T["AMENDED"]} THEN 'operator' END
+"""
+
+
+def _attempts(ended: DataFrame, sessions: DataFrame) -> DataFrame:
+    asked = f"a_outcome IN ('{Ending.SESSION_LOST}', '{TO_BE_CHECKED}')"
+    joined = ended.join(
+        F.broadcast(sessions),
+        F.expr(f"{asked} AND a_session = s_session AND s_pos <= struct(seq, place)"),
+        "left",
+    )
+    told = joined.withColumn("told", F.expr(_CHECKED))
+    told = told.withColumn("late_at", F.expr(_LATE_AT))
+    told = told.withColumn("ended_at_ms", F.expr(_ENDED_AT))
+    return told.withColumn("worked_until", F.expr(_WORKED_UNTIL)).withColumns(
+        _computed(
+            attempt="a_count",
+            holder="a_holder",
+            session_id="a_session",
+            claim=f"coalesce(nullif(a_claim, ''), IF(t = {T['SETTLED']}, target, NULL))",
+            leased_at_ms="a_leased",
+            seconds=_seconds("worked_until - a_leased"),
+            lease_s=_seconds("a_lease_end - a_leased"),
+            first_lease_s="a_first_ms / 1000",
+            outcome=f"IF(late_at IS NOT NULL, '{Ending.COMPLETED_LATE}', told)",
+            reason=_WHY,
+            finished="late_at IS NOT NULL"
+            f" OR told IN ('{Ending.COMPLETED}', '{Ending.COMPLETED_LATE}')",
+            renewals="a_renewals",
+            day=_day("ended_at_ms"),
+        )
+    )
+
+
+def _going_on(stages: DataFrame) -> DataFrame:
+    """Return the leases that no event has ended, of messages that have not ended by one."""
+    on_lease = f"is_open AND is_last AND phase = {LEASED} AND t <> {T['LAPSED']}"
+    begun = stages.where(on_lease).withColumn(
+        "a_leased", F.expr(f"IF(t = {T['REFUSED']}, p_since, since)")
+    )
+    told = begun.where("a_leased IS NOT NULL").withColumn("told", F.expr(_LEFT_OPEN))
+    is_late = f"(told = '{Ending.COMPLETED_LATE}')"
+    return told.withColumns(
+        _computed(
+            ended_at_ms=f"""
+            CASE WHEN {is_late} THEN {_REFUSAL} WHEN told = '{Ending.LAPSED}' THEN visible
+                 WHEN told = '{Ending.REMOVED}' THEN clearing.at END""",
+        )
+    ).withColumns(
+        _computed(
+            queue="stay",
+            attempt="count",
+            session_id="session",
+            claim=f"nullif(IF({BEGINS}, coalesce(target, ''), a_claim), '')",
+            leased_at_ms="a_leased",
+            seconds=_seconds("ended_at_ms - a_leased"),
+            lease_s=_seconds("visible - a_leased"),
+            first_lease_s=f"IF({BEGINS}, visible - since, a_first_ms) / 1000",
+            outcome="told",
+            reason=f"""
+            CASE WHEN {is_late} THEN '{REFUSED}'
+                 WHEN told = '{Ending.REMOVED}' THEN {_CLEARED_BY} END""",
+            finished=is_late,
+            day=_day("coalesce(ended_at_ms, a_leased)"),
+        )
+    )
+
+
+_CLEARED_BY: Final = f"IF(clearing.t = {T['QUEUE_CLEARED']}, 'queue-cleared', 'queue-deleted')"
+_LEFT_OPEN: Final = f"""
+CASE WHEN {_REFUSAL} IS NOT NULL
+          AND (visible <= clearing.at OR exists(refusals, r -> {_IS_OWN} AND r.at >= visible))
+       THEN '{Ending.COMPLETED_LATE}'
+     WHEN clearing IS NULL THEN '{Ending.OPEN}'
+     WHEN visible <= clearing.at THEN '{Ending.LAPSED}'
+     ELSE '{Ending.REMOVED}' END
+"""
+
+
+# --- messages ----------------------------------------------------------------------------------
+
+
+def _messages(ended: DataFrame) -> DataFrame:
+    """Return the stays that an event has ended."""
+    moves = f"t IN ({codes(MOVING)})"
+    told = ended.withColumns(
+        _computed(
+            ended_at_ms=f"IF(t = {T['EXPIRED']}, least(at, expires), at)",
+            inserted_at_ms=f"coalesce(IF({moves}, p_begun, begun), inserted)",
+            deliveries=f"greatest(0, IF(t = {T['REDRIVEN']}, coalesce(p_count, 0), count)"
+            f" - coalesce(IF({moves}, p_base, base), 0))",
+        )
+    )
+    done = f"t IN ({DONE}) AND a_outcome IS NOT NULL"
+    return _told_of_stay(told).withColumns(
+        _computed(
+            outcome="m_outcome",
+            reason=f"CASE WHEN t IN ({T['POISONED']}, {T['REMOVED']}) THEN reason"
+            f" WHEN t = {T['REDRIVEN']} THEN 'redriven' END",
+            handling_s=f"IF({done}, {_seconds('at - a_leased')}, NULL)",
+            expires_at_ms=f"IF({moves}, p_expires, expires)",
+            day=_day("ended_at_ms"),
+        )
+    )
+
+
+def _staying(last: DataFrame) -> DataFrame:
+    """Return the stays that no event has ended; of a message that is there, or was cleared."""
+    told = last.withColumns(
+        _computed(
+            ended_at_ms="clearing.at",
+            inserted_at_ms="coalesce(begun, inserted)",
+            deliveries="greatest(0, count - coalesce(base, 0))",
+        )
+    )
+    return _told_of_stay(told).withColumns(
+        _computed(
+            queue="stay",
+            outcome=f"IF(clearing IS NULL, '{Fate.OPEN}', '{Fate.REMOVED}')",
+            reason=f"IF(clearing IS NULL, NULL, {_CLEARED_BY})",
+            handling_s="NULL",
+            expires_at_ms="expires",
+            day=_day("coalesce(ended_at_ms, inserted_at_ms)"),
+        )
+    )
+
+
+def _told_of_stay(told: DataFrame) -> DataFrame:
+    return told.withColumns(
+        _computed(
+            first_leased_at_ms="IF(deliveries > 0, first_at, NULL)",
+            wait_s=f"IF(deliveries > 0, {_seconds('wait_ms')}, NULL)",
+            redeliveries="greatest(0, deliveries - 1)",
+            total_s=_seconds("ended_at_ms - inserted_at_ms"),
+        )
+    )
+
+
+# --- parts -------------------------------------------------------------------------------------
+
+
+def _computed(**columns: str) -> dict[str, Column]:
+    return {name: F.expr(text) for name, text in columns.items()}
+
+
+def _seconds(length_ms: str) -> str:
+    """Return a length; a clock that was set back must not make it less than nothing."""
+    return f"(IF({length_ms} < 0, 0, {length_ms}) / 1000)"
+
+
+def _day(moment: str) -> str:
+    return f"date_from_unix_date(cast(floor({moment} / {_DAY_MS}) AS int))"
+
+
+def shaped(rows: DataFrame, schema: StructType) -> DataFrame:
+    """Return the columns of a schema, in its types."""
+    return rows.select(
+        *(F.col(field.name).cast(field.dataType).alias(field.name) for field in schema)
+    )

@@ -1,0 +1,108 @@
+"""One observation for each message: :func:`leasehold.tuning.observe` in SQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from leasehold.spark.analytics.schemas import Ending
+from leasehold.tuning.observing import LAST_DELIVERY, SILENT_AFTER_S, SILENT_AFTER_TIMEOUTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_DAY_MS: Final = 86_400_000
+_DONE: Final = f"('{Ending.COMPLETED}', '{Ending.COMPLETED_LATE}')"
+_WORD: Final = f"""
+CASE WHEN outcome IN {_DONE} THEN 'done'
+     WHEN outcome = '{Ending.SESSION_LOST}' THEN 'died'
+     WHEN outcome IN ('{Ending.LAPSED}', '{Ending.OPEN}') THEN 'lapsed'
+     ELSE 'left' END
+"""
+
+
+def told(attempts: DataFrame, until_ms: int) -> DataFrame:
+    """Return attempts as leases that have ended, one way or another, by *until_ms*.
+
+    One that goes on has lasted until then; one whose lease has run out, without anybody having
+    noticed, has lapsed.
+    """
+    until = f"IF(outcome = '{Ending.OPEN}', least({until_ms}, leased_at_ms + lease_s * 1000), NULL)"
+    return attempts.withColumns(
+        {
+            "word": F.expr(_WORD),
+            "over_ms": F.expr(f"coalesce(ended_at_ms, {until})"),
+        }
+    ).withColumn(
+        "seconds",
+        F.expr("coalesce(seconds, IF(over_ms < leased_at_ms, 0, over_ms - leased_at_ms) / 1000)"),
+    )
+
+
+def observed(leases: DataFrame, until_ms: int) -> DataFrame:
+    """Return one row for each stay of a message, with what there is to learn from it.
+
+    Its columns: ``queue``, ``message_type``, ``message_id``, ``day`` (whole days before
+    *until_ms*), ``seconds`` and ``finished`` of the observation or null, ``crashes``, ``silent``,
+    ``work_s``, ``left_out``, and ``first_s`` and ``second_s`` of two finished attempts.
+
+    Args:
+        leases: As :func:`told` makes them. Late completions are among them as far as there are any.
+        until_ms: The end of the log.
+    """
+    # Most messages are done at their first delivery. They are an observation as they are, and only
+    # the others have to be gathered.
+    alone = "attempt = 1 AND word = 'done' AND coalesce(reason, '') <> 'refused'"
+    day = f"cast(greatest(0, floor(({until_ms} - over_ms) / {_DAY_MS})) AS int)"
+    single = leases.where(alone).selectExpr(
+        "queue",
+        "message_type",
+        "message_id",
+        f"{day} AS day",
+        "seconds",
+        "TRUE AS finished",
+        "0L AS crashes",
+        "0L AS silent",
+        "seconds AS work_s",
+        "0L AS left_out",
+        "cast(NULL AS double) AS first_s",
+        "cast(NULL AS double) AS second_s",
+    )
+    return single.unionByName(_gathered(leases.where(f"NOT ({alone})"), day, until_ms))
+
+
+def _gathered(leases: DataFrame, day: str, until_ms: int) -> DataFrame:
+    used = f"word <> 'left' AND (attempt <= {LAST_DELIVERY} OR word = 'done')"
+    known = f"min(IF({used} AND word = 'done', seconds, NULL))"
+    lease = "struct(leased_at_ms, word, seconds, over_ms)"
+    groups = leases.groupBy("queue", "message_type", "message_id").agg(
+        F.expr(f"min({day})").alias("day"),
+        F.expr(known).alias("known"),
+        F.expr(f"count_if(NOT ({used}))").alias("left_out"),
+        F.expr(f"array_sort(collect_list(IF({used}, {lease}, NULL)))").alias("leases"),
+    )
+    silent_after = f"greatest({SILENT_AFTER_TIMEOUTS} * l.seconds, {SILENT_AFTER_S})"
+    # Where late completions are in the log, whoever says nothing for long is dead.
+    is_dead = (
+        "(l.word = 'died' OR (l.word = 'lapsed' AND (coalesce(known <= l.seconds, FALSE)"
+        f" OR ({until_ms} - l.over_ms) / 1000 >= {silent_after})))"
+    )
+    seen = f"filter(leases, l -> NOT {is_dead} OR l.word = 'died')"
+    zero = "cast(0 AS double)"
+    done = "transform(filter(leases, l -> l.word = 'done'), l -> l.seconds)"
+    return groups.where("size(leases) > 0 OR left_out > 0").selectExpr(
+        "queue",
+        "message_type",
+        "message_id",
+        "day",
+        f"coalesce(known, array_max(transform({seen}, l -> l.seconds))) AS seconds",
+        "known IS NOT NULL AS finished",
+        f"cast(size(filter(leases, l -> {is_dead})) AS long) AS crashes",
+        f"cast(IF(size(leases) > 0 AND known IS NULL AND size({seen}) = 0, 1, 0) AS long)"
+        " AS silent",
+        f"aggregate({seen}, {zero}, (sum, l) -> sum + l.seconds) AS work_s",
+        "left_out",
+        f"get({done}, 0) AS first_s",
+        f"get({done}, 1) AS second_s",
+    )

@@ -1,0 +1,402 @@
+"""From tables to a summary that fits on the driver, whatever the size of the log.
+
+What :func:`leasehold.tuning.observe` does lease by lease is done here in SQL, for all messages at
+once: one observation for each message, late completions in full, lapses and lost sessions as not
+finished, and what says nothing about work apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pyspark import StorageLevel
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from leasehold.analysis import summaries as s
+from leasehold.spark.analytics import derived
+from leasehold.spark.analytics.deriving import REFUSED, split, with_details
+from leasehold.spark.analytics.lifecycle import staged
+from leasehold.spark.analytics.normal import marks, normal
+from leasehold.spark.analytics.observing import observed, told
+from leasehold.spark.analytics.schemas import Ending, Fate
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row
+
+_HOUR_MS: Final = 3_600_000
+_MOST_WORKERS: Final = 1_000
+_MOST_CLUSTERS: Final = 200
+_FOREVER_S: Final = 1e12
+_T = TypeVar("_T")
+
+
+def summarize(  # noqa: PLR0913 - keyword-only but for the events
+    events: DataFrame,
+    *,
+    since_ms: int,
+    until_ms: int,
+    queues: Iterable[str] | None = None,
+    source: str = "",
+    details: DataFrame | None = None,
+) -> s.LogSummary:
+    """Summarize an event log.
+
+    Args:
+        events: With the columns of ``docs/reference/event-log.md``, of that stretch of time.
+        since_ms: Where the stretch begins, Unix milliseconds; included.
+        until_ms: Where it ends; not included. Leases that go on then are not finished.
+        queues: Only these; None for all. In a log with several accounts the summary calls a queue
+            ``account/queue``.
+        source: Where the log came from, for people.
+        details: See :func:`leasehold.spark.analytics.incremental.update`.
+    """
+    rows = normal(events)
+    stages = staged(rows).persist(StorageLevel.DISK_ONLY)
+    try:
+        tables = split(stages, marks(rows))
+        return summarize_tables(
+            with_details(tables.attempts.unionByName(tables.open_attempts), details),
+            with_details(tables.messages.unionByName(tables.open_messages), details),
+            since_ms=since_ms,
+            until_ms=until_ms,
+            queues=queues,
+            source=source,
+            events=events.count(),
+        )
+    finally:
+        stages.unpersist()
+
+
+def summarize_tables(  # noqa: PLR0913 - keyword-only but for the tables
+    attempts: DataFrame,
+    messages: DataFrame,
+    *,
+    since_ms: int,
+    until_ms: int,
+    queues: Iterable[str] | None = None,
+    source: str = "",
+    events: int = 0,
+) -> s.LogSummary:
+    """Summarize lifecycle tables; the arguments are those of :func:`summarize`.
+
+    Attempts that ended, and messages that were put, before *since_ms* count as well if they are in
+    the tables; hours before it are left out.
+    """
+    chosen = None if queues is None else [*queues]
+    several = messages.select("account").distinct().limit(2).count() > 1
+    attempts, messages = (
+        _named(table, chosen, by_account=several) for table in (attempts, messages)
+    )
+    own = attempts.where("claim IS NULL")
+    works = _works(own, messages, until_ms)
+    hours = _hours(attempts, messages, since_ms, until_ms)
+    stays = _by_queue(_standing(messages), lambda row: row)
+    timelines, poison = _timelines(attempts, messages), _poison(messages)
+    workers = _workers(attempts)
+    names = {*works, *hours, *stays}
+    return s.LogSummary(
+        since_ms=since_ms,
+        until_ms=until_ms,
+        events=events,
+        source=source,
+        queues=tuple(
+            s.QueueSummary(
+                queue=name,
+                works=tuple(works.get(name, ())),
+                hours=tuple(hours.get(name, ())),
+                timelines=tuple(timelines.get(name, ())),
+                poison=tuple(poison.get(name, ())),
+                workers=tuple(workers.get(name, ())),
+                **_stock(stays.get(name, [None])[0]),
+            )
+            for name in sorted(names)
+        ),
+    )
+
+
+def _named(table: DataFrame, chosen: Sequence[str] | None, *, by_account: bool) -> DataFrame:
+    """Choose queues; those of several accounts go by both names."""
+    if chosen is not None:
+        table = table.where(F.col("queue").isin(list(chosen)))
+    return table.withColumn("queue", F.concat_ws("/", "account", "queue")) if by_account else table
+
+
+# --- work --------------------------------------------------------------------------------------
+
+
+def _works(own: DataFrame, messages: DataFrame, until_ms: int) -> dict[str, list[s.Work]]:
+    key = ["queue", "message_type"]
+    seen = observed(told(own, until_ms), until_ms).persist(StorageLevel.DISK_ONLY)
+    try:
+        bins = _collected(_bins(seen), _bin)
+        sums = seen.groupBy(*key).agg(
+            F.sum("crashes").cast("double").alias("crashes"),
+            F.sum("silent").cast("double").alias("silent"),
+            F.sum("work_s").alias("work_s"),
+            F.sum("left_out").alias("left_out"),
+        )
+        repeats = _collected(_repeats(seen), lambda row: (row.first_s, row.second_s))
+        facts = _collected(sums, lambda row: row.asDict())
+    finally:
+        seen.unpersist()
+    counts = _collected(_counts(own), lambda row: row.asDict())
+    stays = _collected(_deliveries(messages), lambda row: row.asDict())
+    found: dict[str, list[s.Work]] = defaultdict(list)
+    for queue, message_type in sorted({*counts, *stays}, key=repr):
+        of = queue, message_type
+        figures = {
+            name: value
+            for part in (facts, counts, stays)
+            for row in part.get(of, [])
+            for name, value in row.items()
+            if name not in key
+        }
+        found[queue].append(
+            s.Work(
+                message_type=message_type,
+                bins=tuple(bins.get(of, ())),
+                repeats=tuple(repeats.get(of, ())),
+                **figures,
+            )
+        )
+    return found
+
+
+def _bins(seen: DataFrame) -> DataFrame:
+    place = F.floor(
+        F.log(F.greatest(F.col("seconds"), F.lit(s.SHORTEST_BIN_S)) / s.SHORTEST_BIN_S)
+        / math.log(s.BIN_RATIO)
+    )
+    return (
+        seen.where("seconds IS NOT NULL")
+        .groupBy("queue", "message_type", "day", "finished", place.alias("bin"))
+        .agg(F.avg("seconds").alias("seconds"), F.count("*").alias("n"))
+        .orderBy("day", "bin", "finished")
+    )
+
+
+def _bin(row: Row) -> s.Bin:
+    return s.Bin(
+        seconds=row.seconds, finished=row.finished, count=float(row["n"]), day=int(row.day)
+    )
+
+
+def _repeats(seen: DataFrame) -> DataFrame:
+    order = Window.partitionBy("queue", "message_type").orderBy("message_id")
+    return (
+        seen.where("second_s IS NOT NULL")
+        .withColumn("n", F.row_number().over(order))
+        .where(F.col("n") <= s.MOST_REPEATS)
+        .select("queue", "message_type", "first_s", "second_s")
+    )
+
+
+def _counts(own: DataFrame) -> DataFrame:
+    """Return what became of attempts, counted."""
+    refused = F.col("reason").eqNullSafe(REFUSED)
+    lost = F.col("outcome") == Ending.SESSION_LOST.value
+    hidden = F.when(
+        (F.col("outcome") == Ending.LAPSED.value), F.col("ended_at_ms") - F.col("leased_at_ms")
+    ).when(lost, F.col("ended_at_ms") - F.col("leased_at_ms") - 1000 * F.col("seconds"))
+    return own.groupBy("queue", "message_type").agg(
+        *(
+            _counted(ending, name)
+            for ending, name in (
+                (Ending.COMPLETED, "completed"),
+                (Ending.COMPLETED_LATE, "late"),
+                (Ending.LAPSED, "lapsed"),
+                (Ending.SESSION_LOST, "session_lost"),
+                (Ending.FAILED, "failed"),
+                (Ending.RETURNED, "returned"),
+                (Ending.INTERRUPTED, "interrupted"),
+                (Ending.BURIED, "buried"),
+            )
+        ),
+        F.count_if(F.col("renewals") > 0).alias("renewed"),
+        F.coalesce(F.sum(F.when(refused | lost, F.col("seconds"))), F.lit(0.0)).alias(
+            "wasted_work_s"
+        ),
+        (F.coalesce(F.max(hidden), F.lit(0)) / 1000).alias("worst_hidden_s"),
+        F.mode("first_lease_s").alias("usual_lease_s"),
+    )
+
+
+def _counted(outcome: Ending, name: str) -> Column:
+    return F.count_if(F.col("outcome") == outcome.value).alias(name)
+
+
+def _deliveries(messages: DataFrame) -> DataFrame:
+    return messages.groupBy("queue", "message_type").agg(
+        F.count_if(F.col("deliveries") > 0).alias("messages"),
+        F.sum("deliveries").alias("deliveries"),
+        F.count_if(F.col("deliveries") > 1).alias("redelivered"),
+        F.sum("redeliveries").alias("redeliveries"),
+    )
+
+
+# --- hours and stock ---------------------------------------------------------------------------
+
+
+def _hours(
+    attempts: DataFrame, messages: DataFrame, since_ms: int, until_ms: int
+) -> dict[str, list[s.Hour]]:
+    rows = derived.queues(attempts, messages)
+    sums = rows.withColumn("start_ms", F.unix_millis("hour")).where(F.col("start_ms") < until_ms)
+    found: dict[str, dict[int, Row]] = defaultdict(dict)
+    for row in sums.orderBy("queue", "start_ms").collect():
+        found[row.queue][row.start_ms] = row
+    return {queue: _filled(hours, since_ms) for queue, hours in found.items()}
+
+
+def _filled(hours: dict[int, Row], since_ms: int) -> list[s.Hour]:
+    """Return hours without gaps; one in which nothing happened has the backlog of before."""
+    names = ("put", "leased", "completed", "late", "lapsed", "failed", "buried", "expired")
+    filled = []
+    backlog = 0
+    for start_ms in range(min(hours), max(hours) + 1, _HOUR_MS):
+        row = hours.get(start_ms)
+        if row is not None:
+            backlog = max(0, row.backlog_end)
+        if start_ms + _HOUR_MS <= since_ms:
+            continue
+        figures: dict[str, Any] = {} if row is None else {name: row[name] for name in names}
+        waited = 0.0 if row is None else row.oldest_wait_s
+        filled.append(
+            s.Hour(start_ms=start_ms, backlog_end=backlog, oldest_wait_s=waited, **figures)
+        )
+    return filled
+
+
+def _standing(messages: DataFrame) -> DataFrame:
+    is_open = F.col("outcome") == Fate.OPEN.value
+    lives_s = F.coalesce(
+        (F.col("expires_at_ms") - F.col("inserted_at_ms")) / 1000, F.lit(_FOREVER_S)
+    )
+    return messages.groupBy("queue").agg(
+        F.count_if(is_open).alias("open_messages"),
+        F.min(F.when(is_open, F.col("inserted_at_ms"))).alias("oldest_open_ms"),
+        F.min(F.when(is_open, F.col("expires_at_ms"))).alias("next_expiry_ms"),
+        F.percentile_approx(lives_s, 0.1).alias("time_to_live_s"),
+    )
+
+
+def _stock(row: Row | None) -> dict[str, Any]:
+    if row is None:
+        return {}
+    found = {name: row[name] for name in ("open_messages", "oldest_open_ms", "next_expiry_ms")}
+    lives_s = row.time_to_live_s
+    return {**found, "time_to_live_s": None if lives_s >= _FOREVER_S else lives_s}
+
+
+# --- examples ----------------------------------------------------------------------------------
+
+
+def _timelines(attempts: DataFrame, messages: DataFrame) -> dict[str, list[s.Timeline]]:
+    order = Window.partitionBy("queue").orderBy(F.desc("deliveries"), "message_id")
+    worst = (
+        messages.where("deliveries > 1")
+        .withColumn("n", F.row_number().over(order))
+        .where(F.col("n") <= s.MOST_TIMELINES)
+        .orderBy("queue", "n")
+        .collect()
+    )
+    if not worst:
+        return {}
+    ids = [row.message_id for row in worst]
+    spans: dict[tuple[str, str], list[s.Span]] = defaultdict(list)
+    rows = attempts.where(F.col("message_id").isin(ids)).orderBy("leased_at_ms", "attempt")
+    for row in rows.collect():
+        spans[row.queue, row.message_id].append(_span(row))
+    found: dict[str, list[s.Timeline]] = defaultdict(list)
+    for row in worst:
+        found[row.queue].append(
+            s.Timeline(
+                message_id=row.message_id,
+                message_type=row.message_type,
+                inserted_at_ms=row.inserted_at_ms,
+                outcome=row.outcome,
+                attempts=tuple(spans[row.queue, row.message_id]),
+            )
+        )
+    return found
+
+
+def _span(row: Row) -> s.Span:
+    return s.Span(
+        attempt=row.attempt,
+        leased_at_ms=row.leased_at_ms,
+        ended_at_ms=row.ended_at_ms,
+        lease_s=row.lease_s or 0.0,
+        outcome=row.outcome,
+        holder=row.holder,
+        renewals=row.renewals or 0,
+        error_type=row.error_type,
+    )
+
+
+def _poison(messages: DataFrame) -> dict[str, list[s.PoisonCluster]]:
+    key = ["queue", "error_type", "error_fingerprint", "message_type"]
+    given_up = messages.where(F.col("outcome") == Fate.POISONED.value).withColumn(
+        "error_type", F.coalesce("error_type", "reason")
+    )
+    newest = Window.partitionBy(*key).orderBy(F.desc("ended_at_ms"), "message_id")
+    rows = (
+        given_up.withColumn("n", F.row_number().over(newest))
+        .groupBy(*key)
+        .agg(
+            F.count("*").alias("found"),
+            F.min("ended_at_ms").alias("first_ms"),
+            F.max("ended_at_ms").alias("last_ms"),
+            F.array_sort(
+                F.collect_list(F.when(F.col("n") <= s.MOST_SAMPLE_IDS, F.struct("n", "message_id")))
+            ).alias("samples"),
+        )
+    )
+    largest = Window.partitionBy("queue").orderBy(F.desc("found"), "error_type")
+    chosen = rows.withColumn("n", F.row_number().over(largest)).where(F.col("n") <= _MOST_CLUSTERS)
+    return _by_queue(chosen.orderBy("queue", "n"), _cluster)
+
+
+def _cluster(row: Row) -> s.PoisonCluster:
+    return s.PoisonCluster(
+        error_type=row.error_type,
+        fingerprint=row.error_fingerprint,
+        message_type=row.message_type,
+        count=row.found,
+        first_ms=row.first_ms,
+        last_ms=row.last_ms,
+        sample_ids=tuple(each.message_id for each in row.samples),
+    )
+
+
+def _workers(attempts: DataFrame) -> dict[str, list[s.Worker]]:
+    busiest = Window.partitionBy("queue").orderBy(F.desc("attempts"), "holder")
+    rows = derived.workers(attempts).withColumn("n", F.row_number().over(busiest))
+    chosen = rows.where(F.col("n") <= _MOST_WORKERS).drop("n", "account")
+    return _by_queue(
+        chosen.orderBy("queue", F.desc("attempts"), "holder"),
+        lambda row: s.Worker(**{k: v for k, v in row.asDict().items() if k != "queue"}),
+    )
+
+
+# --- parts -------------------------------------------------------------------------------------
+
+
+def _by_queue(rows: DataFrame, make: Callable[[Row], _T]) -> dict[str, list[_T]]:
+    found: dict[str, list[_T]] = defaultdict(list)
+    for row in rows.collect():
+        found[row.queue].append(make(row))
+    return found
+
+
+def _collected(
+    rows: DataFrame, make: Callable[[Row], _T]
+) -> dict[tuple[str, str | None], list[_T]]:
+    found: dict[tuple[str, str | None], list[_T]] = defaultdict(list)
+    for row in rows.collect():
+        found[row.queue, row.message_type].append(make(row))
+    return found

@@ -1,0 +1,1 @@
+"""The lifecycle tables, held against an oracle in plain Python."""

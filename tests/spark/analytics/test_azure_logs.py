@@ -1,0 +1,76 @@
+"""Diagnostic logs of Azure Queue Storage as attempts and messages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from leasehold.spark.analytics.azure_logs import read_lines, tables
+
+_BASE = "https://acme.queue.core.windows.net:443/orders/messages"
+
+
+def line(second: int, operation: str, rest: str, status: int = 200, **other: Any) -> str:
+    """Return a line as Azure writes it."""
+    caller = other.pop("caller", "10.0.0.1:5001")
+    return json.dumps(
+        {
+            "time": f"2026-11-21T09:{second // 60:02}:{second % 60:02}.0000000Z",
+            "category": "StorageWrite",
+            "operationName": operation,
+            "statusCode": status,
+            "statusText": other.pop("said", "Success"),
+            "durationMs": 4,
+            "callerIpAddress": caller,
+            "uri": _BASE + rest,
+            "properties": {"accountName": "acme", "userAgentHeader": "azsdk-python"},
+            **other,
+        }
+    )
+
+
+LOG = [
+    line(0, "PutMessage", "?sig=XXXXX", 201),
+    # In time, with a renewal, on another connection.
+    line(10, "GetMessages", "?numofmessages=2&visibilitytimeout=20"),
+    line(25, "UpdateMessage", "/m1?popreceipt=a&visibilitytimeout=30", 204),
+    line(50, "DeleteMessage", "/m1?popreceipt=b", 204, caller="10.0.0.1:5002"),
+    # Too late, after another worker had it; that one was in time.
+    line(95, "DeleteMessage", "/m2?popreceipt=c", 404, said="MessageNotFound"),
+    line(60, "GetMessages", "", caller="10.0.0.2:7000"),
+    line(70, "DeleteMessage", "/m2?popreceipt=d", 204, caller="10.0.0.2:7000"),
+    # Given back, and taken again.
+    line(100, "GetMessages", "?visibilitytimeout=40"),
+    line(104, "UpdateMessage", "/m3?popreceipt=e&visibilitytimeout=0", 204),
+    line(110, "GetMessages", "?visibilitytimeout=5"),
+    line(118, "DeleteMessage", "/m3?popreceipt=f", 204),
+]
+
+
+def test_attempts_are_told_by_what_holders_did(spark: SparkSession, tmp_path: Path) -> None:
+    """Receives are matched by caller; a delete refused is a late completion."""
+    (tmp_path / "PT1H.json").write_text("\n".join([*LOG, *LOG[:4], "not json"]))
+    found = tables(read_lines(spark, str(tmp_path)))
+    rows = found.attempts.orderBy("message_id", "leased_at_ms").collect()
+    told = [
+        (row.message_id, row.attempt, row.outcome, row.seconds, row.lease_s, row.renewals)
+        for row in rows
+    ]
+    assert told == [
+        ("m1", 1, "completed", 40.0, 45.0, 1),
+        ("m2", 1, "completed_late", 85.0, 20.0, 0),
+        ("m2", 2, "completed", 10.0, 30.0, 0),
+        ("m3", 1, "returned", 4.0, 40.0, 0),
+        ("m3", 2, "completed_late", 8.0, 5.0, 0),
+    ]
+    assert [row.reason for row in rows] == [None, "refused", None, None, None]
+    assert {row.queue for row in rows} == {"orders"}
+    messages = found.messages.orderBy("message_id").collect()
+    assert [(row.message_id, row.outcome, row.deliveries) for row in messages] == [
+        ("m1", "completed", 1),
+        ("m2", "completed", 2),
+        ("m3", "completed", 2),
+    ]

@@ -1,0 +1,149 @@
+"""Tables that grow are those that are made at once, wherever the log is cut."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from leasehold.domain.events import Event
+from leasehold.spark.analytics.incremental import Tables, read_tables, update
+from leasehold.spark.analytics.keeping import STATE, OtherLog
+from leasehold.spark.analytics.schemas import QUEUES, WORKERS
+from leasehold.spark.analytics.sources import ExportedFiles
+from tests.spark.analytics.comparing import ATTEMPT, MESSAGE, differing, expected, found
+from tests.spark.analytics.exported import cut, export
+from tests.spark.analytics.logs import made
+from tests.spark.analytics.oracle import Oracle, Row
+
+
+@pytest.fixture(scope="module")
+def events() -> list[Event]:
+    """Return a log with all that can happen."""
+    return made(5, 300, first=100)[0]
+
+
+@pytest.fixture(scope="module")
+def oracle(events: list[Event]) -> tuple[list[Row], list[Row]]:
+    """Return attempts and messages, those that have ended and those that have not."""
+    told = Oracle().run(events)
+    told.open()
+    return told.attempts, told.messages
+
+
+@pytest.fixture(scope="module")
+def at_once(
+    spark: SparkSession, events: list[Event], tmp_path_factory: pytest.TempPathFactory
+) -> Tables:
+    """Return the tables of the whole log, made in one run."""
+    folder = tmp_path_factory.mktemp("at-once")
+    export(folder / "log", events)
+    assert update(spark, ExportedFiles(folder / "log"), folder / "tables").runs == 1
+    return read_tables(spark, folder / "tables")
+
+
+def check(tables: Tables, oracle: tuple[list[Row], list[Row]]) -> None:
+    """Compare with the oracle."""
+    for rows, table, columns in (
+        (oracle[0], tables.attempts, ATTEMPT),
+        (oracle[1], tables.messages, MESSAGE),
+    ):
+        one, other = expected(rows, columns), found(table, columns)
+        assert one == other, differing(one, other)
+
+
+def test_tables_made_at_once_are_those_of_the_oracle(
+    at_once: Tables, oracle: tuple[list[Row], list[Row]]
+) -> None:
+    """Through files, a folder of tables and back, nothing changes."""
+    check(at_once, oracle)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_log_may_be_cut_anywhere(
+    spark: SparkSession,
+    events: list[Event],
+    at_once: Tables,
+    oracle: tuple[list[Row], list[Row]],
+    tmp_path: Path,
+    number: int,
+) -> None:
+    """Used in several runs, the log gives the same tables, and so are those made of them."""
+    dice = random.Random(number)
+    cuts = [dice.choice(events).seq for _ in range(2)]
+    for piece in cut(events, cuts):
+        export(tmp_path / "log", piece)
+        update(spark, ExportedFiles(tmp_path / "log"), tmp_path / "tables")
+    tables = read_tables(spark, tmp_path / "tables")
+    check(tables, oracle)
+    for one, other, schema in (
+        (at_once.workers, tables.workers, WORKERS),
+        (at_once.queues, tables.queues, QUEUES),
+    ):
+        names = tuple(name for name in schema.names if not name.startswith(("p50", "work")))
+        assert found(one, names) == found(other, names)
+
+
+def test_files_that_come_late_or_twice_change_nothing(
+    spark: SparkSession, events: list[Event], oracle: tuple[list[Row], list[Row]], tmp_path: Path
+) -> None:
+    """The order in which files come does not matter, nor that some events are in two of them."""
+    dice = random.Random(3)
+    pieces = cut(events, [dice.choice(events).seq for _ in range(3)])
+    log, source = tmp_path / "log", ExportedFiles(tmp_path / "log")
+    for chosen in (pieces[1::2], pieces[0::2]):
+        for piece in chosen:
+            export(log, piece)
+        update(spark, source, tmp_path / "tables")
+    export(log, [*pieces[0], *pieces[1]])
+    again = update(spark, source, tmp_path / "tables")
+    assert again.late == 1
+    check(read_tables(spark, tmp_path / "tables"), oracle)
+
+
+def test_nothing_new_is_no_run(spark: SparkSession, events: list[Event], tmp_path: Path) -> None:
+    """Asked again, an update leaves the tables as they are."""
+    export(tmp_path / "log", events[:200])
+    source = ExportedFiles(tmp_path / "log")
+    first = update(spark, source, tmp_path / "tables")
+    again = update(spark, source, tmp_path / "tables")
+    assert (first.runs, again.runs) == (1, 0)
+    assert again.state == first.state
+
+
+class _Torn(Exception):
+    pass
+
+
+def test_a_run_that_was_interrupted_is_done_again(
+    spark: SparkSession,
+    events: list[Event],
+    oracle: tuple[list[Row], list[Row]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tables that are in their place, but were not committed, do not count."""
+    half = events[len(events) // 2].seq
+    for piece in cut(events, [half]):
+        export(tmp_path / "log", piece)
+        source = ExportedFiles(tmp_path / "log")
+
+        def torn(*_: object) -> None:
+            raise _Torn
+
+        with monkeypatch.context() as patch:
+            patch.setattr("leasehold.spark.analytics.keeping.Folder.commit", torn)
+            with pytest.raises(_Torn):
+                update(spark, source, tmp_path / "tables")
+        update(spark, source, tmp_path / "tables")
+    check(read_tables(spark, tmp_path / "tables"), oracle)
+
+
+def test_another_log_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Tables of one log do not go on with another."""
+    (tmp_path / STATE).write_text('{"format": 1, "run": 1, "source": "/other", "names": []}')
+    (tmp_path / "log").mkdir()
+    with pytest.raises(OtherLog):
+        update(spark, ExportedFiles(tmp_path / "log"), tmp_path)

@@ -1,0 +1,107 @@
+"""The lifecycle of random logs, told by Spark and told event by event."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from leasehold.domain.events import Event, EventType
+from leasehold.domain.types import Message, Outcome
+from leasehold.spark.analytics.deriving import Lifecycle, split
+from leasehold.spark.analytics.lifecycle import staged
+from leasehold.spark.analytics.normal import marks, normal
+from tests.spark.analytics.comparing import ATTEMPT, MESSAGE, differing, expected, found
+from tests.spark.analytics.logs import frame_of, made
+from tests.spark.analytics.oracle import Oracle
+
+Log = tuple[list[Event], list[Message]]
+
+
+@pytest.fixture(scope="module")
+def log() -> Log:
+    """Return a log with all that can happen."""
+    return made(30, 400)
+
+
+def told(spark: SparkSession, events: list[Event]) -> Lifecycle:
+    """Return the tables of a log."""
+    rows = normal(frame_of(spark, events))
+    return split(staged(rows).cache(), marks(rows))
+
+
+def test_the_log_has_all_that_can_happen(log: Log) -> None:
+    """What the other tests compare is not missing from the log."""
+    types = {each.type for each in log[0]}
+    assert types >= {each for each in EventType if each is not EventType.CLAIM_REOPENED}
+
+
+def test_tables_are_those_of_the_oracle(spark: SparkSession, log: Log) -> None:
+    """Every attempt and every stay is as it is told event by event, those that go on as well."""
+    oracle = Oracle().run(log[0])
+    ended = expected(oracle.attempts, ATTEMPT), expected(oracle.messages, MESSAGE)
+    attempts, messages = oracle.open()
+    tables = told(spark, log[0])
+    pairs = [
+        (ended[0], found(tables.attempts, ATTEMPT)),
+        (ended[1], found(tables.messages, MESSAGE)),
+        (expected(attempts, ATTEMPT), found(tables.open_attempts, ATTEMPT)),
+        (expected(messages, MESSAGE), found(tables.open_messages, MESSAGE)),
+    ]
+    for one, other in pairs:
+        assert one == other, differing(one, other)
+
+
+_WORDS: dict[Outcome, set[str]] = {
+    Outcome.FAILED: {"failed"},
+    Outcome.INTERRUPTED: {"interrupted"},
+    Outcome.RETURNED: {"returned"},
+    Outcome.LAPSED: {"lapsed", "completed_late"},
+    Outcome.ENDED: {"interrupted"},
+    Outcome.LOST: {"session_lost", "completed_late"},
+    Outcome.STUCK: {"lapsed", "completed_late"},
+    Outcome.BURIED: {"buried"},
+}
+
+
+def test_attempts_are_those_that_the_engine_remembers(log: Log) -> None:
+    """The history that each live message carries names the same attempts as the oracle."""
+    oracle = Oracle().run(log[0])
+    moved = {
+        each.message_id for each in log[0] if each.type in {EventType.POISONED, EventType.REDRIVEN}
+    }
+    rows: dict[str, list[Any]] = defaultdict(list)
+    for row in oracle.open()[0]:
+        if row["outcome"] != "open":
+            rows[row["message_id"]].append(row)
+    compared = 0
+    for message in log[1]:
+        if message.message_id in moved:
+            continue
+        own = sorted(rows[message.message_id], key=lambda row: row["leased_at_ms"])
+        kept = message.detail.attempts
+        still_lapsed = [each for each in own[len(kept) :] if each["reason"] == "refused"]
+        assert len(own) - len(still_lapsed) == len(kept)
+        for row, attempt in zip(own, kept, strict=False):
+            compared += 1
+            assert row["outcome"] in _WORDS[attempt.outcome]
+            assert (row["attempt"], row["leased_at_ms"]) == (attempt.number, attempt.leased_at_ms)
+            assert (row["holder"], row["renewals"]) == (attempt.holder, attempt.renewals)
+            if row["outcome"] != "completed_late":
+                assert row["ended_at_ms"] == attempt.ended_at_ms
+    assert compared > 100
+
+
+def test_repeated_events_are_used_once(spark: SparkSession, log: Log) -> None:
+    """A log in which every event stands twice, in another order, gives the same tables."""
+    events = log[0][:3000]
+    once, twice = told(spark, events), told(spark, [*reversed(events), *events])
+    for columns, one, other in (
+        (ATTEMPT, once.attempts, twice.attempts),
+        (MESSAGE, once.messages, twice.messages),
+        (ATTEMPT, once.open_attempts, twice.open_attempts),
+        (MESSAGE, once.open_messages, twice.open_messages),
+    ):
+        assert found(one, columns) == found(other, columns)

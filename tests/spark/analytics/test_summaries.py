@@ -1,0 +1,132 @@
+"""Summaries: what the tuning is told by Spark is what it would find lease by lease."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from pyspark.sql import SparkSession
+
+from leasehold.analysis.saving import from_json, to_json
+from leasehold.analysis.summaries import LogSummary
+from leasehold.domain.events import Event
+from leasehold.spark.analytics.summaries import summarize
+from leasehold.tuning import Lease, observe
+from leasehold.tuning.observing import Ending, Observed
+from tests.spark.analytics.logs import frame_of, made
+from tests.spark.analytics.oracle import Oracle, Row
+
+QUEUES = ("audio", "videos")
+
+
+@pytest.fixture(scope="module")
+def events() -> list[Event]:
+    """Return a log with all that can happen."""
+    return made(5, 600, first=200)[0]
+
+
+@pytest.fixture(scope="module")
+def until_ms(events: list[Event]) -> int:
+    """Return the end of the log: an hour behind its last event, so that some leases are silent."""
+    return max(each.at_ms for each in events) + 3_600_000
+
+
+@pytest.fixture(scope="module")
+def oracle(events: list[Event]) -> Oracle:
+    """Return what became of attempts and messages."""
+    told = Oracle().run(events)
+    told.open()
+    return told
+
+
+@pytest.fixture(scope="module")
+def summary(spark: SparkSession, events: list[Event], until_ms: int) -> LogSummary:
+    """Return the summary of the log."""
+    since_ms = min(each.at_ms for each in events)
+    return summarize(frame_of(spark, events), since_ms=since_ms, until_ms=until_ms, queues=QUEUES)
+
+
+_WORDS = {
+    "completed": Ending.COMPLETED,
+    "completed_late": Ending.LATE,
+    "session_lost": Ending.DIED,
+    "lapsed": Ending.LAPSED,
+    "open": Ending.LAPSED,
+}
+
+
+def lease_of(row: Row, until_ms: int) -> Lease:
+    """Return an attempt as the tuning takes it."""
+    ended_ms = row["ended_at_ms"]
+    if ended_ms is None:
+        ended_ms = min(until_ms, row["leased_at_ms"] + row["lease_s"] * 1000)
+    seconds = row["seconds"]
+    if seconds is None:
+        seconds = (ended_ms - row["leased_at_ms"]) / 1000
+    # Brought back from the poison queue, and done at once: that is a new beginning.
+    alone = row["attempt"] == 1 and row["finished"] and row["reason"] != "refused"
+    return Lease(
+        message=(row["message_id"], alone),
+        seconds=seconds,
+        ending=_WORDS.get(row["outcome"], Ending.LEFT),
+        delivery=row["attempt"],
+        since_s=(until_ms - ended_ms) / 1000,
+    )
+
+
+def named(row: Row) -> str:
+    """Return what the summary calls the queue of a row, as there are several accounts."""
+    return f"{row['account']}/{row['queue']}"
+
+
+def expected(oracle: Oracle, queue: str, until_ms: int) -> Observed:
+    """Return what the tuning makes of the attempts of a queue."""
+    rows = [each for each in oracle.attempts if named(each) == queue and not each["claim"]]
+    return observe([lease_of(each, until_ms) for each in rows], late_seen=True)
+
+
+@pytest.mark.parametrize("queue", [f"p{n}-acme/{name}" for n in (200, 204) for name in QUEUES])
+def test_observations_are_those_of_the_tuning(
+    summary: LogSummary, oracle: Oracle, until_ms: int, queue: str
+) -> None:
+    """Counts, crashes, silent ones, seconds of work and the lengths in bins are the same."""
+    want = expected(oracle, queue, until_ms)
+    (work,) = next(each for each in summary.queues if each.queue == queue).works
+    assert work.crashes == want.crashes
+    assert work.silent == want.silent
+    assert work.left_out == want.left_out
+    assert math.isclose(work.work_s, want.work_s)
+    for finished in (True, False):
+        own = [each for each in want.attempts if each.finished is finished]
+        bins = [each for each in work.bins if each.finished is finished]
+        assert sum(each.count for each in bins) == len(own)
+        seconds = sum(each.count * each.seconds for each in bins)
+        assert math.isclose(seconds, sum(each.seconds for each in own))
+
+
+@pytest.mark.parametrize("queue", [f"p{n}-acme/{name}" for n in (200, 204) for name in QUEUES])
+def test_counts_are_those_of_the_tables(summary: LogSummary, oracle: Oracle, queue: str) -> None:
+    """Outcomes, deliveries, hours, backlog and timelines agree with the oracle."""
+    found = next(each for each in summary.queues if each.queue == queue)
+    (work,) = found.works
+    attempts = [each for each in oracle.attempts if named(each) == queue]
+    messages = [each for each in oracle.messages if named(each) == queue]
+    for name, outcome in (("completed", "completed"), ("late", "completed_late")):
+        own = [each for each in attempts if each["outcome"] == outcome and not each["claim"]]
+        assert getattr(work, name) == len(own)
+    assert work.deliveries == sum(each["deliveries"] for each in messages)
+    waiting = [each for each in messages if each["outcome"] == "open"]
+    assert found.open_messages == len(waiting) == found.hours[-1].backlog_end
+    assert sum(each.put for each in found.hours) == len(messages)
+    assert sum(each.leased for each in found.hours) == len(attempts)
+    starts = [each.start_ms for each in found.hours]
+    assert starts == [*range(starts[0], starts[-1] + 1, 3_600_000)]
+    most = max(each["deliveries"] for each in messages)
+    assert len(found.timelines[0].attempts) >= most
+    poisoned = [each for each in messages if each["outcome"] == "poisoned"]
+    assert sum(each.count for each in found.poison) == len(poisoned)
+
+
+def test_a_summary_can_be_saved(summary: LogSummary) -> None:
+    """It has nothing of Spark's in it."""
+    assert from_json(to_json(summary)) == summary

@@ -1,0 +1,103 @@
+"""Advice as a change of settings, and the way back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from leasehold.analysis.advising import Recommendation, recommend
+from leasehold.analysis.applying import Current, change_for, undo_for
+from leasehold.analysis.asking import Asked
+from leasehold.analysis.summaries import QueueSummary
+from leasehold.domain.queue_settings import Adaptive, Advised
+from tests.unit.analysis.support import log_normal, work
+
+NOW_MS = 1_767_225_600_000
+
+
+@pytest.fixture(scope="module")
+def advice() -> Recommendation:
+    """Return advice to go from 30 s to 60 s."""
+    return recommend(QueueSummary(queue="orders", works=(work(log_normal(60, 0.4, 800)),)), Asked())
+
+
+def applied(current: Current, advice: Recommendation, **limits: int) -> Current:
+    """Return the settings after the change, as a server would have them."""
+    change = change_for(advice, current, now_ms=NOW_MS, **limits)
+    return patched(current, change.patch or {})
+
+
+def patched(current: Current, patch: object) -> Current:
+    """Do what a server does with the patch."""
+    assert isinstance(patch, dict)
+    advised = patch.get("advised", current.advised)
+    adaptive = patch.get("adaptive", current.adaptive)
+    return Current(
+        visibility_timeout_s=patch.get("visibility_timeout_s", current.visibility_timeout_s),
+        adaptive=Adaptive(**adaptive) if isinstance(adaptive, dict) else adaptive,
+        advised=Advised(**advised) if isinstance(advised, dict) else advised,
+    )
+
+
+def test_advice_and_back(advice: Recommendation) -> None:
+    """The timeout is set, workers that renew are told a plan, and undoing sets all back."""
+    begun = Current(visibility_timeout_s=30)
+    after = applied(begun, advice)
+    assert after.visibility_timeout_s == 60
+    assert after.adaptive is None
+    assert after.advised is not None
+    assert after.advised.first_lease_s is not None
+    assert (after.advised.before_s, after.advised.at_ms) == (30, NOW_MS)
+    assert "30 s to 60 s" in change_for(advice, begun, now_ms=NOW_MS).sentence
+    assert patched(after, undo_for("orders", after).patch) == begun
+
+
+def test_advice_upon_advice_leads_back_to_a_person(advice: Recommendation) -> None:
+    """However often it was applied, unless somebody has set something in between."""
+    once = applied(Current(visibility_timeout_s=30), advice)
+    twice = applied(once, replace(advice, timeout_s=120))
+    assert twice.visibility_timeout_s == 120
+    assert patched(twice, undo_for("orders", twice).patch).visibility_timeout_s == 30
+    by_hand = applied(replace(once, visibility_timeout_s=45), replace(advice, timeout_s=90))
+    assert patched(by_hand, undo_for("orders", by_hand).patch).visibility_timeout_s == 45
+
+
+def test_a_queue_that_adapts_gets_bounds(advice: Recommendation) -> None:
+    """Around the advice: the timeouts that are as good; and they go back as well."""
+    begun = Current(visibility_timeout_s=30, adaptive=Adaptive(floor_s=5, cap_s=3_600))
+    whole = replace(advice, timeout_s=200, as_good_s=(150.4, 320.2))
+    after = applied(begun, whole)
+    assert after.adaptive == Adaptive(floor_s=150, cap_s=321)
+    assert patched(after, undo_for("orders", after).patch) == begun
+    stepping = applied(begun, replace(whole, timeout_s=60))
+    assert stepping.adaptive == Adaptive(floor_s=60, cap_s=321)
+    limited = applied(begun, whole, floor_s=160, cap_s=240)
+    assert limited.adaptive == Adaptive(floor_s=160, cap_s=240)
+
+
+def test_limits_of_the_caller_hold(advice: Recommendation) -> None:
+    """A floor above and a cap below the advice win."""
+    begun = Current(visibility_timeout_s=30)
+    assert applied(begun, advice, floor_s=90).visibility_timeout_s == 90
+    assert applied(begun, advice, cap_s=45).visibility_timeout_s == 45
+
+
+def test_nothing_is_changed_for_nothing(advice: Recommendation) -> None:
+    """Not without data, not if it is set already; and what is not there cannot be undone."""
+    few = recommend(QueueSummary(queue="orders", works=(work(log_normal(3, 1, 5)),)), Asked())
+    assert change_for(few, Current(visibility_timeout_s=30), now_ms=NOW_MS).patch is None
+    there = Current(visibility_timeout_s=advice.timeout_s)
+    assert change_for(advice, there, now_ms=NOW_MS).patch is None
+    assert undo_for("orders", there).patch is None
+
+
+def test_what_a_person_has_set_since_stays(advice: Recommendation) -> None:
+    """Undoing removes the advice, and says what it leaves."""
+    begun = Current(visibility_timeout_s=30, adaptive=Adaptive())
+    after = applied(begun, advice)
+    since = replace(after, visibility_timeout_s=77, adaptive=Adaptive(floor_s=7, cap_s=99))
+    change = undo_for("orders", since)
+    assert change.patch == {"advised": None}
+    assert "stays at 77 s" in change.sentence
+    assert "bounds" in change.sentence
