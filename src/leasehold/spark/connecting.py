@@ -10,8 +10,8 @@ from leasehold.client import Client, RetryPolicy
 from leasehold.spark.options import BadOption, Place
 
 _DEVELOPMENT_ACCOUNT: Final = "devstoreaccount1"
-_MANY: Final = 1_000
-"""More tries than any patience allows."""
+_MANY: Final = 1_000_000
+"""More tries than any patience allows: it is the patience that ends them."""
 
 
 def connection_string(place: Place) -> str | None:
@@ -34,6 +34,12 @@ def connection_string(place: Place) -> str | None:
         except OSError as error:
             raise BadOption(f"option connectionStringFile: {error.strerror}") from None
     return place.connection_string
+
+
+def is_signature(credential: str) -> bool:
+    """Tell whether a credential is a shared access signature; otherwise it is an account key."""
+    # A signature is the query part of an address, and has a part of this name.
+    return "sig=" in credential
 
 
 def patient(patience_s: float) -> RetryPolicy:
@@ -69,6 +75,4 @@ def connect(place: Place, retries: RetryPolicy | None = None, *, timeout_s: floa
 
 def _credential(given: str | None) -> tuple[str | None, str | None]:
     """Return the key or the signature that was given."""
-    # A signature is the query part of an address, and has a part of this name.
-    is_signature = given is not None and "sig=" in given
-    return (None, given) if is_signature else (given, None)
+    return (None, given) if given is not None and is_signature(given) else (given, None)

@@ -6,7 +6,7 @@ import os
 from typing import Final
 
 from leasehold.spark.azure.batches import Batches
-from leasehold.spark.connecting import connection_string
+from leasehold.spark.connecting import connection_string, is_signature
 from leasehold.spark.options import BadOption, Place, ReadOptions
 from leasehold.worker.leases import LeaseManager, LeaseSettings, UnsafeSettings
 from leasehold.worker.timing import SystemTime
@@ -49,7 +49,7 @@ def _connection(place: Place) -> str:
     if place.endpoint is not None:
         if not place.account or not place.credential:
             raise BadOption("option endpoint needs the options account and credential")
-        kind = "SharedAccessSignature" if "sig=" in place.credential else "AccountKey"
+        kind = "SharedAccessSignature" if is_signature(place.credential) else "AccountKey"
         return (
             f"QueueEndpoint={place.endpoint};AccountName={place.account};{kind}={place.credential}"
         )

@@ -5,19 +5,11 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from leasehold.client import Client, RetryPolicy
-from leasehold.spark.connecting import connect
+from leasehold.client import Client
+from leasehold.spark.connecting import connect, patient
 from leasehold.spark.options import Place, ReadOptions
 
-PATIENT_TRIES: Final = 1_000_000
-"""So many that it is the patience that ends them."""
-
 _clients: Final[dict[tuple[int, Place, float], Client]] = {}
-
-
-def patient(options: ReadOptions) -> RetryPolicy:
-    """Return the retries of calls without which a query cannot go on."""
-    return RetryPolicy(attempts=PATIENT_TRIES, patience_s=options.retry_patience)
 
 
 def shared_client(options: ReadOptions) -> Client:
@@ -29,7 +21,7 @@ def shared_client(options: ReadOptions) -> Client:
     key = (os.getpid(), options.place, options.retry_patience)
     found = _clients.get(key)
     if found is None:
-        found = _clients[key] = connect(options.place, patient(options))
+        found = _clients[key] = connect(options.place, patient(options.retry_patience))
     return found
 
 

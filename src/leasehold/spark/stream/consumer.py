@@ -22,11 +22,10 @@ from leasehold.client.errors import (
 )
 from leasehold.client.models import ClaimInfo
 from leasehold.clock import Clock, SystemClock
-from leasehold.spark.connecting import connect
+from leasehold.spark.connecting import connect, patient
 from leasehold.spark.options import BadOption, ReadOptions
 from leasehold.spark.stream import admission
 from leasehold.spark.stream.ahead import Ahead
-from leasehold.spark.stream.clients import patient
 from leasehold.spark.stream.keeping import Keeper
 from leasehold.spark.stream.numbers import Totals, backlog, stream_address
 from leasehold.spark.stream.opening import Opener, Taking
@@ -74,7 +73,7 @@ class Consumer:
     def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:
         assert options.stream_id is not None
         self._options = options
-        self._client = connect(options.place, patient(options))
+        self._client = connect(options.place, patient(options.retry_patience))
         self._brisk = connect(options.place, _BRISK, timeout_s=_BRISK_TIMEOUT_S)
         self._queue = self._client.queue(options.queue)
         self._stream = self._queue.stream(options.stream_id)
