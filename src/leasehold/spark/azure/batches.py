@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar
 from leasehold.worker.errors import LeaseLost
 from leasehold.worker.leases import Held
 from leasehold.worker.queues.errors import QueueError, Unreachable
-from leasehold.worker.queues.protocol import Delivery, Depth, Fault, QueueClient
+from leasehold.worker.queues.protocol import Delivery, Depth, Fault, Lease, QueueClient
 from leasehold.worker.timing import Time
 
 T = TypeVar("T")
@@ -193,13 +193,12 @@ class Batches:
                 fault = Fault(text=reason, type="BadRecord")
                 self._patiently(lambda: self._client.bury(held.delivery, lease.receipt, fault))
             else:
-                result = self._patiently(lambda: self._completed(held, lease.receipt))
+                result = self._patiently(lambda: self._completed(lease))
         except QueueError as error:
             result = error
         return held.settled(result, completing=reason is None)
 
-    def _completed(self, held: Held, receipt: str) -> QueueError | None:
-        lease = type(held.delivery.lease)(held.delivery.message_id, receipt)
+    def _completed(self, lease: Lease) -> QueueError | None:
         [result] = self._client.complete([lease])
         if isinstance(result, Unreachable):
             raise result
