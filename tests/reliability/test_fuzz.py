@@ -10,6 +10,7 @@ from itertools import islice
 
 import pytest
 
+from tests.reliability.fuzz_server import SHORT_DEADLINES, client_of, serving
 from tests.reliability.fuzz_shots import KEYS, PLAYGROUND, SENTINEL, Shooter
 from tests.reliability.fuzzing import (
     TIMEOUT_S,
@@ -20,7 +21,7 @@ from tests.reliability.fuzzing import (
     error_problems,
     shoot,
 )
-from tests.reliability.running import Answer, Client, Connection, KillableServer, message
+from tests.reliability.running import Answer, Connection, KillableServer, message
 
 NO_CORS = b"<StorageServiceProperties><Cors/></StorageServiceProperties>"
 _WARM_UP = 300
@@ -30,19 +31,8 @@ _MEMORY_BYTES = 64 * 1024 * 1024
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillableServer]:
     """A server with two accounts and short deadlines."""
-    folder = tmp_path_factory.mktemp("fuzz")
-    config = folder / "leasehold.toml"
-    config.write_text("".join(f'[accounts.{name}]\nkey1 = "{KEYS[name]}"\n' for name in KEYS))
-    options = {
-        "--config": str(config),
-        "--disk-reserve-mib": "4",
-        "--header-timeout-s": "1",
-        "--body-timeout-s": "1",
-    }
-    server = KillableServer(folder / "data", options=options)
-    server.start()
-    yield server
-    server.stop()
+    with serving(tmp_path_factory.mktemp("fuzz"), **SHORT_DEADLINES) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +40,6 @@ def sentinel(server: KillableServer) -> Iterator[Sentinel]:
     """The account that must not change."""
     with client_of(server, SENTINEL) as client:
         yield Sentinel(client)
-
-
-def client_of(server: KillableServer, account: str) -> Client:
-    """Return a client of one account."""
-    return Client(server.port, account=account, key=base64.b64decode(KEYS[account]))
 
 
 def run(server: KillableServer, sentinel: Sentinel, shots: Iterator[Shot], number: int) -> Verdict:

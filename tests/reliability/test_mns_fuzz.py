@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -12,10 +11,11 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from leasehold.http.mns.errors import CODES
+from tests.reliability.fuzz_server import SHORT_DEADLINES, client_of, serving
 from tests.reliability.fuzz_shots import KEYS, PLAYGROUND, SENTINEL
 from tests.reliability.fuzzing import AnswersOfBytes, Sentinel, Shot, shoot
 from tests.reliability.mns_grammar import MnsGrammar, MnsShot
-from tests.reliability.running import Answer, Client, KillableServer, UnansweredError
+from tests.reliability.running import Answer, KillableServer, UnansweredError
 
 QUEUES = ("play-one", "Play-Two")
 SECRET = KEYS[PLAYGROUND].encode()
@@ -29,19 +29,8 @@ _OF_THE_CONNECTION = frozenset({400, 408, 413, 414, 431})
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillableServer]:
     """A server with two accounts."""
-    folder = tmp_path_factory.mktemp("mns-fuzz")
-    config = folder / "leasehold.toml"
-    config.write_text("".join(f'[accounts.{name}]\nkey1 = "{KEYS[name]}"\n' for name in KEYS))
-    options = {
-        "--config": str(config),
-        "--disk-reserve-mib": "4",
-        "--header-timeout-s": "1",
-        "--body-timeout-s": "1",
-    }
-    server = KillableServer(folder / "data", options=options)
-    server.start()
-    yield server
-    server.stop()
+    with serving(tmp_path_factory.mktemp("mns-fuzz"), **SHORT_DEADLINES) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +44,7 @@ def port(server: KillableServer) -> int:
 @pytest.fixture(scope="module")
 def sentinel(server: KillableServer) -> Iterator[Sentinel]:
     """The account that must not change."""
-    key = base64.b64decode(KEYS[SENTINEL])
-    with Client(server.port, account=SENTINEL, key=key) as client:
+    with client_of(server, SENTINEL) as client:
         yield Sentinel(client)
 
 

@@ -12,14 +12,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.reliability.fuzz_shots import KEYS, PLAYGROUND, SENTINEL
+from tests.reliability.fuzz_server import client_of, serving
+from tests.reliability.fuzz_shots import PLAYGROUND, SENTINEL
 from tests.reliability.fuzzing import Sentinel
 from tests.reliability.native_cases import fire_cases
 from tests.reliability.native_flows import QUEUES, STREAMS
 from tests.reliability.native_grammar import ACCOUNT_PATH, NativeGrammar
 from tests.reliability.native_watch import Judgement, NativeClient, NativeSentinel, Sent
 from tests.reliability.running import Answer, KillableServer, deliveries, message
-from tests.reliability.test_fuzz import client_of
 
 _MEMORY_BYTES = 64 * 1024 * 1024
 _TEND = 40
@@ -29,14 +29,8 @@ _FAILURES = ("internal_error", "http.application_failed", "Traceback")
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillableServer]:
     """A server with two accounts."""
-    folder = tmp_path_factory.mktemp("native-fuzz")
-    config = folder / "leasehold.toml"
-    config.write_text("".join(f'[accounts.{name}]\nkey1 = "{KEYS[name]}"\n' for name in KEYS))
-    options = {"--config": str(config), "--disk-reserve-mib": "4"}
-    server = KillableServer(folder / "data", options=options)
-    server.start()
-    yield server
-    server.stop()
+    with serving(tmp_path_factory.mktemp("native-fuzz")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
