@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,42 @@ OLD_DATABASES = {
 }
 
 
+class Old:
+    """A database of an older format, opened by this version.
+
+    Args:
+        name: Of its file.
+        folder: Where it is copied to.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        shutil.copy(HERE / name, folder / FILE_NAME)
+        self.name = name
+        self.store = SqliteStore(folder)
+        self.message_id, self.receipt = OLD_DATABASES[name]
+
+    def ask(self, command: c.Command, *, after_s: int = 1) -> Any:
+        """Carry a command out so many seconds after the database was written."""
+        (result,) = self.store.execute([command], now_ms=NOW_MS + after_s * 1000)
+        self.store.commit()
+        return result
+
+
+@pytest.fixture
+def old(name: str, tmp_path: Path) -> Iterator[Old]:
+    """The database of the format that the test is told."""
+    opened = Old(name, tmp_path)
+    yield opened
+    opened.store.close()
+
+
+def formats(first: int, last: int = len(OLD_DATABASES)) -> pytest.MarkDecorator:
+    """Have a test be told these formats, one after the other."""
+    return pytest.mark.parametrize(
+        "name", [f"format{number}.db" for number in range(first, last + 1)]
+    )
+
+
 def schema(folder: Path) -> list[tuple[object, ...]]:
     store = SqliteStore(folder)
     rows = store._state.cursor.execute(
@@ -61,200 +98,133 @@ def schema(folder: Path) -> list[tuple[object, ...]]:
     return rows
 
 
-@pytest.mark.parametrize("name", OLD_DATABASES)
-def test_old_database_opens_with_all_that_was_in_it(name: str, tmp_path: Path) -> None:
+@formats(1)
+def test_old_database_opens_with_all_that_was_in_it(old: Old) -> None:
     """Queues, policies, documents, messages and receipts survive the migration."""
-    shutil.copy(HERE / name, tmp_path / FILE_NAME)
-    store = SqliteStore(tmp_path)
-
-    def ask(command: c.Command, after_s: int = 2) -> c.Result:
-        (result,) = store.execute([command], now_ms=NOW_MS + after_s * 1000)
-        store.commit()
-        return result
-
-    info = ask(c.GetQueue("coho", "videos"))
-    assert isinstance(info, c.QueueInfo)
+    info = old.ask(c.GetQueue("coho", "videos"))
     assert info.message_count == 5
     assert info.queue.metadata == {"Owner": "Maintainers"}
     assert info.queue.policies == (
         AccessPolicy(policy_id="workers", start="2026-01-01", permission="rp"),
     )
-    document = ask(c.GetAccountDocument("coho", "azure-service-properties"))
+    document = old.ask(c.GetAccountDocument("coho", "azure-service-properties"))
     assert document == c.AccountDocument("{}")
-    peeked = ask(c.Peek("coho", "videos", 32))
-    assert [message.body for message in peeked] == [b"visible", b"x" * 20_000]  # type: ignore[union-attr]
-    counts = ask(o.CountMessages("coho", "videos"))
-    assert isinstance(counts, o.Counts)
+    peeked = old.ask(c.Peek("coho", "videos", 32))
+    assert [message.body for message in peeked] == [b"visible", b"x" * 20_000]
+    counts = old.ask(o.CountMessages("coho", "videos"))
     assert (counts.visible, counts.leased, counts.delayed) == (2, 1, 1)
-    message_id, receipt = OLD_DATABASES[name]
-    assert ask(c.Complete("coho", "videos", message_id, receipt)) == c.DONE
-    delayed = ask(c.Peek("coho", "videos", 32), after_s=3600)
-    assert b"delayed" in [message.body for message in delayed]  # type: ignore[union-attr]
-    assert ask(c.RetireExpired(10)) == c.Swept(1)
-    assert ask(c.ReapDropped(10)) == c.Swept(1)
-    assert store.last_seen_ms() == NOW_MS
-    store.close()
+    assert old.ask(c.Complete("coho", "videos", old.message_id, old.receipt)) == c.DONE
+    delayed = old.ask(c.Peek("coho", "videos", 32), after_s=3600)
+    assert b"delayed" in [message.body for message in delayed]
+    assert old.ask(c.RetireExpired(10)) == c.Swept(1)
+    assert old.ask(c.ReapDropped(10)) == c.Swept(1)
+    assert old.store.last_seen_ms() == NOW_MS
 
 
-@pytest.mark.parametrize("name", ["format2.db", "format3.db", "format4.db", "format5.db"])
-def test_failures_and_jobs_are_kept(name: str, tmp_path: Path) -> None:
+@formats(2)
+def test_failures_and_jobs_are_kept(old: Old) -> None:
     """Settings, poison with its history, deduplication keys and jobs, from format 2 on."""
-    shutil.copy(HERE / name, tmp_path / FILE_NAME)
-    store = SqliteStore(tmp_path)
-
-    def ask(command: c.Command) -> c.Result:
-        (result,) = store.execute([command], now_ms=NOW_MS + 1000)
-        store.commit()
-        return result
-
-    page = ask(o.Inspect("coho", "failing", o.EVERYTHING, "", 10))
-    assert isinstance(page, o.MessagePage)
-    (seen,) = page.messages
+    (seen,) = old.ask(o.Inspect("coho", "failing", o.EVERYTHING, "", 10)).messages
     assert (seen.state, seen.queue) == (MessageState.POISONED, "failing-poison")
     assert seen.message.priority == 3
     assert seen.message.detail.message_type == "clip"
     (attempt,) = seen.message.detail.attempts
-    assert attempt.error is not None
     assert attempt.error.text == "no such codec"
-    job = ask(o.StepJob("job", 100))
-    assert isinstance(job, o.Job)
+    job = old.ask(o.StepJob("job", 100))
     assert job.state is o.JobState.DONE
     detail = Detail(dedup_key="once")
-    again = ask(c.Put("coho", "failing", b"bad", 0, None, b"g" * 10, detail))
+    again = old.ask(c.Put("coho", "failing", b"bad", 0, None, b"g" * 10, detail))
     assert isinstance(again, c.Duplicate)
     assert again.message_id == seen.message.message_id
-    store.close()
 
 
-@pytest.mark.parametrize("name", OLD_DATABASES)
-def test_what_was_saved_is_kept(name: str, tmp_path: Path) -> None:
+@formats(1)
+def test_what_was_saved_is_kept(old: Old) -> None:
     """From format 4 on; in older ones nothing is saved, until somebody does."""
-    shutil.copy(HERE / name, tmp_path / FILE_NAME)
-    store = SqliteStore(tmp_path)
-
-    def ask(command: c.Command) -> Any:
-        (result,) = store.execute([command], now_ms=NOW_MS + 2000)
-        store.commit()
-        return result
-
-    message_id, receipt = OLD_DATABASES[name]
-    found = ask(o.FindMessage("coho", "videos", message_id))
-    expected = "[3]" if name >= "format4.db" else None
+    found = old.ask(o.FindMessage("coho", "videos", old.message_id))
+    expected = "[3]" if old.name >= "format4.db" else None
     assert found.message.detail.saved == expected
-    renewed = ask(c.Renew("coho", "videos", message_id, receipt, 30, saved="[4]"))
+    renewed = old.ask(c.Renew("coho", "videos", old.message_id, old.receipt, 30, saved="[4]"))
     assert renewed.message.detail.saved == "[4]"
-    store.close()
 
 
-@pytest.mark.parametrize("name", ["format3.db", "format4.db", "format5.db", "format6.db"])
-def test_flows_are_kept(name: str, tmp_path: Path) -> None:
+@formats(3)
+def test_flows_are_kept(old: Old) -> None:
     """Claims, transactions, sessions, large bodies and events, from format 3 on."""
-    shutil.copy(HERE / name, tmp_path / FILE_NAME)
-    store = SqliteStore(tmp_path)
-
-    def ask(command: c.Command) -> Any:
-        (result,) = store.execute([command], now_ms=NOW_MS + 1000)
-        store.commit()
-        return result
-
-    stream = ask(GetStream("coho", "flows", "nightly"))
+    stream = old.ask(GetStream("coho", "flows", "nightly"))
     assert (stream.last_settled, [claim.number for claim in stream.claims]) == (1, [2])
-    (member,) = ask(ReadClaim("coho", "flows", "nightly", 2, 0, 1, "", 10)).messages
+    (member,) = old.ask(ReadClaim("coho", "flows", "nightly", 2, 0, 1, "", 10)).messages
     assert member.body == b"x" * 300
-    settled = ask(SettleClaims("coho", "flows", "nightly", stream.token, 2))
+    settled = old.ask(SettleClaims("coho", "flows", "nightly", stream.token, 2))
     assert settled.completed == 1
-    assert ask(Publish("coho", "job-1")).rows == 1
-    (session,) = ask(ListSessions("coho"))
+    assert old.ask(Publish("coho", "job-1")).rows == 1
+    (session,) = old.ask(ListSessions("coho"))
     assert (session.holder, session.leases) == ("w1", 1)
-    counts = ask(o.CountMessages("coho", "flows"))
+    counts = old.ask(o.CountMessages("coho", "flows"))
     assert (counts.visible, counts.leased, counts.delayed) == (1, 1, 1)
-    assert ask(KnownBodies(("0" * 32, "1" * 32))).keys == ("0" * 32,)
-    kinds = {event.type for event in ask(ReadEvents(0, 1000)).events}
+    assert old.ask(KnownBodies(("0" * 32, "1" * 32))).keys == ("0" * 32,)
+    kinds = {event.type for event in old.ask(ReadEvents(0, 1000)).events}
     assert kinds >= {EventType.PUT, EventType.CLAIMED, EventType.SETTLED, EventType.STAGED}
-    assert ask(ReadNote("export")).content == "{}"
-    store.close()
+    assert old.ask(ReadNote("export")).content == "{}"
 
 
-@pytest.mark.parametrize("name", ["format5.db", "format6.db"])
-def test_bound_claims_are_kept(name: str, tmp_path: Path) -> None:
+@formats(3, 6)
+def test_events_without_types_are_read(old: Old) -> None:
+    """Types and errors came later, without a new format; what happens now has them."""
+    before = old.ask(ReadEvents(0, 1000))
+    events = [event for event in before.events if event.message_id]
+    assert {event.type for event in events} > {EventType.PUT, EventType.CLAIMED}
+    assert {event[-4:] for event in events} == {(None, None, None, None)}
+    old.ask(c.Put("coho", "videos", b"new", 0, None, b"n" * 10, Detail(message_type="clip")))
+    (put,) = old.ask(ReadEvents(before.last_seq, 1000)).events
+    assert put.message_type == "clip"
+
+
+@formats(5)
+def test_bound_claims_are_kept(old: Old) -> None:
     """Bindings, notes and what settled a stream last, from format 5 on."""
-    shutil.copy(HERE / name, tmp_path / FILE_NAME)
-    store = SqliteStore(tmp_path)
-
-    def ask(command: c.Command) -> Any:
-        (result,) = store.execute([command], now_ms=NOW_MS + 1000)
-        store.commit()
-        return result
-
-    stream = ask(GetStream("coho", "bound", "hourly"))
+    stream = old.ask(GetStream("coho", "bound", "hourly"))
     assert (stream.last_settled, stream.settled_with) == (1, "step-1")
     (claim,) = stream.claims
     assert (claim.number, claim.transaction, claim.noted) == (2, "step-2", 1)
-    (settled,) = ask(Publish("coho", "step-2")).settled
+    (settled,) = old.ask(Publish("coho", "step-2")).settled
     assert (settled.completed, settled.exempted) == (1, 1)
-    (failed,) = ask(o.Inspect("coho", "bound", o.EVERYTHING, "", 10)).messages
+    (failed,) = old.ask(o.Inspect("coho", "bound", o.EVERYTHING, "", 10)).messages
     assert failed.message.visible_at_ms == NOW_MS + 6000
     (attempt,) = failed.message.detail.attempts
     assert attempt.error.text == "no such codec"
-    store.close()
 
 
-def test_staged_keys_are_kept(tmp_path: Path) -> None:
+@formats(6)
+def test_staged_keys_are_kept(old: Old) -> None:
     """Which staged rows have keys, and how many were dropped before, from format 6 on."""
-    shutil.copy(HERE / "format6.db", tmp_path / FILE_NAME)
-    store = SqliteStore(tmp_path)
-
-    def ask(command: c.Command) -> Any:
-        (result,) = store.execute([command], now_ms=NOW_MS + 1000)
-        store.commit()
-        return result
-
-    before = ask(GetTransaction("coho", "night-1"))
+    before = old.ask(GetTransaction("coho", "night-1"))
     assert (before.rows, before.duplicates) == (2, 1)
-    done = ask(Publish("coho", "night-2"))
+    done = old.ask(Publish("coho", "night-2"))
     assert (done.rows, done.duplicates) == (1, 2)
-    store.close()
 
 
-@pytest.mark.parametrize("name", ["format3.db", "format4.db", "format5.db"])
-def test_older_transactions_take_keys(name: str, tmp_path: Path) -> None:
+@formats(3, 5)
+def test_older_transactions_take_keys(old: Old) -> None:
     """What was staged before is published; a slot that is older can have keyed rows added."""
-    shutil.copy(HERE / name, tmp_path / FILE_NAME)
-    store = SqliteStore(tmp_path)
-
-    def ask(command: c.Command) -> Any:
-        (result,) = store.execute([command], now_ms=NOW_MS + 1000)
-        store.commit()
-        return result
-
-    assert ask(GetTransaction("coho", "job-1")).duplicates == 0
+    assert old.ask(GetTransaction("coho", "job-1")).duplicates == 0
     keyed = c.Put("coho", "flows", b"new", 0, 60, b"n" * 10, Detail(dedup_key="one"))
-    ask(Stage("coho", "job-1", "part-0", 1, (keyed, keyed)))
-    done = ask(Publish("coho", "job-1"))
+    old.ask(Stage("coho", "job-1", "part-0", 1, (keyed, keyed)))
+    done = old.ask(Publish("coho", "job-1"))
     assert (done.rows, done.duplicates) == (2, 1)
-    store.close()
 
 
-@pytest.mark.parametrize("name", ["format3.db", "format4.db"])
-def test_older_claims_can_be_bound(name: str, tmp_path: Path) -> None:
+@formats(3, 4)
+def test_older_claims_can_be_bound(old: Old) -> None:
     """What is new holds for the claims that were there."""
-    shutil.copy(HERE / name, tmp_path / FILE_NAME)
-    store = SqliteStore(tmp_path)
-
-    def ask(command: c.Command) -> Any:
-        (result,) = store.execute([command], now_ms=NOW_MS + 1000)
-        store.commit()
-        return result
-
-    stream = ask(GetStream("coho", "flows", "nightly"))
+    stream = old.ask(GetStream("coho", "flows", "nightly"))
     assert (stream.settled_with, stream.claims[0].transaction) == (None, None)
-    ask(BindClaim("coho", "flows", "nightly", stream.token, 2, "job-1"))
-    (settled,) = ask(Publish("coho", "job-1")).settled
+    old.ask(BindClaim("coho", "flows", "nightly", stream.token, 2, "job-1"))
+    (settled,) = old.ask(Publish("coho", "job-1")).settled
     assert (settled.last_settled, settled.completed) == (2, 1)
-    store.close()
 
 
-@pytest.mark.parametrize("name", OLD_DATABASES)
+@formats(1)
 def test_migrated_schema_is_that_of_a_new_database(name: str, tmp_path: Path) -> None:
     """There is one schema, whichever way a database came to it."""
     (tmp_path / "old").mkdir()
@@ -264,5 +234,5 @@ def test_migrated_schema_is_that_of_a_new_database(name: str, tmp_path: Path) ->
 
 def test_every_format_has_a_database_to_prove_it() -> None:
     """Whoever adds a migration adds a database of that format."""
-    formats = len(load_migrations("leasehold.stores.sqlite.migrations"))
-    assert set(OLD_DATABASES) == {f"format{number}.db" for number in range(1, formats + 1)}
+    newest = len(load_migrations("leasehold.stores.sqlite.migrations"))
+    assert set(OLD_DATABASES) == {f"format{number}.db" for number in range(1, newest + 1)}
