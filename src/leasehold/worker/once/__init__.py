@@ -16,6 +16,7 @@ from leasehold.worker.once.errors import (
     Busy,
     Fenced,
     HeaderProblem,
+    NotRecorded,
     UncheckedRun,
     UnstorableResult,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "Holder",
     "MemoryFences",
     "MemoryProcessed",
+    "NotRecorded",
     "Once",
     "PostgresProcessed",
     "Processed",

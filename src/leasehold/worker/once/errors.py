@@ -6,6 +6,7 @@
     └── Fenced          somebody with a newer fence was there: stop, and do not settle
     Retry
     └── Busy            somebody is at it right now: try again later
+    NotRecorded         the effect is done, but perhaps not recorded
     UnstorableResult    the effect is done and recorded, but its result cannot be kept
     UncheckedRun        a body did not ask whether it is the first
     HeaderProblem       a request comes without the headers, or with headers that cannot be read
@@ -46,6 +47,28 @@ class Fenced(LeaseLost):
 
 class Busy(Retry):
     """Somebody works under the same key right now, and did not end in time."""
+
+
+class NotRecorded(Exception):
+    """The effect happened, but the history did not take the record, or gave no answer.
+
+    So it may happen again when the message comes again. What the history said last is the cause.
+
+    Args:
+        key: As the history knows it.
+        why: What it said.
+    """
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(
+            f"{key}: the effect has happened, but that is not recorded for certain, so that it may "
+            f"happen again: {why}"
+        )
+        self.key = key
+        self.why = why
+
+    def __reduce__(self) -> tuple[type[NotRecorded], tuple[str, str]]:
+        return type(self), (self.key, self.why)
 
 
 class UnstorableResult(TypeError):

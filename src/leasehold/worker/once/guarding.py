@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from leasehold.worker.once.errors import Busy, UnstorableResult
 from leasehold.worker.once.protocol import Delivered, Processed
+from leasehold.worker.once.recording import Recording
 from leasehold.worker.once.results import encode_result
 from leasehold.worker.once.runs import Run
 from leasehold.worker.timing import Time
@@ -27,7 +28,7 @@ _T = TypeVar("_T")
 class Guard:
     """Speaks with the store for :class:`~leasehold.worker.once.running.Once`, which explains it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings, most of them by name
         self,
         store: Processed | None,
         time: Time,
@@ -35,12 +36,16 @@ class Guard:
         wait_s: float,
         hold_s: float | None,
         retry_s: float,
+        record_s: float,
     ) -> None:
+        if not record_s >= 0:
+            raise ValueError(f"record_s is {record_s}; it must be 0 or more")
         self._given = store
         self._time = time
         self._wait_s = wait_s
         self._hold_s = hold_s
         self.retry_s = retry_s
+        self._record_s = record_s
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
 
@@ -55,9 +60,7 @@ class Guard:
         looks = self._looks(run)
         message.check()
         while self._is_held_up(run):
-            nobody = threading.Condition()
-            with nobody:
-                self._time.wait(nobody, next(looks))
+            self._pause(next(looks))
             message.check()
 
     async def abegin(self, run: Run, message: Delivered) -> None:
@@ -73,12 +76,23 @@ class Guard:
             raise
 
     def finish(self, run: Run, result: str | None) -> None:
-        """Record that it is done."""
-        self._store.finish(run.key, run.holder, result)
+        """Record that it is done, in several tries if need be."""
+        recording = self._recording(run, result)
+        while (pause_s := recording.attempt()) is not None:
+            self._pause(pause_s)
 
     async def afinish(self, run: Run, result: str | None) -> None:
-        """See :meth:`finish`."""
-        await self._in_thread(lambda: self.finish(run, result))
+        """See :meth:`finish`. If the task is cancelled between two tries there is a last one."""
+        recording = self._recording(run, result)
+        try:
+            while True:
+                pause_s = await self._in_thread(recording.attempt)
+                if pause_s is None:
+                    return
+                await asyncio.sleep(pause_s)
+        except asyncio.CancelledError:
+            await self._in_thread(recording.end)
+            raise
 
     def abandon(self, run: Run, error: BaseException) -> None:
         """Set the key free after *error*, which stays the one that is raised."""
@@ -99,6 +113,14 @@ class Guard:
     def _is_held_up(self, run: Run) -> bool:
         entry = self._store.begin(run.key, run.holder, self._hold_s)
         return entry is not None and run.meet(entry)
+
+    def _recording(self, run: Run, result: str | None) -> Recording:
+        return Recording(self._store, run, result, self._time, self._record_s)
+
+    def _pause(self, length_s: float) -> None:
+        nobody = threading.Condition()
+        with nobody:
+            self._time.wait(nobody, length_s)
 
     def _looks(self, run: Run) -> Iterator[float]:
         """Give the seconds until the next look at somebody who is at it, until the time is up."""

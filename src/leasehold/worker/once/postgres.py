@@ -19,12 +19,15 @@ from leasehold.worker.once.protocol import (
     DEFAULT_WINDOW_S,
     SWEEP_STEP,
     check_window,
+    may_pass,
     milliseconds,
 )
 from leasehold.worker.once.rules import Entry, Holder, newest_of
 from leasehold.worker.once.sql import DEFAULT_TABLE, entry_of, load_statements
 
 _SWEEP_EVERY: Final = 64
+_PASSING: Final = (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction)
+"""The second one is what a standby says that is not the primary yet, or not any more."""
 _CREATION_LOCK: Final = 0x1EA5E_601D
 """Number of an advisory lock: two that create the same table at once would fail otherwise."""
 
@@ -115,6 +118,10 @@ class PostgresProcessed:
     def sweep(self, limit: int = SWEEP_STEP) -> int:
         """See :class:`~leasehold.worker.once.protocol.Processed`."""
         return self._count("sweep", self._now() | {"limit": limit})
+
+    def may_pass(self, error: Exception) -> bool:
+        """See :class:`~leasehold.worker.once.protocol.KnowsItsErrors`."""
+        return isinstance(error, _PASSING) or may_pass(error)
 
     def close(self) -> None:
         """See :class:`~leasehold.worker.once.protocol.Processed`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from leasehold.worker.once.rules import Entry, Holder
 
@@ -10,6 +10,13 @@ DEFAULT_WINDOW_S: Final = 7 * 86_400.0
 """A week: the time that a message of Azure Queue Storage lives unless its sender says otherwise."""
 SWEEP_STEP: Final = 256
 """Expired keys that one step removes."""
+_LASTING: Final = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
 
 
 class Delivered(Protocol):
@@ -96,6 +103,23 @@ class Processed(Protocol):
     def close(self) -> None:
         """Let go of files and connections."""
         ...
+
+
+@runtime_checkable
+class KnowsItsErrors(Protocol):
+    """What a history may have besides, to say which of its errors another try may mend.
+
+    Of one that has not, :func:`may_pass` is believed.
+    """
+
+    def may_pass(self, error: Exception) -> bool:
+        """Tell whether what failed with *error* may succeed a moment later."""
+        ...
+
+
+def may_pass(error: Exception) -> bool:
+    """Tell whether an error of the machine or the network may be gone a moment later."""
+    return isinstance(error, OSError) and not isinstance(error, _LASTING)
 
 
 def check_window(window_s: float) -> float:

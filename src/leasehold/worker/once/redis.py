@@ -16,10 +16,14 @@ from leasehold.worker.once.protocol import (
     DEFAULT_WINDOW_S,
     SWEEP_STEP,
     check_window,
+    may_pass,
     milliseconds,
 )
 from leasehold.worker.once.rules import Entry, Holder
 
+_PASSING: Final = (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError)
+"""The last one is what a replica says that is not the primary yet, or not any more."""
+_LASTING: Final = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
 _FIELDS: Final = ("source", "fence", "run", "done", "result", "since_ms", "held_until_ms")
 
 
@@ -131,6 +135,12 @@ class RedisProcessed:
         """Do nothing: the server removes expired keys by itself."""
         del limit
         return 0
+
+    def may_pass(self, error: Exception) -> bool:
+        """See :class:`~leasehold.worker.once.protocol.KnowsItsErrors`."""
+        if isinstance(error, redis.RedisError):
+            return isinstance(error, _PASSING) and not isinstance(error, _LASTING)
+        return may_pass(error)
 
     def close(self) -> None:
         """Close the connections, if the client was made here."""

@@ -58,6 +58,8 @@ class Once:
             if they neither end nor fail. None: as long as the window. The effect can happen twice
             if it is shorter than the work.
         retry_s: The delay of a Busy, in seconds.
+        record_s: How long to go on trying to record what has happened while the store fails for a
+            reason that may pass, in seconds; 0: one try. Then the handler gets NotRecorded.
         history: Where :meth:`in_transaction` writes.
         time: That waits are measured by.
     """
@@ -70,12 +72,18 @@ class Once:
         wait_s: float = 10.0,
         hold_s: float | None = None,
         retry_s: float = 5.0,
+        record_s: float = 30.0,
         history: History | None = None,
         time: Time | None = None,
     ) -> None:
         self._step = step
         self._guard = Guard(
-            store, time or SystemTime(), wait_s=wait_s, hold_s=hold_s, retry_s=retry_s
+            store,
+            time or SystemTime(),
+            wait_s=wait_s,
+            hold_s=hold_s,
+            retry_s=retry_s,
+            record_s=record_s,
         )
         if history is None:
             history = History() if store is None else History(store.window_s)
@@ -93,6 +101,7 @@ class Once:
             LeaseLost: On entering: the message is not held any more.
             Fenced: On entering: a newer delivery is at it. On leaving: it took over meanwhile.
             Busy: On entering; see above.
+            NotRecorded: On leaving: the effect happened, and may happen again.
         """
         return Guarded(self._guard, self._identify(message, key), message)
 

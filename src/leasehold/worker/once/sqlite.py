@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from typing import Any, Final
 
 from leasehold.clock import Clock, SystemClock
@@ -11,12 +12,21 @@ from leasehold.worker.once.protocol import (
     DEFAULT_WINDOW_S,
     SWEEP_STEP,
     check_window,
+    may_pass,
     milliseconds,
 )
 from leasehold.worker.once.rules import Entry, Holder, newest_of
 from leasehold.worker.once.sql import DEFAULT_TABLE, entry_of, load_statements
 from leasehold.worker.once.sqlite_file import DEFAULT_PATIENCE_S, SqliteFile
 
+_PASSING: Final = frozenset(
+    (
+        *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED),
+        *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR),
+    )
+)
+_PRIMARY: Final = 0xFF
+"""The part of a code that says its kind (https://sqlite.org/rescode.html)."""
 _SWEEP_EVERY: Final = 64
 """Keys done between two sweeps; a sweep removes more than that, so that the file does not grow."""
 
@@ -99,6 +109,12 @@ class SqliteProcessed:
         values = {"now_ms": self._clock.now_ms(), "limit": limit}
         with self._file.writing() as connection:
             return connection.execute(self._sql["sweep"], values).rowcount
+
+    def may_pass(self, error: Exception) -> bool:
+        """See :class:`~leasehold.worker.once.protocol.KnowsItsErrors`."""
+        if isinstance(error, sqlite3.OperationalError):
+            return getattr(error, "sqlite_errorcode", 0) & _PRIMARY in _PASSING
+        return may_pass(error)
 
     def close(self) -> None:
         """See :class:`~leasehold.worker.once.protocol.Processed`."""

@@ -17,6 +17,7 @@ from leasehold.worker.once import (
     Fenced,
     Holder,
     MemoryProcessed,
+    NotRecorded,
     Once,
     UncheckedRun,
     UnstorableResult,
@@ -281,13 +282,13 @@ def test_error_of_the_body_stays_in_front(store: MemoryProcessed) -> None:
 
 
 def test_failing_record_fails_the_handler() -> None:
-    """If success cannot be recorded the handler fails, and is delivered again: the known gap."""
+    """If what happened cannot be recorded the handler fails, and says so: the known gap."""
 
     class Broken(MemoryProcessed):
         def finish(self, key: str, holder: Holder, result: str | None) -> None:
             raise ConnectionError("history is down")
 
-    with pytest.raises(ConnectionError), Once(Broken())(Told()) as run:
+    with pytest.raises(NotRecorded), Once(Broken(), record_s=0)(Told()) as run:
         assert run.first
 
 
