@@ -274,7 +274,7 @@ def completed(answer: Answer, items: Sequence[Leased]) -> list[ServerProblem | N
     return [None if isinstance(refusal, MessageNotFound) else refusal for refusal in refusals]
 
 
-def released(answer: Answer, items: Sequence[Leased]) -> list[Released | ServerProblem]:
+def released(answer: Answer, items: Sequence[object]) -> list[Released | ServerProblem]:
     """Return what became of each message that was given back."""
     return [refusal_of(result, answer) or released_of(result) for result in _results(answer, items)]
 

@@ -19,6 +19,7 @@ from leasehold.client.models import (
     DEFAULT_TIME_TO_LIVE_S,
     ErrorReport,
     Filter,
+    GiveBack,
     NewMessage,
     Outgoing,
     Progress,
@@ -320,6 +321,18 @@ def renewal_calls(
 def _renewal_item(given: Renewal) -> Struct:
     encode = renewal(given.visibility_timeout_s, given.body, given.progress, given.saved)
     return encode(given.message)
+
+
+def release_calls(
+    path: str, releases: Iterable[GiveBack], *, atomic: bool
+) -> Iterator[tuple[Call, list[GiveBack]]]:
+    """Yield the calls that give messages back, each for a reason of its own."""
+    form = _Form("items", _release_item, lambda _: True)
+    return _item_calls(f"{path}/messages/release", releases, form, atomic=atomic)
+
+
+def _release_item(given: GiveBack) -> Struct:
+    return giving_back(given.outcome, given.delay_s, given.error)(given.message)
 
 
 def sent_once(call: Call, timeout_s: float | None) -> Call:

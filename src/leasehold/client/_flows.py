@@ -227,6 +227,14 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str | None = None
     target: str | None = None
     """The queue moved to, the stream and number of a claim, or the name of a transaction."""
+    message_type: str | None = None
+    """What the sender gave as the type of the message."""
+    error_type: str | None = None
+    """What was said about the attempt that the event ended: the type of the error,"""
+    error_fingerprint: str | None = None
+    """what like errors have in common,"""
+    error: str | None = None
+    """and the beginning of its text."""
 
 
 class EventPage(Struct, frozen=True):

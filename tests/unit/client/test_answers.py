@@ -20,6 +20,7 @@ from leasehold.client import (
 from leasehold.client.models import (
     Attempt,
     ErrorReport,
+    GiveBack,
     LeaseRef,
     Poisoning,
     Progress,
@@ -336,6 +337,7 @@ def test_results_before_a_failure_are_kept(driver: Driver, monkeypatch: pytest.M
         ("renew_many", ([item, item], 5), {"id": "1", "receipt": "n"}),
         ("renew_each", ([Renewal(item, 5)] * 2,), {"id": "1", "receipt": "n"}),
         ("release_many", ([item, item],), {"id": "1", "visible_at_ms": 4}),
+        ("release_each", ([GiveBack(item)] * 2,), {"id": "1", "visible_at_ms": 4}),
     ):
         script = Script(results(good), problem("forbidden", 403))
         queue = driver.client(script).queue("jobs")

@@ -9,7 +9,7 @@ import pytest
 
 from leasehold.client import Filter, NewMessage, QueueNotFound, ReceivedMessage
 from leasehold.client import _calls as calls
-from leasehold.client.models import ErrorReport, LeaseRef, Progress, Renewal
+from leasehold.client.models import ErrorReport, GiveBack, LeaseRef, Progress, Renewal
 from tests.unit.client.support import (
     COUNTS,
     ID,
@@ -152,6 +152,29 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], object, str, str, o
         *(".renew", (LEASED, 60), {"saved": None}),
         *({"results": [{"id": ID, "receipt": "r2"}]}, "POST", f"{M}/renew"),
         {"items": [{"id": ID, "receipt": "r1", "visibility_timeout_s": 60, "saved": None}]},
+    ),
+    "give back each for its own reason": (
+        ".release_each",
+        (
+            [
+                GiveBack(LEASED),
+                GiveBack(LEASED, "failed", 9, ErrorReport("bad", at_ms=5)),
+            ],
+        ),
+        {},
+        *({"results": [{"id": ID, "visible_at_ms": 4}] * 2}, "POST", f"{M}/release"),
+        {
+            "items": [
+                {"id": ID, "receipt": "r1"},
+                {
+                    "id": ID,
+                    "receipt": "r1",
+                    "outcome": "failed",
+                    "delay_s": 9,
+                    "error": {"text": "bad"},
+                },
+            ]
+        },
     ),
     "renew each in its own way": (
         *(".renew_each", ([Renewal(LEASED, 60), Renewal(LEASED, 9, saved=[1], body="b")],)),
@@ -367,7 +390,7 @@ def test_all_or_nothing_is_never_split(driver: Driver, monkeypatch: pytest.Monke
     assert len(script.requests) == 1
 
 
-@pytest.mark.parametrize("method", ["put_many", "complete_many", "release_many"])
+@pytest.mark.parametrize("method", ["put_many", "complete_many", "release_many", "release_each"])
 def test_nothing_to_do_asks_nothing(driver: Driver, method: str) -> None:
     """An empty list makes no request."""
     script = Script()

@@ -17,7 +17,7 @@ from leasehold.client import (
     Unavailable,
 )
 from leasehold.client.errors import MessageNotFound, Problem, UnexpectedAnswer, problem_error
-from leasehold.client.models import LeaseRef
+from leasehold.client.models import GiveBack, LeaseRef
 from leasehold.client.retries import NO_RETRIES, Tries
 from tests.unit.client.support import (
     COUNTS,
@@ -107,14 +107,14 @@ def test_a_renewal_with_a_time_of_its_own_is_made_once(
 
 
 @pytest.mark.parametrize("failure", [LOST, STORE_FAILED, OVERLOADED, REFUSED])
-@pytest.mark.parametrize("name", ["complete_many", "release_many", "bury"])
+@pytest.mark.parametrize("name", ["complete_many", "release_many", "release_each", "bury"])
 def test_what_settles_with_a_time_of_its_own_is_made_once(
     driver: Driver, name: str, failure: httpx.Response | Exception
 ) -> None:
     """Whoever says how long it may take tries again itself."""
     script = Script(failure, answer({"results": [{"id": ID}]}))
     settle = getattr(driver.client(script).queue("jobs"), name)
-    what = LEASED if name == "bury" else [LEASED]
+    what = {"bury": LEASED, "release_each": [GiveBack(LEASED)]}.get(name, [LEASED])
     with pytest.raises(LeaseholdClientError):
         driver.do(settle(what, timeout_s=3))
     assert len(script.requests) == 1

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from msgspec import UNSET
 
 from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
 from leasehold.client import _streams as streams
-from leasehold.client._answers import M
+from leasehold.client._answers import Answer, M
 from leasehold.client._async.account import AsyncAccountPart
 from leasehold.client._async.overseer import AsyncOverseer
 from leasehold.client._async.session import AsyncSession, session_id_of
 from leasehold.client._async.stream import AsyncStream
-from leasehold.client._calls import Leased
+from leasehold.client._calls import Call, Leased
 from leasehold.client.errors import (
     LeaseholdClientError,
     ServerProblem,
@@ -26,6 +26,7 @@ from leasehold.client.models import (
     DEFAULT_PRIORITY,
     DEFAULT_TIME_TO_LIVE_S,
     ErrorReport,
+    GiveBack,
     LeaseRef,
     NewMessage,
     Outcome,
@@ -38,6 +39,9 @@ from leasehold.client.models import (
     StreamInfo,
 )
 from leasehold.client.retries import NO_RETRIES
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class AsyncQueueHandle(AsyncOverseer):
@@ -107,14 +111,9 @@ class AsyncQueueHandle(AsyncOverseer):
             LeaseholdClientError: A whole request was refused or got no answer;
                 ``results_so_far`` has the results of those before it.
         """
-        results: list[Sent | ServerProblem] = []
-        for call, chunk in calls.put_calls(self._path, messages, atomic=atomic):
-            try:
-                results += answers.sent(await self._transport.call(call), chunk)
-            except LeaseholdClientError as error:
-                error.results_so_far = tuple(results)
-                raise
-        return results
+        return await self._in_turn(
+            calls.put_calls(self._path, messages, atomic=atomic), answers.sent
+        )
 
     async def receive(
         self,
@@ -225,19 +224,12 @@ class AsyncQueueHandle(AsyncOverseer):
         atomic: bool = False,
     ) -> list[M | ServerProblem]:
         """Renew many leases; see :meth:`renew` and, for the rest, :meth:`put_many`."""
-        results: list[M | ServerProblem] = []
         encode = calls.renewal(visibility_timeout_s, body, progress, saved)
-        retries = None if timeout_s is None else NO_RETRIES
-        parts = calls.settling_calls(self._path, "renew", messages, encode, atomic=atomic)
-        for call, chunk in parts:
-            once = calls.sent_once(call, timeout_s)
-            try:
-                answer = await self._transport.call(once, retries)
-                results += answers.renewed(answer, chunk, body, saved)
-            except LeaseholdClientError as error:
-                error.results_so_far = tuple(results)
-                raise
-        return results
+        return await self._in_turn(
+            calls.settling_calls(self._path, "renew", messages, encode, atomic=atomic),
+            lambda answer, chunk: answers.renewed(answer, chunk, body, saved),
+            timeout_s,
+        )
 
     async def renew_each(
         self,
@@ -247,16 +239,8 @@ class AsyncQueueHandle(AsyncOverseer):
         atomic: bool = False,
     ) -> list[ReceivedMessage | LeaseRef | ServerProblem]:
         """Renew many leases, each with progress of its own; see :meth:`renew_many`."""
-        results: list[ReceivedMessage | LeaseRef | ServerProblem] = []
-        retries = None if timeout_s is None else NO_RETRIES
-        for call, chunk in calls.renewal_calls(self._path, renewals, atomic=atomic):
-            once = calls.sent_once(call, timeout_s)
-            try:
-                results += answers.renewed_each(await self._transport.call(once, retries), chunk)
-            except LeaseholdClientError as error:
-                error.results_so_far = tuple(results)
-                raise
-        return results
+        parts = calls.renewal_calls(self._path, renewals, atomic=atomic)
+        return await self._in_turn(parts, answers.renewed_each, timeout_s)
 
     async def complete(self, message: Leased) -> None:
         """Remove a message whose work is done.
@@ -283,19 +267,10 @@ class AsyncQueueHandle(AsyncOverseer):
         See :meth:`complete`, :meth:`renew` for *timeout_s* and, for the rest,
         :meth:`put_many`.
         """
-        results: list[ServerProblem | None] = []
-        retries = None if timeout_s is None else NO_RETRIES
         parts = calls.settling_calls(
             self._path, "complete", messages, calls.completion, atomic=atomic
         )
-        for call, chunk in parts:
-            try:
-                once = calls.sent_once(call, timeout_s)
-                results += answers.completed(await self._transport.call(once, retries), chunk)
-            except LeaseholdClientError as error:
-                error.results_so_far = tuple(results)
-                raise
-        return results
+        return await self._in_turn(parts, answers.completed, timeout_s)
 
     async def release(
         self,
@@ -339,19 +314,21 @@ class AsyncQueueHandle(AsyncOverseer):
         See :meth:`release`, :meth:`renew` for *timeout_s* and, for the rest,
         :meth:`put_many`.
         """
-        results: list[Released | ServerProblem] = []
-        retries = None if timeout_s is None else NO_RETRIES
         report = None if error is None else ErrorReport.of(error)
         encode = calls.giving_back(outcome, delay_s, report)
         parts = calls.settling_calls(self._path, "release", messages, encode, atomic=atomic)
-        for call, chunk in parts:
-            try:
-                once = calls.sent_once(call, timeout_s)
-                results += answers.released(await self._transport.call(once, retries), chunk)
-            except LeaseholdClientError as failure:
-                failure.results_so_far = tuple(results)
-                raise
-        return results
+        return await self._in_turn(parts, answers.released, timeout_s)
+
+    async def release_each(
+        self,
+        releases: Iterable[GiveBack],
+        *,
+        atomic: bool = False,
+        timeout_s: float | None = None,
+    ) -> list[Released | ServerProblem]:
+        """Give many messages back, each for a reason of its own; see :meth:`release_many`."""
+        parts = calls.release_calls(self._path, releases, atomic=atomic)
+        return await self._in_turn(parts, answers.released, timeout_s)
 
     async def bury(
         self,
@@ -367,6 +344,24 @@ class AsyncQueueHandle(AsyncOverseer):
         return answers.only(
             await self.release_many([message], outcome="buried", error=error, timeout_s=timeout_s)
         )
+
+    async def _in_turn(
+        self,
+        parts: Iterable[tuple[Call, list[T]]],
+        read: Callable[[Answer, list[T]], list[R]],
+        timeout_s: float | None = None,
+    ) -> list[R]:
+        """Make calls one after the other; the error of one has the results of those before it."""
+        results: list[R] = []
+        retries = None if timeout_s is None else NO_RETRIES
+        for call, chunk in parts:
+            once = calls.sent_once(call, timeout_s)
+            try:
+                results += read(await self._transport.call(once, retries), chunk)
+            except LeaseholdClientError as error:
+                error.results_so_far = tuple(results)
+                raise
+        return results
 
     async def put_body(  # noqa: PLR0913 - each is a part of the message
         self,

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from msgspec import UNSET
 
 from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
 from leasehold.client import _streams as streams
-from leasehold.client._answers import M
-from leasehold.client._calls import Leased
+from leasehold.client._answers import Answer, M
+from leasehold.client._calls import Call, Leased
 from leasehold.client._sync.account import AccountPart
 from leasehold.client._sync.overseer import Overseer
 from leasehold.client._sync.session import Session, session_id_of
@@ -27,6 +27,7 @@ from leasehold.client.models import (
     DEFAULT_PRIORITY,
     DEFAULT_TIME_TO_LIVE_S,
     ErrorReport,
+    GiveBack,
     LeaseRef,
     NewMessage,
     Outcome,
@@ -39,6 +40,9 @@ from leasehold.client.models import (
     StreamInfo,
 )
 from leasehold.client.retries import NO_RETRIES
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class QueueHandle(Overseer):
@@ -108,14 +112,7 @@ class QueueHandle(Overseer):
             LeaseholdClientError: A whole request was refused or got no answer;
                 ``results_so_far`` has the results of those before it.
         """
-        results: list[Sent | ServerProblem] = []
-        for call, chunk in calls.put_calls(self._path, messages, atomic=atomic):
-            try:
-                results += answers.sent(self._transport.call(call), chunk)
-            except LeaseholdClientError as error:
-                error.results_so_far = tuple(results)
-                raise
-        return results
+        return self._in_turn(calls.put_calls(self._path, messages, atomic=atomic), answers.sent)
 
     def receive(
         self,
@@ -226,19 +223,12 @@ class QueueHandle(Overseer):
         atomic: bool = False,
     ) -> list[M | ServerProblem]:
         """Renew many leases; see :meth:`renew` and, for the rest, :meth:`put_many`."""
-        results: list[M | ServerProblem] = []
         encode = calls.renewal(visibility_timeout_s, body, progress, saved)
-        retries = None if timeout_s is None else NO_RETRIES
-        parts = calls.settling_calls(self._path, "renew", messages, encode, atomic=atomic)
-        for call, chunk in parts:
-            once = calls.sent_once(call, timeout_s)
-            try:
-                answer = self._transport.call(once, retries)
-                results += answers.renewed(answer, chunk, body, saved)
-            except LeaseholdClientError as error:
-                error.results_so_far = tuple(results)
-                raise
-        return results
+        return self._in_turn(
+            calls.settling_calls(self._path, "renew", messages, encode, atomic=atomic),
+            lambda answer, chunk: answers.renewed(answer, chunk, body, saved),
+            timeout_s,
+        )
 
     def renew_each(
         self,
@@ -248,16 +238,8 @@ class QueueHandle(Overseer):
         atomic: bool = False,
     ) -> list[ReceivedMessage | LeaseRef | ServerProblem]:
         """Renew many leases, each with progress of its own; see :meth:`renew_many`."""
-        results: list[ReceivedMessage | LeaseRef | ServerProblem] = []
-        retries = None if timeout_s is None else NO_RETRIES
-        for call, chunk in calls.renewal_calls(self._path, renewals, atomic=atomic):
-            once = calls.sent_once(call, timeout_s)
-            try:
-                results += answers.renewed_each(self._transport.call(once, retries), chunk)
-            except LeaseholdClientError as error:
-                error.results_so_far = tuple(results)
-                raise
-        return results
+        parts = calls.renewal_calls(self._path, renewals, atomic=atomic)
+        return self._in_turn(parts, answers.renewed_each, timeout_s)
 
     def complete(self, message: Leased) -> None:
         """Remove a message whose work is done.
@@ -284,19 +266,10 @@ class QueueHandle(Overseer):
         See :meth:`complete`, :meth:`renew` for *timeout_s* and, for the rest,
         :meth:`put_many`.
         """
-        results: list[ServerProblem | None] = []
-        retries = None if timeout_s is None else NO_RETRIES
         parts = calls.settling_calls(
             self._path, "complete", messages, calls.completion, atomic=atomic
         )
-        for call, chunk in parts:
-            try:
-                once = calls.sent_once(call, timeout_s)
-                results += answers.completed(self._transport.call(once, retries), chunk)
-            except LeaseholdClientError as error:
-                error.results_so_far = tuple(results)
-                raise
-        return results
+        return self._in_turn(parts, answers.completed, timeout_s)
 
     def release(
         self,
@@ -340,19 +313,21 @@ class QueueHandle(Overseer):
         See :meth:`release`, :meth:`renew` for *timeout_s* and, for the rest,
         :meth:`put_many`.
         """
-        results: list[Released | ServerProblem] = []
-        retries = None if timeout_s is None else NO_RETRIES
         report = None if error is None else ErrorReport.of(error)
         encode = calls.giving_back(outcome, delay_s, report)
         parts = calls.settling_calls(self._path, "release", messages, encode, atomic=atomic)
-        for call, chunk in parts:
-            try:
-                once = calls.sent_once(call, timeout_s)
-                results += answers.released(self._transport.call(once, retries), chunk)
-            except LeaseholdClientError as failure:
-                failure.results_so_far = tuple(results)
-                raise
-        return results
+        return self._in_turn(parts, answers.released, timeout_s)
+
+    def release_each(
+        self,
+        releases: Iterable[GiveBack],
+        *,
+        atomic: bool = False,
+        timeout_s: float | None = None,
+    ) -> list[Released | ServerProblem]:
+        """Give many messages back, each for a reason of its own; see :meth:`release_many`."""
+        parts = calls.release_calls(self._path, releases, atomic=atomic)
+        return self._in_turn(parts, answers.released, timeout_s)
 
     def bury(
         self,
@@ -368,6 +343,24 @@ class QueueHandle(Overseer):
         return answers.only(
             self.release_many([message], outcome="buried", error=error, timeout_s=timeout_s)
         )
+
+    def _in_turn(
+        self,
+        parts: Iterable[tuple[Call, list[T]]],
+        read: Callable[[Answer, list[T]], list[R]],
+        timeout_s: float | None = None,
+    ) -> list[R]:
+        """Make calls one after the other; the error of one has the results of those before it."""
+        results: list[R] = []
+        retries = None if timeout_s is None else NO_RETRIES
+        for call, chunk in parts:
+            once = calls.sent_once(call, timeout_s)
+            try:
+                results += read(self._transport.call(once, retries), chunk)
+            except LeaseholdClientError as error:
+                error.results_so_far = tuple(results)
+                raise
+        return results
 
     def put_body(  # noqa: PLR0913 - each is a part of the message
         self,

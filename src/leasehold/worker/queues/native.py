@@ -14,6 +14,7 @@ from leasehold.client.handles import Session
 from leasehold.client.models import (
     DEFAULT_TIME_TO_LIVE_S,
     ErrorReport,
+    GiveBack,
     LeaseRef,
     NewMessage,
     ReceivedMessage,
@@ -238,56 +239,37 @@ class NativeQueue:
     def release(
         self, releases: Sequence[Release], *, timeout_s: float | None = None
     ) -> list[QueueError | None]:
-        """See :class:`QueueClient`. Those with the same reason go in one request."""
-        alike: dict[tuple[object, ...], list[int]] = {}
-        for at, each in enumerate(releases):
-            alike.setdefault((each.outcome, each.delay_s, each.fault), []).append(at)
-        results: list[QueueError | None] = [None] * len(releases)
-        failed: list[QueueError] = []
-        for places in alike.values():
-            try:
-                found = self._released([releases[at] for at in places], timeout_s)
-            except QueueError as error:
-                failed.append(error)
-                found = [error] * len(places)
-            for at, result in zip(places, found, strict=True):
-                results[at] = result
-        if failed and len(failed) == len(alike):
-            raise failed[0]
-        return results
-
-    def _released(
-        self, releases: Sequence[Release], timeout_s: float | None
-    ) -> list[QueueError | None]:
-        """Give messages back that have the same reason.
+        """See :class:`QueueClient`.
 
         Those that would expire before their delay is over are given back without one: the server
         refuses them, and to let their leases run out instead could be the end of them.
         """
-        first = releases[0]
-        refs = [LeaseRef(each.lease.message_id, each.lease.receipt) for each in releases]
-        error = _report(first.fault)
-        try:
-            found = self._queue.release_many(
-                refs,
-                outcome=first.outcome,
-                delay_s=first.delay_s,
-                error=error,
-                timeout_s=timeout_s,
+        given = [
+            GiveBack(
+                LeaseRef(each.lease.message_id, each.lease.receipt),
+                each.outcome,
+                each.delay_s,
+                _report(each.fault),
             )
+            for each in releases
+        ]
+        try:
+            found = self._queue.release_each(given, timeout_s=timeout_s)
         except (LeaseholdClientError, RuntimeError) as failure:
             return _rest(_so_far(failure), queue_error(failure), len(releases))
         results = [_refusal(each) for each in found]
         late = [
             at
             for at, each in enumerate(found)
-            if isinstance(each, ServerProblem) and each.code == _PAST_EXPIRY
+            if isinstance(each, ServerProblem)
+            and each.code == _PAST_EXPIRY
+            and releases[at].delay_s
         ]
-        if late and first.delay_s:
+        if late:
             at_once = [replace(releases[at], delay_s=0) for at in late]
             again: Sequence[QueueError | None]
             try:
-                again = self._released(at_once, timeout_s)
+                again = self.release(at_once, timeout_s=timeout_s)
             except QueueError as failure:
                 again = [failure] * len(late)
             for at, result in zip(late, again, strict=True):
@@ -459,7 +441,12 @@ def _reason(lease: LeaseRef | ReceivedMessage) -> str | None:
 
 
 def _report(fault: Fault | None) -> ErrorReport | None:
-    return None if fault is None else ErrorReport(fault.text, fault.type, fault.fingerprint)
+    if fault is None:
+        return None
+    # An exception can say what is no UTF-8, such as the name of a file. Nobody's message must stay
+    # unsettled for that.
+    text = fault.text.encode("utf-8", "backslashreplace").decode()
+    return ErrorReport(text, fault.type, fault.fingerprint)
 
 
 def _renewals(found: Sequence[object]) -> list[Renewed | QueueError]:

@@ -139,32 +139,57 @@ def test_a_part_that_fails_does_not_hide_the_others() -> None:
     assert isinstance(found[10_000], Unreachable)
 
 
-def test_releases_go_together_by_reason() -> None:
-    """Those with the same reason share a request, and results come in the order given."""
-
-    def play(_: str, content: Any) -> httpx.Response:
-        if content["items"][0].get("error"):
-            return reply({"code": "store-failed"}, 500)
-        return results(*({"id": each["id"], "visible_at_ms": 1} for each in content["items"]))
-
-    queue, server = made(play)
+def test_releases_go_together() -> None:
+    """Each has its own reason in one request, and results come in the order given."""
+    refusal = {"error": {"code": "lease-lost", "reason": "superseded"}}
+    queue, server = made(
+        lambda *_: results(
+            {"id": "m0", "visible_at_ms": 1}, refusal, {"id": "m2", "visible_at_ms": 1}
+        )
+    )
     fault = Fault(text="bad", type="ValueError", fingerprint="f")
     one, two, three = leases(3)
     found = queue.release(
         [
             Release(lease=one, outcome="returned"),
             Release(lease=two, outcome="failed", delay_s=3, fault=fault),
-            Release(lease=three, outcome="returned"),
+            Release(lease=three, outcome="failed", fault=Fault(text="worse")),
         ]
     )
     assert found[0] is None
-    assert isinstance(found[1], Unreachable)
+    assert isinstance(found[1], LeaseGone)
     assert found[2] is None
-    assert [len(content["items"]) for _, content in server.seen[:1]] == [2]
-    failed = next(content["items"][0] for _, content in server.seen if len(content["items"]) == 1)
-    assert failed["outcome"] == "failed"
-    assert failed["delay_s"] == 3
+    ((_, content),) = server.seen
+    returned, failed, worse = content["items"]
+    assert "error" not in returned
+    assert (failed["outcome"], failed["delay_s"]) == ("failed", 3)
     assert failed["error"] == {"text": "bad", "type": "ValueError", "fingerprint": "f"}
+    assert "delay_s" not in worse
+    assert worse["error"] == {"text": "worse"}
+
+
+def test_releases_that_get_no_answer_fail_as_one() -> None:
+    """As any call that settles does."""
+    queue, _ = made(lambda *_: reply({"code": "store-failed"}, 500))
+    one, two = leases(2)
+    with pytest.raises(Unreachable):
+        queue.release(
+            [
+                Release(lease=one, outcome="returned"),
+                Release(lease=two, outcome="failed", fault=Fault(text="bad")),
+            ]
+        )
+
+
+def test_a_reason_that_is_no_utf_8_is_told_all_the_same() -> None:
+    """Half of a character in what an exception says keeps nobody's message from being settled."""
+    queue, server = made(lambda *_: results({"id": "m0", "visible_at_ms": 1}))
+    (one,) = leases(1)
+    fault = Fault(text="no file \udcff.mp4")
+    assert queue.release([Release(lease=one, outcome="failed", fault=fault)]) == [None]
+    queue.bury(DELIVERY, "r0", fault)
+    told = [content["items"][0]["error"]["text"] for _, content in server.seen]
+    assert told == ["no file \\udcff.mp4"] * 2
 
 
 def past_expiry(_: str, content: Any) -> httpx.Response:
