@@ -127,3 +127,31 @@ def test_the_way_back(client: tuple[InProcessServer, Client]) -> None:
     assert change.patch is not None
     back = queue.update(settings=change.patch)
     assert (back.visibility_timeout_s, back.settings.advised) == (30, None)
+
+
+def test_advice_and_the_adaptive_mode_do_not_fight(
+    client: tuple[InProcessServer, Client],
+) -> None:
+    """Both on one queue: the server stays within the advised bounds, and the advice comes to rest.
+
+    Advice has the last word on the bounds, the server on what lies between them.
+    """
+    server, made = client
+    queue = made.queue(NAME)
+    queue.create(settings={"adaptive": {"floor_s": 5, "cap_s": 3_600}})
+    drive = Drive(server, queue, mixed, crash_rate=CRASH_RATE)
+    rounds, bounds = [], []
+    for _ in range(ROUNDS + 2):
+        rounds.append(drive.play(MESSAGES))
+        advise(server, made, queue)
+        adaptive = queue.info().settings.adaptive
+        assert adaptive is not None
+        bounds.append(adaptive)
+        server.advance(15)  # the server looks every ten seconds
+        assert adaptive.floor_s <= queue.info().visibility_timeout_s <= adaptive.cap_s
+    # From 5 s and an hour to what holds the best there is, and then hardly on.
+    assert bounds[-1].floor_s <= oracle_s(mixed) <= bounds[-1].cap_s <= 1_000
+    floors = [each.floor_s for each in bounds[-3:]]
+    assert max(floors) <= 1.25 * min(floors)
+    after = sum(each.redeliveries for each in rounds[-3:]) / 3
+    assert after <= 0.1 * rounds[0].redeliveries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -13,7 +14,7 @@ from leasehold.analysis.lengths import (
     aged,
     count_of,
     drift_of,
-    naive_timeouts,
+    naive_choices,
     sample_of,
     together,
 )
@@ -107,9 +108,11 @@ class Recommendation:
     today_s: float | None
     """The timeout in force; None if nothing says."""
     timeout_s: int
-    """What to set now."""
+    """What to set now; today's, where workers renew."""
     wanted_s: float
     """The best one, before bounds and steps."""
+    observed: float
+    """Messages that there is an observation of, whatever its age; the choices are for so many."""
     finished: float
     """Observations, old ones counted for less; and those that were cut off."""
     censored: float
@@ -194,7 +197,9 @@ def recommend(queue: QueueSummary, asked: Asked, only: Work | None = None) -> Re
     whole, part = together(queue.works), together(works)
     lengths = Lengths.OF_MESSAGE if repeats_are_alike(part.repeats) else Lengths.OF_ATTEMPT
     today_s = today_of(queue, asked)
-    question = asked.question(today_s, lengths)
+    seen = seen_of(works)
+    renews = seen.renewed > _RENEWING * max(1, seen.deliveries)
+    question = asked.question(None if renews else today_s, lengths)
     drift_z = drift_of(part.bins)
     advice = advise(
         aged(part.bins, changed=drift_z is not None),
@@ -203,7 +208,7 @@ def recommend(queue: QueueSummary, asked: Asked, only: Work | None = None) -> Re
         work_s=whole.work_s,
         question=question,
     )
-    seen = seen_of(works)
+    keeps = renews and today_s is not None
     known = Recommendation(
         queue=queue.queue,
         message_type=None if only is None else only.message_type,
@@ -211,14 +216,17 @@ def recommend(queue: QueueSummary, asked: Asked, only: Work | None = None) -> Re
         basis=advice.basis,
         because=_because(advice, drift_z),
         today_s=today_s,
-        timeout_s=advice.timeout_s,
+        # A timeout without renewal is many times the first lease of workers that do renew, and
+        # would hide the messages of those that die for as long.
+        timeout_s=max(1, round(today_s)) if keeps and today_s is not None else advice.timeout_s,
         wanted_s=advice.wanted_s,
+        observed=count_of(part.bins),
         finished=advice.finished,
         censored=advice.censored,
         crash_every_s=1 / advice.crash_rate,
         promise=_not_yet(advice) if advice.promise is None else advice.promise.told(),
         drift_z=drift_z,
-        renews=seen.renewed > _RENEWING * max(1, seen.deliveries),
+        renews=renews,
         seen=seen,
     )
     if advice.model is None:
@@ -256,7 +264,9 @@ def _with_model(
         promise_s=None if advice.promise is None else advice.promise.timeout_s,
         glue_s=model.glue_s,
         curve=tuple(
-            CostPoint(each.timeout_s, max(0.0, each.cost - model.mean_s)) for each in advice.curve
+            CostPoint(each.timeout_s, max(0.0, each.cost - model.mean_s))
+            for each in advice.curve
+            if math.isfinite(each.cost)
         ),
         survival=survival_of(model),
         choices=_choices(known, advice, model, question, works),
@@ -300,17 +310,23 @@ def _choices(
     works: Sequence[Work],
 ) -> tuple[WhatIf, ...]:
     bins = together(works).bins
-    named = {"advice": float(advice.timeout_s)}
-    if abs(advice.wanted_s - advice.timeout_s) >= 1:
-        named["best, if set at once"] = advice.wanted_s
-    if known.today_s is not None:
-        named["today"] = known.today_s
-    named |= naive_timeouts(bins, DEFAULT_TIMEOUT_S)
+    if known.renews:
+        # What the log shows was not done with such timeouts, so nothing here is called today's.
+        named = {"best without renewal": advice.wanted_s}
+        if known.today_s is not None:
+            named["today's lease, never renewed"] = known.today_s
+    else:
+        named = {"advice": float(advice.timeout_s)}
+        if abs(advice.wanted_s - advice.timeout_s) >= 1:
+            named["best, if set at once"] = advice.wanted_s
+        if known.today_s is not None:
+            named["today"] = known.today_s
+    named |= naive_choices(bins, DEFAULT_TIMEOUT_S)
     # The week as it was, old days counted in full; what is weighed is the work as it is now.
     week = fit(sample_of(bins))
     messages, rate = count_of(bins), advice.crash_rate
-    bounds = question.bounds
-    timeouts = np.clip(list(named.values()), bounds.floor_s, bounds.cap_s)
+    # As they are, also where the bounds would not allow them: they are shown, and not set.
+    timeouts = np.array(list(named.values()))
     costs = price(model, timeouts, rate, question) - model.mean_s
     found = [
         without_renewal(
@@ -326,7 +342,12 @@ def _choices(
     ]
     if advice.renewal is not None:
         renewed = with_renewal(
-            week, advice.renewal, name="renewal", messages=messages, crash_rate=rate
+            week,
+            advice.renewal,
+            name="renewal",
+            messages=messages,
+            crash_rate=rate,
+            late_share=question.prices.late_renewal,
         )
-        found.insert(1, renewed)
+        found.insert(0 if known.renews else 1, renewed)
     return tuple(found)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from leasehold.analysis.advising import Recommendation
 
 _MOST_BECAUSE: Final = 1_024
+_NEAR: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,8 @@ def change_for(
     """Return the change that a recommendation for a whole queue asks for.
 
     A queue that adapts by itself gets bounds around the advice: the timeouts that cost at most 5 %
-    more. Any other gets the timeout.
+    more. One whose workers renew gets the plan for them, and keeps its timeout. Any other gets the
+    timeout.
 
     Args:
         recommendation: With data enough; without, there is nothing to do.
@@ -65,18 +67,94 @@ def change_for(
         return Change(
             queue=queue, patch=None, sentence=f"Not enough data yet: {recommendation.because}."
         )
-    low, high = floor_s or NATIVE.lease_s[0], cap_s or NATIVE.lease_s[1]
+    if recommendation.renews:
+        return _plan_for(recommendation, current, now_ms)
+    low = max(floor_s or 0, NATIVE.lease_s[0])
+    high = min(cap_s or NATIVE.lease_s[1], NATIVE.lease_s[1])
     timeout = min(max(recommendation.timeout_s, low), high)
-    adaptive = _bounds(recommendation, timeout, low, high) if current.adaptive else None
-    if timeout == current.visibility_timeout_s and adaptive == current.adaptive:
+    if current.adaptive is not None:
+        return _bounds_for(recommendation, current, timeout, (low, high), now_ms)
+    if timeout == current.visibility_timeout_s:
         return Change(queue=queue, patch=None, sentence=f"Already at {timeout} s.")
-    advised = _advised(recommendation, current, timeout, adaptive, now_ms)
-    patch: dict[str, Any] = {"visibility_timeout_s": timeout, "advised": _plain(advised)}
-    said = f"Visibility timeout {current.visibility_timeout_s} s to {timeout} s"
-    if adaptive is not None:
-        patch["adaptive"] = {"floor_s": adaptive.floor_s, "cap_s": adaptive.cap_s}
-        said += f", and it adapts between {adaptive.floor_s} s and {adaptive.cap_s} s"
-    return Change(queue=queue, patch=patch, sentence=f"{said}: {recommendation.because}.")
+    advised = _advised(recommendation, current, timeout, None, now_ms)
+    return Change(
+        queue=queue,
+        patch={"visibility_timeout_s": timeout, "advised": _plain(advised)},
+        sentence=f"Visibility timeout {current.visibility_timeout_s} s to {timeout} s: "
+        f"{recommendation.because}.",
+    )
+
+
+def _bounds_for(
+    recommendation: Recommendation,
+    current: Current,
+    timeout: int,
+    limits: tuple[int, int],
+    now_ms: int,
+) -> Change:
+    """Return the change for a queue that adapts by itself.
+
+    Advice has the last word on the bounds, and the server on what lies between them. So bounds that
+    have hardly moved are left: else each run would move them a little, by noise.
+    """
+    queue, before = recommendation.queue, current.adaptive
+    assert before is not None
+    bounds = _bounds(recommendation, timeout, *limits)
+    told = f"it adapts between {bounds.floor_s} s and {bounds.cap_s} s"
+    fits = bounds.floor_s <= current.visibility_timeout_s <= bounds.cap_s
+    if fits and _is_near(before.floor_s, bounds.floor_s) and _is_near(before.cap_s, bounds.cap_s):
+        kept = f"Already adapts between {before.floor_s} s and {before.cap_s} s"
+        return Change(queue=queue, patch=None, sentence=f"{kept}, which is as good.")
+    advised = _advised(recommendation, current, timeout, bounds, now_ms)
+    return Change(
+        queue=queue,
+        patch={
+            "visibility_timeout_s": timeout,
+            "adaptive": {"floor_s": bounds.floor_s, "cap_s": bounds.cap_s},
+            "advised": _plain(advised),
+        },
+        sentence=f"Visibility timeout {current.visibility_timeout_s} s to {timeout} s, and {told}: "
+        f"{recommendation.because}.",
+    )
+
+
+def _plan_for(recommendation: Recommendation, current: Current, now_ms: int) -> Change:
+    """Return the change for a queue whose workers renew: they are told a plan, and no more.
+
+    The timeout that is best without renewal is long, and would be the first lease of workers that
+    do renew: so long would the messages of those stay hidden that die.
+    """
+    queue, plan, older = recommendation.queue, recommendation.renewal, current.advised
+    stays = (
+        f"Its workers renew, so the visibility timeout stays at {current.visibility_timeout_s} s"
+    )
+    if plan is None:
+        return Change(queue=queue, patch=None, sentence=f"{stays}.")
+    advised = _advised(
+        recommendation, current, current.visibility_timeout_s, current.adaptive, now_ms
+    )
+    told = (
+        f"a first lease of {advised.first_lease_s} s, renewed every {advised.renew_every_s} s, is "
+        "told to those who ask"
+    )
+    known = older is not None and (
+        _is_near(older.first_lease_s, advised.first_lease_s)
+        and _is_near(older.renew_every_s, advised.renew_every_s)
+    )
+    if known:
+        return Change(queue=queue, patch=None, sentence=f"{stays}; {told} already.")
+    return Change(
+        queue=queue,
+        patch={"advised": _plain(advised)},
+        sentence=f"{stays}; {told}: {recommendation.because}.",
+    )
+
+
+def _is_near(one: int | None, other: int | None) -> bool:
+    """Tell whether a change is not worth making: less than a tenth, or a second."""
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= max(1.0, _NEAR * other)
 
 
 def undo_for(queue: str, current: Current) -> Change:
@@ -93,7 +171,9 @@ def undo_for(queue: str, current: Current) -> Change:
         return Change(queue=queue, patch=None, sentence="There is no advice to undo.")
     patch: dict[str, Any] = {"advised": None}
     said = []
-    if advised.visibility_timeout_s == current.visibility_timeout_s:
+    if advised.before_s == current.visibility_timeout_s:
+        said.append(f"the visibility timeout stays at {advised.before_s} s, as it was before")
+    elif advised.visibility_timeout_s == current.visibility_timeout_s:
         patch["visibility_timeout_s"] = advised.before_s
         said.append(f"visibility timeout {current.visibility_timeout_s} s to {advised.before_s} s")
     else:

@@ -156,17 +156,18 @@ def _of_timeout(whole: Recommendation) -> Iterator[Finding]:
         return
     gain = 1 - advice.cost / today.cost if today.cost > 0 else 0.0
     word = "Lengthen" if whole.timeout_s > today.timeout_s else "Shorten"
-    step = "" if abs(whole.wanted_s - whole.timeout_s) < 1 else f" (then {whole.wanted_s:.0f} s)"
+    is_best = abs(whole.wanted_s - whole.timeout_s) < 1
+    step = "" if is_best else f" (the best is {whole.wanted_s:,.0f} s)"
     weight = Weight.ACT if whole.timeout_s > today.timeout_s and gain > _GAIN else Weight.LOOK
     yield _found(
         weight,
         "timeout",
         queue,
-        f"{word} the visibility timeout from {today.timeout_s:.0f} s to {whole.timeout_s} s{step}: "
-        f"{today.redeliveries:,.0f} redeliveries would have been {advice.redeliveries:,.0f}, the "
-        f"worst recovery {advice.worst_recovery_s:.0f} s instead of {today.worst_recovery_s:.0f} "
-        f"s, work done twice {advice.wasted_work_s:,.0f} s instead of {today.wasted_work_s:,.0f} "
-        f"s.",
+        f"{word} the visibility timeout from {today.timeout_s:,.0f} s to {whole.timeout_s:,} s"
+        f"{step}. As calculated for the messages of the log, that takes redeliveries from "
+        f"{today.redeliveries:,.0f} to {advice.redeliveries:,.0f}, work done twice from "
+        f"{today.wasted_work_s:,.0f} s to {advice.wasted_work_s:,.0f} s, and the worst recovery "
+        f"from {today.worst_recovery_s:,.0f} s to {advice.worst_recovery_s:,.0f} s.",
     )
 
 
@@ -215,7 +216,7 @@ def _of_backlog(queue: QueueSummary, ahead: Forecast, until_ms: int) -> Iterator
             f"Messages will start to expire around {time_of(ahead.expires_from_ms)}, with a chance "
             f"of {ahead.expiry_chance:.0%}.{_drain(ahead)}",
         )
-    elif ahead.put_per_h > ahead.capacity_per_h > 0:
+    elif ahead.put_per_h > ahead.capacity_per_h > 0 and ahead.points[-1].low > ahead.backlog:
         yield _found(
             Weight.ACT,
             "backlog",

@@ -33,7 +33,8 @@ _HOUR_S: Final = 3_600.0
 _HOUR_MS: Final = 3_600_000
 _BLOCK_H: Final = 6
 _BUSY: Final = 0.1
-"""An hour that ends with a tenth of its completions waiting was limited by its workers."""
+"""An hour that begins and ends with a tenth of the best hour's completions waiting was limited by
+its workers."""
 
 _Integers = npt.NDArray[np.intp]
 
@@ -95,7 +96,8 @@ def forecast(queue: QueueSummary, until_ms: int) -> Forecast:
     last = whole[-_DAY_H:]
     put = sum(each.put for each in last) / max(1, len(last))
     done = sum(each.completed for each in last) / max(1, len(last))
-    capacity = capacity_of(whole)
+    mean_s = _mean_work_s(queue)
+    capacity = capacity_of(whole, mean_s or 0.0)
     known = Forecast(
         queue=queue.queue,
         is_enough=False,
@@ -105,6 +107,7 @@ def forecast(queue: QueueSummary, until_ms: int) -> Forecast:
         completed_per_h=done,
         capacity_per_h=float(np.mean(capacity)) if len(capacity) else 0.0,
         time_to_live_s=queue.time_to_live_s,
+        mean_work_s=mean_s,
     )
     if len(whole) < LEAST_HOURS:
         return known
@@ -121,22 +124,31 @@ def forecast(queue: QueueSummary, until_ms: int) -> Forecast:
     )
     chance, first_h = _expiry(ages, queue.time_to_live_s)
     from_ms = None if first_h is None else start_ms + int((first_h + 1) * _HOUR_MS)
-    return _with_workers(known, queue, points, chance, from_ms)
+    return _with_workers(known, points, chance, from_ms)
 
 
-def capacity_of(hours: Sequence[Hour]) -> list[float]:
+def capacity_of(hours: Sequence[Hour], mean_work_s: float = 0.0) -> list[float]:
     """Return what was completed in hours in which there was more to do than was done.
 
     Without such hours it is the best hour of all: the workers can do at least so much.
+
+    Args:
+        hours: Rising.
+        mean_work_s: Seconds that a message takes. What is being worked on is in the queue as well,
+            but does not wait: on average the completions of a second, times this (Little's law).
     """
-    busy = [
-        float(each.completed)
-        for each in hours
-        if each.completed and each.backlog_end >= max(1.0, _BUSY * each.completed)
-    ]
-    if busy:
-        return busy[-_DAY_H:]
-    return [float(max((each.completed for each in hours), default=0))]
+    best = float(max((each.completed for each in hours), default=0))
+    usual = sum(each.completed for each in hours) / max(1, len(hours))
+    busy, waited = [], True
+    for each in hours:
+        at_work = max(usual, each.completed) * mean_work_s / _HOUR_S
+        # By chance it is more at the end of an hour: two standard deviations of a Poisson number.
+        at_work += 2 * math.sqrt(at_work)
+        waits = each.backlog_end - at_work >= max(1.0, _BUSY * best)
+        if waits and waited and each.completed:
+            busy.append(float(each.completed))
+        waited = waits
+    return busy[-_DAY_H:] if busy else [best]
 
 
 def _drawn(hours: list[Hour], capacity: list[float]) -> tuple[Floats, Floats]:
@@ -198,19 +210,22 @@ def _expiry(ages: Floats, time_to_live_s: float | None) -> tuple[float, float | 
     return float(hit.mean()), float(np.median(over.argmax(axis=1)[hit]))
 
 
-def _with_workers(
-    known: Forecast,
-    queue: QueueSummary,
-    points: tuple[ForecastPoint, ...],
-    chance: float,
-    from_ms: int | None,
-) -> Forecast:
+def _mean_work_s(queue: QueueSummary) -> float | None:
+    """Return the seconds of work for each message that was done; None if none was.
+
+    With the time spent on what was not finished: workers are needed for that as well.
+    """
     whole = together(queue.works)
     messages = count_of(whole.bins, finished=True)
-    mean_s = None
-    if messages:
-        # With the time spent on what was not finished: workers are needed for that as well.
-        mean_s = sum(each.seconds * each.count for each in whole.bins) / messages
+    if not messages:
+        return None
+    return sum(each.seconds * each.count for each in whole.bins) / messages
+
+
+def _with_workers(
+    known: Forecast, points: tuple[ForecastPoint, ...], chance: float, from_ms: int | None
+) -> Forecast:
+    mean_s = known.mean_work_s
     drains: tuple[Drain, ...] = ()
     if mean_s is not None:
         drains = tuple(

@@ -19,6 +19,7 @@ from leasehold.tuning.attempts import (
     weight_by_age,
 )
 from leasehold.tuning.drift import ALARM, log_rank
+from leasehold.tuning.naive import naive_timeouts
 
 _DAY_S: Final = 86_400.0
 _LEAST_WEIGHT: Final = 1e-6
@@ -118,33 +119,10 @@ def _spread(bins: Sequence[Bin]) -> tuple[Floats, Booleans]:
     return seconds, finished
 
 
-def quantile(bins: Iterable[Bin], share: float) -> float | None:
-    """Return the seconds within which this share of what was finished was done; None for none.
+def naive_choices(bins: Sequence[Bin], default_s: float) -> dict[str, float]:
+    """Return what is often chosen, by name: :func:`leasehold.tuning.naive.naive_timeouts` of bins.
 
-    What was not finished is left out, as those do who choose a timeout by it.
+    All but the smoothed one, for bins are in no order.
     """
-    done = sorted((each.seconds, each.count) for each in bins if each.finished)
-    if not done:
-        return None
-    edges = np.cumsum([count for _, count in done])
-    place = int(np.searchsorted(edges, share * edges[-1] * (1 - 1e-12)))
-    return done[min(place, len(done) - 1)][0]
-
-
-def naive_timeouts(bins: Sequence[Bin], default_s: float) -> dict[str, float]:
-    """Return what is often chosen, by name, seconds: for comparison, not to be taken.
-
-    The same as :func:`leasehold.tuning.advice.naive_timeouts`, for bins.
-    """
-    found = {"default": default_s}
-    most = quantile(bins, 0.99)
-    if most is None:
-        return found
-    done = [each for each in bins if each.finished]
-    mean = sum(each.seconds * each.count for each in done) / count_of(done)
-    return found | {
-        "mean of completed, doubled": 2 * mean,
-        "99th percentile of completed": min(max(most, 10.0), 600.0),
-        "99th percentile, doubled": 2 * most,
-        "longest seen": max(each.seconds for each in done),
-    }
+    attempts = [Attempt(each.seconds, each.finished, each.count) for each in bins]
+    return naive_timeouts(attempts, default_s, in_order=False)

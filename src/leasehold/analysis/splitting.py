@@ -63,8 +63,8 @@ class Split:
     """Per message of the whole queue, in seconds of waiting."""
     saved_share: float
     """Of what is lost beyond the work, 0 to 1."""
-    with_renewal_cost: float
-    """What lazy renewal would cost per message, all in one queue."""
+    with_renewal_cost: float | None
+    """What lazy renewal would cost per message, all in one queue; None if leases are too short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,16 +108,24 @@ def split(queue: QueueSummary, asked: Asked) -> Split | None:
     now = _part(kinds, grid, rate, question)
     saved_s = together_cost - ways[chosen][0]
     model = fit(sample_of(whole.bins))
-    plan = plan_renewal(model, rate, asked.prices, guard_s=asked.guard_s)
+    plan = plan_renewal(
+        model,
+        rate,
+        asked.prices,
+        guard_s=asked.guard_s,
+        floor_s=float(asked.bounds.floor_s),
+        cap_s=float(asked.bounds.cap_s),
+    )
+    renewed_cost = None if plan is None else plan.cost
     return Split(
         queue=queue.queue,
         is_worth_it=chosen > 0,
-        because=_because(now, parts, saved_s, saved_s / max(together_cost, 1e-9), plan.cost),
+        because=_because(now, parts, saved_s, saved_s / max(together_cost, 1e-9), renewed_cost),
         now=now,
         parts=parts,
         saved_s=saved_s,
         saved_share=saved_s / max(together_cost, 1e-9),
-        with_renewal_cost=plan.cost,
+        with_renewal_cost=renewed_cost,
     )
 
 
@@ -198,9 +206,13 @@ def _part(kinds: Sequence[_Kind], grid: Floats, rate: float, question: Question)
 
 
 def _because(
-    now: Part, parts: tuple[Part, ...], saved_s: float, share: float, renewed_cost: float
+    now: Part, parts: tuple[Part, ...], saved_s: float, share: float, renewed_cost: float | None
 ) -> str:
-    renewal = f"lazy renewal in one queue would cost {renewed_cost:.2g} s of it"
+    renewal = (
+        "leases are too short to be renewed"
+        if renewed_cost is None
+        else f"with lazy renewal it loses {renewed_cost:.2g} s in one queue"
+    )
     if len(parts) == 1:
         return (
             f"one queue will do: another would save less than {LEAST_SAVED:.0%} of the "

@@ -90,8 +90,14 @@ def without_renewal(  # noqa: PLR0913 - keyword-only, and each says something el
     )
 
 
-def with_renewal(
-    model: DurationModel, plan: RenewalPlan, *, name: str, messages: float, crash_rate: float
+def with_renewal(  # noqa: PLR0913 - keyword-only, and each says something else
+    model: DurationModel,
+    plan: RenewalPlan,
+    *,
+    name: str,
+    messages: float,
+    crash_rate: float,
+    late_share: float = 0.0,
 ) -> WhatIf:
     """Count the same for leases that are renewed by a plan.
 
@@ -101,6 +107,7 @@ def with_renewal(
         name: Of the choice.
         messages: How many there were.
         crash_rate: Crashes per second of work.
+        late_share: Chance that a renewal comes too late, so that the work is done twice.
     """
     x, p = model.seconds, model.chance
     start = plan.first_renewal_s
@@ -108,12 +115,14 @@ def with_renewal(
     before, beyond = np.minimum(x, start), np.maximum(x - start, 0.0)
     hidden = before * plan.first_s - before**2 / 2
     hidden += beyond * (plan.lease_s - plan.every_s / 2)
+    sent = np.ceil(beyond / plan.every_s)
+    died = float((-np.expm1(-crash_rate * x) * p).sum())
     return WhatIf(
         name=name,
         timeout_s=plan.first_s,
         cost=plan.cost,
-        redeliveries=messages * float((-np.expm1(-crash_rate * x) * p).sum()),
-        wasted_work_s=0.0,
+        redeliveries=messages * (died + late_share * float(sent @ p)),
+        wasted_work_s=messages * late_share * float((sent * x) @ p),
         given_up=0.0,
         worst_recovery_s=max(plan.first_s, plan.lease_s),
         mean_recovery_s=float((hidden * p).sum() / max(_EPSILON, float((x * p).sum()))),

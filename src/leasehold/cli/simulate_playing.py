@@ -19,6 +19,7 @@ from leasehold.cli.texts import number, per_second, rough
 from leasehold.domain.queue_settings import LapsedReceipts
 from leasehold.tuning import Advice, Attempt, Basis, Lengths, Prices, Question, advise
 from leasehold.tuning.attempts import Floats
+from leasehold.tuning.costs import FIXED, Growth
 from leasehold.tuning.simulate import (
     Crew,
     Handling,
@@ -33,6 +34,8 @@ from leasehold.tuning.simulate import (
     simulate,
 )
 
+_POOL: Final = 200_000
+"""Lengths drawn from a log, by weight, from which messages take theirs."""
 ADVISED_FROM: Final = 2_000
 """Attempts drawn to base advice on."""
 MOST_MESSAGES: Final = 5_000_000
@@ -106,7 +109,7 @@ def _source(given: Mapping[str, Any], random: np.random.Generator) -> tuple[_Sou
     if file is not None:
         try:
             attempts = read_attempts(file)
-            drawn = replayed(attempts, random)
+            drawn = replayed(attempts, random, _POOL)
         except (ValueError, OSError) as error:
             raise click.UsageError(f"{file} cannot be used: {error}.") from None
         told = f"{number(len(attempts))} attempts of {file.name}"
@@ -147,10 +150,16 @@ def _advice(given: Mapping[str, Any], source: _Source) -> Advice:
         prices=Prices(duplicate=given["duplicate_s"]),
         guard_s=given["guard_s"],
         half_life=None,
+        growth=_growth(given),
         lengths=Lengths.OF_ATTEMPT if given["redrawn"] else Lengths.OF_MESSAGE,
     )
     crashes = given["crash_rate"] * work_s
     return advise(source.attempts, crashes=crashes, work_s=work_s, question=question)
+
+
+def _growth(given: Mapping[str, Any]) -> Growth:
+    """Return how timeouts grow; what would be advised is for such workers as are played."""
+    return Growth(factor=given["growth"], tries=given["max_deliveries"] or FIXED.tries)
 
 
 def _settings(given: Mapping[str, Any], advice: Advice | None) -> Iterable[tuple[str, Handling]]:
@@ -175,10 +184,11 @@ def _settings(given: Mapping[str, Any], advice: Advice | None) -> Iterable[tuple
         yield name, replace(base, timeout_s=timeout, renewal=renewal)
     if advice is None or advice.basis is not Basis.MODEL:
         return
-    growth = 1.0 if given["redrawn"] else 2.0
+    growth = _growth(given)
     yield (
-        f"advice: {advice.timeout_s} s" + (", doubling" if growth > 1 else ""),
-        replace(base, timeout_s=float(advice.timeout_s), growth=growth),
+        f"advice: {advice.timeout_s} s"
+        + (f", times {growth.factor:g}" if growth.factor > 1 else ""),
+        replace(base, timeout_s=float(advice.timeout_s)),
     )
     plan = advice.renewal
     if plan is not None:

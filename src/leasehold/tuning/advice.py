@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -25,9 +25,17 @@ from leasehold.tuning.costs import (
 from leasehold.tuning.crashes import crash_rate as rate_of
 from leasehold.tuning.drift import Drift, find_drift
 from leasehold.tuning.model import DurationModel, fit
+from leasehold.tuning.naive import naive_timeouts
 from leasehold.tuning.promises import Promise, promise
 from leasehold.tuning.renewal import RenewalPlan, plan_renewal
 from leasehold.tuning.starting import ENOUGH_FINISHED, start_timeout
+from leasehold.tuning.wording import (
+    beyond_told,
+    blind_told,
+    drift_told,
+    shape_told,
+    start_told,
+)
 
 DEFAULT_TIMEOUT_S: Final = 30.0
 """Azure, "Get Messages": the lease of a receive that names none."""
@@ -39,6 +47,9 @@ AS_GOOD: Final = 1.05
 """Timeouts that cost up to this many times the least are as good."""
 
 _UNSEEN: Final = 0.02
+_BEYOND: Final = 0.02
+"""If so large a share of the work fits into no lease, the longest one is the least harmful: with a
+short one it would come again and again, to every worker at once."""
 _CHANCE_UNSEEN: Final = 3.0
 """Attempts beyond the glue point of data in which nothing is censored."""
 
@@ -133,7 +144,8 @@ class Advice:
     choices: tuple[Choice, ...] = ()
     """The advice, today's and what is chosen without much thought, each with its cost."""
     renewal: RenewalPlan | None = None
-    """For workers that can renew: the better way."""
+    """For workers that can renew: the better way. None also if no lease may be longer than the
+    guard."""
     batch: int = 1
     """Messages to receive at once at most, without renewal."""
     promise: Promise | None = None
@@ -174,19 +186,28 @@ def advise(
         drift = find_drift(
             np.array([each.seconds for each in rows]), np.array([each.finished for each in rows])
         )
-        half_life = half_life if drift is None else min(half_life, drift.half_life)
+    if half_life is not None and drift is not None:
+        # The half-life counts attempts, and a row with a weight is several.
+        since = sum(each.weight for each in rows[-drift.attempts_ago :])
+        drift = replace(drift, attempts_ago=round(since))
+        half_life = min(half_life, drift.half_life)
     sample = Sample.of(rows, half_life).with_silent(rate * silent / max(crashes, silent, 1.0))
-    return _from_model(rows, sample, rate, asked, drift)
+    return _from_model(rows, sample, _Deaths(crashes, rate), asked, drift)
+
+
+class _Deaths(NamedTuple):
+    """Of workers."""
+
+    seen: float
+    rate: float
+    """Per second of work."""
 
 
 def _start(rows: list[Attempt], whole: Sample, rate: float, asked: Question) -> Advice:
     finishes = whole.finishes
     wanted = start_timeout(rows, default_s=asked.default_s, cap_s=asked.bounds.cap_s)
     settled = settle(wanted, None, asked.bounds)
-    if finishes:
-        because = f"only {finishes:.0f} attempts were finished, so this is a rough start"
-    else:
-        because = "nothing was finished yet, so this is the default"
+    because = start_told(finishes, whole.censored)
     return Advice(
         timeout_s=settled.timeout_s,
         wanted_s=wanted,
@@ -199,25 +220,26 @@ def _start(rows: list[Attempt], whole: Sample, rate: float, asked: Question) -> 
 
 
 def _from_model(
-    rows: list[Attempt], sample: Sample, rate: float, asked: Question, drift: Drift | None
+    rows: list[Attempt], sample: Sample, deaths: _Deaths, asked: Question, drift: Drift | None
 ) -> Advice:
-    model = fit(sample)
+    model, rate = fit(sample), deaths.rate
     assert model.curve is not None
     bounds = asked.bounds
     grid = timeout_grid(bounds.floor_s, bounds.cap_s)
     costs = price(model, grid, rate, asked)
     best = int(np.flatnonzero(costs <= TIE * costs.min())[0])
-    wanted, blind = float(grid[best]), None
-    if asked.lengths is Lengths.OF_MESSAGE:
-        blind = _least_to_see(model, sample, bounds.cap_s)
-        wanted = max(wanted, blind or wanted)
-    gain = None
-    if asked.today_s is not None:
+    least = _least(model, sample, asked)
+    wanted, gain = max(float(grid[best]), least.timeout_s), None
+    if asked.today_s is not None and least.because is None:
         today = float(price(model, np.array([float(asked.today_s)]), rate, asked)[0])
-        gain = None if blind is not None else 1 - float(costs[best]) / today
+        gain = 1 - float(costs[best]) / today if math.isfinite(today) else None
     settled = settle(wanted, asked.today_s, bounds, gain)
-    notes = _notes(drift, blind)
-    good = grid[costs <= AS_GOOD * costs[best]]
+    good_from, good_to = _as_good(grid, costs, best)
+    # What is cheap by a tail that is a guess is not as good.
+    good_from, good_to = max(good_from, least.timeout_s), max(good_to, wanted)
+    notes = [] if least.because is None else [least.because]
+    if drift is not None:
+        notes.append(drift_told(drift))
     batch = min(
         batches.largest_batch(
             model.mean_s, model.sd_s, settled.timeout_s, most=asked.most_per_receive
@@ -228,11 +250,11 @@ def _from_model(
         timeout_s=settled.timeout_s,
         wanted_s=wanted,
         basis=Basis.MODEL,
-        because="; ".join((_shape(model, wanted, rate), *notes, *settled.reasons)),
+        because="; ".join((shape_told(model, wanted, rate, deaths.seen), *notes, *settled.reasons)),
         finished=sample.finishes,
         censored=sample.censored,
         crash_rate=rate,
-        as_good_s=(float(good[0]), float(good[-1])),
+        as_good_s=(good_from, good_to),
         curve=tuple(Point(float(v), float(c)) for v, c in zip(grid, costs, strict=True)),
         choices=_choices(rows, model, rate, asked, settled),
         renewal=plan_renewal(
@@ -248,6 +270,41 @@ def _from_model(
         drift=drift,
         model=model,
     )
+
+
+class _Least(NamedTuple):
+    """The timeout that it must be at least, whatever the least cost."""
+
+    timeout_s: float = 0.0
+    because: str | None = None
+
+
+def _least(model: DurationModel, sample: Sample, asked: Question) -> _Least:
+    cap_s, growth = float(asked.bounds.cap_s), asked.growth
+    own = asked.lengths is Lengths.OF_MESSAGE
+    longest_s = cap_s
+    if own:
+        longest_s = min(growth.cap_s, cap_s * growth.factor ** (growth.tries - 1))
+    beyond = model.tail(longest_s)
+    if beyond > _BEYOND:
+        return _Least(cap_s, beyond_told(beyond, longest_s))
+    to_see = _least_to_see(model, sample, cap_s) if own else None
+    if to_see is None or to_see <= asked.bounds.floor_s:
+        return _Least()
+    return _Least(to_see, blind_told())
+
+
+def _as_good(grid: Floats, costs: Floats, best: int) -> tuple[float, float]:
+    """Return the shortest and longest timeout up to which nothing around the best costs more.
+
+    A curve can have two hollows, and what is between them is not as good.
+    """
+    good = costs <= AS_GOOD * costs[best]
+    above = np.flatnonzero(~good[best:])
+    below = np.flatnonzero(~good[: best + 1])
+    low = int(below[-1]) + 1 if len(below) else 0
+    high = best + int(above[0]) - 1 if len(above) else len(grid) - 1
+    return float(grid[low]), float(grid[high])
 
 
 def _least_to_see(model: DurationModel, sample: Sample, cap_s: float) -> float | None:
@@ -277,27 +334,6 @@ def price(model: DurationModel, timeouts_s: Floats, rate: float, asked: Question
     return cost_per_message(model, timeouts_s, rate, asked.prices, asked.growth)
 
 
-def naive_timeouts(attempts: Iterable[Attempt], default_s: float) -> dict[str, float]:
-    """Return what is often chosen, by name, seconds: for comparison, not to be taken.
-
-    Args:
-        attempts: The oldest first, with at least one finished.
-        default_s: The timeout while nothing is known.
-    """
-    rows = list(attempts)
-    done = np.sort(np.array([each.seconds for each in rows if each.finished]))
-    most = float(np.quantile(done, 0.99))
-    return {
-        "default": default_s,
-        "mean of completed, doubled": 2 * float(done.mean()),
-        # What Google's client for Pub/Sub keeps its leases at, with renewals.
-        "99th percentile of completed": min(max(most, 10.0), 600.0),
-        "99th percentile, doubled": 2 * most,
-        "longest seen": float(done[-1]),
-        "smoothed (RFC 6298)": start_timeout(rows, default_s=default_s),
-    }
-
-
 def _choices(
     rows: list[Attempt], model: DurationModel, rate: float, asked: Question, settled: Settled
 ) -> tuple[Choice, ...]:
@@ -305,7 +341,8 @@ def _choices(
     if asked.today_s is not None:
         named["today"] = float(asked.today_s)
     named |= naive_timeouts(rows, asked.default_s)
-    timeouts = np.clip(list(named.values()), asked.bounds.floor_s, asked.bounds.cap_s)
+    # As they are, also where the bounds would not allow them: they are shown, and not set.
+    timeouts = np.array(list(named.values()))
     costs = price(model, timeouts, rate, asked)
     growth = FIXED if asked.lengths is Lengths.OF_ATTEMPT else asked.growth
     twice = duplicates_per_message(model, timeouts, rate, growth)
@@ -319,21 +356,3 @@ def _choices(
         )
         for name, timeout, cost, many in zip(named, timeouts, costs, twice, strict=True)
     )
-
-
-def _shape(model: DurationModel, wanted: float, rate: float) -> str:
-    return (
-        f"{100 * model.tail(wanted):.2g} % of the work takes longer than {wanted:.3g} s "
-        f"(half of it {model.quantile(0.5):.3g} s, 99 % {model.quantile(0.99):.3g} s), "
-        f"and a worker dies once in {1 / rate:,.0f} s of work"
-    )
-
-
-def _notes(drift: Drift | None, blind: float | None) -> list[str]:
-    notes = []
-    if blind is not None:
-        notes.append("more of it outlasts all that was seen, so it is at least twice that")
-    if drift is not None:
-        word = "quicker" if drift.z > 0 else "slower"
-        notes.append(f"the work got {word} about {drift.attempts_ago} attempts ago")
-    return notes

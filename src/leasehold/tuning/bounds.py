@@ -64,7 +64,8 @@ def settle(
     reasons = []
     chosen = math.ceil(wanted_s - 1e-9)
     if today_s is not None and chosen != today_s:
-        if gain is not None and gain <= LEAST_GAIN:
+        allowed = bounds.floor_s <= today_s <= bounds.cap_s
+        if gain is not None and gain <= LEAST_GAIN and allowed:
             chosen = today_s
             reasons.append(f"kept: a change would save {max(0.0, 100 * gain):.1f} % only")
         elif not today_s / MOST_STEP <= chosen <= today_s * MOST_STEP:

@@ -25,7 +25,7 @@ class Drift:
     z: float
     """Above 0: work got quicker; below 0: slower."""
     attempts_ago: int
-    """About where it was, a multiple of WINDOW."""
+    """About where it was, a multiple of WINDOW; rows, where rows have weights."""
 
     @property
     def half_life(self) -> float:

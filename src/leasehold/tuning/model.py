@@ -19,6 +19,7 @@ HORIZON_FACTOR: Final = 8.0
 
 _AT_RISK_AT_GLUE: Final = 3
 """With 10 or 30, choices were worse in simulations: what was seen is better than a model of it."""
+_LEFT_AT_GLUE: Final = 2
 _FEW: Final = 6
 _TAIL_STEPS: Final = 120
 _MOST_ATOMS: Final = 4_000
@@ -82,7 +83,7 @@ def fit(sample: Sample) -> DurationModel:
     glue = _glue(sample)
     drops = -np.diff(curve.survival, prepend=1.0)
     body = curve.times <= glue
-    seconds, chance = curve.times[body], drops[body]
+    seconds, chance = curve.times[body], _with_rest(drops[body], sample, glue)
     left = 1.0 - float(chance.sum())
     horizon = max(HORIZON_S, HORIZON_FACTOR * float(sample.seconds[-1]))
     edges = np.geomspace(glue, horizon, _TAIL_STEPS + 1)
@@ -124,6 +125,23 @@ def _glue(sample: Sample) -> float:
         return float(sample.seconds[len(sample.seconds) // 2])
     enough = before <= total - _AT_RISK_AT_GLUE
     return float(sample.seconds[np.flatnonzero(enough)[-1]])
+
+
+def _with_rest(chance: Floats, sample: Sample, glue_s: float) -> Floats:
+    """Return the chances up to the glue point, with something left for the tail.
+
+    Of times that are all different two are longer than the third from the end. Where many are alike
+    (all work takes as long, or times were put into bins) none may be, and the advice would be no
+    longer than what was seen: the least delay, and all the work would be done twice.
+    """
+    total = float(sample.count.sum())
+    beyond = float(sample.count[sample.seconds > glue_s].sum())
+    missing = (_LEFT_AT_GLUE - beyond) / total
+    if not len(chance) or missing <= 0 or 1.0 - float(chance.sum()) > missing:
+        return chance
+    rest = chance.copy()
+    rest[-1] -= min(missing, 0.5 * rest[-1])
+    return rest
 
 
 def _atoms(seconds: Floats, chance: Floats) -> dict[str, Floats]:

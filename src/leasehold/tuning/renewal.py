@@ -16,6 +16,7 @@ JITTER: Final = 0.1
 """A renewal is sent up to this share of its period earlier or later, so that many are not sent at
 once."""
 _STEP: Final = 1.05
+_SHORTEST_PERIOD_S: Final = 1.0
 _ROUND_TRIP_SHARE: Final = 0.999
 
 
@@ -111,8 +112,8 @@ def plan_renewal(  # noqa: PLR0913 - what a plan depends on
     floor_s: float = 1.0,
     cap_s: float = 604_800.0,
     every_s: float | None = None,
-) -> RenewalPlan:
-    """Return the cheapest lazy renewal.
+) -> RenewalPlan | None:
+    """Return the cheapest lazy renewal; None if no lease may be as long as the guard and a second.
 
     The period is Young's; the first lease is searched for, in steps of 5 %. To first order it ends
     where the density of finishing has fallen to ``q*c_w/(c_h + p*c_d)``, q the chance of a crash.
@@ -126,11 +127,13 @@ def plan_renewal(  # noqa: PLR0913 - what a plan depends on
         cap_s: Longest lease, seconds.
         every_s: A period to keep to; None for the best.
     """
+    if cap_s < guard_s + _SHORTEST_PERIOD_S:
+        return None
     every = renewal_period(crash_rate, prices, model.mean_s) if every_s is None else every_s
-    every = min(max(every, floor_s - guard_s, 1.0), max(cap_s - guard_s, 1.0))
-    least = min(max(floor_s, guard_s + 1.0), cap_s)
-    steps = math.ceil(math.log(max(cap_s / least, _STEP)) / math.log(_STEP))
-    firsts = np.minimum(least * _STEP ** np.arange(steps + 1), max(cap_s, guard_s * _STEP))
+    every = min(max(every, floor_s - guard_s, _SHORTEST_PERIOD_S), cap_s - guard_s)
+    least = max(floor_s, guard_s + _SHORTEST_PERIOD_S)
+    steps = math.ceil(math.log(max(cap_s / least, 1.0)) / math.log(_STEP))
+    firsts = np.minimum(least * _STEP ** np.arange(steps + 1), cap_s)
     costs = cost_renewed(model, firsts, crash_rate, prices, every_s=every, guard_s=guard_s)
     best = int(np.argmin(costs))
     first = float(firsts[best])

@@ -19,12 +19,13 @@ def start_timeout(
 ) -> float:
     """Return a timeout from few attempts, seconds.
 
-    ``SRTT + 4*RTTVAR``, both smoothed over the finished attempts; doubled by each lapse until
-    another one is finished. It needs one attempt, but is poor later on: with enough data a model is
-    better by more than half.
+    ``SRTT + 4*RTTVAR``, both smoothed over the finished attempts. A lapse doubles the timeout that
+    has lapsed, until another attempt is finished; many lapses of the same timeout say no more than
+    one. It needs one attempt, but is poor later on: with enough data a model is better by more than
+    half.
 
     Args:
-        attempts: The oldest first.
+        attempts: The oldest first. One with a weight counts as so many that are alike.
         default_s: The answer without any.
         cap_s: No answer is longer.
 
@@ -35,13 +36,16 @@ def start_timeout(
     deviation, timeout = 0.0, default_s
     for attempt in attempts:
         if not attempt.finished:
-            timeout = min(2 * timeout, cap_s)
+            # What lapsed is what has to be doubled, and not what came of doubling it before.
+            timeout = min(max(timeout, min(2 * timeout, 2 * attempt.seconds)), cap_s)
             continue
         length = attempt.seconds
         if smoothed is None:
             smoothed, deviation = length, length / 2
         else:
-            deviation += _DEVIATION_GAIN * (abs(smoothed - length) - deviation)
-            smoothed += _GAIN * (length - smoothed)
+            # So many steps at once; the deviation is taken from where the first one finds it.
+            kept, kept_mean = (1 - _DEVIATION_GAIN) ** attempt.weight, (1 - _GAIN) ** attempt.weight
+            deviation = abs(smoothed - length) * (1 - kept) + deviation * kept
+            smoothed = length + (smoothed - length) * kept_mean
         timeout = min(smoothed + _DEVIATIONS * deviation, cap_s)
     return timeout

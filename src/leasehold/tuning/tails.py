@@ -10,8 +10,9 @@ from scipy import optimize, special
 
 from leasehold.tuning.attempts import Floats, Sample
 
-_LEAST_SD: Final = 1e-3
-"""Of the logarithm of a time: work more regular than 0.1 % is as good as constant."""
+_LEAST_SD: Final = 0.02
+"""Of the logarithm of a time: nothing takes exactly as long each time, and times that were put into
+bins look more alike than they are."""
 _MOST_SD: Final = 10.0
 _HILL_SHARE: Final = 0.9
 _HILL_LEAST: Final = 20
@@ -48,7 +49,7 @@ def fit_log_normal(sample: Sample) -> LogNormal:
     """
     logs, weight = np.log(sample.seconds), sample.weight / sample.weight.sum()
     mean = float(weight @ logs)
-    sd = max(_LEAST_SD, math.sqrt(float(weight @ (logs - mean) ** 2)))
+    sd = max(_LEAST_SD, math.sqrt(max(0.0, float(weight @ (logs - mean) ** 2))))
     if sample.finished.all() or not sample.finished.any():
         return LogNormal(mean, min(sd, _MOST_SD))
     done, cut = sample.finished, ~sample.finished

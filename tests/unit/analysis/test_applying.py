@@ -101,3 +101,38 @@ def test_what_a_person_has_set_since_stays(advice: Recommendation) -> None:
     assert change.patch == {"advised": None}
     assert "stays at 77 s" in change.sentence
     assert "bounds" in change.sentence
+
+
+def test_workers_that_renew_keep_their_timeout(advice: Recommendation) -> None:
+    """A timeout for those that do not would hide messages of the dead for long: they get a plan."""
+    renewing = replace(advice, renews=True)
+    begun = Current(visibility_timeout_s=30)
+    after = applied(begun, renewing)
+    assert after.visibility_timeout_s == 30
+    assert after.advised is not None
+    assert after.advised.first_lease_s is not None
+    assert after.advised.renew_every_s is not None
+    assert "stays at 30 s" in change_for(renewing, begun, now_ms=NOW_MS).sentence
+    assert change_for(renewing, after, now_ms=NOW_MS + 1).patch is None
+    assert patched(after, undo_for("orders", after).patch) == begun
+    adaptive = replace(begun, adaptive=Adaptive(floor_s=10, cap_s=99))
+    assert applied(adaptive, renewing).adaptive == adaptive.adaptive
+    assert change_for(replace(renewing, renewal=None), begun, now_ms=NOW_MS).patch is None
+
+
+def test_bounds_that_have_hardly_moved_are_left(advice: Recommendation) -> None:
+    """Else each run would change the settings by noise, and the server with them."""
+    begun = Current(visibility_timeout_s=30, adaptive=Adaptive(floor_s=5, cap_s=3_600))
+    whole = replace(advice, timeout_s=200, as_good_s=(150.0, 320.0))
+    after = applied(begun, whole)
+    near = replace(whole, timeout_s=220, as_good_s=(157.0, 336.0))
+    assert change_for(near, after, now_ms=NOW_MS).patch is None
+    far = replace(whole, timeout_s=220, as_good_s=(180.0, 336.0))
+    assert change_for(far, after, now_ms=NOW_MS).patch is not None
+
+
+def test_no_timeout_is_longer_than_a_lease_can_be(advice: Recommendation) -> None:
+    """Whatever cap the caller gives."""
+    endless = replace(advice, timeout_s=2_000_000)
+    after = applied(Current(visibility_timeout_s=30), endless, cap_s=3_000_000)
+    assert after.visibility_timeout_s == 604_800

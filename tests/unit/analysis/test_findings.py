@@ -19,6 +19,7 @@ from leasehold.tuning import Bounds
 from tests.unit.analysis.support import (
     HOUR_MS,
     UNTIL_MS,
+    WEEK_H,
     full_log,
     full_queue,
     log_normal,
@@ -125,10 +126,33 @@ def test_a_quiet_queue_stays_empty() -> None:
 
 
 def test_capacity_comes_from_hours_with_enough_to_do() -> None:
-    """An hour that ended with nothing waiting says only what came."""
+    """An hour that began or ended with nothing waiting says only what came."""
     idle, busy = steady_hours(10, 10, 0, 3), steady_hours(90, 60, 200, 3)
-    assert capacity_of([*idle, *busy]) == [60, 60, 60]
+    assert capacity_of([*idle, *busy]) == [60, 60]
     assert capacity_of(idle) == [10]
+
+
+def test_work_in_hand_is_no_backlog() -> None:
+    """Six messages that take half an hour each are always there, and none of them waits."""
+    hours = steady_hours(12, 12, 6, 71) + steady_hours(20, 20, 6, 1)
+    assert capacity_of(hours, mean_work_s=1_800) == [20]
+    night = [*steady_hours(100, 100, 0, 20), *steady_hours(3, 2, 1, 4)]
+    assert capacity_of(night, mean_work_s=1) == [100]
+
+
+def test_a_queue_that_keeps_up_is_not_said_to_grow() -> None:
+    """Slow work that is in hand at each full hour once looked like workers that cannot keep up."""
+    slow = work(log_normal(1_800, 0.1, 400))
+    random = np.random.default_rng(3)
+    hours = tuple(
+        replace(each, put=many, completed=many)
+        for each, many in zip(
+            steady_hours(12, 12, 6), random.poisson(12, WEEK_H).tolist(), strict=True
+        )
+    )
+    queue = QueueSummary(queue="orders", works=(slow,), hours=hours, open_messages=6)
+    found = analyze(replace(full_log(), queues=(queue,))).queues[0]
+    assert "backlog" not in told(found)
 
 
 def test_a_worker_that_stands_out_is_told_of() -> None:
@@ -175,7 +199,11 @@ def test_workers_that_renew_are_told_a_plan() -> None:
     """A timeout says little to them."""
     works = tuple(replace(each, renewed=each.deliveries) for each in full_queue().works)
     log = replace(full_log(), queues=(replace(full_queue(), works=works),))
+    whole = analyze(log).queues[0].whole
     assert "first lease of" in told(analyze(log).queues[0])["timeout"]
+    assert whole.timeout_s == whole.today_s == 30
+    assert whole.choice("today") is None
+    assert whole.choices[0].name == "renewal"
 
 
 def test_a_timeout_that_is_right_is_left_alone() -> None:

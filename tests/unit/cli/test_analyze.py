@@ -123,6 +123,18 @@ def test_applying_asks_first(shell: Shell, saved: str) -> None:
     assert all(each.startswith("GET") for each in shell.server.asked)
 
 
+def test_settings_that_somebody_changed_meanwhile_are_left(shell: Shell, saved: str) -> None:
+    """Between the look at a queue and the change somebody has set it: nothing is overwritten."""
+    looks = [a_queue("media", visibility_timeout_s=each) for each in (30, 30, 45)]
+    shell.server.on("GET", "/queues/media", *looks)
+    arguments = ("--queue", "media", "--apply", "--yes", "--json")
+    result = shell("analyze", "--summary", saved, *arguments)
+    assert result.exit_code == 1
+    assert "PATCH /queues/media" not in shell.server.asked
+    change = json.loads(result.output)["changes"][0]
+    assert (change["state"], change["error"]["code"]) == ("refused", "changed-meanwhile")
+
+
 def test_queues_that_are_gone_are_told(shell: Shell, saved: str) -> None:
     """The others are changed all the same, and the exit code says that one was not."""
     shell.server.on("GET", "/queues/media", a_queue("media"))
@@ -152,6 +164,7 @@ def test_advice_is_undone(shell: Shell) -> None:
     """Of all queues that have some, without a log."""
     names = [a_queue("a", visibility_timeout_s=60, advised=ADVISED), a_queue("b")]
     shell.server.on("GET", "/queues", {"queues": names})
+    shell.server.on("GET", "/queues/a", names[0])
     shell.server.on("PATCH", "/queues/a", a_queue("a"))
     result = shell("analyze", "--undo", "--yes")
     assert result.exit_code == 0
@@ -175,6 +188,8 @@ def test_undoing_can_be_tried(shell: Shell) -> None:
         (("--apply", "--undo"), "not both"),
         (("--dry-run",), "--dry-run goes with"),
         (("--floor", "10m", "--cap", "1m"), "--floor"),
+        (("--cap", "8d"), "--cap must be 7 days at most"),
+        (("--guard", "0"), "--guard must be above 0"),
         (("--since", "yesterday"), "no moment"),
         (("--since", "1d", "--until", "2d"), "--since must be before"),
         (("--log", ".", "--tables", "."), "one of"),

@@ -8,7 +8,9 @@ from benchmarks import tuning_regret as regret
 from benchmarks.tuning_worlds import CRASH_RATES, WORKS, Sight
 
 from leasehold.tuning import Attempt, Basis, Bounds, Lengths, Prices, Question, advise
-from leasehold.tuning.advice import naive_timeouts, price
+from leasehold.tuning.advice import price
+from leasehold.tuning.costs import FIXED
+from leasehold.tuning.naive import naive_timeouts
 
 PRICES = Prices(duplicate=60.0)
 
@@ -148,3 +150,80 @@ def test_advice_is_nearly_the_best_whatever_is_seen(
     assert mean <= mean_at_most
     assert worst <= worst_at_most
     assert min(over_fixed, over_percentile) >= 11
+
+
+def test_work_that_fits_into_no_lease_gets_the_longest() -> None:
+    """Half of it takes 20 h, with 12 h at most: a second would have it come to all workers."""
+    attempts = [Attempt(1.0, True)] * 100 + [Attempt(72_000.0, True)] * 100
+    bounds = Bounds(cap_s=43_200)
+    found = advise(attempts, question=Question(bounds=bounds, growth=FIXED))
+    assert found.timeout_s == 43_200
+    assert "only leases that are renewed" in found.because
+    never = [Attempt(72_000.0 + each, True) for each in range(100)]
+    asked = Question(bounds=bounds, lengths=Lengths.OF_ATTEMPT)
+    assert advise(never, question=asked).timeout_s == 43_200
+
+
+def test_what_is_as_good_has_no_gap() -> None:
+    """A curve with two hollows: timeouts between them cost more, and are not called as good."""
+    attempts = [Attempt(1.0, True)] * 900 + [Attempt(300.0, True)] * 100
+    found = advise(attempts, crashes=100, question=Question(prices=PRICES))
+    assert found.as_good_s is not None
+    low, high = found.as_good_s
+    inside = [each.cost for each in found.curve if low <= each.timeout_s <= high]
+    assert max(inside) <= 1.05 * 1.003 * min(each.cost for each in found.curve)
+
+
+@pytest.mark.parametrize("cap_s", [1, 4, 5])
+def test_no_renewal_where_no_lease_is_longer_than_the_guard(cap_s: int) -> None:
+    """And advice all the same."""
+    attempts = [Attempt(0.1 + each % 3, True) for each in range(200)]
+    found = advise(attempts, question=Question(bounds=Bounds(cap_s=cap_s)))
+    assert found.timeout_s <= cap_s
+    assert found.renewal is None
+
+
+def test_today_is_shown_as_it_is() -> None:
+    """Also where the bounds would not allow it."""
+    asked = Question(bounds=Bounds(floor_s=10, cap_s=60), today_s=5)
+    found = advise([Attempt(3.0, True)] * 100, question=asked)
+    assert found.timeout_s == 10
+    today = next(each for each in found.choices if each.name == "today")
+    assert today.timeout_s == 5
+
+
+def test_work_that_is_all_alike_gets_more_than_what_was_seen() -> None:
+    """Nothing takes exactly as long each time, so some of it is taken to be longer."""
+    found = advise([Attempt(1_000.0, True)] * 500)
+    assert found.timeout_s >= 1_020
+    assert found.model is not None
+    assert 0 < found.model.tail(1_000.0) < 0.01
+
+
+def test_a_death_that_nobody_saw_is_called_an_assumption() -> None:
+    """Without a crash the rate is made up, and the advice says so."""
+    attempts = exponential(5, 100)
+    assert "is assumed" in advise(attempts).because
+    assert "is assumed" not in advise(attempts, crashes=1).because
+
+
+def test_weights_are_attempts_also_after_a_change() -> None:
+    """Each row stands for a hundred: the rows since the change all count, not the last one."""
+    rows = [Attempt(1.0 + each % 4, True, 100) for each in range(400)]
+    rows += [Attempt(10.0 + each % 4, True, 100) for each in range(400)]
+    found = advise(rows)
+    assert found.drift is not None
+    assert found.drift.attempts_ago == 40_000
+    assert found.model is not None
+    assert found.model.tail(10.5) > 0.5
+    assert found.model.tail(12.5) > 0.2
+
+
+def test_naive_choices_count_weights() -> None:
+    """A row of 990 is 990 attempts; timeouts are such as can be set."""
+    rows = [Attempt(0.1, True, 990), Attempt(50.0, True, 10), Attempt(500.0, False, 5)]
+    found = naive_timeouts(rows, 30.0)
+    assert found["99th percentile, doubled"] == 1.0
+    assert found["mean of completed, doubled"] == pytest.approx(2 * 0.599)
+    assert found["longest seen"] == 50
+    assert naive_timeouts(rows[2:], 30.0) == {"default": 30.0}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from benchmarks.tuning_worlds import WORKS, Work
 
+from leasehold.tuning import Basis, advise
 from leasehold.tuning.attempts import Attempt, Sample
 from leasehold.tuning.batches import largest_batch, largest_batch_drawn
 from leasehold.tuning.bounds import Bounds, settle
@@ -16,12 +17,25 @@ from leasehold.tuning.costs import Prices, cost_renewed
 from leasehold.tuning.drift import find_drift, log_rank
 from leasehold.tuning.kaplan_meier import kaplan_meier
 from leasehold.tuning.promises import attempts_needed, promise
-from leasehold.tuning.renewal import guard, heartbeat_period, plan_renewal, renewal_period
+from leasehold.tuning.renewal import (
+    RenewalPlan,
+    guard,
+    heartbeat_period,
+    plan_renewal,
+    renewal_period,
+)
 from leasehold.tuning.starting import start_timeout
 from leasehold.tuning.suspicion import STUCK, phi
 from tests.unit.tuning.draws import censored
 
 PRICES = Prices(duplicate=60.0)
+
+
+def planned(work: Work, **members: float) -> RenewalPlan:
+    """Return the cheapest renewal for one crash in 1,000 s."""
+    plan = plan_renewal(work.truth(), 1e-3, PRICES, **{"guard_s": 5.0, **members})
+    assert plan is not None
+    return plan
 
 
 def finished(lengths: np.ndarray) -> list[Attempt]:
@@ -52,12 +66,8 @@ def test_heartbeat_of_many_leases_comes_more_often() -> None:
 @pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
 def test_youngs_period_is_nearly_the_best(work: Work) -> None:
     """No other period is better by more than 12 %, first lease and all."""
-    truth = work.truth()
-    plan = plan_renewal(truth, 1e-3, PRICES, guard_s=5.0)
-    others = [
-        plan_renewal(truth, 1e-3, PRICES, guard_s=5.0, every_s=plan.every_s * factor).cost
-        for factor in (0.5, 0.7, 1.4, 2.0)
-    ]
+    plan = planned(work)
+    others = [planned(work, every_s=plan.every_s * each).cost for each in (0.5, 0.7, 1.4, 2.0)]
     assert plan.cost <= 1.12 * min(others)
 
 
@@ -65,7 +75,7 @@ def test_lazy_renewal_is_cheaper_than_eager() -> None:
     """A lease of 30 s renewed every 10 costs at least 1.3 times as much, for any of the works."""
     for work in WORKS:
         truth = work.truth()
-        plan = plan_renewal(truth, 1e-3, PRICES, guard_s=5.0)
+        plan = planned(work)
         eager = cost_renewed(
             truth, np.array([30.0]), 1e-3, PRICES, every_s=10.0, guard_s=20.0, lease_s=30.0
         )
@@ -74,7 +84,7 @@ def test_lazy_renewal_is_cheaper_than_eager() -> None:
 
 def test_plan_stays_within_its_bounds() -> None:
     """Also where the best would be outside."""
-    plan = plan_renewal(WORKS[5].truth(), 1e-3, PRICES, guard_s=2.0, floor_s=10.0, cap_s=12.0)
+    plan = planned(WORKS[5], guard_s=2.0, floor_s=10.0, cap_s=12.0)
     assert 10 <= plan.first_s <= 12
     assert plan.lease_s <= 12
     assert plan.first_renewal_s == plan.first_s - 2
@@ -127,7 +137,26 @@ def test_start_follows_the_rules_of_tcp() -> None:
     assert start_timeout([first], default_s=30) == 24
     assert start_timeout([first, first], default_s=30) == 8 + 4 * 3
     assert start_timeout([first, lapse], default_s=30) == 48
-    assert start_timeout([first, lapse, lapse], default_s=30, cap_s=60) == 60
+    assert start_timeout([first, lapse], default_s=30, cap_s=40) == 40
+    assert start_timeout([first, lapse, Attempt(48.0, finished=False)], default_s=30) == 96
+
+
+def test_many_lapses_of_one_timeout_say_no_more_than_one() -> None:
+    """Thirty leases of 30 s that all ended ask for 60 s, and not for the longest there is."""
+    lapses = [Attempt(30.0, finished=False)] * 30
+    assert start_timeout(lapses, default_s=30) == 60
+    found = advise(lapses)
+    assert (found.timeout_s, found.basis) == (60, Basis.DEFAULT)
+    assert "30 leases ended before the work did" in found.because
+
+
+def test_start_counts_weights() -> None:
+    """One row that stands for three is the same as three."""
+    rows = [Attempt(8.0, finished=True), Attempt(4.0, finished=True, weight=3.0)]
+    alone = [rows[0], *[Attempt(4.0, finished=True)] * 3]
+    weighted, single = (start_timeout(each, default_s=30) for each in (rows, alone))
+    assert weighted == pytest.approx(single, rel=0.25)
+    assert weighted < start_timeout(rows[:1], default_s=30)
 
 
 def test_log_rank_equals_that_of_another_library() -> None:

@@ -24,6 +24,7 @@ from leasehold.tuning.simulate import (
     arrivals,
     draw_from_model,
     draw_lengths,
+    lives,
     replayed,
     simulate,
 )
@@ -249,3 +250,25 @@ def test_impossible_settings_are_refused(make: Callable[[], object]) -> None:
     """With a word on what is wrong."""
     with pytest.raises(ValueError, match=r"above 0|is none of|second number|must be"):
         make()
+
+
+def test_replay_draws_by_weight() -> None:
+    """A row that stands for 99 is drawn as often as 99 rows."""
+    attempts = [Attempt(1.0, True, 99.0), Attempt(60.0, True, 1.0)]
+    drawn = replayed(attempts, np.random.default_rng(8), size=20_000)
+    assert (drawn == 60).mean() == pytest.approx(0.01, abs=0.003)
+
+
+def test_a_delivery_has_the_same_luck_whatever_the_settings() -> None:
+    """Longer leases change when work is done, and not who dies at it."""
+    came = np.arange(300.0) * 1_000
+    load = Load(arrivals_s=came, lengths_s=np.full(300, 50.0))
+    crew = Crew(workers=4, crash_rate=0.004)
+    deaths = [
+        simulate(load, Handling(timeout_s=each), crew, lasts_s=300_000).crashes
+        for each in (60.0, 90.0, 400.0)
+    ]
+    assert deaths[0] > 30
+    assert len(set(deaths)) == 1
+    first = (lives(1, 1, 300) / 0.004 < 50).sum()
+    assert first < deaths[0]

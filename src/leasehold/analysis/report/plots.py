@@ -9,6 +9,7 @@ from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.ticker import MaxNLocator
 
 from leasehold.analysis.advising import Recommendation
 from leasehold.analysis.forecasting import Forecast
@@ -29,6 +30,9 @@ _OUTCOME_INK: Final = {
     "buried": Ink.BAD,
 }
 _HOUR_MS: Final = 3_600_000
+_MOST_SECONDS: Final = 300
+_LEAST_BACKLOG: Final = 5
+"""So high is the plot of a queue in which nothing waits."""
 
 
 def survival_plot(name: str, found: Recommendation) -> str:
@@ -135,6 +139,7 @@ def cost_plot(name: str, found: Recommendation) -> str:
 def timelines_plot(name: str, timelines: Sequence[Timeline]) -> str:
     """Draw messages that were received more than once: leases, and the work in them."""
     shown = timelines[:MOST_ROWS]
+    unit_s, unit = _unit_of(shown)
 
     def draw(axes: Axes) -> None:
         for row, line in enumerate(shown):
@@ -142,11 +147,13 @@ def timelines_plot(name: str, timelines: Sequence[Timeline]) -> str:
             step = 0.8 / len(line.attempts)
             for place, span in enumerate(line.attempts):
                 y = row - 0.4 + (place + 0.5) * step
-                at = (span.leased_at_ms - start) / 1000
-                axes.barh(y, span.lease_s, height=step * 0.9, left=at, color=Ink.GRID.value)
+                at = (span.leased_at_ms - start) / 1000 / unit_s
+                axes.barh(
+                    y, span.lease_s / unit_s, height=step * 0.9, left=at, color=Ink.GRID.value
+                )
                 axes.barh(
                     y,
-                    _worked_s(span),
+                    _worked_s(span) / unit_s,
                     height=step * 0.45,
                     left=at,
                     color=_OUTCOME_INK.get(span.outcome, Ink.MUTED).value,
@@ -157,10 +164,22 @@ def timelines_plot(name: str, timelines: Sequence[Timeline]) -> str:
         )
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel("seconds since the first receive")
+        axes.set_xlabel(f"{unit} since the first receive")
 
     height = 1.0 + 0.34 * max(2, len(shown))
     return drawn(name, "Timelines of messages received more than once", draw, height=height)
+
+
+def _unit_of(timelines: Sequence[Timeline]) -> tuple[float, str]:
+    """Return in what to count, so that people need not divide."""
+    longest_s = max(
+        (span.leased_at_ms - line.attempts[0].leased_at_ms) / 1000 + span.lease_s
+        for line in timelines
+        for span in line.attempts
+    )
+    if longest_s < _MOST_SECONDS:
+        return 1.0, "seconds"
+    return (60.0, "minutes") if longest_s < 60 * _MOST_SECONDS else (3_600.0, "hours")
 
 
 def backlog_plot(name: str, hours: Sequence[Hour], ahead: Forecast) -> str:
@@ -199,7 +218,8 @@ def backlog_plot(name: str, hours: Sequence[Hour], ahead: Forecast) -> str:
         axes.xaxis.set_major_locator(locator)
         concise = ConciseDateFormatter(locator, tz=UTC)  # type: ignore[no-untyped-call]  # theirs
         axes.xaxis.set_major_formatter(concise)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, max(axes.get_ylim()[1], _LEAST_BACKLOG))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.set_ylabel("messages waiting")
 
@@ -226,9 +246,9 @@ def _reach(found: Recommendation) -> tuple[float, float]:
 
 
 def _ink_of(name: str) -> Ink:
-    if name in {"advice", "best, if set at once"}:
+    if name in {"advice", "best, if set at once", "best without renewal"}:
         return Ink.ADVICE
-    return Ink.TODAY if name == "today" else Ink.NAIVE
+    return Ink.TODAY if name in {"today", "today's lease, never renewed"} else Ink.NAIVE
 
 
 def _marks(
@@ -262,6 +282,8 @@ _SHORT: Final = {
     "99th percentile of completed": "p99",
     "99th percentile, doubled": "2 x p99",
     "longest seen": "longest",
+    "best without renewal": "best",
+    "today's lease, never renewed": "today",
 }
 
 

@@ -9,6 +9,7 @@ from leasehold.tuning.simulate.work import (
     arrivals,
     draw_from_model,
     draw_lengths,
+    lives,
     replayed,
 )
 
@@ -24,6 +25,7 @@ __all__ = [
     "arrivals",
     "draw_from_model",
     "draw_lengths",
+    "lives",
     "replayed",
     "simulate",
 ]

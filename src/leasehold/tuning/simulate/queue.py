@@ -18,7 +18,7 @@ from leasehold.domain.queue_settings import LapsedReceipts
 from leasehold.tuning.observing import Ending, Lease
 from leasehold.tuning.simulate.outcome import Outcome, mean_and_top
 from leasehold.tuning.simulate.settings import NEVER_S, Crew, Handling, PopOrder
-from leasehold.tuning.simulate.work import Load
+from leasehold.tuning.simulate.work import Load, lives
 
 _ARRIVE: Final = 0
 _LAPSE: Final = 1
@@ -52,7 +52,7 @@ class Simulation:
         handling: How they are leased.
         crew: Who works on them.
         lasts_s: When to stop, seconds; above 0.
-        seed: Crashes depend on it; the same for two settings gives the same luck.
+        seed: Crashes depend on it; the same for two settings gives each delivery the same luck.
         keep_leases: Whether to return what a log would show.
     """
 
@@ -73,7 +73,9 @@ class Simulation:
         self._lengths: list[float] = load.lengths_s.tolist()
         self._redrawn = None if load.redrawn is None else iter(load.redrawn.tolist())
         self._margin_s = _SKIP_MARGIN * float(load.lengths_s.mean()) if self._lengths else 0.0
-        self._random = np.random.default_rng(seed)
+        self._seed = seed
+        self._lives: dict[int, list[float]] = {}
+        """By delivery; see :func:`~leasehold.tuning.simulate.work.lives`."""
         self._events: list[tuple[float, int, int, object]] = []
         self._number = 0
         self._visible: list[tuple[float, int]] = []
@@ -184,8 +186,7 @@ class Simulation:
             self._push(now, _POP, worker)
             return
         length = self._length(held[-1])
-        rate = self._crew.crash_rate
-        life = float(self._random.exponential(1 / rate)) if rate > 0 else NEVER_S
+        life = self._life(held[-1])
         renewal = self._handling.renewal
         if renewal is not None:
             self._renew(now, held, min(length, life))
@@ -198,6 +199,16 @@ class Simulation:
         if lease.receipt > 1 and self._redrawn is not None:
             return next(self._redrawn, self._lengths[lease.message])
         return self._lengths[lease.message]
+
+    def _life(self, lease: _Held) -> float:
+        rate = self._crew.crash_rate
+        if rate <= 0:
+            return NEVER_S
+        drawn = self._lives.get(lease.receipt)
+        if drawn is None:
+            drawn = lives(self._seed, lease.receipt, len(self._lengths)).tolist()
+            self._lives[lease.receipt] = drawn
+        return drawn[lease.message] / rate
 
     def _renew(self, now: float, held: list[_Held], busy_s: float) -> None:
         """Renew all that a worker holds while it is busy with the first of them."""

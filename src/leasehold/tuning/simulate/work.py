@@ -88,6 +88,21 @@ def arrivals(random: np.random.Generator, per_s: float, lasts_s: float) -> Float
     return np.sort(random.uniform(0.0, lasts_s, int(random.poisson(per_s * lasts_s))))
 
 
+def lives(seed: int, delivery: int, many: int) -> Floats:
+    """Return the luck of a delivery of each of many messages: how long its worker lives.
+
+    In lifetimes: divided by the crashes per second of work these are seconds. The delivery of a
+    message has the same luck whatever the settings, so that two of them can be compared, and
+    whoever plays the same messages elsewhere can have the same deaths.
+
+    Args:
+        seed: Of the run.
+        delivery: 1 for the first.
+        many: Messages, from the first to arrive.
+    """
+    return np.random.default_rng((seed, delivery)).standard_exponential(many)
+
+
 def replayed(
     attempts: Iterable[Attempt], random: np.random.Generator, size: int | None = None
 ) -> Floats:
@@ -99,7 +114,8 @@ def replayed(
     Args:
         attempts: In the order of the log.
         random: For those that were cut off, and for the choice if *size* is given.
-        size: How many to draw from the log, with repetition; None: each once, in order.
+        size: How many to draw from the log, with repetition, by weight; None: each once, in order,
+            whatever its weight.
     """
     rows = list(attempts)
     model = fit(Sample.of(rows))
