@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import itertools
 from email.utils import formatdate
+from typing import Final, NamedTuple
 
 from benchmarks.load.dialects import http_reply_length, make_body
 from benchmarks.load.job import EMULATOR_ACCOUNT, EMULATOR_KEY, Job
@@ -17,6 +18,18 @@ from benchmarks.load.job import EMULATOR_ACCOUNT, EMULATOR_KEY, Job
 _SPACE = b'xmlns="http://mns.aliyuncs.com/doc/v1/"'
 _PROLOG = b'<?xml version="1.0" encoding="utf-8"?>'
 _HANDLE = b"<ReceiptHandle>"
+
+
+class _Content(NamedTuple):
+    """The body of a request, and what depends on it alone."""
+
+    signed: bytes
+    """The two lines of the string to sign."""
+    head: bytes
+    body: bytes
+
+
+_NOTHING: Final = _Content(b"\n", b"", b"")
 
 
 class Mns:
@@ -35,9 +48,13 @@ class Mns:
         self._mac = hmac.new(EMULATOR_KEY.encode(), digestmod=hashlib.sha1)
         self._ids = map("7a1d6f0c-5b42-{:012x}".format, itertools.count())
         self._date = b""
-        self._body = make_body(job.body_bytes)
-        one = b"<MessageBody>%b</MessageBody>" % self._body
-        self._one = self._document(b"Message", one)
+        one = b"<MessageBody>%b</MessageBody>" % make_body(job.body_bytes)
+        self._one = self._content(self._document(b"Message", one))
+        entry = b"<Message>%b</Message>" % one
+        self._many = [
+            self._content(self._document(b"Messages", entry * count))
+            for count in range(job.batch + 1)
+        ]
         self._gets = [
             b"" if limit == 1 else b"?numOfMessages=%d" % limit for limit in range(job.batch + 1)
         ]
@@ -50,22 +67,24 @@ class Mns:
         """See :class:`Dialect`."""
         self._date = formatdate(now_ms / 1000, usegmt=True).encode()
 
-    def _request(self, method: bytes, query: bytes, body: bytes = b"") -> bytes:
+    @staticmethod
+    def _content(body: bytes) -> _Content:
+        digest = hashlib.md5(body, usedforsecurity=False).hexdigest()
+        md5, kind = base64.b64encode(digest.encode()), b"text/xml;charset=UTF-8"
+        head = b"Content-MD5: %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n" % (
+            md5,
+            kind,
+            len(body),
+        )
+        return _Content(b"%b\n%b" % (md5, kind), head, body)
+
+    def _request(self, method: bytes, query: bytes, content: _Content = _NOTHING) -> bytes:
         request_id = next(self._ids).encode()
         target = self._path + query
-        md5, kind, content = b"", b"", b""
-        if body:
-            digest = hashlib.md5(body, usedforsecurity=False).hexdigest()
-            md5, kind = base64.b64encode(digest.encode()), b"text/xml;charset=UTF-8"
-            content = b"Content-MD5: %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n" % (
-                md5,
-                kind,
-                len(body),
-            )
         mac = self._mac.copy()
         mac.update(
-            b"%b\n%b\n%b\n%b\nx-mns-user-request-id:%b\nx-mns-version:2015-06-06\n%b"
-            % (method, md5, kind, self._date, request_id, target)
+            b"%b\n%b\n%b\nx-mns-user-request-id:%b\nx-mns-version:2015-06-06\n%b"
+            % (method, content.signed, self._date, request_id, target)
         )
         return (
             b"%b %b HTTP/1.1\r\nHost: %b\r\nDate: %b\r\nx-mns-version: 2015-06-06\r\n"
@@ -76,10 +95,10 @@ class Mns:
                 self._host,
                 self._date,
                 request_id,
-                content,
+                content.head,
                 EMULATOR_ACCOUNT.encode(),
                 base64.b64encode(mac.digest()),
-                body,
+                content.body,
             )
         )
 
@@ -101,13 +120,13 @@ class Mns:
 
     def put_many(self, count: int) -> bytes:
         """Return a request to put several messages."""
-        one = b"<Message><MessageBody>%b</MessageBody></Message>" % self._body
-        return self._request(b"POST", b"", self._document(b"Messages", one * count))
+        return self._request(b"POST", b"", self._many[count])
 
     def delete_many(self, handles: list[bytes]) -> bytes:
         """Return a request to delete several messages."""
         inner = b"".join([b"%b%b</ReceiptHandle>" % (_HANDLE, each) for each in handles])
-        return self._request(b"DELETE", b"", self._document(b"ReceiptHandles", inner))
+        content = self._content(self._document(b"ReceiptHandles", inner))
+        return self._request(b"DELETE", b"", content)
 
     def handles(self, data: bytes) -> list[bytes]:
         """See :class:`Dialect`."""

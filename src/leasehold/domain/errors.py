@@ -47,7 +47,7 @@ class QueueExists(LeaseholdError):
 
 
 class InvalidQueueName(LeaseholdError):
-    """A queue name is 3 to 63 of a-z, 0-9 and single inner dashes."""
+    """No queue can be called so, or none of the protocol's; see :mod:`leasehold.domain.limits`."""
 
     def __init__(self, name: str, reason: Literal["length", "characters"]) -> None:
         super().__init__()

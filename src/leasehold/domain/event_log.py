@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from leasehold.domain.claim_rules import name_of
 from leasehold.domain.claims import Claim
 from leasehold.domain.errors import LeaseLost
-from leasehold.domain.events import EventType, Recorded, core_of
+from leasehold.domain.events import EventType, Recorded, core_of, more_of
+from leasehold.domain.receipts import ReceiptParts
 from leasehold.domain.sessions import Session
-from leasehold.domain.types import Message, Outcome, Phase
+from leasehold.domain.types import NO_DETAIL, ErrorReport, Message, Outcome, Phase
+from leasehold.domain.visibility import is_of_lease
 
 OPERATOR = "operator"
 PURGE = "purge"
@@ -40,8 +42,12 @@ class Recorder:
         message: Message | None,
         reason: str | None = None,
         target: str | None = None,
+        error: ErrorReport | None = None,
     ) -> None:
-        """Record what happened to a message, as it is after that, or to a queue."""
+        """Record what happened to a message, as it is after that, or to a queue.
+
+        *error* is what was said about the attempt that has ended with it.
+        """
         number = self._number(account, queue)
         if message is None:
             recorded: Recorded = (kind, number, "", None, 0, None, None, reason, target)
@@ -57,6 +63,8 @@ class Recorder:
                 reason,
                 target,
             )
+            if message.detail is not NO_DETAIL:
+                recorded = cast("Recorded", recorded + more_of(message.detail, error))
         self._events.append(recorded)
 
     def add_of_claim(self, kind: EventType, claim: Claim) -> None:
@@ -98,6 +106,25 @@ def event_of_renewal(before: Message, visibility_timeout_s: int) -> tuple[EventT
     if before.phase is Phase.LEASED and visibility_timeout_s == 0:
         return EventType.RELEASED, str(Outcome.RETURNED)
     return EventType.RENEWED, None
+
+
+def late(message: Message, receipt: ReceiptParts) -> Message:
+    """Return the message of a complete that came too late, with the start of its receipt's lease.
+
+    That is 0 if it is not known: the lease is so far back that its attempt was dropped, an older
+    version wrote the attempt down, or the receipt was of no lease.
+    """
+    return message._replace(since_ms=_start_of_lease(message, receipt))
+
+
+def _start_of_lease(message: Message, receipt: ReceiptParts) -> int:
+    if is_of_lease(message, receipt):
+        return message.since_ms
+    if receipt.fence:  # the first one of all is the sender's
+        for attempt in reversed(message.detail.attempts):
+            if attempt.fence - attempt.renewals <= receipt.fence <= attempt.fence:
+                return attempt.leased_at_ms
+    return 0
 
 
 def is_recorded(refusal: LeaseLost) -> bool:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias, cast
 
-from leasehold.domain.errors import LeaseLost
-from leasehold.domain.types import Message
+from leasehold.domain.types import Detail, ErrorReport, Message
 
 EVENT_FORMAT: Final = 1
 """Rises when readers of older events could misunderstand newer ones."""
+ERROR_CHARS: Final = 256
+"""What is kept of the text of an error, in characters."""
 
 
 class EventType(IntEnum):
@@ -107,20 +108,48 @@ class Event(NamedTuple):
     reason: str | None = None
     target: str | None = None
     """The queue moved to, the stream and number of the claim, or the name of the transaction."""
+    message_type: str | None = None
+    """What the sender called its kind."""
+    error_type: str | None = None
+    """Of what was said about the attempt that the event ended."""
+    error_fingerprint: str | None = None
+    error: str | None = None
+    """The text, cut to :data:`ERROR_CHARS`."""
 
 
 Core: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, str | None]
 """Inserted, expires, visible, dequeue count, fence, phase, since, visible since, renewals,
 holder."""
 
-Recorded: TypeAlias = tuple[
-    int, int, str, Core | None, int, str | None, str | None, str | None, str | None
-]
+Told: TypeAlias = tuple[str | None, str | None, str]
+"""Of an error: type, fingerprint, text."""
+
+Recorded: TypeAlias = (
+    tuple[int, int, str, Core | None, int, str | None, str | None, str | None, str | None]
+    | tuple[
+        int,
+        int,
+        str,
+        Core | None,
+        int,
+        str | None,
+        str | None,
+        str | None,
+        str | None,
+        str | None,
+        Told | None,
+    ]
+)
 """Type, number of the queue in the batch, message id (empty for none), core, priority, session,
 holder if there is no core, reason, target: what a store writes, as lean as can be. Of a claim
-there is no core, and in the place of the priority until when it hides its members."""
+there is no core, and in the place of the priority until when it hides its members.
+
+Then, only if there is either, the type of the message and the error; older events never have
+them."""
 
 _CORE: Final = slice(2, 12)
+_PLAIN: Final = 9
+"""Parts of what is recorded of a message without a type, and of an event without an error."""
 
 
 def core_of(message: Message) -> Core:
@@ -128,11 +157,31 @@ def core_of(message: Message) -> Core:
     return cast("Core", message[_CORE])
 
 
+def more_of(
+    detail: Detail, error: ErrorReport | None
+) -> tuple[()] | tuple[str | None, Told | None]:
+    """Return what comes at the end of :data:`Recorded`; nothing for a message without it."""
+    if error is None:
+        return () if detail.message_type is None else (encodable(detail.message_type), None)
+    text = error.text if len(error.text) <= ERROR_CHARS else f"{error.text[: ERROR_CHARS - 3]}..."
+    told = _encodable(error.type), _encodable(error.fingerprint), encodable(text)
+    return _encodable(detail.message_type), told
+
+
+def encodable(text: str) -> str:
+    """Return a text that every log can take: Python's strings can hold half of a character."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _encodable(text: str | None) -> str | None:
+    return None if text is None else encodable(text)
+
+
 def event_of(
     seq: int, place: int, at_ms: int, of: tuple[str, str | None], recorded: Recorded
 ) -> Event:
     """Return the event that was written as *recorded* for the account and queue *of*."""
-    kind, _, message_id, core, priority, session, holder, reason, target = recorded
+    kind, _, message_id, core, priority, session, holder, reason, target = recorded[:_PLAIN]
     account, queue = of
     event = Event(
         seq,
@@ -148,6 +197,17 @@ def event_of(
     )
     if core is None:
         return event._replace(visible_at_ms=priority or None)
+    if len(recorded) > _PLAIN:
+        message_type, told = cast("tuple[str | None, Told | None]", recorded[_PLAIN:])
+        error_type, fingerprint, text = told or (None, None, None)
+        event = event._replace(
+            message_type=message_type,
+            error_type=error_type,
+            error_fingerprint=fingerprint,
+            error=text,
+        )
+    # Of a complete that came too late it may not be known when its lease began.
+    since_ms = core[6] or None if kind == EventType.REFUSED else core[6]
     return event._replace(
         message_id=message_id,
         inserted_at_ms=core[0],
@@ -156,23 +216,12 @@ def event_of(
         dequeue_count=core[3],
         fence=core[4],
         phase=int(core[5]),
-        since_ms=core[6],
+        since_ms=since_ms,
         visible_since_ms=core[7],
         renewals=core[8],
         holder=core[9],
         priority=priority,
     )
-
-
-def late(message: Message, refusal: LeaseLost) -> Message:
-    """Return the message of a complete that came too late, with the start of its own lease.
-
-    A superseded lease has lapsed and been written down as an attempt, if it did not end otherwise.
-    """
-    attempts = message.detail.attempts
-    if refusal.reason == "superseded" and attempts:
-        return message._replace(since_ms=attempts[-1].leased_at_ms)
-    return message
 
 
 @dataclass(frozen=True, slots=True)

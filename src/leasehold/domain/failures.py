@@ -135,6 +135,7 @@ def close_attempt(
         holder=message.holder,
         renewals=message.renewals,
         error=error,
+        fence=message.fence,
     )
     detail = message.detail
     return message._replace(
@@ -153,6 +154,12 @@ def close_attempt(
 def has_lapsed(message: Message, now_ms: int) -> bool:
     """Tell whether the message was received and its lease has run out without a word."""
     return message.phase is Phase.LEASED and message.visible_at_ms <= now_ms
+
+
+def newest_error(message: Message) -> ErrorReport | None:
+    """Return what was said about the newest attempt that has ended; None for nothing."""
+    attempts = message.detail.attempts
+    return attempts[-1].error if attempts else None
 
 
 def last_error(message: Message) -> Attempt | None:

@@ -11,11 +11,14 @@ from leasehold.domain.errors import BodyTooLarge, InvalidQueueName, OutOfRange
 DAY_S: Final = 86_400
 WEEK_S: Final = 7 * DAY_S
 
-_QUEUE_NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9])*")
-_QUEUE_NAME_MIN = 3
-_QUEUE_NAME_MAX = 63
-_MNS_QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
-_MNS_QUEUE_NAME_MAX = 256
+MAX_QUEUE_NAME: Final = 256
+"""Characters of the longest name of a queue."""
+MAX_AZURE_QUEUE_NAME: Final = 63
+"""Characters of the longest name that Azure's clients can use."""
+
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
+_AZURE_QUEUE_NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9])*")
+_AZURE_QUEUE_NAME_MIN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,20 +118,24 @@ def check_body(size_bytes: int, limits: Limits, max_body_bytes: int | None = Non
 
 
 def check_queue_name(name: str) -> None:
-    """Raise InvalidQueueName unless *name* may name a queue (Azure, "Naming Queues")."""
-    if not _QUEUE_NAME_MIN <= len(name) <= _QUEUE_NAME_MAX:
+    """Raise InvalidQueueName unless a queue may be called *name*: what any of the protocols allows.
+
+    1 to 256 of A-Z, a-z, 0-9 and dashes, not beginning with a dash. Source: MNS, "CreateQueue"; its
+    newer pages stop at 120 characters, its older ones want a letter at the beginning. All names of
+    Azure are among these.
+    """
+    if not 1 <= len(name) <= MAX_QUEUE_NAME:
         raise InvalidQueueName(name, "length")
     if _QUEUE_NAME.fullmatch(name) is None:
         raise InvalidQueueName(name, "characters")
 
 
-def check_mns_queue_name(name: str) -> None:
-    """Raise InvalidQueueName unless MNS may have a queue of this name; it may have all of Azure's.
+def check_azure_queue_name(name: str) -> None:
+    """Raise InvalidQueueName unless Azure has queues of this name (Azure, "Naming Queues").
 
-    1 to 256 of A-Z, a-z, 0-9 and dashes, not beginning with a dash. Source: MNS, "CreateQueue"; its
-    newer pages stop at 120 characters, its older ones want a letter at the beginning.
+    3 to 63 of a-z, 0-9 and single dashes between them.
     """
-    if not 1 <= len(name) <= _MNS_QUEUE_NAME_MAX:
+    if not _AZURE_QUEUE_NAME_MIN <= len(name) <= MAX_AZURE_QUEUE_NAME:
         raise InvalidQueueName(name, "length")
-    if _MNS_QUEUE_NAME.fullmatch(name) is None:
+    if _AZURE_QUEUE_NAME.fullmatch(name) is None:
         raise InvalidQueueName(name, "characters")

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from leasehold.domain.limits import MAX_AZURE_QUEUE_NAME, MAX_QUEUE_NAME
+
 DEFAULT_VISIBILITY_TIMEOUT_S: Final = 30
 """Azure, "Get Messages": the lease of a receive that names none."""
 DEFAULT_DEDUP_WINDOW_S: Final = 300
@@ -18,7 +20,6 @@ MAX_BUDGET: Final = 1_000_000
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 POISON_SUFFIX: Final = "-poison"
 """The name that Azure Functions gives to the poison queue of a queue."""
-_LONGEST_WITH_SUFFIX: Final = 63 - len(POISON_SUFFIX)
 
 
 class LapsedReceipts(StrEnum):
@@ -185,7 +186,18 @@ def poison_queue_of(queue: str, settings: QueueSettings) -> str:
     policy = settings.failure_policy
     if policy is not None and policy.poison_queue and policy.poison_queue != queue:
         return policy.poison_queue
-    # A name that leaves no room for the suffix is cut, so that the poison has somewhere to go; and
-    # not so that it is the queue itself.
-    name = queue[:_LONGEST_WITH_SUFFIX].rstrip("-") + POISON_SUFFIX
+    if has_room_for_poison(queue):
+        return queue + POISON_SUFFIX
+    # The name is cut, so that the poison has somewhere to go; and not so that it is the queue.
+    name = queue[: _longest_of(queue) - len(POISON_SUFFIX)].rstrip("-") + POISON_SUFFIX
     return name if name != queue else queue[: -len(POISON_SUFFIX) - 1].rstrip("-") + POISON_SUFFIX
+
+
+def has_room_for_poison(queue: str) -> bool:
+    """Tell whether the name of a queue can be followed by POISON_SUFFIX as it is."""
+    return len(queue) + len(POISON_SUFFIX) <= _longest_of(queue)
+
+
+def _longest_of(queue: str) -> int:
+    """Return how long a name may get; what Azure's clients may know stays short enough for them."""
+    return MAX_AZURE_QUEUE_NAME if len(queue) <= MAX_AZURE_QUEUE_NAME else MAX_QUEUE_NAME

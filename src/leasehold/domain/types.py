@@ -117,6 +117,9 @@ class Attempt:
     holder: str | None = None
     renewals: int = 0
     error: ErrorReport | None = None
+    fence: int = 0
+    """Number of its newest receipt, each renewal having raised it by one; 0 where an older version
+    wrote this down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

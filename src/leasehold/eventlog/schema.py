@@ -41,6 +41,10 @@ _FIELDS: Final = (
     ("session", pa.string()),
     ("reason", pa.string()),
     ("target", pa.string()),
+    ("message_type", pa.string()),
+    ("error_type", pa.string()),
+    ("error_fingerprint", pa.string()),
+    ("error", pa.string()),
 )
 SCHEMA: Final = pa.schema(_FIELDS)
 """In the order of the fields of :class:`leasehold.domain.events.Event`."""

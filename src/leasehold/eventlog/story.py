@@ -115,6 +115,12 @@ class _Facts:
         reason = self.text("reason")
         return f": {_quoted(reason)}" if reason else ""
 
+    def error(self) -> str:
+        """Return what was said about a failure, if anything was."""
+        kind, text = self.text("error_type"), self.text("error")
+        told = ": ".join(each for each in (kind, _quoted(text) if text else "") if each)
+        return f": {told}" if told else ""
+
     def moment(self, name: str) -> str:
         """Return a moment, with its day if that is another one than the event's."""
         at_ms = self.number(name)
@@ -153,7 +159,8 @@ class _Facts:
 
 
 def _put(facts: _Facts) -> str:
-    parts = [f"put into {facts.text('queue', 'a queue')}"]
+    kind = facts.text("message_type")
+    parts = [f"put into {facts.text('queue', 'a queue')}{f' as {_quoted(kind)}' if kind else ''}"]
     if facts.ahead_ms("visible_at_ms"):
         parts.append(f"delayed until {facts.moment('visible_at_ms')}")
     priority = facts.number("priority")
@@ -203,7 +210,7 @@ _GIVEN_BACK: Final[Mapping[str, str]] = {
 def _released(facts: _Facts) -> str:
     form = _GIVEN_BACK.get(facts.text("reason"), "given back by {holder}{took}")
     told = form.format(holder=facts.holder(), took=facts.took())
-    return f"{told}; {facts.available()}"
+    return f"{told}{facts.error()}; {facts.available()}"
 
 
 def _lapsed(facts: _Facts) -> str:
@@ -225,7 +232,8 @@ _BUDGETS: Final[Mapping[str, str]] = {
 def _poisoned(facts: _Facts) -> str:
     reason = facts.text("reason")
     because = _BUDGETS.get(reason, _quoted(reason)) if reason else "no reason given"
-    return f"moved to the poison queue {facts.text('target')}: {because}"
+    error = facts.error().replace(": ", ", after ", 1)
+    return f"moved to the poison queue {facts.text('target')}: {because}{error}"
 
 
 def _redriven(facts: _Facts) -> str:

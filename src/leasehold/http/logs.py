@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 import sys
+import traceback
 from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
@@ -14,6 +15,7 @@ import structlog
 
 from leasehold.clock import Clock
 
+_log = structlog.get_logger("leasehold.http")
 MASK: Final = "***"
 
 # Parameters that hold a signature or a receipt, credentials in a header, keys in connection
@@ -52,6 +54,26 @@ def mask_event(
     for name, value in event.items():
         event[name] = MASK if name.lower() in _SECRET_FIELDS else _mask_value(value)
     return event
+
+
+def log_internal_error(error: Exception, *, action: str, operation: str, request_id: bytes) -> None:
+    """Log what a client is only told to be an internal error.
+
+    Args:
+        error: What was raised.
+        action: The field of that name: by it the event is found.
+        operation: What was asked for, as the dialect calls it.
+        request_id: By which the client was told.
+    """
+    # Neither its message nor the values around it, which may hold what a client sent.
+    _log.error(
+        "A request failed unexpectedly.",
+        action=action,
+        operation=operation,
+        request_id=request_id.decode("ascii"),
+        error=type(error).__qualname__,
+        traceback="".join(traceback.format_tb(error.__traceback__)),
+    )
 
 
 def configure_logs(

@@ -8,6 +8,7 @@ from typing import Final
 # What XML 1.0 cannot hold in any form, not even as a reference.
 _ILLEGAL: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _PLAIN: Final = b"\t\n\r" + bytes(range(0x20, 0x7F))
+_BARE: Final = _PLAIN.translate(None, b"&<>\r")
 
 
 def escape_bytes(text: bytes) -> bytes:
@@ -18,6 +19,11 @@ def escape_bytes(text: bytes) -> bytes:
         .replace(b">", b"&gt;")
         .replace(b"\r", b"&#xD;")
     )
+
+
+def is_bare(text: bytes) -> bool:
+    """Tell whether text can stand in XML as it is; False says that it has to be looked at."""
+    return not text.translate(None, _BARE)
 
 
 def is_legal(text: bytes) -> bool:

@@ -16,13 +16,24 @@ from leasehold.domain.claims import Exemption
 from leasehold.domain.events import EventType
 from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts, QueueSettings
 from leasehold.domain.replay import Replay, ReplayedMessage
-from leasehold.domain.types import NEVER_MS, Lease, MessageState, Outcome, Progress
+from leasehold.domain.types import (
+    NEVER_MS,
+    NO_DETAIL,
+    Detail,
+    ErrorReport,
+    Lease,
+    MessageState,
+    Outcome,
+    Progress,
+)
 
 from .conftest import ACCOUNT, QUEUE, Asker
 
 QUEUES = (QUEUE, "audio")
 STREAMS = ("nightly", "hourly")
 OUTCOMES = (Outcome.FAILED, Outcome.INTERRUPTED, Outcome.RETURNED, Outcome.BURIED)
+DETAILS = (NO_DETAIL, NO_DETAIL, Detail(message_type="clip"), Detail(properties={"a": "b"}))
+ERRORS = (None, ErrorReport(text="no such codec", type="KeyError", fingerprint="f00d"))
 SETTINGS = (
     QueueSettings(),
     QueueSettings(lapsed_receipts=LapsedReceipts.STRICT),
@@ -104,6 +115,7 @@ class RandomWork:
                 delay_s=rng.choice([0, 0, 0, 5]),
                 time_to_live_s=rng.choice([20, 600, None]),
                 priority=rng.choice([8, 8, 3]),
+                detail=rng.choice(DETAILS),
             )
             for _ in range(rng.randint(1, self._size))
         ]
@@ -150,7 +162,8 @@ class RandomWork:
         if draw < 0.5:
             return c.Complete(*named)
         if draw < 0.8:
-            return c.Release(*named, self._rng.choice(OUTCOMES), self._rng.choice([None, 5]))
+            how = self._rng.choice(OUTCOMES), self._rng.choice([None, 5]), self._rng.choice(ERRORS)
+            return c.Release(*named, *how)
         saved = self._rng.choice([None, None, "[1]", "[2]", c.REMOVE_SAVED])
         renew = c.Renew(*named, self._rng.choice([0, 10, 60]), saved=saved)
         if self._rng.random() < 0.3:  # the answer to it gets lost

@@ -59,6 +59,7 @@ def test_an_ended_lease_is_an_attempt_with_its_reason(asker: Asker) -> None:
             outcome=Outcome.ENDED,
             holder="w1",
             error=ErrorReport(text="w1 is stuck"),
+            fence=1,
         ),
     )
     assert asker.find(lease) == seen

@@ -272,6 +272,7 @@ def test_a_poisoned_message_keeps_what_it_was_and_every_attempt(asker: Asker) ->
             holder="w1",
             renewals=1,
             error=ErrorReport(text="first"),
+            fence=2,
         ),
         Attempt(
             number=2,
@@ -279,6 +280,7 @@ def test_a_poisoned_message_keeps_what_it_was_and_every_attempt(asker: Asker) ->
             ended_at_ms=start_ms + 4_000,
             outcome=Outcome.LAPSED,
             holder="w2",
+            fence=4,
         ),
         Attempt(
             number=3,
@@ -287,6 +289,7 @@ def test_a_poisoned_message_keeps_what_it_was_and_every_attempt(asker: Asker) ->
             outcome=Outcome.FAILED,
             holder="w3",
             error=error,
+            fence=5,
         ),
     )
 

@@ -177,6 +177,7 @@ def test_an_attempt_is_written_down_once(outcome: Outcome, counts: tuple[int, in
             holder="worker-7",
             renewals=2,
             error=error,
+            fence=7,
         ),
     )
     assert (detail.failures, detail.interruptions, detail.lapses) == counts

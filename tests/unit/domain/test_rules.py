@@ -21,10 +21,22 @@ from leasehold.domain.errors import (
     ReceiptMalformed,
 )
 from leasehold.domain.ids import MAX_ROW_KEY, make_message_id, row_key_of
-from leasehold.domain.limits import AZURE, check_body, check_queue_name, check_range
+from leasehold.domain.limits import (
+    AZURE,
+    check_azure_queue_name,
+    check_body,
+    check_queue_name,
+    check_range,
+)
+from leasehold.domain.queue_settings import (
+    DEFAULT_SETTINGS,
+    has_room_for_poison,
+    poison_queue_of,
+)
 from leasehold.domain.receipts import issue_receipt, read_receipt
 from leasehold.domain.types import NEVER_MS, Message, MessageState, Phase
 from leasehold.domain.visibility import expiry_of, is_receivable, state_of
+from leasehold.worker.queues._poison import poison_name
 
 NOW_MS = 1_000_000
 
@@ -120,8 +132,54 @@ def test_any_text_is_a_receipt_malformed_or_not_genuine(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["abc", "a-b", "0-9", "a" * 63, "a1-2b"])
 def test_good_queue_names(name: str) -> None:
-    """Letters, digits and single inner dashes, 3 to 63 characters."""
+    """Of Azure: letters, digits and single inner dashes, 3 to 63 characters. All have them."""
+    check_azure_queue_name(name)
     check_queue_name(name)
+
+
+@pytest.mark.parametrize("name", ["a", "9", "Orders", "a--b", "ab-", "x" * 64, "X" * 256])
+def test_names_that_azure_has_not(name: str) -> None:
+    """Capitals, other lengths, and dashes anywhere but at the beginning."""
+    check_queue_name(name)
+    with pytest.raises(InvalidQueueName):
+        check_azure_queue_name(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "length"),
+        ("x" * 257, "length"),
+        *((name, "characters") for name in ("-a", "a_b", "a.b", "ab\n", "äb", "a٣b", "a/b")),
+    ],
+)
+def test_names_that_no_queue_has(name: str, reason: str) -> None:
+    """The refusal tells a wrong length from wrong characters."""
+    with pytest.raises(InvalidQueueName) as caught:
+        check_queue_name(name)
+    assert (caught.value.name, caught.value.reason) == (name, reason)
+
+
+@pytest.mark.parametrize(
+    ("queue", "poison"),
+    [
+        ("orders", "orders-poison"),
+        ("My-Queue-", "My-Queue--poison"),
+        ("x" * 56, "x" * 56 + "-poison"),
+        ("x" * 57, "x" * 56 + "-poison"),
+        ("x" * 56 + "-poison", "x" * 55 + "-poison"),
+        ("x" * 54 + "-y-poison", "x" * 54 + "-poison"),
+        ("X" * 64, "X" * 64 + "-poison"),
+        ("X" * 250, "X" * 249 + "-poison"),
+        ("X" * 248 + "--" + "Y" * 6, "X" * 248 + "-poison"),
+    ],
+)
+def test_names_of_poison_queues(queue: str, poison: str) -> None:
+    """Cut where there is no room, for Azure's clients if they can reach the queue itself."""
+    assert poison_queue_of(queue, DEFAULT_SETTINGS) == poison
+    assert poison_name(queue) == poison
+    check_queue_name(poison)
+    assert has_room_for_poison(queue) == (poison == f"{queue}-poison")
 
 
 @pytest.mark.parametrize(
@@ -142,9 +200,9 @@ def test_good_queue_names(name: str) -> None:
     ],
 )
 def test_bad_queue_names(name: str, reason: str) -> None:
-    """The refusal tells a wrong length from wrong characters."""
+    """The refusal tells a wrong length from wrong characters, in Azure's rule too."""
     with pytest.raises(InvalidQueueName) as caught:
-        check_queue_name(name)
+        check_azure_queue_name(name)
     assert (caught.value.name, caught.value.reason) == (name, reason)
 
 

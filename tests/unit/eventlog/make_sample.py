@@ -1,7 +1,8 @@
-"""Makes ``samples/format1.parquet``, which later versions must go on reading.
+"""Makes the files in ``samples``, which later versions must go on reading.
 
-It is written once for each version of the columns, and never again:
+One is written for each version of the columns, and never again:
 ``python -m tests.unit.eventlog.make_sample samples/NAME.parquet`` from the root of the project.
+``format1.parquet`` is of before there were types and errors, and has :func:`events`.
 """
 
 from __future__ import annotations
@@ -64,13 +65,32 @@ def events() -> list[Event]:
     ]
 
 
+def events_with_errors() -> list[Event]:
+    """Return what is in ``format1_errors.parquet``: the same, with types and errors."""
+    first, second = id_of(1), id_of(2)
+    return [
+        event._replace(
+            message_type={first: "clip", second: None}.get(event.message_id or ""),
+            **(_ERROR if event.type is EventType.LEASE_ENDED else {}),
+        )
+        for event in events()
+    ]
+
+
+_ERROR: Final[dict[str, Any]] = {
+    "error_type": "KeyError",
+    "error_fingerprint": "f00d",
+    "error": "no such c\u00f6dec",
+}
+
+
 def main() -> None:
     """Write the sample that the command line names; it must not exist."""
     target = SAMPLES.parent / sys.argv[1]
     assert not target.exists(), f"{target} is kept as it is"
     with tempfile.TemporaryDirectory() as folder:
         builder = FileBuilder()
-        builder.add(events())
+        builder.add(events_with_errors())
         builder.write(Path(folder))
         target.write_bytes((Path(folder) / builder.path).read_bytes())
 

@@ -17,7 +17,7 @@ from leasehold.eventlog.names import FORMAT_KEY, TEMPORARY
 from leasehold.eventlog.reading import files_of
 from leasehold.eventlog.schema import METADATA, SCHEMA, events_of
 from leasehold.eventlog.writing import FileBuilder
-from tests.unit.eventlog.make_sample import SAMPLES, events
+from tests.unit.eventlog.make_sample import SAMPLES, events, events_with_errors
 from tests.unit.eventlog.support import HOUR_MS, TEN_MS, FakeLog, id_of, put
 
 LOG = FakeLog()
@@ -109,13 +109,16 @@ def in_folder(root: Path, table: Any) -> Path:
     return root
 
 
-def test_the_first_version_is_read(tmp_path: Path) -> None:
-    """The committed file of format 1 gives the events that it was made from."""
+@pytest.mark.parametrize(
+    ("sample", "expected"), [("format1", events()), ("format1_errors", events_with_errors())]
+)
+def test_older_files_are_read(tmp_path: Path, sample: str, expected: list[Event]) -> None:
+    """The committed files give the events that they were made from; what came later is null."""
     place = tmp_path / "date=2026-11-21" / "hour=10"
     place.mkdir(parents=True)
     name = "events-0000000000000001-0000000000000004.parquet"
-    shutil.copy(SAMPLES / "format1.parquet", place / name)
-    assert list(events_of(eventlog.read(tmp_path))) == events()
+    shutil.copy(SAMPLES / f"{sample}.parquet", place / name)
+    assert list(events_of(eventlog.read(tmp_path))) == expected
 
 
 def test_a_file_with_fewer_columns_is_read(folder: Path) -> None:

@@ -148,6 +148,17 @@ def test_released(reason: str, text: str) -> None:
             'moved to the poison queue orders-poison: "looks odd"',
         ),
         ("poisoned", {"target": "p"}, "moved to the poison queue p: no reason given"),
+        (
+            "poisoned",
+            {"target": "p", "reason": "buried", "error_type": "KeyError", "error": "no such codec"},
+            'moved to the poison queue p: its worker buried it, after KeyError: "no such codec"',
+        ),
+        (
+            "released",
+            {"reason": "failed", "holder": "w1", "error": "no\nway"},
+            'failed with w1: "no?way"; visible at once',
+        ),
+        ("put", {"queue": "q", "message_type": "clip"}, 'put into q as "clip", never expires'),
         ("redriven", {"target": "orders"}, "moved back to orders; visible at once"),
         ("amended", {}, "changed by an operator; visible at once, never expires"),
         ("removed", {"reason": "purge"}, "removed by a purge"),

@@ -114,7 +114,7 @@ def test_an_item_that_makes_no_sense(native: Native, leased: dict[str, dict[str,
             "send": [
                 {"queue": "parcels", "body": "x", "delay_s": -1},
                 {"queue": "parcels", "body": "x"},
-                {"queue": "A", "body": "x"},
+                {"queue": "A_", "body": "x"},
             ],
             "complete": [leased["one"], {**leased["two"], "queue": "-"}],
             "release": [{**leased["three"], "delay_s": -1}],

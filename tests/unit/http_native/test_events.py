@@ -51,6 +51,20 @@ def test_events(native: Native) -> None:
     }
 
 
+def test_types_and_errors(native: Native) -> None:
+    """Each event tells the message's type, and that which ends an attempt the worker's error."""
+    native.post(MESSAGES, {"messages": [{"body": "x", "type": "clip"}]})
+    message = native.receive_one()
+    error = {"text": "x" * 300, "type": "KeyError", "fingerprint": "f00d"}
+    item = {"id": message["id"], "receipt": message["receipt"], "outcome": "failed", "error": error}
+    native.post(f"{MESSAGES}/release", {"items": [item]})
+    put, received, released = native.get(f"{MESSAGES}/{message['id']}/trace")["events"]
+    assert [each["message_type"] for each in (put, received, released)] == ["clip"] * 3
+    assert "error" not in received
+    assert released["error"] == "x" * 253 + "..."
+    assert (released["error_type"], released["error_fingerprint"]) == ("KeyError", "f00d")
+
+
 def test_pages(native: Native) -> None:
     """A page ends with a batch, and the next one begins where it says."""
     native.put_bodies("one", "two", "three")

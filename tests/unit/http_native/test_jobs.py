@@ -84,7 +84,7 @@ def test_redrive(native: Native) -> None:
         ("purge", {"canary": 1}, "invalid-request", "$.canary"),
         ("redrive", {"canary": -1}, "out-of-range", "$.canary"),
         ("redrive", {"rate_per_s": 0}, "out-of-range", "$.rate_per_s"),
-        ("redrive", {"target": "A"}, "invalid-queue-name", "$.target"),
+        ("redrive", {"target": "A_"}, "invalid-queue-name", "$.target"),
     ],
 )
 def test_refused_jobs(

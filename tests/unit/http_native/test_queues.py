@@ -43,9 +43,7 @@ def test_create_over_other_metadata(native: Native) -> None:
     assert native.send("PUT", path).status == 200
 
 
-@pytest.mark.parametrize(
-    "name", ["ab", "x" * 64, "Orders", "a--b", "-ab", "a_b", "a%2Fb", "caf%C3%A9"]
-)
+@pytest.mark.parametrize("name", ["x" * 257, "-ab", "a_b", "a.b", "a%2Fb", "caf%C3%A9"])
 def test_names(native: Native, name: str) -> None:
     """A name that no queue can have is refused, whatever is asked for."""
     for method, path in (("PUT", ""), ("GET", ""), ("GET", "/messages"), ("POST", "/purge")):
@@ -158,7 +156,7 @@ def test_list_with_counts(native: Native) -> None:
         ("counts=yes", "invalid-request", "counts"),
         ("limt=5", "invalid-request", "limt"),
         ("limit=5&limit=6", "invalid-request", "limit"),
-        ("after=" + "x" * 64, "invalid-marker", None),
+        ("after=" + "x" * 257, "invalid-marker", None),
         ("prefix=%zz", "invalid-request", None),
         ("prefix=%ff", "invalid-request", None),
     ],
@@ -236,7 +234,7 @@ _LONG = "x" * 57
             "failure_policy.poison_queue",
         ),
         (
-            {"failure_policy": {"poison_queue": "A"}},
+            {"failure_policy": {"poison_queue": "A_"}},
             "invalid-queue-name",
             "failure_policy.poison_queue",
         ),

@@ -175,7 +175,7 @@ def test_chunks_come_in_order(native: Native) -> None:
             "$.messages[0].priority",
         ),
         (
-            {"messages": [{"queue": "Orders", "body": ""}]},
+            {"messages": [{"queue": "or_ders", "body": ""}]},
             "invalid-queue-name",
             "$.messages[0].queue",
         ),

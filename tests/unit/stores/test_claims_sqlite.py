@@ -237,6 +237,29 @@ def test_a_page_of_members_ends_with_its_bytes(
     assert found == [b"%d" % number for number in range(9)]
 
 
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_later_page_costs_what_the_first_did(tried: Tried, *, columns: bool) -> None:
+    """Members that share a moment are not walked over again by each page."""
+    tried.ask_all(*[tried.put(b"x") for _ in range(2_000)])
+    tried.open(limit=2_000)
+    steps = 0
+
+    def note() -> bool:
+        nonlocal steps
+        steps += 1
+        return False
+
+    costs, after = [], ""
+    tried.store._state.cursor.connection.set_progress_handler(note, 10)
+    while after is not None:
+        steps = 0
+        read = cl.ReadClaim("a", "queue", "s", 1, 0, 1, after, 100, columns)
+        after = tried.ask(read).next_after
+        costs.append(steps)
+    assert len(costs) == 20
+    assert 0 < max(costs) < 1.5 * costs[0]
+
+
 def test_claims_without_members_cost_receives_nothing(tried: Tried) -> None:
     """A stream that nobody works on may have left thousands of them."""
     count = cl.MAX_LAPSED + 30

@@ -9,20 +9,17 @@ from __future__ import annotations
 import binascii
 import contextlib
 import hashlib
-import traceback
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, Protocol
-
-import structlog
 
 from leasehold.auth.authenticator import Grant, is_bearer
 from leasehold.auth.types import Account, AuthError, NoCredentials, Operation, SignedRequest, Target
 from leasehold.clock import Clock
 from leasehold.domain.commands import Receive
 from leasehold.domain.errors import LeaseholdError
-from leasehold.domain.limits import check_queue_name
+from leasehold.domain.limits import check_azure_queue_name
 from leasehold.domain.types import Queue
 from leasehold.http.admission import LongReceive
 from leasehold.http.azure.call import Call, RequestIds
@@ -34,6 +31,7 @@ from leasehold.http.azure.parameters import parse_query, timeout_s
 from leasehold.http.azure.routing import Router, operation_of
 from leasehold.http.azure.service import AccountService, Perform
 from leasehold.http.azure.versions import choose_version
+from leasehold.http.logs import log_internal_error
 from leasehold.http.messages import Request, Response
 
 MAX_REQUEST_BODY_BYTES: Final = 131_584
@@ -51,8 +49,7 @@ DEFAULT_RESOURCE_ID: Final = "https://storage.azure.com"
 _MD5_BYTES: Final = 16
 _BRING_BODIES: Final = frozenset({Operation.PUT_MESSAGE, Operation.UPDATE_MESSAGE})
 # Remembers which names have passed: the same few are used over and over.
-_check_queue_name = lru_cache(maxsize=1024)(check_queue_name)
-_log = structlog.get_logger("leasehold.http.azure")
+_check_queue_name = lru_cache(maxsize=1024)(check_azure_queue_name)
 
 
 class Authorizer(Protocol):
@@ -256,14 +253,11 @@ class AzureDialect:
 
 
 def _log_failure(call: Call, error: Exception) -> None:
-    # Neither its message nor the values around it, which may hold what a client sent.
-    _log.error(
-        "A request failed unexpectedly.",
+    log_internal_error(
+        error,
         action="azure.internal_error",
         operation=call.operation,
-        request_id=call.request_id.decode("ascii"),
-        error=type(error).__qualname__,
-        traceback="".join(traceback.format_tb(error.__traceback__)),
+        request_id=call.request_id,
     )
 
 

@@ -1,5 +1,8 @@
 """List Queues.
 
+Queues that other protocols have made with a name that Azure does not allow are left out: whatever a
+client finds here it can use.
+
 Source: "List Queues (Azure Queue Storage)".
 """
 
@@ -9,7 +12,7 @@ from typing import Final
 
 from leasehold.domain.commands import ListQueues, QueuePage
 from leasehold.domain.errors import InvalidMarker, InvalidQueueName
-from leasehold.domain.limits import check_mns_queue_name
+from leasehold.domain.limits import check_azure_queue_name, check_queue_name
 from leasehold.domain.types import Queue
 from leasehold.http.azure.call import Call
 from leasehold.http.azure.errors import invalid_parameter
@@ -38,7 +41,7 @@ def _start_of(marker: str, account: str) -> str:
         return ""
     name = marker.removeprefix(f"/{account}/")
     try:
-        check_mns_queue_name(name)  # another dialect may have made it
+        check_queue_name(name)  # the next one may be one that is left out
     except InvalidQueueName:
         raise InvalidMarker from None
     if name == marker:
@@ -66,7 +69,11 @@ def render_list(call: Call, page: QueuePage) -> Response:
         )
         if call.params.get(parameter)
     ]
-    queues = (_entry(call, queue, with_metadata=with_metadata) for queue in page.queues)
+    queues = [
+        _entry(call, queue, with_metadata=with_metadata)
+        for queue in page.queues
+        if _is_azure_name(queue.name)
+    ]
     nodes.append(parent("Queues", *queues))
     marker = "" if page.next_start is None else f"/{call.account}/{page.next_start}"
     nodes.append(element("NextMarker", marker))
@@ -77,6 +84,14 @@ def render_list(call: Call, page: QueuePage) -> Response:
         b'<EnumerationResults %b="%b">%b</EnumerationResults>'
         % (attribute, escape(_endpoint(call)), b"".join(nodes)),
     )
+
+
+def _is_azure_name(name: str) -> bool:
+    try:
+        check_azure_queue_name(name)
+    except InvalidQueueName:
+        return False
+    return True
 
 
 def _endpoint(call: Call) -> str:

@@ -6,6 +6,7 @@ from typing import Final
 
 from leasehold.http import xml_tree
 from leasehold.http.azure.errors import Fault
+from leasehold.http.xml_plain import PROLOGS, has_plain_characters, plain_text
 from leasehold.http.xml_tree import MAX_DEPTH, MAX_NODES, NOT_WELL_FORMED, Element, XmlError
 
 __all__ = [
@@ -22,27 +23,6 @@ __all__ = [
 
 _OPEN: Final = b"<QueueMessage><MessageText>"
 _CLOSE: Final = b"</MessageText></QueueMessage>"
-_PROLOGS: Final = frozenset(
-    [b""]
-    + [
-        f"<?xml version={quote}1.0{quote} encoding={quote}{encoding}{quote}{rest}?>{end}".encode()
-        for quote in "'\""
-        for encoding in ("utf-8", "UTF-8")
-        for rest in ("", f" standalone={quote}yes{quote}")
-        for end in ("", "\n")
-    ]
-)
-# What the parser would refuse, or change (a carriage return becomes a line feed).
-_CONTROLS: Final = bytes(octet for octet in range(0x20) if octet not in b"\t\n")
-# The ampersand comes last, so that nothing is replaced twice.
-_ENTITIES: Final = (
-    (b"&quot;", b'"'),
-    (b"&lt;", b"<"),
-    (b"&gt;", b">"),
-    (b"&apos;", b"'"),
-    (b"&amp;", b"&"),
-)
-_NONCHARACTERS: Final = ("\ufffe", "\uffff")
 
 
 def invalid_document(reason: str, *, at: Element | None = None) -> Fault:
@@ -86,33 +66,12 @@ def plain_message_text(body: bytes) -> bytes | None:
     answer, at a third of its time.
     """
     prolog, opened, rest = body.partition(_OPEN)
-    if not opened or prolog not in _PROLOGS or not rest.endswith(_CLOSE):
+    if not opened or prolog not in PROLOGS or not rest.endswith(_CLOSE):
         return None
     text = rest[: -len(_CLOSE)]
-    if b"<" in text or (b">" in text and b"]]>" in text):
+    if b"<" in text or not has_plain_characters(text):
         return None
-    if len(text.translate(None, _CONTROLS)) != len(text):
-        return None
-    if not text.isascii():
-        try:
-            decoded = text.decode("utf-8")
-        except UnicodeDecodeError:
-            return None
-        if any(character in decoded for character in _NONCHARACTERS):
-            return None
-    return text if b"&" not in text else _without_entities(text)
-
-
-def _without_entities(text: bytes) -> bytes | None:
-    """Replace the entities every document knows; None if there are any others."""
-    known = 0
-    plain = text
-    for entity, character in _ENTITIES:
-        found = text.count(entity)
-        if found:
-            known += found
-            plain = plain.replace(entity, character)
-    return plain if known == text.count(b"&") else None
+    return plain_text(text)
 
 
 def parsed_message_text(body: bytes) -> bytes:

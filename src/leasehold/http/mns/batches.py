@@ -34,13 +34,9 @@ _Entry: TypeAlias = Put | Complete | Fault
 
 async def send(call: Call, perform: Perform) -> Response:
     """Answer SendMessage or BatchSendMessage; the root of the document says which it is."""
-    root = read_root(call.request.body)
-    if check_root(root, "Message", "Messages") == "Message":
-        put = read_put(call, root)
-        return render_sent(call, cast("Lease | Duplicate", await perform(put)), put.body)
-    call.operation = Operation.BATCH_SEND_MESSAGE
-    entries: list[_Entry] = [_entry(call, node) for node in _nodes(root, "Message")]
-    _check_size(call, entries)
+    entries = _read_send(call)
+    if isinstance(entries, Put):
+        return render_sent(call, cast("Lease | Duplicate", await perform(entries)), entries.body)
     results = await _carry_out(call, entries, perform)
     failed = _first_failure(results)
     if failed is None:
@@ -56,11 +52,20 @@ async def send(call: Call, perform: Perform) -> Response:
     return call.reply_xml(failed.status, document(b"Messages", *written), *failed.headers)
 
 
+def _read_send(call: Call) -> Put | list[_Entry]:
+    """Read a send; the tree of its document is not kept while the send is carried out."""
+    root = read_root(call.request.body)
+    if check_root(root, "Message", "Messages") == "Message":
+        return read_put(call, root)
+    call.operation = Operation.BATCH_SEND_MESSAGE
+    entries: list[_Entry] = [_entry(call, node) for node in _nodes(root, "Message")]
+    _check_size(call, entries)
+    return entries
+
+
 async def delete(call: Call, perform: Perform) -> Response:
     """Answer BatchDeleteMessage."""
-    root = read_root(call.request.body)
-    check_root(root, "ReceiptHandles")
-    handles = [text_of(node) for node in _nodes(root, "ReceiptHandle")]
+    handles = _read_handles(call)
     results = await _carry_out(call, [_completion(call, each) for each in handles], perform)
     failed = _first_failure(results)
     if failed is None:
@@ -71,6 +76,12 @@ async def delete(call: Call, perform: Perform) -> Response:
         if isinstance(result, Fault)
     ]
     return call.reply_xml(failed.status, document(b"Errors", *written), *failed.headers)
+
+
+def _read_handles(call: Call) -> list[str]:
+    root = read_root(call.request.body)
+    check_root(root, "ReceiptHandles")
+    return [text_of(node) for node in _nodes(root, "ReceiptHandle")]
 
 
 def _nodes(root: Element, name: str) -> Sequence[Element]:
@@ -143,5 +154,5 @@ def _told(fault: Fault) -> tuple[tuple[str, str], ...]:
 def _sent(result: Result | Fault, entry: _Entry, *, brief: bool = False) -> bytes:
     assert isinstance(result, Lease | Duplicate)
     assert isinstance(entry, Put)
-    fields = sent_fields(result, entry.body, b"    ", with_handle=not brief)
+    fields = sent_fields(result, entry.body, "    ", with_handle=not brief)
     return b"  <Message>\n%b  </Message>\n" % fields

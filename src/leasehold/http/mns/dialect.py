@@ -10,23 +10,21 @@ from __future__ import annotations
 import binascii
 import contextlib
 import hashlib
-import traceback
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Container, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
-
-import structlog
 
 from leasehold.auth.mns import MnsRequest
 from leasehold.auth.types import AuthError, NotAllowed
 from leasehold.clock import Clock
 from leasehold.domain.commands import Command, Receive, Result
 from leasehold.domain.errors import LeaseholdError
-from leasehold.domain.limits import check_mns_queue_name
+from leasehold.domain.limits import check_queue_name
 from leasehold.domain.queue_settings import LapsedReceipts
 from leasehold.domain.types import Queue
 from leasehold.http.admission import LongReceive
+from leasehold.http.logs import log_internal_error
 from leasehold.http.messages import Request, Response
 from leasehold.http.mns import batches, messages, queues
 from leasehold.http.mns.call import VERSION, Call, RequestIds
@@ -43,8 +41,7 @@ _MD5_BYTES: Final = 16
 _MD5_DIGITS: Final = 32
 
 _WITH_NAME: Final = frozenset({Kind.QUEUE, Kind.MESSAGES})
-_check_queue_name = lru_cache(maxsize=1024)(check_mns_queue_name)
-_log = structlog.get_logger("leasehold.http.mns")
+_check_queue_name = lru_cache(maxsize=1024)(check_queue_name)
 
 
 class Authorizer(Protocol):
@@ -206,14 +203,11 @@ class MnsDialect:
 
 
 def _log_failure(call: Call, error: Exception) -> None:
-    # Neither its message nor the values around it, which may hold what a client sent.
-    _log.error(
-        "A request failed unexpectedly.",
+    log_internal_error(
+        error,
         action="mns.internal_error",
         operation=call.operation,
-        request_id=call.request_id.decode("ascii"),
-        error=type(error).__qualname__,
-        traceback="".join(traceback.format_tb(error.__traceback__)),
+        request_id=call.request_id,
     )
 
 

@@ -23,7 +23,7 @@ from leasehold.domain.commands import (
 from leasehold.domain.ids import ENTROPY_BYTES
 from leasehold.domain.limits import MNS, check_body
 from leasehold.domain.queue_settings import MnsAttributes
-from leasehold.domain.types import DEFAULT_PRIORITY, Lease, Message, Phase
+from leasehold.domain.types import DEFAULT_PRIORITY, NO_DETAIL, Lease, Message, Phase
 from leasehold.http.messages import Response
 from leasehold.http.mns.call import Call
 from leasehold.http.mns.errors import Fault, invalid_argument
@@ -32,7 +32,7 @@ from leasehold.http.mns.parameters import whole_number
 from leasehold.http.mns.properties import read_detail, write_detail
 from leasehold.http.mns.xml_in import fields_of, raw_text, text_of
 from leasehold.http.mns.xml_out import document
-from leasehold.http.xml_text import escape_bytes, is_legal
+from leasehold.http.xml_text import escape_bytes, is_bare, is_legal
 from leasehold.http.xml_tree import Element
 
 WAIT_S: Final = (0, 30)
@@ -88,31 +88,28 @@ def _number(fields: Mapping[str, Element], name: str, default: int, bounds: tupl
     return whole_number(name, text_of(fields[name]), bounds)
 
 
-def md5_of(body: bytes) -> bytes:
+def md5_of(body: bytes) -> str:
     """Return the MD5 of a body as carried, in upper-case hexadecimal digits."""
-    return hashlib.md5(body, usedforsecurity=False).hexdigest().upper().encode()
+    return hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
 
 
 def sent_fields(
-    put: Lease | Duplicate, body: bytes, indent: bytes, *, with_handle: bool = True
+    put: Lease | Duplicate, body: bytes, indent: str, *, with_handle: bool = True
 ) -> bytes:
     """Write what is told of a message that was sent; a delayed one can be changed or deleted."""
     message_id = put.message_id if isinstance(put, Duplicate) else put.message.message_id
-    fields = b"%b<MessageId>%b</MessageId>\n%b<MessageBodyMD5>%b</MessageBodyMD5>\n" % (
-        indent,
-        wire_id(message_id).encode(),
-        indent,
-        md5_of(body),
-    )
+    handle = ""
     if with_handle and isinstance(put, Lease) and put.message.phase is Phase.DELAYED:
-        handle = make_handle(message_id, put.receipt).encode()
-        fields += b"%b<ReceiptHandle>%b</ReceiptHandle>\n" % (indent, handle)
-    return fields
+        handle = f"{indent}<ReceiptHandle>{make_handle(message_id, put.receipt)}</ReceiptHandle>\n"
+    return (
+        f"{indent}<MessageId>{wire_id(message_id)}</MessageId>\n"
+        f"{indent}<MessageBodyMD5>{md5_of(body)}</MessageBodyMD5>\n{handle}"
+    ).encode()
 
 
 def render_sent(call: Call, put: Lease | Duplicate, body: bytes) -> Response:
     """Write the answer to SendMessage."""
-    return call.reply_xml(201, document(b"Message", sent_fields(put, body, b"  ")))
+    return call.reply_xml(201, document(b"Message", sent_fields(put, body, "  ")))
 
 
 # --- receiving -----------------------------------------------------------------------------------
@@ -143,12 +140,11 @@ def render_received(call: Call, leases: tuple[Lease, ...]) -> Response:
         raise Fault("MessageNotExist")
     if "numofmessages" in call.params:
         entries = [
-            b"  <Message>\n%b  </Message>\n"
-            % _message_fields(lease.message, b"    ", lease.receipt)
+            b"  <Message>\n%b  </Message>\n" % _message_fields(lease.message, "    ", lease.receipt)
             for lease in leases
         ]
         return call.reply_xml(200, document(b"Messages", *entries))
-    fields = _message_fields(leases[0].message, b"  ", leases[0].receipt)
+    fields = _message_fields(leases[0].message, "  ", leases[0].receipt)
     return call.reply_xml(200, document(b"Message", fields))
 
 
@@ -164,11 +160,10 @@ def render_peeked(call: Call, messages: tuple[Message, ...]) -> Response:
         raise Fault("MessageNotExist")
     if "numofmessages" in call.params:
         entries = [
-            b"  <Message>\n%b  </Message>\n" % _message_fields(message, b"    ")
-            for message in shown
+            b"  <Message>\n%b  </Message>\n" % _message_fields(message, "    ") for message in shown
         ]
         return call.reply_xml(200, document(b"Messages", *entries))
-    return call.reply_xml(200, document(b"Message", _message_fields(shown[0], b"  ")))
+    return call.reply_xml(200, document(b"Message", _message_fields(shown[0], "  ")))
 
 
 def _is_unread(message: Message) -> bool:
@@ -177,34 +172,32 @@ def _is_unread(message: Message) -> bool:
     return ref is not None and ref.problem is not None
 
 
-def _message_fields(message: Message, indent: bytes, receipt: str | None = None) -> bytes:
+def _message_fields(message: Message, indent: str, receipt: str | None = None) -> bytes:
     """Write a message, in the order of the service; without a receipt what a peek shows."""
-    body = message.body
-    if not is_legal(body):  # another dialect takes any bytes
-        body = b64encode(body)
+    body = shown = message.body
+    if not is_bare(body):
+        if not is_legal(body):  # another dialect takes any bytes
+            body = b64encode(body)
+        shown = escape_bytes(body)
     message_id = wire_id(message.message_id)
-    handle = visible = b""
+    handle = visible = ""
     if receipt is not None:
-        handle = b"%b<ReceiptHandle>%b-%b</ReceiptHandle>\n" % (
-            indent,
-            message_id.encode(),
-            receipt.encode(),
-        )
-        visible = b"%b<NextVisibleTime>%d</NextVisibleTime>\n" % (indent, message.visible_at_ms)
-    return b"".join(
-        (
-            indent + b"<MessageId>%b</MessageId>\n" % message_id.encode(),
-            indent + b"<MessageBodyMD5>%b</MessageBodyMD5>\n" % md5_of(body),
-            indent + b"<MessageBody>%b</MessageBody>\n" % escape_bytes(body),
-            handle,
-            indent + b"<EnqueueTime>%d</EnqueueTime>\n" % message.inserted_at_ms,
-            indent + b"<FirstDequeueTime>%d</FirstDequeueTime>\n" % _first_dequeue_ms(message),
-            visible,
-            indent + b"<DequeueCount>%d</DequeueCount>\n" % message.dequeue_count,
-            indent + b"<Priority>%d</Priority>\n" % message.priority,
-            write_detail(message, indent),
-        )
+        handle = f"{indent}<ReceiptHandle>{message_id}-{receipt}</ReceiptHandle>\n"
+        visible = f"{indent}<NextVisibleTime>{message.visible_at_ms}</NextVisibleTime>\n"
+    before = (
+        f"{indent}<MessageId>{message_id}</MessageId>\n"
+        f"{indent}<MessageBodyMD5>{md5_of(body)}</MessageBodyMD5>\n"
+        f"{indent}<MessageBody>"
     )
+    after = (
+        f"</MessageBody>\n{handle}"
+        f"{indent}<EnqueueTime>{message.inserted_at_ms}</EnqueueTime>\n"
+        f"{indent}<FirstDequeueTime>{_first_dequeue_ms(message)}</FirstDequeueTime>\n{visible}"
+        f"{indent}<DequeueCount>{message.dequeue_count}</DequeueCount>\n"
+        f"{indent}<Priority>{message.priority}</Priority>\n"
+    )
+    detail = b"" if message.detail is NO_DETAIL else write_detail(message, indent.encode())
+    return b"".join((before.encode(), shown, after.encode(), detail))
 
 
 def _first_dequeue_ms(message: Message) -> int:

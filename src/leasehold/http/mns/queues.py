@@ -25,7 +25,7 @@ from leasehold.domain.commands import (
     SetQueueSettings,
 )
 from leasehold.domain.errors import InvalidMarker, InvalidQueueName, QueueExists, QueueNotFound
-from leasehold.domain.limits import check_mns_queue_name
+from leasehold.domain.limits import check_queue_name
 from leasehold.domain.queue_settings import LapsedReceipts
 from leasehold.domain.types import Queue
 from leasehold.http.messages import Response
@@ -123,7 +123,7 @@ async def list_queues(call: Call, services: Services) -> Response:
     start = headers.get("x-mns-marker", "")
     if start:
         try:
-            check_mns_queue_name(start)
+            check_queue_name(start)
         except InvalidQueueName:
             raise InvalidMarker from None
     prefix = headers.get("x-mns-prefix", "")

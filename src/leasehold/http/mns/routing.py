@@ -15,6 +15,8 @@ from leasehold.http.percent import percent_decode
 
 _HOST_CHARS: Final = 300
 """Longer than any host with a port (RFC 1035, section 2.3.4); what is longer is not remembered."""
+_PATH_CHARS: Final = 300
+"""As long as the path of the longest name; what is longer is not remembered."""
 
 
 class Kind(Enum):
@@ -68,6 +70,10 @@ def find_route(raw_path: str) -> Route:
     Raises:
         Fault: It is no address of this protocol, or its encoding is broken.
     """
+    return _known_route(raw_path) if len(raw_path) <= _PATH_CHARS else _find_route(raw_path)
+
+
+def _find_route(raw_path: str) -> Route:
     parts = raw_path.split("/")
     if "%" in raw_path or not raw_path.isascii():
         try:
@@ -87,6 +93,10 @@ def find_route(raw_path: str) -> Route:
         if length == 2:  # noqa: PLR2004 - the queues themselves
             return _QUEUES
     raise Fault("InvalidRequestURL")
+
+
+# Clients name the same few places over and over.
+_known_route = lru_cache(maxsize=1024)(_find_route)
 
 
 def operation_of(

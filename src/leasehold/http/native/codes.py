@@ -39,8 +39,9 @@ CODES: Final[dict[str, Code]] = {
     "invalid-queue-name": Code(
         400,
         "This cannot be the name of a queue",
-        "The name of a queue is 3 to 63 of a-z, 0-9 and single dashes between them.",
-        "Use lower-case letters, digits and single inner dashes.",
+        "The name of a queue is 1 to 256 of A-Z, a-z, 0-9 and dashes, and does not begin with one. "
+        "Clients of Azure can use 3 to 63 of a-z, 0-9 and single dashes between them.",
+        "Use lower-case letters, digits and single inner dashes, which every protocol takes.",
     ),
     "body-too-large": Code(
         413,

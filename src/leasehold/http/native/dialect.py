@@ -6,12 +6,9 @@ the store holds is told to anybody who has not shown credentials for it.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, Protocol
-
-import structlog
 
 from leasehold.auth.authenticator import Grant, is_bearer
 from leasehold.auth.types import (
@@ -25,6 +22,7 @@ from leasehold.auth.types import (
 from leasehold.clock import Clock
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.limits import check_queue_name
+from leasehold.http.logs import log_internal_error
 from leasehold.http.messages import Request, Response
 from leasehold.http.native import raw
 from leasehold.http.native.call import Call, RequestIds, Services
@@ -42,7 +40,6 @@ _UNAUTHENTICATED: Final = 401
 _CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="leasehold"')
 
 _check_queue_name = lru_cache(maxsize=1024)(check_queue_name)
-_log = structlog.get_logger("leasehold.http.native")
 
 
 class Authorizer(Protocol):
@@ -213,12 +210,9 @@ def _reply_error(call: Call, found: Problem) -> Response:
 
 
 def _log_failure(call: Call, error: Exception) -> None:
-    # Neither its message nor the values around it, which may hold what a client sent.
-    _log.error(
-        "A request failed unexpectedly.",
+    log_internal_error(
+        error,
         action="native.internal_error",
         operation=call.operation,
-        request_id=call.request_id.decode("ascii"),
-        error=type(error).__qualname__,
-        traceback="".join(traceback.format_tb(error.__traceback__)),
+        request_id=call.request_id,
     )

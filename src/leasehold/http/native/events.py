@@ -47,6 +47,10 @@ class ShownEvent(msgspec.Struct, omit_defaults=True, gc=False):
     session: str | None = None
     reason: str | None = None
     target: str | None = None
+    message_type: str | None = None
+    error_type: str | None = None
+    error_fingerprint: str | None = None
+    error: str | None = None
 
 
 def show_event(event: Event) -> ShownEvent:

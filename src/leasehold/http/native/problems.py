@@ -144,8 +144,8 @@ def _out_of_range(error: domain.OutOfRange) -> Problem:
 
 
 _NAME_REASONS: Final[Mapping[Literal["length", "characters"], str]] = {
-    "length": "has {0} characters; it must have 3 to 63",
-    "characters": "may hold a-z, 0-9 and single dashes between them only",
+    "length": "has {0} characters; it must have 1 to 256",
+    "characters": "may hold A-Z, a-z, 0-9 and dashes only, and not begin with a dash",
 }
 
 

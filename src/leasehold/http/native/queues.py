@@ -21,6 +21,7 @@ from leasehold.domain.commands import (
     SetQueueSettings,
 )
 from leasehold.domain.errors import InvalidMarker, QueueExists
+from leasehold.domain.limits import MAX_QUEUE_NAME
 from leasehold.domain.oversight import CountMessages, Counts
 from leasehold.domain.queue_settings import DEFAULT_SETTINGS, QueueSettings
 from leasehold.domain.types import NEVER_MS, Queue
@@ -43,8 +44,7 @@ MAX_PAUSE_S: Final = 315_360_000
 """Ten years; a pause without a length lasts until the queue is resumed."""
 
 _COUNTED_AT_ONCE: Final = 64
-_MAX_NAME: Final = 63
-# The smallest character of a name, and none ends in it: the first name that can follow another.
+# The smallest character of a name: the first name that can follow another.
 _AFTER: Final = "-"
 _MS: Final = 1000
 
@@ -123,7 +123,7 @@ async def _reply_queue(call: Call, status: int = 200) -> Response:
 async def list_queues(call: Call) -> Response:
     """List queues by name."""
     after = call.params.get("after", "")
-    if len(after) > _MAX_NAME:
+    if len(after) > MAX_QUEUE_NAME:
         raise InvalidMarker
     limit = param_int(call, "limit", (1, MAX_PAGE)) or DEFAULT_PAGE
     with_counts = param_switch(call, "counts", default=False)

@@ -25,9 +25,10 @@ from leasehold.domain.queue_settings import (
     FailurePolicy,
     MnsAttributes,
     QueueSettings,
+    has_room_for_poison,
 )
 from leasehold.domain.types import NEVER_MS
-from leasehold.http.native.problems import Refused, invalid, out_of_range
+from leasehold.http.native.problems import Refused, invalid, out_of_range, problem, shown
 from leasehold.http.native.reading import (
     MAX_TEXT,
     explain_invalid,
@@ -194,15 +195,21 @@ def _check_poison_queue(queue: str, name: str | None) -> None:
     field = f"{ROOT}.failure_policy.poison_queue"
     if name == queue:
         raise invalid(field, "A queue cannot be its own poison queue.", value=name)
-    try:
-        queue_name(field, queue + POISON_SUFFIX if name is None else name)
-    except Refused as refused:
-        if name is None:
-            refused.problem.remedy = (
-                f"The name of the queue is too long for {POISON_SUFFIX!r} after it: name another "
-                "queue in `poison_queue`."
+    if name is not None:
+        queue_name(field, name)
+    elif not has_room_for_poison(queue):
+        detail = f"The name of the queue is too long for {POISON_SUFFIX!r} after it."
+        remedy = "Name another queue in `poison_queue`."
+        raise Refused(
+            problem(
+                "invalid-queue-name",
+                detail,
+                field=field,
+                remedy=remedy,
+                value=shown(queue + POISON_SUFFIX),
+                reason="length",
             )
-        raise
+        )
 
 
 def check_metadata(metadata: Mapping[str, str]) -> None:

@@ -54,6 +54,10 @@ EVENTS: Final = _columns(
     ("session", _STRING),
     ("reason", _STRING),
     ("target", _STRING),
+    ("message_type", _STRING),
+    ("error_type", _STRING),
+    ("error_fingerprint", _STRING),
+    ("error", _STRING),
 )
 """As exported to Parquet; see ``docs/reference/event-log.md``."""
 

@@ -145,7 +145,8 @@ class MessageVerbs:
             delay_ms = backoff_ms(policy.backoff, closed.detail.failures, how.dice)
         released = after_release(closed, now_ms, delay_ms)
         self._shelves.keep(shelf, row_key, released)
-        self._shelves.note(EventType.RELEASED, shelf, released, str(how.outcome))
+        error = None if closed is message else how.error
+        self._shelves.note(EventType.RELEASED, shelf, released, str(how.outcome), error=error)
         return c.Released(message.message_id, released.visible_at_ms)
 
     # --- several at once ---------------------------------------------------------------------

@@ -15,6 +15,7 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.event_log import OPERATOR
 from leasehold.domain.events import EventType
+from leasehold.domain.failures import newest_error
 from leasehold.domain.ids import row_key_of
 from leasehold.domain.matching import matches
 from leasehold.domain.throttle import next_token_ms
@@ -214,7 +215,8 @@ class OversightVerbs:
         if ended.visible_at_ms >= ended.expires_at_ms:
             raise VisibilityPastExpiry("release", command.delay_s)
         self._shelves.keep(shelf, row_key, ended)
-        self._shelves.note(EventType.LEASE_ENDED, shelf, ended, OPERATOR)
+        error = newest_error(ended)
+        self._shelves.note(EventType.LEASE_ENDED, shelf, ended, OPERATOR, error=error)
         return o.Seen(ended, state_of(ended, now_ms), shelf.queue.name)
 
     def _live(self, command: o.Amend | o.Remove | o.EndLease) -> tuple[Shelf, int, Message]:

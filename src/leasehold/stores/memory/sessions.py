@@ -10,7 +10,7 @@ from leasehold.domain import session_rules as rules
 from leasehold.domain import sessions as s
 from leasehold.domain.errors import MessageNotLeased, SessionNotFound
 from leasehold.domain.events import EventType
-from leasehold.domain.failures import release_reason
+from leasehold.domain.failures import newest_error, release_reason
 from leasehold.domain.types import CancelRequest, Message, MessageState, Progress
 from leasehold.domain.visibility import after_release
 from leasehold.stores.memory.shelves import Shelf, Shelves
@@ -192,4 +192,5 @@ class SessionVerbs:
             return
         ended = after_release(closed, self._shelves.now_ms, 0)
         self._shelves.keep(shelf, row_key, ended)
-        self._shelves.note(EventType.LEASE_ENDED, shelf, ended, told)
+        error = newest_error(ended)
+        self._shelves.note(EventType.LEASE_ENDED, shelf, ended, told, error=error)

@@ -10,14 +10,14 @@ from leasehold.domain import claim_rules
 from leasehold.domain.claims import Claim, Exemption, Stream
 from leasehold.domain.commands import Complete, Duplicate, Release, Renew
 from leasehold.domain.errors import LeaseLost, MessageNotFound, QueueNotFound
-from leasehold.domain.event_log import Recorder, is_recorded
-from leasehold.domain.events import EventType, late
+from leasehold.domain.event_log import Recorder, is_recorded, late
+from leasehold.domain.events import EventType
 from leasehold.domain.ids import row_key_of
 from leasehold.domain.oversight import Job, Seen
 from leasehold.domain.queue_settings import poison_queue_of
-from leasehold.domain.receipts import issue_receipt, read_receipt
+from leasehold.domain.receipts import ReceiptParts, issue_receipt, read_receipt
 from leasehold.domain.throttle import Bucket
-from leasehold.domain.types import Lease, Message, MessageState, Queue
+from leasehold.domain.types import ErrorReport, Lease, Message, MessageState, Queue
 from leasehold.domain.visibility import receipt_refusal, state_of
 
 Rows: TypeAlias = dict[int, Message]
@@ -196,17 +196,19 @@ class Shelves:
         """Note that the messages of a queue wait for the reaper."""
         self.dropped += [*shelf.rows.values(), *shelf.retired.values()]
 
-    def note(
+    def note(  # noqa: PLR0913, PLR0917 - the parts of an event
         self,
         kind: EventType,
         shelf: Shelf,
         message: Message | None = None,
         reason: str | None = None,
         target: str | None = None,
+        error: ErrorReport | None = None,
     ) -> None:
         """Record what happened to a message, which is as it is after that, or to a queue."""
         if shelf.queue.settings.event_log:
-            self.log.add(kind, shelf.queue.account, shelf.queue.name, message, reason, target)
+            of = shelf.queue.account, shelf.queue.name
+            self.log.add(kind, *of, message, reason, target, error)
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -233,13 +235,15 @@ class Shelves:
         refusal = receipt_refusal(message, row_key, receipt, self.now_ms, rule, renew)
         if refusal:
             if isinstance(command, Complete) and isinstance(refusal, LeaseLost):
-                self._note_late(shelf, message, refusal)
+                self._note_late(shelf, message, receipt, refusal)
             raise refusal
         return shelf, row_key, message
 
-    def _note_late(self, shelf: Shelf, message: Message, refusal: LeaseLost) -> None:
+    def _note_late(
+        self, shelf: Shelf, message: Message, receipt: ReceiptParts, refusal: LeaseLost
+    ) -> None:
         if is_recorded(refusal):
-            self.note(EventType.REFUSED, shelf, late(message, refusal), refusal.reason)
+            self.note(EventType.REFUSED, shelf, late(message, receipt), refusal.reason)
 
     def everything(self) -> Iterator[tuple[Shelf, int, Message]]:
         """Go over all messages that are not retired."""

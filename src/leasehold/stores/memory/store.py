@@ -39,6 +39,8 @@ _Verbs: TypeAlias = dict[type, Callable[[Any], c.Result]]
 class MemoryStore:
     """See :class:`leasehold.stores.base.Store`."""
 
+    is_remote = False
+
     def __init__(self, *, receipt_key: bytes = b"memory") -> None:
         self._shelves = Shelves(receipt_key)
         self._documents: dict[tuple[str, str], str] = {}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from leasehold.domain.claim_rules import Step, size_of
 from leasehold.domain.events import EventType
-from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive
+from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive, newest_error
 from leasehold.domain.queue_settings import FailurePolicy
 from leasehold.domain.throttle import allowance, spend
 from leasehold.domain.types import Message
@@ -88,7 +88,8 @@ class Taking:
         poisoned = after_poison(message, shelves.now_ms, policy, queue.name, reason)
         shelves.take(shelf, row_key)
         poison.rows[row_key] = poisoned
-        shelves.note(EventType.POISONED, shelf, poisoned, reason, poison.queue.name)
+        error = newest_error(poisoned)
+        shelves.note(EventType.POISONED, shelf, poisoned, reason, poison.queue.name, error)
         return poisoned
 
 

@@ -67,6 +67,8 @@ class Lane:
 class Entry:
     """A queue, the partition its messages are in, and how many there are."""
 
+    lane_type = Lane
+
     __slots__ = (
         "bucket",
         "claims",
@@ -127,7 +129,9 @@ class Entry:
         self.partition = partition
         self.lanes_used = lanes
         self.lanes = [
-            Lane(partition, priority) for priority in range(1, 17) if lanes >> priority & 1
+            self.lane_type(partition, priority)
+            for priority in range(1, 17)
+            if lanes >> priority & 1
         ]
 
     def lane(self, priority: int) -> Lane:
@@ -157,6 +161,8 @@ def priority_of(lane: int) -> int:
 class Catalog:
     """Queues by (account, name)."""
 
+    entry_type = Entry
+
     def __init__(self) -> None:
         self._entries: dict[tuple[str, str], Entry] = {}
         self._by_partition: dict[int, Entry] = {}
@@ -171,7 +177,7 @@ class Catalog:
 
     def load(self, rows: list[QueueRow]) -> None:
         """Take the rows of the ``load_queues`` statement for the whole truth."""
-        loaded = Catalog()
+        entries: dict[tuple[str, str], Entry] = {}
         for row in rows:
             account, name, partition, metadata, policies, settings = row[:6]
             created_at_ms, count, lanes, scope = row[6:]
@@ -183,12 +189,13 @@ class Catalog:
                 settings=settings_from_json(settings),
                 created_at_ms=created_at_ms,
             )
-            entry = Entry(queue, partition, count, lanes=lanes, scope=scope)
+            entry = self.entry_type(queue, partition, count, lanes=lanes, scope=scope)
             before = self._entries.get((account, name))
             entry.bucket = before.bucket if before else None
-            loaded.add(entry)
-        # At once, because another thread may be looking something up.
-        self._entries, self._by_partition = loaded._entries, loaded._by_partition
+            entries[account, name] = entry
+        # Each at once, because another thread may be looking something up.
+        self._entries = entries
+        self._by_partition = {entry.partition: entry for entry in entries.values()}
 
     def add(self, entry: Entry) -> None:
         """Add a queue."""

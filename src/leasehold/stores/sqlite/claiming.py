@@ -11,7 +11,6 @@ from leasehold.domain.events import EventType, core_of
 from leasehold.domain.types import Phase
 from leasehold.domain.visibility import after_lapse
 from leasehold.stores.plain_json import detail_to_json
-from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite.annexes import Held, StreamBox
 from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, lanes_of, priority_of
 from leasehold.stores.sqlite.recorder import ID_BYTES, Columns, columns_of
@@ -106,7 +105,7 @@ class Claiming:
     def _take_fresh(self, held: Held, fresh: Sequence[Row], now_ms: int) -> None:
         """Move messages into the claim that were never received before."""
         state, entry = self._state, held.entry
-        keys = setwise.keys_of([row[0] for row in fresh])
+        keys = state.keys_of([row[0] for row in fresh])
         bounds = (held.partition, now_ms, held.claim.holder, keys)
         state.cursor.execute(state.sql["claim_many"], bounds)
         timeline = entry.timeline
@@ -120,7 +119,7 @@ class Claiming:
             until_ms = held.claim.until_ms
             leased = (now_ms, visible, 0)
             core = (inserted, expires, until_ms, 1, risen, int(Phase.LEASED), *leased)
-            self._record(held, columns_of(ids, core, rest[7]))
+            self._record(held, columns_of(ids, core, rest[7], rest[6]))
         else:  # it may be before the claim is settled
             held.recorded = None
 
@@ -150,7 +149,7 @@ class Claiming:
             # When it was visible before is its place in the claim.
             place_ms = member.visible_since_ms
             bounds.append((row[0], held.partition, place_ms, detail, now_ms, claim.holder))
-            cores.append((row[1], *core_of(member)[:-1], row[14]))
+            cores.append((row[1], *core_of(member)[:-1], row[14], row[13]))
             source = state.catalog.claims.get(row[14] & PARTITION_MASK)
             if source is not None:
                 uncount(state, entry, 0, 0, source)
@@ -159,7 +158,7 @@ class Claiming:
                 entry.timeline.add(row[4], row[8], -1)
         state.cursor.executemany(state.sql["claim_again"], bounds)
         if entry.logged:
-            ids, *core, lanes = zip(*cores, strict=True)
-            self._record(held, columns_of(ids, core, lanes))
+            ids, *core, lanes, details = zip(*cores, strict=True)
+            self._record(held, columns_of(ids, core, lanes, details))
         else:
             held.recorded = None

@@ -199,12 +199,12 @@ class ClaimVerbs:
         self, query: str, lane: int, place: tuple[int, int], wanted: int, skip: int
     ) -> list[Any]:
         """Return members of a lane behind a place: the rest of its moment, then later ones."""
-        if place == _BEGIN:
-            return self._state.fetch(query, (lane, *place, wanted, skip))
         visible_ms, row_key = place
+        if place == _BEGIN:
+            return self._state.fetch(query, (lane, visible_ms, wanted, skip))
         rows = self._state.fetch(f"{query}_of_moment", (lane, visible_ms, row_key, wanted))
         if len(rows) < wanted:
-            later = (lane, visible_ms + 1, 0, wanted - len(rows), 0)
+            later = (lane, visible_ms + 1, wanted - len(rows), 0)
             rows = [*rows, *self._state.fetch(query, later)]
         return rows
 

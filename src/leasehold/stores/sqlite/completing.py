@@ -18,8 +18,9 @@ from leasehold.stores.sqlite.state import State
 _Completion: TypeAlias = tuple[int, int, int, str, bool]
 """Row key, partition, fence, message id, whether the queue is strict about lapsed receipts."""
 
-_Removed: TypeAlias = tuple[int, int, Core, int, str | None]
-"""When it became visible, its phase, and what the log says of it: core, priority, session."""
+_Removed: TypeAlias = tuple[int, int, Core, int, str | None, str | None]
+"""When it became visible, its phase, and what the log says of it: core, priority, session, and what
+its detail has of it."""
 
 
 class CompleteVerb:
@@ -109,6 +110,7 @@ class CompleteVerb:
                 (row[3], row[4], row[1], row[5], fences[row[0]], row[2], *row[6:10]),
                 priority_of(row[10]),
                 row[11],
+                row[12],
             )
             for row in self._state.cursor.executemany(self._state.sql["complete"], bounds)
         }
@@ -121,7 +123,7 @@ class CompleteVerb:
         """
         state = self._state
         keys = [plan[0] for plan in plans]
-        there = {row[0]: row for row in state.fetch("to_complete", (setwise.keys_of(keys),))}
+        there = {row[0]: row for row in state.fetch("to_complete", (state.keys_of(keys),))}
         removed = {}
         for row_key, partition, fence, message_id, strict in plans:
             row = there.get(row_key)
@@ -143,9 +145,10 @@ class CompleteVerb:
                     (*core, *row[9:13]),
                     priority_of(lane),
                     row[13],
+                    row[14],
                 )
         if removed:
-            state.cursor.execute(state.sql["remove_many"], (setwise.keys_of(removed),))
+            state.cursor.execute(state.sql["remove_many"], (state.keys_of(removed),))
         return removed
 
     def _complete_slowly(self, command: c.Complete, now_ms: int) -> c.Result:

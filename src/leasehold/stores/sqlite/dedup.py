@@ -8,14 +8,13 @@ from leasehold.domain import commands as c
 from leasehold.domain.ids import id_from_blob, id_to_blob, row_key_of
 from leasehold.domain.receipts import issue_receipt
 from leasehold.domain.types import Message
-from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite.catalog import Entry
 from leasehold.stores.sqlite.state import State
 
 
 def first_with(state: State, entry: Entry, key: str, now_ms: int) -> c.Duplicate | None:
     """Return the message that has used a deduplication key, if its window is open."""
-    rows = state.fetch("find_key", (entry.scope, key, now_ms))
+    rows = state.fetch("find_key", (entry.scope, state.key_text(key), now_ms))
     if not rows:
         return None
     blob, inserted_at_ms, expires_at_ms, visible_at_ms = rows[0]
@@ -36,9 +35,9 @@ def claim_keys(state: State, entry: Entry, lanes: Iterable[int], now_ms: int) ->
     window_s = entry.queue.settings.dedup_window_s
     if window_s:
         until_ms = now_ms + window_s * 1000
-        bounds = setwise.keys_of(lanes), now_ms, entry.scope, until_ms
+        bounds = state.keys_of(lanes), now_ms, entry.scope, until_ms
         state.cursor.execute(state.sql["keep_staged_keys"], bounds)
-    found = state.fetch("staged_duplicates", (setwise.keys_of(lanes), now_ms, entry.scope))
+    found = state.fetch("staged_duplicates", (state.keys_of(lanes), now_ms, entry.scope))
     return [row_key for (row_key,) in found]
 
 
@@ -48,7 +47,7 @@ def keep_key(state: State, entry: Entry, key: str, message: Message) -> None:
     if window_s:
         bounds = (
             entry.scope,
-            key,
+            state.key_text(key),
             id_to_blob(message.message_id),
             message.inserted_at_ms,
             message.expires_at_ms,

@@ -16,13 +16,12 @@ from leasehold.domain import commands as c
 from leasehold.domain.events import EventType
 from leasehold.domain.types import Phase
 from leasehold.stores.plain_json import detail_to_json
-from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite.annexes import Held
 from leasehold.stores.sqlite.catalog import Entry, Lane, lane_of, lanes_of, priority_of
 from leasehold.stores.sqlite.rows import Row, message_of
 from leasehold.stores.sqlite.state import State
 
-_BEGIN: Final = (-1, -1)
+_BEGIN_MS: Final = -1
 
 
 class Dissolving:
@@ -89,7 +88,7 @@ class Dissolving:
         for number in lanes_of(held.partition, held.lanes_used):
             if not left:
                 return
-            rows = state.fetch("members_without_bodies", (number, *_BEGIN, left, 0))
+            rows = state.fetch("members_without_bodies", (number, _BEGIN_MS, left, 0))
             if rows:
                 left -= len(rows)
                 yield state.open_lane(held.entry, priority_of(number)), rows
@@ -102,14 +101,14 @@ class Dissolving:
         until_ms = held.claim.until_ms
         moved = 0
         for own, rows in self._lanes(held, limit):
-            keys = setwise.keys_of([row[0] for row in rows])
+            keys = state.keys_of([row[0] for row in rows])
             state.cursor.execute(state.sql["unclaim_many"], (entry.partition, until_ms, keys))
             own.live_from_ms = min(own.live_from_ms, until_ms)
             if until_ms > now_ms:  # the clock was set back: they are invisible once more
                 own.leased_since(min(row[9] for row in rows))
             if entry.timeline is not None:
                 entry.timeline.add(until_ms, Phase.LEASED, len(rows))
-            cores = [(*row[1:4], until_ms, *row[5:7], *row[8:12], row[14]) for row in rows]
+            cores = [(*row[1:4], until_ms, *row[5:7], *row[8:12], row[14], row[13]) for row in rows]
             log, holder = state.log, held.claim.holder
             log.add_many(EventType.UNCLAIMED, entry, cores, held.under(), holder)
             moved += len(rows)
@@ -124,11 +123,11 @@ class Dissolving:
         state, entry = self._state, held.entry
         moved = 0
         for own, rows in self._lanes(held, limit):
-            alike: dict[int, list[Row]] = {}
+            alike: dict[tuple[int, int], list[Row]] = {}
             others = []
             for row in rows:
                 if row[5] == 1 and row[13] is None:
-                    alike.setdefault(row[9], []).append(row)
+                    alike.setdefault((row[6], row[9]), []).append(row)
                 else:
                     others.append(row)
             for same in alike.values():
@@ -151,12 +150,13 @@ class Dissolving:
         """Return members of which the detail will be the same."""
         state, entry = self._state, held.entry
         one = rules.after_return(message_of(rows[0]), now_ms)
-        keys = setwise.keys_of([row[0] for row in rows])
+        keys = state.keys_of([row[0] for row in rows])
         bounds = (entry.partition, now_ms, detail_to_json(one.detail), keys)
         state.cursor.execute(state.sql["return_many"], bounds)
         alike = (int(one.phase), now_ms)
         cores = [
-            (*row[1:4], now_ms, row[5], row[6] + 1, *alike, *row[10:12], row[14]) for row in rows
+            (*row[1:4], now_ms, row[5], row[6] + 1, *alike, *row[10:12], row[14], None)
+            for row in rows
         ]
         log, holder = state.log, held.claim.holder
         log.add_many(EventType.UNCLAIMED, entry, cores, held.under(), holder)

@@ -117,13 +117,14 @@ def _unpacked(
     seq: int, place: int, at_ms: int, of: tuple[str, str | None], item: Any
 ) -> Iterator[e.Event]:
     """Return the events of many messages; made at once, because there can be thousands."""
-    kind, _, ids, columns, priorities, session, _, reason, target = item
+    kind, _, ids, columns, priorities, session, _, reason, target, *more = item
     count = len(ids) // ID_BYTES
     *times, holder = columns
     blobs = [ids[start : start + ID_BYTES] for start in range(0, len(ids), ID_BYTES)]
     alike = [repeat(each) for each in (at_ms, e.EventType(kind), *of)]
     core = [_column(column, count) for column in times]
     rest = [repeat(each) for each in (session, reason, target)]
+    types = more[0] if more else None
     return map(
         e.Event,
         repeat(seq),
@@ -134,6 +135,7 @@ def _unpacked(
         repeat(holder),
         _column(priorities, count),
         *rest,
+        types if isinstance(types, list) else repeat(types),
     )
 
 

@@ -6,7 +6,12 @@ from leasehold.domain import commands as c
 from leasehold.domain.claims import Exemption
 from leasehold.domain.errors import LeaseholdError, NamedTwice, NotDone
 from leasehold.domain.events import EventType
-from leasehold.domain.failures import backoff_ms, close_attempt, exhausted_on_release
+from leasehold.domain.failures import (
+    backoff_ms,
+    close_attempt,
+    exhausted_on_release,
+    newest_error,
+)
 from leasehold.domain.queue_settings import FailurePolicy, poison_queue_of
 from leasehold.domain.types import Message, Outcome, Queue
 from leasehold.domain.visibility import (
@@ -43,7 +48,8 @@ def poison(state: State, kept: Kept, closed: Message, reason: str, now_ms: int) 
     policy = queue.settings.failure_policy or _NO_POLICY
     poisoned = after_poison(closed, now_ms, policy, queue.name, reason)
     rewrite(state, kept, poisoned, target)
-    state.log.add(EventType.POISONED, kept.entry, poisoned, reason, target.queue.name)
+    told = reason, target.queue.name, newest_error(poisoned)
+    state.log.add(EventType.POISONED, kept.entry, poisoned, *told)
     return poisoned
 
 
@@ -81,7 +87,8 @@ class FailureVerbs:
             delay_ms = backoff_ms(policy.backoff, closed.detail.failures, command.dice)
         released = after_release(closed, now_ms, delay_ms)
         rewrite(self._state, kept, released)
-        self._state.log.add(EventType.RELEASED, entry, released, command.outcome)
+        error = None if closed is message else command.error
+        self._state.log.add(EventType.RELEASED, entry, released, command.outcome, None, error)
         return c.Released(message.message_id, released.visible_at_ms)
 
     def refusals(self, batch: c.Batch, now_ms: int) -> tuple[c.Result, ...] | None:

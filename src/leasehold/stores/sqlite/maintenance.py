@@ -46,12 +46,12 @@ class MaintenanceVerbs:
                 visible_at_ms = held.claim.until_ms
             uncount(state, entry, visible_at_ms, phase, held)
             if entry.logged:
-                fence, since_ms, visible_since_ms, renewals, holder, session = rest
+                fence, since_ms, visible_since_ms, renewals, holder, session, detail = rest
                 times = (inserted_at_ms, expires_at_ms, visible_at_ms, count, fence, phase)
                 core = (*times, since_ms, visible_since_ms, renewals, holder)
                 message_id, priority = id_from_blob(blob), priority_of(lane)
-                log = state.log
-                log.add_one(EventType.EXPIRED, entry, message_id, core, priority, session)
+                told = core, priority, session, detail
+                state.log.add_one(EventType.EXPIRED, entry, message_id, *told)
         state.cursor.executemany(state.sql["retire"], retired)
         for entry in state.catalog.entries():
             # Also where nobody counts for a long time, what has passed must not pile up.

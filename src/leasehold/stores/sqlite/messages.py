@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError, LeaseLost, MessageNotFound, QueueNotFound
-from leasehold.domain.events import EventType, late
+from leasehold.domain.event_log import is_recorded, late
+from leasehold.domain.events import EventType
 from leasehold.domain.failures import exhausted_on_receive
 from leasehold.domain.ids import id_from_blob, make_id_blob, row_key_of
 from leasehold.domain.receipts import ReceiptParts, issue_receipt, read_receipt
@@ -265,7 +266,7 @@ class MessageVerbs:
                 timeline.add(visible_at_ms, Phase.LEASED, 1)
             leases.append(Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1)))
         if len(first) >= setwise.SET_WISE:
-            keys = setwise.keys_of([bounds[5] for bounds in first])  # type: ignore[misc]
+            keys = state.keys_of([bounds[5] for bounds in first])  # type: ignore[misc]
             state.cursor.execute(state.sql["lease_many"], (visible_at_ms, now_ms, holder, keys))
         else:
             updates += first
@@ -345,7 +346,7 @@ class MessageVerbs:
         renew = command if type(command) is c.Renew else None
         refusal = receipt_refusal(message, row_key, receipt, now_ms, rule, renew)
         if refusal is not None:
-            self._note_refusal(command, kept, refusal)
+            self._note_refusal(command, kept, receipt, refusal)
             raise refusal
         return kept, receipt
 
@@ -358,15 +359,12 @@ class MessageVerbs:
         self,
         command: c.Renew | c.Complete | c.Release,
         kept: Kept,
+        receipt: ReceiptParts,
         refusal: LeaseholdError,
     ) -> None:
         """Record a complete that came too late: it tells how long the work took."""
-        if (
-            type(command) is c.Complete
-            and isinstance(refusal, LeaseLost)
-            and refusal.reason != "foreign"
-        ):
-            message = late(kept.message, refusal)
+        if type(command) is c.Complete and isinstance(refusal, LeaseLost) and is_recorded(refusal):
+            message = late(kept.message, receipt)
             self._state.log.add(EventType.REFUSED, kept.entry, message, refusal.reason)
 
     def renew(self, command: c.Renew, now_ms: int) -> c.Result:

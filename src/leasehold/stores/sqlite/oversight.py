@@ -15,6 +15,7 @@ from leasehold.domain.errors import (
     VisibilityPastExpiry,
 )
 from leasehold.domain.events import EventType
+from leasehold.domain.failures import newest_error
 from leasehold.domain.ids import row_key_of
 from leasehold.domain.matching import matches
 from leasehold.domain.throttle import next_token_ms
@@ -307,7 +308,8 @@ class OversightVerbs:
         if ended.visible_at_ms >= ended.expires_at_ms:
             raise VisibilityPastExpiry("release", command.delay_s)
         rewrite(self._state, kept, ended)
-        self._state.log.add(EventType.LEASE_ENDED, entry, ended, BY_OPERATOR)
+        error = newest_error(ended)
+        self._state.log.add(EventType.LEASE_ENDED, entry, ended, BY_OPERATOR, None, error)
         return o.Seen(ended, state_of(ended, now_ms), entry.queue.name)
 
     def _live(self, command: o.Amend | o.Remove | o.EndLease, now_ms: int) -> Kept:

@@ -137,17 +137,19 @@ SELECT coalesce(sum(CASE place WHEN 0 THEN length(body)
 FROM message INDEXED BY message_by_visibility WHERE partition = ?
 
 -- name: members
--- Of one lane of a claim, in their order. Who reads a claim is not shown what was saved.
+-- Of one lane of a claim, in their order, from a moment on. Who reads a claim is not shown what was
+-- saved.
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
        iif(place = 0, body,
            coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
 FROM message INDEXED BY message_by_visibility
-WHERE partition = ?1 AND (visible_at_ms, row_key) > (?2, ?3)
-ORDER BY visible_at_ms, row_key LIMIT ?4 OFFSET ?5
+WHERE partition = ?1 AND visible_at_ms >= ?2
+ORDER BY visible_at_ms, row_key LIMIT ?3 OFFSET ?4
 
 -- name: members_of_moment
--- Comparing pairs walks over all of a moment again: messages published together share one.
+-- The rest of a moment. A pair of moment and row to compare with would walk over all of the moment
+-- again: messages published together share one.
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
        iif(place = 0, body,
            coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
@@ -160,8 +162,8 @@ ORDER BY row_key LIMIT ?4
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
        x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
 FROM message INDEXED BY message_by_visibility
-WHERE partition = ?1 AND (visible_at_ms, row_key) > (?2, ?3)
-ORDER BY visible_at_ms, row_key LIMIT ?4 OFFSET ?5
+WHERE partition = ?1 AND visible_at_ms >= ?2
+ORDER BY visible_at_ms, row_key LIMIT ?3 OFFSET ?4
 
 -- name: member_columns
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
@@ -169,8 +171,8 @@ SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeu
            coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
        detail, partition
 FROM message INDEXED BY message_by_visibility
-WHERE partition = ?1 AND (visible_at_ms, row_key) > (?2, ?3)
-ORDER BY visible_at_ms, row_key LIMIT ?4 OFFSET ?5
+WHERE partition = ?1 AND visible_at_ms >= ?2
+ORDER BY visible_at_ms, row_key LIMIT ?3 OFFSET ?4
 
 -- name: member_columns_of_moment
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
@@ -184,19 +186,19 @@ ORDER BY row_key LIMIT ?4
 -- name: member_cores
 -- A member is visible when its claim says so (?2); its own time is its place.
 SELECT message_id, inserted_at_ms, expires_at_ms, ?2, dequeue_count, fence, 2, since_ms,
-       visible_at_ms, 0, partition
+       visible_at_ms, 0, partition, detail
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms IS NOT NULL ORDER BY visible_at_ms, row_key
 
 -- name: cores_of_lane
 SELECT message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, phase,
-       since_ms, visible_since_ms, renewals, partition
+       since_ms, visible_since_ms, renewals, partition, detail
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ? AND visible_at_ms IS NOT NULL ORDER BY visible_at_ms, row_key
 
 -- name: cores_of_keys
 SELECT message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, phase,
-       since_ms, visible_since_ms, renewals, partition
+       since_ms, visible_since_ms, renewals, partition, detail
 FROM message WHERE row_key IN carray(?) ORDER BY row_key
 
 -- name: count_lane
@@ -359,12 +361,12 @@ DELETE FROM message
 WHERE row_key = ?1 AND partition & 1099511627775 = ?2 AND fence = ?3 AND message_id = ?4
   AND expires_at_ms > ?5 AND visible_at_ms > ?6
 RETURNING row_key, visible_at_ms, phase, inserted_at_ms, expires_at_ms, dequeue_count, since_ms,
-          visible_since_ms, renewals, holder, partition, session
+          visible_since_ms, renewals, holder, partition, session, detail
 
 -- name: to_complete
 -- For runs of completes: what the receipts are checked against, within the transaction that acts.
 SELECT row_key, partition, fence, message_id, expires_at_ms, visible_at_ms, phase, inserted_at_ms,
-       dequeue_count, since_ms, visible_since_ms, renewals, holder, session
+       dequeue_count, since_ms, visible_since_ms, renewals, holder, session, detail
 FROM message WHERE row_key IN carray(?) AND visible_at_ms IS NOT NULL
 
 -- name: remove_many
@@ -470,7 +472,7 @@ DELETE FROM job WHERE over = 1 AND updated_at_ms <= ?
 
 -- name: expired
 SELECT row_key, partition, expires_at_ms, visible_at_ms, phase, message_id, inserted_at_ms,
-       dequeue_count, fence, since_ms, visible_since_ms, renewals, holder, session
+       dequeue_count, fence, since_ms, visible_since_ms, renewals, holder, session, detail
 FROM message INDEXED BY message_by_expiry
 -- Those that expire at the same moment as the last one retired are looked at once more.
 WHERE expires_at_ms >= ?1 AND expires_at_ms <= ?2 AND expires_at_ms < 253402300799000
@@ -625,7 +627,7 @@ ORDER BY m.row_key
 SELECT message_id, ?2, iif(expires_at_ms < 253402300799000,
                            min(expires_at_ms + ?2 - inserted_at_ms, 253402300799000),
                            expires_at_ms),
-       visible_at_ms + ?2 - inserted_at_ms, 0, 0, phase, ?2, 0, 0, partition
+       visible_at_ms + ?2 - inserted_at_ms, 0, 0, phase, ?2, 0, 0, partition, detail
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 ORDER BY visible_at_ms, row_key
 

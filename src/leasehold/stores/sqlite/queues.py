@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from leasehold.domain import commands as c
-from leasehold.domain.errors import QueueExists
+from leasehold.domain.errors import QueueExists, Unavailable
 from leasehold.domain.events import EventType
 from leasehold.domain.oversight import Counts
 from leasehold.domain.queues import same_metadata, with_settings
@@ -38,6 +38,8 @@ class QueueVerbs:
             if same_metadata(entry.queue.metadata, command.metadata):
                 return c.QueueCreated(created=False)
             raise QueueExists
+        if command.account in state.away:
+            raise Unavailable  # the account lives in another store; see there
         queue = Queue(
             account=command.account,
             name=command.queue,
@@ -166,7 +168,7 @@ def add_queue(state: State, queue: Queue) -> Entry:
             partition,
         ),
     )
-    entry = Entry(queue, partition, 0, scope=partition)
+    entry = state.catalog.entry_type(queue, partition, 0, scope=partition)
     state.catalog.add(entry)
     for slot in state.catalog.slots.values():
         if (slot.account, slot.queue) == (queue.account, queue.name):

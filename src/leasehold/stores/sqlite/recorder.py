@@ -11,11 +11,12 @@ import apsw
 import msgspec
 
 from leasehold.domain.claims import Claim
-from leasehold.domain.events import Core
-from leasehold.domain.types import Message
+from leasehold.domain.events import Core, encodable, more_of
+from leasehold.domain.types import NO_DETAIL, ErrorReport, Message
+from leasehold.stores.plain_json import type_in_json
 from leasehold.stores.sqlite.catalog import Entry, priority_of
 
-_ENCODE: Final = msgspec.msgpack.Encoder().encode
+ENCODE: Final = msgspec.msgpack.Encoder().encode
 SWAPPED: Final = sys.byteorder != "little"
 ID_BYTES: Final = 16
 MAX_EVENTS: Final = 16_000
@@ -33,6 +34,8 @@ class Columns(NamedTuple):
     core: tuple[Column, ...]
     """Inserted, expires, visible, dequeue count, fence, phase, since, visible since, renewals."""
     priorities: Column
+    types: str | list[str | None] | None = None
+    """What their senders called their kind: one for all, or one for each."""
 
     def without(self, gone: Collection[bytes]) -> Columns | None:
         """Return the columns without the messages of these ids; None if none is left."""
@@ -56,20 +59,40 @@ class Columns(NamedTuple):
             b"".join([ids[n * ID_BYTES : (n + 1) * ID_BYTES] for n in left]),
             tuple(map(chosen, self.core)),
             chosen(self.priorities),
+            [self.types[n] for n in left] if isinstance(self.types, list) else self.types,
         )
 
 
 def columns_of(
-    ids: Sequence[bytes], core: Sequence[int | Sequence[int]], lanes: Sequence[int]
+    ids: Sequence[bytes],
+    core: Sequence[int | Sequence[int]],
+    lanes: Sequence[int],
+    details: Sequence[str | None],
 ) -> Columns:
-    """Pack ids, fields and lanes of messages; a field may be one number for all of them."""
+    """Pack what the log says of messages; a field may be one number for all of them."""
     first = lanes[0]
     alike = lanes.count(first) == len(lanes)
     return Columns(
         b"".join(ids),
         tuple([each if isinstance(each, int) else _packed(each) for each in core]),
         priority_of(first) if alike else _packed([priority_of(lane) for lane in lanes]),
+        _types_in(details),
     )
+
+
+def _types_in(details: Sequence[str | None]) -> str | list[str | None] | None:
+    first = details[0]
+    if details.count(first) == len(details):  # most often none has any
+        return _type_in(first)
+    known = {text: _type_in(text) for text in set(details)}
+    if len(set(known.values())) == 1:
+        return known[first]
+    return [known[text] for text in details]
+
+
+def _type_in(detail: str | None) -> str | None:
+    kind = type_in_json(detail)
+    return None if kind is None else encodable(kind)
 
 
 class Recorder:
@@ -116,33 +139,39 @@ class Recorder:
             number = self._queues[key] = len(self._queues)
         return number
 
-    def add(
+    def add(  # noqa: PLR0913, PLR0917 - what a tuple for the log is made of
         self,
         kind: int,
         entry: Entry,
         message: Message,
         reason: str | None = None,
         target: str | None = None,
+        error: ErrorReport | None = None,
     ) -> None:
-        """Record what happened to a message, which is as it is after that."""
+        """Record what happened to a message, which is as it is after that.
+
+        *error* is what was said about the attempt that has ended with it.
+        """
         if entry.logged:
             queue = entry.queue
-            self._events.append(
-                (
-                    kind,
-                    self._number(queue.account, queue.name),
-                    message[0],
-                    message[2:12],
-                    message[12],
-                    message[14],
-                    None,
-                    reason,
-                    target,
-                )
+            recorded: tuple[Any, ...] = (
+                kind,
+                self._number(queue.account, queue.name),
+                message[0],
+                message[2:12],
+                message[12],
+                message[14],
+                None,
+                reason,
+                target,
             )
+            detail = message[13]
+            if detail is not NO_DETAIL:
+                recorded += more_of(detail, error)
+            self._events.append(recorded)
             self._count += 1
 
-    def add_one(  # noqa: PLR0913, PLR0917 - what a tuple for the log is made of
+    def add_one(  # noqa: PLR0913, PLR0917 - as above
         self,
         kind: int,
         entry: Entry,
@@ -150,11 +179,16 @@ class Recorder:
         core: Core,
         priority: int,
         session: str | None,
+        detail: str | None,
     ) -> None:
         """Record what happened to a message that nobody has made a Message of."""
         queue = entry.queue
         number = self._number(queue.account, queue.name)
-        self._events.append((kind, number, message_id, core, priority, session, None, None, None))
+        plain = (kind, number, message_id, core, priority, session, None, None, None)
+        if detail is not None and (kind_of := _type_in(detail)) is not None:
+            self._events.append((*plain, kind_of, None))
+        else:
+            self._events.append(plain)
         self._count += 1
 
     def add_many(  # noqa: PLR0913, PLR0917 - as above
@@ -172,14 +206,15 @@ class Recorder:
             kind: What.
             entry: Their queue.
             rows: Message id (16 bytes), inserted, expires, visible, dequeue count, fence, phase,
-                since, visible since, renewals, and lane, of each.
+                since, visible since, renewals, lane, and detail, of each.
             target: Claim or transaction.
             holder: Of all of them.
             reason: Why.
         """
         if entry.logged and rows:
-            ids, *columns, lanes = zip(*rows, strict=True)
-            self.add_columns(kind, entry, columns_of(ids, columns, lanes), target, holder, reason)
+            ids, *core, lanes, details = zip(*rows, strict=True)
+            columns = columns_of(ids, core, lanes, details)
+            self.add_columns(kind, entry, columns, target, holder, reason)
 
     def add_columns(  # noqa: PLR0913, PLR0917 - as above
         self,
@@ -194,19 +229,18 @@ class Recorder:
         if not entry.logged:
             return
         queue = entry.queue
-        self._events.append(
-            (
-                kind,
-                self._number(queue.account, queue.name),
-                columns.ids,
-                [*columns.core, holder],
-                columns.priorities,
-                None,
-                None,
-                reason,
-                target,
-            )
+        recorded = (
+            kind,
+            self._number(queue.account, queue.name),
+            columns.ids,
+            [*columns.core, holder],
+            columns.priorities,
+            None,
+            None,
+            reason,
+            target,
         )
+        self._events.append(recorded if columns.types is None else (*recorded, columns.types, None))
         self._count += len(columns.ids) // ID_BYTES
 
     def add_queue(self, kind: int, entry: Entry) -> None:
@@ -239,7 +273,7 @@ class Recorder:
             return
         queues = list(self._queues)
         for count, events in self._rows():
-            content = _ENCODE([queues, events])
+            content = ENCODE([queues, events])
             self.last_seq += 1
             bounds = (self.last_seq, now_ms, count, len(content), content)
             self._cursor.execute(self._sql["keep_events"], bounds)

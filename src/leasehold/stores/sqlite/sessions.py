@@ -17,12 +17,11 @@ from leasehold.domain import session_rules as rules
 from leasehold.domain import sessions as s
 from leasehold.domain.errors import MessageNotFound, MessageNotLeased, SessionNotFound
 from leasehold.domain.events import EventType
-from leasehold.domain.failures import release_reason
+from leasehold.domain.failures import newest_error, release_reason
 from leasehold.domain.ids import row_key_of
 from leasehold.domain.types import NEVER_MS, CancelRequest, Message, MessageState, Progress
 from leasehold.domain.visibility import after_release
 from leasehold.stores.plain_json import detail_to_json, from_plain, to_plain
-from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite.failures import FailureVerbs, poison
 from leasehold.stores.sqlite.rows import Kept, Row, kept_in, message_of, rewrite
 from leasehold.stores.sqlite.scanning import seen_of
@@ -32,7 +31,7 @@ _MS: Final = 1000
 _ALWAYS: Final = -1
 
 
-class _Known:
+class Known:
     """A session, and what of it is not on the disk."""
 
     __slots__ = (
@@ -113,7 +112,7 @@ class SessionVerbs:
 
     def __init__(self, state: State, _failures: FailureVerbs) -> None:
         self._state = state
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, Known] = {}
         self._looked_ms = 0
 
     def load(self) -> None:
@@ -123,7 +122,7 @@ class SessionVerbs:
             session = from_plain(s.Session, json.loads(content))
             known = before.get(session_id)
             if known is None:
-                known = _Known(session, None)
+                known = Known(session, None)
             else:
                 known.take(session)
             self._known[session_id] = known
@@ -153,7 +152,8 @@ class SessionVerbs:
     def open(self, command: s.OpenSession, now_ms: int) -> c.Result:
         """Begin a session."""
         session = rules.begin(command, now_ms)
-        known = self._known[session.session_id] = _Known(session, now_ms)
+        known = self._known[session.session_id] = Known(session, None)
+        self._hear(known, now_ms)
         self._keep(known)
         self._note(EventType.SESSION_STARTED, session)
         return session
@@ -172,35 +172,37 @@ class SessionVerbs:
             self._view(self._awake(known, now_ms), now_ms) for known in found[: command.limit]
         )
 
-    def _find(self, account: str, session_id: str, now_ms: int) -> _Known:
+    def _find(self, account: str, session_id: str, now_ms: int) -> Known:
         known = self._known.get(session_id)
         if known is None or known.session.account != account:
             raise SessionNotFound
         return self._awake(known, now_ms)
 
-    @staticmethod
-    def _awake(known: _Known, now_ms: int) -> _Known:
+    def _awake(self, known: Known, now_ms: int) -> Known:
         """Let the time of a session that was there before a restart begin."""
         if known.heard_ms is None:
             known.signs_from_ms = now_ms
-            known.hear(now_ms)
+            self._hear(known, now_ms)
         return known
 
-    def _beat(self, account: str, session_id: str, now_ms: int) -> _Known:
+    def _hear(self, known: Known, now_ms: int) -> None:
+        known.hear(now_ms)
+
+    def _beat(self, account: str, session_id: str, now_ms: int) -> Known:
         known = self._find(account, session_id, now_ms)
         refusal = rules.over_refusal(known.session)
         if refusal:
             raise refusal
-        known.hear(now_ms)
+        self._hear(known, now_ms)
         return known
 
-    def _view(self, known: _Known, now_ms: int) -> s.Session:
+    def _view(self, known: Known, now_ms: int) -> s.Session:
         rows = self._state.fetch("count_leases", (known.session.session_id, now_ms))
         of_partition = self._state.catalog.of_partition
         leases = sum(number for lane, number in rows if of_partition(lane) is not None)
         return replace(known.as_heard(), leases=leases)
 
-    def _keep(self, known: _Known) -> None:
+    def _keep(self, known: Known) -> None:
         session = known.session
         bounds = (session.session_id, json.dumps(to_plain(session)))
         self._state.cursor.execute(self._state.sql["keep_session"], bounds)
@@ -219,7 +221,7 @@ class SessionVerbs:
         return s.Beat(rules.until_ms(known.as_heard()), cancels, lost)
 
     def _hear_of(
-        self, known: _Known, progress: Mapping[str, Progress | None], now_ms: int
+        self, known: Known, progress: Mapping[str, Progress | None], now_ms: int
     ) -> tuple[str, ...]:
         """Note how far the work has come; return what is not on a lease of the session."""
         keys = [key for key in map(row_key_of, progress) if key is not None]
@@ -243,7 +245,7 @@ class SessionVerbs:
         self._state.cursor.executemany(self._state.sql["set_detail"], reports)
         return tuple(lost)
 
-    def _cancels(self, known: _Known, now_ms: int) -> tuple[s.CancelNotice, ...]:
+    def _cancels(self, known: Known, now_ms: int) -> tuple[s.CancelNotice, ...]:
         session_id = known.session.session_id
         if known.cancels is None:
             rows = self._state.fetch("cancels_of_session", (session_id,))
@@ -295,7 +297,7 @@ class SessionVerbs:
     def _rows(self, row_keys: Sequence[int]) -> Iterator[Kept]:
         """Return messages, without their bodies; members of claims have no session."""
         if row_keys:
-            keys = setwise.keys_of(row_keys)
+            keys = self._state.keys_of(row_keys)
             yield from self._kept(self._state.fetch("rows_without_bodies", (keys,)))
 
     def _leases(self, session_id: str, now_ms: int) -> Iterator[Kept]:
@@ -348,23 +350,23 @@ class SessionVerbs:
                 self._forget(known, now_ms)
         return c.Swept(command.limit - left)
 
-    def _lose_if_silent(self, known: _Known, now_ms: int) -> None:
+    def _lose_if_silent(self, known: Known, now_ms: int) -> None:
         session = known.as_heard()
         if known.is_live and s.is_silent(session, now_ms):
             self._close(known, rules.after_silence(session, now_ms), EventType.SESSION_LOST)
 
-    def _close(self, known: _Known, over: s.Session, event: EventType) -> None:
+    def _close(self, known: Known, over: s.Session, event: EventType) -> None:
         known.take(over)
         self._keep(known)
         self._note(event, over)
 
-    def _forget(self, known: _Known, now_ms: int) -> None:
+    def _forget(self, known: Known, now_ms: int) -> None:
         if rules.is_forgotten(self._view(known, now_ms), now_ms):
             session_id = known.session.session_id
             self._state.cursor.execute(self._state.sql["forget_session"], (session_id,))
             del self._known[session_id]
 
-    def _end_leases(self, known: _Known, limit: int, now_ms: int) -> int:
+    def _end_leases(self, known: Known, limit: int, now_ms: int) -> int:
         """End up to *limit* leases of a session: all if it is over, or those that are stuck."""
         session, ended = known.session, 0
         signs: dict[str, int] = {}
@@ -396,4 +398,5 @@ class SessionVerbs:
             return
         ended = after_release(closed, now_ms, 0)
         rewrite(self._state, kept, ended)
-        self._state.log.add(EventType.LEASE_ENDED, entry, ended, told)
+        error = newest_error(ended)
+        self._state.log.add(EventType.LEASE_ENDED, entry, ended, told, None, error)

@@ -16,7 +16,6 @@ from leasehold.domain.ids import id_from_blob, id_to_blob, row_key_of
 from leasehold.domain.staging import StreamSettled
 from leasehold.domain.types import ErrorReport, Outcome
 from leasehold.stores.plain_json import from_plain, to_plain
-from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite.annexes import Held, StreamBox
 from leasehold.stores.sqlite.catalog import lanes_of
 from leasehold.stores.sqlite.failures import FailureVerbs
@@ -116,7 +115,7 @@ class Settling:
         self.exempted([held], last.values(), now_ms)
         noted = {row_key_of(message_id): each for message_id, each in last.items()}
         keys = [key for key in noted if key is not None]
-        known = state.fetch("known_exemptions", (held.partition, setwise.keys_of(keys)))
+        known = state.fetch("known_exemptions", (held.partition, state.keys_of(keys)))
         more = len(noted) - len(known)
         rules.check_noted(held.claim, more)
         rows = [(held.partition, key, _to_json(each)) for key, each in noted.items()]
@@ -156,7 +155,7 @@ class Settling:
     def _rows(self, keys: Sequence[int]) -> dict[int, Row]:
         if not keys:
             return {}
-        there = self._state.fetch("rows_without_bodies", (setwise.keys_of(keys),))
+        there = self._state.fetch("rows_without_bodies", (self._state.keys_of(keys),))
         return {row[0]: row for row in there}
 
     # --- planning ----------------------------------------------------------------------------

@@ -111,7 +111,7 @@ class StagedRows:
                 )
             )
             share.cores.append(
-                (blob, now_ms, expires_at_ms, visible_at_ms, 0, 0, phase, now_ms, 0, 0, lane)
+                (blob, now_ms, expires_at_ms, visible_at_ms, 0, 0, phase, now_ms, 0, 0, lane, more)
             )
             row_key += 1
 

@@ -16,7 +16,6 @@ from leasehold.domain import staging_rules as rules
 from leasehold.domain.errors import AlreadyPublished, LeaseholdError, StagedNotFound
 from leasehold.domain.events import EventType
 from leasehold.domain.types import Phase, Queue
-from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite.annexes import Slot
 from leasehold.stores.sqlite.catalog import Entry, lanes_of, priority_of
 from leasehold.stores.sqlite.completing import CompleteVerb
@@ -178,11 +177,11 @@ class StagingVerbs:
         for start in range(0, len(found), _RECORDED_AT_ONCE):
             keys = found[start : start + _RECORDED_AT_ONCE]
             if entry.logged:
-                cores = state.fetch("cores_of_keys", (setwise.keys_of(keys),))
+                cores = state.fetch("cores_of_keys", (state.keys_of(keys),))
                 state.log.add_many(
                     EventType.DISCARDED, entry, cores, slot.name, None, rules.DUPLICATE
                 )
-            state.cursor.execute(state.sql["remove_many"], (setwise.keys_of(keys),))
+            state.cursor.execute(state.sql["remove_many"], (state.keys_of(keys),))
         slot.rows -= len(found)
         entry.staged -= len(found)
         return len(found)

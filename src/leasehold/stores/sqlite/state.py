@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 import apsw
 
 from leasehold.domain.types import NEVER_MS
+from leasehold.stores.moving.marks import away_in, refuse_marked
 from leasehold.stores.plain_json import to_plain
+from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite.annexes import Held, StreamBox, load_annexes
 from leasehold.stores.sqlite.catalog import Catalog, Entry, Lane, QueueRow
 from leasehold.stores.sqlite.epoch import was_put_back
@@ -53,6 +55,8 @@ class State:
         self.retired_until_ms = 0
         self.last_seen_ms = 0
         self.epoch = 1
+        self.away: frozenset[str] = frozenset()
+        """Accounts that have moved to another store."""
 
     def mark(self, beside: str | None, new_mark: str, new_key: bytes) -> bool:
         """Mark the database as opened; see :mod:`leasehold.stores.sqlite.epoch`.
@@ -101,6 +105,8 @@ class State:
     def load(self) -> None:
         """Read everything from the database, at the start and after an undone batch."""
         meta = self._read_meta()
+        refuse_marked(meta)
+        self.away = away_in(meta)
         self.epoch = meta.get("epoch", 1)  # an older store on a full disk has not been marked
         self.receipt_key = meta["receipt_key"]
         self._reserved = meta["row_keys_reserved"]
@@ -128,6 +134,16 @@ class State:
     def fetch(self, query: str, bounds: tuple[object, ...] = ()) -> list[Any]:
         """Run a query and return its rows."""
         return self.cursor.execute(self.sql[query], bounds).fetchall()
+
+    @staticmethod
+    def keys_of(row_keys: Iterable[int]) -> object:
+        """Return numbers as one value that statements can look them up in."""
+        return setwise.keys_of(row_keys)
+
+    @staticmethod
+    def key_text(key: str) -> str:
+        """Return a deduplication key as it is kept."""
+        return key
 
     def set_meta(self, name: str, value: int | str | bytes) -> None:
         """Keep a value under a name."""

@@ -27,6 +27,8 @@ SUFFIX: Final = "-poison"
 ORIGINAL_ID: Final = "original-id"
 """Name of the property by which two copies of a message can be told."""
 
+_LONGEST_IN_AZURE: Final = 63
+_LONGEST: Final = 256
 _MAX_REASON: Final = 1024
 # https://www.w3.org/TR/xml/#charsets; what is below U+0020 JSON escapes by itself.
 _NOT_IN_XML: Final = re.compile("[\ud800-\udfff\ufffe\uffff]")
@@ -42,8 +44,16 @@ class Unwrapped:
 
 
 def poison_name(queue: str) -> str:
-    """Return the name of a queue's poison queue, as Azure Functions has it."""
-    return f"{queue}{SUFFIX}"
+    """Return the name of a queue's poison queue, as Azure Functions has it.
+
+    A name that leaves no room for the suffix is cut, as the server does.
+    """
+    longest = _LONGEST_IN_AZURE if len(queue) <= _LONGEST_IN_AZURE else _LONGEST
+    room = longest - len(SUFFIX)
+    if len(queue) <= room:
+        return f"{queue}{SUFFIX}"
+    name = queue[:room].rstrip("-") + SUFFIX
+    return name if name != queue else queue[: -len(SUFFIX) - 1].rstrip("-") + SUFFIX
 
 
 def is_poison_name(queue: str) -> bool:

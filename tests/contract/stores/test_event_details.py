@@ -1,0 +1,200 @@
+"""Contract: events say what a message is, why work on it failed, and how long late work took."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from leasehold.domain import commands as c
+from leasehold.domain import oversight as o
+from leasehold.domain import sessions as s
+from leasehold.domain.claims import Exemption
+from leasehold.domain.event_log import late
+from leasehold.domain.events import EventType
+from leasehold.domain.receipts import ReceiptParts
+from leasehold.domain.types import (
+    MAX_ATTEMPTS,
+    NO_DETAIL,
+    Attempt,
+    Detail,
+    ErrorReport,
+    Outcome,
+)
+
+from .conftest import ACCOUNT, Asker
+
+# --- completes that came too late --------------------------------------------------------------
+
+
+def test_a_complete_two_leases_late(asker: Asker) -> None:
+    """Each receipt has a lease of its own, and its renewals belong to that."""
+    asker.put()
+    began, leases, renewed = [], [], []
+    for _ in range(3):
+        began.append(asker.clock.now_ms())
+        leases.append(asker.receive_one(lease_s=10))
+        asker.clock.advance(s=2)
+        renewed.append(asker.renew(leases[-1], 10))
+        asker.clock.advance(s=15)
+    after = asker.last_seq()
+    for lease in (*leases, *renewed[:2]):
+        asker.complete(lease)
+    assert {event.reason for event in asker.events(after)} == {"superseded"}
+    assert [event.since_ms for event in asker.events(after)] == [*began, *began[:2]]
+    assert asker.complete(renewed[2]) == c.DONE
+
+
+def test_a_late_complete_of_no_lease_or_of_a_forgotten_one(asker: Asker) -> None:
+    """Nobody can tell how long the work took."""
+    put = asker.put()
+    start_ms = asker.clock.now_ms()
+    leases = []
+    for _ in range(MAX_ATTEMPTS + 2):
+        leases.append(asker.receive_one(lease_s=1))
+        asker.clock.advance(s=1)
+    given_back = asker.renew(leases[-1], 0)
+    asker.receive_one()
+    after = asker.last_seq()
+    for lease in (put, leases[0], leases[1], leases[2], leases[3], given_back):
+        asker.complete(lease)
+    known = [start_ms, None, None, start_ms + 3_000]
+    assert [event.since_ms for event in asker.events(after)] == [None, *known, None]
+
+
+def test_an_attempt_of_an_older_version_has_no_receipts(asker: Asker) -> None:
+    """It was written down without them; a receipt of before belongs to none that is known."""
+    put = asker.put()
+    asker.receive_one()
+    message = asker.find(put).message
+    old = Attempt(number=1, leased_at_ms=5, ended_at_ms=6, outcome=Outcome.LAPSED, renewals=1)
+    message = message._replace(detail=Detail(attempts=(old,)), fence=9)
+    assert [late(message, ReceiptParts(1, fence, True)).since_ms for fence in (0, 1, 8)] == [0] * 3
+    assert late(message, ReceiptParts(1, 9, True)).since_ms == message.since_ms
+
+
+# --- what messages are, and why work on them failed --------------------------------------------
+
+REPORT = ErrorReport(text="no such codec", type="KeyError", fingerprint="f00d")
+
+
+def errors(asker: Asker, after: int) -> list[tuple[Any, ...]]:
+    """Return type, and type, fingerprint and text of the error, of the messages' events since."""
+    events = [event for event in asker.events(after) if event.message_id]
+    return [(event.type.name, *event[-3:]) for event in events]
+
+
+def test_every_event_of_a_message_has_its_type(asker: Asker) -> None:
+    """Whatever happens to it, and however many it happens to at once."""
+    typed = Detail(message_type="clip", properties={"a": "b"})
+    after = asker.last_seq()
+    for number in range(4):
+        asker.put(f"{number}", detail=typed)
+    lease = asker.receive_one(lease_s=5)
+    asker.fail(asker.renew(lease, 5), delay_s=0)
+    asker.clock.advance(s=1)
+    asker.bury("4", detail=typed)
+    asker.run_job(o.JobKind.REDRIVE)
+    asker.complete(asker.receive_one())
+    asker.complete(asker.receive_one(lease_s=1))
+    asker.put("5", detail=typed, time_to_live_s=100)
+    asker.stage("6", detail=typed)
+    asker.publish()
+    asker.stage("7", detail=typed, name="x")
+    asker.discard("x")
+    asker.attach()
+    asker.claim(1, 2, 30)
+    asker.settle(1)
+    asker.claim(2, 9, 30)
+    asker.give_claim_back(2)
+    asker.clock.advance(s=100)
+    asker.ask(c.RetireExpired(10))
+    events = [event for event in asker.events(after) if event.message_id]
+    assert {event.message_type for event in events} == {"clip"}
+    names = {event.type.name for event in events}
+    assert names > {"COMPLETED", "EXPIRED", "STAGED", "PUBLISHED", "DISCARDED", "SETTLED"}
+    assert {"CLAIMED", "UNCLAIMED", "POISONED", "REDRIVEN", "RELEASED"} < names
+
+
+def test_types_of_many_at_once(asker: Asker) -> None:
+    """Alike, different, or there for some only; in completes as well."""
+    kinds = ["a", None, "b", "a", "ü"]
+    details = [NO_DETAIL if kind is None else Detail(message_type=kind) for kind in kinds]
+    of = {}
+    for detail in details * 8:
+        of[asker.put(detail=detail).message.message_id] = detail.message_type
+    after = asker.last_seq()
+    leases = asker.receive(20)
+    asker.batch(*(asker.complete_command(lease) for lease in leases))
+    asker.attach()
+    asker.claim(1, 20, 30)
+    member = asker.read_claim()[0]
+    asker.settle(1, exemptions=(Exemption(1, member.message_id, Outcome.BURIED, error=REPORT),))
+    events = [event for event in asker.events(after) if event.message_id]
+    assert [event.message_type for event in events] == [of[event.message_id] for event in events]
+    counted = Counter(event.type.name for event in events)
+    assert counted == {"RECEIVED": 20, "COMPLETED": 20, "CLAIMED": 20, "SETTLED": 19, "POISONED": 1}
+    (poisoned,) = [event for event in events if event.type is EventType.POISONED]
+    assert poisoned[-3:] == ("KeyError", "f00d", "no such codec")
+
+
+def test_the_error_of_the_attempt_that_an_event_ended(asker: Asker) -> None:
+    """As the worker told it, on that event alone."""
+    asker.limit_failures(max_failures=2)
+    asker.put()
+    after = asker.last_seq()
+    for _ in range(2):
+        asker.release(asker.receive_one(), Outcome.FAILED, error=REPORT, delay_s=0)
+    told = ("KeyError", "f00d", "no such codec")
+    nothing = (None, None, None)
+    assert errors(asker, after) == [
+        ("RECEIVED", *nothing),
+        ("RELEASED", *told),
+        ("RECEIVED", *nothing),
+        ("POISONED", *told),
+    ]
+
+
+def test_errors_that_the_server_tells(asker: Asker) -> None:
+    """Of leases that others ended: the reason. A lapse has none, and what it poisons neither."""
+    asker.limit_failures(max_lapses=2)
+    asker.put()
+    after = asker.last_seq()
+    asker.fail(asker.receive_one(), delay_s=0)
+    asker.end_lease(asker.receive_one(), reason="stuck")
+    session = asker.open_session(timeout_s=60)
+    asker.receive_in(session)
+    asker.ask(s.EndSession(ACCOUNT, session.session_id, "deploy"))
+    for _ in range(2):
+        asker.receive_one(lease_s=1)
+        asker.clock.advance(s=1)
+    assert not asker.receive()
+    assert [each for each in errors(asker, after) if each[0] != "RECEIVED"] == [
+        ("RELEASED", None, None, "no such codec"),
+        ("LEASE_ENDED", None, None, "stuck"),
+        ("LEASE_ENDED", None, None, "deploy"),
+        ("LAPSED", None, None, None),
+        ("LAPSED", None, None, None),
+        ("POISONED", None, None, None),
+    ]
+
+
+def test_an_error_told_without_a_lease(asker: Asker) -> None:
+    """The sender may give a message back, too; no attempt has ended with that."""
+    put = asker.put()
+    after = asker.last_seq()
+    asker.release(put, Outcome.FAILED, error=REPORT)
+    assert errors(asker, after) == [("RELEASED", None, None, None)]
+
+
+def test_long_and_broken_errors(asker: Asker) -> None:
+    """The text is cut, and half a character is no reason to lose the event."""
+    asker.put(detail=Detail(message_type="\ud800"))
+    after = asker.last_seq()
+    asker.fail(asker.receive_one(), "x" * 300 + "\ud800", delay_s=0)
+    report = ErrorReport(text="\ud800", type="T\ud800", fingerprint="\ud800")
+    asker.release(asker.receive_one(), Outcome.FAILED, error=report, delay_s=0)
+    asker.complete(asker.receive_one())
+    events = asker.events(after)
+    assert {event.message_type for event in events} == {"?"}
+    assert events[1].error == "x" * 253 + "..."
+    assert events[3][-3:] == ("T?", "?", "?")
