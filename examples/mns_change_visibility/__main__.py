@@ -11,7 +11,6 @@ from examples.mns_change_visibility.sample import Story, checks
 from mns.account import Account
 
 from leasehold.testing import InProcessServer
-from leasehold.worker.leases import UnsafeSettings
 
 
 def main() -> int:
@@ -23,10 +22,11 @@ def main() -> int:
         queue_message_visibility_timeout=options.queue_message_visibility_timeout,
         message_timeout=options.message_timeout,
     )
-    problems = settings.as_lease_settings().problems()
+    problems = settings.problems()
     if problems:
-        print(UnsafeSettings(problems))
+        print("\n".join(problems))
         return 2
+    print(settings)
     with ExitStack() as stack:
         endpoint, key_id, secret = options.endpoint, options.access_id, options.access_key
         if not endpoint:

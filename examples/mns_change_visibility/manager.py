@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from leasehold.worker.errors import LeaseLost
 from leasehold.worker.leases import Held, LeaseManager, LeaseSettings
 from leasehold.worker.queues import Delivery
-from leasehold.worker.queues.mns import MnsQueue
+from leasehold.worker.queues.mns import MNS, MnsQueue
 from leasehold.worker.timing import SystemTime
+
+NAMES: Final = {
+    "message_minimal_life_s": "MessageMinimalLife",
+    "timer_interval_s": "TimerInterval",
+    "visibility_timeout_s": "QueueMessageVisibilityTimeout",
+    "message_timeout_s": "MessageTimeout",
+    "call_timeout_s": "0.6 MessageMinimalLife",
+}
+"""What the sample calls the settings of the library; a call may take 0.6 of the minimal life."""
+
+
+_NAME: Final = re.compile("|".join(NAMES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +49,16 @@ class SampleSettings:
             message_timeout_s=self.message_timeout,
             call_timeout_s=self.message_minimal_life * 0.6,
         )
+
+    def __str__(self) -> str:
+        of = self.as_lease_settings()
+        shown = [f"{NAMES[name]} {getattr(of, name):g} s" for name in list(NAMES)[:4]]
+        return ", ".join(shown)
+
+    def problems(self) -> list[str]:
+        """Say what cannot be safe, in the words of the sample; nothing if all is well."""
+        found = self.as_lease_settings().problems(MNS)
+        return [_NAME.sub(lambda name: NAMES[name[0]], str(each)) for each in found]
 
 
 class Manager:
