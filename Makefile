@@ -66,10 +66,16 @@ bench-spark: $(READY) ## Measure Spark on queues beside Spark on other things
 bench-mns: $(READY) ## Measure the MNS dialect beside the Azure dialect
 	$(BIN)/python -m benchmarks.mns_beside_azure --out benchmarks/results/latest-mns.json
 
+bench-postgres: $(READY) ## Measure two servers on PostgreSQL beside pgmq (pgmq.sql in PGMQ_SQL)
+	$(BIN)/python -m benchmarks.postgres_servers $(if $(PGMQ_SQL),--pgmq-sql $(PGMQ_SQL)) --out benchmarks/results/latest-postgres.json
+
+deploy-check: $(READY) ## Check what is in deploy/ with the linters that can be had
+	$(BIN)/pytest tests/unit/deploy -q -rs
+
 wheel: $(READY) ## Build the wheel and try it in an environment of its own
 	$(BIN)/python tools/try_wheel.py
 
 clean: ## Remove what was made here
 	rm -rf $(VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo spark-cluster serve test test-slow check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns wheel clean
+.PHONY: help setup demo spark-cluster serve test test-slow check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres deploy-check wheel clean

@@ -49,6 +49,8 @@ class Job:
     """Most messages to put in one phase; 0 for no limit."""
     timeout_s: float = 600.0
     """For each phase; a server that takes longer counts as failed."""
+    is_shared: bool = False
+    """Others use the queue at the same time, so what is left in it tells nothing."""
     until_killed: bool = False
     """The server will be killed under this load, so a lost connection ends the job well."""
 

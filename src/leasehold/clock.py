@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import threading
 import time
 from collections.abc import Callable
 from itertools import count
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Clock(Protocol):
@@ -68,6 +69,90 @@ class SystemClock:
         """See :class:`Clock`."""
         own_ns = self._base_ns + time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         return (time.time_ns() - own_ns) / 1e9  # noqa: TID251
+
+
+SLEW: Final = 0.1
+"""By how much a clock that follows another goes faster or slower while it catches up."""
+STEP_NS: Final = 5_000_000_000
+"""It goes ahead by more than this at once: other servers do so, too, and slowly it would take them
+minutes to agree again."""
+_MOVED_NS: Final = 500_000_000
+"""No clock gains so much from one look to the next: somebody has set it, or it is another's."""
+_PROBES: Final = 5
+
+
+def slewed_ns(offset_ns: int, target_ns: int, elapsed_ns: int) -> int:
+    """Return the offset of a clock on its way from one offset to another.
+
+    Args:
+        offset_ns: Where it was.
+        target_ns: Where it is to be.
+        elapsed_ns: How long it has been on its way.
+    """
+    possible_ns = int(elapsed_ns * SLEW)
+    return offset_ns + max(-possible_ns, min(possible_ns, target_ns - offset_ns))
+
+
+def _boot_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class RemoteClock:
+    """The clock of a database, as this server reads it off from time to time.
+
+    In between the boot clock tells how time goes on. A difference found is made up for little by
+    little, so that time never goes back and leases end neither all at once nor never; only far
+    ahead it goes in one step. One thread measures, all may ask.
+
+    Args:
+        ask: Returns the time of day over there, Unix microseconds. It is asked a few times.
+        boot_ns: A clock that never goes back and that nobody sets; None for that of the system.
+    """
+
+    def __init__(self, ask: Callable[[], int], boot_ns: Callable[[], int] = _boot_ns) -> None:
+        self._boot_ns = boot_ns
+        self._lock = threading.Lock()
+        self._offset_ns = self._target_ns = self._measured_ns(ask)
+        self._moved_ns = 0
+        self._since_ns = boot_ns()
+
+    def measure(self, ask: Callable[[], int]) -> float:
+        """Look at the other clock again; return how many seconds it is ahead of this one."""
+        found_ns = self._measured_ns(ask)
+        with self._lock:
+            now_ns = self._boot_ns()
+            current_ns = slewed_ns(self._offset_ns, self._target_ns, now_ns - self._since_ns)
+            ahead_ns = found_ns - current_ns
+            if abs(found_ns - self._target_ns) > _MOVED_NS:
+                self._moved_ns += found_ns - self._target_ns
+            self._offset_ns = found_ns if ahead_ns > STEP_NS else current_ns
+            self._target_ns, self._since_ns = found_ns, now_ns
+        return ahead_ns / 1e9
+
+    def _measured_ns(self, ask: Callable[[], int]) -> int:
+        """Return the offset of the other clock: the middle one of a few, as a pause spoils one."""
+        found = []
+        for _ in range(_PROBES):
+            before_ns = self._boot_ns()
+            there_us = ask()
+            # The answer is taken to be of the middle of the way there and back.
+            found.append(there_us * 1000 - (before_ns + self._boot_ns()) // 2)
+        return sorted(found)[_PROBES // 2]
+
+    def now_ms(self) -> int:
+        """See :class:`Clock`."""
+        with self._lock:
+            now_ns = self._boot_ns()
+            offset_ns = slewed_ns(self._offset_ns, self._target_ns, now_ns - self._since_ns)
+        return (now_ns + offset_ns) // 1_000_000
+
+    def monotonic_s(self) -> float:
+        """See :class:`Clock`."""
+        return time.monotonic()
+
+    def wall_drift_s(self) -> float:
+        """Return by how much the other clock was set since the start; gaining does not count."""
+        return self._moved_ns / 1e9
 
 
 class LoopTimers:

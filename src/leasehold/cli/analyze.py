@@ -10,6 +10,7 @@ import click
 from leasehold.cli.remote import CONNECTION, OUTPUT, RemoteCommand
 from leasehold.cli.session import Session
 from leasehold.cli.values import FRACTIONAL, LENGTH, When
+from leasehold.domain.limits import NATIVE
 
 _EPILOG: Final = """\b
 Exit codes:
@@ -54,8 +55,8 @@ class AnalyzeCommand(RemoteCommand):
     "--details",
     type=click.Path(exists=True, path_type=Path),
     metavar="PARQUET",
-    help="What a log does not tell of messages: message_id with message_type, error_type or "
-    "error_fingerprint.",
+    help="What the log does not tell of messages, or should have told: message_id with "
+    "message_type, error_type or error_fingerprint.",
 )
 @click.option(
     "--summary",
@@ -187,6 +188,10 @@ def analyze(session: Session, given: dict[str, Any], **wishes: Any) -> None:
         raise click.UsageError("Give one of --log, --tables and --summary.")
     if wishes["floor_s"] > wishes["cap_s"] or wishes["floor_s"] < 1:
         raise click.UsageError("--floor must be 1 s or more, and no longer than --cap.")
+    if wishes["cap_s"] > NATIVE.lease_s[1]:
+        raise click.UsageError("--cap must be 7 days at most: no lease is longer.")
+    if not wishes["guard_s"] > 0:
+        raise click.UsageError("--guard must be above 0.")
     if wishes["undo"]:
         from leasehold.cli.analyze_applying import undo  # noqa: PLC0415 - needs no statistics
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.console import RenderableType
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     # It needs numpy, and undoing does not.
     from leasehold.analysis.advising import Recommendation
 
+_SINCE: Final = "Its settings were changed meanwhile, so nothing was done. Run it again."
 _COLUMNS = (Column("QUEUE", cut=True), Column("WHAT"))
 
 
@@ -34,6 +36,17 @@ class Made:
     state: str
     """``done``, ``nothing to do``, ``not done`` (a dry run) or ``refused``."""
     error: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A change that may be made."""
+
+    change: Change
+    again: Callable[[Current], Change]
+    """Thinks of it once more, from the settings as they are then."""
+    error: dict[str, Any] | None = None
+    """Why it cannot be made."""
 
 
 def apply(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
@@ -50,20 +63,17 @@ def apply(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
     Raises:
         click.exceptions.Exit: The caller said no.
     """
-    changes: list[tuple[Change, dict[str, Any] | None]] = []
+    now_ms = session.now_ms
+    planned = []
     for each in advice:
+        change = partial(change_for, each, now_ms=now_ms, floor_s=floor_s, cap_s=cap_s)
         try:
-            info = session.queue(each.queue).info()
+            planned.append(_Planned(change(current_of(session.queue(each.queue).info())), change))
         except ServerProblem as problem:
             # The log may know queues that are gone.
             nothing = Change(queue=each.queue, patch=None, sentence=str(problem))
-            changes.append((nothing, error_members(problem)))
-            continue
-        change = change_for(
-            each, current_of(info), now_ms=session.now_ms, floor_s=floor_s, cap_s=cap_s
-        )
-        changes.append((change, None))
-    return _make(session, changes, "Write the advice into", dry_run=dry_run, yes=yes)
+            planned.append(_Planned(nothing, change, error_members(problem)))
+    return _make(session, planned, "Write the advice into", dry_run=dry_run, yes=yes)
 
 
 def undo(session: Session, names: Sequence[str], *, dry_run: bool, yes: bool) -> None:
@@ -82,10 +92,11 @@ def undo(session: Session, names: Sequence[str], *, dry_run: bool, yes: bool) ->
         infos = [session.queue(name).info() for name in names]
     else:
         infos = [each for each in session.client.list_queues() if each.settings.advised]
-    changes: list[tuple[Change, dict[str, Any] | None]] = [
-        (undo_for(each.name, current_of(each)), None) for each in infos
-    ]
-    made = _make(session, changes, "Undo the advice of", dry_run=dry_run, yes=yes)
+    planned = []
+    for each in infos:
+        change = partial(undo_for, each.name)
+        planned.append(_Planned(change(current_of(each)), change))
+    made = _make(session, planned, "Undo the advice of", dry_run=dry_run, yes=yes)
     if session.screen.as_json:
         session.screen.document({"changes": document(made)})
     elif made:
@@ -142,13 +153,13 @@ def finish(made: Iterable[Made]) -> None:
 
 def _make(
     session: Session,
-    changes: Sequence[tuple[Change, dict[str, Any] | None]],
+    planned: Sequence[_Planned],
     question: str,
     *,
     dry_run: bool,
     yes: bool,
 ) -> list[Made]:
-    wanted = [each for each, error in changes if each.patch is not None and error is None]
+    wanted = [each.change for each in planned if each.change.patch is not None]
     if wanted and not dry_run:
         if not yes:
             for each in wanted:
@@ -157,21 +168,33 @@ def _make(
         more = f" and {len(wanted) - 5} more" if len(wanted) > 5 else ""  # noqa: PLR2004 - as above
         session.confirm(f"{question} {names}{more}?", yes=yes)
     made = []
-    for change, error in changes:
-        if error is not None:
-            made.append(Made(change=change, state="refused", error=error))
+    for plan in planned:
+        change = plan.change
+        if plan.error is not None:
+            made.append(Made(change=change, state="refused", error=plan.error))
         elif change.patch is None:
             made.append(Made(change=change, state="nothing to do"))
         elif dry_run:
             made.append(Made(change=change, state="not done"))
         else:
-            made.append(_send(session, change))
+            made.append(_send(session, plan))
     return made
 
 
-def _send(session: Session, change: Change) -> Made:
+def _send(session: Session, plan: _Planned) -> Made:
+    """Make a change, if the queue is still as it was when the change was thought of.
+
+    Somebody may have set it while a person was being asked. What was agreed to would then be
+    something else, and the way back would lead to what was there before.
+    """
+    change, queue = plan.change, session.queue(plan.change.queue)
     try:
-        session.queue(change.queue).update(settings=change.patch)
+        if plan.again(current_of(queue.info())).patch != change.patch:
+            since = replace(change, sentence=_SINCE)
+            return Made(
+                change=since, state="refused", error={"code": "changed-meanwhile", "detail": _SINCE}
+            )
+        queue.update(settings=change.patch)
     except ServerProblem as problem:
         return Made(change=change, state="refused", error=error_members(problem))
     return Made(change=change, state="done")

@@ -22,6 +22,12 @@ LATE: Final = {
         "leasehold.cli.messages", "message", "Send, receive, inspect and mend messages.", _THINGS
     ),
     "job": Late("leasehold.cli.jobs", "job", "Follow and stop purges and redrives.", _THINGS),
+    "store": Late(
+        "leasehold.cli.store",
+        "group",
+        "Check a store; move it, or an account of it, to another.",
+        _THINGS,
+    ),
     "session": Late(
         "leasehold.cli.sessions", "group", "Look at the sessions of workers, and end them.", _THINGS
     ),

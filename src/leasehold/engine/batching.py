@@ -3,6 +3,7 @@
 The statements of a batch run in the event loop. Where the commit runs depends on the disk: one that
 takes long lets go of the interpreter lock on a thread of its own, so that requests are read
 meanwhile; one that is over sooner than two threads can hand the lock to and fro runs in the loop.
+Of a store behind a network everything runs on the thread: the loop goes on reading requests.
 Figures and the forms tried stand in ``docs/decisions/0002-group-commit.md``.
 """
 
@@ -12,7 +13,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -20,6 +21,7 @@ from leasehold.clock import Clock
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError, Stopping, StoreFailed, StoreFull
 from leasehold.engine.adapting import Adapting
+from leasehold.engine.heralding import Herald
 from leasehold.engine.stats import EngineStats
 from leasehold.engine.waiting import Pending, WaitingRooms
 from leasehold.engine.weighing import MAX_BATCH, order_of, weight_of
@@ -54,6 +56,7 @@ class Batcher:
         on_failure: Called once when the store has failed and is of no more use.
         rooms: Who waits for messages, and hears of every result.
         adapting: Who watches how long leases take, and hears of every result.
+        herald: Who tells other servers of the results; None if there are none.
         inline_below_s: See INLINE_BELOW_S; 0 to commit on the thread always.
     """
 
@@ -66,13 +69,16 @@ class Batcher:
         *,
         rooms: WaitingRooms,
         adapting: Adapting,
+        herald: Herald | None = None,
         inline_below_s: float = INLINE_BELOW_S,
     ) -> None:
         self._store = store
+        self._is_remote = store.is_remote
         self._clock = clock
         self._stats = stats
         self._rooms = rooms
         self._adapting = adapting
+        self._herald = herald
         self._on_failure = on_failure
         self._inline_below_s = inline_below_s
         self._typical_commit_s = 0.0
@@ -170,6 +176,9 @@ class Batcher:
         if self._rooms.by_queue:
             self._rooms.anticipate(batch)
         batch.sort(key=_order)
+        if self._is_remote:
+            self._to_commit.put(batch)
+            return
         try:
             self._execute(batch)
         except Exception as error:  # noqa: BLE001 - nobody may be left without an answer
@@ -223,8 +232,27 @@ class Batcher:
 
     def _commit_loop(self) -> None:
         """Run on the commit thread."""
+        carry_out = self._execute_and_commit if self._is_remote else self._commit_only
         while (batch := self._to_commit.get()) is not None:
-            self._loop.call_soon_threadsafe(self._committed, batch, *self._commit())
+            self._loop.call_soon_threadsafe(*carry_out(batch))
+
+    def _commit_only(self, batch: list[Pending]) -> tuple[Any, ...]:
+        """Commit a batch that the loop has executed; return what the loop is to call."""
+        return self._committed, batch, *self._commit()
+
+    def _execute_and_commit(self, batch: list[Pending]) -> tuple[Any, ...]:
+        """Carry out a whole batch of a remote store; return what the loop is to call."""
+        try:
+            self._execute(batch)
+            error, duration_s = self._commit()
+            if isinstance(error, StoreFull):
+                self._execute(batch)
+                error, duration_s = self._commit()
+        except BaseException as raised:  # noqa: BLE001 - a dead commit thread would hang all
+            return self._after_failed_batch, batch, raised
+        if error is not None:
+            return self._after_failed_batch, batch, error
+        return self._committed, batch, None, duration_s
 
     def _committed(
         self, batch: list[Pending], error: LeaseholdError | None, duration_s: float | None
@@ -246,6 +274,8 @@ class Batcher:
                 count(command, result)
                 if not answer.done():
                     answer.set_result(result)
+        if self._herald is not None:
+            self._herald.tell(batch, self._results)
         if self._is_inline and self._waiting:
             # Batch within batch, a long line of them would nest as deeply as it is long.
             self._loop.call_soon(self._start_batch)
@@ -276,7 +306,7 @@ class Batcher:
         else:
             self._committed(batch, None, None)
 
-    def _after_failed_batch(self, batch: Sequence[Pending], error: Exception) -> None:
+    def _after_failed_batch(self, batch: Sequence[Pending], error: BaseException) -> None:
         """Tell those who wait. Only a failed store ends the service, not a failed batch."""
         if not isinstance(error, LeaseholdError):
             _log.error("batch.failed", exc_info=error)

@@ -92,6 +92,8 @@ class LargeBodies:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._runner: asyncio.Task[None] | None = None
         self._next_search_s = clock.monotonic_s()
+        self.leads: Callable[[], bool] = lambda: True
+        """Whether this server is the one that removes what nobody needs."""
         self._perform: Perform
         self._is_writable: Callable[[], bool]
         # They are asked on every receive, or nearly so.
@@ -267,8 +269,9 @@ class LargeBodies:
     async def _run(self, interval_s: float) -> None:
         while True:
             try:
-                await self.collect()
-                if self._clock.monotonic_s() >= self._next_search_s:
+                if self.leads():
+                    await self.collect()
+                if self.leads() and self._clock.monotonic_s() >= self._next_search_s:
                     self._next_search_s = self._clock.monotonic_s() + SEARCH_INTERVAL_S
                     await self.search()
             except Exception as error:  # noqa: BLE001 - the next round may go better

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Callable, Collection, Coroutine
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, NoReturn, cast
 
 from leasehold.clock import Clock, LoopTimers, Timers
 from leasehold.domain import claims
@@ -19,8 +20,10 @@ from leasehold.engine.batching import INLINE_BELOW_S, Batcher
 from leasehold.engine.bodies import LargeBodies
 from leasehold.engine.census import COUNTED, NOTHING, Census, CensusTaker
 from leasehold.engine.exporting import EventLogPlan, Exporter
+from leasehold.engine.heralding import RECHECK_S, Herald, Peers
 from leasehold.engine.jobs import JobRunner
-from leasehold.engine.maintenance import Maintenance, MaintenancePlan
+from leasehold.engine.maintenance import Maintenance, MaintenancePlan, Perform
+from leasehold.engine.noting import Key
 from leasehold.engine.stats import EngineStats, QueueActivity
 from leasehold.engine.waiters import Gone, Taking
 from leasehold.engine.waiting import WaitingRooms
@@ -50,6 +53,7 @@ class Engine:
         bodies: Keeps large bodies outside the store, and is closed with the engine; None to keep
             all in the store.
         events: What becomes of the event log; None to leave it as it is.
+        peers: The link to other servers on the same store; None if there can be none.
     """
 
     def __init__(  # noqa: PLR0913 - each is a collaborator of its own
@@ -62,6 +66,7 @@ class Engine:
         timers: Timers | None = None,
         bodies: LargeBodies | None = None,
         events: EventLogPlan | None = None,
+        peers: Peers | None = None,
     ) -> None:
         timers = timers or LoopTimers()
         self.stats = EngineStats(since_ms=clock.now_ms())
@@ -74,12 +79,14 @@ class Engine:
         self._clock = clock
         self._plan = plan
         self._inline_below_s = inline_below_s
-        self.jobs = JobRunner(self.perform, timers.sleep, timers)
+        self._peers = peers
+        self._leads = always if peers is None else peers.leads
+        self.jobs = JobRunner(self.perform, timers.sleep, timers, self._leads)
         """Purges and redrives under way."""
         self.adapting = Adapting(store.find_queue)
         """Queues whose visibility timeout follows the work."""
         self._then: dict[type, Callable[[Any, Any], None]] = {
-            o.StartJob: lambda _, job: self.jobs.run(job),
+            o.StartJob: lambda _, job: self._start_job(job),
             c.SetQueueSettings: lambda of, _: self.adapting.watch_one(of.account, of.queue),
             **dict.fromkeys(COUNTED, self._census.note),
         }
@@ -92,6 +99,7 @@ class Engine:
                 find_queue=store.find_queue,
                 is_writable=lambda: store.health().writable,
             )
+            bodies.leads = self._leads
         self.exporter: Exporter | None = None
         """Exports and trims the event log."""
         if events is not None:
@@ -99,14 +107,19 @@ class Engine:
                 self._carry_out,
                 clock,
                 events,
+                leads=self._leads,
                 trusts_clock=lambda: self._maintenance is None or self._maintenance.trusts_clock,
             )
         self._batcher: Batcher | None = None
         self._maintenance: Maintenance | None = None
-        self._sweeper: asyncio.Task[None] | None = None
+        self._helpers: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begin to take commands; call it in the event loop that will use the engine."""
+        herald = None
+        if self._peers is not None:
+            herald = Herald(self._clock, self._store.find_queue, self._peers)
+            self._meet(self._peers, herald)
         self._batcher = Batcher(
             self._store,
             self._clock,
@@ -114,6 +127,7 @@ class Engine:
             self._fail,
             rooms=self.waiting,
             adapting=self.adapting,
+            herald=herald,
             inline_below_s=self._inline_below_s,
         )
         self._maintenance = Maintenance(
@@ -122,18 +136,13 @@ class Engine:
             self._plan or MaintenancePlan(),
             perform=self.perform,
             relieve=self._relieve,
-            adapt=self.adapting.adapt,
+            adapt=self._adapt,
+            leads=None if self._peers is None else self._peers.leads,
         )
-        self.adapting.watch(
-            [
-                queue
-                for account, name, _ in self._store.message_counts()
-                if (queue := self._store.find_queue(account, name)) is not None
-            ]
-        )
+        self._watch_adaptive()
         if self._plan is not None:
             await self.jobs.resume()
-            self._sweeper = asyncio.create_task(self._maintenance.run(), name="maintenance")
+            self._begin(self._maintenance.run(), "maintenance")
             if self.bodies is not None:
                 self.bodies.start(self._plan.interval_s)
         if self.exporter is not None:
@@ -143,10 +152,9 @@ class Engine:
         """Finish what was taken, refuse what is new, close the store."""
         self.drain()
         await self.jobs.stop()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sweeper
+        for helper in self._helpers:
+            helper.cancel()
+        await asyncio.gather(*self._helpers, return_exceptions=True)
         if self.bodies is not None:
             await self.bodies.stop()
         if self.exporter is not None:
@@ -156,7 +164,59 @@ class Engine:
             self._batcher = None
         if self.bodies is not None:
             await self.bodies.close()
+        if self._peers is not None:
+            await asyncio.to_thread(self._peers.stop)
         self._store.close()
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._helpers.append(asyncio.create_task(work, name=name))
+
+    # --- other servers -----------------------------------------------------------------------
+
+    def _meet(self, peers: Peers, herald: Herald) -> None:
+        """Let other servers know who waits here, and hear from them."""
+        self.waiting.on_opened = peers.begin_waiting
+        self.waiting.on_closed = peers.end_waiting
+        peers.start(hear=self._hear, renew=herald.renew, work=self._resume_jobs)
+        self._begin(self._look_again(), "look-again")
+
+    def _hear(self, keys: Collection[Key]) -> None:
+        """Hear from another server that there may be something in some queues, or in any."""
+        for key in keys:
+            self.waiting.wake(*key)
+        if not keys:
+            self.waiting.wake_all()
+
+    async def _look_again(self) -> NoReturn:
+        """Look now and then at what a lost word would have told."""
+        while True:
+            await asyncio.sleep(RECHECK_S)
+            self.waiting.wake_all()
+            await self.jobs.resume()
+
+    def _resume_jobs(self) -> None:
+        if self._batcher is not None:
+            task = asyncio.create_task(self.jobs.resume())
+            self._helpers.append(task)
+            task.add_done_callback(self._helpers.remove)
+
+    def _start_job(self, job: o.Job) -> None:
+        if self._peers is not None and not self._leads():
+            self._peers.call_leader()
+        self.jobs.run(job)
+
+    def _watch_adaptive(self) -> None:
+        """Watch the queues that adapt, also those that another server has set so."""
+        counts = self._store.message_counts()
+        found = [self._store.find_queue(account, name) for account, name, _ in counts]
+        self.adapting.watch([queue for queue in found if queue is not None])
+
+    async def _adapt(self, perform: Perform, now_ms: int) -> None:
+        # Of many servers the one that leads decides, from what it sees itself: a balancer of load
+        # gives each a sample of the same work, and two that decide would undo each other's choice.
+        if self._peers is not None:
+            self._watch_adaptive()
+        await self.adapting.adapt(perform, now_ms)
 
     async def perform(self, command: c.Command) -> c.Result:
         """Carry out *command* and return its result once that is durable.
@@ -333,4 +393,12 @@ class Engine:
 
     def health(self) -> StoreHealth:
         """Say how the store is."""
-        return self._store.health()
+        health = self._store.health()
+        if self._peers is None:
+            return health
+        return replace(health, details={**health.details, **self._peers.about()})
+
+
+def always() -> bool:
+    """Tell that this server leads: it has the store to itself."""
+    return True

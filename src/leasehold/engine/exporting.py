@@ -72,6 +72,7 @@ class Exporter:
         plan: What to do.
         sleep: Waits so many seconds. By the time of the machine, also where the clock is virtual:
             travelling in time should not stop at every interval.
+        leads: Whether this server is the one that exports.
         trusts_clock: Whether what is old may be removed: not while the clock is doubted.
         max_rows: Events of one file; None for the default.
     """
@@ -83,6 +84,7 @@ class Exporter:
         plan: EventLogPlan,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        leads: Callable[[], bool] = lambda: True,
         trusts_clock: Callable[[], bool] = lambda: True,
         max_rows: int | None = None,
     ) -> None:
@@ -105,6 +107,7 @@ class Exporter:
         self._plan = plan
         self._folder = plan.folder
         self._sleep = sleep
+        self._leads = leads
         self._trusts_clock = trusts_clock
         self._max_rows = max_rows
         self._trimmer = Trimmer(
@@ -166,6 +169,10 @@ class Exporter:
         return self._stopping.is_set()
 
     async def _surely(self, step: str, work: Callable[[], Awaitable[None]]) -> None:
+        if not self._leads():
+            self._note = None  # another server goes on with it
+            self._complete_ms = self._clock.now_ms()
+            return
         try:
             await work()
         except Stopping:
@@ -197,6 +204,8 @@ class Exporter:
         self._look(note, extent)
         while note.done_seq < extent.last_seq:
             if files == max_files or (max_files is None and self._stopping.is_set()):
+                break
+            if not self._leads():
                 break
             note = await self._export_file(note, folder, extent.last_seq)
             files += 1

@@ -120,6 +120,7 @@ class FaultyStore:
     def __init__(self, store: Store, faults: Faults) -> None:
         self._store = store
         self._faults = faults
+        self.is_remote = store.is_remote
         self.commit = store.commit
         self.find_queue = store.find_queue
         self.message_counts = store.message_counts

@@ -1,6 +1,7 @@
 """Carries purges and redrives on, step by step, beside everything else.
 
-The store keeps the jobs: those that were running when the server ended go on when it starts.
+The store keeps the jobs: those that were running when the server ended go on when it starts. Of
+many servers on one store, the one that leads carries on the jobs of all.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ STEP_MESSAGES: Final = 250
 _RATED_STEPS_PER_S: Final = 10
 _CANARY_LOOK_S: Final = 0.5
 _RETRY_S: Final = 1.0
+_LOOK_S: Final = 0.2
+"""Between two looks at a job that another server carries on and that somebody here waits for."""
 _MOST_TRIES: Final = 10
 """Errors that nobody foresaw, one after the other, that stop a job."""
 
@@ -44,6 +47,7 @@ class JobRunner:
         perform: The engine's.
         sleep: Waits so many seconds; tests pass another.
         timers: What ends waits for a job; None for the loop's.
+        leads: Whether this server is the one that carries jobs on.
     """
 
     def __init__(
@@ -51,14 +55,18 @@ class JobRunner:
         perform: Perform,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         timers: Timers | None = None,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         self._perform = perform
         self._sleep = sleep
         self._timers = timers or LoopTimers()
+        self._leads = leads
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def resume(self) -> None:
-        """Go on with the jobs that were running when the engine stopped."""
+        """Go on with the jobs that are running, and that nobody here carries on yet."""
+        if not self._leads():
+            return
         try:
             jobs = await self._perform(o.ListJobs(None, limit=100_000))
         except LeaseholdError as error:
@@ -70,8 +78,8 @@ class JobRunner:
                 self.run(job)
 
     def run(self, job: o.Job) -> None:
-        """Carry a job on in the background."""
-        if is_over(job) or job.job_id in self._tasks:
+        """Carry a job on in the background, if it is for this server to do."""
+        if is_over(job) or job.job_id in self._tasks or not self._leads():
             return
         task = asyncio.create_task(self._run(job), name=f"job-{job.job_id}")
         self._tasks[job.job_id] = task
@@ -84,7 +92,9 @@ class JobRunner:
             JobNotFound: There is no such job.
         """
         task = self._tasks.get(job_id)
-        if task is not None:
+        if task is None and not self._leads():
+            await self._watch(account, job_id, wait_s)
+        elif task is not None:
             patience = asyncio.get_running_loop().create_future()
             timer = self._timers.call_later(wait_s, patience.cancel)
             try:
@@ -96,6 +106,16 @@ class JobRunner:
         assert isinstance(job, o.Job)
         return job
 
+    async def _watch(self, account: str, job_id: str, wait_s: float) -> None:
+        """Return once a job is over that another server carries on, or after so many seconds."""
+        looks = int(wait_s / _LOOK_S)
+        for _ in range(looks):
+            job = await self._perform(o.GetJob(account, job_id))
+            assert isinstance(job, o.Job)
+            if is_over(job):
+                return
+            await self._sleep(_LOOK_S)
+
     async def stop(self) -> None:
         """Let go of all jobs; the store knows how far they are."""
         tasks = list(self._tasks.values())
@@ -106,6 +126,8 @@ class JobRunner:
     async def _run(self, job: o.Job) -> None:
         unforeseen = 0
         while not is_over(job):
+            if not self._leads():
+                return  # whoever leads now has found it
             try:
                 job = await self._step(job)
                 unforeseen = 0

@@ -17,6 +17,7 @@ from leasehold.clock import Clock, VirtualClock
 from leasehold.domain import commands as c
 from leasehold.domain.claims import LapseClaims
 from leasehold.domain.clock_rules import may_retire
+from leasehold.domain.errors import Unavailable
 from leasehold.domain.sessions import LoseSessions
 from leasehold.domain.staging import ExpireStaged
 from leasehold.stores.base import Store
@@ -72,6 +73,7 @@ class Maintenance:
         perform: Perform,
         relieve: Callable[[], Awaitable[bool]],
         adapt: Callable[[Perform, int], Awaitable[None]],
+        leads: Callable[[], bool] | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.retired = 0
@@ -81,6 +83,7 @@ class Maintenance:
         self._perform = perform
         self._relieve = relieve
         self._adapt = adapt
+        self._leads = leads or _alone
         self._sleep = sleep
         self._plan = plan
         self._started_at_ms = clock.now_ms()
@@ -89,6 +92,8 @@ class Maintenance:
         self._next_note_s = self._started_s
         self._next_adapt_s = self._started_s
         self._waiting_for_clock = False
+        self._was_deaf = leads is not None
+        """Whether heartbeats may have been lost: the store was away, or another server led."""
 
     async def run(self) -> None:
         """Sweep until cancelled. Nothing that takes long delays the end of what is dead."""
@@ -115,11 +120,27 @@ class Maintenance:
                 # Whoever seems silent may only not have been heard.
                 _log.warning("maintenance.stalled", stalled_s=round(stalled_s, 3))
                 await self._sleep(min(stalled_s, _STALL_GRACE_S))
-            await self._surely(self._end_dead)
+            if not self._leads():
+                self._was_deaf = True
+                continue
+            await self._surely(self._listen_and_end_dead)
+
+    async def _listen_and_end_dead(self) -> None:
+        """End what is dead; but hear it out first if nobody could be heard until now."""
+        try:
+            if self._was_deaf:
+                await self._perform(c.GetAccountDocument("", ""))  # any that changes nothing
+                await self._sleep(_STALL_GRACE_S)
+                self._was_deaf = False
+            await self._end_dead()
+        except Unavailable:
+            self._was_deaf = True
+            raise
 
     async def _clean(self) -> NoReturn:
         while True:
-            await self._surely(self._clean_up)
+            if self._leads():
+                await self._surely(self._clean_up)
             await self._sleep(self._plan.interval_s)
 
     async def _surely(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -188,3 +209,8 @@ class Maintenance:
                     consequence="expired messages are hidden but not removed until it is confirmed",
                 )
         return believed
+
+
+def _alone() -> bool:
+    """Tell that this server leads: it has the store to itself."""
+    return True

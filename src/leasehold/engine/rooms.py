@@ -10,7 +10,7 @@ is asked when the next message is due, and asked again if anything of the kind h
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from leasehold.clock import Timer
 from leasehold.domain import commands as c
@@ -18,6 +18,7 @@ from leasehold.domain import oversight as o
 from leasehold.domain.claims import Opened
 from leasehold.domain.errors import LeaseholdError, QueueNotFound
 from leasehold.domain.types import Lease
+from leasehold.engine.noting import Key
 from leasehold.engine.waiters import Claimer, HandIn, Waiter
 
 if TYPE_CHECKING:
@@ -32,9 +33,6 @@ _RETRY_MS: Final = 1_000
 _FREE_LOOKS: Final = 2
 _MAX_PENALTY_MS: Final = 100
 """Fruitless looks are spaced out up to this, should a store call due what it never gives."""
-
-Key: TypeAlias = tuple[str, str]
-"""Account and queue."""
 
 
 class _Question:
@@ -170,6 +168,13 @@ class Room:
         self._due_is_known = False
         self._trust += 1
         self.doubt()
+
+    def wake(self) -> None:
+        """Look, and have all try that are to open a claim: news came that say no more."""
+        for waiter in self._waiters:
+            if isinstance(waiter, Claimer) and not waiter.is_trying:
+                self._called[waiter] = None
+        self.distrust()
 
     def appears(self, at_ms: int, count: int = 1) -> None:
         """Note that *count* messages are visible from a moment on."""

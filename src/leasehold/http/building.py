@@ -39,7 +39,9 @@ class Times(NamedTuple):
     timers: Timers
 
     @classmethod
-    def chosen(cls, settings: Settings, system: Clock, last_seen_ms: int) -> Times:
+    def chosen(
+        cls, settings: Settings, system: Clock, last_seen_ms: int, engine: Clock | None = None
+    ) -> Times:
         """Return what the settings ask for; a virtual clock begins now, at a whole second.
 
         Args:
@@ -47,9 +49,10 @@ class Times(NamedTuple):
             system: The system's clock.
             last_seen_ms: When the store was last in use. Time does not go back behind that, however
                 far a virtual clock was moved then.
+            engine: What messages go by unless that is a virtual clock; None for *system*.
         """
         if settings.clock != "virtual":
-            return cls(system, system, LoopTimers())
+            return cls(system, engine or system, LoopTimers())
         now_ms = system.now_ms() // _SECOND_MS * _SECOND_MS
         clock = VirtualClock(max(now_ms, last_seen_ms))
         return cls(system, clock, clock)

@@ -8,8 +8,9 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import structlog
 import uvicorn
@@ -21,14 +22,22 @@ from leasehold.domain.commands import NoteTime
 from leasehold.domain.errors import LeaseholdError
 from leasehold.engine.engine import Engine
 from leasehold.engine.faults import Faults, FaultyStore
+from leasehold.engine.heralding import Peers
 from leasehold.engine.maintenance import MaintenancePlan
+from leasehold.engine.placement import Placement
 from leasehold.http.building import Times, build_application
 from leasehold.http.controls import Asgi, Controls
 from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.logs import configure_logs
+from leasehold.http.opening import (
+    Placed,
+    data_lock,
+    open_account_stores,
+    open_store,
+    refuse_accounts_away,
+)
 from leasehold.http.protocol import GuardedProtocol, protocol_class
 from leasehold.http.startup import (
-    DataLock,
     ExitCode,
     StartFailed,
     event_log_plan,
@@ -40,7 +49,6 @@ from leasehold.http.startup import (
 )
 from leasehold.settings import DEV_ACCOUNT, Settings, uses_public_key
 from leasehold.stores.base import Store
-from leasehold.stores.sqlite.store import SqliteStore
 
 __all__ = [
     "ExitCode",
@@ -69,7 +77,7 @@ def serve(settings: Settings) -> int:
     clock = SystemClock()
     configure_logs(log_format=settings.log_format, log_level=settings.log_level, clock=clock)
     try:
-        with DataLock(settings.data):
+        with data_lock(settings):
             return uvloop.run(_run(settings, clock))
     except StartFailed as failure:
         _log.error("server.start_failed", reason=str(failure), exit_code=int(failure.code))
@@ -154,7 +162,9 @@ class Running(NamedTuple):
 
 
 async def _run(settings: Settings, clock: Clock) -> int:
-    _log.info("server.started", version=__version__, data=str(settings.data), pid=os.getpid())
+    url = settings.store_url
+    place = {"data": str(settings.data)} if url is None else {"store": repr(url)}
+    _log.info("server.started", version=__version__, **place, pid=os.getpid())
     _warn_of_public_keys(settings)
     if settings.test_mode:
         _log.warning(
@@ -166,8 +176,10 @@ async def _run(settings: Settings, clock: Clock) -> int:
     with contextlib.ExitStack() as listening:
         sockets = [listening.enter_context(each) for each in listen_on(settings)]
         of_mns = [listening.enter_context(each) for each in listen_for_mns(settings)]
-        store = _open_store(settings)
-        times = Times.chosen(settings, clock, store.last_seen_ms())
+        store, engine_clock, peers = await open_store(settings, clock)
+        placed = await open_account_stores(settings, clock)
+        refuse_accounts_away(settings, store, placed)
+        times = Times.chosen(settings, clock, store.last_seen_ms(), engine_clock)
 
         def on_start(running: Running) -> Callable[[], None]:
             loop = asyncio.get_running_loop()
@@ -175,7 +187,16 @@ async def _run(settings: Settings, clock: Clock) -> int:
                 loop.add_signal_handler(number, _stop_or_kill, number, running.server)
             return lambda: _say_ready(settings, sockets, of_mns)
 
-        code = await serve_store(settings, times, store, sockets, on_start, mns_sockets=of_mns)
+        code = await serve_store(
+            settings,
+            times,
+            store,
+            sockets,
+            on_start,
+            mns_sockets=of_mns,
+            peers=peers,
+            placed=placed,
+        )
     _log.info("server.stopped", exit_code=int(code))
     return code
 
@@ -189,6 +210,8 @@ async def serve_store(  # noqa: PLR0913, PLR0917 - each is a choice of its own
     server_type: type[HttpServer] = HttpServer,
     *,
     mns_sockets: Sequence[socket.socket] = (),
+    peers: Peers | None = None,
+    placed: Sequence[Placed] = (),
 ) -> ExitCode:
     """Serve a store until the server is told to stop, or the store fails.
 
@@ -200,24 +223,23 @@ async def serve_store(  # noqa: PLR0913, PLR0917 - each is a choice of its own
         on_start: Called in the event loop before the sockets listen; what it returns, when they do.
         server_type: What to make the server of.
         mns_sockets: As *sockets*, for requests of MNS and no others.
+        peers: The link to other servers on the same store; None if there can be none.
+        placed: Stores of accounts that have their own; closed at the end.
 
     Raises:
         StartFailed: A file that a setting names cannot be used.
     """
     faults = Faults()
-    engine = Engine(
-        FaultyStore(store, faults) if settings.test_mode else store,
-        times.engine,
-        plan=_plan_of(settings),
-        events=event_log_plan(settings),
-        timers=times.timers,
-        bodies=large_bodies(settings, times.engine, durable=store.health().durable),
-    )
+    tested = FaultyStore(store, faults) if settings.test_mode else store
+    first = _first_engine(settings, times, tested, peers)
+    engines = [first, *(_engine_of(settings, times, each) for each in placed)]
+    engine = _before(engines, placed)
     await engine.start()
     try:
         guard = Guard(_limits_of(settings), times.system)
-        if engine.bodies is not None:
-            engine.bodies.buffered = lambda: guard.buffered
+        for each in engines:
+            if each.bodies is not None:
+                each.bodies.buffered = lambda: guard.buffered
         controls = None
         if settings.test_mode:
             controls = Controls(engine, times.engine, faults, seed=settings.test_seed)
@@ -247,6 +269,55 @@ async def serve_store(  # noqa: PLR0913, PLR0917 - each is a choice of its own
     return ExitCode.STORE_FAILED if engine.failed.is_set() else ExitCode.STOPPED
 
 
+def _first_engine(settings: Settings, times: Times, store: Store, peers: Peers | None) -> Engine:
+    """Make the engine of all accounts that have no store of their own."""
+    return Engine(
+        store,
+        times.engine,
+        plan=_plan_of(settings),
+        events=event_log_plan(settings),
+        timers=times.timers,
+        bodies=large_bodies(settings, times.engine, durable=store.health().durable),
+        peers=peers,
+    )
+
+
+def _engine_of(settings: Settings, times: Times, placed: Placed) -> Engine:
+    """Make the engine of accounts that have a store of their own.
+
+    Two stores number their events alike, and each removes bodies that it does not know of. So
+    neither may share a folder with another.
+    """
+    (first, *_), (store, clock, peers) = placed
+    events = event_log_plan(settings)
+    if events.folder is not None:
+        folder = events.folder.with_name(f"{events.folder.name}-{first}")
+        events = replace(events, folder=folder)
+    bodies = None
+    if settings.bodies:
+        place = f"{settings.bodies.rstrip('/')}-{first}"
+        bodies = large_bodies(replace(settings, bodies=place), clock, durable=True)
+    return Engine(
+        store,
+        clock,
+        plan=_plan_of(settings),
+        events=events,
+        timers=times.timers,
+        bodies=bodies,
+        peers=peers,
+    )
+
+
+def _before(engines: Sequence[Engine], placed: Sequence[Placed]) -> Engine:
+    """Return what picks among engines by account, or the only one."""
+    first, *others = engines
+    if not others:
+        return first
+    pairs = zip(placed, others, strict=True)
+    by_account = {account: engine for each, engine in pairs for account in each.accounts}
+    return cast("Engine", Placement(first, by_account))  # it has all that is asked of one here
+
+
 def _plan_of(settings: Settings) -> MaintenancePlan:
     if settings.clock == "virtual":
         # Every step of the clock would be a minute or more later than the last time noted.
@@ -264,24 +335,6 @@ async def _serve_http(server: HttpServer, guard: Guard, engine: Engine) -> None:
     finally:
         for task in helpers:
             task.cancel()
-
-
-def _open_store(settings: Settings) -> SqliteStore:
-    try:
-        store = SqliteStore(
-            settings.data,
-            cache_mib=settings.sqlite_cache_mib,
-            reserve_bytes=settings.disk_reserve_mib * _MIB,
-        )
-    except (LeaseholdError, OSError) as error:
-        reason = f"the store in {settings.data} cannot be opened: {error.__cause__ or error}"
-        raise StartFailed(ExitCode.STORE_FAILED, reason) from error
-    if store.put_back:
-        _log.warning(
-            "store.put_back",
-            meaning="the database comes from a copy; receipts from before are void",
-        )
-    return store
 
 
 def _limits_of(settings: Settings) -> ConnectionLimits:

@@ -239,12 +239,15 @@ def event_log_plan(settings: Settings) -> EventLogPlan:
 
 
 def large_bodies(settings: Settings, clock: Clock, *, durable: bool) -> LargeBodies | None:
-    """Return who keeps large bodies; None for a store in memory, unless a place is set.
+    """Return who keeps large bodies; None if the store keeps them itself.
+
+    Unless a place is set, a store in memory does, and one that servers share who may share no
+    folder.
 
     Raises:
         StartFailed: The place cannot be used.
     """
-    if not (durable or settings.bodies):
+    if not (settings.bodies or (durable and settings.store_url is None)):
         return None
     try:
         store = open_bodies(settings.bodies_place())

@@ -8,9 +8,11 @@ from leasehold.settings.values import (
     DEV_ACCOUNT,
     AccessKeyPair,
     AccountKeys,
+    AccountStore,
     Problem,
     Secret,
     SettingsError,
+    StoreUrl,
     uses_public_key,
 )
 
@@ -18,6 +20,7 @@ __all__ = [
     "DEV_ACCOUNT",
     "AccessKeyPair",
     "AccountKeys",
+    "AccountStore",
     "Kind",
     "Loaded",
     "Meta",
@@ -25,6 +28,7 @@ __all__ = [
     "Secret",
     "Settings",
     "SettingsError",
+    "StoreUrl",
     "all_settings",
     "bounds_text",
     "load_settings",

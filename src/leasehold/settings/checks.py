@@ -22,6 +22,7 @@ def find_problems(settings: Settings, table: Mapping[str, tuple[Meta, Any]]) -> 
         *_check_dev_account(settings),
         *_check_inspectors(settings),
         *_check_tokens(settings),
+        *_check_account_stores(settings),
         *_check_mns(settings),
         *_check_test_mode(settings),
     )
@@ -106,6 +107,21 @@ def _check_tokens(settings: Settings) -> Iterator[Problem]:
         yield Problem(
             "oidc_jwks", f"is {settings.oidc_jwks!r}; an address must begin with https://"
         )
+
+
+def _check_account_stores(settings: Settings) -> Iterator[Problem]:
+    known = {account.name for account in settings.effective_accounts()}
+    names = [each.account for each in settings.account_stores]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Problem("account_stores", f"{name!r} is there twice")
+    for name in names:
+        if name not in known:
+            yield Problem("account_stores", f"{name!r} is no account of this server")
+    for each in settings.account_stores:
+        if each.url == settings.store_url:
+            yield Problem("account_stores", f"{each.account!r} has the store of all others")
+    if names and settings.test_mode:
+        yield Problem("account_stores", "test_mode knows one store only")
 
 
 def _check_mns(settings: Settings) -> Iterator[Problem]:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from leasehold.settings.meta import Kind, about
+from leasehold.settings.shared_store import SharedStoreSettings
 
 _EVENTS: Final = "Event log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventLogSettings:
+class EventLogSettings(SharedStoreSettings):
     """What becomes of the events that the store records."""
 
     events_folder: Path | None = field(
@@ -21,7 +22,7 @@ class EventLogSettings:
             Kind.PATH,
             _EVENTS,
             "Folder to export events to, as Parquet files; made if it is missing. Each server "
-            "needs one of its own.",
+            "needs one of its own; with `store_url` all of them need the same one.",
             special="Without it nothing is exported. It needs the extra `arrow`.",
         ),
     )

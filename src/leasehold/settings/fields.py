@@ -89,6 +89,7 @@ class Settings(MnsSettings):
             Kind.PATH,
             _STORE,
             "Folder of the database; made if it is missing. One server at a time can use it.",
+            special="Not used with `store_url`.",
         ),
     )
     disk_reserve_mib: int = field(
@@ -130,7 +131,8 @@ class Settings(MnsSettings):
             _STORE,
             "Where large bodies are kept: a folder, or the address of an object store: "
             "`s3://bucket/prefix`, `az://container/prefix` or `gs://bucket/prefix`.",
-            special="Empty: the folder `bodies` in `data`. An object store needs the extra "
+            special="Empty: the folder `bodies` in `data`; with `store_url` the database. A folder "
+            "must then be one that all servers share. An object store needs the extra "
             "`objects`, and takes its credentials from the environment.",
         ),
     )

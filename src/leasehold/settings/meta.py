@@ -18,9 +18,11 @@ class Kind(StrEnum):
     NUMBER = "number"
     SWITCH = "true or false"
     PATH = "path"
+    STORE_URL = "address of a database"
     LIST = "list of text"
     ACCOUNTS = "table of accounts"
     ACCESS_KEYS = "table of access keys"
+    ACCOUNT_STORES = "table of addresses of databases"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from leasehold.settings.fields import all_settings
 from leasehold.settings.meta import Kind, Meta, bounds_text
 from leasehold.settings.sources import FILE_VARIABLE, PREFIX
-from leasehold.settings.values import AccessKeyPair, AccountKeys
+from leasehold.settings.values import AccessKeyPair, AccountKeys, AccountStore, StoreUrl
 
 _HEAD: Final = f"""\
 # Settings
@@ -33,7 +33,7 @@ def option_of(name: str, meta: Meta) -> str:
     """Return the option of a setting as it is typed; empty if there is none."""
     dashed = name.replace("_", "-")
     match meta.kind:
-        case Kind.ACCOUNTS | Kind.ACCESS_KEYS:
+        case Kind.ACCOUNTS | Kind.ACCESS_KEYS | Kind.ACCOUNT_STORES:
             return ""
         case Kind.SWITCH:
             return f"--{dashed}/--no-{dashed}"
@@ -48,7 +48,7 @@ def show_value(value: Any) -> str:
             return "(none)"
         case bool():
             return "true" if value else "false"
-        case Path() | str():
+        case Path() | str() | StoreUrl():
             return str(value)
         case tuple():
             return ", ".join(_show_item(item) for item in value)
@@ -89,4 +89,6 @@ def _show_item(item: object) -> str:
         return f"{item.name} ({', '.join(repr(key) for key in item.keys)})"
     if isinstance(item, AccessKeyPair):
         return f"{item.key_id} for {item.account} ({item.secret!r})"
+    if isinstance(item, AccountStore):
+        return f"{item.account} in {item.url!r}"
     return str(item)

@@ -18,8 +18,10 @@ from leasehold.settings.meta import Kind
 from leasehold.settings.values import (
     AccessKeyPair,
     AccountKeys,
+    AccountStore,
     Problem,
     SettingsError,
+    StoreUrl,
     access_key_of,
     account_of,
 )
@@ -174,6 +176,10 @@ def _number(read: Callable[[str], float], text: str, what: str) -> float:
         raise ValueError(f"is {text!r}; it must be {what}") from None
 
 
+def _store_url(text: str) -> StoreUrl | None:
+    return StoreUrl(text) if text else None
+
+
 def _accounts_from_text(text: str) -> tuple[AccountKeys, ...]:
     accounts = []
     for entry in text.split(";"):
@@ -195,25 +201,51 @@ def _access_keys_from_text(text: str) -> tuple[AccessKeyPair, ...]:
     return tuple(pairs)
 
 
+def _account_stores_from_text(text: str) -> tuple[AccountStore, ...]:
+    stores = []
+    for entry in text.split(";"):
+        if entry.strip():
+            account, _, url = entry.strip().partition("=")
+            stores.append(_account_store(account.strip(), url.strip()))
+    return tuple(stores)
+
+
+def _account_store(account: str, url: object) -> AccountStore:
+    if not isinstance(url, str):
+        raise ValueError(f"the store of account {account!r} must be text in quotes")  # noqa: TRY004 - all problems of a value are ValueErrors
+    try:
+        return AccountStore(account=account, url=StoreUrl(url))
+    except ValueError as error:
+        raise ValueError(f"the store of account {account!r} {error}") from None
+
+
 _READERS: Final[Mapping[Kind, Callable[[str], Any]]] = {
     Kind.TEXT: str,
     Kind.INTEGER: _whole,
     Kind.NUMBER: _decimal,
     Kind.SWITCH: _switch,
     Kind.PATH: Path,
+    Kind.STORE_URL: _store_url,
     Kind.LIST: _list,
     Kind.ACCOUNTS: _accounts_from_text,
     Kind.ACCESS_KEYS: _access_keys_from_text,
+    Kind.ACCOUNT_STORES: _account_stores_from_text,
 }
 _TOML_TYPES: Final[Mapping[Kind, tuple[type | tuple[type, ...], str]]] = {
     Kind.TEXT: (str, "text in quotes"),
     Kind.PATH: (str, "text in quotes"),
+    Kind.STORE_URL: (str, "text in quotes"),
     Kind.INTEGER: (int, "a whole number"),
     Kind.NUMBER: ((int, float), "a number"),
     Kind.SWITCH: (bool, "true or false"),
     Kind.LIST: (list, "a list of texts"),
     Kind.ACCOUNTS: (dict, "a table"),
     Kind.ACCESS_KEYS: (dict, "a table"),
+    Kind.ACCOUNT_STORES: (dict, "a table"),
+}
+_OF_TEXT: Final[Mapping[Kind, Callable[[str], Any]]] = {
+    Kind.PATH: Path,
+    Kind.STORE_URL: _store_url,
 }
 
 
@@ -225,14 +257,13 @@ def _from_toml(kind: Kind, value: object) -> Any:
         # The value may be a key in the wrong place, so it is not shown.
         raise ValueError(f"must be {words}")
     match value:
-        case dict() if kind is Kind.ACCESS_KEYS:
-            return tuple(_access_key_from_toml(name, table) for name, table in value.items())
         case dict():
-            return tuple(_account_from_toml(name, table) for name, table in value.items())
+            read = _OF_TABLE.get(kind, _account_from_toml)
+            return tuple(read(name, entry) for name, entry in value.items())
         case list():
             return tuple(value)
         case str():
-            return Path(value) if kind is Kind.PATH else value
+            return _OF_TEXT.get(kind, str)(value)
         case int() if kind is Kind.NUMBER:
             return float(value)
         case _:
@@ -262,3 +293,10 @@ def _access_key_from_toml(key_id: str, table: object) -> AccessKeyPair:
             f"access key {key_id!r} must be a table with secret and account, in quotes"
         )
     return access_key_of(key_id, table["secret"], table["account"])
+
+
+_OF_TABLE: Final[Mapping[Kind, Callable[[str, object], Any]]] = {
+    Kind.ACCESS_KEYS: _access_key_from_toml,
+    Kind.ACCOUNT_STORES: _account_store,
+}
+"""What reads an entry of a table; those of accounts are the rest."""

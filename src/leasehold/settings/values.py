@@ -19,6 +19,9 @@ _ACCOUNT_NAME: Final = re.compile(r"[a-z0-9]{3,24}")
 _KEY_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 MIN_SECRET_CHARS: Final = 16
 _MASK: Final = "***"
+_URL_SCHEMES: Final = frozenset({"postgresql", "postgres"})
+_IN_PLACE: Final = re.compile(r"^([^:]+://[^:@/?#]*:)[^/?#]*@")
+_IN_QUERY: Final = re.compile(r"((?:^|[?&])(?:ssl)?password=)[^&#]*", re.IGNORECASE)
 
 
 class Secret:
@@ -43,12 +46,62 @@ class Secret:
         return hash(self._value)
 
 
+class StoreUrl:
+    """Address of a database; whatever turns this into text shows it without its password.
+
+    Args:
+        text: ``postgresql://user:password@host:port/database?schema=NAME``; several hosts with
+            commas in between.
+
+    Raises:
+        ValueError: It is no such address. The text never shows it, as it may have a password.
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        scheme, separator, rest = text.partition("://")
+        if scheme not in _URL_SCHEMES or not separator:
+            raise ValueError("must begin with postgresql://")
+        place = rest.partition("?")[0].partition("/")[0]
+        for host in place.rpartition("@")[2].split(","):
+            port = "" if host.endswith("]") else host.rpartition(":")[2] if ":" in host else ""
+            if port and not (port.isascii() and port.isdigit()):
+                raise ValueError(
+                    "has a port that is no number; a password with / ? : @ or # in it must have "
+                    "them written as %2F, %3F, %3A, %40 and %23"
+                )
+
+    def reveal(self) -> str:
+        """Return the address with its password."""
+        return self._text
+
+    def __repr__(self) -> str:
+        shown = _IN_PLACE.sub(rf"\1{_MASK}@", self._text)
+        return _IN_QUERY.sub(rf"\1{_MASK}", shown)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoreUrl) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountKeys:
     """An account and its one or two keys, either of which signs for it."""
 
     name: str
     keys: tuple[Secret, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountStore:
+    """An account that has a store of its own, and where that is."""
+
+    account: str
+    url: StoreUrl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

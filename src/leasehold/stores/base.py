@@ -37,6 +37,10 @@ class Store(Protocol):
     nothing else may be called but ``find_queue``, ``message_counts`` and ``health``.
     """
 
+    is_remote: bool
+    """Whether carrying out a batch means waiting for a network. The engine then runs ``execute``,
+    too, on the thread, and may call those three at any moment of it."""
+
     def execute(self, batch: Sequence[Command], *, now_ms: int) -> list[Result]:
         """Carry out *batch* in the order given, inside a transaction left open.
 

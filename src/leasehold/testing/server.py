@@ -16,20 +16,19 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import uvloop
 
-from leasehold.clock import LoopTimers, SystemClock, VirtualClock
+from leasehold.clock import Clock, LoopTimers, SystemClock, VirtualClock
 from leasehold.engine.faults import Faults
 from leasehold.http.controls import Controls
+from leasehold.http.opening import Opened, data_lock, open_store
 from leasehold.http.server import HttpServer, Running, Times, serve_store
 from leasehold.http.startup import (
-    DataLock,
     StartFailed,
     listen_for_mns,
     listen_on,
     url_of,
 )
-from leasehold.settings import DEV_ACCOUNT, Settings
+from leasehold.settings import DEV_ACCOUNT, Settings, StoreUrl
 from leasehold.settings.values import DEV_KEY
-from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing._quiet import quiet_logs
@@ -63,8 +62,10 @@ class InProcessServer:
     on a free port of 127.0.0.1. Its thread ends with the process at the latest.
 
     Args:
-        store: ``memory``; ``sqlite`` for a database in a temporary folder; or the folder of a
-            database that is to be kept, for tests that start a server anew.
+        store: ``memory``; ``sqlite`` for a database in a temporary folder; the folder of a
+            database that is to be kept, for tests that start a server anew; or the address of a
+            PostgreSQL database, ``postgresql://...``, which other servers may use as well if the
+            clock is the system's.
         clock: ``virtual``, which stands still until :meth:`advance` is called, or ``system``.
         start_ms: What a virtual clock shows at first, Unix milliseconds; by default midnight of
             2026-01-01, UTC. A database that was in use later than that goes on from there.
@@ -88,7 +89,9 @@ class InProcessServer:
         **settings: Any,
     ) -> None:
         given = {"host": "127.0.0.1", "port": 0, "dev_account": "on", **settings}
-        if store not in _KINDS:
+        if str(store).startswith(("postgresql://", "postgres://")):
+            given["store_url"] = StoreUrl(str(store))
+        elif store not in _KINDS:
             given["data"] = Path(store)
         self._settings = Settings(test_mode=True, clock=clock, test_seed=seed, **given)
         self._settings.validate()
@@ -252,10 +255,10 @@ class InProcessServer:
             sockets = [listening.enter_context(each) for each in listen_on(self._settings)]
             of_mns = [listening.enter_context(each) for each in listen_for_mns(self._settings)]
             if self._choice != "memory":
-                listening.enter_context(DataLock(self._settings.data))
-            store = self._open_store()
+                listening.enter_context(data_lock(self._settings))
             system = SystemClock()
-            times = Times(system, system, LoopTimers())
+            store, engine_clock, peers = await self._open_store(system)
+            times = Times(system, engine_clock, LoopTimers())
             if self._settings.clock == "virtual":
                 clock = VirtualClock(max(self._start_ms, store.last_seen_ms()))
                 times = Times(system, clock, clock)
@@ -277,12 +280,17 @@ class InProcessServer:
                 on_start,
                 server_type=_PromptServer,
                 mns_sockets=of_mns,
+                peers=peers,
             )
         if code:
             raise StartFailed(code, "the store failed while it was in use")
 
-    def _open_store(self) -> Store:
-        return MemoryStore() if self._choice == "memory" else SqliteStore(self._settings.data)
+    async def _open_store(self, system: Clock) -> Opened:
+        if self._choice == "memory":
+            return Opened(MemoryStore(), system, None)
+        if self._settings.store_url is None:
+            return Opened(SqliteStore(self._settings.data), system, None)
+        return await open_store(self._settings, system, patience_s=0.0)
 
     def _end_thread(self) -> None:
         thread, self._thread = self._thread, None

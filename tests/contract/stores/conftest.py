@@ -20,6 +20,7 @@ from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
+from tests.postgres import open_empty
 
 ACCOUNT = "coho"
 QUEUE = "videos"
@@ -369,6 +370,7 @@ Opener = Callable[[Path], Store]
 STORES: dict[str, Opener] = {
     "memory": lambda _: MemoryStore(),
     "sqlite": lambda folder: SqliteStore(folder, cache_mib=2),
+    "postgres": lambda _: open_empty(),
 }
 
 

@@ -54,7 +54,7 @@ def test_serve_takes_an_option_for_every_setting_without_secrets(run: Any) -> No
     text = run("serve", "--help").output
     for name in all_settings():
         assert (f"--{name.replace('_', '-')} " in text) == (
-            name not in {"accounts", "inspectors", "mns_keys"}
+            name not in {"accounts", "account_stores", "inspectors", "mns_keys"}
         ), name
 
 

@@ -113,10 +113,11 @@ class Running:
         )
 
 
-@pytest.fixture(autouse=True, params=[0.0, 1.0], ids=["on-thread", "in-loop"])
+@pytest.fixture(autouse=True, params=["on-thread", "in-loop", "remote"])
 def where_commits_run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything holds wherever commits run."""
-    monkeypatch.setattr(Running, "inline_below_s", request.param)
+    """Everything holds wherever commits run, and wherever the store is."""
+    monkeypatch.setattr(Running, "inline_below_s", 1.0 if request.param == "in-loop" else 0.0)
+    monkeypatch.setattr(WatchedStore, "is_remote", request.param == "remote")
 
 
 def test_concurrent_commands_share_a_batch() -> None:

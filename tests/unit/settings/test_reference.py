@@ -30,7 +30,7 @@ def test_page_has_every_setting() -> None:
     for name in all_settings():
         assert f"### `{name}`\n" in page
         assert f"`LEASEHOLD_{name.upper()}`" in page
-        is_option = name not in {"accounts", "inspectors", "mns_keys"}
+        is_option = name not in {"accounts", "inspectors", "mns_keys", "account_stores"}
         assert (f"`--{name.replace('_', '-')}" in page) == is_option
 
 

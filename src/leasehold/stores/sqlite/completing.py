@@ -10,7 +10,6 @@ from leasehold.domain.errors import LeaseholdError, ReceiptMalformed
 from leasehold.domain.events import Core, EventType
 from leasehold.domain.ids import id_from_blob, id_to_blob
 from leasehold.domain.receipts import read_receipt
-from leasehold.stores.sqlite import setwise
 from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, priority_of
 from leasehold.stores.sqlite.rows import Judge, uncount
 from leasehold.stores.sqlite.state import State
@@ -44,7 +43,7 @@ class CompleteVerb:
         likely = [plan for plan in plans if plan is not None]
         # Of two that name one message, what the first does decides on the second.
         if len({plan[0] for plan in likely}) == len(likely):
-            if len(likely) < setwise.SET_WISE:
+            if len(likely) < state.removes_all_from:
                 removed = self._remove_each(likely, now_ms)
             else:
                 removed = self._remove_all(likely, now_ms)

@@ -28,6 +28,9 @@ _EPOCH_BITS: Final = 32
 class State:
     """Shared state of one store; counts and row keys taken belong to the open batch."""
 
+    removes_all_from: int = setwise.SET_WISE
+    """From so many messages on, looking at all and then removing them is the faster way."""
+
     def __init__(
         self,
         cursor: apsw.Cursor,

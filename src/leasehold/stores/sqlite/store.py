@@ -16,6 +16,7 @@ from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull, Unav
 from leasehold.domain.receipts import KEY_BYTES
 from leasehold.domain.types import Queue
 from leasehold.stores.base import StoreHealth
+from leasehold.stores.moving.marks import AccountMoving, StoreMoved
 from leasehold.stores.sql_files import load_queries
 from leasehold.stores.sqlite.catalog import Catalog
 from leasehold.stores.sqlite.connection import open_database, read_back
@@ -75,6 +76,9 @@ class SqliteStore:
             self._state.load()
         except (apsw.Error, OSError) as error:
             raise StoreFailed from error
+        except (StoreMoved, AccountMoving):
+            self._connection.close(force=True)
+            raise
         self._state.is_full = not self._reserve.take()
         self._verbs = Verbs(self._state)
 
@@ -163,6 +167,11 @@ class SqliteStore:
     def last_seen_ms(self) -> int:
         """See :meth:`Store.last_seen_ms`."""
         return self._state.last_seen_ms
+
+    @property
+    def away(self) -> frozenset[str]:
+        """Accounts that were moved to another store."""
+        return self._state.away
 
     def relieve(self) -> bool:
         """See :meth:`Store.relieve`. There is room once the reserve, and more, can be allocated."""

@@ -1,0 +1,1 @@
+"""Migrations of the PostgreSQL store: numbered scripts, each applied once."""

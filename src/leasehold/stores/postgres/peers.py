@@ -1,0 +1,276 @@
+"""What a server asks of the others, from its event loop; a thread of its own speaks to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import select
+import threading
+from collections.abc import Callable, Collection
+from typing import Final
+
+import psycopg
+import structlog
+from psycopg.errors import LockNotAvailable
+
+from leasehold.clock import RemoteClock
+from leasehold.stores.postgres.connection import Address
+from leasehold.stores.postgres.peer_link import Key, Link
+from leasehold.stores.postgres.store import PostgresStore
+
+LEAD_S: Final = 5.0
+"""Whoever leads has heard from the database within so many seconds. A machine that it does not hear
+from any more it forgets after six: by then nobody there does what only the leader may do."""
+TICK_S: Final = 1.0
+"""Between two looks at the database. Whoever leads next takes over after as long."""
+_MEASURE_S: Final = 10.0
+"""Between two looks at its clock, and at servers that may be gone."""
+_NOTED_DIFFERENCE_S: Final = 0.5
+LINGER_S: Final = 60.0
+"""For so long a server is told of a queue for which nobody waits any more: most wait again."""
+_GOODBYE_S: Final = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+class PostgresPeers:
+    """See :class:`leasehold.engine.heralding.Peers`.
+
+    Args:
+        address: Where the store is.
+        store: The store of this server.
+        clock: Is kept to the time of the database.
+        tick_s: See TICK_S.
+    """
+
+    def __init__(
+        self, address: Address, store: PostgresStore, clock: RemoteClock, *, tick_s: float = TICK_S
+    ) -> None:
+        self._address = address
+        self._store = store
+        self._clock = clock
+        self._tick_s = tick_s
+        self._slots: dict[Key, frozenset[int]] = {}
+        self._known = 0
+        self._waits: dict[Key, float] = {}
+        """Queues that others are to tell of, and since when nobody waits for them here."""
+        self._lock = threading.Lock()
+        self._to_tell: set[Key] = set()
+        self._to_wait: set[Key] = set()
+        self._looks = self._calls = False
+        self._stopping = False
+        self._is_away = False
+        self._led_until_s = -math.inf
+        self._next_stand_s = self._next_measure_s = -math.inf
+        self._bell, self._ringer = os.pipe()
+        os.set_blocking(self._ringer, False)
+        self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
+        self._loop: asyncio.AbstractEventLoop
+        self._hear: Callable[[Collection[Key]], None]
+        self._renew: Callable[[], None]
+        self._work: Callable[[], None]
+
+    # --- for the loop ------------------------------------------------------------------------
+
+    def start(
+        self,
+        *,
+        hear: Callable[[Collection[Key]], None],
+        renew: Callable[[], None],
+        work: Callable[[], None],
+    ) -> None:
+        """See ``Peers``."""
+        self._loop = asyncio.get_running_loop()
+        self._hear, self._renew, self._work = hear, renew, work
+        self._thread.start()
+
+    def stop(self) -> None:
+        """See ``Peers``."""
+        self._stopping = True
+        if self._thread.is_alive():
+            self._ring()
+            self._thread.join(_GOODBYE_S)
+
+    def leads(self) -> bool:
+        """See ``Peers``."""
+        return self._clock.monotonic_s() < self._led_until_s
+
+    def begin_waiting(self, key: Key) -> None:
+        """See ``Peers``."""
+        with self._lock:
+            is_new = key not in self._waits
+            self._waits[key] = math.inf
+            if is_new:
+                self._to_wait.add(key)
+        if is_new:
+            self._ring()
+
+    def end_waiting(self, key: Key) -> None:
+        """See ``Peers``."""
+        with self._lock:
+            if key in self._waits:
+                self._waits[key] = self._clock.monotonic_s()
+
+    @property
+    def waited_for(self) -> tuple[int, Collection[Key]]:
+        """See ``Peers``."""
+        return self._known, self._slots
+
+    @property
+    def seen(self) -> int:
+        """See ``Peers``."""
+        return int(self._store.waits)
+
+    def look(self) -> None:
+        """See ``Peers``."""
+        if not self._looks:
+            self._looks = True
+            self._ring()
+
+    def tell(self, keys: Collection[Key]) -> None:
+        """See ``Peers``."""
+        with self._lock:
+            is_first = not self._to_tell
+            self._to_tell.update(keys)
+        if is_first:
+            self._ring()
+
+    def call_leader(self) -> None:
+        """See ``Peers``."""
+        self._calls = True
+        self._ring()
+
+    def about(self) -> dict[str, str | int]:
+        """See ``Peers``."""
+        return {"server": self._store.slot, "leads": int(self.leads())}
+
+    def _ring(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # then it rings already
+            os.write(self._ringer, b"!")
+
+    # --- the thread --------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping:
+            link = None
+            try:
+                link = Link(self._address, self._store.slot)
+                self._enter(link)
+                while not self._stopping:
+                    self._serve(link)
+                link.leave_all()
+            except psycopg.Error as error:
+                self._lose(error)
+            finally:
+                self._led_until_s = -math.inf
+                if link is not None:
+                    link.close()
+
+    def _lose(self, error: psycopg.Error) -> None:
+        """Note that the connection is lost, and rest before the next one."""
+        if not self._is_away and not self._stopping:
+            self._is_away = True
+            reason = str(error).strip() or type(error).__name__
+            _log.warning("database.lost", reason=reason, meaning="requests are told 503 until then")
+        self._led_until_s = -math.inf
+        select.select([], [], [], 0 if self._stopping else self._tick_s)
+
+    def _enter(self, link: Link) -> None:
+        """Take up a new connection."""
+        if self._is_away:
+            self._is_away = False
+            _log.info("database.found")
+        self._next_measure_s = -math.inf
+        with self._lock:
+            self._to_wait.update(self._waits)
+        self._looks = True
+        self._stand(link)
+        self._do_what_is_asked(link)
+        self._post(self._hear, ())  # words of the time without a connection are lost
+
+    def _serve(self, link: Link) -> None:
+        """Wait for something to do, and do it."""
+        waited_for: list[Link | int] = [link, self._bell]
+        ready, _, _ = select.select(waited_for, [], [], self._tick_s)
+        if self._bell in ready:
+            os.read(self._bell, 4096)
+        words = link.words() if link in ready else link.heard()
+        keys = {key for word in words for key in word.keys}
+        if keys:
+            self._post(self._hear, keys)
+        if not all(word.keys for word in words) and link.leads:
+            self._post(self._work)
+        self._do_what_is_asked(link)
+        if self._clock.monotonic_s() >= self._next_stand_s:
+            self._stand(link)
+
+    def _stand(self, link: Link) -> None:
+        """Look whether the database is there, and be the leader if there is none."""
+        asked_s = self._clock.monotonic_s()
+        self._next_stand_s = asked_s + self._tick_s
+        led = link.leads
+        if link.stand():
+            with self._lock:  # while this was not known to be alive, it may have been forgotten
+                self._to_wait.update(self._waits)
+            self._do_what_is_asked(link)
+        link.now_us()
+        if link.leads:
+            self._led_until_s = asked_s + LEAD_S
+            if not led:
+                _log.info("server.leads", server=self._store.slot)
+                self._post(self._work)
+        if asked_s >= self._next_measure_s:
+            self._next_measure_s = asked_s + _MEASURE_S
+            self._measure(link)
+            with contextlib.suppress(LockNotAvailable):  # the next time will do
+                if link.leads:
+                    link.forget_dead()
+                self._leave(link, asked_s)
+
+    def _measure(self, link: Link) -> None:
+        ahead_s = self._clock.measure(link.now_us)
+        if abs(ahead_s) > _NOTED_DIFFERENCE_S:
+            _log.warning("clock.differs", database_ahead_s=round(ahead_s, 3))
+
+    def _do_what_is_asked(self, link: Link) -> None:
+        with self._lock:
+            to_wait, self._to_wait = self._to_wait, set()
+        if to_wait:
+            try:
+                link.wait(to_wait)
+            except LockNotAvailable:
+                with self._lock:
+                    self._to_wait |= to_wait
+            else:
+                self._post(self._hear, to_wait)
+        if self._looks:
+            self._looks = False
+            self._known, self._slots = link.where_others_wait()
+            self._post(self._renew)
+        with self._lock:
+            to_tell, self._to_tell = self._to_tell, set()
+        if to_tell:
+            link.tell(to_tell, self._slots)
+        if self._calls:
+            self._calls = False
+            link.call_leader()
+
+    def _leave(self, link: Link, now_s: float) -> None:
+        """Take back what nobody has waited for in a while."""
+        with self._lock:
+            old = [key for key, left_s in self._waits.items() if left_s + LINGER_S < now_s]
+        if not old:
+            return
+        link.leave(old)
+        with self._lock:
+            for key in old:
+                if math.isinf(self._waits[key]):  # somebody waits again by now
+                    self._to_wait.add(key)
+                else:
+                    del self._waits[key]
+
+    def _post(self, call: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know
+            self._loop.call_soon_threadsafe(call, *arguments)

@@ -1,0 +1,62 @@
+The statements of the link between servers. Advisory locks are numbered by the table change of the
+schema, which is unique in a database, and by the slot of a server; no server has slot 0.
+
+-- name: number
+SELECT ('change'::regclass::oid::bigint & 2147483647)::int
+
+-- name: set_up
+-- A machine that vanishes is noticed by the database after six seconds: see LEAD_S. Words to others
+-- need not survive a crash, and must not hold the lock of their queue for the time of a sync.
+SELECT set_config('tcp_keepalives_idle', '3', false),
+       set_config('tcp_keepalives_interval', '1', false),
+       set_config('tcp_keepalives_count', '3', false),
+       set_config('tcp_user_timeout', '6000', false),
+       set_config('lock_timeout', '2s', false),
+       set_config('synchronous_commit', 'off', false),
+       set_config('application_name', 'leasehold link', false)
+
+-- name: now
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
+-- name: lock
+SELECT pg_try_advisory_lock($1::bigint::int, $2::bigint::int)
+
+-- name: unlock
+SELECT pg_advisory_unlock($1::bigint::int, $2::bigint::int)
+
+-- name: alone
+LOCK TABLE change IN EXCLUSIVE MODE
+
+-- name: raise_waits
+UPDATE change SET waits = waits + 1
+
+-- name: wait
+INSERT INTO waiting (account, queue, slot)
+SELECT a, q, $3 FROM unnest($1::text[], $2::text[]) AS r (a, q)
+ON CONFLICT DO NOTHING
+
+-- name: leave
+DELETE FROM waiting USING unnest($1::text[], $2::text[]) AS r (a, q)
+WHERE account = a AND queue = q AND slot = $3
+
+-- name: forget_server
+DELETE FROM waiting WHERE slot = $1
+
+-- name: inherit
+-- What a server that is no more has counted is counted by another one.
+WITH gone AS (DELETE FROM counted WHERE slot = $1 RETURNING partition, number),
+     left_over AS (DELETE FROM server WHERE slot = $1)
+INSERT INTO counted (partition, slot, number)
+SELECT partition, $2, number FROM gone ORDER BY partition
+ON CONFLICT (partition, slot) DO UPDATE SET number = counted.number + excluded.number
+
+-- name: other_slots
+SELECT slot FROM waiting WHERE slot <> $1
+UNION SELECT slot FROM counted WHERE slot <> $1
+UNION SELECT slot FROM server WHERE slot <> $1
+
+-- name: where_others_wait
+SELECT waits, account, queue, slot FROM change LEFT JOIN waiting ON slot <> $1
+
+-- name: notify
+SELECT pg_notify($1, $2)

@@ -1,0 +1,147 @@
+"""The connection over which a store writes, made anew when it is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import psycopg
+from psycopg import errors
+
+from leasehold.clock import Clock, SystemClock
+from leasehold.domain.errors import Unavailable
+from leasehold.stores.postgres.connection import Address, connect
+from leasehold.stores.postgres.outcomes import Writer, end, wait_for_standbys, writer_of
+
+PATIENCE_S: Final = 3.0
+"""How long the batch that finds the connection lost tries to connect."""
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 1.0
+_WAITS: Final = 3
+
+
+class NotReplicated(Unavailable):
+    """The transaction is committed, but somebody has ended the wait for the standbys."""
+
+
+class Primary:
+    """A connection to the server that takes writes, whichever of those in the URL that is.
+
+    Args:
+        address: Where to look for it.
+        on_connect: Called with each new connection.
+        clock: For deadlines.
+        sleep: Waits for some seconds.
+
+    Raises:
+        psycopg.Error: It cannot be reached, or refuses.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        on_connect: Callable[[psycopg.Connection[tuple[Any, ...]]], None],
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._address = address
+        self._on_connect = on_connect
+        self._clock = clock or SystemClock()
+        self.sleep = sleep
+        self._pause_s = 0.0
+        self._not_before_s = 0.0
+        self._warned = False
+        self.writer: Writer | None = None
+        """Who runs our transactions."""
+        self.has_ended = True
+        """Whether nothing is left of who ran them before."""
+        self._connect()
+
+    def _connect(self) -> None:
+        connection = connect(self._address)
+        try:
+            connection.add_notice_handler(self._notice)
+            # What it has locked stays locked while it believes that we are still there.
+            self.has_ended = self.writer is None or end(connection, self.writer, self.sleep)
+            self.writer = writer_of(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self.connection = connection
+        self._cursor = connection.cursor()
+        self._pause_s = 0.0
+        self._on_connect(connection)
+
+    def _notice(self, said: errors.Diagnostic) -> None:
+        self._warned |= said.severity_nonlocalized == "WARNING"
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether there is no connection."""
+        return self.connection.closed
+
+    def drop(self) -> None:
+        """Give the connection up."""
+        self.connection.close()
+
+    def deadline_s(self) -> float:
+        """Return until when a batch that begins now may wait, on the monotonic clock."""
+        return self._clock.monotonic_s() + PATIENCE_S
+
+    def ensure(self) -> None:
+        """Connect if the connection was lost before; seldom while that does not work.
+
+        Raises:
+            Unavailable: That does not work now.
+        """
+        if self.is_lost:
+            if self._clock.monotonic_s() < self._not_before_s:
+                raise Unavailable
+            self._try_to_connect()
+
+    def renew(self, until_s: float) -> None:
+        """Connect anew, trying again and again until a moment on the monotonic clock.
+
+        Raises:
+            Unavailable: That did not work in time.
+        """
+        self.drop()
+        while True:
+            try:
+                self._try_to_connect()
+            except Unavailable:
+                if self._not_before_s >= until_s:
+                    raise
+                self.sleep(self._pause_s)
+            else:
+                return
+
+    def _try_to_connect(self) -> None:
+        try:
+            self._connect()
+        except psycopg.Error as error:
+            self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+            self._not_before_s = self._clock.monotonic_s() + self._pause_s
+            raise Unavailable from error
+
+    def commit(self) -> None:
+        """Commit the open transaction.
+
+        Raises:
+            NotReplicated: It is committed, but not where it has to be by the settings.
+            psycopg.Error: It is not, or nobody knows.
+        """
+        self._warned = False
+        self._cursor.execute("COMMIT")
+        if self._cursor.statusmessage != "COMMIT":
+            raise errors.InFailedSqlTransaction
+        if not self._warned:
+            return
+        # An operator has ended the wait for the standbys: the answer is the same, with a warning.
+        for _ in range(_WAITS):
+            self._warned = False
+            wait_for_standbys(self.connection)
+            if not self._warned:
+                return
+        raise NotReplicated

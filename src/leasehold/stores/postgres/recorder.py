@@ -1,0 +1,56 @@
+"""The events of a batch, numbered by the database."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from leasehold.stores.sqlite.recorder import ENCODE, Recorder
+
+
+class SharedRecorder(Recorder):
+    """Collects the events of the open batch.
+
+    A batch takes its number last, when it has locked all that it changes. So of two batches that
+    changed the same message the later one has the higher number. Whoever reads the log has the
+    store to himself: no lower number can appear behind his back.
+    """
+
+    def load(self) -> None:
+        """Begin anew."""
+        self.clear()
+        rows = self._cursor.execute(self._sql["last_event_batch"]).fetchall()
+        self.last_seq = cast("int", rows[0][0]) if rows else 0
+        ((size,),) = self._cursor.execute(self._sql["log_size"]).fetchall()
+        self.bytes_kept = cast("int", size)
+
+    def clear(self) -> None:
+        """Forget what was collected."""
+        super().clear()
+        self.grown = 0
+        self.written: tuple[int, bytes] | None = None
+        """Number and content of the last row that the open batch has written."""
+
+    def committed(self) -> None:
+        """Note that what was written stays."""
+        self.grown = 0
+        self.written = None
+
+    def trimmed(self, size: int) -> None:
+        """Note that so many bytes are forgotten with the open batch."""
+        self.grown -= size
+
+    def write(self, now_ms: int) -> None:
+        """Write what was collected as one row, or as several if it is very much."""
+        if not self._events:
+            return
+        queues = list(self._queues)
+        grown = self.grown
+        for count, events in self._rows():
+            content = ENCODE([queues, events])
+            bounds = (now_ms, count, len(content), content)
+            rows = self._cursor.execute(self._sql["keep_events"], bounds).fetchall()
+            self.last_seq = cast("int", rows[0][0])
+            self.written = self.last_seq, content
+            grown += len(content)
+        super().clear()
+        self.grown = grown

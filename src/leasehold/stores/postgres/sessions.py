@@ -1,0 +1,83 @@
+"""Sessions in PostgreSQL: a worker may send its heartbeats to any server."""
+
+from __future__ import annotations
+
+from leasehold.domain import commands as c
+from leasehold.domain import sessions as s
+from leasehold.domain.types import Message
+from leasehold.stores.postgres.state import SharedState
+from leasehold.stores.sqlite.sessions import Known, SessionVerbs
+
+
+class SharedSessionVerbs(SessionVerbs):
+    """Each method carries out one command; refusals are raised.
+
+    What the SQLite store keeps in memory alone is written down here with each batch: heartbeats,
+    and for sessions with a watchdog when a worker last spoke of a message.
+    """
+
+    _state: SharedState
+
+    def load(self) -> None:
+        """Read the rows."""
+        self._beats: dict[str, int] = {}
+        self._told: dict[tuple[str, str], int] = {}
+        super().load()
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Take what other servers have heard."""
+        for session_id, heard_ms in self._state.fetch("load_heard"):
+            known = self._known.get(session_id)
+            if known is not None and (known.heard_ms is None or known.heard_ms < heard_ms):
+                known.hear(heard_ms)
+
+    def write(self) -> None:
+        """Write down what the batch has heard."""
+        state = self._state
+        if self._beats:
+            bounds = list(self._beats), list(self._beats.values())
+            state.cursor.execute(state.sql["keep_heard"], bounds)
+            self._beats = {}
+        if self._told:
+            sessions, messages = zip(*self._told, strict=True)
+            told = list(sessions), list(messages), list(self._told.values())
+            state.cursor.execute(state.sql["keep_signs"], told)
+            self._told = {}
+
+    def _hear(self, known: Known, now_ms: int) -> None:
+        super()._hear(known, now_ms)
+        self._beats[known.session.session_id] = now_ms
+
+    def renewed(self, message: Message, now_ms: int) -> None:
+        """Note that a lease of a session was renewed."""
+        super().renewed(message, now_ms)
+        known = self._known.get(message.session or "")
+        if known is not None and known.session.progress_timeout_s is not None:
+            self._told[known.session.session_id, message.message_id] = now_ms
+
+    def _cancels(self, known: Known, now_ms: int) -> tuple[s.CancelNotice, ...]:
+        known.cancels = None  # somebody may have asked another server
+        return super()._cancels(known, now_ms)
+
+    def lose(self, command: s.LoseSessions, now_ms: int) -> c.Result:
+        """End what has gone silent or stuck."""
+        self.write()
+        self._refresh()
+        for known in self._known.values():
+            if known.session.progress_timeout_s is not None or not known.is_live:
+                known.look_again()
+        return super().lose(command, now_ms)
+
+    def _end_leases(self, known: Known, limit: int, now_ms: int) -> int:
+        if known.is_live:
+            known.signs = dict(self._state.fetch("load_signs", (known.session.session_id,)))
+        return super()._end_leases(known, limit, now_ms)
+
+    def _forget(self, known: Known, now_ms: int) -> None:
+        super()._forget(known, now_ms)
+        session_id = known.session.session_id
+        if session_id not in self._known:
+            state = self._state
+            state.cursor.execute(state.sql["forget_heard"], (session_id,))
+            state.cursor.execute(state.sql["forget_signs"], (session_id,))

@@ -1,0 +1,256 @@
+"""What the verbs of a PostgreSQL store share, on one server of many."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, cast
+
+from leasehold.domain.receipts import KEY_BYTES
+from leasehold.stores.moving.marks import away_in, refuse_marked
+from leasehold.stores.postgres.catalog import SharedCatalog, SharedEntry
+from leasehold.stores.postgres.cursor import Cursor, array_of
+from leasehold.stores.postgres.recorder import SharedRecorder
+from leasehold.stores.sqlite.annexes import load_annexes
+from leasehold.stores.sqlite.catalog import Entry, QueueRow
+from leasehold.stores.sqlite.state import State
+from leasehold.stores.timeline import Timeline
+
+BLOCK: Final = 65_536
+"""Row keys are taken in blocks, each by one server."""
+_BEFORE: Final = {"find_key": "lock_key"}
+"""Statements that hold only under a lock that another takes first."""
+_TO_TAKE: Final = {"next_visible": "next_visible_to_take"}
+_KEPT_IN_MEMORY: Final = (
+    *("insert_queue", "delete_queue", "move_queue", "set_lanes"),
+    *("set_metadata", "set_policies", "set_settings", "set_meta"),
+    *("keep_stream", "set_stream", "drop_stream", "keep_claim", "drop_claim"),
+    *("keep_slot", "forget_slot", "keep_bound", "forget_bound"),
+    *("keep_session", "forget_session"),
+)
+"""Statements that change what every server keeps in memory."""
+_OF_LOG: Final = 0
+"""Partition under which the bytes of events are counted."""
+
+
+class NotAlone(Exception):
+    """The batch changes what all servers keep in memory, so it must have the store to itself."""
+
+
+class SharedState(State):
+    """As :class:`State`, while other servers write to the same database.
+
+    A batch on messages shares the store with those of other servers: its statements lock the rows
+    that they are about to change. Whatever changes what all servers keep in memory has the store
+    to itself; the others read it anew, when they see that the version has changed.
+    """
+
+    log: SharedRecorder
+    removes_all_from = sys.maxsize
+    """Never: one statement removes a run and says what it has removed."""
+
+    def __init__(self, cursor: Cursor, queries: dict[str, str]) -> None:
+        super().__init__(cast("Any", cursor), queries, SharedCatalog(), lambda _: None)
+        cursor.guard({queries[name] for name in _KEPT_IN_MEMORY}, self._guard)
+        self.log = SharedRecorder(cast("Any", cursor), queries)
+        self.alone = True
+        """Whether this batch has the store to itself."""
+        self.taking = False
+        """Whether messages are looked for to take them."""
+        self.now_ms = 0
+        """The time of the open batch."""
+        self.changed = False
+        """Whether the batch has changed what other servers keep in memory."""
+        self.slot = 0
+        """Of this server, for what it counts."""
+        self._block_end = 0
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def begin_store(self) -> None:
+        """Make what a new store needs; called alone."""
+        if "receipt_key" not in self._read_meta():
+            self.set_meta("receipt_key", secrets.token_bytes(KEY_BYTES))
+            self.set_meta("epoch", 1)
+
+    def _read_meta(self) -> dict[str, Any]:
+        rows = self.cursor.execute(self.sql["load_meta"])
+        return {name: number if content is None else content for name, number, content in rows}
+
+    def load(self) -> None:
+        """Read everything that is kept in memory."""
+        meta = self._read_meta()
+        refuse_marked(meta)
+        self.away = away_in(meta)
+        self.epoch = meta["epoch"]
+        self.receipt_key = meta["receipt_key"]
+        self._last_partition = meta["last_partition"]
+        self._last_token = meta.get("last_token", 0)
+        self.retired_until_ms = meta["retired_until_ms"]
+        self.last_seen_ms = meta["last_seen_ms"]
+        if self._next_row_key <= meta["row_keys_after"]:
+            self._block_end = 0  # a job means all keys up to there; those left are not used
+        self.catalog.load(cast("list[QueueRow]", self.fetch("load_queues")))
+        load_annexes(self.catalog, self.fetch)
+        self.find_next_lapse()
+        self.forget_batch()
+
+    def forget_batch(self) -> None:
+        """Forget what an undone batch has counted and recorded."""
+        for entry in self.touched:
+            if isinstance(entry, SharedEntry):
+                entry.message_count = entry.noted_count
+        self.touched.clear()
+        self.touched_claims.clear()
+        self.log.clear()
+        self.changed = False
+
+    def refresh_counts(self, names: Iterable[tuple[str, str]]) -> None:
+        """Read how many messages some queues have, and their poison queues, on all servers."""
+        entries: dict[int, Entry] = {}
+        for name in names:
+            entry = self.catalog.find(*name)
+            for each in (entry, entry and self.catalog.poison_of(entry)):
+                if each is not None:
+                    entries[each.partition] = each
+        rows = dict(self.fetch("read_counts", (list(entries),))) if entries else {}
+        for partition, entry in entries.items():
+            entry.message_count = rows.get(partition, 0)
+            cast("SharedEntry", entry).noted_count = entry.message_count
+
+    def fetch(self, query: str, bounds: tuple[object, ...] = ()) -> list[Any]:
+        """Run a query and return its rows."""
+        if query == "oldest_in_phase":
+            bounds = *bounds, self.now_ms  # what is visible is in no such phase
+        if not self.alone:
+            before = _BEFORE.get(query)
+            if before is not None:
+                self.cursor.execute(self.sql[before], bounds[:2])
+            if self.taking:
+                query = _TO_TAKE.get(query, query)
+        return self.cursor.execute(self.sql[query], bounds).fetchall()
+
+    @staticmethod
+    def keys_of(row_keys: Iterable[int]) -> object:
+        """Return numbers as one value that statements can look them up in."""
+        return array_of(tuple(row_keys))
+
+    @staticmethod
+    def key_text(key: str) -> str:
+        """Return a deduplication key as it is kept, without NUL, which PostgreSQL's texts lack.
+
+        It must be what the statements make of the JSON that the key stands in.
+        """
+        if "\0" not in key and "\\u0000" not in key:
+            return key
+        return str(json.loads(json.dumps(key).replace("\\u0000", "\\ufdd0")))
+
+    def timeline(self, entry: Entry, now_ms: int) -> Timeline:
+        """Count what is invisible in a queue."""
+        first_ms = now_ms // 1000 * 1000
+        return Timeline(
+            now_ms,
+            [
+                row
+                for lane in entry.lanes
+                for row in self.fetch("timeline", (lane.partition, first_ms))
+            ],
+        )
+
+    # --- row keys ----------------------------------------------------------------------------
+
+    def take_row_keys(self, count: int) -> int:
+        """Return the first of *count* row keys that follow each other."""
+        first = self._next_row_key
+        if first + count > self._block_end:
+            blocks = [self.fetch("take_block")[0][0] for _ in range(-(-count // BLOCK))]
+            while blocks[-1] - blocks[0] != len(blocks) - 1:  # another server was in between
+                blocks = [*blocks[1:], self.fetch("take_block")[0][0]]
+            first = blocks[0] * BLOCK + 1
+            self._block_end = (blocks[-1] + 1) * BLOCK + 1
+        self._next_row_key = first + count
+        return first
+
+    def drop_block(self) -> None:
+        """Use no more of the row keys that were taken."""
+        self._block_end = 0
+
+    @property
+    def last_row_key(self) -> int:
+        """The highest row key that any server may have handed out; later ones will be higher."""
+        last = int(self.fetch("take_block")[0][0]) * BLOCK
+        self.set_meta("row_keys_after", last)
+        self._block_end = 0
+        return last
+
+    # --- what other servers keep in memory ---------------------------------------------------
+
+    def _guard(self) -> None:
+        """Let nothing be changed that other servers keep in memory, unless they cannot look."""
+        if not self.alone:
+            raise NotAlone
+        self.changed = True
+
+    def set_meta(self, name: str, value: int | str | bytes) -> None:
+        """Keep a value under a name."""
+        if name == "last_seen_ms":
+            self.cursor.execute(self.sql["note_meta"], (name, value))
+            return
+        number, content = (value, None) if isinstance(value, int) else (None, value)
+        self.cursor.execute(self.sql["set_meta"], (name, number, content))
+
+    def set_retired_until(self, moment_ms: int) -> None:
+        """Note that everything that expired before *moment_ms* has been retired.
+
+        Servers that learn of it later look at some rows in vain; of an earlier moment, which comes
+        of a message put when the clock was set back, they must know.
+        """
+        is_later, self.retired_until_ms = moment_ms >= self.retired_until_ms, moment_ms
+        if is_later:
+            self.cursor.execute(self.sql["note_meta"], ("retired_until_ms", moment_ms))
+        else:
+            self.set_meta("retired_until_ms", moment_ms)
+
+    def renew_mark(self, new_mark: str) -> None:
+        """Do nothing: there is no file beside this database that a mark could be compared with."""
+
+    def note_log(self) -> None:
+        """Do nothing: each batch writes down how many bytes of events there are."""
+
+    def drop_partition(self, entry: Entry) -> None:
+        """Leave the messages of a queue to the reaper."""
+        super().drop_partition(entry)
+        self.cursor.execute(self.sql["forget_counts"], (entry.partition,))
+
+    # --- counts ------------------------------------------------------------------------------
+
+    def write_counts(self) -> None:
+        """Write what the batch has changed of the numbers of messages, and of bytes of events."""
+        deltas: dict[int, int] = {}
+        for entry in self.touched:
+            assert isinstance(entry, SharedEntry)
+            change = entry.message_count - entry.noted_count
+            if change:
+                deltas[entry.partition] = deltas.get(entry.partition, 0) + change
+        grown = self.log.grown
+        if grown:
+            deltas[_OF_LOG] = grown
+        if deltas:
+            self.add_counts(deltas)
+        for held in tuple(self.touched_claims):
+            self.keep_claim(held)
+
+    def add_counts(self, deltas: dict[int, int]) -> None:
+        """Add numbers to what this server has counted, by partition."""
+        bounds: Sequence[object] = (self.slot, list(deltas), list(deltas.values()))
+        self.cursor.execute(self.sql["add_counts"], cast("Any", bounds))
+
+    def committed(self) -> None:
+        """Note that what the batch has counted is written down."""
+        for entry in self.touched:
+            cast("SharedEntry", entry).noted_count = entry.message_count
+        self.touched.clear()
+        self.log.committed()
+        self.changed = False

@@ -1,0 +1,329 @@
+"""The PostgreSQL store: batches in, one transaction out, beside those of other servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+import psycopg
+
+from leasehold.domain import commands as c
+from leasehold.domain import events as e
+from leasehold.domain import oversight as o
+from leasehold.domain.errors import StoreFailed, StoreFull, Unavailable
+from leasehold.domain.types import Queue
+from leasehold.stores.base import StoreHealth
+from leasehold.stores.moving.marks import AccountMoving, StoreMoved
+from leasehold.stores.postgres.connection import Address, migrate, read_back
+from leasehold.stores.postgres.cursor import Cursor
+from leasehold.stores.postgres.faults import Fault, fault_of
+from leasehold.stores.postgres.messages import SharedMessageVerbs
+from leasehold.stores.postgres.outcomes import Outcome, Trace, Writer, number_of, outcome_of
+from leasehold.stores.postgres.primary import NotReplicated, Primary
+from leasehold.stores.postgres.sessions import SharedSessionVerbs
+from leasehold.stores.postgres.state import NotAlone, SharedState
+from leasehold.stores.sql_files import load_queries
+from leasehold.stores.sqlite.verbs import Verbs
+
+_QUERIES: Final = load_queries("leasehold.stores.postgres")
+_TRIES: Final = 5
+_UNREAD: Final = -1
+
+_SHARING: Final = frozenset(
+    {
+        c.Put,
+        c.Receive,
+        c.Peek,
+        c.Renew,
+        c.Complete,
+        c.Release,
+        c.Batch,
+        c.GetAccountDocument,
+        c.ListQueues,
+        o.FindMessage,
+        o.NextDue,
+        e.ReadNote,
+    }
+)
+"""Commands that do well while other servers write; should one turn out not to, it is played again
+alone."""
+_COUNTING: Final = (c.GetQueue, o.CountMessages, o.StartJob, o.Inspect)
+_READING: Final = frozenset(
+    {
+        c.Peek,
+        c.GetQueue,
+        c.GetAccountDocument,
+        c.ListQueues,
+        o.Inspect,
+        o.FindMessage,
+        o.CountMessages,
+        o.NextDue,
+        e.ReadEvents,
+        e.LogExtent,
+        e.ReadNote,
+    }
+)
+"""Commands that change nothing."""
+_LOGGING: Final = frozenset({e.ReadEvents, e.LogExtent, e.TrimEvents})
+
+
+class PostgresStore:
+    """See :class:`leasehold.stores.base.Store`.
+
+    Args:
+        url: ``postgresql://user@host:port/database``, several hosts allowed, with ``schema=NAME``
+            behind a question mark for another schema than ``leasehold``.
+        name: Name of this server, for people.
+        now_ms: The time.
+
+    Raises:
+        StoreFailed: The database cannot be reached, or is not ours.
+    """
+
+    is_remote = True
+
+    put_back: Final = False
+    """A database that was put back from a copy is not noticed: see the operator's guide."""
+
+    def __init__(self, url: str, *, name: str = "", now_ms: int = 0) -> None:
+        self._address = Address.parse(url)
+        self._name = name
+        cursor = Cursor(_QUERIES)
+        self._cursor = cursor
+        self._state = SharedState(cursor, _QUERIES)
+        self._version = _UNREAD
+        self._played: tuple[Sequence[c.Command], int, list[c.Result]] = ((), 0, [])
+        self._trace = Trace()
+        try:
+            self._primary = Primary(self._address, self._attach)
+        except (psycopg.Error, Unavailable) as error:
+            raise StoreFailed from error
+        try:
+            migrate(self._primary.connection, self._address.schema)
+            self._settings = read_back(self._primary.connection)
+            self._begin(alone=True)
+            self._state.begin_store()
+            self._state.slot = self._state.fetch("add_server", (name, now_ms))[0][0]
+            self._state.load()
+            self._verbs = Verbs(self._state, SharedMessageVerbs, SharedSessionVerbs)
+            self._primary.commit()
+        except BaseException as error:
+            self._primary.drop()
+            if isinstance(error, AccountMoving):
+                raise StoreMoved(error.mark) from None
+            if isinstance(error, psycopg.Error):
+                raise StoreFailed from error
+            raise
+
+    def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
+        """See :meth:`Store.execute`.
+
+        Raises:
+            Unavailable: The database cannot be reached now, or is busy; nothing was done.
+        """
+        until_s = self._primary.deadline_s()
+        self._primary.ensure()
+        results = self._play(batch, now_ms, until_s)
+        self._played = batch, now_ms, results
+        return results
+
+    def _play(self, batch: Sequence[c.Command], now_ms: int, until_s: float) -> list[c.Result]:
+        """Carry a batch out, again if the database has undone it."""
+        alone = not _SHARING.issuperset(map(type, batch))
+        for left in reversed(range(_TRIES)):
+            try:
+                return self._attempt(batch, now_ms, alone=alone)
+            except NotAlone:
+                alone = True
+                self._undo()
+            except AccountMoving as error:
+                self._undo()
+                raise Unavailable from error
+            except psycopg.Error as error:
+                self._recover(error, until_s, last=not left)
+            except BaseException:
+                self._undo()
+                raise
+        raise Unavailable
+
+    def _recover(self, error: psycopg.Error, until_s: float, *, last: bool) -> None:
+        """Undo the batch, and return if it may be played again."""
+        self._undo()  # finds out whether the connection is of any use
+        fault = fault_of(error, closed=self._primary.is_lost)
+        if fault is Fault.OURS:
+            raise error
+        if fault is Fault.FULL:
+            self._state.is_full = True
+            raise StoreFull from error
+        if fault is Fault.LOST:
+            self._primary.renew(until_s)
+        if fault is Fault.BUSY or last:
+            raise Unavailable from error
+
+    def _begin(self, *, alone: bool) -> None:
+        state = self._state
+        lock = state.sql["exclude" if alone else "share"]
+        statements = f"BEGIN; {lock}; {state.sql['version']}"
+        ((version, self.waits),) = self._cursor.run_together(statements)
+        state.alone = True
+        if version != self._version:
+            if self._version != _UNREAD:
+                state.load()
+                self._verbs.sessions.load()
+            self._version = version
+        state.alone = alone
+
+    def _attempt(self, batch: Sequence[c.Command], now_ms: int, *, alone: bool) -> list[c.Result]:
+        state, verbs = self._state, self._verbs
+        state.now_ms = now_ms
+        self._begin(alone=alone)
+        kinds = set(map(type, batch))
+        if not kinds.isdisjoint(_COUNTING):
+            state.refresh_counts(
+                (command.account, command.queue)
+                for command in batch
+                if isinstance(command, _COUNTING) and command.queue is not None
+            )
+        if not kinds.isdisjoint(_LOGGING):
+            state.log.load()
+        if now_ms >= state.next_lapse_ms:
+            if not alone:
+                raise NotAlone
+            verbs.claims.lapse_due(now_ms)
+        results = verbs.carry_out(batch, now_ms)
+        cast("SharedSessionVerbs", verbs.sessions).write()
+        state.log.write(now_ms)
+        state.write_counts()
+        if state.changed:
+            ((self._version,),) = self._cursor.execute(state.sql["raise_version"])
+        self._trace = self._trace_of(kinds)
+        return results
+
+    def _trace_of(self, kinds: set[type]) -> Trace:
+        """Return by what the open batch is known, should its COMMIT have no answer."""
+        if self._state.log.written is not None:
+            return Trace(*self._state.log.written)
+        if kinds <= _READING:
+            return Trace()
+        return Trace(number=number_of(self._primary.connection))
+
+    def commit(self) -> bool:
+        """See :meth:`Store.commit`.
+
+        A batch that the database has undone at the last moment is played again; the list that
+        ``execute`` has returned then holds its new results.
+
+        Raises:
+            Unavailable: Nothing was done; or the connection is lost, and nobody can tell.
+        """
+        until_s = self._primary.deadline_s()
+        for left in reversed(range(_TRIES)):
+            try:
+                self._primary.commit()
+            except NotReplicated:
+                self._state.committed()
+                raise
+            except psycopg.Error as error:
+                if self._stands(error, until_s, last=not left):
+                    break
+            else:
+                self._state.committed()
+                break
+        self._played = (), 0, []
+        return True
+
+    def _stands(self, error: psycopg.Error, until_s: float, *, last: bool) -> bool:
+        """Find out whether the batch was committed; if not, play it again."""
+        writer, trace = self._primary.writer, self._trace
+        batch, now_ms, results = self._played
+        self._recover(error, until_s, last=False)
+        outcome = Outcome.UNDONE  # the database has said so
+        if self._primary.writer is not writer:
+            outcome = self._outcome(writer, trace)
+        if outcome is Outcome.COMMITTED:
+            return True
+        if outcome is Outcome.UNKNOWN or last:
+            raise Unavailable from error
+        results[:] = self._play(batch, now_ms, until_s)
+        return False
+
+    def _outcome(self, writer: Writer | None, trace: Trace) -> Outcome:
+        """Find out what has become of a transaction of before we connected anew."""
+        if writer is None or not self._primary.has_ended:
+            return Outcome.UNKNOWN
+        try:
+            return outcome_of(self._primary.connection, writer, trace)
+        except psycopg.Error:
+            return Outcome.UNKNOWN
+
+    def _undo(self) -> None:
+        """Undo the open batch, in memory too: the next one reads it anew."""
+        try:
+            self._cursor.execute("ROLLBACK")
+        except psycopg.Error:
+            self._primary.drop()
+        self._state.forget_batch()
+        self._version = _STALE
+
+    def _attach(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        """Go on with a new connection."""
+        self._cursor.attach(connection)
+        # A standby that takes over may give out once more what it has never seen to be used.
+        self._state.drop_block()
+        if self._version != _UNREAD:
+            self._version = _STALE
+
+    @property
+    def slot(self) -> int:
+        """The number of this server among those of the database."""
+        return self._state.slot
+
+    def find_queue(self, account: str, queue: str) -> Queue | None:
+        """See :meth:`Store.find_queue`."""
+        entry = self._state.catalog.find(account, queue)
+        return entry.queue if entry else None
+
+    def message_counts(self) -> list[tuple[str, str, int]]:
+        """See :meth:`Store.message_counts`."""
+        return self._state.catalog.message_counts()
+
+    def health(self) -> StoreHealth:
+        """See :meth:`Store.health`."""
+        settings = self._settings
+        durable = settings["fsync"] == "on" and settings["synchronous_commit"] not in {
+            "off",
+            "local",
+        }
+        return StoreHealth(
+            kind="postgres",
+            durable=durable,
+            writable=not self._state.is_full,
+            details={
+                **settings,
+                "epoch": self._state.epoch,
+                "schema": self._address.schema,
+                "connected": int(not self._primary.is_lost),
+            },
+        )
+
+    def last_seen_ms(self) -> int:
+        """See :meth:`Store.last_seen_ms`."""
+        return self._state.last_seen_ms
+
+    @property
+    def away(self) -> frozenset[str]:
+        """Accounts that were moved to another store."""
+        return self._state.away
+
+    def relieve(self) -> bool:
+        """See :meth:`Store.relieve`. Only the next put will tell whether there is room."""
+        self._state.is_full = False
+        return True
+
+    def close(self) -> None:
+        """See :meth:`Store.close`."""
+        self._primary.drop()
+
+
+_STALE: Final = -2
+"""Version of what is in memory when a batch was undone: not that of the database."""

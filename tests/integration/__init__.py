@@ -1,0 +1,1 @@
+"""Tests of several parts together, on a real PostgreSQL."""
