@@ -30,6 +30,12 @@ _SETTINGS: Final = {
     # Statements are prepared, and their plans must be those of one queue among many.
     "plan_cache_mode": "force_generic_plan",
     "jit": "off",
+    # They must not change either with what is in the tables at the moment when statistics are
+    # taken: of a queue that is empty then, all rows are read, dead ones too, ever after.
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
 }
 _KEEPALIVE: Final = {
     "connect_timeout": "3",

@@ -14,6 +14,7 @@ from leasehold.domain.errors import StoreFailed, StoreFull, Unavailable
 from leasehold.domain.types import Queue
 from leasehold.stores.base import StoreHealth
 from leasehold.stores.moving.marks import AccountMoving, StoreMoved
+from leasehold.stores.postgres.completing import SharedCompleteVerb
 from leasehold.stores.postgres.connection import Address, migrate, read_back
 from leasehold.stores.postgres.cursor import Cursor
 from leasehold.stores.postgres.faults import Fault, fault_of
@@ -105,7 +106,9 @@ class PostgresStore:
             self._state.begin_store()
             self._state.slot = self._state.fetch("add_server", (name, now_ms))[0][0]
             self._state.load()
-            self._verbs = Verbs(self._state, SharedMessageVerbs, SharedSessionVerbs)
+            self._verbs = Verbs(
+                self._state, SharedMessageVerbs, SharedSessionVerbs, SharedCompleteVerb
+            )
             self._primary.commit()
         except BaseException as error:
             self._primary.drop()

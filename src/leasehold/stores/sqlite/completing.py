@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError, ReceiptMalformed
@@ -14,12 +14,24 @@ from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, priority_of
 from leasehold.stores.sqlite.rows import Judge, uncount
 from leasehold.stores.sqlite.state import State
 
-_Completion: TypeAlias = tuple[int, int, int, str, bool]
+Completion: TypeAlias = tuple[int, int, int, str, bool]
 """Row key, partition, fence, message id, whether the queue is strict about lapsed receipts."""
 
-_Removed: TypeAlias = tuple[int, int, Core, int, str | None, str | None]
+Removed: TypeAlias = tuple[int, int, Core, int, str | None, str | None]
 """When it became visible, its phase, and what the log says of it: core, priority, session, and what
 its detail has of it."""
+
+
+def removed_of(row: tuple[Any, ...], fence: int) -> Removed:
+    """Return what was removed, of a row that the statement ``complete`` returns."""
+    return (
+        row[1],
+        row[2],
+        (row[3], row[4], row[1], row[5], fence, row[2], *row[6:10]),
+        priority_of(row[10]),
+        row[11],
+        row[12],
+    )
 
 
 class CompleteVerb:
@@ -38,7 +50,7 @@ class CompleteVerb:
         """Remove a run of messages; what checks the receipt is what acts, or acts with it."""
         state = self._state
         plans, entries = self._completions(run)
-        removed: dict[int, _Removed] = {}
+        removed: dict[int, Removed] = {}
         log = state.log
         likely = [plan for plan in plans if plan is not None]
         # Of two that name one message, what the first does decides on the second.
@@ -64,11 +76,11 @@ class CompleteVerb:
 
     def _completions(
         self, run: Sequence[c.Complete]
-    ) -> tuple[list[_Completion | None], list[Entry | None]]:
+    ) -> tuple[list[Completion | None], list[Entry | None]]:
         """Return what each wants removed, None if it is sure to be refused."""
         state = self._state
         receipt_key = state.receipt_key
-        plans: list[_Completion | None] = []
+        plans: list[Completion | None] = []
         entries: list[Entry | None] = []
         entry, of = None, ("", "")
         for account, queue, message_id, receipt in run:
@@ -87,7 +99,7 @@ class CompleteVerb:
             plans.append(plan)
         return plans, entries
 
-    def _remove_each(self, plans: Sequence[_Completion], now_ms: int) -> dict[int, _Removed]:
+    def _remove_each(self, plans: Sequence[Completion], now_ms: int) -> dict[int, Removed]:
         """Remove messages one by one; the statement that deletes also checks the receipt.
 
         Returns:
@@ -102,19 +114,10 @@ class CompleteVerb:
                 continue
             fences[row_key] = fence
             bounds.append((row_key, partition, fence, blob, now_ms, now_ms if strict else -1))
-        return {
-            row[0]: (
-                row[1],
-                row[2],
-                (row[3], row[4], row[1], row[5], fences[row[0]], row[2], *row[6:10]),
-                priority_of(row[10]),
-                row[11],
-                row[12],
-            )
-            for row in self._state.cursor.executemany(self._state.sql["complete"], bounds)
-        }
+        rows = self._state.cursor.executemany(self._state.sql["complete"], bounds)
+        return {row[0]: removed_of(row, fences[row[0]]) for row in rows}
 
-    def _remove_all(self, plans: Sequence[_Completion], now_ms: int) -> dict[int, _Removed]:
+    def _remove_all(self, plans: Sequence[Completion], now_ms: int) -> dict[int, Removed]:
         """Remove many messages with two statements: one looks, the other removes.
 
         Nothing can come between them: there is one connection that writes, and it is in the middle

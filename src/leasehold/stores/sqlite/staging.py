@@ -35,11 +35,12 @@ _Run: TypeAlias = Callable[[Sequence[Any], int], Sequence[c.Result]]
 class StagingVerbs:
     """Each method carries out one command; refusals are raised."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - each is a collaborator of its own
         self,
         state: State,
         messages: MessageVerbs,
         failures: FailureVerbs,
+        completing: CompleteVerb,
         book: StagedBook,
         settling: Settling,
     ) -> None:
@@ -49,7 +50,7 @@ class StagingVerbs:
         self._runs: dict[type, _Run] = {
             c.Put: messages.put,
             c.Renew: _one_by_one(messages.renew),
-            c.Complete: CompleteVerb(state, messages.judge).complete,
+            c.Complete: completing.complete,
             c.Release: _one_by_one(failures.release),
         }
         self._book = book

@@ -39,6 +39,7 @@ class Verbs:
         state: The store's.
         messages_type: The verbs on messages, as this database has them.
         sessions_type: The verbs on sessions, likewise.
+        completing_type: The verb that completes, likewise.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Verbs:
         state: State,
         messages_type: type[MessageVerbs] = MessageVerbs,
         sessions_type: type[SessionVerbs] = SessionVerbs,
+        completing_type: type[CompleteVerb] = CompleteVerb,
     ) -> None:
         self._state = state
         self._failures = FailureVerbs(state)
@@ -53,11 +55,12 @@ class Verbs:
         self.sessions.load()
         messages = messages_type(state, self.sessions)
         self._failures.judge = messages.judge
+        self._completing = completing_type(state, messages.judge)
         book = StagedBook(state)
         settling = Settling(state, self._failures, book)
-        verbs = state, messages, self._failures
+        verbs = state, messages, self._failures, self._completing
         staging = StagingVerbs(*verbs, book, settling)
-        self.claims = ClaimVerbs(*verbs, staging, settling)
+        self.claims = ClaimVerbs(*verbs[:3], staging, settling)
         self._runs = {
             **self._message_runs(messages),
             **_claim_runs(self.claims),
@@ -111,7 +114,7 @@ class Verbs:
             c.Receive: messages.receive,
             c.Peek: _one_by_one(messages.peek),
             c.Renew: _one_by_one(messages.renew),
-            c.Complete: CompleteVerb(self._state, messages.judge).complete,
+            c.Complete: self._completing.complete,
             c.Release: _one_by_one(self._failures.release),
             c.Batch: _one_by_one(self._batch),
             c.Clear: _one_by_one(queues.clear),
