@@ -65,7 +65,7 @@ from leasehold.http.native.codes import CODES
 from leasehold.http.native.dialect import MAX_REQUEST_BODY_BYTES
 from leasehold.http.native.problems import Problem
 from leasehold.http.native.routes import ROUTES
-from leasehold.stores.sqlite import oversight, scanning
+from leasehold.stores.sql import oversight, scanning
 from tests.docs.pages import code, read, rows, section
 
 API: Final = read("reference/native-api.md")

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from leasehold.domain import claims
-from leasehold.stores.sqlite import setwise
+from leasehold.stores.sql import setwise
 from leasehold.stores.sqlite import store as sqlite_store
 
 from .binding import BindingComparison

@@ -31,8 +31,10 @@ def short_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="lhpg"))
     if os.getuid() == 0:
         os.chown(folder, *pwd.getpwnam("nobody")[2:4])
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _folder_in(url: str) -> str:

@@ -12,7 +12,8 @@ from leasehold.domain import staging as sg
 from leasehold.domain.bodies import KnownBodies
 from leasehold.domain.events import EventType
 from leasehold.domain.types import BodyRef, Detail, Lease
-from leasehold.stores.sqlite import SqliteStore, staging
+from leasehold.stores.sql import staging
+from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
 
 from .conftest import ACCOUNT, QUEUE, Asker

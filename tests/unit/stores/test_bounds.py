@@ -15,8 +15,9 @@ from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.memory import taking as memory_taking
-from leasehold.stores.sqlite import SqliteStore, scanning, searching
-from leasehold.stores.sqlite import messages as sqlite_messages
+from leasehold.stores.sql import messages as sqlite_messages
+from leasehold.stores.sql import scanning, searching
+from leasehold.stores.sqlite import SqliteStore
 
 NOW_MS = 1_767_225_600_000
 LATER_MS = NOW_MS + 10_000

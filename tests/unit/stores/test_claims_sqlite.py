@@ -18,8 +18,9 @@ from leasehold.domain.claims import ClaimState
 from leasehold.domain.events import EventType
 from leasehold.domain.queue_settings import QueueSettings
 from leasehold.domain.types import BodyRef, Detail, MessageState
-from leasehold.stores.sqlite import SqliteStore, claims, recorder
-from leasehold.stores.sqlite.rows import INLINE_BYTES
+from leasehold.stores.sql import claims, recorder
+from leasehold.stores.sql.rows import INLINE_BYTES
+from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
 
 BAD = c.CreateQueue("a", "\ud800", {})

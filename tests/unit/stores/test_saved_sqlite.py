@@ -11,7 +11,8 @@ import pytest
 from leasehold.domain import commands as c
 from leasehold.domain.commands import REMOVE_SAVED
 from leasehold.domain.types import Lease, Outcome
-from leasehold.stores.sqlite import SqliteStore, setwise
+from leasehold.stores.sql import setwise
+from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import ACCOUNT, QUEUE, Asker
 

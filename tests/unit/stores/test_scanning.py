@@ -13,7 +13,8 @@ from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
 from leasehold.domain.oversight import JobKind, JobState, MessageFilter
 from leasehold.domain.types import Lease, MessageState, Outcome
-from leasehold.stores.sqlite import SqliteStore, scanning
+from leasehold.stores.sql import scanning
+from leasehold.stores.sqlite import SqliteStore
 
 NOW_MS = 1_767_225_600_000
 A, B = "queue-a", "queue-b"
@@ -195,7 +196,7 @@ def test_a_job_looks_at_no_more_than_a_step_may(
     tried: Tried, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where nothing matches, each step ends soon and the next one goes on."""
-    monkeypatch.setattr("leasehold.stores.sqlite.jobs.JOB_SCAN", 4)
+    monkeypatch.setattr("leasehold.stores.sql.jobs.JOB_SCAN", 4)
     tried.put(A, 30)
     plan = o.JobPlan(kind=JobKind.PURGE, filter=MessageFilter(text="nothing"))
     tried.ask(o.StartJob("a", A, "job", plan))

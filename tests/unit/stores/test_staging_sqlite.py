@@ -18,7 +18,8 @@ from leasehold.domain.errors import ChunkOutOfTurn, StagedNotFound
 from leasehold.domain.events import EventType
 from leasehold.domain.queue_settings import QueueSettings
 from leasehold.domain.types import BodyRef, Detail, Lease, MessageState
-from leasehold.stores.sqlite import SqliteStore, staging
+from leasehold.stores.sql import staging
+from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
 
 QUEUE, OTHER = "queue", "other"

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from leasehold.stores.moving.ends import AT_ONCE, HighWater, Row, Rows
 from leasehold.stores.moving.tables import Table
-from leasehold.stores.sqlite.catalog import lanes_of
+from leasehold.stores.sql.catalog import lanes_of
 
 _WHO: Final = (
     "CREATE TEMP TABLE IF NOT EXISTS moving_account (name text)",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from leasehold.domain.types import Message, Phase
-from leasehold.stores.sqlite.catalog import Catalog, Entry, Lane
+from leasehold.stores.sql.catalog import Catalog, Entry, Lane
 
 
 class SharedLane(Lane):

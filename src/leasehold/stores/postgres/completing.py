@@ -8,7 +8,7 @@ from typing import Final
 
 from leasehold.domain.ids import id_to_blob
 from leasehold.stores.postgres.cursor import array_of
-from leasehold.stores.sqlite.completing import CompleteVerb, Completion, Removed, removed_of
+from leasehold.stores.sql.completing import CompleteVerb, Completion, Removed, removed_of
 
 _PACK: Final = Struct(">qq").pack
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from leasehold.domain import commands as c
 from leasehold.stores.postgres.state import SharedState
-from leasehold.stores.sqlite.messages import MessageVerbs
-from leasehold.stores.sqlite.rows import HERE
+from leasehold.stores.sql.messages import MessageVerbs
+from leasehold.stores.sql.rows import HERE
 
 _BODY: Final = 6
 _PLACE: Final = 10

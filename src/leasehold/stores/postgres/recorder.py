@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from leasehold.stores.sqlite.recorder import ENCODE, Recorder
+from leasehold.stores.sql.recorder import ENCODE, Recorder
 
 
 class SharedRecorder(Recorder):

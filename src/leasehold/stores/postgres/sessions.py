@@ -6,7 +6,7 @@ from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
 from leasehold.domain.types import Message
 from leasehold.stores.postgres.state import SharedState
-from leasehold.stores.sqlite.sessions import Known, SessionVerbs
+from leasehold.stores.sql.sessions import Known, SessionVerbs
 
 
 class SharedSessionVerbs(SessionVerbs):

@@ -9,13 +9,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
 from leasehold.domain.receipts import KEY_BYTES
-from leasehold.stores.moving.marks import away_in, refuse_marked
 from leasehold.stores.postgres.catalog import SharedCatalog, SharedEntry
 from leasehold.stores.postgres.cursor import Cursor, array_of
 from leasehold.stores.postgres.recorder import SharedRecorder
-from leasehold.stores.sqlite.annexes import load_annexes
-from leasehold.stores.sqlite.catalog import Entry, QueueRow
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.catalog import Entry
+from leasehold.stores.sql.state import State
 from leasehold.stores.timeline import Timeline
 
 BLOCK: Final = 65_536
@@ -52,9 +50,9 @@ class SharedState(State):
     """Never: one statement removes a run and says what it has removed."""
 
     def __init__(self, cursor: Cursor, queries: dict[str, str]) -> None:
-        super().__init__(cast("Any", cursor), queries, SharedCatalog(), lambda _: None)
+        super().__init__(cursor, queries, SharedCatalog())
         cursor.guard({queries[name] for name in _KEPT_IN_MEMORY}, self._guard)
-        self.log = SharedRecorder(cast("Any", cursor), queries)
+        self.log = SharedRecorder(cursor, queries)
         self.alone = True
         """Whether this batch has the store to itself."""
         self.taking = False
@@ -82,19 +80,11 @@ class SharedState(State):
     def load(self) -> None:
         """Read everything that is kept in memory."""
         meta = self._read_meta()
-        refuse_marked(meta)
-        self.away = away_in(meta)
+        self._load(meta)
         self.epoch = meta["epoch"]
-        self.receipt_key = meta["receipt_key"]
-        self._last_partition = meta["last_partition"]
         self._last_token = meta.get("last_token", 0)
-        self.retired_until_ms = meta["retired_until_ms"]
-        self.last_seen_ms = meta["last_seen_ms"]
         if self._next_row_key <= meta["row_keys_after"]:
             self._block_end = 0  # a job means all keys up to there; those left are not used
-        self.catalog.load(cast("list[QueueRow]", self.fetch("load_queues")))
-        load_annexes(self.catalog, self.fetch)
-        self.find_next_lapse()
         self.forget_batch()
 
     def forget_batch(self) -> None:

@@ -23,8 +23,8 @@ from leasehold.stores.postgres.outcomes import Outcome, Trace, Writer, number_of
 from leasehold.stores.postgres.primary import NotReplicated, Primary
 from leasehold.stores.postgres.sessions import SharedSessionVerbs
 from leasehold.stores.postgres.state import NotAlone, SharedState
+from leasehold.stores.sql.verbs import Verbs
 from leasehold.stores.sql_files import load_queries
-from leasehold.stores.sqlite.verbs import Verbs
 
 _QUERIES: Final = load_queries("leasehold.stores.postgres")
 _TRIES: Final = 5

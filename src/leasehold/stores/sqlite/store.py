@@ -17,13 +17,13 @@ from leasehold.domain.receipts import KEY_BYTES
 from leasehold.domain.types import Queue
 from leasehold.stores.base import StoreHealth
 from leasehold.stores.moving.marks import AccountMoving, StoreMoved
+from leasehold.stores.sql.catalog import Catalog
+from leasehold.stores.sql.verbs import Verbs
 from leasehold.stores.sql_files import load_queries
-from leasehold.stores.sqlite.catalog import Catalog
 from leasehold.stores.sqlite.connection import open_database, read_back
 from leasehold.stores.sqlite.epoch import adopt_mark, keep_mark, prepare_mark, read_mark
 from leasehold.stores.sqlite.reserve import Reserve
-from leasehold.stores.sqlite.state import State
-from leasehold.stores.sqlite.verbs import Verbs
+from leasehold.stores.sqlite.state import SqliteState
 
 FILE_NAME: Final = "leasehold.db"
 RESERVE_NAME: Final = "reserve"
@@ -69,7 +69,7 @@ class SqliteStore:
                 self._reserve.give_up()
                 self._connection = open_database(folder / FILE_NAME, cache_mib=cache_mib, vfs=vfs)
             self._settings = read_back(self._connection)
-            self._state = State(
+            self._state = SqliteState(
                 self._connection.cursor(), _QUERIES, Catalog(), partial(keep_mark, folder)
             )
             self._begin_epoch()

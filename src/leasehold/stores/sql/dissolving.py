@@ -1,4 +1,4 @@
-"""Dissolving claims in SQLite, in steps: what was given back, and what has lapsed too long ago.
+"""Dissolving claims in a database, in steps: what was given back, and what has lapsed too long ago.
 
 A claim that was given back is out of its stream at once, and marked. Until their step comes its
 members stay as they were; each step is a transaction of its own, and a restart goes on with it.
@@ -16,10 +16,10 @@ from leasehold.domain import commands as c
 from leasehold.domain.events import EventType
 from leasehold.domain.types import Phase
 from leasehold.stores.plain_json import detail_to_json
-from leasehold.stores.sqlite.annexes import Held
-from leasehold.stores.sqlite.catalog import Entry, Lane, lane_of, lanes_of, priority_of
-from leasehold.stores.sqlite.rows import Row, message_of
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.annexes import Held
+from leasehold.stores.sql.catalog import Entry, Lane, lane_of, lanes_of, priority_of
+from leasehold.stores.sql.rows import Row, message_of
+from leasehold.stores.sql.state import State
 
 _BEGIN_MS: Final = -1
 

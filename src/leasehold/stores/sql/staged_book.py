@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from leasehold.domain.claims import Bound
 from leasehold.domain.staging import TransactionState
-from leasehold.stores.sqlite.annexes import Slot
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.annexes import Slot
+from leasehold.stores.sql.state import State
 
 
 class TransactionRow(NamedTuple):

@@ -11,9 +11,9 @@ from leasehold.domain.claim_rules import after_loss, as_member
 from leasehold.domain.ids import id_from_blob
 from leasehold.domain.types import NO_DETAIL, Message, Phase
 from leasehold.stores.plain_json import detail_from_json, detail_to_json
-from leasehold.stores.sqlite.annexes import Held
-from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, Lane, priority_of
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.annexes import Held
+from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, Lane, priority_of
+from leasehold.stores.sql.state import State
 
 Row: TypeAlias = tuple[
     int,

@@ -1,4 +1,4 @@
-"""Messages in SQLite: the hot path.
+"""Messages in a database: the hot path.
 
 Runs of puts, receives and completes share statements. What the rules of
 :mod:`leasehold.domain.visibility` say is written once more here as SQL; the contract suite and the
@@ -32,11 +32,10 @@ from leasehold.domain.visibility import (
     renew_refusal,
 )
 from leasehold.stores.plain_json import detail_to_json
-from leasehold.stores.sql_files import many_rows
-from leasehold.stores.sqlite import setwise
-from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry
-from leasehold.stores.sqlite.dedup import first_with, keep_key
-from leasehold.stores.sqlite.rows import (
+from leasehold.stores.sql import setwise
+from leasehold.stores.sql.catalog import PARTITION_MASK, Entry
+from leasehold.stores.sql.dedup import first_with, keep_key
+from leasehold.stores.sql.rows import (
     Kept,
     Row,
     kept_in,
@@ -44,9 +43,10 @@ from leasehold.stores.sqlite.rows import (
     rewrite,
     row_of,
 )
-from leasehold.stores.sqlite.searching import Search
-from leasehold.stores.sqlite.sessions_book import SessionBook
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.searching import Search
+from leasehold.stores.sql.sessions_book import SessionBook
+from leasehold.stores.sql.state import State
+from leasehold.stores.sql_files import many_rows
 
 _PEEKED_AT_ONCE: Final = 1_000
 """A peek looks at so many messages, or twice as many, for some that are not due for poison."""

@@ -1,4 +1,4 @@
-"""Staged sends in SQLite: rows in partitions that no queue has, until they are published.
+"""Staged sends in a database: rows in partitions that no queue has, until they are published.
 
 What a part of a transaction has staged for one queue is a partition of its own, a *slot*. So it is
 published with one statement for each lane, and dropped by leaving the partition to the reaper.
@@ -16,16 +16,16 @@ from leasehold.domain import staging_rules as rules
 from leasehold.domain.errors import AlreadyPublished, LeaseholdError, StagedNotFound
 from leasehold.domain.events import EventType
 from leasehold.domain.types import Phase, Queue
-from leasehold.stores.sqlite.annexes import Slot
-from leasehold.stores.sqlite.catalog import Entry, lanes_of, priority_of
-from leasehold.stores.sqlite.completing import CompleteVerb
-from leasehold.stores.sqlite.dedup import claim_keys
-from leasehold.stores.sqlite.failures import FailureVerbs
-from leasehold.stores.sqlite.messages import MessageVerbs
-from leasehold.stores.sqlite.settling import Plan, Settling
-from leasehold.stores.sqlite.staged_book import StagedBook, TransactionRow, rows_in
-from leasehold.stores.sqlite.staged_rows import StagedRows
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.annexes import Slot
+from leasehold.stores.sql.catalog import Entry, lanes_of, priority_of
+from leasehold.stores.sql.completing import CompleteVerb
+from leasehold.stores.sql.dedup import claim_keys
+from leasehold.stores.sql.failures import FailureVerbs
+from leasehold.stores.sql.messages import MessageVerbs
+from leasehold.stores.sql.settling import Plan, Settling
+from leasehold.stores.sql.staged_book import StagedBook, TransactionRow, rows_in
+from leasehold.stores.sql.staged_rows import StagedRows
+from leasehold.stores.sql.state import State
 
 _MS: Final = 1000
 _RECORDED_AT_ONCE: Final = 5_000

@@ -1,4 +1,4 @@
-"""Queues and account documents in SQLite."""
+"""Queues and account documents in a database."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from leasehold.domain.oversight import Counts
 from leasehold.domain.queues import same_metadata, with_settings
 from leasehold.domain.types import Queue
 from leasehold.stores.plain_json import settings_to_json
-from leasehold.stores.sqlite.catalog import DEFAULT_LANES, Entry, metadata_to_json, policies_to_json
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.catalog import DEFAULT_LANES, Entry, metadata_to_json, policies_to_json
+from leasehold.stores.sql.state import State
 
 if TYPE_CHECKING:  # claims give back to queues, which are made over here
-    from leasehold.stores.sqlite.claims import ClaimVerbs
+    from leasehold.stores.sql.claims import ClaimVerbs
 
 
 class QueueVerbs:

@@ -1,4 +1,4 @@
-"""Looking at messages in SQLite, and moving them without a receipt."""
+"""Looking at messages in a database, and moving them without a receipt."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from leasehold.domain.visibility import (
     is_expired,
     state_of,
 )
-from leasehold.stores.sqlite.annexes import Held
-from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, Lane, lanes_of
-from leasehold.stores.sqlite.rows import Kept, kept_in, message_of, rewrite, uncount
-from leasehold.stores.sqlite.scanning import Scanner, is_from, seen_of
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.annexes import Held
+from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, Lane, lanes_of
+from leasehold.stores.sql.rows import Kept, kept_in, message_of, rewrite, uncount
+from leasehold.stores.sql.scanning import Scanner, is_from, seen_of
+from leasehold.stores.sql.state import State
 
 NOT_YET_RETIRED: Final = 20_000
 """Expired messages that a count may look at, some ten milliseconds' worth."""

@@ -11,12 +11,12 @@ from leasehold.domain.events import EventType, core_of
 from leasehold.domain.types import Phase
 from leasehold.domain.visibility import after_lapse
 from leasehold.stores.plain_json import detail_to_json
-from leasehold.stores.sqlite.annexes import Held, StreamBox
-from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, lanes_of, priority_of
-from leasehold.stores.sqlite.recorder import ID_BYTES, Columns, columns_of
-from leasehold.stores.sqlite.rows import Row, message_of, uncount
-from leasehold.stores.sqlite.searching import WITH_SIZES, WITHOUT_BODIES, Search
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.annexes import Held, StreamBox
+from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, lanes_of, priority_of
+from leasehold.stores.sql.recorder import ID_BYTES, Columns, columns_of
+from leasehold.stores.sql.rows import Row, message_of, uncount
+from leasehold.stores.sql.searching import WITH_SIZES, WITHOUT_BODIES, Search
+from leasehold.stores.sql.state import State
 
 REMEMBERED: Final = 200_000
 """Most members of claims, all together, whose columns for the log are kept in memory until they are

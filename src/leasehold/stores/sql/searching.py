@@ -1,4 +1,4 @@
-"""Finding what can be received in SQLite, in the order in which it is received.
+"""Finding what can be received in a database, in the order in which it is received.
 
 What may not be delivered again is moved to the poison queue on the way.
 """
@@ -14,10 +14,10 @@ from leasehold.domain.events import EventType
 from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive
 from leasehold.domain.throttle import allowance, spend
 from leasehold.domain.visibility import after_lapse, order_of
-from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, Lane, lanes_of, priority_of
-from leasehold.stores.sqlite.failures import poison
-from leasehold.stores.sqlite.rows import Kept, Row, message_of
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, Lane, lanes_of, priority_of
+from leasehold.stores.sql.failures import poison
+from leasehold.stores.sql.rows import Kept, Row, message_of
+from leasehold.stores.sql.state import State
 
 WITHOUT_BODIES: Final = "next_visible_without_bodies"
 WITH_SIZES: Final = "next_visible_with_sizes"

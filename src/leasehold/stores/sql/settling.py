@@ -1,4 +1,4 @@
-"""Settling claims in SQLite, by themselves or with a transaction that they are bound to."""
+"""Settling claims in a database, by themselves or with a transaction that they are bound to."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from leasehold.domain.ids import id_from_blob, id_to_blob, row_key_of
 from leasehold.domain.staging import StreamSettled
 from leasehold.domain.types import ErrorReport, Outcome
 from leasehold.stores.plain_json import from_plain, to_plain
-from leasehold.stores.sqlite.annexes import Held, StreamBox
-from leasehold.stores.sqlite.catalog import lanes_of
-from leasehold.stores.sqlite.failures import FailureVerbs
-from leasehold.stores.sqlite.rows import Kept, Row, kept_in
-from leasehold.stores.sqlite.staged_book import StagedBook
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.annexes import Held, StreamBox
+from leasehold.stores.sql.catalog import lanes_of
+from leasehold.stores.sql.failures import FailureVerbs
+from leasehold.stores.sql.rows import Kept, Row, kept_in
+from leasehold.stores.sql.staged_book import StagedBook
+from leasehold.stores.sql.state import State
 
 _RECORDED_AT_ONCE: Final = 5_000
 _ROWS_AT_ONCE: Final = 2_000

@@ -1,4 +1,4 @@
-"""Purges and redrives in SQLite: each step, and what it moved, is part of one transaction."""
+"""Purges and redrives in a database: each step, and what it moved, is part of one transaction."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from leasehold.domain.matching import matches
 from leasehold.domain.types import Message
 from leasehold.domain.visibility import after_redrive
 from leasehold.stores.plain_json import from_plain, to_plain
-from leasehold.stores.sqlite.catalog import Entry
-from leasehold.stores.sqlite.oversight import OversightVerbs
-from leasehold.stores.sqlite.rows import Kept, message_of, rewrite, uncount
-from leasehold.stores.sqlite.scanning import Step
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.catalog import Entry
+from leasehold.stores.sql.oversight import OversightVerbs
+from leasehold.stores.sql.rows import Kept, message_of, rewrite, uncount
+from leasehold.stores.sql.scanning import Step
+from leasehold.stores.sql.state import State
 
 BY_PURGE: Final = "purge"
 

@@ -7,14 +7,14 @@ from array import array
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
-import apsw
 import msgspec
 
 from leasehold.domain.claims import Claim
 from leasehold.domain.events import Core, encodable, more_of
 from leasehold.domain.types import NO_DETAIL, ErrorReport, Message
 from leasehold.stores.plain_json import type_in_json
-from leasehold.stores.sqlite.catalog import Entry, priority_of
+from leasehold.stores.sql.catalog import Entry, priority_of
+from leasehold.stores.sql.cursor import Cursor
 
 ENCODE: Final = msgspec.msgpack.Encoder().encode
 SWAPPED: Final = sys.byteorder != "little"
@@ -98,7 +98,7 @@ def _type_in(detail: str | None) -> str | None:
 class Recorder:
     """Collects the events of the open batch."""
 
-    def __init__(self, cursor: apsw.Cursor, sql: dict[str, str]) -> None:
+    def __init__(self, cursor: Cursor, sql: dict[str, str]) -> None:
         self._cursor = cursor
         self._sql = sql
         self._events: list[Any] = []

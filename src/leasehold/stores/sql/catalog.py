@@ -1,4 +1,4 @@
-"""The queues of a SQLite store, held in memory beside their rows.
+"""The queues of a store in a database, held in memory beside their rows.
 
 There are few queues and every command names one, so looking them up must cost a dictionary access.
 The rows are the truth: after an undone batch the catalog is read from them again.
@@ -17,7 +17,7 @@ from leasehold.domain.queue_settings import LapsedReceipts, poison_queue_of
 from leasehold.domain.throttle import Bucket
 from leasehold.domain.types import DEFAULT_PRIORITY, AccessPolicy, Message, Phase, Queue
 from leasehold.stores.plain_json import settings_from_json
-from leasehold.stores.sqlite.annexes import BoundTo, Held, Slot, StreamBox
+from leasehold.stores.sql.annexes import BoundTo, Held, Slot, StreamBox
 from leasehold.stores.timeline import Timeline
 
 QueueRow: TypeAlias = tuple[str, str, int, str, str, str, int, int, int, int]

@@ -1,4 +1,4 @@
-"""Completing messages in SQLite: one by one, or many at once."""
+"""Completing messages in a database: one by one, or many at once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from leasehold.domain.errors import LeaseholdError, ReceiptMalformed
 from leasehold.domain.events import Core, EventType
 from leasehold.domain.ids import id_from_blob, id_to_blob
 from leasehold.domain.receipts import read_receipt
-from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, priority_of
-from leasehold.stores.sqlite.rows import Judge, uncount
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, priority_of
+from leasehold.stores.sql.rows import Judge, uncount
+from leasehold.stores.sql.state import State
 
 Completion: TypeAlias = tuple[int, int, int, str, bool]
 """Row key, partition, fence, message id, whether the queue is strict about lapsed receipts."""

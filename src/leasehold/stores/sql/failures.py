@@ -1,4 +1,4 @@
-"""Giving back and moving to the poison queue, in SQLite."""
+"""Giving back and moving to the poison queue, in a database."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from leasehold.domain.visibility import (
     release_refusal,
     renew_refusal,
 )
-from leasehold.stores.sqlite.queues import add_queue
-from leasehold.stores.sqlite.rows import Judge, Kept, rewrite
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.queues import add_queue
+from leasehold.stores.sql.rows import Judge, Kept, rewrite
+from leasehold.stores.sql.state import State
 
 _NO_POLICY = FailurePolicy()
 

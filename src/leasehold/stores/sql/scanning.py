@@ -18,10 +18,10 @@ from leasehold.domain.matching import needs_body
 from leasehold.domain.oversight import MessageFilter, Seen
 from leasehold.domain.types import Message, MessageState
 from leasehold.domain.visibility import is_expired, state_of
-from leasehold.stores.sqlite.annexes import Held
-from leasehold.stores.sqlite.catalog import PARTITION_MASK, Entry, lanes_of
-from leasehold.stores.sqlite.rows import Kept, kept_in, message_of
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.annexes import Held
+from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, lanes_of
+from leasehold.stores.sql.rows import Kept, kept_in, message_of
+from leasehold.stores.sql.state import State
 
 SORTED_UP_TO: Final = 200_000
 """Messages of a queue whose keys are sorted once for each look, in 30 milliseconds."""

@@ -1,4 +1,4 @@
-"""Claims in SQLite: a claim is a partition, so it is settled by dropping one.
+"""Claims in a database: a claim is a partition, so it is settled by dropping one.
 
 A member's row keeps the time at which it was visible before, which is its place in the claim; until
 when it is hidden stands in the claim's own row, so that an extension writes one row however many
@@ -22,15 +22,15 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.events import EventType
 from leasehold.domain.staging_rules import Moved
-from leasehold.stores.sqlite.annexes import Held, StreamBox
-from leasehold.stores.sqlite.catalog import Entry, lanes_of, priority_of
-from leasehold.stores.sqlite.claiming import Claiming
-from leasehold.stores.sqlite.dissolving import Dissolving
-from leasehold.stores.sqlite.failures import FailureVerbs
-from leasehold.stores.sqlite.messages import MessageVerbs
-from leasehold.stores.sqlite.rows import message_of
-from leasehold.stores.sqlite.settling import Plan, Settling
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.annexes import Held, StreamBox
+from leasehold.stores.sql.catalog import Entry, lanes_of, priority_of
+from leasehold.stores.sql.claiming import Claiming
+from leasehold.stores.sql.dissolving import Dissolving
+from leasehold.stores.sql.failures import FailureVerbs
+from leasehold.stores.sql.messages import MessageVerbs
+from leasehold.stores.sql.rows import message_of
+from leasehold.stores.sql.settling import Plan, Settling
+from leasehold.stores.sql.state import State
 
 _BEGIN: Final = (-1, -1)
 PAGE_BYTES: Final = 16 * 1024 * 1024

@@ -14,8 +14,8 @@ from leasehold.domain.claims import Bound, Claim, ClaimState, Stream
 from leasehold.stores.plain_json import from_plain
 
 if TYPE_CHECKING:
-    from leasehold.stores.sqlite.catalog import Catalog, Entry
-    from leasehold.stores.sqlite.recorder import Columns
+    from leasehold.stores.sql.catalog import Catalog, Entry
+    from leasehold.stores.sql.recorder import Columns
 
 
 BoundTo: TypeAlias = tuple[str, str, int]

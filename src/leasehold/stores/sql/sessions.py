@@ -1,4 +1,4 @@
-"""Sessions in SQLite: live workers, and the end of the leases of those that are not.
+"""Sessions in a database: live workers, and the end of the leases of those that are not.
 
 A row says that there is a session and how it ended. When it was last heard of is in memory alone,
 so that a heartbeat writes nothing, and is kept when a batch is undone. After a restart each session
@@ -22,10 +22,10 @@ from leasehold.domain.ids import row_key_of
 from leasehold.domain.types import NEVER_MS, CancelRequest, Message, MessageState, Progress
 from leasehold.domain.visibility import after_release
 from leasehold.stores.plain_json import detail_to_json, from_plain, to_plain
-from leasehold.stores.sqlite.failures import FailureVerbs, poison
-from leasehold.stores.sqlite.rows import Kept, Row, kept_in, message_of, rewrite
-from leasehold.stores.sqlite.scanning import seen_of
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.failures import FailureVerbs, poison
+from leasehold.stores.sql.rows import Kept, Row, kept_in, message_of, rewrite
+from leasehold.stores.sql.scanning import seen_of
+from leasehold.stores.sql.state import State
 
 _MS: Final = 1000
 _ALWAYS: Final = -1

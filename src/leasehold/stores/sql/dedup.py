@@ -1,4 +1,4 @@
-"""Deduplication keys in SQLite."""
+"""Deduplication keys in a database."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from leasehold.domain import commands as c
 from leasehold.domain.ids import id_from_blob, id_to_blob, row_key_of
 from leasehold.domain.receipts import issue_receipt
 from leasehold.domain.types import Message
-from leasehold.stores.sqlite.catalog import Entry
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.catalog import Entry
+from leasehold.stores.sql.state import State
 
 
 def first_with(state: State, entry: Entry, key: str, now_ms: int) -> c.Duplicate | None:

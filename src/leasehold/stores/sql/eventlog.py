@@ -1,4 +1,4 @@
-"""The event log in SQLite: what a batch changed is one row (if it is very much several), written
+"""The event log in a database: what a batch changed is one row (if it is very much several), written
 with the change.
 
 A row's content is MessagePack: the queues named (account and queue), then the events as
@@ -18,8 +18,8 @@ import msgspec
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
 from leasehold.domain.ids import id_from_blob, id_to_blob
-from leasehold.stores.sqlite.recorder import ID_BYTES, SWAPPED, Column
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.recorder import ID_BYTES, SWAPPED, Column
+from leasehold.stores.sql.state import State
 
 _DECODE: Final = msgspec.msgpack.Decoder().decode
 _SEARCHED_BYTES: Final = 16 * 1024 * 1024

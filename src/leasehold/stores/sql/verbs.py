@@ -13,21 +13,21 @@ from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
 from leasehold.domain import staging as st
 from leasehold.domain.errors import LeaseholdError, StoreFull
-from leasehold.stores.sqlite.body_keys import BodyKeyVerbs
-from leasehold.stores.sqlite.claims import ClaimVerbs
-from leasehold.stores.sqlite.completing import CompleteVerb
-from leasehold.stores.sqlite.eventlog import EventVerbs
-from leasehold.stores.sqlite.failures import FailureVerbs
-from leasehold.stores.sqlite.jobs import JobVerbs
-from leasehold.stores.sqlite.maintenance import MaintenanceVerbs
-from leasehold.stores.sqlite.messages import MessageVerbs
-from leasehold.stores.sqlite.oversight import OversightVerbs
-from leasehold.stores.sqlite.queues import QueueVerbs
-from leasehold.stores.sqlite.sessions import SessionVerbs
-from leasehold.stores.sqlite.settling import Settling
-from leasehold.stores.sqlite.staged_book import StagedBook
-from leasehold.stores.sqlite.staging import StagingVerbs
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.body_keys import BodyKeyVerbs
+from leasehold.stores.sql.claims import ClaimVerbs
+from leasehold.stores.sql.completing import CompleteVerb
+from leasehold.stores.sql.eventlog import EventVerbs
+from leasehold.stores.sql.failures import FailureVerbs
+from leasehold.stores.sql.jobs import JobVerbs
+from leasehold.stores.sql.maintenance import MaintenanceVerbs
+from leasehold.stores.sql.messages import MessageVerbs
+from leasehold.stores.sql.oversight import OversightVerbs
+from leasehold.stores.sql.queues import QueueVerbs
+from leasehold.stores.sql.sessions import SessionVerbs
+from leasehold.stores.sql.settling import Settling
+from leasehold.stores.sql.staged_book import StagedBook
+from leasehold.stores.sql.staging import StagingVerbs
+from leasehold.stores.sql.state import State
 
 _Run: TypeAlias = Callable[[Sequence[Any], int], Sequence[c.Result]]
 

@@ -1,4 +1,4 @@
-"""Sweeps in SQLite, each in slices, so that no sweep holds up a client."""
+"""Sweeps in a database, each in slices, so that no sweep holds up a client."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final
 from leasehold.domain import commands as c
 from leasehold.domain.events import EventType
 from leasehold.domain.ids import id_from_blob
-from leasehold.stores.sqlite.catalog import PARTITION_MASK, priority_of
-from leasehold.stores.sqlite.rows import uncount
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.catalog import PARTITION_MASK, priority_of
+from leasehold.stores.sql.rows import uncount
+from leasehold.stores.sql.state import State
 
 _NOTED_EVERY_MS: Final = 600_000
 _PARTITIONS: Final = 1_000

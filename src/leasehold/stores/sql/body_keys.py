@@ -1,10 +1,10 @@
-"""Keys of large bodies in SQLite: which of them no row refers to any more."""
+"""Keys of large bodies in a database: which of them no row refers to any more."""
 
 from __future__ import annotations
 
 from leasehold.domain import bodies as b
 from leasehold.domain import commands as c
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.state import State
 
 
 class BodyKeyVerbs:

@@ -10,10 +10,10 @@ from leasehold.domain.ids import make_id_blob
 from leasehold.domain.types import NO_DETAIL, Phase
 from leasehold.domain.visibility import expiry_of
 from leasehold.stores.plain_json import detail_to_json
-from leasehold.stores.sqlite.annexes import Slot
-from leasehold.stores.sqlite.catalog import Entry, lane_of
-from leasehold.stores.sqlite.rows import APART, HERE, INLINE_BYTES, OUTSIDE
-from leasehold.stores.sqlite.state import State
+from leasehold.stores.sql.annexes import Slot
+from leasehold.stores.sql.catalog import Entry, lane_of
+from leasehold.stores.sql.rows import APART, HERE, INLINE_BYTES, OUTSIDE
+from leasehold.stores.sql.state import State
 
 _MS = 1000
 

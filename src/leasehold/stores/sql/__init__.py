@@ -1,0 +1,1 @@
+"""Verbs over rows: what the stores in databases have in common."""

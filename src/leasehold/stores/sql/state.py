@@ -1,0 +1,193 @@
+"""What the verbs of a store share: cursor, statements, catalog, row keys."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from leasehold.domain.types import NEVER_MS
+from leasehold.stores.moving.marks import away_in, refuse_marked
+from leasehold.stores.plain_json import to_plain
+from leasehold.stores.sql import setwise
+from leasehold.stores.sql.annexes import Held, StreamBox, load_annexes
+from leasehold.stores.sql.catalog import Catalog, Entry, Lane, QueueRow
+from leasehold.stores.sql.cursor import Cursor
+from leasehold.stores.sql.recorder import Recorder
+from leasehold.stores.timeline import Timeline
+
+
+class State(ABC):
+    """Shared state of one store; counts and row keys taken belong to the open batch."""
+
+    removes_all_from: int = setwise.SET_WISE
+    """From so many messages on, looking at all and then removing them is the faster way."""
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        queries: dict[str, str],
+        catalog: Catalog,
+    ) -> None:
+        self.cursor = cursor
+        self.sql = queries
+        self.catalog = catalog
+        self.receipt_key = b""
+        self.touched: set[Entry] = set()
+        self.touched_claims: set[Held] = set()
+        self.log = Recorder(cursor, queries)
+        self.is_full = False
+        """Whether the disk is full: what can be had in small steps is."""
+        self.next_lapse_ms = NEVER_MS
+        """When the next claim lapses; the claims' verbs keep it right."""
+        self._next_row_key = 0
+        self._last_partition = 0
+        self._last_token = 0
+        self.retired_until_ms = 0
+        self.last_seen_ms = 0
+        self.epoch = 1
+        self.away: frozenset[str] = frozenset()
+        """Accounts that have moved to another store."""
+
+    # --- what each database has in its own way ------------------------------------------------
+
+    @abstractmethod
+    def _read_meta(self) -> dict[str, Any]:
+        """Return what is kept under names."""
+
+    @abstractmethod
+    def set_meta(self, name: str, value: int | str | bytes) -> None:
+        """Keep a value under a name."""
+
+    @staticmethod
+    @abstractmethod
+    def keys_of(row_keys: Iterable[int]) -> object:
+        """Return numbers as one value that statements can look them up in."""
+
+    @abstractmethod
+    def note_log(self) -> None:
+        """Write down how many bytes of events there are, for the next start."""
+
+    @abstractmethod
+    def renew_mark(self, new_mark: str) -> None:
+        """Mark the database anew, so that every copy made until now is an old one."""
+
+    @property
+    @abstractmethod
+    def last_row_key(self) -> int:
+        """The highest row key handed out."""
+
+    @abstractmethod
+    def take_row_keys(self, count: int) -> int:
+        """Return the first of *count* row keys that follow each other."""
+
+    @abstractmethod
+    def timeline(self, entry: Entry, now_ms: int) -> Timeline:
+        """Return how many messages of a queue become visible when."""
+
+    @abstractmethod
+    def write_counts(self) -> None:
+        """Write the message counts that the batch has changed."""
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def _load(self, meta: Mapping[str, Any]) -> None:
+        """Read the catalog, and what *meta* says for every database."""
+        refuse_marked(meta)
+        self.away = away_in(meta)
+        self.receipt_key = meta["receipt_key"]
+        self._last_partition = meta["last_partition"]
+        self.retired_until_ms = meta["retired_until_ms"]
+        self.last_seen_ms = meta["last_seen_ms"]
+        self.catalog.load(cast("list[QueueRow]", self.fetch("load_queues")))
+        load_annexes(self.catalog, self.fetch)
+        self.find_next_lapse()
+
+    def fetch(self, query: str, bounds: tuple[object, ...] = ()) -> list[Any]:
+        """Run a query and return its rows."""
+        return self.cursor.execute(self.sql[query], bounds).fetchall()
+
+    @staticmethod
+    def key_text(key: str) -> str:
+        """Return a deduplication key as it is kept."""
+        return key
+
+    def set_retired_until(self, moment_ms: int) -> None:
+        """Note that everything that expired before *moment_ms* has been retired."""
+        self.retired_until_ms = moment_ms
+        self.set_meta("retired_until_ms", moment_ms)
+
+    def new_partition(self) -> int:
+        """Return the number of a partition that has never been used."""
+        self._last_partition += 1
+        self.set_meta("last_partition", self._last_partition)
+        return self._last_partition
+
+    def next_token(self) -> int:
+        """Return a token for a stream: higher than all before, also of streams that are gone."""
+        self._last_token += 1
+        self.set_meta("last_token", self._last_token)
+        return self._last_token
+
+    def drop_partition(self, entry: Entry) -> None:
+        """Leave the messages of a queue to the reaper."""
+        dropped = [(lane.partition,) for lane in entry.lanes]
+        self.cursor.executemany(self.sql["drop_partition"], dropped)
+        self.touched.discard(entry)
+
+    def open_lane(self, entry: Entry, priority: int) -> Lane:
+        """Return the lane of a priority, opened if this is its first message."""
+        if not entry.lanes_used >> priority & 1:
+            lanes = entry.lanes_used | 1 << priority
+            bounds = (lanes, entry.queue.account, entry.queue.name)
+            self.cursor.execute(self.sql["set_lanes"], bounds)
+            opened = {lane.priority: lane for lane in entry.lanes}
+            entry.open_lanes(entry.partition, lanes)
+            entry.lanes = [opened.get(lane.priority, lane) for lane in entry.lanes]
+        return entry.lane(priority)
+
+    def find_next_lapse(self) -> None:
+        """Find when the next claim lapses."""
+        moments = [
+            held.claim.until_ms
+            for held in self.catalog.claims.values()
+            if not (held.lapsed or held.dissolving)
+        ]
+        self.next_lapse_ms = min(moments, default=NEVER_MS)
+
+    def keep_stream(self, stream: StreamBox) -> None:
+        """Write a stream as it is now."""
+        figures = stream.token, stream.last_settled, stream.attached_at_ms, stream.settled_with
+        self.cursor.execute(self.sql["set_stream"], (stream.stream_id, *figures))
+
+    def keep_claim(self, held: Held) -> None:
+        """Write a claim as it is now."""
+        content = {
+            "claim": to_plain(held.claim),
+            "lapsed": held.lapsed,
+            "accepted": held.accepted,
+            "dissolving": held.dissolving,
+        }
+        bounds = (held.partition, held.stream.stream_id, held.lanes_used, json.dumps(content))
+        self.cursor.execute(self.sql["keep_claim"], bounds)
+        self.touched_claims.discard(held)
+
+    def forget_claim(self, held: Held) -> None:
+        """Take a claim without members out, with what is noted of them."""
+        self.cursor.execute(self.sql["drop_claim"], (held.partition,))
+        self.forget_notes(held)
+        self.touched_claims.discard(held)
+        del self.catalog.claims[held.partition]
+        if held.dissolving:
+            self.catalog.dissolving.remove(held)
+        else:
+            del held.stream.claims[held.claim.number]
+        held.entry.claims.remove(held)
+        if held.lapsed:
+            held.entry.lapsed.remove(held)
+
+    def forget_notes(self, held: Held) -> None:
+        """Forget what is noted of the members of a claim."""
+        if held.claim.noted:
+            self.cursor.execute(self.sql["forget_exemptions"], (held.partition,))
