@@ -1,5 +1,6 @@
-"""The event log in a database: what a batch changed is one row (if it is very much several), written
-with the change.
+"""The event log in a database: what a batch changed is one row, written with the change.
+
+If it is very much, it is several rows.
 
 A row's content is MessagePack: the queues named (account and queue), then the events as
 :data:`leasehold.domain.events.Recorded`. What happens to many messages at once, such as the members
