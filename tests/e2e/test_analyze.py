@@ -6,11 +6,14 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from azure.storage.queue import QueueClient
 
@@ -88,3 +91,61 @@ def test_from_the_log_to_the_settings_and_back(
     undone = run(server, "--undo", "--yes", "--json")
     assert undone.returncode == 0, undone.stderr
     assert client.queue(NAME).info().visibility_timeout_s == 30
+
+
+SECONDS = {"clip": 2.0, "film": 200.0}
+EACH = 40
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Any:
+    """Return a server with a queue of two types of messages, three of which were given up."""
+    with InProcessServer() as server, server.client() as client:
+        queue = client.queue("mixed")
+        queue.create(settings={"visibility_timeout_s": 600, "failure_policy": {"max_failures": 1}})
+        for number in range(EACH):
+            for kind, seconds in SECONDS.items():
+                queue.put(kind, type=kind)
+                (message,) = queue.receive(holder="w1")
+                server.advance(seconds * (1 + number / EACH))
+                queue.complete(message)
+        for wrong in (KeyError("codec"), KeyError("frame"), OSError("disk")):
+            queue.put("film", type="film")
+            (message,) = queue.receive(holder="w1")
+            server.advance(1)
+            queue.release(message, outcome="failed", error=wrong)
+        yield server
+
+
+def test_types_and_errors_are_in_the_log(mixed: InProcessServer, tmp_path: Path) -> None:
+    """Advice for each type and errors that gave messages up need no other file; one may correct."""
+    arguments = [*when(mixed), "--cores", "2", "--queue", "mixed", "--json"]
+    done = run(mixed, *arguments)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["queues"]
+    types = {each["message_type"]: each for each in found["types"]}
+    assert {name: each["seen"]["messages"] for name, each in types.items()} == {
+        "clip": EACH,
+        "film": EACH + 3,
+    }
+    assert types["clip"]["wanted_s"] * 4 < types["film"]["wanted_s"]
+    assert Counter(told_of(each) for each in found["poison"]) == {
+        ("KeyError", "film", 2): 1,
+        ("OSError", "film", 1): 1,
+    }
+    assert all(each["fingerprint"] for each in found["poison"])
+
+    disk = next(each for each in found["poison"] if each["error_type"] == "OSError")
+    (message_id,) = disk["sample_ids"]
+    details = tmp_path / "details.parquet"
+    pq.write_table(pa.table({"message_id": [message_id], "error_type": ["DiskFull"]}), details)
+    done = run(mixed, *arguments, "--details", str(details))
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["queues"]
+    assert {each["error_type"] for each in found["poison"]} == {"KeyError", "DiskFull"}
+    assert {each["message_type"] for each in found["poison"]} == {"film"}
+
+
+def told_of(cluster: dict[str, Any]) -> tuple[Any, ...]:
+    """Return error, type and number of messages of a cluster."""
+    return cluster["error_type"], cluster["message_type"], cluster["count"]

@@ -24,6 +24,9 @@ ATTEMPT: Final = (
     "reason",
     "finished",
     "renewals",
+    "message_type",
+    "error_type",
+    "error_fingerprint",
 )
 MESSAGE: Final = (
     "account",
@@ -40,6 +43,9 @@ MESSAGE: Final = (
     "handling_s",
     "total_s",
     "expires_at_ms",
+    "message_type",
+    "error_type",
+    "error_fingerprint",
 )
 
 

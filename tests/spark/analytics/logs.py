@@ -16,7 +16,7 @@ from leasehold.domain import sessions as s
 from leasehold.domain import staging as sg
 from leasehold.domain.events import Event, EventPage, ReadEvents
 from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts, QueueSettings
-from leasehold.domain.types import Lease, Message, Outcome
+from leasehold.domain.types import NO_DETAIL, Detail, ErrorReport, Lease, Message, Outcome
 from leasehold.eventlog.schema import batch_of
 from leasehold.spark.batch.schemas import EVENTS
 from leasehold.stores.memory import MemoryStore
@@ -32,6 +32,12 @@ _POLICIES: Final = (
 )
 _OUTCOMES: Final = (Outcome.FAILED, Outcome.RETURNED, Outcome.INTERRUPTED, Outcome.BURIED)
 _QUEUES: Final = ("videos", "audio")
+_DETAILS: Final = (NO_DETAIL, Detail(message_type="clip"), Detail(message_type="film"))
+_ERRORS: Final = (
+    ErrorReport(text="no such codec", type="KeyError", fingerprint="f00d"),
+    ErrorReport(text="too large"),
+    None,
+)
 _OFTEN: Final = {
     "put": 10,
     "receive": 9,
@@ -110,7 +116,8 @@ class Play:
         outcome, delay_s = self._dice.choice(_OUTCOMES), self._dice.choice([None, 0, 5])
         for queue, lease in self._some():
             named = ACCOUNT, queue, lease.message.message_id, lease.receipt
-            self._do(c.Release(*named, outcome, delay_s))
+            error = _ERRORS[lease.message.fence % len(_ERRORS)]
+            self._do(c.Release(*named, outcome, delay_s, error))
 
     def can_renew(self) -> None:
         for queue, lease in self._some():
@@ -220,7 +227,8 @@ class Play:
         self._counter += 1
         delay_s, live_s = self._dice.choice([0, 0, 5]), self._dice.choice([None, 60, 900])
         entropy = self._counter.to_bytes(10, "big")
-        return c.Put(ACCOUNT, self._dice.choice(_QUEUES), b"a", delay_s, live_s, entropy)
+        queue, detail = self._dice.choice(_QUEUES), _DETAILS[self._counter % len(_DETAILS)]
+        return c.Put(ACCOUNT, queue, b"a", delay_s, live_s, entropy, detail)
 
     def _any_queue(self) -> str:
         return self._dice.choice([*_QUEUES, *_QUEUES, "videos-poison"])

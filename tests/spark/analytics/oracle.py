@@ -135,6 +135,14 @@ class Oracle:
     def _ending(self, event: Event, message_id: str, stay: Stay) -> None:
         kind, at_ms, reason = event.type, event.at_ms, event.reason
         lease = stay.lease
+        error = {
+            "error_type": event.error_type,
+            "error_fingerprint": event.error_fingerprint,
+        }
+        if lease is not None:
+            lease.row.update(error)
+        if kind is T.POISONED:
+            stay.row.update(error)
         as_is = {T.COMPLETED, T.SETTLED, T.EXPIRED, T.REMOVED, T.LAPSED}
         if lease is not None and kind in as_is:
             assert event.phase == Phase.LEASED
@@ -201,6 +209,9 @@ class Oracle:
             "handling_s": None,
             "total_s": None,
             "expires_at_ms": None if never else event.expires_at_ms,
+            "message_type": event.message_type,
+            "error_type": None,
+            "error_fingerprint": None,
         }
         self.stays[message_id] = Stay(row, base)
 
@@ -244,6 +255,9 @@ class Oracle:
             "outcome": "open",
             "reason": None,
             "renewals": event.renewals,
+            "message_type": event.message_type,
+            "error_type": None,
+            "error_fingerprint": None,
         }
         stay.lease = Lease(row, event.visible_at_ms)
 

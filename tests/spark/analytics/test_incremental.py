@@ -61,6 +61,8 @@ def test_tables_made_at_once_are_those_of_the_oracle(
     check(at_once, oracle)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_log_may_be_cut_anywhere(
     spark: SparkSession,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
 from pyspark.sql import SparkSession
@@ -79,9 +80,13 @@ def named(row: Row) -> str:
     return f"{row['account']}/{row['queue']}"
 
 
-def expected(oracle: Oracle, queue: str, until_ms: int) -> Observed:
-    """Return what the tuning makes of the attempts of a queue."""
-    rows = [each for each in oracle.attempts if named(each) == queue and not each["claim"]]
+def expected(oracle: Oracle, queue: str, kind: str | None, until_ms: int) -> Observed:
+    """Return what the tuning makes of the attempts on messages of a type in a queue."""
+    rows = [
+        each
+        for each in oracle.attempts
+        if (named(each), each["message_type"]) == (queue, kind) and not each["claim"]
+    ]
     return observe([lease_of(each, until_ms) for each in rows], late_seen=True)
 
 
@@ -90,31 +95,34 @@ def test_observations_are_those_of_the_tuning(
     summary: LogSummary, oracle: Oracle, until_ms: int, queue: str
 ) -> None:
     """Counts, crashes, silent ones, seconds of work and the lengths in bins are the same."""
-    want = expected(oracle, queue, until_ms)
-    (work,) = next(each for each in summary.queues if each.queue == queue).works
-    assert work.crashes == want.crashes
-    assert work.silent == want.silent
-    assert work.left_out == want.left_out
-    assert math.isclose(work.work_s, want.work_s)
-    for finished in (True, False):
-        own = [each for each in want.attempts if each.finished is finished]
-        bins = [each for each in work.bins if each.finished is finished]
-        assert sum(each.count for each in bins) == len(own)
-        seconds = sum(each.count * each.seconds for each in bins)
-        assert math.isclose(seconds, sum(each.seconds for each in own))
+    works = next(each for each in summary.queues if each.queue == queue).works
+    assert {each.message_type for each in works} == {None, "clip", "film"}
+    for work in works:
+        want = expected(oracle, queue, work.message_type, until_ms)
+        assert work.crashes == want.crashes
+        assert work.silent == want.silent
+        assert work.left_out == want.left_out
+        assert math.isclose(work.work_s, want.work_s)
+        for finished in (True, False):
+            own = [each for each in want.attempts if each.finished is finished]
+            bins = [each for each in work.bins if each.finished is finished]
+            assert sum(each.count for each in bins) == len(own)
+            seconds = sum(each.count * each.seconds for each in bins)
+            assert math.isclose(seconds, sum(each.seconds for each in own))
 
 
 @pytest.mark.parametrize("queue", [f"p{n}-acme/{name}" for n in (200, 204) for name in QUEUES])
 def test_counts_are_those_of_the_tables(summary: LogSummary, oracle: Oracle, queue: str) -> None:
     """Outcomes, deliveries, hours, backlog and timelines agree with the oracle."""
     found = next(each for each in summary.queues if each.queue == queue)
-    (work,) = found.works
     attempts = [each for each in oracle.attempts if named(each) == queue]
     messages = [each for each in oracle.messages if named(each) == queue]
     for name, outcome in (("completed", "completed"), ("late", "completed_late")):
         own = [each for each in attempts if each["outcome"] == outcome and not each["claim"]]
-        assert getattr(work, name) == len(own)
-    assert work.deliveries == sum(each["deliveries"] for each in messages)
+        assert sum(getattr(work, name) for work in found.works) == len(own)
+    assert sum(work.deliveries for work in found.works) == sum(
+        each["deliveries"] for each in messages
+    )
     waiting = [each for each in messages if each["outcome"] == "open"]
     assert found.open_messages == len(waiting) == found.hours[-1].backlog_end
     assert sum(each.put for each in found.hours) == len(messages)
@@ -124,7 +132,17 @@ def test_counts_are_those_of_the_tables(summary: LogSummary, oracle: Oracle, que
     most = max(each["deliveries"] for each in messages)
     assert len(found.timelines[0].attempts) >= most
     poisoned = [each for each in messages if each["outcome"] == "poisoned"]
-    assert sum(each.count for each in found.poison) == len(poisoned)
+    clusters = Counter(
+        (
+            each["error_type"] or each["reason"],
+            each["error_fingerprint"],
+            each["message_type"],
+        )
+        for each in poisoned
+    )
+    assert clusters == {
+        (each.error_type, each.fingerprint, each.message_type): each.count for each in found.poison
+    }
 
 
 def test_a_summary_can_be_saved(summary: LogSummary) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from leasehold.domain.failures import MAX_LAPSES
-from leasehold.spark.analytics.lifecycle import BEGINS, DONE, LEASED, TO_BE_CHECKED, T
+from leasehold.spark.analytics.lifecycle import DONE, TO_BE_CHECKED, T
 from leasehold.spark.analytics.normal import ARRIVED, CLEARING, MOVING, OVER, codes
 from leasehold.spark.analytics.schemas import ATTEMPTS, DETAILS, MESSAGES, OPEN, Ending, Fate
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
 REFUSED: Final = "refused"
@@ -38,32 +40,42 @@ def split(stages: DataFrame, marks: DataFrame) -> Lifecycle:
     """Make tables of stages.
 
     Args:
-        stages: As :func:`leasehold.spark.analytics.lifecycle.staged` makes them.
+        stages: As :func:`leasehold.spark.analytics.lifecycle.staged` makes them. They are read
+            several times.
         marks: The sessions that were over by then, and the queues that were cleared since the
             oldest of the messages came; few.
     """
-    stages = _with_clearing(stages, marks)
     sessions = _sessions(marks)
+    gone = stages.where("NOT is_open")
+    still = _with_clearing(stages.where("is_open"), marks)
     # An attempt of a message that is still there is not final: a late completion may be to come.
-    ended = _attempts(_of_ended(stages), sessions)
-    going_on = _going_on(stages)
-    cleared = "clearing IS NOT NULL"
-    final = f"NOT is_open OR {cleared} OR (t IN ({codes(MOVING)}))"
-    last = stages.where("is_open AND is_last")
+    ended = _attempts(_of_ended(gone), sessions)
+    ended_still = _attempts(_of_ended(still), sessions)
+    going_on = _going_on(still)
+    cleared, moved = "clearing IS NOT NULL", f"t IN ({codes(MOVING)})"
+    last = still.where("is_last")
     return Lifecycle(
-        attempts=shaped(ended.where(final), ATTEMPTS).unionByName(
-            shaped(going_on.where(cleared), ATTEMPTS)
+        attempts=_united(
+            ATTEMPTS,
+            ended,
+            ended_still.where(f"{cleared} OR {moved}"),
+            going_on.where(cleared),
         ),
-        messages=shaped(_messages(stages.where("m_outcome IS NOT NULL")), MESSAGES).unionByName(
-            shaped(_staying(last.where(cleared)), MESSAGES)
+        messages=_united(
+            MESSAGES,
+            _messages(gone.where("m_outcome IS NOT NULL")),
+            _messages(still.where("m_outcome IS NOT NULL")),
+            _staying(last.where(cleared)),
         ),
-        open_attempts=shaped(ended.where(f"NOT ({final})"), ATTEMPTS).unionByName(
-            shaped(going_on.where(f"NOT ({cleared})"), ATTEMPTS)
+        open_attempts=_united(
+            ATTEMPTS,
+            ended_still.where(f"NOT ({cleared} OR {moved})"),
+            going_on.where(f"NOT ({cleared})"),
         ),
         open_messages=shaped(_staying(last.where(f"NOT ({cleared})")), MESSAGES),
         open_events=shaped(
-            stages.where(f"is_open AND NOT ({cleared})").withColumns(
-                _computed(queue="stay", t=f"IF(t IN ({codes(MOVING)}), {ARRIVED}, t)")
+            still.where(f"NOT ({cleared})").withColumns(
+                _computed(queue="stay", t=f"IF({moved}, {ARRIVED}, t)")
             ),
             OPEN,
         ),
@@ -71,26 +83,33 @@ def split(stages: DataFrame, marks: DataFrame) -> Lifecycle:
 
 
 def with_details(rows: DataFrame, details: DataFrame | None) -> DataFrame:
-    """Fill in what the log does not tell of messages.
+    """Fill in what the log does not tell of messages; what is given wins over the log.
 
     Args:
         rows: Attempts or messages.
-        details: With columns of :data:`~leasehold.spark.analytics.schemas.DETAILS`, one row for a
-            message at most; None for nothing. An error is put down to what it was the end of: the
-            message in the poison queue, and the attempts that failed or were buried.
+        details: With ``message_id`` and any other columns of
+            :data:`~leasehold.spark.analytics.schemas.DETAILS`, one row for a message at most; None
+            for nothing. An error is put down to what it was the end of: the message in the poison
+            queue, and the attempts that failed or were buried.
     """
     if details is None:
         return rows
-    known = details.select(*(F.col(name).alias(f"d_{name}") for name in DETAILS.names))
+    has = {*details.columns}
+    known = details.select(
+        *(
+            (F.col(name) if name in has else F.lit(None).cast("string")).alias(f"d_{name}")
+            for name in DETAILS.names
+        )
+    )
     blamed = f"outcome IN ('{Ending.FAILED}', '{Ending.BURIED}', '{Fate.POISONED}')"
     return (
         rows.join(known, F.expr("message_id = d_message_id"), "left")
         .withColumns(
             _computed(
-                message_type="coalesce(message_type, d_message_type)",
-                error_type=f"coalesce(error_type, IF({blamed}, d_error_type, NULL))",
-                error_fingerprint="coalesce(error_fingerprint,"
-                f" IF({blamed}, d_error_fingerprint, NULL))",
+                message_type="coalesce(d_message_type, message_type)",
+                error_type=f"coalesce(IF({blamed}, d_error_type, NULL), error_type)",
+                error_fingerprint=f"coalesce(IF({blamed}, d_error_fingerprint, NULL),"
+                " error_fingerprint)",
             )
         )
         .select(*rows.columns)
@@ -109,9 +128,7 @@ def _with_clearing(stages: DataFrame, marks: DataFrame) -> DataFrame:
     )
     stages = stages.withColumn("stay", F.expr(f"IF(t IN ({codes(MOVING)}), target, queue)"))
     joined = stages.join(
-        F.broadcast(cleared),
-        F.expr("is_open AND account = c_account AND stay = c_queue"),
-        "left",
+        F.broadcast(cleared), F.expr("account = c_account AND stay = c_queue"), "left"
     )
     later = "get(filter(clearings, c -> c.seq > seq OR (c.seq = seq AND c.place > place)), 0)"
     return joined.withColumn("clearing", F.expr(later)).drop("c_account", "c_queue", "clearings")
@@ -139,10 +156,8 @@ def _of_ended(stages: DataFrame) -> DataFrame:
     return stages.where("a_outcome IS NOT NULL AND a_leased IS NOT NULL")
 
 
-_IS_OWN: Final = "r.since = a_leased AND r.stay_number = stay_number"
-_REFUSAL: Final = f"array_min(transform(filter(refusals, r -> {_IS_OWN}), r -> r.at))"
 _LATE_AT: Final = f"""
-IF(told IN ('{Ending.LAPSED}', '{Ending.SESSION_LOST}') AND size(refusals) > 0, {_REFUSAL}, NULL)
+IF(told IN ('{Ending.LAPSED}', '{Ending.SESSION_LOST}'), a_refused, NULL)
 """
 _CHECKED: Final = f"""
 CASE WHEN a_outcome <> '{TO_BE_CHECKED}' THEN a_outcome
@@ -154,13 +169,12 @@ CASE WHEN a_outcome <> '{TO_BE_CHECKED}' THEN a_outcome
 _RAN_OUT: Final = f"told = '{Ending.LAPSED}' AND t NOT IN ({T['LEASE_ENDED']}, {T['POISONED']})"
 _ENDED_AT: Final = f"""
 CASE WHEN late_at IS NOT NULL THEN late_at
-     WHEN {_RAN_OUT} THEN least(a_lease_end, at)
-     WHEN t = {T["EXPIRED"]} THEN least(at, expires)
-     ELSE at END
+     WHEN {_RAN_OUT} THEN least(a_lease_end, m_ended)
+     ELSE m_ended END
 """
 _WORKED_UNTIL: Final = f"""
 CASE WHEN late_at IS NULL AND told = '{Ending.SESSION_LOST}'
-       THEN least(at, coalesce(s_at - 1000 * s_silent_s, at))
+       THEN least(m_ended, coalesce(s_at - 1000 * s_silent_s, m_ended))
      ELSE ended_at_ms END
 """
 _WHY: Final = f"""
@@ -186,7 +200,7 @@ def _attempts(ended: DataFrame, sessions: DataFrame) -> DataFrame:
             attempt="a_count",
             holder="a_holder",
             session_id="a_session",
-            claim=f"coalesce(nullif(a_claim, ''), IF(t = {T['SETTLED']}, target, NULL))",
+            claim="a_claim",
             leased_at_ms="a_leased",
             seconds=_seconds("worked_until - a_leased"),
             lease_s=_seconds("a_lease_end - a_leased"),
@@ -203,16 +217,12 @@ def _attempts(ended: DataFrame, sessions: DataFrame) -> DataFrame:
 
 def _going_on(stages: DataFrame) -> DataFrame:
     """Return the leases that no event has ended, of messages that have not ended by one."""
-    on_lease = f"is_open AND is_last AND phase = {LEASED} AND t <> {T['LAPSED']}"
-    begun = stages.where(on_lease).withColumn(
-        "a_leased", F.expr(f"IF(t = {T['REFUSED']}, p_since, since)")
-    )
-    told = begun.where("a_leased IS NOT NULL").withColumn("told", F.expr(_LEFT_OPEN))
+    told = stages.where("g_leased IS NOT NULL").withColumn("told", F.expr(_LEFT_OPEN))
     is_late = f"(told = '{Ending.COMPLETED_LATE}')"
     return told.withColumns(
         _computed(
             ended_at_ms=f"""
-            CASE WHEN {is_late} THEN {_REFUSAL} WHEN told = '{Ending.LAPSED}' THEN visible
+            CASE WHEN {is_late} THEN g_refused WHEN told = '{Ending.LAPSED}' THEN visible
                  WHEN told = '{Ending.REMOVED}' THEN clearing.at END""",
         )
     ).withColumns(
@@ -220,25 +230,24 @@ def _going_on(stages: DataFrame) -> DataFrame:
             queue="stay",
             attempt="count",
             session_id="session",
-            claim=f"nullif(IF({BEGINS}, coalesce(target, ''), a_claim), '')",
-            leased_at_ms="a_leased",
-            seconds=_seconds("ended_at_ms - a_leased"),
-            lease_s=_seconds("visible - a_leased"),
-            first_lease_s=f"IF({BEGINS}, visible - since, a_first_ms) / 1000",
+            claim="g_claim",
+            leased_at_ms="g_leased",
+            seconds=_seconds("ended_at_ms - g_leased"),
+            lease_s=_seconds("visible - g_leased"),
+            first_lease_s="g_first_ms / 1000",
             outcome="told",
             reason=f"""
             CASE WHEN {is_late} THEN '{REFUSED}'
                  WHEN told = '{Ending.REMOVED}' THEN {_CLEARED_BY} END""",
             finished=is_late,
-            day=_day("coalesce(ended_at_ms, a_leased)"),
+            day=_day("coalesce(ended_at_ms, g_leased)"),
         )
     )
 
 
 _CLEARED_BY: Final = f"IF(clearing.t = {T['QUEUE_CLEARED']}, 'queue-cleared', 'queue-deleted')"
 _LEFT_OPEN: Final = f"""
-CASE WHEN {_REFUSAL} IS NOT NULL
-          AND (visible <= clearing.at OR exists(refusals, r -> {_IS_OWN} AND r.at >= visible))
+CASE WHEN g_refused IS NOT NULL AND (visible <= clearing.at OR g_refused_last >= visible)
        THEN '{Ending.COMPLETED_LATE}'
      WHEN clearing IS NULL THEN '{Ending.OPEN}'
      WHEN visible <= clearing.at THEN '{Ending.LAPSED}'
@@ -251,23 +260,17 @@ CASE WHEN {_REFUSAL} IS NOT NULL
 
 def _messages(ended: DataFrame) -> DataFrame:
     """Return the stays that an event has ended."""
-    moves = f"t IN ({codes(MOVING)})"
-    told = ended.withColumns(
-        _computed(
-            ended_at_ms=f"IF(t = {T['EXPIRED']}, least(at, expires), at)",
-            inserted_at_ms=f"coalesce(IF({moves}, p_begun, begun), inserted)",
-            deliveries=f"greatest(0, IF(t = {T['REDRIVEN']}, coalesce(p_count, 0), count)"
-            f" - coalesce(IF({moves}, p_base, base), 0))",
-        )
-    )
     done = f"t IN ({DONE}) AND a_outcome IS NOT NULL"
+    told = ended.withColumns(
+        _computed(ended_at_ms="m_ended", inserted_at_ms="m_inserted", deliveries="m_deliveries")
+    )
     return _told_of_stay(told).withColumns(
         _computed(
             outcome="m_outcome",
             reason=f"CASE WHEN t IN ({T['POISONED']}, {T['REMOVED']}) THEN reason"
             f" WHEN t = {T['REDRIVEN']} THEN 'redriven' END",
-            handling_s=f"IF({done}, {_seconds('at - a_leased')}, NULL)",
-            expires_at_ms=f"IF({moves}, p_expires, expires)",
+            handling_s=f"IF({done}, {_seconds('m_ended - a_leased')}, NULL)",
+            expires_at_ms="m_expires",
             day=_day("ended_at_ms"),
         )
     )
@@ -278,8 +281,9 @@ def _staying(last: DataFrame) -> DataFrame:
     told = last.withColumns(
         _computed(
             ended_at_ms="clearing.at",
-            inserted_at_ms="coalesce(begun, inserted)",
-            deliveries="greatest(0, count - coalesce(base, 0))",
+            # With an event of moving one stay ends, and this one begins.
+            inserted_at_ms=f"IF(t IN ({codes(MOVING)}), at, m_inserted)",
+            deliveries=f"IF(t IN ({codes(MOVING)}), 0, m_deliveries)",
         )
     )
     return _told_of_stay(told).withColumns(
@@ -289,6 +293,9 @@ def _staying(last: DataFrame) -> DataFrame:
             reason=f"IF(clearing IS NULL, NULL, {_CLEARED_BY})",
             handling_s="NULL",
             expires_at_ms="expires",
+            # Those of the event would be of an attempt, and another one may follow.
+            error_type="NULL",
+            error_fingerprint="NULL",
             day=_day("coalesce(ended_at_ms, inserted_at_ms)"),
         )
     )
@@ -297,8 +304,8 @@ def _staying(last: DataFrame) -> DataFrame:
 def _told_of_stay(told: DataFrame) -> DataFrame:
     return told.withColumns(
         _computed(
-            first_leased_at_ms="IF(deliveries > 0, first_at, NULL)",
-            wait_s=f"IF(deliveries > 0, {_seconds('wait_ms')}, NULL)",
+            first_leased_at_ms="IF(deliveries > 0, m_first_at, NULL)",
+            wait_s=f"IF(deliveries > 0, {_seconds('m_wait_ms')}, NULL)",
             redeliveries="greatest(0, deliveries - 1)",
             total_s=_seconds("ended_at_ms - inserted_at_ms"),
         )
@@ -319,6 +326,10 @@ def _seconds(length_ms: str) -> str:
 
 def _day(moment: str) -> str:
     return f"date_from_unix_date(cast(floor({moment} / {_DAY_MS}) AS int))"
+
+
+def _united(schema: StructType, *parts: DataFrame) -> DataFrame:
+    return reduce(DataFrame.unionByName, (shaped(part, schema) for part in parts))
 
 
 def shaped(rows: DataFrame, schema: StructType) -> DataFrame:

@@ -31,6 +31,8 @@ class World:
 
     queues: int = 4
     """How many, 1 or more; the work of each takes half as long again as that of the one before."""
+    types: int = 2
+    """Of messages in each queue, 1 or more; their work is alike."""
     workers: int = 50
     """In each queue."""
     median_s: float = 4.0
@@ -213,6 +215,7 @@ def _struct(  # noqa: PLR0913, PLR0917 - the parts of an event
 
 
 def _columns(exploded: DataFrame, world: World) -> DataFrame:
+    failed = "e.type IN ('released', 'poisoned')"
     worker = f"concat('worker-', (id * 31 + e.n * 7) % {world.workers})"
     columns = {
         "seq": f"e.at - {_BEGIN_MS} + 1",
@@ -236,6 +239,10 @@ def _columns(exploded: DataFrame, world: World) -> DataFrame:
         "session": "NULL",
         "reason": "e.reason",
         "target": "IF(e.type = 'poisoned', concat('queue-', q, '-poison'), NULL)",
+        "message_type": f"concat('type-', (id DIV {world.queues}) % {world.types})",
+        "error_type": f"IF({failed}, 'ValueError', NULL)",
+        "error_fingerprint": f"IF({failed}, hex(id % 8), NULL)",
+        "error": f"IF({failed}, concat('it cannot be done: ', label), NULL)",
     }
     return exploded.select(
         *(F.expr(columns[field.name]).cast(field.dataType).alias(field.name) for field in EVENTS)

@@ -21,11 +21,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from leasehold.spark.analytics import derived
+from leasehold.spark.analytics.compiling import well_compiled
 from leasehold.spark.analytics.deriving import Lifecycle, split, with_details
-from leasehold.spark.analytics.keeping import ADDED, Folder, OtherLog, State
+from leasehold.spark.analytics.keeping import ADDED, TALLIES, Folder, OtherLog, State
 from leasehold.spark.analytics.lifecycle import staged
 from leasehold.spark.analytics.normal import MARKS, OVER, codes, normal
-from leasehold.spark.analytics.schemas import ATTEMPTS, MESSAGES, OPEN, QUEUES, WORKERS
+from leasehold.spark.analytics.schemas import (
+    ATTEMPTS,
+    HOLDER_TALLIES,
+    HOUR_TALLIES,
+    MESSAGES,
+    OPEN,
+    QUEUES,
+    WORKERS,
+)
 from leasehold.spark.analytics.sources import Known, Piece, Source, empty
 
 if TYPE_CHECKING:
@@ -34,6 +43,18 @@ if TYPE_CHECKING:
 
 ROWS_PER_PARTITION: Final = 250_000
 """Events that one task sorts: some 100 MB."""
+_VARIED: Final = frozenset(
+    {
+        "message_id",
+        *("leased_at_ms", "ended_at_ms", "inserted_at_ms", "first_leased_at_ms", "expires_at_ms"),
+        *("seconds", "wait_s", "handling_s", "total_s"),
+        *("seq", "at", "inserted", "expires", "visible", "since", "visible_since"),
+        *("a_leased", "a_lease_end"),
+        *("m_inserted", "m_ended", "m_expires", "m_first_at", "m_wait_ms"),
+    }
+)
+"""Columns of which most values are there once. To look for them in a dictionary is a third of what
+it takes to write a table."""
 _SESSIONS_KEPT_MS: Final = 7 * 86_400_000
 """For so long after it was lost, leases of a session may still be ended."""
 
@@ -75,8 +96,9 @@ def update(  # noqa: PLR0913 - keyword-only but for what it is about
         spark: The session.
         source: The log.
         folder: Of the tables; on a path that all executors reach.
-        details: What the log does not tell of messages, with columns of
-            :data:`~leasehold.spark.analytics.schemas.DETAILS`; one row for a message at most.
+        details: What the log does not tell of messages, or should have told: ``message_id`` and
+            any other columns of :data:`~leasehold.spark.analytics.schemas.DETAILS`, one row for a
+            message at most.
         partitions: Of the shuffle; by default one for each 250,000 events.
         on_run: Called after each run.
 
@@ -96,7 +118,8 @@ def update(  # noqa: PLR0913 - keyword-only but for what it is about
     late = 0
     for number, piece in enumerate(pieces, start=1):
         run = _Run(spark, tables, replace(state, source=source.name), partitions, details)
-        after = run.use(piece, source, derive=number == len(pieces))
+        with well_compiled(spark):
+            after = run.use(piece, source, derive=number == len(pieces))
         late += piece.late and after.run > state.run
         state = after
         if on_run is not None:
@@ -163,16 +186,21 @@ class _Run:
         events, notes = normal(given), self._kept("notes", normal(given, MARKS))
         known = self._kept_from_before("open", OPEN)
         noted = self._kept_from_before("marks", OPEN)
+        together = rows + (self._state.events if piece.late else known.count())
         if piece.late:
             events, known, notes = self._again(events, known, notes, source)
         noted = self._kept("noted", _of_sessions(noted.unionByName(notes)).distinct())
-        stages = staged(known.unionByName(events), self._partitions or self._width(rows))
-        lifecycle = split(self._kept("stages", stages), noted.unionByName(_cleared(notes)))
+        stages = staged(known.unionByName(events), self._partitions or self._width(together))
+        # Most stages are of messages that have ended, and some tables are made of the others alone.
+        kept = self._kept("stages", stages, by=["is_open"])
+        lifecycle = split(kept, noted.unionByName(_cleared(notes)))
         still = noted.where(f"at >= {(newest[1] or 0) - _SESSIONS_KEPT_MS}")
         still.coalesce(1).write.parquet(str(self._folder.temporary("marks")))
         self._write(lifecycle)
         self._folder.place((*ADDED, "open", "marks", "open_attempts", "open_messages"), self._run)
-        self._derive(derive=derive)
+        self._tally(anew=piece.late)
+        if derive:
+            self._derive()
         after = replace(
             self._state,
             run=self._run,
@@ -222,16 +250,46 @@ class _Run:
             ("attempts", "messages", "open_attempts", "open_messages"), lifecycle[:4], strict=True
         ):
             _write(with_details(table, self._details), self._folder.temporary(name))
-        lifecycle.open_events.write.parquet(str(self._folder.temporary("open")))
+        _write(lifecycle.open_events, self._folder.temporary("open"), by=())
 
-    def _derive(self, *, derive: bool) -> None:
-        """Make workers and queues anew, if this is the last run for now."""
-        if not derive:
-            return
-        attempts = _table(self._spark, self._paths("attempts", "open_attempts"), ATTEMPTS)
-        messages = _table(self._spark, self._paths("messages", "open_messages"), MESSAGES)
-        derived.workers(attempts).write.parquet(str(self._folder.temporary("workers")))
-        derived.queues(attempts, messages).write.parquet(str(self._folder.temporary("queues")))
+    def _tally(self, *, anew: bool) -> None:
+        """Count what has ended in this run, together with what had ended before.
+
+        Args:
+            anew: Whether rows of earlier runs may be gone, so that all has to be counted.
+        """
+        kept = [self._folder.newest(table, self._state.run).exists() for table in TALLIES]
+        own = {self._folder.newest(table, self._run) for table in ADDED}
+        everything = anew or not all(kept)
+        attempts, messages = (
+            _table(
+                self._spark,
+                [path for path in self._paths(table) if everything or path in own],
+                schema,
+            )
+            for table, schema in (("attempts", ATTEMPTS), ("messages", MESSAGES))
+        )
+        holders = derived.holder_tallies(attempts)
+        hours = derived.hour_tallies(attempts, messages)
+        if not everything:
+            before = self._kept_from_before("holder_tallies", HOLDER_TALLIES)
+            holders = derived.added_holders(holders.unionByName(before))
+            before = self._kept_from_before("hour_tallies", HOUR_TALLIES)
+            hours = derived.added_hours(hours.unionByName(before))
+        holders.write.parquet(str(self._folder.temporary("holder_tallies")))
+        hours.write.parquet(str(self._folder.temporary("hour_tallies")))
+        self._folder.place(TALLIES, self._run)
+
+    def _derive(self) -> None:
+        """Make workers and queues anew."""
+        attempts = _table(self._spark, self._paths("open_attempts"), ATTEMPTS)
+        messages = _table(self._spark, self._paths("open_messages"), MESSAGES)
+        holders = _table(self._spark, self._paths("holder_tallies"), HOLDER_TALLIES)
+        holders = holders.unionByName(derived.holder_tallies(attempts))
+        hours = _table(self._spark, self._paths("hour_tallies"), HOUR_TALLIES)
+        hours = hours.unionByName(derived.hour_tallies(attempts, messages))
+        derived.workers_of(holders).write.parquet(str(self._folder.temporary("workers")))
+        derived.queues_of(hours).write.parquet(str(self._folder.temporary("queues")))
         self._folder.place(("workers", "queues"), self._run)
 
     # --- parts -------------------------------------------------------------------------------
@@ -248,11 +306,17 @@ class _Run:
             if table in ADDED or run == self._run
         ]
 
-    def _kept(self, name: str, rows: DataFrame) -> DataFrame:
-        """Write rows down, so that they are made once, and return them."""
-        path = str(self._folder.temporary(name))
-        rows.write.parquet(path)
-        return self._spark.read.schema(rows.schema).parquet(path)
+    def _kept(self, name: str, rows: DataFrame, by: Sequence[str] = ()) -> DataFrame:
+        """Write rows down, so that they are made once, and return them.
+
+        Args:
+            name: Of the folder.
+            rows: What to write.
+            by: Columns of which each value has its own files, so that they can be read apart.
+        """
+        path = self._folder.temporary(name)
+        _write(rows, path, by)
+        return self._spark.read.schema(rows.schema).parquet(str(path))
 
     def _kept_from_before(self, table: str, schema: StructType) -> DataFrame:
         path = self._folder.newest(table, self._state.run)
@@ -270,8 +334,11 @@ def _table(spark: SparkSession, paths: Sequence[Path], schema: StructType) -> Da
     return reader.parquet(*map(str, paths)).select(*schema.names)
 
 
-def _write(rows: DataFrame, path: Path) -> None:
-    rows.write.partitionBy("day").parquet(str(path))
+def _write(rows: DataFrame, path: Path, by: Sequence[str] = ("day",)) -> None:
+    plain = {
+        f"parquet.enable.dictionary#{name}": "false" for name in rows.columns if name in _VARIED
+    }
+    rows.write.partitionBy(*by).options(**plain).parquet(str(path))
 
 
 def _of_sessions(noted: DataFrame) -> DataFrame:

@@ -16,7 +16,17 @@ STATE: Final = "_leasehold_tables.json"
 TEMPORARY: Final = "_tmp"
 ADDED: Final = ("attempts", "messages")
 """Tables to which each run adds a folder of its own."""
-REPLACED: Final = ("open", "marks", "open_attempts", "open_messages", "workers", "queues")
+TALLIES: Final = ("holder_tallies", "hour_tallies")
+"""What workers and queues are made of, counted of all that has ended."""
+REPLACED: Final = (
+    "open",
+    "marks",
+    "open_attempts",
+    "open_messages",
+    *TALLIES,
+    "workers",
+    "queues",
+)
 """Tables of which only the folder of the newest run counts."""
 
 

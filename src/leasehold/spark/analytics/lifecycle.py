@@ -1,9 +1,9 @@
-"""From events to what became of attempts and messages: two windows over one sort, all in SQL.
+"""From events to what became of attempts and messages: one window over one sort, all in SQL.
 
 The events of a message are put in their order, and each is looked at beside the one before it.
 An attempt is told by the event that ends it: the one before says that there was a lease, since
-when and whose. So there is one shuffle and one sort for everything, and no row is touched by
-Python. ``benchmarks/analytics_scale.py`` measures it.
+when and whose. So there is one shuffle, one sort and one window for everything, and no row is
+touched by Python. ``benchmarks/analytics_scale.py`` measures it.
 
 The rows that come out, called stages here, are those events that end an attempt (columns
 ``a_...``), end a message's stay in a queue (``m_...``), or belong to a message that has not ended.
@@ -30,10 +30,10 @@ from leasehold.spark.analytics.normal import (
     codes,
     of_messages,
 )
-from leasehold.spark.analytics.schemas import Ending, Fate
+from leasehold.spark.analytics.schemas import OPEN, Ending, Fate
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 T: Final = {each.name: int(each) for each in EventType}
 """Numbers of types by name, for SQL."""
@@ -55,57 +55,111 @@ def staged(normal_events: DataFrame, partitions: int | None = None) -> DataFrame
     events = of_messages(normal_events)
     if partitions is not None:
         events = events.repartition(partitions, "message_id")
-    told = _beside_the_one_before(events)
+    told = _beside_the_others(events)
+    # Nothing above depends on how often the same event is there.
     told = told.where("p_seq IS NULL OR p_seq <> seq OR p_place <> place")
-    told = _with_the_stay(_with_the_attempt(told))
-    is_stage = "a_outcome IS NOT NULL OR m_outcome IS NOT NULL OR is_open"
-    return told.where(is_stage)
+    told = told.withColumns({"is_as_it_was": F.expr(_AS_IT_WAS), "goes_on": F.expr(_GOES_ON)})
+    told = told.withColumns(
+        {
+            "is_open": F.expr(_IS_OPEN),
+            "a_outcome": F.expr(_OUTCOME),
+            "m_outcome": F.expr(_FATE),
+            "base": F.expr(f"coalesce({_BASE}, p_base)"),
+        }
+    )
+    stages = told.where("a_outcome IS NOT NULL OR m_outcome IS NOT NULL OR is_open")
+    return _with_the_attempt(_with_the_stay(stages)).select(*_KEPT, *_if_open())
 
 
-def _beside_the_one_before(events: DataFrame) -> DataFrame:
-    """Add ``p_...``: the message as it was after the event before; and what it begins with."""
+# --- one event beside the others ---------------------------------------------------------------
+
+_ENTERING: Final = f"t IN ({codes((*STARTING, *MOVING, ARRIVED))})"
+_TAKES: Final = f"t IN ({codes(TAKING)})"
+# Deliveries before it came into its queue, and when it did.
+_BASE: Final = f"""
+CASE WHEN t IN ({codes(STARTING)}) THEN 0 WHEN t IN ({codes((*MOVING, ARRIVED))}) THEN count END
+"""
+_BEGUN: Final = f"""
+CASE WHEN t IN ({codes(STARTING)}) THEN inserted WHEN t IN ({codes((*MOVING, ARRIVED))}) THEN at END
+"""
+BEGINS: Final = f"({_TAKES} OR (t = {T['RENEWED']} AND phase = {LEASED} AND renewals = 0))"
+"""An attempt begins with a delivery, or when its holder takes up again what it had given back."""
+# What few messages have, and is looked for only if need be.
+_RARE: Final = f"""
+IF(t = {T["REFUSED"]} OR t IN ({codes((*MOVING, ARRIVED))}) OR ({_TAKES} AND count > 1),
+   struct(struct(seq, place) AS pos, t, at, since, visible_since, count), NULL)
+"""
+_BEFORE_IT: Final = (
+    "seq",
+    "place",
+    "t",
+    "phase",
+    "visible",
+    "expires",
+    "count",
+    "renewals",
+    "holder",
+    "session",
+)
+
+
+def _beside_the_others(events: DataFrame) -> DataFrame:
+    """Add ``p_...``: the message as it was before the event; and what there is to know of all.
+
+    What is computed here may use columns of the event itself and nothing else: a second window
+    would cost as much again.
+    """
     order = Window.partitionBy("message_id").orderBy("seq", "place")
-    upto = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     before = order.rowsBetween(Window.unboundedPreceding, -1)
-    # A refused completion names the beginning of its own lease, and else the message as it is.
-    own_since = F.expr(f"IF(t = {T['REFUSED']}, NULL, since)")
-    put, moved = codes(STARTING), codes((*MOVING, ARRIVED))
-    base = f"CASE WHEN t IN ({put}) THEN 0 WHEN t IN ({moved}) THEN count END"
-    begun = f"CASE WHEN t IN ({put}) THEN inserted WHEN t IN ({moved}) THEN at END"
+    whole = order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+
+    def last(expression: str) -> Column:
+        return F.last(F.expr(expression), ignorenulls=True)
+
+    so_far = {
+        # A refused completion names the beginning of its own lease, and else the message as it is.
+        "p_since": f"IF(t = {T['REFUSED']}, NULL, since)",
+        "p_base": _BASE,
+        "p_begun": _BEGUN,
+        # Of the attempt that is going on until this event.
+        "p_first_ms": f"IF({BEGINS}, visible - since, NULL)",
+        "p_claim": f"IF({BEGINS}, coalesce(target, ''), NULL)",
+        # The first delivery since it was put, or came back from the poison queue.
+        "p_first_at": f"IF({_TAKES} AND count = 1, at, NULL)",
+        "p_wait_ms": f"IF({_TAKES} AND count = 1, at - visible_since, NULL)",
+    }
+    at_last = {
+        "last_seq": "seq",
+        "last_place": "place",
+        "last_t": "t",
+        "entry_seq": f"IF({_ENTERING}, seq, NULL)",
+        "entry_place": f"IF({_ENTERING}, place, NULL)",
+    }
     return events.select(
         "*",
-        *(
-            F.lag(name).over(order).alias(f"p_{name}")
-            for name in (
-                "seq",
-                "place",
-                "t",
-                "phase",
-                "visible",
-                "expires",
-                "count",
-                "renewals",
-                "holder",
-                "session",
-            )
-        ),
-        F.last(own_since, ignorenulls=True).over(before).alias("p_since"),
-        # Which of its stays this is: one that has ended is final, whatever is refused later.
-        F.count(F.expr(f"IF(t IN ({codes(MOVING)}), 1, NULL)")).over(before).alias("stay_number"),
-        # Deliveries before it came into this queue, and when it did; from this event on.
-        F.last(F.expr(base), ignorenulls=True).over(upto).alias("base"),
-        F.last(F.expr(begun), ignorenulls=True).over(upto).alias("begun"),
+        *(F.lag(name).over(order).alias(f"p_{name}") for name in _BEFORE_IT),
+        *(last(text).over(before).alias(name) for name, text in so_far.items()),
+        *(last(text).over(whole).alias(name) for name, text in at_last.items()),
+        F.collect_list(F.expr(_RARE)).over(whole).alias("rare"),
     )
 
 
+_IS_LAST: Final = "(seq = last_seq AND place = last_place)"
+# Of a message that has not ended, what happened since it came into the queue where it is.
+_IS_OPEN: Final = f"""
+last_t NOT IN ({codes(ENDING)})
+AND (entry_seq IS NULL OR seq > entry_seq OR (seq = entry_seq AND place >= entry_place))
+"""
+
+# --- the attempt -------------------------------------------------------------------------------
+
 # The event of an attempt that was going on, as its message was until then.
-_GOING_ON: Final = f"(p_phase = {LEASED} AND p_t <> {T['LAPSED']})"
+_GOES_ON: Final = f"coalesce(p_phase = {LEASED} AND p_t <> {T['LAPSED']}, FALSE)"
 # These leave the message as it was, and tell the lease themselves.
 _AS_IT_WAS: Final = (
     f"coalesce(t IN ({codes(ENDING)}, {T['LAPSED']}) AND phase = {LEASED}"
     f" AND coalesce(p_t, 0) <> {T['LAPSED']}, FALSE)"
 )
-_LEASE_END: Final = "IF(is_as_it_was, visible, p_visible)"
 DONE: Final = codes((EventType.COMPLETED, EventType.SETTLED))
 _GIVEN_UP: Final = f"""
 CASE WHEN reason = '{BURIED}' THEN '{Ending.BURIED}'
@@ -136,68 +190,132 @@ CASE WHEN t IN ({DONE}) AND is_as_it_was
      WHEN t IN ({codes(TAKING)}) THEN '{Ending.LAPSED}'
      END
 """
-# An attempt begins with a delivery, or when its holder takes up again what it had given back.
-BEGINS: Final = (
-    f"(t IN ({codes(TAKING)}) OR (t = {T['RENEWED']} AND phase = {LEASED} AND renewals = 0"
-    f" AND NOT goes_on))"
-)
-_IS_FIRST: Final = f"(t IN ({codes(TAKING)}) AND count - coalesce(base, 0) = 1)"
 
 
-def _with_the_attempt(told: DataFrame) -> DataFrame:
+def _refused(leased: str, which: str = "min") -> str:
+    """Return SQL for when the completion of a lease was refused, in the same stay; or null.
+
+    Args:
+        leased: SQL for when the lease began.
+        which: Of several: ``min`` for the first, ``max`` for the last.
+    """
+    # A stay that has ended is final, whatever is refused later: the same number of moves before.
+    moves = f"filter(rare, m -> m.t IN ({codes(MOVING)}) AND m.pos < {{pos}})"
+    own = f"size({moves.format(pos='struct(seq, place)')})"
+    of_it = f"size({moves.format(pos='r.pos')})"
+    is_it = f"r.t = {T['REFUSED']} AND r.since = {leased} AND {of_it} = {own}"
+    found = f"array_{which}(transform(filter(rare, r -> {is_it}), r -> r.at))"
+    return f"IF(size(rare) > 0, {found}, NULL)"
+
+
+def _with_the_attempt(stages: DataFrame) -> DataFrame:
     """Add ``a_...``: the attempt that the event ends, if it ends one."""
-    told = told.withColumns(
-        {"is_as_it_was": F.expr(_AS_IT_WAS), "goes_on": F.expr(f"coalesce({_GOING_ON}, FALSE)")}
+    told = {
+        "leased": "IF(is_as_it_was, since, p_since)",
+        "lease_end": "IF(is_as_it_was, visible, p_visible)",
+        "count": "IF(is_as_it_was, count, p_count)",
+        "holder": "IF(is_as_it_was, holder, p_holder)",
+        "session": "IF(is_as_it_was, session, p_session)",
+        "renewals": "IF(is_as_it_was, renewals, p_renewals)",
+        "first_ms": "p_first_ms",
+        "claim": f"coalesce(nullif(p_claim, ''), IF(t = {T['SETTLED']}, target, NULL))",
+    }
+    stages = stages.withColumns(
+        {f"a_{name}": F.expr(f"IF(a_outcome IS NULL, NULL, {text})") for name, text in told.items()}
     )
-    return told.withColumns(
+    may_be_late = f"('{Ending.LAPSED}', '{Ending.SESSION_LOST}', '{TO_BE_CHECKED}')"
+    late = f"IF(a_outcome IN {may_be_late}, {_refused('a_leased')}, NULL)"
+    return stages.withColumn("a_refused", F.expr(late))
+
+
+# --- the stay ----------------------------------------------------------------------------------
+
+_FATE: Final = f"""
+CASE WHEN t IN ({DONE}) THEN '{Fate.COMPLETED}' WHEN t = {T["EXPIRED"]} THEN '{Fate.EXPIRED}'
+     WHEN t = {T["REMOVED"]} THEN '{Fate.REMOVED}'
+     WHEN t = {T["POISONED"]} THEN '{Fate.POISONED}'
+     WHEN t = {T["REDRIVEN"]} THEN '{Fate.REMOVED}' END
+"""
+
+
+def _with_the_stay(stages: DataFrame) -> DataFrame:
+    """Add ``m_...``: the stay that the event ends; else the one in which the message is."""
+    moves = f"t IN ({codes(MOVING)})"
+    stages = stages.withColumns(
         {
-            "a_outcome": F.expr(_OUTCOME),
-            "a_leased": F.expr("IF(is_as_it_was, since, p_since)"),
-            "a_lease_end": F.expr(_LEASE_END),
-            "a_count": F.expr("IF(is_as_it_was, count, p_count)"),
-            "a_holder": F.expr("IF(is_as_it_was, holder, p_holder)"),
-            "a_session": F.expr("IF(is_as_it_was, session, p_session)"),
-            "a_renewals": F.expr("IF(is_as_it_was, renewals, p_renewals)"),
+            "m_base": F.expr(f"coalesce(IF({moves}, p_base, base), 0)"),
+            "m_begun": F.expr(f"IF({moves}, p_begun, coalesce({_BEGUN}, p_begun))"),
         }
     )
+    # In a poison queue the count goes on from where it was.
+    is_first = f"r.t IN ({codes(TAKING)}) AND r.count = m_base + 1 AND r.pos <= struct(seq, place)"
+    first = f"try_element_at(filter(rare, r -> {is_first}), -1)"
+    at_once = f"{_TAKES} AND count = 1"
+    told = {
+        "inserted": "coalesce(m_begun, inserted)",
+        "ended": f"IF(t = {T['EXPIRED']}, least(at, expires), at)",
+        "deliveries": f"greatest(0, IF(t = {T['REDRIVEN']}, coalesce(p_count, 0), count) - m_base)",
+        "expires": f"IF({moves}, p_expires, expires)",
+        "first_at": f"CASE WHEN m_base > 0 THEN {first}.at"
+        f" WHEN {at_once} THEN at ELSE p_first_at END",
+        "wait_ms": f"CASE WHEN m_base > 0 THEN {first}.at - {first}.visible_since"
+        f" WHEN {at_once} THEN at - visible_since ELSE p_wait_ms END",
+    }
+    return stages.withColumns({f"m_{name}": F.expr(text) for name, text in told.items()})
 
 
-def _with_the_stay(told: DataFrame) -> DataFrame:
-    """Add ``m_...``: the stay in a queue that the event ends; and what a message begins with."""
-    order = Window.partitionBy("message_id").orderBy("seq", "place")
-    upto = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    before = order.rowsBetween(Window.unboundedPreceding, -1)
-    whole = order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    entry = f"IF(t IN ({codes((*STARTING, *MOVING, ARRIVED))}), struct(seq, place), NULL)"
-    refusal = f"IF(t = {T['REFUSED']}, struct(since, at, stay_number), NULL)"
-    told = told.select(
-        "*",
-        # Of the attempt that is going on until this event, or that this event begins.
-        F.last(F.expr(f"IF({BEGINS}, visible - since, NULL)"), ignorenulls=True)
-        .over(before)
-        .alias("a_first_ms"),
-        F.last(F.expr(f"IF({BEGINS}, coalesce(target, ''), NULL)"), ignorenulls=True)
-        .over(before)
-        .alias("a_claim"),
-        F.last(F.expr(f"IF({_IS_FIRST}, at, NULL)"), ignorenulls=True).over(upto).alias("first_at"),
-        F.last(F.expr(f"IF({_IS_FIRST}, at - visible_since, NULL)"), ignorenulls=True)
-        .over(upto)
-        .alias("wait_ms"),
-        F.lag("base").over(order).alias("p_base"),
-        F.lag("begun").over(order).alias("p_begun"),
-        F.lead("seq").over(order).isNull().alias("is_last"),
-        F.last("t").over(whole).alias("last_t"),
-        F.last(F.expr(entry), ignorenulls=True).over(whole).alias("entry"),
-        F.collect_list(F.expr(refusal)).over(whole).alias("refusals"),
-    )
-    is_open = (
-        f"last_t NOT IN ({codes(ENDING)})"
-        " AND (entry IS NULL OR seq > entry.seq OR (seq = entry.seq AND place >= entry.place))"
-    )
-    fate = f"""
-    CASE WHEN t IN ({DONE}) THEN '{Fate.COMPLETED}' WHEN t = {T["EXPIRED"]} THEN '{Fate.EXPIRED}'
-         WHEN t = {T["REMOVED"]} THEN '{Fate.REMOVED}'
-         WHEN t = {T["POISONED"]} THEN '{Fate.POISONED}'
-         WHEN t = {T["REDRIVEN"]} THEN '{Fate.REMOVED}' END
+# --- what is kept ------------------------------------------------------------------------------
+
+_KEPT: Final = (
+    "is_open",
+    "seq",
+    "place",
+    "t",
+    "account",
+    "queue",
+    "message_id",
+    "message_type",
+    "error_type",
+    "error_fingerprint",
+    "reason",
+    "target",
+    "a_outcome",
+    "a_leased",
+    "a_lease_end",
+    "a_count",
+    "a_holder",
+    "a_session",
+    "a_renewals",
+    "a_first_ms",
+    "a_claim",
+    "a_refused",
+    "m_outcome",
+    "m_inserted",
+    "m_ended",
+    "m_deliveries",
+    "m_expires",
+    "m_first_at",
+    "m_wait_ms",
+)
+
+
+def _if_open() -> list[Column]:
+    """Return what is kept of messages that have not ended: null for the others, so it costs little.
+
+    These are the events themselves, and ``g_...``: the attempt that goes on after the last one.
     """
-    return told.withColumns({"is_open": F.expr(is_open), "m_outcome": F.expr(fate)})
+    on_lease = f"is_open AND {_IS_LAST} AND phase = {LEASED} AND t <> {T['LAPSED']}"
+    leased = f"IF(t = {T['REFUSED']}, p_since, since)"
+    going_on = {
+        "g_leased": leased,
+        "g_first_ms": f"IF({BEGINS}, visible - since, p_first_ms)",
+        "g_claim": f"nullif(IF({BEGINS}, coalesce(target, ''), p_claim), '')",
+        "g_refused": _refused(leased),
+        "g_refused_last": _refused(leased, "max"),
+    }
+    events = [name for name in OPEN.names if name not in _KEPT]
+    return [
+        F.expr(f"is_open AND {_IS_LAST}").alias("is_last"),
+        *(F.expr(f"IF(is_open, {name}, NULL)").alias(name) for name in events),
+        *(F.expr(f"IF({on_lease}, {text}, NULL)").alias(name) for name, text in going_on.items()),
+    ]

@@ -57,7 +57,7 @@ _OF_MESSAGES: Final = (
 """What is staged is in no queue yet, so ``staged`` and ``discarded`` are not among them."""
 
 _OPTIONAL: Final = ("message_type", "error_type", "error_fingerprint")
-"""Columns that a log may have, and need not."""
+"""Columns that logs of other systems, and of older versions, do not have."""
 
 
 def codes(types: Iterable[int]) -> str:

@@ -144,6 +144,45 @@ QUEUES: Final = _columns(
 )
 """One row for each hour of a queue in which something happened."""
 
+HOLDER_TALLIES: Final = _columns(
+    ("account", _STRING),
+    ("queue", _STRING),
+    ("holder", _STRING),
+    ("bin", _INT),
+    ("attempts", _LONG),
+    ("completed", _LONG),
+    ("late", _LONG),
+    ("lapsed", _LONG),
+    ("failed", _LONG),
+    ("lost", _LONG),
+    ("work_s", _DOUBLE),
+    ("longest_s", _DOUBLE),
+    ("first_seen_ms", _LONG),
+    ("last_seen_ms", _LONG),
+)
+"""Attempts counted by holder, queue and length of finished work; kept between incremental runs.
+A bin holds lengths that are within 1 % of each other; null is work that was not finished."""
+
+HOUR_TALLIES: Final = _columns(
+    ("account", _STRING),
+    ("queue", _STRING),
+    ("hour_ms", _LONG),
+    ("put", _LONG),
+    ("gone", _LONG),
+    ("leased", _LONG),
+    ("completed", _LONG),
+    ("late", _LONG),
+    ("lapsed", _LONG),
+    ("failed", _LONG),
+    ("lost", _LONG),
+    ("buried", _LONG),
+    ("poisoned", _LONG),
+    ("expired", _LONG),
+    ("removed", _LONG),
+    ("oldest_wait_s", _DOUBLE),
+)
+"""What happened in an hour of a queue, counted; kept between incremental runs."""
+
 OPEN: Final = _columns(
     ("seq", _LONG),
     ("place", _INT),
@@ -178,4 +217,4 @@ DETAILS: Final = _columns(
     ("error_type", _STRING),
     ("error_fingerprint", _STRING),
 )
-"""What the event log does not tell of a message, and a snapshot of its queue does."""
+"""What other logs do not tell of a message, nor Leasehold's before it had these columns."""

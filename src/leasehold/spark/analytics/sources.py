@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import StructType
 
 from leasehold.domain.events import EVENT_FORMAT
 from leasehold.eventlog.names import FORMAT_KEY, FormatTooNew, range_of
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
 FILES_PER_RUN: Final = 512
 """Of 131,072 events at most: some 64 million."""
-_READ: Final = StructType([*EVENTS.fields]).add("message_type", StringType())
-SCHEMA: Final = _READ.add("error_type", StringType()).add("error_fingerprint", StringType())
-"""The columns of the log, and those that it may have besides; what a file lacks is null."""
+SCHEMA: Final = EVENTS
+"""The columns of the log; what a file of before a column came lacks is null."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,37 +129,30 @@ def _named(table: DataFrame, chosen: Sequence[str] | None, *, by_account: bool) 
 
 
 def _works(own: DataFrame, messages: DataFrame, until_ms: int) -> dict[str, list[s.Work]]:
-    key = ["queue", "message_type"]
-    seen = observed(told(own, until_ms), until_ms).persist(StorageLevel.DISK_ONLY)
-    try:
-        bins = _collected(_bins(seen), _bin)
-        sums = seen.groupBy(*key).agg(
-            F.sum("crashes").cast("double").alias("crashes"),
-            F.sum("silent").cast("double").alias("silent"),
-            F.sum("work_s").alias("work_s"),
-            F.sum("left_out").alias("left_out"),
-        )
-        repeats = _collected(_repeats(seen), lambda row: (row.first_s, row.second_s))
-        facts = _collected(sums, lambda row: row.asDict())
-    finally:
-        seen.unpersist()
-    counts = _collected(_counts(own), lambda row: row.asDict())
-    stays = _collected(_deliveries(messages), lambda row: row.asDict())
+    seen = observed(told(own, until_ms), until_ms)
+    bins = _collected(_bins(seen), lambda row: row)
+    repeats = _collected(_repeats(seen), lambda row: (row.first_s, row.second_s))
+    counts = _collected(_counts(own), _figures)
+    stays = _collected(_deliveries(messages), _figures)
     found: dict[str, list[s.Work]] = defaultdict(list)
     for queue, message_type in sorted({*counts, *stays}, key=repr):
         of = queue, message_type
         figures = {
             name: value
-            for part in (facts, counts, stays)
+            for part in (counts, stays)
             for row in part.get(of, [])
             for name, value in row.items()
-            if name not in key
         }
+        rows = sorted(bins.get(of, ()), key=_place)
         found[queue].append(
             s.Work(
                 message_type=message_type,
-                bins=tuple(bins.get(of, ())),
+                bins=tuple(_bin(row) for row in rows if row.bin is not None),
                 repeats=tuple(repeats.get(of, ())),
+                crashes=float(sum(row.crashes for row in rows)),
+                silent=float(sum(row.silent for row in rows)),
+                work_s=math.fsum(row.work_s for row in rows),
+                left_out=sum(row.left_out for row in rows),
                 **figures,
             )
         )
@@ -167,22 +160,34 @@ def _works(own: DataFrame, messages: DataFrame, until_ms: int) -> dict[str, list
 
 
 def _bins(seen: DataFrame) -> DataFrame:
+    """Return observations by day and length; those without a length have no ``bin``."""
     place = F.floor(
         F.log(F.greatest(F.col("seconds"), F.lit(s.SHORTEST_BIN_S)) / s.SHORTEST_BIN_S)
         / math.log(s.BIN_RATIO)
     )
-    return (
-        seen.where("seconds IS NOT NULL")
-        .groupBy("queue", "message_type", "day", "finished", place.alias("bin"))
-        .agg(F.avg("seconds").alias("seconds"), F.count("*").alias("n"))
-        .orderBy("day", "bin", "finished")
+    length = F.when(F.col("seconds").isNotNull(), place)
+    return seen.groupBy("queue", "message_type", "day", "finished", length.alias("bin")).agg(
+        F.avg("seconds").alias("seconds"),
+        F.count("*").alias("n"),
+        F.sum("crashes").alias("crashes"),
+        F.sum("silent").alias("silent"),
+        F.coalesce(F.sum("work_s"), F.lit(0.0)).alias("work_s"),
+        F.sum("left_out").alias("left_out"),
     )
+
+
+def _place(row: Row) -> tuple[int, int, bool]:
+    return -1 if row.day is None else row.day, -1 if row.bin is None else row.bin, row.finished
 
 
 def _bin(row: Row) -> s.Bin:
     return s.Bin(
         seconds=row.seconds, finished=row.finished, count=float(row["n"]), day=int(row.day)
     )
+
+
+def _figures(row: Row) -> dict[str, Any]:
+    return {k: v for k, v in row.asDict().items() if k not in {"queue", "message_type"}}
 
 
 def _repeats(seen: DataFrame) -> DataFrame:
@@ -202,26 +207,31 @@ def _counts(own: DataFrame) -> DataFrame:
     hidden = F.when(
         (F.col("outcome") == Ending.LAPSED.value), F.col("ended_at_ms") - F.col("leased_at_ms")
     ).when(lost, F.col("ended_at_ms") - F.col("leased_at_ms") - 1000 * F.col("seconds"))
-    return own.groupBy("queue", "message_type").agg(
-        *(
-            _counted(ending, name)
-            for ending, name in (
-                (Ending.COMPLETED, "completed"),
-                (Ending.COMPLETED_LATE, "late"),
-                (Ending.LAPSED, "lapsed"),
-                (Ending.SESSION_LOST, "session_lost"),
-                (Ending.FAILED, "failed"),
-                (Ending.RETURNED, "returned"),
-                (Ending.INTERRUPTED, "interrupted"),
-                (Ending.BURIED, "buried"),
-            )
-        ),
+    outcomes = {
+        "completed": Ending.COMPLETED,
+        "late": Ending.COMPLETED_LATE,
+        "lapsed": Ending.LAPSED,
+        "session_lost": Ending.SESSION_LOST,
+        "failed": Ending.FAILED,
+        "returned": Ending.RETURNED,
+        "interrupted": Ending.INTERRUPTED,
+        "buried": Ending.BURIED,
+    }
+    # There are few lengths that leases begin with.
+    by_lease = own.groupBy("queue", "message_type", "first_lease_s").agg(
+        F.count("*").alias("leases"),
+        *(_counted(ending, name) for name, ending in outcomes.items()),
         F.count_if(F.col("renewals") > 0).alias("renewed"),
         F.coalesce(F.sum(F.when(refused | lost, F.col("seconds"))), F.lit(0.0)).alias(
             "wasted_work_s"
         ),
         (F.coalesce(F.max(hidden), F.lit(0)) / 1000).alias("worst_hidden_s"),
-        F.mode("first_lease_s").alias("usual_lease_s"),
+    )
+    usual = "IF(first_lease_s IS NULL, NULL, struct(leases, -first_lease_s))"
+    return by_lease.groupBy("queue", "message_type").agg(
+        *(F.sum(name).alias(name) for name in (*outcomes, "renewed", "wasted_work_s")),
+        F.max("worst_hidden_s").alias("worst_hidden_s"),
+        F.max_by("first_lease_s", F.expr(usual)).alias("usual_lease_s"),
     )
 
 
