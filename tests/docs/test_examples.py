@@ -232,8 +232,9 @@ def _commands() -> Iterator[tuple[str, list[str]]]:
                 continue
             for number, line in enumerate(block.text.splitlines(), block.line + 1):
                 typed = line.removeprefix("ExecStart=").partition(" # ")[0]
-                words = shlex.split(typed, comments=True) if "leasehold" in typed else []
-                if words and words[0].rpartition("/")[2] == "leasehold":
+                whole = typed.removesuffix("\\")  # a command that goes on begins with another word
+                words = shlex.split(whole, comments=True) if "leasehold" in whole else []
+                if len(words) > 1 and words[0].rpartition("/")[2] == "leasehold":
                     yield f"{page_id(page)}:{number}", words[1:]
 
 
