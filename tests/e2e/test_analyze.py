@@ -117,6 +117,7 @@ def mixed() -> Any:
         yield server
 
 
+@pytest.mark.slow
 def test_types_and_errors_are_in_the_log(mixed: InProcessServer, tmp_path: Path) -> None:
     """Advice for each type and errors that gave messages up need no other file; one may correct."""
     arguments = [*when(mixed), "--cores", "2", "--queue", "mixed", "--json"]
