@@ -389,11 +389,13 @@ def _end_wait(raw: psycopg.Connection[Any]) -> bool:
 # --- room ----------------------------------------------------------------------------------------
 
 
-def test_a_full_disk(rig: Rig, tmp_path: Path) -> None:
+def test_a_full_disk(rig: Rig) -> None:
     """Producers are refused, consumers are served; with room again all is as before."""
-    with mounted(tmp_path / "disk", size_mib=2) as disk, rig.raw() as raw:
-        for folder in (tmp_path, *tmp_path.parents[:2]):
-            folder.chmod(0o755)
+    with (
+        short_folder() as folder,
+        mounted(folder / "disk", size_mib=2) as disk,
+        rig.raw() as raw,
+    ):
         os.chown(disk, *pwd.getpwnam("nobody")[2:4])
         raw.execute(f"CREATE TABLESPACE small LOCATION '{disk}'", prepare=False)
         raw.execute("ALTER TABLE message SET TABLESPACE small")

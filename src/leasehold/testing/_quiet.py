@@ -14,12 +14,26 @@ _lock = threading.Lock()
 _users: list[object] = []
 
 
+def _settings() -> tuple[object, ...]:
+    found = structlog.get_config()
+    return (found["logger_factory"], found["wrapper_class"], *found["processors"])
+
+
+_first = None if structlog.is_configured() else _settings()
+"""How structlog logs, to stdout, until it is told otherwise."""
+
+
+def _is_as_it_came() -> bool:
+    # Whoever has captured logs leaves structlog "configured", though with what it came with.
+    return not structlog.is_configured() or _settings() == _first
+
+
 @contextmanager
 def quiet_logs() -> Iterator[None]:
     """Show warnings only, on stderr, unless the process has configured structlog itself."""
     me = object()
     with _lock:
-        if _users or not structlog.is_configured():
+        if _users or _is_as_it_came():
             if not _users:
                 structlog.configure(
                     wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),

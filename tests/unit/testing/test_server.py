@@ -407,6 +407,18 @@ def test_servers_are_quiet(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("_logs_as_they_come")
+def test_servers_are_quiet_after_logs_were_captured(capsys: pytest.CaptureFixture[str]) -> None:
+    """To capture logs configures structlog, with nothing that was not so before."""
+    with structlog.testing.capture_logs():
+        pass
+    assert structlog.is_configured()
+    with InProcessServer() as server, server.client() as client:
+        client.queue("orders").create()
+        client.queue("orders").purge(wait_s=10)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("_logs_as_they_come")
 def test_logs_that_were_configured_are_left_alone() -> None:
     """Whoever looks at the log of a server gets all of it."""
     structlog.configure(processors=[structlog.processors.KeyValueRenderer()])
