@@ -6,7 +6,8 @@ defaults, and two of ``leasehold serve --store-url``. In each round, in turn:
 
 - ``cycle``: 64 connections, each of which puts a message, gets one, deletes that one: on pgmq with
   a statement each, on Leasehold over HTTP with the protocol of Azure, half of them on each server;
-- ``batches``: the same with 100 messages at once; for Leasehold with its native API.
+- ``batches``: the same with 100 messages at once; for Leasehold with its native API;
+- ``few``: as ``batches``, over 8 connections, where pgmq's backends are not in each other's way.
 
 At the end, with ``--soak 5000000``, as many messages pass through both servers in batches, and the
 rate of the last minute is compared with that of the first. The promises: twice pgmq's cycles, one
@@ -36,11 +37,18 @@ from benchmarks.workspace import DEFAULT, REPOSITORY, Workspace, environment, py
 
 CONNECTIONS: Final = 64
 BATCH: Final = 100
-BATCH_CONNECTIONS: Final = 8
+FEW_CONNECTIONS: Final = 8
 QUEUE: Final = "bench"
 BARS: Final = {"cycle_ratio": (">=", 2.0), "batches_ratio": (">=", 1.5)}
 SOAK_BARS: Final = {"soak_ratio": (">=", 0.85)}
 _MINUTE_S: Final = 60.0
+
+WORKLOADS: Final = (
+    ("cycle", 1, CONNECTIONS),
+    ("batches", BATCH, CONNECTIONS),
+    ("few", BATCH, FEW_CONNECTIONS),
+)
+"""Name, messages of a request, connections."""
 
 
 class Server(Subject):
@@ -122,12 +130,16 @@ def running(workspace: Workspace, pgmq_sql: Path) -> Iterator[tuple[Pgmq, list[S
 
 
 def jobs_of(
-    pgmq: Pgmq, servers: Sequence[Server], *, batch: int, seconds: float, of_pgmq: bool
+    pgmq: Pgmq | None,
+    servers: Sequence[Server],
+    *,
+    batch: int,
+    connections: int,
+    seconds: float,
 ) -> list[Job]:
-    """Return what to run: on pgmq, or on the servers, half of the connections each."""
-    connections = CONNECTIONS if batch == 1 else BATCH_CONNECTIONS
+    """Return what to run: on pgmq if given, or on the servers, half of the connections each."""
     times: dict[str, Any] = {"duration_s": seconds, "warmup_s": seconds / 5}
-    if of_pgmq:
+    if pgmq is not None:
         own: dict[str, Any] = {"dialect": "pgmq", "port": 0, "conninfo": pgmq.conninfo}
         return [
             Job(
@@ -162,13 +174,7 @@ def soak(servers: Sequence[Server], messages: int, say: Callable[[str], None]) -
     passed = 0.0
     while passed < messages:
         began = time.perf_counter()
-        jobs = jobs_of(
-            None,  # type: ignore[arg-type]  # not asked
-            servers,
-            batch=BATCH,
-            seconds=_MINUTE_S,
-            of_pgmq=False,
-        )
+        jobs = jobs_of(None, servers, batch=BATCH, connections=CONNECTIONS, seconds=_MINUTE_S)
         rates.append(load(jobs))
         passed += rates[-1] * _MINUTE_S
         took_s = time.perf_counter() - began
@@ -186,17 +192,20 @@ def measure(
     with running(workspace, options.pgmq_sql) as (pgmq, servers):
         for number in range(options.rounds):
             found: dict[str, float] = {}
-            for name, batch in (("cycle", 1), ("batches", BATCH)):
-                for of_pgmq in (True, False) if number % 2 else (False, True):
-                    who = "pgmq" if of_pgmq else "leasehold"
+            for name, batch, connections in WORKLOADS:
+                for who in ("pgmq", "leasehold") if number % 2 else ("leasehold", "pgmq"):
                     jobs = jobs_of(
-                        pgmq, servers, batch=batch, seconds=options.seconds, of_pgmq=of_pgmq
+                        pgmq if who == "pgmq" else None,
+                        servers,
+                        batch=batch,
+                        connections=connections,
+                        seconds=options.seconds,
                     )
                     found[f"{who}_{name}_per_s"] = load(jobs)
             rounds.append(found)
             say(f"round {number + 1} of {options.rounds}: {_rounded(found)}")
         summary = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
-        for name in ("cycle", "batches"):
+        for name, _, _ in WORKLOADS:
             summary[f"{name}_ratio"] = (
                 summary[f"leasehold_{name}_per_s"] / summary[f"pgmq_{name}_per_s"]
             )

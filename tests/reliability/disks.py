@@ -19,5 +19,7 @@ def mounted(folder: Path, *, size_mib: int) -> Iterator[Path]:
     folder.mkdir()
     size = f"size={size_mib}m"
     subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(folder)], check=True)
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -10,7 +10,6 @@ import os
 import pwd
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -313,7 +312,7 @@ def test_a_deadlock(rig: Rig, met: list[str]) -> None:
             raw.execute(lock, (b"0",))  # returns when the store has let go of it
             raw.execute("ROLLBACK")
     assert found == [[c.DONE, c.DONE]]
-    assert met == ["DeadlockDetected"]
+    assert set(met) == {"DeadlockDetected"}  # it may be chosen twice
     rig.check()
 
 

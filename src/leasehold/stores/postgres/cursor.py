@@ -12,6 +12,9 @@ from typing import Any, Final
 
 import psycopg
 
+from leasehold.domain.types import Phase
+from leasehold.stores.postgres.direct import Direct
+
 _ALL: Final = "_all"
 _READ_AT_ONCE: Final = 32
 """Batches of events, of some kilobytes each."""
@@ -26,7 +29,8 @@ class Cursor:
 
     def __init__(self, queries: Mapping[str, str]) -> None:
         self._cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
-        self._plain: psycopg.Cursor[tuple[Any, ...]]
+        self._direct: Direct
+        self._changes = 0
         self._guarded: Collection[str] = ()
         self._guard: Callable[[], None] = lambda: None
         self._whole = {
@@ -42,15 +46,12 @@ class Cursor:
     def attach(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         """Go on with another connection."""
         self._cursor = connection.cursor(binary=True)
-        self._plain = connection.cursor()
+        self._direct = Direct(connection)
 
-    def run_together(self, statements: str) -> list[tuple[Any, ...]]:
-        """Run several statements without bounds in one round trip; return the rows of the last."""
-        cursor = self._plain
-        cursor.execute(statements.encode(), prepare=False)
-        while cursor.nextset():
-            pass
-        return cursor.fetchall()
+    def read_numbers(self, statements: str) -> list[int]:
+        """Run several statements in one round trip; return the one row that the last one finds."""
+        found = self._direct.run(statements.encode())
+        return [int(found.get_value(0, column) or 0) for column in range(found.nfields)]
 
     @property
     def connection(self) -> Cursor:
@@ -66,16 +67,21 @@ class Cursor:
 
     def changes(self) -> int:
         """Return how many rows the last statement changed."""
-        assert self._cursor is not None
-        return self._cursor.rowcount
+        return self._changes
 
     def execute(self, query: str, bounds: Sequence[object] = ()) -> _Rows:
         """Run a statement."""
         if query in self._guarded:
             self._guard()
+        direct = self._direct
+        if direct.takes(bounds):
+            rows = direct.execute(query, bounds)
+            self._changes = direct.changes
+            return _Rows(rows)
         cursor = self._cursor
         assert cursor is not None
         cursor.execute(query, bounds)
+        self._changes = cursor.rowcount
         return _Rows(cursor.fetchall() if cursor.description else [])
 
     def executemany(self, query: str, many: Iterable[Sequence[object]]) -> _Rows:
@@ -94,6 +100,7 @@ class Cursor:
             self._guard()
         returning = "RETURNING" in query
         cursor.executemany(query, rows, returning=returning)
+        self._changes = cursor.rowcount
         found: list[tuple[Any, ...]] = []
         while returning:
             found += cursor.fetchall()
@@ -105,15 +112,46 @@ class Cursor:
 def array_of(values: Sequence[object]) -> object:
     """Return values as PostgreSQL writes an array of them.
 
-    Of numbers and bytes as text, made here: the driver takes each value by itself, and twice as
-    long for all.
+    Numbers, bytes and texts become one text here: the driver takes each value by itself, and twice
+    as long for all.
+
+    Source: https://www.postgresql.org/docs/current/arrays.html#ARRAYS-INPUT.
     """
-    first = values[0] if values else 0
-    if type(first) is int and None not in values:
-        return "{" + ",".join(map(str, values)) + "}"
-    if type(first) is bytes:
-        return "{" + ",".join([rf'"\\x{value.hex()}"' for value in values]) + "}"  # type: ignore[attr-defined]
-    return list(values)
+    kinds = set(map(type, values))
+    has_none = type(None) in kinds
+    if not kinds <= _WRITERS.keys():
+        return list(values)
+    writers = {_WRITERS[kind] for kind in kinds}
+    writers.discard(_write_none)
+    if len(writers) > 1:
+        return list(values)
+    write = writers.pop() if writers else _write_none
+    if has_none:
+        return "{" + ",".join(["NULL" if v is None else write(v) for v in values]) + "}"
+    return "{" + ",".join(map(write, values)) + "}"
+
+
+def _write_bytes(value: Any) -> str:
+    return rf'"\\x{value.hex()}"'
+
+
+def _write_text(value: Any) -> str:
+    # What PostgreSQL cannot hold is put in other words when the whole is sent.
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _write_none(value: Any) -> str:
+    del value
+    return "NULL"
+
+
+_WRITERS: Final[dict[type, Callable[[Any], str]]] = {
+    int: int.__repr__,
+    Phase: int.__repr__,
+    bytes: _write_bytes,
+    str: _write_text,
+    type(None): _write_none,
+}
 
 
 class _Rows:

@@ -12,6 +12,7 @@ from psycopg import errors
 from leasehold.clock import Clock, SystemClock
 from leasehold.domain.errors import Unavailable
 from leasehold.stores.postgres.connection import Address, connect
+from leasehold.stores.postgres.direct import Direct
 from leasehold.stores.postgres.outcomes import Writer, end, wait_for_standbys, writer_of
 
 PATIENCE_S: Final = 3.0
@@ -69,7 +70,7 @@ class Primary:
             connection.close()
             raise
         self.connection = connection
-        self._cursor = connection.cursor()
+        self._direct = Direct(connection)
         self._pause_s = 0.0
         self._on_connect(connection)
 
@@ -133,8 +134,7 @@ class Primary:
             psycopg.Error: It is not, or nobody knows.
         """
         self._warned = False
-        self._cursor.execute("COMMIT")
-        if self._cursor.statusmessage != "COMMIT":
+        if self._direct.run(b"COMMIT").command_status != b"COMMIT":
             raise errors.InFailedSqlTransaction
         if not self._warned:
             return

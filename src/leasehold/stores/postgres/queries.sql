@@ -784,6 +784,15 @@ INSERT INTO counted (partition, slot, number)
 SELECT p, $1, n FROM unnest($2::bigint[], $3::bigint[]) AS r (p, n) ORDER BY p
 ON CONFLICT (partition, slot) DO UPDATE SET number = counted.number + excluded.number
 
+-- name: keep_events_and_counts
+WITH added AS (
+    INSERT INTO counted (partition, slot, number)
+    SELECT p, $5, n FROM unnest($6::bigint[], $7::bigint[]) AS r (p, n) ORDER BY p
+    ON CONFLICT (partition, slot) DO UPDATE SET number = counted.number + excluded.number
+)
+INSERT INTO event_batch (seq, at_ms, events, size, content)
+VALUES (nextval('event_seq'), $1, $2, $3, $4) RETURNING seq
+
 -- name: forget_counts
 DELETE FROM counted WHERE partition = $1
 

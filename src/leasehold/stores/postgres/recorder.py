@@ -39,18 +39,21 @@ class SharedRecorder(Recorder):
         """Note that so many bytes are forgotten with the open batch."""
         self.grown -= size
 
-    def write(self, now_ms: int) -> None:
-        """Write what was collected as one row, or as several if it is very much."""
+    def take(self) -> list[tuple[int, bytes]]:
+        """Return what was collected as one row, or several if it is very much.
+
+        Returns:
+            Of each row how many events it is of, and its content.
+        """
         if not self._events:
-            return
+            return []
         queues = list(self._queues)
-        grown = self.grown
-        for count, events in self._rows():
-            content = ENCODE([queues, events])
-            bounds = (now_ms, count, len(content), content)
-            rows = self._cursor.execute(self._sql["keep_events"], bounds).fetchall()
-            self.last_seq = cast("int", rows[0][0])
-            self.written = self.last_seq, content
-            grown += len(content)
+        rows = [(count, ENCODE([queues, events])) for count, events in self._rows()]
         super().clear()
-        self.grown = grown
+        self.grown += sum(len(content) for _, content in rows)
+        return rows
+
+    def wrote(self, seq: int, content: bytes) -> None:
+        """Note what number a row was given."""
+        self.last_seq = seq
+        self.written = seq, content

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final, cast
 
 from leasehold.domain.receipts import KEY_BYTES
@@ -214,28 +214,45 @@ class SharedState(State):
         super().drop_partition(entry)
         self.cursor.execute(self.sql["forget_counts"], (entry.partition,))
 
-    # --- counts ------------------------------------------------------------------------------
+    # --- the end of a batch ------------------------------------------------------------------
 
-    def write_counts(self) -> None:
-        """Write what the batch has changed of the numbers of messages, and of bytes of events."""
+    def write_down(self, now_ms: int) -> None:
+        """Write the events of the batch, and what it has changed of the counts.
+
+        The last row of events and the counts go together: each statement is a journey.
+        """
+        rows = self.log.take()
+        deltas = self._deltas()
+        for at, (count, content) in enumerate(rows, 1):
+            query = "keep_events_and_counts" if at == len(rows) else "keep_events"
+            bounds: tuple[object, ...] = (now_ms, count, len(content), content)
+            if at == len(rows):
+                bounds = *bounds, *self._counts(deltas)
+            self.log.wrote(self.fetch(query, bounds)[0][0], content)
+        if deltas and not rows:
+            self.add_counts(deltas)
+        for held in tuple(self.touched_claims):
+            self.keep_claim(held)
+
+    def _deltas(self) -> dict[int, int]:
+        """Return what the batch has changed of the numbers of messages, and of bytes of events."""
         deltas: dict[int, int] = {}
         for entry in self.touched:
             assert isinstance(entry, SharedEntry)
             change = entry.message_count - entry.noted_count
             if change:
                 deltas[entry.partition] = deltas.get(entry.partition, 0) + change
-        grown = self.log.grown
-        if grown:
-            deltas[_OF_LOG] = grown
-        if deltas:
-            self.add_counts(deltas)
-        for held in tuple(self.touched_claims):
-            self.keep_claim(held)
+        if self.log.grown:
+            deltas[_OF_LOG] = self.log.grown
+        return deltas
+
+    def _counts(self, deltas: dict[int, int]) -> tuple[object, ...]:
+        """Return the bounds of a statement that adds to counts."""
+        return self.slot, array_of(list(deltas)), array_of(list(deltas.values()))
 
     def add_counts(self, deltas: dict[int, int]) -> None:
         """Add numbers to what this server has counted, by partition."""
-        bounds: Sequence[object] = (self.slot, list(deltas), list(deltas.values()))
-        self.cursor.execute(self.sql["add_counts"], cast("Any", bounds))
+        self.cursor.execute(self.sql["add_counts"], self._counts(deltas))
 
     def committed(self) -> None:
         """Note that what the batch has counted is written down."""

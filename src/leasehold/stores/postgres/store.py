@@ -167,7 +167,7 @@ class PostgresStore:
         state = self._state
         lock = state.sql["exclude" if alone else "share"]
         statements = f"BEGIN; {lock}; {state.sql['version']}"
-        ((version, self.waits),) = self._cursor.run_together(statements)
+        version, self.waits = self._cursor.read_numbers(statements)
         state.alone = True
         if version != self._version:
             if self._version != _UNREAD:
@@ -195,8 +195,7 @@ class PostgresStore:
             verbs.claims.lapse_due(now_ms)
         results = verbs.carry_out(batch, now_ms)
         cast("SharedSessionVerbs", verbs.sessions).write()
-        state.log.write(now_ms)
-        state.write_counts()
+        state.write_down(now_ms)
         if state.changed:
             ((self._version,),) = self._cursor.execute(state.sql["raise_version"])
         self._trace = self._trace_of(kinds)

@@ -87,8 +87,8 @@ class State(ABC):
         """Return how many messages of a queue become visible when."""
 
     @abstractmethod
-    def write_counts(self) -> None:
-        """Write the message counts that the batch has changed."""
+    def write_down(self, now_ms: int) -> None:
+        """Write the events of the batch, and the message counts that it has changed."""
 
     # --- reading ------------------------------------------------------------------------------
 

@@ -148,8 +148,8 @@ class SqliteState(State):
             )
         return timeline
 
-    def write_counts(self) -> None:
-        """Write the message counts that the batch has changed."""
+    def write_down(self, now_ms: int) -> None:
+        """Write the events of the batch, and the message counts that it has changed."""
         if self.touched:
             self.cursor.executemany(
                 self.sql["set_count"],
@@ -161,3 +161,4 @@ class SqliteState(State):
             self.touched.clear()
         for held in tuple(self.touched_claims):
             self.keep_claim(held)
+        self.log.write(now_ms)

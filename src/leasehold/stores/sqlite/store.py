@@ -123,8 +123,7 @@ class SqliteStore:
             if now_ms >= self._state.next_lapse_ms:
                 self._verbs.claims.lapse_due(now_ms)
             results = self._verbs.carry_out(batch, now_ms)
-            self._state.write_counts()
-            self._state.log.write(now_ms)
+            self._state.write_down(now_ms)
         except apsw.Error as error:
             raise self._undo(error) from error
         except Exception:
