@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from benchmarks.single import Record, print_bars
@@ -27,9 +27,9 @@ from leasehold.analysis.advising import recommend
 from leasehold.analysis.asking import Asked
 from leasehold.analysis.summaries import LogSummary
 from leasehold.spark.analytics.generating import EVENTS_PER_MESSAGE, event_log
-from leasehold.spark.analytics.incremental import read_tables, update
+from leasehold.spark.analytics.incremental import Tables, read_tables, update
 from leasehold.spark.analytics.sources import Given
-from leasehold.spark.analytics.summaries import summarize_tables
+from leasehold.spark.analytics.summaries import Made, summarize_tables
 from leasehold.spark.session import local_session
 
 SIZES: Final = (10_000_000, 100_000_000)
@@ -53,11 +53,11 @@ def measure(spark: SparkSession, events: int, folder: Path) -> dict[str, Any]:
     rows = spark.read.parquet(log)
     count = rows.count()
     began, worked_s = time.perf_counter(), processor_s(spark)
-    update(spark, Given(rows, "synthetic", count), folder / "tables")
+    update(spark, Given(rows, "synthetic", count, distinct=True), folder / "tables")
     tables_s = time.perf_counter() - began
     tables = read_tables(spark, folder / "tables")
     began = time.perf_counter()
-    summary = _summary(tables.attempts, tables.messages, count)
+    summary = _summary(tables, count)
     summary_s = time.perf_counter() - began
     began = time.perf_counter()
     advised = _advise(summary)
@@ -77,11 +77,17 @@ def measure(spark: SparkSession, events: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def _summary(attempts: DataFrame, messages: DataFrame, count: int) -> LogSummary:
+def _summary(tables: Tables, count: int) -> LogSummary:
+    attempts, messages = tables.attempts, tables.messages
     ends = attempts.agg(F.min("leased_at_ms"), F.max("ended_at_ms")).first()
     assert ends is not None
     return summarize_tables(
-        attempts, messages, since_ms=ends[0], until_ms=ends[1] + 1, events=count
+        attempts,
+        messages,
+        since_ms=ends[0],
+        until_ms=ends[1] + 1,
+        events=count,
+        made=Made(tables.workers, tables.queues),
     )
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from leasehold.analysis.summaries import Worker
 from leasehold.domain.events import Event
 from leasehold.spark.analytics.incremental import Tables, read_tables, update
 from leasehold.spark.analytics.keeping import STATE, OtherLog
 from leasehold.spark.analytics.schemas import QUEUES, WORKERS
 from leasehold.spark.analytics.sources import ExportedFiles
+from leasehold.spark.analytics.summaries import Made, summarize_tables
 from tests.spark.analytics.comparing import ATTEMPT, MESSAGE, differing, expected, found
 from tests.spark.analytics.exported import cut, export
 from tests.spark.analytics.logs import made
@@ -86,6 +89,29 @@ def test_a_log_may_be_cut_anywhere(
     ):
         names = tuple(name for name in schema.names if not name.startswith(("p50", "work")))
         assert found(one, names) == found(other, names)
+
+
+def test_a_summary_may_use_the_tables_that_are_made_of_others(
+    at_once: Tables, events: list[Event]
+) -> None:
+    """Workers and hours are the same, read from their tables or made anew of the attempts."""
+    span = {"since_ms": events[0].at_ms, "until_ms": events[-1].at_ms + 1}
+    made = Made(at_once.workers, at_once.queues)
+    one = summarize_tables(at_once.attempts, at_once.messages, **span)
+    other = summarize_tables(at_once.attempts, at_once.messages, made=made, **span)
+    assert sum(len(each.workers) for each in one.queues) > 10
+    assert sum(len(each.hours) for each in one.queues) > 10
+    for first, second in zip(one.queues, other.queues, strict=True):
+        assert first.hours == second.hours
+        assert [_rounded(each) for each in first.workers] == [
+            _rounded(each) for each in second.workers
+        ]
+        assert replace(first, workers=()) == replace(second, workers=())
+
+
+def _rounded(worker: Worker) -> Worker:
+    # Sums of lengths come out a little different in another order.
+    return replace(worker, work_s=round(worker.work_s, 6))
 
 
 def test_files_that_come_late_or_twice_change_nothing(

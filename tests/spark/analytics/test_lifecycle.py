@@ -13,6 +13,9 @@ from leasehold.domain.types import Message, Outcome
 from leasehold.spark.analytics.deriving import Lifecycle, split
 from leasehold.spark.analytics.lifecycle import staged
 from leasehold.spark.analytics.normal import marks, normal
+from leasehold.spark.analytics.plain import others, plain, plain_stages
+from leasehold.spark.analytics.schemas import OPEN
+from leasehold.spark.analytics.sources import empty
 from tests.spark.analytics.comparing import ATTEMPT, MESSAGE, differing, expected, found
 from tests.spark.analytics.logs import frame_of, made
 from tests.spark.analytics.oracle import Oracle
@@ -40,10 +43,23 @@ def test_the_log_has_all_that_can_happen(log: Log) -> None:
 
 def test_tables_are_those_of_the_oracle(spark: SparkSession, log: Log) -> None:
     """Every attempt and every stay is as it is told event by event, those that go on as well."""
-    oracle = Oracle().run(log[0])
+    check(told(spark, log[0]), log[0])
+
+
+def test_messages_done_at_once_are_told_by_their_last_event(spark: SparkSession, log: Log) -> None:
+    """Taken apart from the others, those put, received and completed give the same tables."""
+    events = frame_of(spark, log[0])
+    assert plain(events).count() > 100
+    rest = staged(others(events, empty(spark, OPEN), 2))
+    assert rest.join(plain(events), "message_id").isEmpty()
+    check(split(rest.cache(), marks(normal(events)), plain_stages(events)), log[0])
+
+
+def check(tables: Lifecycle, events: list[Event]) -> None:
+    """Compare with the oracle."""
+    oracle = Oracle().run(events)
     ended = expected(oracle.attempts, ATTEMPT), expected(oracle.messages, MESSAGE)
     attempts, messages = oracle.open()
-    tables = told(spark, log[0])
     pairs = [
         (ended[0], found(tables.attempts, ATTEMPT)),
         (ended[1], found(tables.messages, MESSAGE)),

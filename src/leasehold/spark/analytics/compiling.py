@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 # Spark makes one Java method of several steps of a plan. HotSpot never compiles methods of more
 # than 8,000 bytes, and interprets them, which takes twice as long as the whole plan otherwise. With
 # this limit Spark makes smaller methods of such plans.
-_WHILE_AT_IT: Final = {"spark.sql.codegen.hugeMethodLimit": "8000"}
+_WHILE_AT_IT: Final = {
+    "spark.sql.codegen.hugeMethodLimit": "8000",
+    # Rows need not be sorted by day to be written by day, as long as a task has few days.
+    "spark.sql.maxConcurrentOutputFileWriters": "16",
+}
 
 
 @contextmanager

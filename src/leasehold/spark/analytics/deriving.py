@@ -36,7 +36,7 @@ class Lifecycle(NamedTuple):
     """The events of messages that are still there, from their coming into their queue on."""
 
 
-def split(stages: DataFrame, marks: DataFrame) -> Lifecycle:
+def split(stages: DataFrame, marks: DataFrame, plain: DataFrame | None = None) -> Lifecycle:
     """Make tables of stages.
 
     Args:
@@ -44,6 +44,7 @@ def split(stages: DataFrame, marks: DataFrame) -> Lifecycle:
             several times.
         marks: The sessions that were over by then, and the queues that were cleared since the
             oldest of the messages came; few.
+        plain: The stages of messages that were done at their first delivery, where they are apart.
     """
     sessions = _sessions(marks)
     gone = stages.where("NOT is_open")
@@ -54,15 +55,18 @@ def split(stages: DataFrame, marks: DataFrame) -> Lifecycle:
     going_on = _going_on(still)
     cleared, moved = "clearing IS NOT NULL", f"t IN ({codes(MOVING)})"
     last = still.where("is_last")
+    alone = [] if plain is None else [plain]
     return Lifecycle(
         attempts=_united(
             ATTEMPTS,
+            *(_attempts(_of_ended(each)) for each in alone),
             ended,
             ended_still.where(f"{cleared} OR {moved}"),
             going_on.where(cleared),
         ),
         messages=_united(
             MESSAGES,
+            *map(_messages, alone),
             _messages(gone.where("m_outcome IS NOT NULL")),
             _messages(still.where("m_outcome IS NOT NULL")),
             _staying(last.where(cleared)),
@@ -185,13 +189,17 @@ CASE WHEN late_at IS NOT NULL THEN '{REFUSED}'
 """
 
 
-def _attempts(ended: DataFrame, sessions: DataFrame) -> DataFrame:
+def _attempts(ended: DataFrame, sessions: DataFrame | None = None) -> DataFrame:
+    """Return attempts; without sessions, of those that ended as it is told already."""
     asked = f"a_outcome IN ('{Ending.SESSION_LOST}', '{TO_BE_CHECKED}')"
-    joined = ended.join(
-        F.broadcast(sessions),
-        F.expr(f"{asked} AND a_session = s_session AND s_pos <= struct(seq, place)"),
-        "left",
-    )
+    if sessions is None:
+        joined = ended.withColumns(_computed(s_t="NULL", s_at="NULL", s_silent_s="NULL"))
+    else:
+        joined = ended.join(
+            F.broadcast(sessions),
+            F.expr(f"{asked} AND a_session = s_session AND s_pos <= struct(seq, place)"),
+            "left",
+        )
     told = joined.withColumn("told", F.expr(_CHECKED))
     told = told.withColumn("late_at", F.expr(_LATE_AT))
     told = told.withColumn("ended_at_ms", F.expr(_ENDED_AT))

@@ -15,17 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from leasehold.spark.analytics import derived
+from leasehold.spark.analytics.atonce import at_once
 from leasehold.spark.analytics.compiling import well_compiled
 from leasehold.spark.analytics.deriving import Lifecycle, split, with_details
 from leasehold.spark.analytics.keeping import ADDED, TALLIES, Folder, OtherLog, State
 from leasehold.spark.analytics.lifecycle import staged
 from leasehold.spark.analytics.normal import MARKS, OVER, codes, normal
+from leasehold.spark.analytics.plain import others, plain_stages
 from leasehold.spark.analytics.schemas import (
     ATTEMPTS,
     HOLDER_TALLIES,
@@ -178,24 +181,32 @@ class _Run:
     def use(self, piece: Piece, source: Source, *, derive: bool) -> State:
         """Use events, and return the state after that; the same one if there were none."""
         given = piece.events if piece.rows is not None else self._kept("new", piece.events)
-        newest = given.agg(F.max("seq"), F.unix_millis(F.max("happened_at")), F.count("*")).first()
-        assert newest is not None
+        known = self._kept_from_before("open", OPEN)
+        newest, notes, were_open = at_once(
+            given.agg(F.max("seq"), F.unix_millis(F.max("happened_at")), F.count("*")).first,
+            lambda: self._kept("notes", normal(given, MARKS)),
+            known.count,
+        )
         if not newest[0] and not piece.names:
             return self._state
-        rows = newest[2]
-        events, notes = normal(given), self._kept("notes", normal(given, MARKS))
-        known = self._kept_from_before("open", OPEN)
+        rows, events = newest[2], normal(given)
         noted = self._kept_from_before("marks", OPEN)
-        together = rows + (self._state.events if piece.late else known.count())
+        together = rows + (self._state.events if piece.late else were_open)
         if piece.late:
             events, known, notes = self._again(events, known, notes, source)
         noted = self._kept("noted", _of_sessions(noted.unionByName(notes)).distinct())
-        stages = staged(known.unionByName(events), self._partitions or self._width(together))
-        # Most stages are of messages that have ended, and some tables are made of the others alone.
-        kept = self._kept("stages", stages, by=["is_open"])
-        lifecycle = split(kept, noted.unionByName(_cleared(notes)))
+        width = self._partitions or self._width(together)
+        if piece.distinct and not piece.late:
+            stages, alone = staged(others(given, known, width)), plain_stages(given)
+        else:
+            stages, alone = staged(known.unionByName(events), width), None
         still = noted.where(f"at >= {(newest[1] or 0) - _SESSIONS_KEPT_MS}")
-        still.coalesce(1).write.parquet(str(self._folder.temporary("marks")))
+        # Most stages are of messages that have ended, and some tables are made of the others alone.
+        kept, _ = at_once(
+            lambda: self._kept("stages", stages, by=["is_open"]),
+            partial(_write, still.coalesce(1), self._folder.temporary("marks"), by=()),
+        )
+        lifecycle = split(kept, noted.unionByName(_cleared(notes)), alone)
         self._write(lifecycle)
         self._folder.place((*ADDED, "open", "marks", "open_attempts", "open_messages"), self._run)
         self._tally(anew=piece.late)
@@ -246,11 +257,13 @@ class _Run:
     # --- writing -----------------------------------------------------------------------------
 
     def _write(self, lifecycle: Lifecycle) -> None:
-        for name, table in zip(
-            ("attempts", "messages", "open_attempts", "open_messages"), lifecycle[:4], strict=True
-        ):
-            _write(with_details(table, self._details), self._folder.temporary(name))
-        _write(lifecycle.open_events, self._folder.temporary("open"), by=())
+        def table(name: str) -> Callable[[], None]:
+            rows = with_details(getattr(lifecycle, name), self._details)
+            return partial(_write, rows, self._folder.temporary(name))
+
+        events = partial(_write, lifecycle.open_events, self._folder.temporary("open"), by=())
+        names = ("attempts", "messages", "open_attempts", "open_messages")
+        at_once(*map(table, names), events)
 
     def _tally(self, *, anew: bool) -> None:
         """Count what has ended in this run, together with what had ended before.
@@ -276,8 +289,10 @@ class _Run:
             holders = derived.added_holders(holders.unionByName(before))
             before = self._kept_from_before("hour_tallies", HOUR_TALLIES)
             hours = derived.added_hours(hours.unionByName(before))
-        holders.write.parquet(str(self._folder.temporary("holder_tallies")))
-        hours.write.parquet(str(self._folder.temporary("hour_tallies")))
+        at_once(
+            partial(_write, holders, self._folder.temporary("holder_tallies"), by=()),
+            partial(_write, hours, self._folder.temporary("hour_tallies"), by=()),
+        )
         self._folder.place(TALLIES, self._run)
 
     def _derive(self) -> None:
@@ -288,8 +303,11 @@ class _Run:
         holders = holders.unionByName(derived.holder_tallies(attempts))
         hours = _table(self._spark, self._paths("hour_tallies"), HOUR_TALLIES)
         hours = hours.unionByName(derived.hour_tallies(attempts, messages))
-        derived.workers_of(holders).write.parquet(str(self._folder.temporary("workers")))
-        derived.queues_of(hours).write.parquet(str(self._folder.temporary("queues")))
+        workers, queues = derived.workers_of(holders), derived.queues_of(hours)
+        at_once(
+            partial(_write, workers, self._folder.temporary("workers"), by=()),
+            partial(_write, queues, self._folder.temporary("queues"), by=()),
+        )
         self._folder.place(("workers", "queues"), self._run)
 
     # --- parts -------------------------------------------------------------------------------

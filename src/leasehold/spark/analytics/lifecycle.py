@@ -68,7 +68,7 @@ def staged(normal_events: DataFrame, partitions: int | None = None) -> DataFrame
         }
     )
     stages = told.where("a_outcome IS NOT NULL OR m_outcome IS NOT NULL OR is_open")
-    return _with_the_attempt(_with_the_stay(stages)).select(*_KEPT, *_if_open())
+    return _with_the_attempt(_with_the_stay(stages)).select(*KEPT, *_if_open())
 
 
 # --- one event beside the others ---------------------------------------------------------------
@@ -266,7 +266,7 @@ def _with_the_stay(stages: DataFrame) -> DataFrame:
 
 # --- what is kept ------------------------------------------------------------------------------
 
-_KEPT: Final = (
+KEPT: Final = (
     "is_open",
     "seq",
     "place",
@@ -297,6 +297,7 @@ _KEPT: Final = (
     "m_first_at",
     "m_wait_ms",
 )
+"""The columns of stages that have to do with what has ended."""
 
 
 def _if_open() -> list[Column]:
@@ -313,7 +314,7 @@ def _if_open() -> list[Column]:
         "g_refused": _refused(leased),
         "g_refused_last": _refused(leased, "max"),
     }
-    events = [name for name in OPEN.names if name not in _KEPT]
+    events = [name for name in OPEN.names if name not in KEPT]
     return [
         F.expr(f"is_open AND {_IS_LAST}").alias("is_last"),
         *(F.expr(f"IF(is_open, {name}, NULL)").alias(name) for name in events),

@@ -22,6 +22,13 @@ CASE WHEN outcome IN {_DONE} THEN 'done'
 """
 
 
+_ALONE: Final = "(attempt = 1 AND word = 'done' AND coalesce(reason, '') <> 'refused')"
+
+
+def _day(until_ms: int) -> str:
+    return f"cast(greatest(0, floor(({until_ms} - over_ms) / {_DAY_MS})) AS int)"
+
+
 def told(attempts: DataFrame, until_ms: int) -> DataFrame:
     """Return attempts as leases that have ended, one way or another, by *until_ms*.
 
@@ -40,26 +47,17 @@ def told(attempts: DataFrame, until_ms: int) -> DataFrame:
     )
 
 
-def observed(leases: DataFrame, until_ms: int) -> DataFrame:
-    """Return one row for each stay of a message, with what there is to learn from it.
+def observed_alone(leases: DataFrame, until_ms: int) -> DataFrame:
+    """Return what there is to learn from messages that were done at their first delivery.
 
-    Its columns: ``queue``, ``message_type``, ``message_id``, ``day`` (whole days before
-    *until_ms*), ``seconds`` and ``finished`` of the observation or null, ``crashes``, ``silent``,
-    ``work_s``, ``left_out``, and ``first_s`` and ``second_s`` of two finished attempts.
-
-    Args:
-        leases: As :func:`told` makes them. Late completions are among them as far as there are any.
-        until_ms: The end of the log.
+    Most are, and they are an observation as they are. Columns and arguments are those of
+    :func:`observed_together`.
     """
-    # Most messages are done at their first delivery. They are an observation as they are, and only
-    # the others have to be gathered.
-    alone = "attempt = 1 AND word = 'done' AND coalesce(reason, '') <> 'refused'"
-    day = f"cast(greatest(0, floor(({until_ms} - over_ms) / {_DAY_MS})) AS int)"
-    single = leases.where(alone).selectExpr(
+    return leases.where(_ALONE).selectExpr(
         "queue",
         "message_type",
         "message_id",
-        f"{day} AS day",
+        f"{_day(until_ms)} AS day",
         "seconds",
         "TRUE AS finished",
         "0L AS crashes",
@@ -69,18 +67,31 @@ def observed(leases: DataFrame, until_ms: int) -> DataFrame:
         "cast(NULL AS double) AS first_s",
         "cast(NULL AS double) AS second_s",
     )
-    return single.unionByName(_gathered(leases.where(f"NOT ({alone})"), day, until_ms))
 
 
-def _gathered(leases: DataFrame, day: str, until_ms: int) -> DataFrame:
+def observed_together(leases: DataFrame, until_ms: int) -> DataFrame:
+    """Return one row for each stay of the other messages, with what there is to learn from it.
+
+    Its columns: ``queue``, ``message_type``, ``message_id``, ``day`` (whole days before
+    *until_ms*), ``seconds`` and ``finished`` of the observation or null, ``crashes``, ``silent``,
+    ``work_s``, ``left_out``, and ``first_s`` and ``second_s`` of two finished attempts.
+
+    Args:
+        leases: As :func:`told` makes them. Late completions are among them as far as there are any.
+        until_ms: The end of the log.
+    """
     used = f"word <> 'left' AND (attempt <= {LAST_DELIVERY} OR word = 'done')"
     known = f"min(IF({used} AND word = 'done', seconds, NULL))"
     lease = "struct(leased_at_ms, word, seconds, over_ms)"
-    groups = leases.groupBy("queue", "message_type", "message_id").agg(
-        F.expr(f"min({day})").alias("day"),
-        F.expr(known).alias("known"),
-        F.expr(f"count_if(NOT ({used}))").alias("left_out"),
-        F.expr(f"array_sort(collect_list(IF({used}, {lease}, NULL)))").alias("leases"),
+    groups = (
+        leases.where(f"NOT ({_ALONE})")
+        .groupBy("queue", "message_type", "message_id")
+        .agg(
+            F.expr(f"min({_day(until_ms)})").alias("day"),
+            F.expr(known).alias("known"),
+            F.expr(f"count_if(NOT ({used}))").alias("left_out"),
+            F.expr(f"array_sort(collect_list(IF({used}, {lease}, NULL)))").alias("leases"),
+        )
     )
     silent_after = f"greatest({SILENT_AFTER_TIMEOUTS} * l.seconds, {SILENT_AFTER_S})"
     # Where late completions are in the log, whoever says nothing for long is dead.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -46,6 +47,8 @@ class Piece:
     names: Sequence[str] = ()
     late: bool = False
     """Whether some may be older than what has been used; all of the log is needed then."""
+    distinct: bool = False
+    """Whether it is known that no event is there twice, which makes most of the work less."""
 
 
 class Source(Protocol):
@@ -102,8 +105,15 @@ class ExportedFiles:
                 chosen = paths[begin : begin + self.files_per_run]
                 rows = sum(_rows(path) for path in chosen)
                 names = [path.name for path in chosen]
-                piece = Piece(events=_read(spark, chosen), rows=rows, names=names, late=is_late)
-                pieces.append(piece)
+                pieces.append(
+                    Piece(
+                        events=_read(spark, chosen),
+                        rows=rows,
+                        names=names,
+                        late=is_late,
+                        distinct=_are_apart(chosen),
+                    )
+                )
         return pieces
 
     def everything(self, spark: SparkSession, known: Known) -> DataFrame:
@@ -132,7 +142,7 @@ class ServerLog:
         reader = spark.read.format(FORMAT_NAME).options(**self.options)
         reader = reader.option("read", "events").option("startingSeq", str(known.upto_seq))
         events = reader.load().where(F.col("seq") > known.upto_seq)
-        return [Piece(events=events, rows=None)]
+        return [Piece(events=events, rows=None, distinct=True)]
 
     def everything(self, spark: SparkSession, known: Known) -> DataFrame:
         """Return nothing: numbers rise, so nothing comes late."""
@@ -148,11 +158,13 @@ class Given:
         events: With the columns of the event log.
         label: What it is called; used once.
         rows: How many events there are.
+        distinct: Whether none of them is there twice; else that is seen to.
     """
 
     events: DataFrame = field(repr=False)
     label: str
     rows: int
+    distinct: bool = False
 
     @property
     def name(self) -> str:
@@ -164,7 +176,8 @@ class Given:
         _ = spark
         if self.label in known.names:
             return []
-        return [Piece(events=self.events, rows=self.rows, names=(self.label,))]
+        names = (self.label,)
+        return [Piece(events=self.events, rows=self.rows, names=names, distinct=self.distinct)]
 
     def everything(self, spark: SparkSession, known: Known) -> DataFrame:
         """Return all of it."""
@@ -187,6 +200,11 @@ def _read(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
 
 def _range(path: Path) -> tuple[int, int]:
     return range_of(path.name) or (0, 0)
+
+
+def _are_apart(paths: Sequence[Path]) -> bool:
+    """Tell whether each file has higher numbers than the one before."""
+    return all(_range(one)[1] < _range(other)[0] for one, other in pairwise(paths))
 
 
 def _rows(path: Path) -> int:

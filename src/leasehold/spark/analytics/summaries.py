@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from pyspark import StorageLevel
 from pyspark.sql import Window
@@ -18,10 +18,12 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from leasehold.analysis import summaries as s
 from leasehold.spark.analytics import derived
+from leasehold.spark.analytics.atonce import at_once
+from leasehold.spark.analytics.compiling import well_compiled
 from leasehold.spark.analytics.deriving import REFUSED, split, with_details
 from leasehold.spark.analytics.lifecycle import staged
 from leasehold.spark.analytics.normal import marks, normal
-from leasehold.spark.analytics.observing import observed, told
+from leasehold.spark.analytics.observing import observed_alone, observed_together, told
 from leasehold.spark.analytics.schemas import Ending, Fate
 
 if TYPE_CHECKING:
@@ -32,6 +34,14 @@ _MOST_WORKERS: Final = 1_000
 _MOST_CLUSTERS: Final = 200
 _FOREVER_S: Final = 1e12
 _T = TypeVar("_T")
+_Collected: TypeAlias = dict[tuple[str, str | None], list[_T]]
+
+
+class Made(NamedTuple):
+    """Tables that were made of attempts and messages before."""
+
+    workers: DataFrame
+    queues: DataFrame
 
 
 def summarize(  # noqa: PLR0913 - keyword-only but for the events
@@ -58,15 +68,16 @@ def summarize(  # noqa: PLR0913 - keyword-only but for the events
     stages = staged(rows).persist(StorageLevel.DISK_ONLY)
     try:
         tables = split(stages, marks(rows))
-        return summarize_tables(
-            with_details(tables.attempts.unionByName(tables.open_attempts), details),
-            with_details(tables.messages.unionByName(tables.open_messages), details),
-            since_ms=since_ms,
-            until_ms=until_ms,
-            queues=queues,
-            source=source,
-            events=events.count(),
-        )
+        with well_compiled(events.sparkSession):
+            return summarize_tables(
+                with_details(tables.attempts.unionByName(tables.open_attempts), details),
+                with_details(tables.messages.unionByName(tables.open_messages), details),
+                since_ms=since_ms,
+                until_ms=until_ms,
+                queues=queues,
+                source=source,
+                events=events.count(),
+            )
     finally:
         stages.unpersist()
 
@@ -80,23 +91,36 @@ def summarize_tables(  # noqa: PLR0913 - keyword-only but for the tables
     queues: Iterable[str] | None = None,
     source: str = "",
     events: int = 0,
+    made: Made | None = None,
 ) -> s.LogSummary:
-    """Summarize lifecycle tables; the arguments are those of :func:`summarize`.
+    """Summarize lifecycle tables; the arguments are those of :func:`summarize`, and *made*.
+
+    With it the tables of workers and queues need not be made anew. They have to be of these very
+    attempts and messages.
 
     Attempts that ended, and messages that were put, before *since_ms* count as well if they are in
     the tables; hours before it are left out.
     """
     chosen = None if queues is None else [*queues]
     several = messages.select("account").distinct().limit(2).count() > 1
-    attempts, messages = (
-        _named(table, chosen, by_account=several) for table in (attempts, messages)
+    if made is None:
+        made = Made(derived.workers(attempts), derived.queues(attempts, messages))
+    attempts, messages, all_workers, all_hours = (
+        _named(table, chosen, by_account=several) for table in (attempts, messages, *made)
     )
     own = attempts.where("claim IS NULL")
-    works = _works(own, messages, until_ms)
-    hours = _hours(attempts, messages, since_ms, until_ms)
-    stays = _by_queue(_standing(messages), lambda row: row)
-    timelines, poison = _timelines(attempts, messages), _poison(messages)
-    workers = _workers(attempts)
+    # All of it fits on the driver, and is made by a job or two each; the longest is the first.
+    observed, counts, deliveries, hours, stays, timelines, poison, workers = at_once(
+        lambda: _observed(own, until_ms),
+        lambda: _collected(_counts(own), _figures),
+        lambda: _collected(_deliveries(messages), _figures),
+        lambda: _hours(all_hours, since_ms, until_ms),
+        lambda: _by_queue(_standing(messages), lambda row: row),
+        lambda: _timelines(attempts, messages),
+        lambda: _poison(messages),
+        lambda: _workers(all_workers),
+    )
+    works = _works(observed, counts, deliveries)
     names = {*works, *hours, *stays}
     return s.LogSummary(
         since_ms=since_ms,
@@ -128,12 +152,29 @@ def _named(table: DataFrame, chosen: Sequence[str] | None, *, by_account: bool) 
 # --- work --------------------------------------------------------------------------------------
 
 
-def _works(own: DataFrame, messages: DataFrame, until_ms: int) -> dict[str, list[s.Work]]:
-    seen = observed(told(own, until_ms), until_ms)
-    bins = _collected(_bins(seen), lambda row: row)
-    repeats = _collected(_repeats(seen), lambda row: (row.first_s, row.second_s))
-    counts = _collected(_counts(own), _figures)
-    stays = _collected(_deliveries(messages), _figures)
+class _Observed(NamedTuple):
+    """What there is to learn from work, by queue and type."""
+
+    bins: _Collected[Row]
+    repeats: _Collected[tuple[float, float]]
+
+
+def _observed(own: DataFrame, until_ms: int) -> _Observed:
+    leases = told(own, until_ms)
+    together = observed_together(leases, until_ms).persist(StorageLevel.DISK_ONLY)
+    try:
+        seen = observed_alone(leases, until_ms).unionByName(together)
+        return _Observed(
+            _collected(_bins(seen), lambda row: row),
+            _collected(_repeats(together), lambda row: (row.first_s, row.second_s)),
+        )
+    finally:
+        together.unpersist()
+
+
+def _works(
+    observed: _Observed, counts: _Collected[dict[str, Any]], stays: _Collected[dict[str, Any]]
+) -> dict[str, list[s.Work]]:
     found: dict[str, list[s.Work]] = defaultdict(list)
     for queue, message_type in sorted({*counts, *stays}, key=repr):
         of = queue, message_type
@@ -143,12 +184,12 @@ def _works(own: DataFrame, messages: DataFrame, until_ms: int) -> dict[str, list
             for row in part.get(of, [])
             for name, value in row.items()
         }
-        rows = sorted(bins.get(of, ()), key=_place)
+        rows = sorted(observed.bins.get(of, ()), key=_place)
         found[queue].append(
             s.Work(
                 message_type=message_type,
                 bins=tuple(_bin(row) for row in rows if row.bin is not None),
-                repeats=tuple(repeats.get(of, ())),
+                repeats=tuple(observed.repeats.get(of, ())),
                 crashes=float(sum(row.crashes for row in rows)),
                 silent=float(sum(row.silent for row in rows)),
                 work_s=math.fsum(row.work_s for row in rows),
@@ -251,10 +292,7 @@ def _deliveries(messages: DataFrame) -> DataFrame:
 # --- hours and stock ---------------------------------------------------------------------------
 
 
-def _hours(
-    attempts: DataFrame, messages: DataFrame, since_ms: int, until_ms: int
-) -> dict[str, list[s.Hour]]:
-    rows = derived.queues(attempts, messages)
+def _hours(rows: DataFrame, since_ms: int, until_ms: int) -> dict[str, list[s.Hour]]:
     sums = rows.withColumn("start_ms", F.unix_millis("hour")).where(F.col("start_ms") < until_ms)
     found: dict[str, dict[int, Row]] = defaultdict(dict)
     for row in sums.orderBy("queue", "start_ms").collect():
@@ -383,9 +421,9 @@ def _cluster(row: Row) -> s.PoisonCluster:
     )
 
 
-def _workers(attempts: DataFrame) -> dict[str, list[s.Worker]]:
+def _workers(rows: DataFrame) -> dict[str, list[s.Worker]]:
     busiest = Window.partitionBy("queue").orderBy(F.desc("attempts"), "holder")
-    rows = derived.workers(attempts).withColumn("n", F.row_number().over(busiest))
+    rows = rows.withColumn("n", F.row_number().over(busiest))
     chosen = rows.where(F.col("n") <= _MOST_WORKERS).drop("n", "account")
     return _by_queue(
         chosen.orderBy("queue", F.desc("attempts"), "holder"),
