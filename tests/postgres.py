@@ -154,7 +154,9 @@ def empty(schema: str) -> None:
 @functools.cache
 def _housekeeping() -> psycopg.Connection[tuple[object, ...]]:
     """Return a connection that stays: a new one each time would cost as much as the work."""
-    return connect(Address.parse(shared_cluster().url))
+    connection = connect(Address.parse(shared_cluster().url))
+    atexit.register(connection.close)  # after the registration of the cluster's end: before it
+    return connection
 
 
 @functools.cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -212,7 +213,8 @@ class Auditor:
         """Make all bodies so old that the search at the next start removes those nobody names."""
         then_s = CLOCK.now_ms() / 1000 - _OLD_S
         for path in self.body_files():
-            os.utime(path, (then_s, then_s))
+            with suppress(FileNotFoundError):  # the server removes bodies all the while
+                os.utime(path, (then_s, then_s))
 
 
 def miscounted(

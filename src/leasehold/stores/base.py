@@ -62,6 +62,9 @@ class Store(Protocol):
     def commit(self) -> bool:
         """Make the batch durable. May be called from another thread than ``execute``.
 
+        A database that has undone the batch at the last moment may play it again: the list that
+        ``execute`` has returned then holds its new results. So read it only afterwards.
+
         Returns:
             Whether there was anything to write.
 

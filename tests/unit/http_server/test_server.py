@@ -18,7 +18,7 @@ from typing import Any, Self
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 SERVE = "from leasehold.cli import main; main()"
 
 

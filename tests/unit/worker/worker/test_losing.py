@@ -294,12 +294,15 @@ def test_lease_that_the_handler_gives_up_has_one_text() -> None:
     """A handler that knows better than the service: hooks hear what the lease says of itself."""
     queue, heard = filled("x"), Heard()
     helds: list[leases.Held] = []
+    known = threading.Event()
 
     def handle(_message: Message) -> None:
+        assert known.wait(PATIENCE_S)
         helds.extend(work.held for work in worker._core.in_work)
         raise LeaseLost("a fenced write was refused")
 
     with running(handle, queue, lease=3600, hooks=[heard], session=False) as worker:
+        known.set()
         heard.wait_until(lost=1)
     assert helds[0].loss is not None
     assert heard.losses == [("x", helds[0].loss.text)]
@@ -310,11 +313,14 @@ def test_loss_while_settling_has_one_text() -> None:
     queue, heard = filled("x"), Heard()
     queue.faults.refuse("orders-1", LeaseGone("purged"))
     works: list[Work] = []
+    known = threading.Event()
 
     def handle(_message: Message) -> None:
+        assert known.wait(PATIENCE_S)
         works.extend(worker._core.in_work)
 
     with running(handle, queue, lease=3600, hooks=[heard], session=False) as worker:
+        known.set()
         heard.wait_until(lost=1)
     assert heard.losses == [("x", "purged")]
     assert works[0].held.loss is not None

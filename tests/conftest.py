@@ -1,0 +1,49 @@
+"""The order of the tests: what is dear begins first, so that no run ends in a long wait."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parent
+SPARK: Final = ROOT / "spark"
+"""These share one session of Spark in a process; its Java costs more than most of them."""
+DEAR: Final = tuple(
+    ROOT / name for name in ("docs/test_spark_examples.py", "reliability", "docs", "e2e")
+)
+"""These start processes, and wait for them."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with Spark in the first of two processes, with all else that is dear in the second.
+
+    pytest-xdist gives each process a stretch of the list; one that has done its own takes from the
+    end of another's.
+    """
+    spark = [item for item in items if item.path.is_relative_to(SPARK)]
+    others = [item for item in items if not item.path.is_relative_to(SPARK)]
+    dear = [item for item in others if _price(item.path) is not None]
+    dear.sort(key=lambda item: _price(item.path) or 0)
+    cheap = [item for item in others if _price(item.path) is None]
+    before = max(0, len(items) // 2 - len(spark))
+    items[:] = [*spark, *cheap[:before], *dear, *cheap[before:]]
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage look at what is there for good: many thousand tests."""
+    gc.collect()
+    gc.freeze()
+
+
+@functools.cache
+def _price(path: Path) -> int | None:
+    """Return at which place of those that are dear a file is, if it is one of them."""
+    for number, place in enumerate(DEAR):
+        if path.is_relative_to(place):
+            return number
+    return None
