@@ -197,6 +197,38 @@ async def test_the_leader_carries_on_what_another_server_started(pair: Pair) -> 
     assert not second.engine.jobs._tasks
 
 
+# --- what is shared ------------------------------------------------------------------------------
+
+
+@with_pair
+async def test_servers_share_the_rate_of_a_queue(pair: Pair) -> None:
+    """Each hands out its part of a limit, and all of it once it is alone."""
+    first, second = pair
+    limit = QueueSettings(max_receives_per_s=4)
+    await first.do(c.CreateQueue("a", "slow", {}, limit))
+    for number in range(20):
+        await first.do(put(b"%d" % number, "slow"))
+    await until(lambda: all(each.engine.health().details["servers"] == 2 for each in pair))
+    got = [len(await server.do(c.Receive("a", "slow", 32, 60))) for server in pair]
+    assert got == [2, 2]
+    await second.engine.stop()
+    await until(lambda: first.store._state.catalog.servers == 1)
+    entry = first.store._state.catalog.get("a", "slow")
+    assert first.store._state.catalog.rate_of(entry) == 4
+
+
+@with_pair
+async def test_a_server_says_when_its_database_is_away(pair: Pair) -> None:
+    """Whether it can be reached is told without a request, and so is that it is back."""
+    first, _ = pair
+    (served,) = first.engine.stores()
+    assert served.is_ready
+    first.lose_link()
+    await until(lambda: not first.engine.stores()[0].reachable)
+    first.find_link()
+    await until(lambda: first.engine.stores()[0].is_ready)
+
+
 # --- who is told ---------------------------------------------------------------------------------
 
 

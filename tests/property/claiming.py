@@ -20,7 +20,6 @@ from leasehold.domain.queue_settings import QueueSettings
 from leasehold.domain.types import Message, MessageState, Outcome, Progress
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
-from leasehold.stores.sqlite import SqliteStore
 
 from .comparison import (
     ACCOUNT,
@@ -412,13 +411,14 @@ class ClaimingComparison(OracleComparison):
 
     @rule()
     def reopen(self) -> None:
-        """Closing and opening the file again changes nothing but when sessions were heard of."""
-        self.tested.close()
-        self.tested = SqliteStore(self.folder, cache_mib=1)
-        for shelf in self.oracle._shelves.queues.values():
-            shelf.bucket = None  # what was received in the last second is not kept
-        forget_signs(self.oracle, self.clock.now_ms())
+        """Closing and opening the store again changes nothing but when sessions were heard of."""
+        super().reopen()
         self.both([s.ListSessions(ACCOUNT)])
+
+    def forget(self) -> None:
+        """When sessions were heard of is forgotten as well."""
+        super().forget()
+        forget_signs(self.oracle, self.clock.now_ms())
 
     # --- always ------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Random commands and clock moves, played on the memory store and on SQLite."""
+"""Random commands and clock moves, played on the memory store and on another."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class OracleComparison(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="leasehold-oracle-", dir=memory))
         self.clock = ManualClock()
         self.oracle = MemoryStore()
-        self.tested = SqliteStore(self.folder, cache_mib=1)
+        self.tested = self.open_tested()
         self.oracle_numbers: dict[str, int] = {}
         self.tested_numbers: dict[str, int] = {}
         self.drawn = 0
@@ -100,6 +100,15 @@ class OracleComparison(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.tested.close()
         shutil.rmtree(self.folder)
+
+    def open_tested(self) -> Store:
+        """Open the store that is compared with the oracle, for the first time or again."""
+        return SqliteStore(self.folder, cache_mib=1)
+
+    def forget(self) -> None:
+        """Have the oracle forget what the other store does when it is closed."""
+        for shelf in self.oracle._shelves.queues.values():
+            shelf.bucket = None  # what was received in the last second is not kept
 
     def _run(self, store: Store, batch: Sequence[c.Command]) -> list[c.Result]:
         results = store.execute(batch, now_ms=self.clock.now_ms())
@@ -110,8 +119,8 @@ class OracleComparison(RuleBasedStateMachine):
         self, oracle: Sequence[c.Command], tested: Sequence[c.Command] | None = None
     ) -> list[tuple[Any, Any]]:
         """Play a batch on both stores and compare what they answer."""
-        expected = self._run(self.oracle, oracle)
         actual = self._run(self.tested, oracle if tested is None else tested)
+        expected = self._run(self.oracle, oracle)
         assert shape(tuple(actual), self.tested_numbers) == shape(
             tuple(expected), self.oracle_numbers
         )
@@ -249,11 +258,10 @@ class OracleComparison(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        """Closing and opening the file again changes nothing."""
+        """Closing and opening the store again changes nothing."""
         self.tested.close()
-        self.tested = SqliteStore(self.folder, cache_mib=1)
-        for shelf in self.oracle._shelves.queues.values():
-            shelf.bucket = None  # what was received in the last second is not kept
+        self.tested = self.open_tested()
+        self.forget()
 
     @invariant()
     def counts_agree(self) -> None:

@@ -1,4 +1,4 @@
-"""Long random work, played on SQLite and on the memory store at once: equal answers, equal logs.
+"""Long random work, played on a store and on the memory store at once: equal answers, equal logs.
 
 The state machines of this folder find short scripts; this goes deep. Both stores give out the same
 ids and receipts here, so whatever one answers can be compared as it is.
@@ -22,6 +22,7 @@ from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
 from leasehold.domain import staging as sg
 from leasehold.domain.errors import LeaseholdError
+from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.stores.sqlite import store as sqlite_store
@@ -38,25 +39,31 @@ _PAGED = (o.Inspect, cl.ReadClaim)
 class Twins(Asker):
     """Asks both stores, and finds their answers equal."""
 
-    def __init__(self, folder: Path, clock: ManualClock) -> None:
+    tested: Any
+
+    def __init__(self, folder: Path | None, clock: ManualClock) -> None:
         self._folder = folder
-        self.tested = SqliteStore(folder, cache_mib=2)
+        self.tested = self.open_tested()
         self.oracle = MemoryStore(receipt_key=self.tested._state.receipt_key)
         super().__init__(self.tested, clock)
         self._read_up_to = [0, 0]
 
+    def open_tested(self) -> Store:
+        """Open the store that is compared with the oracle, for the first time or again."""
+        assert self._folder is not None
+        return SqliteStore(self._folder, cache_mib=2)
+
     def batch(self, *commands: c.Command) -> list[c.Result]:
-        answers = []
-        for store in (self.oracle, self.tested):
-            answers.append(store.execute(commands, now_ms=self.clock.now_ms()))
-            store.commit()
-        for command, expected, actual in zip(commands, *answers, strict=True):
+        actuals = self._run(self.tested, *commands)
+        expecteds = self._run(self.oracle, *commands)
+        for command, expected, actual in zip(commands, expecteds, actuals, strict=True):
             if isinstance(command, e.ReadEvents | e.LogExtent) or (
                 isinstance(command, _PAGED) and isinstance(expected, o.MessagePage | cl.MemberPage)
             ):
                 continue
-            assert comparable(actual) == comparable(expected), command
-        return answers[1]
+            told = comparable(actual), comparable(expected)
+            assert told[0] == told[1], f"{command}: {told[0]} and not {told[1]}"
+        return actuals
 
     def compare_all(self) -> None:
         """Compare what both stores hold, and what they have logged since the last time."""
@@ -79,26 +86,33 @@ class Twins(Asker):
         assert self._logged(1) == self._logged(0)
 
     def reopen(self) -> None:
-        """Close SQLite and open it again: nothing changes but when sessions were heard of."""
+        """Close the store and open it again: nothing changes but when sessions were heard of."""
         self.tested.close()
-        self.store = self.tested = SqliteStore(self._folder, cache_mib=2)
+        self.store = self.tested = self.open_tested()
+        self.forget()
+        self.batch(s.ListSessions(ACCOUNT))
+
+    def forget(self) -> None:
+        """Have the oracle forget what the other store does when it is closed."""
         shelves = self.oracle._shelves
         shelves.last_row_key = self.tested._state._next_row_key - 1
         for shelf in shelves.queues.values():
             shelf.bucket = None  # what was received in the last second is not kept
         forget_signs(self.oracle, self.clock.now_ms())
-        self.batch(s.ListSessions(ACCOUNT))
 
-    def _run(self, store: Any, command: c.Command) -> Any:
-        (answer,) = store.execute([command], now_ms=self.clock.now_ms())
+    def _run(self, store: Store, *commands: c.Command) -> list[c.Result]:
+        answers = store.execute(commands, now_ms=self.clock.now_ms())
         store.commit()
-        return answer
+        return answers
+
+    def _ask(self, store: Store, command: c.Command) -> c.Result:
+        return self._run(store, command)[0]
 
     def _listed(self, store: Any, queue: str) -> list[o.Seen]:
         found: list[o.Seen] = []
         after: str | None = ""
         while after is not None:
-            page = self._run(store, o.Inspect(ACCOUNT, queue, UNEXPIRED, after, 1_000))
+            page = self._ask(store, o.Inspect(ACCOUNT, queue, UNEXPIRED, after, 1_000))
             assert isinstance(page, o.MessagePage)
             found += page.messages
             after = page.next_after
@@ -108,7 +122,7 @@ class Twins(Asker):
         found: list[Any] = []
         after: str | None = ""
         while after is not None:
-            page = self._run(store, cl.ReadClaim(*named, 0, 1, after, 3))
+            page = self._ask(store, cl.ReadClaim(*named, 0, 1, after, 3))
             if not isinstance(page, cl.MemberPage):
                 return [comparable(page)]
             found += page.messages
@@ -118,7 +132,7 @@ class Twins(Asker):
     def _logged(self, place: int) -> list[Any]:
         """Return the events since the last time: batch by batch, message by message."""
         store = (self.oracle, self.tested)[place]
-        page = self._run(store, e.ReadEvents(self._read_up_to[place], 1_000_000))
+        page = self._ask(store, e.ReadEvents(self._read_up_to[place], 1_000_000))
         assert isinstance(page, e.EventPage)
         self._read_up_to[place] = page.last_seq
         return [

@@ -32,7 +32,7 @@ class StoreCommand(LocalCommand):
 
 @click.group("store", cls=OrderedGroup)
 def group() -> None:
-    """Check a store; move it, or an account of it, to another.
+    """Check a store; move it, or an account of it, to another; tell it that it was restored.
 
     A store is named by the folder of a SQLite database, or by the URL of a PostgreSQL database:
     postgresql://user@host/database?schema=NAME. Passwords are better kept in ~/.pgpass or in
@@ -130,6 +130,24 @@ def undo(store: str, copy: str | None, *, yes: bool, as_json: bool, no_color: bo
     from leasehold.cli import store_moving  # noqa: PLC0415
 
     sys.exit(store_moving.undo(store, copy, yes=yes, as_json=as_json, no_color=no_color))
+
+
+@group.command(cls=StoreCommand, params=[YES])
+@click.argument("store")
+def restored(store: str, *, yes: bool, as_json: bool, no_color: bool) -> None:
+    """Tell a store that it was put back from a copy, so that old receipts are void.
+
+    Without that, a receipt that was given out after the copy was made could act on a message that
+    is on somebody else's lease now. A store in a folder mostly notices by itself, one in PostgreSQL
+    cannot. Run it when the copy is in place and before workers go on. What they hold is delivered
+    again when its lease ends.
+
+    Example: leasehold store restored postgresql://leasehold@db/queues
+    """
+    # Late: --help needs neither database.
+    from leasehold.cli import store_moving  # noqa: PLC0415
+
+    sys.exit(store_moving.restored(store, yes=yes, as_json=as_json, no_color=no_color))
 
 
 @group.command(cls=StoreCommand)

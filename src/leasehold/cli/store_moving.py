@@ -1,4 +1,4 @@
-"""What ``leasehold store migrate``, ``move-account`` and ``undo`` do."""
+"""What ``leasehold store migrate``, ``move-account``, ``undo`` and ``restored`` do."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from leasehold.clock import SystemClock
 from leasehold.stores.moving.ends import End
 from leasehold.stores.moving.moving import Moved, Teller, Wanted, message_rows, move
 from leasehold.stores.moving.moving import undo as undo_move
+from leasehold.stores.moving.restored import begin_epoch
 
 _AT_ONCE: Final = 16
 """Bodies that are copied at a time."""
@@ -79,10 +80,8 @@ def undo(store: str, copy: str | None, *, yes: bool, as_json: bool, no_color: bo
     """Let a store that is marked be served again; return the exit code."""
     screen = Screen(as_json=as_json, no_color=no_color)
     if copy is not None and not yes:
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise click.UsageError("Nobody can be asked here: add --yes.")
         text = f"Serve {clean(store)} again, and lose what was done in {clean(copy)} since?"
-        if not click.confirm(text, err=True):
+        if not _is_confirmed(text):
             return ExitCode.REFUSED
     return telling(screen, partial(_undo, store, copy, screen))
 
@@ -96,6 +95,32 @@ def _undo(store: str, copy: str | None, screen: Screen) -> int:
         screen.document({"done": done})
     else:
         screen.say(done)
+    return ExitCode.DONE
+
+
+def restored(store: str, *, yes: bool, as_json: bool, no_color: bool) -> int:
+    """Have a store begin a new epoch; return the exit code."""
+    screen = Screen(as_json=as_json, no_color=no_color)
+    if not yes:
+        text = f"Make all receipts that workers hold of {clean(store)} void?"
+        if not _is_confirmed(text):
+            return ExitCode.REFUSED
+    return telling(screen, partial(_restored, store, screen))
+
+
+def _is_confirmed(text: str) -> bool:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise click.UsageError("Nobody can be asked here: add --yes.")
+    return click.confirm(text, err=True)
+
+
+def _restored(store: str, screen: Screen) -> int:
+    with open_end(store, new=False) as end:
+        epoch, shown = begin_epoch(end), end.shown
+    if screen.as_json:
+        screen.document({"store": shown, "epoch": epoch})
+    else:
+        screen.say(f"{shown} is in epoch {epoch} now: receipts from before are void.")
     return ExitCode.DONE
 
 

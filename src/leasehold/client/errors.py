@@ -321,7 +321,7 @@ class Forbidden(ServerProblem):
 
 
 class Unavailable(ServerProblem):
-    """The server cannot do this now: full, overloaded, stopping, or its store failed."""
+    """The server cannot do this now: full, overloaded, stopping, or its store failed or moved."""
 
     @property
     def retry_after_s(self) -> float | None:
@@ -334,7 +334,7 @@ class Unavailable(ServerProblem):
         return self.code not in REFUSED_BEFORE_WORK
 
 
-REFUSED_BEFORE_WORK: Final = frozenset({"store-full", "overloaded", "stopping"})
+REFUSED_BEFORE_WORK: Final = frozenset({"store-full", "overloaded", "stopping", "account-moved"})
 """Codes of 503 after which it is certain that nothing was done."""
 
 _CLASSES: Final[dict[str, tuple[type[ServerProblem], int]]] = {
@@ -366,6 +366,7 @@ _CLASSES: Final[dict[str, tuple[type[ServerProblem], int]]] = {
     "store-full": (Unavailable, 503),
     "overloaded": (Unavailable, 503),
     "stopping": (Unavailable, 503),
+    "account-moved": (Unavailable, 503),
     "store-failed": (Unavailable, 503),
 }
 _BY_STATUS: Final[dict[int, type[ServerProblem]]] = {

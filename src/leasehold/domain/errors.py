@@ -20,7 +20,8 @@
     ├── ChunkOutOfTurn           ├── BodyUnreadable
     └── Unavailable
         ├── StoreFull            ├── Overloaded
-        ├── Stopping             └── StoreFailed
+        ├── Stopping             ├── AccountMoved
+        └── StoreFailed
 
 The first line of a docstring is the message; facts are attributes. Each dialect has one table from
 these classes to its own codes, and a test that the table is complete.
@@ -264,6 +265,14 @@ class Overloaded(Unavailable):
 
 class Stopping(Unavailable):
     """The server is stopping."""
+
+
+class AccountMoved(Unavailable):
+    """The account was moved to another store, and this server still looks for it where it was."""
+
+    def __init__(self, account: str) -> None:
+        super().__init__()
+        self.account = account
 
 
 class StoreFailed(Unavailable):

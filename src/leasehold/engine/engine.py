@@ -23,6 +23,7 @@ from leasehold.engine.exporting import EventLogPlan, Exporter
 from leasehold.engine.heralding import RECHECK_S, Herald, Peers
 from leasehold.engine.jobs import JobRunner
 from leasehold.engine.maintenance import Maintenance, MaintenancePlan, Perform
+from leasehold.engine.moved import MovedAccounts
 from leasehold.engine.noting import Key
 from leasehold.engine.stats import EngineStats, QueueActivity
 from leasehold.engine.waiters import Gone, Taking
@@ -39,6 +40,21 @@ class Counted(NamedTuple):
     queue: str
     counts: o.Counts
     visibility_timeout_s: int
+
+
+class Served(NamedTuple):
+    """A store that is served, and how it is."""
+
+    accounts: tuple[str, ...]
+    """Those that are kept in it; none for the store of all that have none of their own."""
+    health: StoreHealth
+    failed: bool
+    reachable: bool
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether requests that need it can be answered."""
+        return self.reachable and not self.failed
 
 
 class Engine:
@@ -72,10 +88,13 @@ class Engine:
         self.stats = EngineStats(since_ms=clock.now_ms())
         self.failed = asyncio.Event()
         """Set when the store has failed: the process must end and start again from the file."""
+        self.has_failed = False
+        """Whether it was this engine's store, where several engines share ``failed``."""
         self._census = CensusTaker(self.stats.since_ms)
         self.waiting = WaitingRooms(clock, store.find_queue, timers)
         """Who waits for messages. ``wake`` is for news from outside, ``check`` for moved clocks."""
         self._store = store
+        self._moved = MovedAccounts(store)
         self._clock = clock
         self._plan = plan
         self._inline_below_s = inline_below_s
@@ -224,6 +243,7 @@ class Engine:
         Raises:
             LeaseholdError: The command was refused; see :mod:`leasehold.domain.commands`.
         """
+        self._moved.refuse(command)
         bodies = self.bodies
         if bodies is None:
             return await self._carry_out(command)
@@ -242,6 +262,7 @@ class Engine:
         if self._batcher is None:
             raise Stopping
         result = await self._batcher.submit(command)
+        self._moved.refuse(command)
         if isinstance(result, LeaseholdError):
             raise result
         then = self._then.get(type(command))
@@ -312,11 +333,13 @@ class Engine:
         bodies = self.bodies
         if bodies is not None and type(command) is c.Receive:
             command = bodies.limited(command)
+        self._moved.refuse(command)
         waiter = self.waiting.enter(command, wait_s, gone)
         try:
             result = await waiter.future
         finally:
             waiter.leave()
+        self._moved.refuse(command)
         if isinstance(result, LeaseholdError):
             raise result
         if bodies is not None and bodies.lacks(command, result):
@@ -328,6 +351,7 @@ class Engine:
         self.waiting.drain()
 
     def _fail(self) -> None:
+        self.has_failed = True
         self.failed.set()
         self.waiting.fail()
 
@@ -355,8 +379,19 @@ class Engine:
             await self._batcher.settle()
 
     def find_queue(self, account: str, queue: str) -> Queue | None:
-        """Return a queue as the last batch left it, without waiting."""
-        return self._store.find_queue(account, queue)
+        """Return a queue as the last batch left it, without waiting.
+
+        Raises:
+            AccountMoved: There is none, as the account is in another store now.
+        """
+        found = self._store.find_queue(account, queue)
+        if found is None:
+            self._moved.refuse_account(account)
+        return found
+
+    def is_away(self, account: str) -> bool:
+        """Tell whether an account was moved to another store."""
+        return account in self._moved.names()
 
     def activity(self, account: str, queue: str) -> QueueActivity:
         """Return what happened in a queue since the engine was made."""
@@ -397,6 +432,12 @@ class Engine:
         if self._peers is None:
             return health
         return replace(health, details={**health.details, **self._peers.about()})
+
+    def stores(self, accounts: tuple[str, ...] = ()) -> list[Served]:
+        """Say how the store is, as a list of one; *accounts* are kept in it, and no others."""
+        health = self.health()
+        reachable = bool(health.details.get("connected", True))
+        return [Served(accounts, health, self.has_failed, reachable)]
 
 
 def always() -> bool:

@@ -140,6 +140,11 @@ class FaultyStore:
             raise Unavailable
         return self._store.execute(batch, now_ms=now_ms)
 
+    @property
+    def away(self) -> frozenset[str]:
+        """Accounts that were moved to another store."""
+        return getattr(self._store, "away", frozenset())
+
     def health(self) -> StoreHealth:
         """See ``Store``."""
         return self._store.health()

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from leasehold.engine.census import Census
+from leasehold.engine.moved import account_of
 
 if TYPE_CHECKING:
     from leasehold.domain import commands as c
     from leasehold.domain import oversight as o
     from leasehold.domain.claims import OpenClaim, Opened
     from leasehold.domain.types import Lease, Queue
-    from leasehold.engine.engine import Counted, Engine
+    from leasehold.engine.engine import Counted, Engine, Served
     from leasehold.engine.stats import QueueActivity
     from leasehold.engine.waiters import Gone
     from leasehold.stores.base import StoreHealth
@@ -64,14 +65,7 @@ class Placement:
 
     async def perform(self, command: c.Command) -> c.Result:
         """See :meth:`Engine.perform`."""
-        return await self._of_command(command).perform(command)
-
-    def _of_command(self, command: c.Command) -> Engine:
-        account = getattr(command, "account", None)
-        if account is None:
-            parts = getattr(command, "commands", None)
-            account = parts[0].account if parts else ""
-        return self.of(account)
+        return await self.of(account_of(command)).perform(command)
 
     async def receive(
         self, command: c.Receive, wait_s: float, gone: Gone | None = None
@@ -113,8 +107,20 @@ class Placement:
         )
 
     def health(self) -> StoreHealth:
-        """Say how the first store is; the others are told apart by their accounts' requests."""
+        """Say how the first store is; see :meth:`stores` for all."""
         return self._first.health()
+
+    def stores(self) -> list[Served]:
+        """Say how all stores are, the first one first."""
+        found = self._first.stores()
+        for engine in self._engines[1:]:
+            its_own = sorted(name for name, of in self._others.items() if of is engine)
+            found += engine.stores(tuple(its_own))
+        return found
+
+    def is_away(self, account: str) -> bool:
+        """See :meth:`Engine.is_away`."""
+        return self.of(account).is_away(account)
 
 
 class _Jobs:

@@ -101,17 +101,13 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
         observe=requests.answered,
     )
     mns = _mns_dialect(settings, times, services, accounts, requests.answered)
-    metrics = None
-    if settings.metrics_enabled:
-        metrics = Metrics(
-            requests=requests,
-            engine=engine,
-            admission=admission,
-            guard=guard,
-            clock=times.engine,
-            max_queues=settings.metrics_max_queues,
-        )
-    pages = AdminPages(engine=engine, clock=times.engine, draining=draining, metrics=metrics)
+    pages = AdminPages(
+        engine=engine,
+        clock=times.engine,
+        draining=draining,
+        metrics=_metrics(settings, times, engine, guard, admission, requests),
+        accounts=accounts,
+    )
     return Application(
         dialect=dialect,
         native=native,
@@ -126,6 +122,26 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
         mns_max_body_bytes=MNS_MAX_BODY_BYTES,
         https=settings.tls_terminated,
         log_requests=settings.log_level == "debug",
+    )
+
+
+def _metrics(  # noqa: PLR0913, PLR0917 - each is where some of the figures come from
+    settings: Settings,
+    times: Times,
+    engine: Engine,
+    guard: Guard,
+    admission: Admission,
+    requests: RequestStats,
+) -> Metrics | None:
+    if not settings.metrics_enabled:
+        return None
+    return Metrics(
+        requests=requests,
+        engine=engine,
+        admission=admission,
+        guard=guard,
+        clock=times.engine,
+        max_queues=settings.metrics_max_queues,
     )
 
 

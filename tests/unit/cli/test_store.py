@@ -151,3 +151,18 @@ def test_a_database_that_is_damaged(tmp_path: Path) -> None:
     content[3 * 8192 : 4 * 8192] = b"\xff" * 8192
     path.write_bytes(content)
     assert run("check", str(path.parent)).exit_code in {1, 3}
+
+
+def test_a_store_is_told_that_it_was_restored(tmp_path: Path) -> None:
+    """It says in which epoch the store is now; without a terminal it wants to hear yes."""
+    folder = filled(tmp_path / "a")
+    asked = run("restored", str(folder))
+    assert asked.exit_code == 2
+    assert "add --yes" in asked.output
+    done = run("restored", str(folder), "--yes", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["epoch"] == 2
+    again = run("restored", str(folder), "--yes")
+    assert "is in epoch 3 now" in again.output
+    missing = run("restored", str(tmp_path / "nothing"), "--yes")
+    assert missing.exit_code == 3

@@ -144,6 +144,7 @@ def test_digests_of_all_clients(mns: Whole, upper: bool) -> None:
         (domain.Overloaded(), 503, "ServerBusy"),
         (domain.StoreFull(), 503, "ServerBusy"),
         (domain.Stopping(), 503, "ServerBusy"),
+        (domain.AccountMoved("shop"), 503, "ServerBusy"),
         (domain.StoreFailed(), 500, "InternalServerError"),
         (domain.BodyUnreadable("id", "missing"), 500, "InternalError"),
         (RuntimeError("secret"), 500, "InternalError"),

@@ -22,6 +22,7 @@ _ERRORS: list[type[Exception]] = [
 ]
 _EXAMPLES: dict[type[Exception], Exception] = {
     errors.InvalidQueueName: errors.InvalidQueueName("a_b", "characters"),
+    errors.AccountMoved: errors.AccountMoved("shop"),
     errors.LeaseLost: errors.LeaseLost("lapsed"),
     errors.ReceiptMalformed: errors.ReceiptMalformed("x" * 300),
     errors.OutOfRange: errors.OutOfRange(field="limit", value=9, minimum=1, maximum=8),

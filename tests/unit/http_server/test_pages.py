@@ -18,7 +18,7 @@ from leasehold.domain.oversight import Counts
 from leasehold.domain.sessions import SessionState
 from leasehold.domain.types import MessageState
 from leasehold.engine.census import CLAIM_STATES, NOTHING, Census
-from leasehold.engine.engine import Counted, Engine
+from leasehold.engine.engine import Counted, Engine, Served
 from leasehold.engine.stats import EngineStats, QueueStats
 from leasehold.http.admin import AdminPages
 from leasehold.http.admission import Admission
@@ -42,6 +42,8 @@ class StubEngine:
         self.census_taken = NOTHING
         self.exporter: Any = None
         self.bodies: Any = None
+        self.unreachable: set[int] = set()
+        self.away: set[str] = set()
 
     async def counts(self) -> list[Counted]:
         """See ``Engine.counts``."""
@@ -56,6 +58,18 @@ class StubEngine:
         return StoreHealth(
             kind="stub", durable=True, writable=self.writable, details={"synchronous": 2}
         )
+
+    def stores(self) -> list[Served]:
+        """See ``Placement.stores``."""
+        failed = self.failed.is_set()
+        return [
+            Served(accounts, self.health(), failed and not at, at not in self.unreachable)
+            for at, accounts in enumerate([(), ("shop", "till"), ("bank",)])
+        ]
+
+    def is_away(self, account: str) -> bool:
+        """See ``Engine.is_away``."""
+        return account in self.away
 
     async def perform(self, command: Any) -> Any:
         """See ``Engine.perform``."""
@@ -83,6 +97,7 @@ class World:
             clock=ManualClock(),
             draining=lambda: self.draining,
             metrics=self.metrics,
+            accounts=["till", "shop", "bank", "mine"],
         )
 
     def answer(self, path: str) -> Response:
@@ -130,17 +145,24 @@ def test_readiness_says_how_the_store_is(world: World) -> None:
     """/readyz repeats what the store says of itself, and the version."""
     answer = world.answer("/readyz")
     assert answer.status == 200
+    store = {
+        "kind": "stub",
+        "failed": False,
+        "reachable": True,
+        "durable": True,
+        "writable": True,
+        "details": {"synchronous": 2},
+    }
     assert json.loads(answer.body) == {
         "ready": True,
         "draining": False,
         "version": __version__,
-        "store": {
-            "kind": "stub",
-            "failed": False,
-            "durable": True,
-            "writable": True,
-            "details": {"synchronous": 2},
-        },
+        "store": store,
+        "account_stores": [
+            {"accounts": ["shop", "till"], "ready": True, **store},
+            {"accounts": ["bank"], "ready": True, **store},
+        ],
+        "accounts_away": [],
         "clock": {"wall_drift_s": 0.0},
     }
 
@@ -154,6 +176,30 @@ def test_server_that_should_get_no_requests_is_not_ready(
     answer = world.answer("/readyz")
     assert answer.status == 503
     assert json.loads(answer.body)["ready"] is False
+
+
+def test_every_store_must_be_there(world: World) -> None:
+    """A server is ready when it reaches all its stores; the report names the one that is away."""
+    world.engine.unreachable = {2}
+    answer = world.answer("/readyz")
+    assert answer.status == 503
+    report = json.loads(answer.body)
+    assert report["ready"] is False
+    assert report["store"]["reachable"] is True
+    assert [(each["accounts"], each["ready"]) for each in report["account_stores"]] == [
+        (["shop", "till"], True),
+        (["bank"], False),
+    ]
+    world.engine.unreachable = {0}
+    assert world.answer("/readyz").status == 503
+
+
+def test_accounts_that_have_moved_are_named(world: World) -> None:
+    """The server is ready for the others; an account that it does not serve is of no interest."""
+    world.engine.away = {"till", "mine", "theirs"}
+    answer = world.answer("/readyz")
+    assert answer.status == 200
+    assert json.loads(answer.body)["accounts_away"] == ["mine", "till"]
 
 
 def test_full_disk_is_told_but_keeps_the_server_ready(world: World) -> None:

@@ -238,6 +238,10 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Fault]]] = {
     domain.StoreFull: _busy("The disk of the server is full; messages can still be consumed."),
     domain.Overloaded: _busy("Too many requests are waiting. Please try again."),
     domain.Stopping: _busy("The server is stopping. Please try again."),
+    domain.AccountMoved: _busy(
+        "The account was moved to another store, which has to be named in account_stores of this "
+        "server."
+    ),
     domain.StoreFailed: _plain("OperationTimedOut"),
     auth.AuthError: _with_detail("AuthenticationFailed"),
     auth.NoCredentials: _with_detail("NoAuthenticationInformation"),

@@ -291,6 +291,13 @@ CODES: Final[dict[str, Code]] = {
         "The server takes no more requests. This one was not begun.",
         "Send it again; the server may be back soon.",
     ),
+    "account-moved": Code(
+        503,
+        "The account was moved to another store",
+        "The server still looks for the account in the store that it has left. Nothing was done.",
+        "Whoever runs the server names the account's new store in `account_stores` and starts the "
+        "server again; after that, send the request once more. Nothing is lost.",
+    ),
     "store-failed": Code(
         503,
         "The disk failed",

@@ -316,6 +316,7 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Problem]]] = {
     domain.StoreFull: _busy("store-full"),
     domain.Overloaded: _busy("overloaded"),
     domain.Stopping: _busy("stopping"),
+    domain.AccountMoved: _busy("account-moved"),
     domain.StoreFailed: _busy("store-failed"),
     auth.AuthError: _UNAUTHENTICATED,
     auth.NoCredentials: _UNAUTHENTICATED,

@@ -6,6 +6,7 @@ A store that is being served can be checked: all is read as of one moment.
 # ruff: noqa: S608 - names of tables and columns are constants of ours
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ def check(reader: Reader) -> Iterator[Checked]:
     yield said("format", Level.OK, f"{reader.kind}, format {number}")
     meta = reader.meta()
     mark = mark_in(meta)
-    away = sorted(name.removeprefix(AWAY) for name in meta if name.startswith(AWAY))
+    away = sorted(_gone(name, kept) for name, kept in meta.items() if name.startswith(AWAY))
     if mark is not None:
         yield said("mark", Level.FAIL, f"must not be served: {mark.reason()}")
     else:
@@ -99,6 +100,10 @@ def check(reader: Reader) -> Iterator[Checked]:
     ((waiting,),) = reader.rows("SELECT count(*) FROM body_garbage")
     more = f"; {waiting} are to be removed there" if waiting else ""
     yield said("large bodies", Level.OK, f"{large} in the body store, not looked at{more}")
+
+
+def _gone(name: str, kept: Any) -> str:
+    return f"{name.removeprefix(AWAY)} to {json.loads(kept)['to']}"
 
 
 def said(check: str, level: Level, found: str) -> Checked:

@@ -13,13 +13,13 @@ import apsw
 from leasehold.stores.moving.digests import Digester, Digests
 from leasehold.stores.moving.ends import AT_ONCE, HighWater, MoveRefused, Rows
 from leasehold.stores.moving.marks import mark_in
+from leasehold.stores.moving.restored import EPOCH_BITS
 from leasehold.stores.moving.sql_end import SqlEnd
 from leasehold.stores.moving.tables import Table
 from leasehold.stores.sqlite.connection import open_database
 from leasehold.stores.sqlite.store import FILE_NAME, SqliteStore
 
 _CACHE_MIB: Final = 64
-_EPOCH_BITS: Final = 32
 _CLASH: Final = "there is a row of the same key in {table} already"
 
 
@@ -122,7 +122,7 @@ class SqliteEnd(SqlEnd):
         return HighWater(
             row_key=meta["row_keys_reserved"],
             partition=meta["last_partition"],
-            token=max(meta.get("last_token", 0), (meta.get("epoch", 1) - 1) << _EPOCH_BITS),
+            token=max(meta.get("last_token", 0), (meta.get("epoch", 1) - 1) << EPOCH_BITS),
             event_seq=seq,
             stream_id=self.number("SELECT coalesce(max(stream_id), 0) FROM stream"),
         )

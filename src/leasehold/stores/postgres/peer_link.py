@@ -79,6 +79,10 @@ class Link:
         """Return the time of the database, Unix microseconds."""
         return int(self._run("now")[0][0])
 
+    def servers(self) -> int:
+        """Return how many servers there are, at least one."""
+        return max(1, int(self._run("count_servers")[0][0]))
+
     def stand(self) -> bool:
         """Try to lead, and to be known to be alive; tell whether either is new."""
         before = self.leads, self.is_known

@@ -64,6 +64,7 @@ class PostgresPeers:
         self._is_away = False
         self._led_until_s = -math.inf
         self._next_stand_s = self._next_measure_s = -math.inf
+        self._servers = 1
         self._bell, self._ringer = os.pipe()
         os.set_blocking(self._ringer, False)
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
@@ -144,7 +145,13 @@ class PostgresPeers:
 
     def about(self) -> dict[str, str | int]:
         """See ``Peers``."""
-        return {"server": self._store.slot, "leads": int(self.leads())}
+        return {
+            "server": self._store.slot,
+            "servers": self._servers,
+            "leads": int(self.leads()),
+            # Of the link's own connection: it tries again by itself, whether or not requests come.
+            "connected": int(not self._is_away),
+        }
 
     def _ring(self) -> None:
         with contextlib.suppress(BlockingIOError):  # then it rings already
@@ -216,6 +223,8 @@ class PostgresPeers:
                 self._to_wait.update(self._waits)
             self._do_what_is_asked(link)
         link.now_us()
+        self._servers = link.servers()
+        self._store.share_limits(self._servers)
         if link.leads:
             self._led_until_s = asked_s + LEAD_S
             if not led:

@@ -55,6 +55,10 @@ SELECT slot FROM waiting WHERE slot <> $1
 UNION SELECT slot FROM counted WHERE slot <> $1
 UNION SELECT slot FROM server WHERE slot <> $1
 
+-- name: count_servers
+-- One that has vanished counts until the leader forgets it.
+SELECT count(*) FROM server
+
 -- name: where_others_wait
 SELECT waits, account, queue, slot FROM change LEFT JOIN waiting ON slot <> $1
 

@@ -45,6 +45,21 @@ class SharedSessionVerbs(SessionVerbs):
             state.cursor.execute(state.sql["keep_signs"], told)
             self._told = {}
 
+    def get(self, command: s.GetSession, now_ms: int) -> c.Result:
+        """Look at a session."""
+        self._refresh()
+        return super().get(command, now_ms)
+
+    def list(self, command: s.ListSessions, now_ms: int) -> c.Result:
+        """List sessions, the newest first."""
+        self._refresh()
+        return super().list(command, now_ms)
+
+    def end(self, command: s.EndSession, now_ms: int) -> c.Result:
+        """End a session."""
+        self._refresh()  # when it was last heard of is written down for good
+        return super().end(command, now_ms)
+
     def _hear(self, known: Known, now_ms: int) -> None:
         super()._hear(known, now_ms)
         self._beats[known.session.session_id] = now_ms

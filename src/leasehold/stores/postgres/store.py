@@ -312,6 +312,10 @@ class PostgresStore:
         """See :meth:`Store.last_seen_ms`."""
         return self._state.last_seen_ms
 
+    def share_limits(self, servers: int) -> None:
+        """Hand out this server's part of what queues allow a second; *servers* are at work."""
+        self._state.catalog.servers = servers
+
     @property
     def away(self) -> frozenset[str]:
         """Accounts that were moved to another store."""

@@ -174,6 +174,8 @@ class Catalog:
         """What is staged, by partition."""
         self.bound: dict[tuple[str, str], dict[BoundTo, Bound]] = {}
         """Claims that are settled with a transaction, by its account and name."""
+        self.servers = 1
+        """Servers that give out messages of these queues; each keeps to its share of a rate."""
 
     def load(self, rows: list[QueueRow]) -> None:
         """Take the rows of the ``load_queues`` statement for the whole truth."""
@@ -196,6 +198,11 @@ class Catalog:
         # Each at once, because another thread may be looking something up.
         self._entries = entries
         self._by_partition = {entry.partition: entry for entry in entries.values()}
+
+    def rate_of(self, entry: Entry) -> float | None:
+        """Return how many messages of a queue this server may give out a second; None: any."""
+        rate_per_s = entry.queue.settings.max_receives_per_s
+        return None if rate_per_s is None else rate_per_s / self.servers
 
     def add(self, entry: Entry) -> None:
         """Add a queue."""

@@ -263,8 +263,9 @@ class OversightVerbs:
             return o.Due(None)
         at_ms = min(moments)
         settings = entry.queue.settings
-        if settings.max_receives_per_s is not None:
-            at_ms = max(at_ms, next_token_ms(entry.bucket, settings.max_receives_per_s, now_ms))
+        rate_per_s = self._state.catalog.rate_of(entry)
+        if rate_per_s is not None:
+            at_ms = max(at_ms, next_token_ms(entry.bucket, rate_per_s, now_ms))
         if settings.paused_until_ms is not None:
             at_ms = max(at_ms, settings.paused_until_ms)
         return o.Due(at_ms)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from leasehold.domain import commands as c
-from leasehold.domain.errors import QueueExists, Unavailable
+from leasehold.domain.errors import AccountMoved, QueueExists
 from leasehold.domain.events import EventType
 from leasehold.domain.oversight import Counts
 from leasehold.domain.queues import same_metadata, with_settings
@@ -39,7 +39,7 @@ class QueueVerbs:
                 return c.QueueCreated(created=False)
             raise QueueExists
         if command.account in state.away:
-            raise Unavailable  # the account lives in another store; see there
+            raise AccountMoved(command.account)
         queue = Queue(
             account=command.account,
             name=command.queue,
@@ -146,6 +146,8 @@ class QueueVerbs:
 
     def set_document(self, command: c.SetAccountDocument, _now_ms: int) -> c.Result:
         """Write a document."""
+        if command.account in self._state.away:
+            raise AccountMoved(command.account)
         self._state.cursor.execute(
             self._state.sql["set_document"], (command.account, command.kind, command.content)
         )

@@ -146,7 +146,7 @@ class Search:
         settings = entry.queue.settings
         if settings.is_paused(now_ms):
             return []
-        rate_per_s = settings.max_receives_per_s
+        rate_per_s = self._state.catalog.rate_of(entry)
         if rate_per_s is not None:
             allowed, entry.bucket = allowance(entry.bucket, rate_per_s, now_ms)
             wanted = min(wanted, allowed)

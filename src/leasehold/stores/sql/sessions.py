@@ -15,7 +15,12 @@ from typing import Final
 from leasehold.domain import commands as c
 from leasehold.domain import session_rules as rules
 from leasehold.domain import sessions as s
-from leasehold.domain.errors import MessageNotFound, MessageNotLeased, SessionNotFound
+from leasehold.domain.errors import (
+    AccountMoved,
+    MessageNotFound,
+    MessageNotLeased,
+    SessionNotFound,
+)
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import newest_error, release_reason
 from leasehold.domain.ids import row_key_of
@@ -151,6 +156,8 @@ class SessionVerbs:
 
     def open(self, command: s.OpenSession, now_ms: int) -> c.Result:
         """Begin a session."""
+        if command.account in self._state.away:
+            raise AccountMoved(command.account)
         session = rules.begin(command, now_ms)
         known = self._known[session.session_id] = Known(session, None)
         self._hear(known, now_ms)

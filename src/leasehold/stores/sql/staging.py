@@ -13,7 +13,12 @@ from typing import Any, Final, TypeAlias
 from leasehold.domain import commands as c
 from leasehold.domain import staging as st
 from leasehold.domain import staging_rules as rules
-from leasehold.domain.errors import AlreadyPublished, LeaseholdError, StagedNotFound
+from leasehold.domain.errors import (
+    AccountMoved,
+    AlreadyPublished,
+    LeaseholdError,
+    StagedNotFound,
+)
 from leasehold.domain.events import EventType
 from leasehold.domain.types import Phase, Queue
 from leasehold.stores.sql.annexes import Slot
@@ -61,6 +66,8 @@ class StagingVerbs:
     def stage(self, command: st.Stage, now_ms: int) -> c.Result:
         """Put messages that nobody sees yet."""
         account, name, part = command.account, command.name, command.part
+        if account in self._state.away:
+            raise AccountMoved(account)
         found = self._book.find(account, name)
         if found is not None and found.is_published:
             raise AlreadyPublished
