@@ -34,6 +34,9 @@ EVERYWHERE: Final = {
     "spark.sql.session.timeZone": "UTC",
     # Plans of streams show options; ours may hold a key. The first is Spark's own pattern.
     "spark.sql.redaction.options.regex": "(?i)url|connectionString|credential",
+    # Plans of ours are of more pieces than the hundred that Spark keeps compiled by default: an
+    # update of the analytics' tables is of 160, and compiling them costs more than a small update.
+    "spark.sql.codegen.cache.maxEntries": "1000",
 }
 """What every session of ours begins with."""
 LOCAL: Final = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,9 @@ from tests.spark.analytics.comparing import ATTEMPT, MESSAGE, differing, expecte
 from tests.spark.analytics.exported import cut, export
 from tests.spark.analytics.logs import made
 from tests.spark.analytics.oracle import Oracle, Row
+
+# An update is slow to plan, and some of these tests make several.
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +99,14 @@ def test_a_summary_may_use_the_tables_that_are_made_of_others(
     at_once: Tables, events: list[Event]
 ) -> None:
     """Workers and hours are the same, read from their tables or made anew of the attempts."""
-    span = {"since_ms": events[0].at_ms, "until_ms": events[-1].at_ms + 1}
-    made = Made(at_once.workers, at_once.queues)
-    one = summarize_tables(at_once.attempts, at_once.messages, **span)
-    other = summarize_tables(at_once.attempts, at_once.messages, made=made, **span)
+    told = partial(
+        summarize_tables,
+        at_once.attempts,
+        at_once.messages,
+        since_ms=events[0].at_ms,
+        until_ms=events[-1].at_ms + 1,
+    )
+    one, other = told(), told(made=Made(at_once.workers, at_once.queues))
     assert sum(len(each.workers) for each in one.queues) > 10
     assert sum(len(each.hours) for each in one.queues) > 10
     for first, second in zip(one.queues, other.queues, strict=True):
