@@ -5,10 +5,11 @@ before has kept. What has ended goes into the tables for good; the events of the
 again. So a run's work goes with what is new and what is open, not with how long the log is.
 
 A file that comes late, with lower numbers than those used before, may belong to messages that were
-thought to have ended. Their rows are taken out of the tables, and made anew from all their events.
+thought to have ended. Their rows are made anew from all their events. The other rows of the folders
+that they are in are written once more, by this run, and those folders count no more.
 
-A run counts when the file ``_leasehold_tables.json`` says so, which is its last act. One that was
-interrupted is done again by the next.
+A run counts when the file ``_leasehold_tables.json`` says so, which is its last act. What counted
+before is not touched until then. So one that was interrupted is done again by the next.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from leasehold.spark.analytics import derived
 from leasehold.spark.analytics.atonce import at_once
@@ -31,6 +33,7 @@ from leasehold.spark.analytics.normal import MARKS, OVER, codes, normal
 from leasehold.spark.analytics.plain import others, plain_stages
 from leasehold.spark.analytics.schemas import (
     ATTEMPTS,
+    FORMAT,
     HOLDER_TALLIES,
     HOUR_TALLIES,
     MESSAGES,
@@ -38,11 +41,10 @@ from leasehold.spark.analytics.schemas import (
     QUEUES,
     WORKERS,
 )
-from leasehold.spark.analytics.sources import Known, Piece, Source, empty
+from leasehold.spark.analytics.sources import SERVER, Gap, Known, Piece, ServerLog, Source, empty
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 ROWS_PER_PARTITION: Final = 250_000
 """Events that one task sorts: some 100 MB."""
@@ -58,6 +60,9 @@ _VARIED: Final = frozenset(
 )
 """Columns of which most values are there once. To look for them in a dictionary is a third of what
 it takes to write a table."""
+_GROWING: Final = {"attempts": ATTEMPTS, "messages": MESSAGES}
+_NOTHING: Final = StructType([])
+_RUN: Final = StructType([StructField("run", IntegerType())])
 _SESSIONS_KEPT_MS: Final = 7 * 86_400_000
 """For so long after it was lost, leases of a session may still be ended."""
 
@@ -82,6 +87,9 @@ class Updated:
     late: int
     """How many of the runs used files that came late."""
     state: State
+    gap: Gap | None = None
+    """Numbers of a server's log that were behind those used, and that it keeps no more: their
+    events, if they had any of this account, are in no table. None: there are none such."""
 
 
 def update(  # noqa: PLR0913 - keyword-only but for what it is about
@@ -107,20 +115,34 @@ def update(  # noqa: PLR0913 - keyword-only but for what it is about
 
     Raises:
         OtherLog: The folder has tables of another log.
+        TablesBusy: Somebody else is updating the folder.
         TablesTooNew: A newer version has written the folder.
+        UnreadableTables: What says which files of the folder count is damaged.
         FormatTooNew: A newer version has written the log.
     """
     tables = Folder(folder)
-    state = tables.state()
-    if state.source not in {"", source.name}:
-        raise OtherLog(f"{folder} has the tables of {state.source}, not of {source.name}")
-    tables.tidy(state.run)
-    begun = state
+    with tables.alone():
+        return _update(spark, source, tables, details, partitions, on_run)
+
+
+def _update(  # noqa: PLR0913, PLR0917 - those of update
+    spark: SparkSession,
+    source: Source,
+    tables: Folder,
+    details: DataFrame | None,
+    partitions: int | None,
+    on_run: Callable[[State], None] | None,
+) -> Updated:
+    state = begun = tables.state()
+    name = source.name
+    if not _goes_on(state.source, source):
+        raise OtherLog(f"{tables.path} has the tables of {state.source}, not of {name}")
+    tables.tidy(state)
     known = Known(upto_seq=state.upto_seq, names=frozenset(state.names))
     pieces = source.pieces(spark, known)
     late = 0
     for number, piece in enumerate(pieces, start=1):
-        run = _Run(spark, tables, replace(state, source=source.name), partitions, details)
+        run = _Run(spark, tables, replace(state, source=name), partitions, details)
         with well_compiled(spark):
             after = run.use(piece, source, derive=number == len(pieces))
         late += piece.late and after.run > state.run
@@ -128,8 +150,18 @@ def update(  # noqa: PLR0913 - keyword-only but for what it is about
         if on_run is not None:
             on_run(state)
     return Updated(
-        runs=state.run - begun.run, events=state.events - begun.events, late=late, state=state
+        runs=state.run - begun.run,
+        events=state.events - begun.events,
+        late=late,
+        state=state,
+        gap=next((each.gap for each in pieces if each.gap is not None), None),
     )
+
+
+def _goes_on(told: str, source: Source) -> bool:
+    """Tell whether tables of one log, by its name, may grow with another."""
+    # Tables of before servers were told from each other take the first one for theirs.
+    return told in {"", source.name} or (told == SERVER and isinstance(source, ServerLog))
 
 
 def read_tables(spark: SparkSession, folder: Path) -> Tables:
@@ -138,13 +170,15 @@ def read_tables(spark: SparkSession, folder: Path) -> Tables:
     Raises:
         FileNotFoundError: There are none.
         TablesTooNew: A newer version has written the folder.
+        UnreadableTables: What says which files of the folder count is damaged.
     """
     tables = Folder(folder)
-    run = tables.state().run
+    state = tables.state()
+    run = state.run
     if not run:
         raise FileNotFoundError(f"there are no lifecycle tables in {folder}")
-    attempts = _table(spark, [each for each, _ in tables.runs("attempts")], ATTEMPTS)
-    messages = _table(spark, [each for each, _ in tables.runs("messages")], MESSAGES)
+    attempts = _table(spark, tables.of_runs("attempts", state.runs), ATTEMPTS)
+    messages = _table(spark, tables.of_runs("messages", state.runs), MESSAGES)
     going_on = _table(spark, [tables.newest("open_attempts", run)], ATTEMPTS)
     staying = _table(spark, [tables.newest("open_messages", run)], MESSAGES)
     attempts, messages = attempts.unionByName(going_on), messages.unionByName(staying)
@@ -177,6 +211,10 @@ class _Run:
         self._partitions = partitions
         self._details = details
         self._run = state.run + 1
+        self._runs = state.runs
+        """Those before this one whose folders count when it has come in."""
+        self._left: dict[str, DataFrame] = {}
+        """Rows that this run takes over from folders that count no more."""
 
     def use(self, piece: Piece, source: Source, *, derive: bool) -> State:
         """Use events, and return the state after that; the same one if there were none."""
@@ -214,7 +252,9 @@ class _Run:
             self._derive()
         after = replace(
             self._state,
+            format=FORMAT,
             run=self._run,
+            runs=(*self._runs, self._run),
             upto_seq=max(self._state.upto_seq, newest[0] or 0),
             events=self._state.events + rows,
             names=tuple(sorted({*self._state.names, *piece.names})),
@@ -228,7 +268,7 @@ class _Run:
         self, events: DataFrame, known: DataFrame, notes: DataFrame, source: Source
     ) -> tuple[DataFrame, DataFrame, DataFrame]:
         """Return all events of the messages that late ones are about, the others' that are open,
-        and all marks; and take the rows of those messages out of the tables.
+        and all marks; and see to it that the rows of those messages are not kept.
         """
         used = Known(names=frozenset(self._state.names))
         log = source.everything(self._spark, used)
@@ -238,27 +278,35 @@ class _Run:
         touched = ended.join(lost, ended.session_id == lost.session, "left_semi")
         ids = events.select("message_id").union(touched.select("message_id"))
         ids = self._kept("ids", ids.where("message_id IS NOT NULL").distinct())
-        for table, schema in (("attempts", ATTEMPTS), ("messages", MESSAGES)):
-            self._take_out(table, schema, ids)
+        self._take_over(ids)
         own = history.join(ids, "message_id", "left_semi").select(*OPEN.names)
         others = known.join(ids, "message_id", "left_anti").select(*OPEN.names)
         all_notes = self._kept("all-notes", notes.unionByName(normal(log, MARKS)))
         return own.unionByName(events), others, all_notes
 
-    def _take_out(self, table: str, schema: StructType, ids: DataFrame) -> None:
-        for path in self._paths(table):
-            rows = _table(self._spark, [path], schema)
-            if rows.join(ids, "message_id", "left_semi").isEmpty():
-                continue
-            written = self._folder.temporary(f"{table}-{path.name}")
-            _write(rows.join(ids, "message_id", "left_anti").select(*schema.names), written)
-            self._folder.replace(table, path, written)
+    def _take_over(self, ids: DataFrame) -> None:
+        """Take over all rows but those of some messages from each folder that has any of those.
+
+        The folders stay as they are, for this run may not come in.
+        """
+        touched: set[int] = set()
+        for table, schema in _GROWING.items():
+            rows = _table(self._spark, self._paths(table), schema, _RUN)
+            of_theirs = rows.join(ids, "message_id", "left_semi").select("run").distinct()
+            touched.update(int(row["run"]) for row in of_theirs.collect())
+        for table, schema in _GROWING.items():
+            rows = _table(self._spark, self._folder.of_runs(table, [*touched]), schema)
+            rest = rows.join(ids, "message_id", "left_anti")
+            self._left[table] = rest.select(*schema.names)
+        self._runs = tuple(run for run in self._runs if run not in touched)
 
     # --- writing -----------------------------------------------------------------------------
 
     def _write(self, lifecycle: Lifecycle) -> None:
         def table(name: str) -> Callable[[], None]:
             rows = with_details(getattr(lifecycle, name), self._details)
+            if name in self._left:
+                rows = rows.unionByName(self._left[name])
             return partial(_write, rows, self._folder.temporary(name))
 
         events = partial(_write, lifecycle.open_events, self._folder.temporary("open"), by=())
@@ -280,7 +328,7 @@ class _Run:
                 [path for path in self._paths(table) if everything or path in own],
                 schema,
             )
-            for table, schema in (("attempts", ATTEMPTS), ("messages", MESSAGES))
+            for table, schema in _GROWING.items()
         )
         holders = derived.holder_tallies(attempts)
         hours = derived.hour_tallies(attempts, messages)
@@ -316,13 +364,9 @@ class _Run:
         least = int(self._spark.conf.get("spark.sql.shuffle.partitions") or 2)
         return max(least, -(-rows // ROWS_PER_PARTITION))
 
-    def _paths(self, *tables: str) -> list[Path]:
-        return [
-            path
-            for table in tables
-            for path, run in self._folder.runs(table)
-            if table in ADDED or run == self._run
-        ]
+    def _paths(self, table: str) -> list[Path]:
+        runs = (*self._runs, self._run) if table in ADDED else (self._run,)
+        return self._folder.of_runs(table, runs)
 
     def _kept(self, name: str, rows: DataFrame, by: Sequence[str] = ()) -> DataFrame:
         """Write rows down, so that they are made once, and return them.
@@ -341,15 +385,15 @@ class _Run:
         return _table(self._spark, [path] if path.exists() else [], schema)
 
 
-def _table(spark: SparkSession, paths: Sequence[Path], schema: StructType) -> DataFrame:
+def _table(
+    spark: SparkSession, paths: Sequence[Path], schema: StructType, more: StructType = _NOTHING
+) -> DataFrame:
+    """Return rows of folders of one table, with columns more that are names of folders."""
+    columns = StructType([*schema, *more])
     if not paths:
-        return empty(spark, schema)
-    if len({path.parent for path in paths}) > 1:
-        one = _table(spark, [path for path in paths if path.parent == paths[0].parent], schema)
-        others = [path for path in paths if path.parent != paths[0].parent]
-        return one.unionByName(_table(spark, others, schema))
-    reader = spark.read.schema(schema).option("basePath", str(paths[0].parent))
-    return reader.parquet(*map(str, paths)).select(*schema.names)
+        return empty(spark, columns)
+    reader = spark.read.schema(columns).option("basePath", str(paths[0].parent))
+    return reader.parquet(*map(str, paths)).select(*columns.names)
 
 
 def _write(rows: DataFrame, path: Path, by: Sequence[str] = ("day",)) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of the folder of tables. Rises if a reader of older tables could misunderstand newer ones."""
 
 _STRING: Final = StringType()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
@@ -16,15 +16,27 @@ from leasehold.domain.events import EVENT_FORMAT
 from leasehold.eventlog.names import FORMAT_KEY, FormatTooNew, range_of
 from leasehold.eventlog.reading import files_of
 from leasehold.spark.batch.schemas import EVENTS
+from leasehold.spark.connecting import connect, patient
 from leasehold.spark.naming import FORMAT_NAME
+from leasehold.spark.options import Place, read_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FILES_PER_RUN: Final = 512
 """Of 131,072 events at most: some 64 million."""
+SERVER: Final = "server"
+"""What servers' logs were called before they were told from each other."""
+_PATIENCE_S: Final = 60.0
 SCHEMA: Final = EVENTS
 """The columns of the log; what a file of before a column came lacks is null."""
+
+
+class Gap(NamedTuple):
+    """Numbers of a log of which the events are there no more."""
+
+    first_seq: int
+    last_seq: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +61,8 @@ class Piece:
     """Whether some may be older than what has been used; all of the log is needed then."""
     distinct: bool = False
     """Whether it is known that no event is there twice, which makes most of the work less."""
+    gap: Gap | None = None
+    """What may be missing before them."""
 
 
 class Source(Protocol):
@@ -97,23 +111,24 @@ class ExportedFiles:
             for path in files_of(self.folder, None, None)
             if path.name not in known.names
         )
-        late = [path for (first, _), path in new if first <= known.upto_seq]
-        fresh = [path for (first, _), path in new if first > known.upto_seq]
-        pieces = []
-        for paths, is_late in ((late, True), (fresh, False)):
-            for begin in range(0, len(paths), self.files_per_run):
-                chosen = paths[begin : begin + self.files_per_run]
-                rows = sum(_rows(path) for path in chosen)
-                names = [path.name for path in chosen]
+        late = [each for each in new if each[0][0] <= known.upto_seq]
+        fresh = [each for each in new if each[0][0] > known.upto_seq]
+        upto_seq, pieces = known.upto_seq, []
+        for files in (late, fresh):
+            for begin in range(0, len(files), self.files_per_run):
+                chosen = files[begin : begin + self.files_per_run]
+                paths = [path for _, path in chosen]
                 pieces.append(
                     Piece(
-                        events=_read(spark, chosen),
-                        rows=rows,
-                        names=names,
-                        late=is_late,
-                        distinct=_are_apart(chosen),
+                        events=_read(spark, paths),
+                        rows=sum(map(_rows, paths)),
+                        names=[path.name for path in paths],
+                        # Pieces before this one are used by then.
+                        late=chosen[0][0][0] <= upto_seq,
+                        distinct=_are_apart(paths),
                     )
                 )
+                upto_seq = max(upto_seq, *(last for (_, last), _ in chosen))
         return pieces
 
     def everything(self, spark: SparkSession, known: Known) -> DataFrame:
@@ -134,15 +149,49 @@ class ServerLog:
 
     @property
     def name(self) -> str:
-        """Nothing of the options, which may hold a key."""
-        return "server"
+        """Address, account and queue; nothing else of the options, which may hold a key.
+
+        Raises:
+            BadOption: The options are malformed.
+        """
+        with connect(self._place) as client:
+            parts = (client.url, client.account, self._place.queue)
+        return "/".join(part for part in parts if part)
 
     def pieces(self, spark: SparkSession, known: Known) -> Sequence[Piece]:
-        """Return what is behind the numbers used; it is read anew by each action."""
+        """Return what is behind the numbers used; it is read anew by each action.
+
+        Raises:
+            LeaseholdClientError: The server refuses, or cannot be reached.
+        """
+        gap = self.gap(known)
         reader = spark.read.format(FORMAT_NAME).options(**self.options)
         reader = reader.option("read", "events").option("startingSeq", str(known.upto_seq))
         events = reader.load().where(F.col("seq") > known.upto_seq)
-        return [Piece(events=events, rows=None, distinct=True)]
+        return [Piece(events=events, rows=None, distinct=True, gap=gap)]
+
+    def gap(self, known: Known) -> Gap | None:
+        """Return which numbers behind those used the server may have forgotten already.
+
+        Raises:
+            LeaseholdClientError: The server refuses, or cannot be reached.
+        """
+        if not known.upto_seq:
+            return None
+        after = 0
+        with connect(self._place, patient(_PATIENCE_S)) as client:
+            while True:
+                page = client.event_page(after=after, limit=1)
+                if page.events or page.finished:
+                    break
+                after = page.next_after
+        # The oldest are forgotten first, so from the first one on nothing is missing.
+        first = page.events[0].seq if page.events else (page.last_seq or 0) + 1
+        return Gap(known.upto_seq + 1, first - 1) if first > known.upto_seq + 1 else None
+
+    @property
+    def _place(self) -> Place:
+        return read_options(self.options).place
 
     def everything(self, spark: SparkSession, known: Known) -> DataFrame:
         """Return nothing: numbers rise, so nothing comes late."""
