@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,13 @@ def line(second: int, operation: str, rest: str, status: int = 200, **other: Any
     caller = other.pop("caller", "10.0.0.1:5001")
     return json.dumps(
         {
-            "time": f"2026-11-21T09:{second // 60:02}:{second % 60:02}.0000000Z",
+            "time": f"2026-11-21T{other.pop('hour', 9):02}:{second // 60:02}:{second % 60:02}Z",
             "category": "StorageWrite",
             "operationName": operation,
             "statusCode": status,
             "statusText": other.pop("said", "Success"),
-            "durationMs": 4,
             "callerIpAddress": caller,
-            "uri": _BASE + rest,
+            "uri": other.pop("base", _BASE) + rest,
             "properties": {"accountName": "acme", "userAgentHeader": "azsdk-python"},
             **other,
         }
@@ -74,3 +74,61 @@ def test_attempts_are_told_by_what_holders_did(spark: SparkSession, tmp_path: Pa
         ("m2", "completed", 2),
         ("m3", "completed", 2),
     ]
+
+
+_OTHERS = "https://acme.queue.core.windows.net/messages/messages"
+_EMULATED = "http://127.0.0.1:10001/acme/messages/messages"
+AGAIN = [
+    # Its worker dies after a renewal, and the same machine gets it two hours later.
+    line(0, "GetMessages", "?visibilitytimeout=30"),
+    line(20, "UpdateMessage", "/m1?popreceipt=a&visibilitytimeout=30", 204),
+    line(0, "GetMessages", "?visibilitytimeout=30", hour=11),
+    line(5, "DeleteMessage", "/m1?popreceipt=b", 204, hour=11),
+    # Others are received meanwhile, while its lease goes on.
+    line(60, "GetMessages", "?visibilitytimeout=30", caller="10.0.0.2:7000"),
+    line(80, "UpdateMessage", "/m2?popreceipt=c&visibilitytimeout=30", 204, caller="10.0.0.2:7000"),
+    line(90, "GetMessages", "?visibilitytimeout=30", caller="10.0.0.2:7000"),
+    line(95, "DeleteMessage", "/m2?popreceipt=d", 204, caller="10.0.0.2:7000"),
+    # Its lease was over when others were received, and the delete is refused for that.
+    line(200, "GetMessages", "?visibilitytimeout=10", caller="10.0.0.3:7000"),
+    line(
+        205, "UpdateMessage", "/m3?popreceipt=e&visibilitytimeout=10", 204, caller="10.0.0.3:7000"
+    ),
+    line(220, "GetMessages", "?visibilitytimeout=10", caller="10.0.0.3:7000"),
+    line(225, "DeleteMessage", "/m3?popreceipt=f", 404, caller="10.0.0.3:7000", said="Gone"),
+    # A queue of that name; and a request that was sent twice, with two signatures of its receipt.
+    line(0, "GetMessages", "", base=_OTHERS, hour=1),
+    line(5, "UpdateMessage", "/m4?popreceipt=g&visibilitytimeout=30", 204, base=_OTHERS, hour=1),
+    line(5, "UpdateMessage", "/m4?popreceipt=G&visibilitytimeout=30", 204, base=_OTHERS, hour=1),
+    line(7, "DeleteMessage", "/m4", 204, base=_OTHERS, hour=1),
+    line(20, "GetMessages", "", base=_EMULATED, hour=1),
+    line(29, "DeleteMessage", "/m5", 204, base=_EMULATED, hour=1),
+]
+
+
+def test_what_was_received_after_its_lease_is_another_attempt(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A holder may have a message twice. Days are those of UTC; a queue may be named messages."""
+    (tmp_path / "PT1H.json").write_text("\n".join(AGAIN))
+    zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        found = tables(read_lines(spark, str(tmp_path)))
+        rows = found.attempts.orderBy("message_id", "leased_at_ms").collect()
+        days = {row.day for table in found for row in table.select("day").distinct().collect()}
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    told = [
+        (row.queue, row.message_id, row.attempt, row.outcome, row.seconds, row.renewals)
+        for row in rows
+    ]
+    assert told == [
+        ("orders", "m1", 1, "open", None, 1),
+        ("orders", "m1", 2, "completed", 5.0, 0),
+        ("orders", "m2", 1, "completed", 35.0, 1),
+        ("orders", "m3", 1, "completed_late", 25.0, 1),
+        ("messages", "m4", 1, "completed", 7.0, 1),
+        ("messages", "m5", 1, "completed", 9.0, 0),
+    ]
+    assert days == {date(2026, 11, 21)}

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
-from pyspark.sql.types import DoubleType, StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
-from leasehold.spark.analytics.deriving import REFUSED, shaped
+from leasehold.spark.analytics.deriving import REFUSED, day_of, shaped
 from leasehold.spark.analytics.schemas import ATTEMPTS, MESSAGES, Ending, Fate
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ DEFAULT_LEASE_S: Final = 30
 """Where ``GetMessages`` does not say how long (REST API, "Get Messages")."""
 _STRING: Final = StringType()
 _GETTING: Final = "('GetMessages', 'GetMessage')"
+_PATH: Final = "^(?:/[^/]+)?/([^/]+)/messages(?:/([^/]+))?/?$"
+"""Queue and message; with the account before them, where it is not a part of the host's name."""
 
 LINES: Final = StructType(
     [
@@ -37,7 +39,6 @@ LINES: Final = StructType(
         StructField("operationName", _STRING),
         StructField("statusCode", _STRING),
         StructField("statusText", _STRING),
-        StructField("durationMs", DoubleType()),
         StructField("callerIpAddress", _STRING),
         StructField("uri", _STRING),
         StructField(
@@ -92,10 +93,9 @@ def _requests(lines: DataFrame) -> DataFrame:
             "try_cast(statusCode AS int) AS status",
             "statusText AS said",
             "properties.accountName AS account",
-            f"regexp_extract({path}, '/([^/]+)/messages', 1) AS queue",
-            f"nullif(regexp_extract({path}, '/messages/([^/?]+)', 1), '') AS message_id",
+            f"regexp_extract({path}, '{_PATH}', 1) AS queue",
+            f"nullif(regexp_extract({path}, '{_PATH}', 2), '') AS message_id",
             "try_cast(parse_url(uri, 'QUERY', 'visibilitytimeout') AS double) AS timeout_s",
-            "parse_url(uri, 'QUERY', 'popreceipt') AS receipt",
             f"concat_ws(' ', {caller}, properties.userAgentHeader) AS holder",
         )
         .where("queue <> ''")
@@ -117,30 +117,58 @@ def _with_the_get(requests: DataFrame) -> DataFrame:
     )
 
 
+_FIRST_S: Final = f"coalesce(got.timeout_s, {DEFAULT_LEASE_S})"
+_FIRST_UNTIL: Final = f"got.at + 1000 * {_FIRST_S}"
+_GIVEN_BACK: Final = "operation = 'UpdateMessage' AND status < 300 AND timeout_s = 0"
+_REFUSED: Final = "operation = 'DeleteMessage' AND status IN (400, 404) AND said <> 'QueueNotFound'"
+
+
+def _with_parts(acts: DataFrame) -> DataFrame:
+    """Add ``part``: acts of one holder on one message that have the same one are of one lease."""
+    of_holder = Window.partitionBy("account", "queue", "message_id", "holder").orderBy("at")
+    before = of_holder.rowsBetween(Window.unboundedPreceding, -1)
+    # Renewals follow the receive that came before the first of them, whatever was received since.
+    # But what was received when the lease, as it was known, had run out is another delivery; unless
+    # a delete shows by its refusal that the receipt was still the old one.
+    acts = acts.withColumns(
+        {
+            "was_given_back": F.lag(F.expr(_GIVEN_BACK), 1, False).over(of_holder),
+            "had": F.lag("got").over(of_holder),
+            "had_until": F.coalesce(
+                F.lag("renewed_ms").over(of_holder),
+                F.greatest(
+                    F.last("renewed_ms", ignorenulls=True).over(before),
+                    F.lag(F.expr(_FIRST_UNTIL)).over(of_holder),
+                ),
+            ),
+        }
+    )
+    again = f"got.at > had.at AND got.at >= had_until AND NOT ({_REFUSED} AND at <= {_FIRST_UNTIL})"
+    begins = f"was_given_back OR coalesce({again}, FALSE)"
+    return acts.withColumn("part", F.sum(F.expr(f"IF({begins}, 1, 0)")).over(of_holder))
+
+
 def _attempts(acts: DataFrame) -> DataFrame:
     """Return one row for each holder of each message and each of its leases that left a trace."""
-    # Renewals follow the receive that came before the first of them, whatever was received since.
-    of_holder = Window.partitionBy("account", "queue", "message_id", "holder").orderBy("at")
-    given_back = F.expr("operation = 'UpdateMessage' AND status < 300 AND timeout_s = 0")
-    number = F.sum(F.lag(F.when(given_back, 1).otherwise(0), 1, 0).over(of_holder)).over(of_holder)
-    late = "operation = 'DeleteMessage' AND status IN (400, 404) AND said <> 'QueueNotFound'"
     done = "operation = 'DeleteMessage' AND status < 300"
     renewed = "operation = 'UpdateMessage' AND status < 300 AND timeout_s > 0"
     leases = (
-        acts.withColumn("part", number)
+        _with_parts(
+            acts.withColumn("renewed_ms", F.expr(f"IF({renewed}, at + 1000 * timeout_s, NULL)"))
+        )
         .groupBy("account", "queue", "message_id", "holder", "part")
         .agg(
             F.expr("min_by(got, at)").alias("got"),
             F.expr(f"min(IF({done}, at, NULL))").alias("done_ms"),
-            F.expr(f"min(IF({late}, at, NULL))").alias("late_ms"),
-            F.max(F.when(given_back, F.col("at"))).alias("back_ms"),
-            F.expr(f"count_if({renewed})").alias("renewals"),
-            F.expr(f"max(IF({renewed}, at + 1000 * timeout_s, NULL))").alias("renewed_ms"),
+            F.expr(f"min(IF({_REFUSED}, at, NULL))").alias("late_ms"),
+            F.max(F.expr(f"IF({_GIVEN_BACK}, at, NULL)")).alias("back_ms"),
+            F.count("renewed_ms").alias("renewals"),
+            F.max("renewed_ms").alias("renewed_ms"),
         )
         .where("got IS NOT NULL")
     )
     leases = leases.withColumn("leased_at_ms", F.expr("got.at")).withColumn(
-        "first_lease_s", F.expr(f"coalesce(got.timeout_s, {DEFAULT_LEASE_S})")
+        "first_lease_s", F.expr(_FIRST_S)
     )
     until = "greatest(leased_at_ms + 1000 * first_lease_s, renewed_ms)"
     outcome = f"""
@@ -171,7 +199,7 @@ def _attempts(acts: DataFrame) -> DataFrame:
         "renewals",
         "cast(NULL AS string) AS error_type",
         "cast(NULL AS string) AS error_fingerprint",
-        f"to_date(timestamp_millis(coalesce({ended}, leased_at_ms))) AS day",
+        f"{day_of(f'coalesce({ended}, leased_at_ms)')} AS day",
         "done_ms",
     )
 
@@ -191,7 +219,7 @@ def _messages(attempts: DataFrame) -> DataFrame:
             "first_leased_at_ms AS inserted_at_ms",
             f"IF(ended_at_ms IS NULL, '{Fate.OPEN}', '{Fate.COMPLETED}') AS outcome",
             "deliveries - 1 AS redeliveries",
-            "to_date(timestamp_millis(coalesce(ended_at_ms, first_leased_at_ms))) AS day",
+            f"{day_of('coalesce(ended_at_ms, first_leased_at_ms)')} AS day",
             *(
                 f"cast(NULL AS string) AS {name}"
                 for name in ("message_type", "reason", "error_type", "error_fingerprint")

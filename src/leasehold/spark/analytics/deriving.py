@@ -22,6 +22,10 @@ REFUSED: Final = "refused"
 _DAY_MS: Final = 86_400_000
 
 
+class BadDetails(ValueError):
+    """What was given as details of messages tells nothing of them."""
+
+
 class Lifecycle(NamedTuple):
     """What became of messages; lazily."""
 
@@ -95,10 +99,19 @@ def with_details(rows: DataFrame, details: DataFrame | None) -> DataFrame:
             :data:`~leasehold.spark.analytics.schemas.DETAILS`, one row for a message at most; None
             for nothing. An error is put down to what it was the end of: the message in the poison
             queue, and the attempts that failed or were buried.
+
+    Raises:
+        BadDetails: They lack the key, or everything else.
     """
     if details is None:
         return rows
     has = {*details.columns}
+    key, *others = DETAILS.names
+    if key not in has or has.isdisjoint(others):
+        raise BadDetails(
+            f"details have the columns {', '.join(details.columns)}; they need {key}, and one or "
+            f"more of {', '.join(others)}"
+        )
     known = details.select(
         *(
             (F.col(name) if name in has else F.lit(None).cast("string")).alias(f"d_{name}")
@@ -218,7 +231,7 @@ def _attempts(ended: DataFrame, sessions: DataFrame | None = None) -> DataFrame:
             finished="late_at IS NOT NULL"
             f" OR told IN ('{Ending.COMPLETED}', '{Ending.COMPLETED_LATE}')",
             renewals="a_renewals",
-            day=_day("ended_at_ms"),
+            day=day_of("ended_at_ms"),
         )
     )
 
@@ -248,7 +261,7 @@ def _going_on(stages: DataFrame) -> DataFrame:
             CASE WHEN {is_late} THEN '{REFUSED}'
                  WHEN told = '{Ending.REMOVED}' THEN {_CLEARED_BY} END""",
             finished=is_late,
-            day=_day("coalesce(ended_at_ms, g_leased)"),
+            day=day_of("coalesce(ended_at_ms, g_leased)"),
         )
     )
 
@@ -279,7 +292,7 @@ def _messages(ended: DataFrame) -> DataFrame:
             f" WHEN t = {T['REDRIVEN']} THEN 'redriven' END",
             handling_s=f"IF({done}, {_seconds('m_ended - a_leased')}, NULL)",
             expires_at_ms="m_expires",
-            day=_day("ended_at_ms"),
+            day=day_of("ended_at_ms"),
         )
     )
 
@@ -304,7 +317,7 @@ def _staying(last: DataFrame) -> DataFrame:
             # Those of the event would be of an attempt, and another one may follow.
             error_type="NULL",
             error_fingerprint="NULL",
-            day=_day("coalesce(ended_at_ms, inserted_at_ms)"),
+            day=day_of("coalesce(ended_at_ms, inserted_at_ms)"),
         )
     )
 
@@ -332,7 +345,8 @@ def _seconds(length_ms: str) -> str:
     return f"(IF({length_ms} < 0, 0, {length_ms}) / 1000)"
 
 
-def _day(moment: str) -> str:
+def day_of(moment: str) -> str:
+    """Return the day of a moment, UTC, in whatever zone the session is."""
     return f"date_from_unix_date(cast(floor({moment} / {_DAY_MS}) AS int))"
 
 

@@ -114,6 +114,7 @@ def update(  # noqa: PLR0913 - keyword-only but for what it is about
         on_run: Called after each run.
 
     Raises:
+        BadDetails: The details lack the key, or everything else.
         OtherLog: The folder has tables of another log.
         TablesBusy: Somebody else is updating the folder.
         TablesTooNew: A newer version has written the folder.
