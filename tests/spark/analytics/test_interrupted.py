@@ -57,7 +57,7 @@ def _rows(tables: Tables) -> tuple[list[Any], list[Any]]:
 
 def _as_format_1(tables: Path) -> None:
     state = json.loads((tables / STATE).read_text())
-    del state["runs"]
+    state.pop("runs", None)
     (tables / STATE).write_text(json.dumps({**state, "format": 1}))
 
 
