@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from leasehold.analysis.asking import Asked
+from leasehold.analysis.folding import unrenewed_of
 from leasehold.analysis.lengths import (
     aged,
     count_of,
@@ -29,7 +30,9 @@ from leasehold.tuning.renewal import RenewalPlan
 _MOST_POINTS: Final = 240
 _LEAST_SHARE: Final = 1e-5
 _RENEWING: Final = 0.5
-"""If more of the attempts than this were renewed, the workers renew."""
+"""If more than this of the attempts that outlasted their lease were renewed, the workers renew."""
+_LEAST_OUTLASTED: Final = 5
+"""With fewer of them nothing can be said."""
 
 
 class CostPoint(NamedTuple):
@@ -176,12 +179,51 @@ def today_of(queue: QueueSummary, asked: Asked) -> float | None:
     known = asked.today.get(queue.queue)
     if known is not None:
         return float(known.lease_s)
+    return _usual_of(queue)
+
+
+def _usual_of(queue: QueueSummary) -> float | None:
     usual = [
         (each.deliveries, each.usual_lease_s)
         for each in queue.works
         if each.usual_lease_s is not None
     ]
     return max(usual)[1] if usual else None
+
+
+def renews_of(queue: QueueSummary, asked: Asked, works: Sequence[Work] | None = None) -> bool:
+    """Tell whether workers renew their leases.
+
+    Only attempts that outlasted the lease they began with can tell: whoever renews as late as
+    possible seldom has to. If there are hardly any, those of the whole queue tell. If there are
+    none there either, workers whose leases begin with the first lease that was advised go by that
+    advice.
+
+    Args:
+        queue: Its summary.
+        asked: With what was advised.
+        works: Only these kinds of work; None for all.
+    """
+    for each in (queue.works if works is None else works, queue.works):
+        told = _renewing(each)
+        if told is not None:
+            return told
+    known, usual = asked.today.get(queue.queue), _usual_of(queue)
+    if known is None or known.first_lease_s is None or usual is None:
+        return False
+    # Where the timeout is just as long, it need not have been the advice.
+    return abs(usual - known.first_lease_s) < 1 <= abs(usual - known.lease_s)
+
+
+def _renewing(works: Sequence[Work]) -> bool | None:
+    renewed = sum(each.renewed for each in works)
+    over = 0.0
+    for each in works:
+        # The dead renew nothing, and say nothing of what the living do.
+        over += max(0.0, unrenewed_of(each) - max(0.0, each.crashes - each.session_lost))
+    if renewed + over < _LEAST_OUTLASTED:
+        return None
+    return renewed > _RENEWING * (renewed + over)
 
 
 def recommend(queue: QueueSummary, asked: Asked, only: Work | None = None) -> Recommendation:
@@ -198,7 +240,7 @@ def recommend(queue: QueueSummary, asked: Asked, only: Work | None = None) -> Re
     lengths = Lengths.OF_MESSAGE if repeats_are_alike(part.repeats) else Lengths.OF_ATTEMPT
     today_s = today_of(queue, asked)
     seen = seen_of(works)
-    renews = seen.renewed > _RENEWING * max(1, seen.deliveries)
+    renews = renews_of(queue, asked, works)
     question = asked.question(None if renews else today_s, lengths)
     drift_z = drift_of(part.bins)
     advice = advise(

@@ -19,6 +19,8 @@ class Today:
     """In force: the same, or what the server's adaptive mode has chosen."""
     adaptive: tuple[int, int] | None = None
     """Floor and cap of the adaptive mode, seconds; None if it is off."""
+    first_lease_s: int | None = None
+    """The first lease that workers were advised to take; None without such advice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

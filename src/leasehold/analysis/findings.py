@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from leasehold.analysis.advising import Recommendation, recommend
 from leasehold.analysis.asking import Asked
+from leasehold.analysis.folding import folded
 from leasehold.analysis.forecasting import Forecast, forecast
 from leasehold.analysis.league import Standing, standings
 from leasehold.analysis.splitting import Split, split
@@ -54,7 +55,7 @@ class QueueFindings:
     queue: str
     whole: Recommendation
     types: tuple[Recommendation, ...]
-    """By type, those with most messages first; empty if there is but one."""
+    """By type, those with most messages first, up to MOST_TYPES; empty if there is but one."""
     split: Split | None
     forecast: Forecast
     poison: tuple[PoisonCluster, ...]
@@ -91,7 +92,8 @@ def analyze(
     found = []
     for each in summary.queues:
         on_queue(each.queue)
-        found.append(_queue(each, summary.until_ms, wanted))
+        few = replace(each, works=folded(each.works))
+        found.append(_queue(few, summary.until_ms, wanted))
     return Findings(
         source=summary.source,
         since_ms=summary.since_ms,
@@ -216,7 +218,7 @@ def _of_backlog(queue: QueueSummary, ahead: Forecast, until_ms: int) -> Iterator
             f"Messages will start to expire around {time_of(ahead.expires_from_ms)}, with a chance "
             f"of {ahead.expiry_chance:.0%}.{_drain(ahead)}",
         )
-    elif ahead.put_per_h > ahead.capacity_per_h > 0 and ahead.points[-1].low > ahead.backlog:
+    elif ahead.put_per_h > ahead.capacity_per_h and ahead.points[-1].low > ahead.backlog:
         yield _found(
             Weight.ACT,
             "backlog",

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from leasehold.analysis.lengths import count_of, together
 from leasehold.analysis.summaries import Hour, QueueSummary
+from leasehold.domain.wording import time_of
 from leasehold.tuning.attempts import Floats
 
 HORIZON_H: Final = 48
@@ -81,6 +82,10 @@ class Forecast:
     keep_up_workers: int | None = None
     """So many are needed for the backlog not to grow."""
     drains: tuple[Drain, ...] = ()
+    oldest_put_ms: int | None = None
+    """When the oldest message in the queue was put."""
+    next_expiry_ms: int | None = None
+    """When the first of them expires unless it is completed; None if none does."""
 
 
 def forecast(queue: QueueSummary, until_ms: int) -> Forecast:
@@ -88,11 +93,11 @@ def forecast(queue: QueueSummary, until_ms: int) -> Forecast:
 
     Args:
         queue: With its hours.
-        until_ms: The end of the log.
+        until_ms: The end of the log. Hours without an event up to there are hours in which nothing
+            happened; those before the first event are not, for the log may begin there.
     """
-    hours = queue.hours
     # What is left of an hour says little about an hour.
-    whole = [each for each in hours if each.start_ms + _HOUR_MS <= until_ms]
+    whole = [each for each in quiet_too(queue.hours, until_ms) if each.start_ms < _last(until_ms)]
     last = whole[-_DAY_H:]
     put = sum(each.put for each in last) / max(1, len(last))
     done = sum(each.completed for each in last) / max(1, len(last))
@@ -108,23 +113,46 @@ def forecast(queue: QueueSummary, until_ms: int) -> Forecast:
         capacity_per_h=float(np.mean(capacity)) if len(capacity) else 0.0,
         time_to_live_s=queue.time_to_live_s,
         mean_work_s=mean_s,
+        oldest_put_ms=queue.oldest_open_ms,
+        next_expiry_ms=queue.next_expiry_ms,
     )
     if len(whole) < LEAST_HOURS:
         return known
     arrivals, service = _drawn(whole, capacity)
-    waiting = _waiting(whole, queue.open_messages)
-    backlog, ages = _follow(arrivals, service, waiting)
+    waiting, older = _waiting(whole, queue.open_messages)
+    oldest_h = float(len(whole))
+    if queue.oldest_open_ms is not None:
+        oldest_h = max(oldest_h, (until_ms - queue.oldest_open_ms) / _HOUR_MS)
+    backlog, ages = _follow(arrivals, service, waiting, older, oldest_h)
     low, median, high = np.quantile(backlog, (BAND[0], 0.5, BAND[1]), axis=0)
-    start_ms = whole[-1].start_ms + _HOUR_MS
     points = tuple(
         ForecastPoint(
-            start_ms + (place + 1) * _HOUR_MS, float(low[place]), float(mid), float(high[place])
+            until_ms + (place + 1) * _HOUR_MS, float(low[place]), float(mid), float(high[place])
         )
         for place, mid in enumerate(median)
     )
     chance, first_h = _expiry(ages, queue.time_to_live_s)
-    from_ms = None if first_h is None else start_ms + int((first_h + 1) * _HOUR_MS)
+    from_ms = None if first_h is None else until_ms + int((first_h + 1) * _HOUR_MS)
     return _with_workers(known, points, chance, from_ms)
+
+
+def _last(until_ms: int) -> int:
+    """Return where the last whole hour before a moment ends."""
+    return until_ms // _HOUR_MS * _HOUR_MS
+
+
+def quiet_too(hours: Sequence[Hour], until_ms: int) -> list[Hour]:
+    """Return the hours with those after the last event, up to the end of the log.
+
+    Args:
+        hours: Rising, without gaps.
+        until_ms: The end of the log.
+    """
+    if not hours:
+        return []
+    last = hours[-1]
+    quiet = range(last.start_ms + _HOUR_MS, _last(until_ms), _HOUR_MS)
+    return [*hours, *(Hour(start_ms=each, backlog_end=last.backlog_end) for each in quiet)]
 
 
 def capacity_of(hours: Sequence[Hour], mean_work_s: float = 0.0) -> list[float]:
@@ -145,7 +173,8 @@ def capacity_of(hours: Sequence[Hour], mean_work_s: float = 0.0) -> list[float]:
         # By chance it is more at the end of an hour: two standard deviations of a Poisson number.
         at_work += 2 * math.sqrt(at_work)
         waits = each.backlog_end - at_work >= max(1.0, _BUSY * best)
-        if waits and waited and each.completed:
+        # Hours in which nobody works are among them: who works by night only gets less done.
+        if waits and waited:
             busy.append(float(each.completed))
         waited = waits
     return busy[-_DAY_H:] if busy else [best]
@@ -171,31 +200,45 @@ def _drawn(hours: list[Hour], capacity: list[float]) -> tuple[Floats, Floats]:
     return put[places], service
 
 
-def _waiting(hours: list[Hour], backlog: int) -> Floats:
-    """Return how many of the backlog came in each hour: the newest, for the oldest go first."""
+def _waiting(hours: list[Hour], backlog: int) -> tuple[Floats, float]:
+    """Return how many of the backlog came in each hour, and how many before all of them.
+
+    They are the newest that came, for the oldest go first.
+    """
     left, found = float(backlog), []
     for each in reversed(hours):
         part = min(left, float(each.put))
         found.append(part)
         left -= part
-    # What is older than the log came at its beginning, as far as anybody knows.
-    found[-1] += left
-    return np.array(found[::-1], dtype=np.float64)
+    return np.array(found[::-1], dtype=np.float64), left
 
 
-def _follow(arrivals: Floats, service: Floats, waiting: Floats) -> tuple[Floats, Floats]:
-    """Return the backlog, and the age in hours of its oldest message, per path and hour."""
+def _follow(
+    arrivals: Floats, service: Floats, waiting: Floats, older: float, oldest_h: float
+) -> tuple[Floats, Floats]:
+    """Return the backlog, and the age in hours of its oldest message, per path and hour.
+
+    Args:
+        arrivals: Per path and hour to come.
+        service: How many can be done, likewise.
+        waiting: How many of the backlog came in each hour of the past.
+        older: How many came before.
+        oldest_h: How many hours ago, at most.
+    """
     past = len(waiting)
-    came = np.concatenate([np.broadcast_to(waiting, (PATHS, past)), arrivals], axis=1)
+    known = np.concatenate([[older], waiting])
+    came = np.concatenate([np.broadcast_to(known, (PATHS, past + 1)), arrivals], axis=1)
+    # In hours from now; whatever has not come yet has no age.
+    born = np.concatenate([[-oldest_h], np.arange(-past, arrivals.shape[1] + 1)])
     total = np.cumsum(came, axis=1)
     served = np.zeros(PATHS)
     backlog, ages = np.empty_like(arrivals), np.zeros_like(arrivals)
     for place in range(arrivals.shape[1]):
-        there = total[:, past + place]
+        there = total[:, past + 1 + place]
         served = np.minimum(there, served + service[:, place])
         backlog[:, place] = there - served
         front = (total <= served[:, None] + 1e-9).sum(axis=1)
-        ages[:, place] = np.maximum(0, past + place + 1 - front)
+        ages[:, place] = np.maximum(0.0, place + 1 - born[front])
     return backlog, ages
 
 
@@ -248,6 +291,8 @@ def _with_workers(
         busy_workers=None if mean_s is None else known.completed_per_h * mean_s / _HOUR_S,
         keep_up_workers=None if mean_s is None else _workers(known.put_per_h, mean_s),
         drains=drains,
+        oldest_put_ms=known.oldest_put_ms,
+        next_expiry_ms=known.next_expiry_ms,
     )
 
 
@@ -263,4 +308,6 @@ def _because(known: Forecast, last: ForecastPoint, chance: float) -> str:
     )
     if known.time_to_live_s is not None:
         told += f"; messages expire by then with a chance of {chance:.0%}"
+    if known.backlog and known.next_expiry_ms is not None:
+        told += f"; the first expires at {time_of(known.next_expiry_ms)} unless it is done"
     return told

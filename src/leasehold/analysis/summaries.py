@@ -77,6 +77,9 @@ class Work:
     buried: int = 0
     renewed: int = 0
     """Attempts whose lease was renewed at least once."""
+    unrenewed: int | None = None
+    """Attempts whose lease was over before the work, never renewed: completed late, or lapsed.
+    None in summaries that did not count them."""
     wasted_work_s: float = 0.0
     """Seconds of work that came to nothing: refused completions, and what died with its worker."""
     worst_hidden_s: float = 0.0
@@ -183,8 +186,6 @@ class QueueSummary:
     """One for each type of message; the types share the queue and its workers."""
     hours: tuple[Hour, ...] = ()
     """Rising, without gaps."""
-    late_seen: bool = True
-    """Whether late completions are in the log, as they are in a server's own."""
     open_messages: int = 0
     """In the queue at the end."""
     oldest_open_ms: int | None = None
@@ -216,3 +217,5 @@ class LogSummary:
     """By name."""
     source: str = ""
     """Where the log came from, for people. No credentials."""
+    accounts: tuple[str, ...] = ()
+    """Whose queues these are, by name; none in summaries that did not say."""

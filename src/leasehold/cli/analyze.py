@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from leasehold.cli.remote import CONNECTION, OUTPUT, RemoteCommand
 from leasehold.cli.session import Session
@@ -20,6 +22,9 @@ Exit codes:
   3    no Leasehold server answers at the address
   130  Ctrl+C
 """
+_SHARED: Final = frozenset(str(each.name) for each in (*CONNECTION, *OUTPUT))
+_UNDOING: Final = _SHARED | {"undo", "queues", "dry_run", "yes"}
+_OF_LOG: Final = frozenset({"details", "since", "until"})
 
 
 class AnalyzeCommand(RemoteCommand):
@@ -69,16 +74,17 @@ class AnalyzeCommand(RemoteCommand):
     "queues",
     multiple=True,
     metavar="QUEUE",
-    help="Only this queue. May be given several times. Default: all.",
+    help="Only this queue. May be given several times. In a log of several accounts also "
+    "ACCOUNT/QUEUE. Default: all.",
 )
 @click.option(
     "--since",
     type=When(),
     default="7d",
     show_default=True,
-    help="From when on: a moment such as 2026-01-31T12:00, or how long ago.",
+    help="From when on: a moment such as 2026-01-31T12:00, or how long ago. A summary has its own.",
 )
-@click.option("--until", type=When(), help="Up to when. Default: now.")
+@click.option("--until", type=When(), help="Up to when. Default: now. A summary has its own.")
 @click.option(
     "--floor",
     "floor_s",
@@ -130,7 +136,7 @@ class AnalyzeCommand(RemoteCommand):
 @click.option(
     "--at-once",
     is_flag=True,
-    help="Advise the best timeout, and not half or twice of today's at most.",
+    help="Advise the best timeout and bounds, and not half or twice of today's at most.",
 )
 @click.option(
     "--report",
@@ -151,6 +157,12 @@ class AnalyzeCommand(RemoteCommand):
     help="Set the queues back to what they were before advice was applied, and do nothing else.",
 )
 @click.option("--dry-run", is_flag=True, help="With --apply or --undo: say what would be done.")
+@click.option(
+    "--allow-old",
+    is_flag=True,
+    help="With --summary and --apply: also apply a summary that ends more than 7 days ago, or does "
+    "not say of which account it is.",
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
     "--cores",
@@ -180,18 +192,7 @@ def analyze(session: Session, given: dict[str, Any], **wishes: Any) -> None:
 
     Example: leasehold analyze --undo --queue orders
     """
-    if wishes["apply"] and wishes["undo"]:
-        raise click.UsageError("Give --apply or --undo, not both.")
-    if wishes["dry_run"] and not (wishes["apply"] or wishes["undo"]):
-        raise click.UsageError("--dry-run goes with --apply or --undo.")
-    if sum(wishes[name] is not None for name in ("log", "tables", "summary")) > 1:
-        raise click.UsageError("Give one of --log, --tables and --summary.")
-    if wishes["floor_s"] > wishes["cap_s"] or wishes["floor_s"] < 1:
-        raise click.UsageError("--floor must be 1 s or more, and no longer than --cap.")
-    if wishes["cap_s"] > NATIVE.lease_s[1]:
-        raise click.UsageError("--cap must be 7 days at most: no lease is longer.")
-    if not wishes["guard_s"] > 0:
-        raise click.UsageError("--guard must be above 0.")
+    _check(wishes)
     if wishes["undo"]:
         from leasehold.cli.analyze_applying import undo  # noqa: PLC0415 - needs no statistics
 
@@ -208,3 +209,43 @@ def analyze(session: Session, given: dict[str, Any], **wishes: Any) -> None:
         ) from None
     del wishes["undo"]
     run(session, given, Wishes(**wishes))
+
+
+def _check(wishes: dict[str, Any]) -> None:
+    """Check what can be seen of a mistake before anything is read.
+
+    Raises:
+        click.UsageError: There is one.
+    """
+    if wishes["apply"] and wishes["undo"]:
+        raise click.UsageError("Give --apply or --undo, not both.")
+    if wishes["dry_run"] and not (wishes["apply"] or wishes["undo"]):
+        raise click.UsageError("--dry-run goes with --apply or --undo.")
+    if sum(wishes[name] is not None for name in ("log", "tables", "summary")) > 1:
+        raise click.UsageError("Give one of --log, --tables and --summary.")
+    if wishes["undo"]:
+        _refuse(lambda name: name not in _UNDOING, "does not go with --undo")
+    if wishes["summary"] is not None:
+        _refuse(_OF_LOG.__contains__, "does not go with --summary, which has been made already")
+    elif wishes["allow_old"]:
+        raise click.UsageError("--allow-old goes with --summary and --apply.")
+    if wishes["floor_s"] > wishes["cap_s"] or wishes["floor_s"] < 1:
+        raise click.UsageError("--floor must be 1 s or more, and no longer than --cap.")
+    if wishes["cap_s"] > NATIVE.lease_s[1]:
+        raise click.UsageError("--cap must be 7 days at most: no lease is longer.")
+    if not wishes["guard_s"] > 0:
+        raise click.UsageError("--guard must be above 0.")
+
+
+def _refuse(is_wrong: Callable[[str], bool], told: str) -> None:
+    """Refuse options that would do nothing.
+
+    Raises:
+        click.UsageError: One was given in the command line.
+    """
+    context = click.get_current_context()
+    for each in context.command.params:
+        name = str(each.name)
+        was_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if was_given and is_wrong(name):
+            raise click.UsageError(f"{each.opts[-1]} {told}.")

@@ -55,6 +55,7 @@ def apply(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
     *,
     floor_s: int,
     cap_s: int,
+    at_once: bool,
     dry_run: bool,
     yes: bool,
 ) -> list[Made]:
@@ -66,7 +67,9 @@ def apply(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
     now_ms = session.now_ms
     planned = []
     for each in advice:
-        change = partial(change_for, each, now_ms=now_ms, floor_s=floor_s, cap_s=cap_s)
+        change = partial(
+            change_for, each, now_ms=now_ms, floor_s=floor_s, cap_s=cap_s, at_once=at_once
+        )
         try:
             planned.append(_Planned(change(current_of(session.queue(each.queue).info())), change))
         except ServerProblem as problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,14 +15,23 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from leasehold.analysis.summaries import LogSummary
+from leasehold.cli.analyze_choosing import plain
 from leasehold.cli.rendering import Screen
 
 try:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
     from pyspark import StorageLevel
     from pyspark.errors import PySparkException
 
-    from leasehold.eventlog.reading import files_of
+    from leasehold.cli.analyze_cutting import cut
+    from leasehold.eventlog.names import FormatTooNew
+    from leasehold.eventlog.reading import check_formats, files_of
+    from leasehold.spark.analytics.deriving import with_details
     from leasehold.spark.analytics.incremental import read_tables
+    from leasehold.spark.analytics.keeping import Folder, TablesTooNew
+    from leasehold.spark.analytics.schemas import DETAILS
     from leasehold.spark.analytics.sources import SCHEMA
     from leasehold.spark.analytics.summaries import summarize, summarize_tables
     from leasehold.spark.java import NoJava
@@ -40,6 +50,9 @@ _T = TypeVar("_T")
 _LOOK_S: Final = 0.2
 _NOT_HANDED_ON: Final = ("send_key", "ca_file")
 _FIRST_LINE: Final = 300
+_DAMAGED: Final = re.compile(r"\[(?:FAILED_READ_FILE|CANNOT_READ_FILE)[^\n]*")
+"""Where Spark's story of Java exceptions names the file."""
+_KEY: Final = "message_id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +73,8 @@ class Source:
     until_ms: int
     cores: int | None
     memory: str
+    is_past: bool = False
+    """Whether it ends before now, so that lifecycle tables can know what came of it later."""
 
     @property
     def told(self) -> str:
@@ -84,6 +99,7 @@ def read(screen: Screen, given: Mapping[str, Any], source: Source) -> LogSummary
         click.ClickException: Spark cannot run here, or the log cannot be read.
     """
     options = _options(given) if source.is_server else {}
+    check(source)
     try:
         with screen.progress() as progress:
             bar = progress.add_task("Starting Spark", total=None, note="")
@@ -94,31 +110,90 @@ def read(screen: Screen, given: Mapping[str, Any], source: Source) -> LogSummary
                         bar, description="Reading the log", completed=done, total=total or None
                     )
 
-                return _watched(spark, lambda: _summarized(spark, options, source), show)
+                return _watched(spark, lambda: summarized(spark, options, source), show)
     except NoJava as error:
         raise click.ClickException(f"{error}.") from None
-    except PySparkException as error:
-        # What comes after the first line is Java's.
-        reason = str(error).strip().partition("\n")[0][:_FIRST_LINE]
-        raise click.ClickException(f"The log cannot be read: {reason}") from None
+    except (PySparkException, Py4JJavaError, OSError) as error:
+        raise click.ClickException(f"The log cannot be read: {reason_of(error)}") from None
 
 
-def _summarized(spark: SparkSession, options: Mapping[str, str], source: Source) -> LogSummary:
-    queues = source.queues or None
+def reason_of(error: Exception) -> str:
+    """Return what people can use of an error of Spark's: one line, with the file if it names one.
+
+    What comes after the first line is Java's, and the file stands somewhere among it.
+    """
+    told = str(error).strip()
+    named = _DAMAGED.search(told)
+    return (told.partition("\n")[0] if named is None else named[0])[:_FIRST_LINE]
+
+
+def check(source: Source) -> None:
+    """Look at what is there to be read, before Spark takes its time to begin.
+
+    Raises:
+        click.ClickException: The files are of a newer version, damaged, or not what they should be.
+    """
+    try:
+        if source.details is not None:
+            _check_details(source.details)
+        if source.tables is not None:
+            _check_tables(source.tables)
+        check_formats(_files(source))
+    except (FormatTooNew, TablesTooNew, OSError, pa.ArrowInvalid) as error:
+        raise click.ClickException(f"The log cannot be read: {reason_of(error)}") from None
+
+
+def _check_details(path: Path) -> None:
+    has = {*ds.dataset(str(path), format="parquet").schema.names}
+    others = [name for name in DETAILS.names if name != _KEY]
+    if _KEY not in has or not has.intersection(others):
+        raise click.ClickException(
+            f"{path} must have the column {_KEY}, and one or more of {', '.join(others)}."
+        )
+
+
+def _check_tables(path: Path) -> None:
+    try:
+        run = Folder(path).state().run
+    except TablesTooNew:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise click.ClickException(
+            f"{path} is no folder of lifecycle tables, or what says which of its files count is "
+            "damaged."
+        ) from None
+    if not run:
+        raise click.ClickException(f"There are no lifecycle tables in {path}.")
+
+
+def summarized(spark: SparkSession, options: Mapping[str, str], source: Source) -> LogSummary:
+    """Summarize a log, or tables.
+
+    Args:
+        spark: The session.
+        options: Of the data source, if the server is asked.
+        source: What to read.
+    """
+    # Two queues of one name are told apart when the summary is there.
+    queues = {plain(name) for name in source.queues} or None
+    details = None if source.details is None else spark.read.parquet(str(source.details))
     if source.tables is not None:
         tables = read_tables(spark, source.tables)
-        attempts, messages = (
-            _of_account(each, source) for each in (tables.attempts, tables.messages)
+        attempts, messages = cut(
+            _of_account(tables.attempts, source),
+            _of_account(tables.messages, source),
+            source.since_ms,
+            source.until_ms,
+            is_past=source.is_past,
         )
         return summarize_tables(
-            attempts.where(f"leased_at_ms < {source.until_ms}"),
-            messages.where(f"inserted_at_ms < {source.until_ms}"),
+            with_details(attempts, details),
+            with_details(messages, details),
             since_ms=source.since_ms,
             until_ms=source.until_ms,
             queues=queues,
             source=source.told,
         )
-    details = None if source.details is None else spark.read.parquet(str(source.details))
     return summarize(
         _of_account(_events(spark, options, source), source),
         since_ms=source.since_ms,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from leasehold.analysis.findings import Findings, analyze
 from leasehold.analysis.saving import UnreadableSummary, load, save
 from leasehold.analysis.summaries import LogSummary
 from leasehold.cli import analyze_applying as applying
+from leasehold.cli import analyze_choosing as choosing
 from leasehold.cli import analyze_views as views
 from leasehold.cli.session import Session
 from leasehold.cli.values import Moment
@@ -43,6 +44,7 @@ class Wishes:
     save: Path | None
     apply: bool
     dry_run: bool
+    allow_old: bool
     yes: bool
     cores: int | None
     memory: str
@@ -83,6 +85,7 @@ def run(session: Session, given: Mapping[str, Any], wishes: Wishes) -> None:
             [each.whole for each in findings.queues],
             floor_s=wishes.floor_s,
             cap_s=wishes.cap_s,
+            at_once=wishes.at_once,
             dry_run=wishes.dry_run,
             yes=wishes.yes,
         )
@@ -116,26 +119,32 @@ def _tell(
 
 
 def _summary(session: Session, given: Mapping[str, Any], wishes: Wishes) -> LogSummary:
+    now_ms = session.now_ms
+    account = session.client.account if wishes.apply else given["account"]
     if wishes.summary is not None:
         try:
             found = load(wishes.summary)
         except (UnreadableSummary, OSError) as error:
             raise click.UsageError(f"{wishes.summary} cannot be used: {error}.") from None
+        if wishes.apply and not wishes.allow_old:
+            choosing.check_age(found, now_ms)
+        if account is not None:
+            found = choosing.of_account(found, account, unknown=wishes.allow_old)
     else:
         # Late: it takes Spark a while to load.
         from leasehold.cli.analyze_reading import Source, read  # noqa: PLC0415
 
-        now_ms = session.now_ms
         source = Source(
             log=wishes.log,
             tables=wishes.tables,
             details=wishes.details,
-            account=session.client.account if wishes.apply else given["account"],
+            account=account,
             queues=wishes.queues,
             since_ms=wishes.since.resolve(now_ms),
             until_ms=now_ms if wishes.until is None else wishes.until.resolve(now_ms),
             cores=wishes.cores,
             memory=wishes.memory,
+            is_past=wishes.until is not None,
         )
         if source.since_ms >= source.until_ms:
             raise click.UsageError("--since must be before --until.")
@@ -143,24 +152,10 @@ def _summary(session: Session, given: Mapping[str, Any], wishes: Wishes) -> LogS
             # A server that cannot be reached is told before Spark takes its time to begin.
             next(iter(session.client.list_queues()), None)
         found = read(session.screen, given, source)
-    return _only(found, wishes.queues)
-
-
-def _only(summary: LogSummary, names: tuple[str, ...]) -> LogSummary:
-    if not names:
-        return summary
-    missing = set(names) - {each.queue for each in summary.queues}
-    if missing:
-        raise click.ClickException(
-            f"There is nothing in this log of: {', '.join(sorted(missing))}."
-        )
-    return LogSummary(
-        since_ms=summary.since_ms,
-        until_ms=summary.until_ms,
-        events=summary.events,
-        queues=tuple(each for each in summary.queues if each.queue in names),
-        source=summary.source,
-    )
+        if source.is_server or account is not None:
+            # The server tells of the caller's account only.
+            found = replace(found, accounts=(account or session.client.account,))
+    return choosing.only(found, wishes.queues)
 
 
 def _asked(session: Session, wishes: Wishes, summary: LogSummary) -> Asked:
@@ -187,11 +182,12 @@ def _today(session: Session, summary: LogSummary) -> dict[str, Today]:
             info = session.queue(each.queue).info()
         except ServerProblem:
             continue
-        adaptive = info.settings.adaptive
+        adaptive, advised = info.settings.adaptive, info.settings.advised
         found[each.queue] = Today(
             visibility_timeout_s=info.settings.visibility_timeout_s,
             lease_s=info.visibility_timeout_s,
             adaptive=None if adaptive is None else (adaptive.floor_s, adaptive.cap_s),
+            first_lease_s=None if advised is None else advised.first_lease_s,
         )
     return found
 

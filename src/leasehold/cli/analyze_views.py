@@ -58,10 +58,9 @@ def page(findings: Findings, *, named: bool) -> RenderableType:
         findings: What to show.
         named: Whether the caller has named queues, and so wants to see all of them.
     """
-    head = (
-        f"{number(findings.events)} events from {time_of(findings.since_ms)} to "
-        f"{time_of(findings.until_ms)}"
-    )
+    # Of tables nobody knows how many events they were made of.
+    head = f"{number(findings.events)} events from" if findings.events else "From"
+    head += f" {time_of(findings.since_ms)} to {time_of(findings.until_ms)}"
     if not findings.queues:
         return Text(f"{head}: no queue is in them.")
     parts: list[tuple[str, RenderableType]] = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from leasehold.domain.events import EVENT_FORMAT
 from leasehold.eventlog.names import (
@@ -79,8 +80,27 @@ def _hours(folder: Path) -> Iterator[tuple[tuple[int, int, int], int, Path]]:
                     yield (day.year, day.month, day.day), hour, of_hour
 
 
+def check_formats(paths: Iterable[str]) -> None:
+    """Check that this version can read files of events, by what stands at their ends.
+
+    Raises:
+        FormatTooNew: A newer version has written one of them.
+        OSError: One cannot be read.
+        pyarrow.ArrowInvalid: One is no Parquet.
+    """
+    for path in paths:
+        try:
+            footer = pq.read_metadata(path)
+        except pa.ArrowInvalid as error:
+            raise pa.ArrowInvalid(f"{path}: {error}") from None
+        _check(path, footer)
+
+
 def _check_format(fragment: Any) -> None:
-    metadata = fragment.metadata.metadata or {}
-    number = int(metadata.get(FORMAT_KEY, b"1"))
+    _check(fragment.path, fragment.metadata)
+
+
+def _check(path: str, footer: Any) -> None:
+    number = int((footer.metadata or {}).get(FORMAT_KEY, b"1"))
     if number > EVENT_FORMAT:
-        raise FormatTooNew(fragment.path, number)
+        raise FormatTooNew(path, number)

@@ -26,6 +26,8 @@ class Ending(StrEnum):
     """Its worker died, as its session shows; the length is that to its last sign of life."""
     LAPSED = "lapsed"
     """It ran out, and no more was heard."""
+    OPEN = "open"
+    """It goes on."""
     LEFT = "left"
     """It was given back or buried on purpose."""
 
@@ -35,7 +37,7 @@ class Lease(NamedTuple):
 
     message: Hashable
     seconds: float
-    """To its end; for LATE, to the completion."""
+    """To its end; for LATE, to the completion; for OPEN, so far."""
     ending: Ending
     delivery: int = 1
     """1 for the first."""

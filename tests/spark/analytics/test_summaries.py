@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,6 +12,8 @@ from pyspark.sql import SparkSession
 from leasehold.analysis.saving import from_json, to_json
 from leasehold.analysis.summaries import LogSummary
 from leasehold.domain.events import Event
+from leasehold.spark.analytics.observing import observed_together, told
+from leasehold.spark.analytics.schemas import ATTEMPTS
 from leasehold.spark.analytics.summaries import summarize
 from leasehold.tuning import Lease, observe
 from leasehold.tuning.observing import Ending, Observed
@@ -59,7 +62,10 @@ _WORDS = {
 def lease_of(row: Row, until_ms: int) -> Lease:
     """Return an attempt as the tuning takes it."""
     ended_ms = row["ended_at_ms"]
+    ending = _WORDS.get(row["outcome"], Ending.LEFT)
     if ended_ms is None:
+        if row["leased_at_ms"] + row["lease_s"] * 1000 > until_ms:
+            ending = Ending.OPEN
         ended_ms = min(until_ms, row["leased_at_ms"] + row["lease_s"] * 1000)
     seconds = row["seconds"]
     if seconds is None:
@@ -69,7 +75,7 @@ def lease_of(row: Row, until_ms: int) -> Lease:
     return Lease(
         message=(row["message_id"], alone),
         seconds=seconds,
-        ending=_WORDS.get(row["outcome"], Ending.LEFT),
+        ending=ending,
         delivery=row["attempt"],
         since_s=(until_ms - ended_ms) / 1000,
     )
@@ -123,6 +129,9 @@ def test_counts_are_those_of_the_tables(summary: LogSummary, oracle: Oracle, que
     assert sum(work.deliveries for work in found.works) == sum(
         each["deliveries"] for each in messages
     )
+    over = [each for each in attempts if each["outcome"] in {"completed_late", "lapsed"}]
+    unrenewed = [each for each in over if not each["claim"] and not each["renewals"]]
+    assert sum(work.unrenewed or 0 for work in found.works) == len(unrenewed)
     waiting = [each for each in messages if each["outcome"] == "open"]
     assert found.open_messages == len(waiting) == found.hours[-1].backlog_end
     assert sum(each.put for each in found.hours) == len(messages)
@@ -143,6 +152,36 @@ def test_counts_are_those_of_the_tables(summary: LogSummary, oracle: Oracle, que
     assert clusters == {
         (each.error_type, each.fingerprint, each.message_type): each.count for each in found.poison
     }
+
+
+def test_a_lease_that_goes_on_is_no_crash(spark: SparkSession) -> None:
+    """Though the message was done late meanwhile, and in less time; once it is over it may be."""
+    known: dict[str, Any] = {"account": "a", "queue": "q", "message_id": "m", "renewals": 0}
+    late: dict[str, Any] = {
+        "lease_s": 60.0,
+        "attempt": 1,
+        "leased_at_ms": 0,
+        "ended_at_ms": 70_000,
+        "seconds": 70.0,
+    }
+    late |= {"outcome": "completed_late", "reason": "refused"}
+    on: dict[str, Any] = {"attempt": 2, "leased_at_ms": 60_000, "lease_s": 100.0, "outcome": "open"}
+    rows = [tuple((known | each).get(name) for name in ATTEMPTS.names) for each in (late, on)]
+    attempts = spark.createDataFrame(rows, ATTEMPTS)
+
+    def crashes(until_ms: int) -> int:
+        (row,) = observed_together(told(attempts, until_ms), until_ms).collect()
+        assert row.seconds == 70
+        return int(row.crashes)
+
+    assert (crashes(140_000), crashes(170_000)) == (0, 1)
+
+
+def test_accounts_are_told(summary: LogSummary) -> None:
+    """Whose queues they are, so that advice goes to no other queue of the name."""
+    named = {each.queue.partition("/")[0] for each in summary.queues}
+    assert named <= {*summary.accounts}
+    assert len(summary.accounts) > 1
 
 
 def test_a_summary_can_be_saved(summary: LogSummary) -> None:

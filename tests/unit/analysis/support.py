@@ -226,4 +226,5 @@ def full_log() -> LogSummary:
         events=1_234_567,
         queues=(full_queue(), quiet),
         source="events/",
+        accounts=("devstoreaccount1",),
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from leasehold.analysis.advising import Recommendation, recommend
-from leasehold.analysis.applying import Current, change_for, undo_for
+from leasehold.analysis.applying import Current, change_for, stepped, undo_for
 from leasehold.analysis.asking import Asked
 from leasehold.analysis.summaries import QueueSummary
 from leasehold.domain.queue_settings import Adaptive, Advised
@@ -22,9 +22,11 @@ def advice() -> Recommendation:
     return recommend(QueueSummary(queue="orders", works=(work(log_normal(60, 0.4, 800)),)), Asked())
 
 
-def applied(current: Current, advice: Recommendation, **limits: int) -> Current:
+def applied(
+    current: Current, advice: Recommendation, *, at_once: bool = False, **limits: int
+) -> Current:
     """Return the settings after the change, as a server would have them."""
-    change = change_for(advice, current, now_ms=NOW_MS, **limits)
+    change = change_for(advice, current, now_ms=NOW_MS, at_once=at_once, **limits)
     return patched(current, change.patch or {})
 
 
@@ -67,13 +69,49 @@ def test_a_queue_that_adapts_gets_bounds(advice: Recommendation) -> None:
     """Around the advice: the timeouts that are as good; and they go back as well."""
     begun = Current(visibility_timeout_s=30, adaptive=Adaptive(floor_s=5, cap_s=3_600))
     whole = replace(advice, timeout_s=200, as_good_s=(150.4, 320.2))
-    after = applied(begun, whole)
+    after = applied(begun, whole, at_once=True)
     assert after.adaptive == Adaptive(floor_s=150, cap_s=321)
     assert patched(after, undo_for("orders", after).patch) == begun
-    stepping = applied(begun, replace(whole, timeout_s=60))
-    assert stepping.adaptive == Adaptive(floor_s=60, cap_s=321)
-    limited = applied(begun, whole, floor_s=160, cap_s=240)
+    limited = applied(begun, whole, floor_s=160, cap_s=240, at_once=True)
     assert limited.adaptive == Adaptive(floor_s=160, cap_s=240)
+
+
+def test_bounds_go_in_small_steps(advice: Recommendation) -> None:
+    """The server may not go at once where the timeout may not, and can go back from where it is."""
+    begun = Current(visibility_timeout_s=60, adaptive=Adaptive(floor_s=10, cap_s=100))
+    whole = replace(advice, today_s=60.0, timeout_s=120, as_good_s=(150.0, 2_228.0))
+    after = applied(begun, whole)
+    assert (after.visibility_timeout_s, after.adaptive) == (120, Adaptive(floor_s=60, cap_s=120))
+    assert "(the best are 120 s and 2228 s)" in change_for(whole, begun, now_ms=NOW_MS).sentence
+    wide = replace(begun, adaptive=Adaptive(floor_s=10, cap_s=3_600))
+    # As far as a person has let it go it may go on to go.
+    assert applied(wide, whole).adaptive == Adaptive(floor_s=60, cap_s=2_228)
+    at_once = applied(begun, whole, at_once=True)
+    assert at_once.adaptive == Adaptive(floor_s=120, cap_s=2_228)
+
+
+def test_bounds_arrive_in_the_end() -> None:
+    """Run after run, wherever the server is within them: as low as it can, or as high."""
+    wanted = Adaptive(floor_s=150, cap_s=2_228)
+    for leaning in (min, max):
+        bounds, today_s = Adaptive(floor_s=10, cap_s=100), 60
+        for _ in range(9):
+            nearer = stepped(bounds, wanted, today_s, timeout_s=min(300, 2 * today_s))
+            assert nearer.floor_s <= max(2 * today_s, bounds.floor_s)
+            assert nearer.cap_s <= max(2 * today_s, bounds.cap_s)
+            bounds = nearer
+            today_s = leaning(bounds.floor_s, bounds.cap_s)
+        assert bounds.floor_s == 150
+        assert bounds.cap_s >= 300
+        assert leaning is min or bounds == wanted
+    down, wanted = Adaptive(floor_s=600, cap_s=3_600), Adaptive(floor_s=5, cap_s=40)
+    today_s = 1_000
+    for _ in range(12):
+        down = stepped(down, wanted, today_s, timeout_s=max(20, today_s // 2))
+        assert down.floor_s >= min(600, today_s // 2)
+        today_s = down.cap_s
+    # Half of where it stays, which is at the cap.
+    assert down == Adaptive(floor_s=20, cap_s=40)
 
 
 def test_limits_of_the_caller_hold(advice: Recommendation) -> None:
@@ -101,6 +139,36 @@ def test_what_a_person_has_set_since_stays(advice: Recommendation) -> None:
     assert change.patch == {"advised": None}
     assert "stays at 77 s" in change.sentence
     assert "bounds" in change.sentence
+    off = replace(after, adaptive=None)
+    change = undo_for("orders", off)
+    assert "it no longer adapts, as was set since" in change.sentence
+    assert "adaptive" not in (change.patch or {})
+
+
+def test_timeout_and_bounds_go_back_each_for_itself(advice: Recommendation) -> None:
+    """A person who turns the adaptive mode on has not set the timeout that was advice."""
+    begun = applied(Current(visibility_timeout_s=30), advice)
+    by_hand = Adaptive(floor_s=10, cap_s=3_600)
+    again = applied(replace(begun, adaptive=by_hand), replace(advice, today_s=60.0, timeout_s=120))
+    assert again.visibility_timeout_s == 120
+    undone = patched(again, undo_for("orders", again).patch)
+    assert undone == Current(visibility_timeout_s=30, adaptive=by_hand)
+    # And the other way round: bounds that were advice, and a timeout that a person has set.
+    other = replace(again, visibility_timeout_s=50)
+    last = applied(other, replace(advice, today_s=50.0, timeout_s=100, as_good_s=(90.0, 700.0)))
+    undone = patched(last, undo_for("orders", last).patch)
+    assert undone == Current(visibility_timeout_s=50, adaptive=by_hand)
+
+
+def test_undoing_stays_within_bounds_that_were_set_since(advice: Recommendation) -> None:
+    """What a person allows holds for the way back as well."""
+    begun = Current(visibility_timeout_s=5, adaptive=Adaptive(floor_s=5, cap_s=100))
+    after = applied(begun, replace(advice, today_s=5.0, timeout_s=10))
+    since = replace(after, adaptive=Adaptive(floor_s=7, cap_s=3_600))
+    change = undo_for("orders", since)
+    assert patched(since, change.patch).visibility_timeout_s == 7
+    assert "5 s, as before, is outside of the bounds" in change.sentence
+    assert patched(after, undo_for("orders", after).patch) == begun
 
 
 def test_workers_that_renew_keep_their_timeout(advice: Recommendation) -> None:
@@ -124,7 +192,7 @@ def test_bounds_that_have_hardly_moved_are_left(advice: Recommendation) -> None:
     """Else each run would change the settings by noise, and the server with them."""
     begun = Current(visibility_timeout_s=30, adaptive=Adaptive(floor_s=5, cap_s=3_600))
     whole = replace(advice, timeout_s=200, as_good_s=(150.0, 320.0))
-    after = applied(begun, whole)
+    after = applied(begun, whole, at_once=True)
     near = replace(whole, timeout_s=220, as_good_s=(157.0, 336.0))
     assert change_for(near, after, now_ms=NOW_MS).patch is None
     far = replace(whole, timeout_s=220, as_good_s=(180.0, 336.0))

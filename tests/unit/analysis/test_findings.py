@@ -115,6 +115,57 @@ def test_a_growing_backlog_expires() -> None:
     assert [each.workers for each in found.drains] == [20, 4, 2]
 
 
+def test_silence_at_the_end_of_the_log_counts() -> None:
+    """30 busy hours, then nobody for six days: nothing comes, nothing is done, all gets old."""
+    start_ms = UNTIL_MS - (30 + 144) * HOUR_MS
+    hours = tuple(
+        replace(each, start_ms=start_ms + place * HOUR_MS, backlog_end=40 * (place + 1))
+        for place, each in enumerate(steady_hours(100, 60, many=30))
+    )
+    queue = QueueSummary(
+        queue="orders",
+        hours=hours,
+        open_messages=1_200,
+        next_expiry_ms=UNTIL_MS + 12 * HOUR_MS,
+        time_to_live_s=7 * 86_400.0,
+    )
+    until_ms = UNTIL_MS + HOUR_MS // 2
+    found = forecast(queue, until_ms)
+    assert (found.put_per_h, found.completed_per_h, found.capacity_per_h) == (0, 0, 0)
+    assert [found.points[place].at_ms - until_ms for place in (0, -1)] == [HOUR_MS, 48 * HOUR_MS]
+    # The oldest were put 12 hours before the silence began.
+    assert found.expiry_chance == 1
+    assert found.expires_from_ms is not None
+    assert (found.expires_from_ms - UNTIL_MS) / HOUR_MS == pytest.approx(12, abs=2)
+    assert "the first expires at 2026-01-01T12:00:00Z unless" in found.because
+    said = told(analyze(replace(full_log(), until_ms=until_ms, queues=(queue,))).queues[0])
+    assert said["backlog"].startswith("Messages will start to expire")
+
+
+def test_what_came_before_the_log_is_as_old_as_it_is() -> None:
+    """A backlog that the hours do not explain was put when its oldest message was."""
+    queue = QueueSummary(
+        queue="orders",
+        hours=steady_hours(0, 0, backlog=90, many=24),
+        open_messages=90,
+        time_to_live_s=100 * 3_600.0,
+    )
+    assert forecast(queue, UNTIL_MS).expiry_chance == 0
+    older = replace(queue, oldest_open_ms=UNTIL_MS - 90 * HOUR_MS)
+    assert forecast(older, UNTIL_MS).expiry_chance == 1
+
+
+def test_a_backlog_that_nobody_works_on_is_told() -> None:
+    """No worker at all is the worst case of workers that do not keep up."""
+    hours = tuple(
+        replace(each, put=10 + place % 2, backlog_end=10 * place)
+        for place, each in enumerate(steady_hours(10, 0, many=48))
+    )
+    queue = QueueSummary(queue="orders", hours=hours, open_messages=480)
+    said = told(analyze(replace(full_log(), queues=(queue,))).queues[0])
+    assert "come in an hour, and 0 are done" in said["backlog"]
+
+
 def test_a_quiet_queue_stays_empty() -> None:
     """Workers that have nothing left to do keep up, and nothing expires."""
     queue = QueueSummary(queue="orders", hours=steady_hours(50, 50, many=72), time_to_live_s=3_600)

@@ -160,12 +160,14 @@ def test_all_of_it_is_in_files(findings: Findings, tmp_path: Path) -> None:
 
 
 def test_a_spreadsheet_runs_no_formula(findings: Findings, tmp_path: Path) -> None:
-    """A worker that calls itself a formula stays a text."""
+    """A worker that calls itself a formula stays a text, and so does a list that begins as one."""
     queue = findings.queues[0]
     worker = replace(queue.workers[0], worker=replace(queue.workers[0].worker, holder="=1+1"))
-    found = replace(findings, queues=(replace(queue, workers=(worker,)),))
+    poison = replace(queue.poison[0], sample_ids=("=cmd|' /C calc'!A0", "m2"))
+    found = replace(findings, queues=(replace(queue, workers=(worker,), poison=(poison,)),))
     write_report(found, tmp_path, UNTIL_MS)
     assert "'=1+1" in (tmp_path / "workers.csv").read_text()
+    assert "'=cmd|' /C calc'!A0 m2" in (tmp_path / "poison.csv").read_text()
 
 
 def test_an_empty_log_has_a_page() -> None:

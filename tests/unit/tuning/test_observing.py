@@ -75,3 +75,13 @@ def test_what_kills_workers_and_what_is_given_back_is_left_out() -> None:
     seen = observe(leases, late_seen=True)
     assert seen.attempts == (Attempt(4.0, True),)
     assert (seen.left_out, seen.crashes) == (2, 0)
+
+
+def test_work_that_goes_on_is_no_crash() -> None:
+    """Not even if another worker has needed less time for the message meanwhile."""
+    leases = [Lease("a", 40.0, Ending.LATE), Lease("a", 50.0, Ending.OPEN, 2, since_s=0.0)]
+    seen = observe(leases, late_seen=True)
+    assert seen.attempts == (Attempt(40.0, finished=True),)
+    assert (seen.crashes, seen.work_s) == (0, 90.0)
+    alone = observe(leases[1:], late_seen=True)
+    assert alone.attempts == (Attempt(50.0, finished=False),)

@@ -58,7 +58,7 @@ def _write_csv(path: Path, rows: list[Row]) -> Path:
 
 def _cell(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return " ".join(str(each) for each in value)
+        value = " ".join(str(each) for each in value)
     if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r"}:
         # A spreadsheet would take it for a formula, and types and errors come from senders.
         return f"'{value}"

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 _DAY_MS: Final = 86_400_000
 _DONE: Final = f"('{Ending.COMPLETED}', '{Ending.COMPLETED_LATE}')"
+_RAN_OUT_MS: Final = "(leased_at_ms + lease_s * 1000)"
 _WORD: Final = f"""
 CASE WHEN outcome IN {_DONE} THEN 'done'
+     WHEN outcome = '{Ending.OPEN}' AND {_RAN_OUT_MS} > {{until_ms}} THEN 'going'
      WHEN outcome = '{Ending.SESSION_LOST}' THEN 'died'
      WHEN outcome IN ('{Ending.LAPSED}', '{Ending.OPEN}') THEN 'lapsed'
      ELSE 'left' END
@@ -32,13 +34,13 @@ def _day(until_ms: int) -> str:
 def told(attempts: DataFrame, until_ms: int) -> DataFrame:
     """Return attempts as leases that have ended, one way or another, by *until_ms*.
 
-    One that goes on has lasted until then; one whose lease has run out, without anybody having
-    noticed, has lapsed.
+    One that goes on has lasted until then, and is no crash, whatever is known of its message; one
+    whose lease has run out, without anybody having noticed, has lapsed.
     """
-    until = f"IF(outcome = '{Ending.OPEN}', least({until_ms}, leased_at_ms + lease_s * 1000), NULL)"
+    until = f"IF(outcome = '{Ending.OPEN}', least({until_ms}, {_RAN_OUT_MS}), NULL)"
     return attempts.withColumns(
         {
-            "word": F.expr(_WORD),
+            "word": F.expr(_WORD.format(until_ms=until_ms)),
             "over_ms": F.expr(f"coalesce(ended_at_ms, {until})"),
         }
     ).withColumn(

@@ -21,6 +21,7 @@ from leasehold.spark.analytics import derived
 from leasehold.spark.analytics.atonce import at_once
 from leasehold.spark.analytics.compiling import well_compiled
 from leasehold.spark.analytics.deriving import REFUSED, split, with_details
+from leasehold.spark.analytics.kinds import largest_types, looked_over, of_types
 from leasehold.spark.analytics.lifecycle import staged
 from leasehold.spark.analytics.normal import marks, normal
 from leasehold.spark.analytics.observing import observed_alone, observed_together, told
@@ -33,6 +34,9 @@ _HOUR_MS: Final = 3_600_000
 _MOST_WORKERS: Final = 1_000
 _MOST_CLUSTERS: Final = 200
 _FOREVER_S: Final = 1e12
+_UNRENEWED: Final = (
+    f"outcome IN ('{Ending.COMPLETED_LATE}', '{Ending.LAPSED}') AND coalesce(renewals, 0) = 0"
+)
 _T = TypeVar("_T")
 _Collected: TypeAlias = dict[tuple[str, str | None], list[_T]]
 
@@ -60,7 +64,7 @@ def summarize(  # noqa: PLR0913 - keyword-only but for the events
         since_ms: Where the stretch begins, Unix milliseconds; included.
         until_ms: Where it ends; not included. Leases that go on then are not finished.
         queues: Only these; None for all. In a log with several accounts the summary calls a queue
-            ``account/queue``.
+            ``account/queue``, and here such a name chooses that one, a plain name each of them.
         source: Where the log came from, for people.
         details: See :func:`leasehold.spark.analytics.incremental.update`.
     """
@@ -102,18 +106,22 @@ def summarize_tables(  # noqa: PLR0913 - keyword-only but for the tables
     the tables; hours before it are left out.
     """
     chosen = None if queues is None else [*queues]
-    several = messages.select("account").distinct().limit(2).count() > 1
+    accounts, many_types = looked_over(messages)
+    several = len(accounts) > 1
     if made is None:
         made = Made(derived.workers(attempts), derived.queues(attempts, messages))
     attempts, messages, all_workers, all_hours = (
         _named(table, chosen, by_account=several) for table in (attempts, messages, *made)
     )
-    own = attempts.where("claim IS NULL")
+    own, typed = attempts.where("claim IS NULL"), messages
+    if many_types:
+        largest = largest_types(messages)
+        own, typed = (of_types(table, largest) for table in (own, messages))
     # All of it fits on the driver, and is made by a job or two each; the longest is the first.
     observed, counts, deliveries, hours, stays, timelines, poison, workers = at_once(
         lambda: _observed(own, until_ms),
         lambda: _collected(_counts(own), _figures),
-        lambda: _collected(_deliveries(messages), _figures),
+        lambda: _collected(_deliveries(typed), _figures),
         lambda: _hours(all_hours, since_ms, until_ms),
         lambda: _by_queue(_standing(messages), lambda row: row),
         lambda: _timelines(attempts, messages),
@@ -127,6 +135,7 @@ def summarize_tables(  # noqa: PLR0913 - keyword-only but for the tables
         until_ms=until_ms,
         events=events,
         source=source,
+        accounts=tuple(sorted(each for each in accounts if each is not None)),
         queues=tuple(
             s.QueueSummary(
                 queue=name,
@@ -144,9 +153,10 @@ def summarize_tables(  # noqa: PLR0913 - keyword-only but for the tables
 
 def _named(table: DataFrame, chosen: Sequence[str] | None, *, by_account: bool) -> DataFrame:
     """Choose queues; those of several accounts go by both names."""
+    full = F.concat_ws("/", "account", "queue")
     if chosen is not None:
-        table = table.where(F.col("queue").isin(list(chosen)))
-    return table.withColumn("queue", F.concat_ws("/", "account", "queue")) if by_account else table
+        table = table.where(F.col("queue").isin(list(chosen)) | full.isin(list(chosen)))
+    return table.withColumn("queue", full) if by_account else table
 
 
 # --- work --------------------------------------------------------------------------------------
@@ -263,6 +273,7 @@ def _counts(own: DataFrame) -> DataFrame:
         F.count("*").alias("leases"),
         *(_counted(ending, name) for name, ending in outcomes.items()),
         F.count_if(F.col("renewals") > 0).alias("renewed"),
+        F.count_if(F.expr(_UNRENEWED)).alias("unrenewed"),
         F.coalesce(F.sum(F.when(refused | lost, F.col("seconds"))), F.lit(0.0)).alias(
             "wasted_work_s"
         ),
@@ -270,7 +281,7 @@ def _counts(own: DataFrame) -> DataFrame:
     )
     usual = "IF(first_lease_s IS NULL, NULL, struct(leases, -first_lease_s))"
     return by_lease.groupBy("queue", "message_type").agg(
-        *(F.sum(name).alias(name) for name in (*outcomes, "renewed", "wasted_work_s")),
+        *(F.sum(name).alias(name) for name in (*outcomes, "renewed", "unrenewed", "wasted_work_s")),
         F.max("worst_hidden_s").alias("worst_hidden_s"),
         F.max_by("first_lease_s", F.expr(usual)).alias("usual_lease_s"),
     )
@@ -297,15 +308,19 @@ def _hours(rows: DataFrame, since_ms: int, until_ms: int) -> dict[str, list[s.Ho
     found: dict[str, dict[int, Row]] = defaultdict(dict)
     for row in sums.orderBy("queue", "start_ms").collect():
         found[row.queue][row.start_ms] = row
-    return {queue: _filled(hours, since_ms) for queue, hours in found.items()}
+    return {queue: _filled(hours, since_ms, until_ms) for queue, hours in found.items()}
 
 
-def _filled(hours: dict[int, Row], since_ms: int) -> list[s.Hour]:
-    """Return hours without gaps; one in which nothing happened has the backlog of before."""
+def _filled(hours: dict[int, Row], since_ms: int, until_ms: int) -> list[s.Hour]:
+    """Return hours without gaps, up to the last whole one before the end of the log at least.
+
+    One in which nothing happened has the backlog of before.
+    """
     names = ("put", "leased", "completed", "late", "lapsed", "failed", "buried", "expired")
     filled = []
     backlog = 0
-    for start_ms in range(min(hours), max(hours) + 1, _HOUR_MS):
+    end_ms = max(max(hours) + _HOUR_MS, until_ms // _HOUR_MS * _HOUR_MS)
+    for start_ms in range(min(hours), end_ms, _HOUR_MS):
         row = hours.get(start_ms)
         if row is not None:
             backlog = max(0, row.backlog_end)
@@ -354,11 +369,9 @@ def _timelines(attempts: DataFrame, messages: DataFrame) -> dict[str, list[s.Tim
     )
     if not worst:
         return {}
-    ids = [row.message_id for row in worst]
-    spans: dict[tuple[str, str], list[s.Span]] = defaultdict(list)
-    rows = attempts.where(F.col("message_id").isin(ids)).orderBy("leased_at_ms", "attempt")
-    for row in rows.collect():
-        spans[row.queue, row.message_id].append(_span(row))
+    spans: dict[tuple[str, str, int], list[s.Span]] = defaultdict(list)
+    for row in _within(attempts, worst).orderBy("leased_at_ms", "attempt").collect():
+        spans[row.queue, row.message_id, row.w_inserted].append(_span(row))
     found: dict[str, list[s.Timeline]] = defaultdict(list)
     for row in worst:
         found[row.queue].append(
@@ -367,10 +380,22 @@ def _timelines(attempts: DataFrame, messages: DataFrame) -> dict[str, list[s.Tim
                 message_type=row.message_type,
                 inserted_at_ms=row.inserted_at_ms,
                 outcome=row.outcome,
-                attempts=tuple(spans[row.queue, row.message_id]),
+                attempts=tuple(spans[row.queue, row.message_id, row.inserted_at_ms]),
             )
         )
     return found
+
+
+def _within(attempts: DataFrame, stays: Sequence[Row]) -> DataFrame:
+    """Return the attempts of some stays, and ``w_inserted``, which is the beginning of the stay."""
+    names = ("queue", "message_id", "inserted_at_ms", "ended_at_ms")
+    chosen = attempts.sparkSession.createDataFrame(
+        [tuple(row[name] for name in names) for row in stays],
+        "w_queue string, w_id string, w_inserted long, w_ended long",
+    )
+    own = "queue = w_queue AND message_id = w_id"
+    during = "leased_at_ms >= w_inserted AND (w_ended IS NULL OR leased_at_ms <= w_ended)"
+    return attempts.join(F.broadcast(chosen), F.expr(f"{own} AND {during}"))
 
 
 def _span(row: Row) -> s.Span:
