@@ -33,6 +33,9 @@ class Lane:
 
     __slots__ = ("live_from_ms", "oldest_from_ms", "partition", "priority", "scanned_at_ms")
 
+    is_sure = True
+    """Whether nothing visible before ``live_from_ms`` can be alive, whatever happens."""
+
     def __init__(self, partition: int, priority: int) -> None:
         self.partition = lane_of(partition, priority)
         self.priority = priority
@@ -47,8 +50,15 @@ class Lane:
         # By phase: no message that entered it before this moment is still invisible.
         self.oldest_from_ms = [0] * len(Phase)
 
-    def scanned(self, now_ms: int, first_visible_ms: int | None) -> None:
-        """Note what a search for visible messages has found first, None for nothing."""
+    def scanned(self, now_ms: int, first_visible_ms: int | None, *, found_all: bool) -> None:
+        """Note what a search for visible messages has found.
+
+        Args:
+            now_ms: The time.
+            first_visible_ms: When the first of them became visible, None for nothing.
+            found_all: Whether there were no more of them.
+        """
+        del found_all
         self.live_from_ms = now_ms if first_visible_ms is None else first_visible_ms
         self.scanned_at_ms = now_ms
 

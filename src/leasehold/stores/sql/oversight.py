@@ -224,9 +224,9 @@ class OversightVerbs:
             lane.forget_scan()
         lane.scanned_at_ms = now_ms
         if state is MessageState.VISIBLE:
-            bounds = (lane.partition, now_ms, 1, lane.live_from_ms)
+            bounds = (lane.partition, now_ms, 1, lane.live_from_ms if lane.is_sure else 0)
             rows = self._state.fetch("next_visible", bounds)
-            lane.scanned(now_ms, rows[0][4] if rows else None)
+            lane.scanned(now_ms, rows[0][4] if rows else None, found_all=not rows)
             return rows[0][4] if rows else None
         phase = _PHASE_OF[state]
         from_ms = lane.oldest_from_ms[phase]

@@ -99,7 +99,11 @@ class Search:
             lane.forget_scan()
         bounds = (lane.partition, now_ms, limit, lane.live_from_ms)
         rows = self._state.fetch(query, bounds)
-        lane.scanned(now_ms, rows[0][4] if rows else None)
+        found_all = len(rows) < limit
+        if found_all and lane.live_from_ms and not lane.is_sure:
+            lane.forget_scan()
+            rows = self._state.fetch(query, (*bounds[:3], 0))
+        lane.scanned(now_ms, rows[0][4] if rows else None, found_all=found_all)
         return rows
 
     def next_for_claim(
