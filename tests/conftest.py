@@ -1,13 +1,15 @@
-"""The order of the tests: what is dear begins first, so that no run ends in a long wait."""
+"""The order of the tests, and their logs: what is dear begins first."""
 
 from __future__ import annotations
 
 import functools
 import gc
+import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
+import structlog
 
 ROOT: Final = Path(__file__).parent
 SPARK: Final = ROOT / "spark"
@@ -16,6 +18,14 @@ DEAR: Final = tuple(
     ROOT / name for name in ("docs/test_spark_examples.py", "reliability", "docs", "e2e")
 )
 """These start processes, and wait for them."""
+
+
+def pytest_configure() -> None:
+    """Have all events on stderr, those of servers too that tests of another kind have left open.
+
+    On stdout they would be among what commands print.
+    """
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
 @pytest.hookimpl(trylast=True)

@@ -25,7 +25,7 @@ LATE: Final = {
     "store": Late(
         "leasehold.cli.store",
         "group",
-        "Check a store; move it, or an account of it, to another.",
+        "Check a store; move it, or an account of it, to another; tell it that it was restored.",
         _THINGS,
     ),
     "session": Late(

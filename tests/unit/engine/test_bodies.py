@@ -337,4 +337,4 @@ def test_trouble_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
                     await world.put()
 
     play(scenario)
-    assert capsys.readouterr().out.count("body.not_written") == 2
+    assert capsys.readouterr().err.count("body.not_written") == 2

@@ -103,9 +103,10 @@ def hold_interpreter(message: Message) -> None:
     os.close(descriptor)
 
 
-def hold_for_a_while(_message: Message) -> None:
-    """Hold the interpreter lock for 0.8 seconds."""
+def hold_for_a_while(message: Message) -> None:
+    """Hold the interpreter lock for 0.8 seconds, then let others have it before the end."""
     ctypes.PyDLL(None).usleep(800_000)
+    message.cancel_token.wait(0.1)
 
 
 def stay(message: Message) -> None:
