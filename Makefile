@@ -28,7 +28,7 @@ spark-cluster: $(READY) ## Run a Spark master and two workers on this machine
 serve: $(READY) ## Start a server on 127.0.0.1:10001 with its data in ./data
 	$(BIN)/leasehold serve
 
-test: $(READY) ## Run the tests (about 7 minutes on two cores)
+test: $(READY) ## Run the tests (about 14 minutes on two cores)
 	$(BIN)/pytest -n 2 --dist worksteal
 
 test-slow: $(READY) ## Run the long rounds of the reliability suite

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import sys
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ def pytest_configure() -> None:
 
     On stdout they would be among what commands print.
     """
+    importlib.import_module("leasehold.testing._quiet")  # notes first how logs are as they come
     structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
