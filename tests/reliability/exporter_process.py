@@ -22,6 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, cast
 
+from leasehold import disk
 from leasehold.clock import SystemClock
 from leasehold.domain import commands as c
 from leasehold.domain.events import Event, EventPage, KeepNote, ReadEvents, TrimEvents
@@ -95,7 +96,7 @@ def lay_traps(deadly: Deadly, engine: Engine) -> None:
     builder: Any = writing.FileBuilder
     builder.add = deadly.after("gathered", builder.add)
     builder._write_rows = deadly.after("written", builder._write_rows)
-    setattr(writing, "_sync", deadly.after("synced", writing._sync))  # noqa: B010 - mypy would object
+    setattr(writing, "sync", deadly.after("synced", disk.sync))  # noqa: B010 - mypy would object
     setattr(Path, "replace", deadly.after("named", Path.replace))  # noqa: B010 - as above
     perform = exporter._perform
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from leasehold.bodies.base import BodyMissing, KeptBody, is_key
+from leasehold.disk import sync
 from leasehold.domain.errors import StoreFull, Unavailable
 
 THREADS: Final = 8
@@ -96,7 +97,7 @@ class DirectoryBodies:
             _write_file(incoming, data)
             self._make_folder(path.parent)
             incoming.rename(path)
-            _sync_folder(path.parent)
+            sync(path.parent)
         except OSError as error:
             for each in (incoming, path):
                 with contextlib.suppress(OSError):
@@ -125,9 +126,9 @@ class DirectoryBodies:
 
     def _make_base(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _sync_folder(self._folder.parent)
+        sync(self._folder.parent)
         self._incoming.mkdir(mode=0o700, exist_ok=True)
-        _sync_folder(self._folder)
+        sync(self._folder)
         self._made.add(self._incoming)
 
     def _path(self, key: str) -> Path:
@@ -141,7 +142,7 @@ class DirectoryBodies:
         if folder.parent != self._folder:
             self._make_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
-        _sync_folder(folder.parent)
+        sync(folder.parent)
         self._made.add(folder)
 
 
@@ -162,15 +163,6 @@ def _write_file(path: Path, data: bytes) -> None:
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(file, rest) :]
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make what was renamed into a folder, or made in it, survive a power cut."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
         os.fsync(file)
     finally:
         os.close(file)

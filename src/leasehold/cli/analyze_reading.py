@@ -28,9 +28,9 @@ try:
     from leasehold.cli.analyze_cutting import cut
     from leasehold.eventlog.names import FormatTooNew
     from leasehold.eventlog.reading import check_formats, files_of
-    from leasehold.spark.analytics.deriving import with_details
+    from leasehold.spark.analytics.deriving import are_details, with_details
     from leasehold.spark.analytics.incremental import read_tables
-    from leasehold.spark.analytics.keeping import Folder, TablesTooNew
+    from leasehold.spark.analytics.keeping import Folder, TablesError
     from leasehold.spark.analytics.schemas import DETAILS
     from leasehold.spark.analytics.sources import SCHEMA
     from leasehold.spark.analytics.summaries import summarize, summarize_tables
@@ -52,7 +52,6 @@ _NOT_HANDED_ON: Final = ("send_key", "ca_file")
 _FIRST_LINE: Final = 300
 _DAMAGED: Final = re.compile(r"\[(?:FAILED_READ_FILE|CANNOT_READ_FILE)[^\n]*")
 """Where Spark's story of Java exceptions names the file."""
-_KEY: Final = "message_id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,30 +138,20 @@ def check(source: Source) -> None:
         if source.tables is not None:
             _check_tables(source.tables)
         check_formats(_files(source))
-    except (FormatTooNew, TablesTooNew, OSError, pa.ArrowInvalid) as error:
+    except (FormatTooNew, TablesError, OSError, pa.ArrowInvalid) as error:
         raise click.ClickException(f"The log cannot be read: {reason_of(error)}") from None
 
 
 def _check_details(path: Path) -> None:
-    has = {*ds.dataset(str(path), format="parquet").schema.names}
-    others = [name for name in DETAILS.names if name != _KEY]
-    if _KEY not in has or not has.intersection(others):
+    if not are_details(ds.dataset(str(path), format="parquet").schema.names):
+        key, *others = DETAILS.names
         raise click.ClickException(
-            f"{path} must have the column {_KEY}, and one or more of {', '.join(others)}."
+            f"{path} must have the column {key}, and one or more of {', '.join(others)}."
         )
 
 
 def _check_tables(path: Path) -> None:
-    try:
-        run = Folder(path).state().run
-    except TablesTooNew:
-        raise
-    except (AttributeError, LookupError, TypeError, ValueError):
-        raise click.ClickException(
-            f"{path} is no folder of lifecycle tables, or what says which of its files count is "
-            "damaged."
-        ) from None
-    if not run:
+    if not Folder(path).state().run:
         raise click.ClickException(f"There are no lifecycle tables in {path}.")
 
 

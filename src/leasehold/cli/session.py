@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import httpx
 from rich.console import RenderableType
 from rich.live import Live
 
-from leasehold.cli.exit_codes import ExitCode
+from leasehold.cli.asking import can_ask, confirm
 from leasehold.cli.rendering import Screen
 from leasehold.client import Client, QueueHandle
 from leasehold.clock import Clock, SystemClock
@@ -59,7 +58,7 @@ class Session:
         """Whether somebody can be asked."""
         if self._around.is_interactive is not None:
             return self._around.is_interactive
-        return sys.stdin.isatty() and sys.stderr.isatty()
+        return can_ask()
 
     def web(self, timeout_s: float) -> httpx.Client:
         """Return what fetches the server's own pages, which need no credential."""
@@ -87,13 +86,8 @@ class Session:
             click.UsageError: Nobody can be asked.
             click.exceptions.Exit: They said no.
         """
-        if yes:
-            return
-        if not self.is_interactive:
-            raise click.UsageError(f"{question} There is nobody here to ask: add --yes.")
-        if not click.confirm(question, default=False, err=True):
-            self.screen.hint("Nothing was done.")
-            raise click.exceptions.Exit(ExitCode.REFUSED)
+        if not yes:
+            confirm(self.screen, question, is_interactive=self.is_interactive)
 
     def present(
         self,

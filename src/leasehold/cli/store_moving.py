@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import click
 from rich.progress import Progress, TaskID
 from rich.table import Table
 from rich.text import Text
 
 from leasehold.bodies import open_bodies
 from leasehold.bodies.base import BodyMissing
+from leasehold.cli.asking import can_ask, confirm
 from leasehold.cli.exit_codes import ExitCode
 from leasehold.cli.rendering import Screen, facts
 from leasehold.cli.store_opening import NoStore, open_end, telling
@@ -81,8 +80,7 @@ def undo(store: str, copy: str | None, *, yes: bool, as_json: bool, no_color: bo
     screen = Screen(as_json=as_json, no_color=no_color)
     if copy is not None and not yes:
         text = f"Serve {clean(store)} again, and lose what was done in {clean(copy)} since?"
-        if not _is_confirmed(text):
-            return ExitCode.REFUSED
+        confirm(screen, text, is_interactive=can_ask())
     return telling(screen, partial(_undo, store, copy, screen))
 
 
@@ -103,15 +101,8 @@ def restored(store: str, *, yes: bool, as_json: bool, no_color: bool) -> int:
     screen = Screen(as_json=as_json, no_color=no_color)
     if not yes:
         text = f"Make all receipts that workers hold of {clean(store)} void?"
-        if not _is_confirmed(text):
-            return ExitCode.REFUSED
+        confirm(screen, text, is_interactive=can_ask())
     return telling(screen, partial(_restored, store, screen))
-
-
-def _is_confirmed(text: str) -> bool:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise click.UsageError("Nobody can be asked here: add --yes.")
-    return click.confirm(text, err=True)
 
 
 def _restored(store: str, screen: Screen) -> int:

@@ -203,14 +203,16 @@ class Batcher:
             self._committed(batch, *self._commit())
             self._is_inline = False
         else:
-            outcome: _Outcome = Future()
-            self._to_commit.put((batch, outcome))
-            outcome.add_done_callback(self._finish_later)
+            self._to_thread(batch).add_done_callback(self._finish_later)
+
+    def _to_thread(self, batch: list[Pending]) -> _Outcome:
+        outcome: _Outcome = Future()
+        self._to_commit.put((batch, outcome))
+        return outcome
 
     def _hand_over(self, batch: list[Pending]) -> None:
         """Let the thread carry a batch out, undisturbed for a moment if that is all it takes."""
-        outcome: _Outcome = Future()
-        self._to_commit.put((batch, outcome))
+        outcome = self._to_thread(batch)
         if self._typical_commit_s < _QUICK * self._inline_below_s:
             try:
                 finish, *of = outcome.result(STAND_BACK_S)

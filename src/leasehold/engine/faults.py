@@ -142,8 +142,8 @@ class FaultyStore:
 
     @property
     def away(self) -> frozenset[str]:
-        """Accounts that were moved to another store."""
-        return getattr(self._store, "away", frozenset())
+        """See ``Store``."""
+        return self._store.away
 
     def health(self) -> StoreHealth:
         """See ``Store``."""

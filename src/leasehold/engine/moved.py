@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import structlog
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import AccountMoved
 from leasehold.stores.base import Store
-
-_NOBODY: Final[frozenset[str]] = frozenset()
 
 _log = structlog.get_logger(__name__)
 
@@ -22,7 +18,7 @@ class MovedAccounts:
     and again after that: what is not there any more must not be taken for something that never was.
 
     Args:
-        store: Its ``away`` names the accounts, if it has such.
+        store: Its ``away`` names the accounts.
     """
 
     def __init__(self, store: Store) -> None:
@@ -31,7 +27,7 @@ class MovedAccounts:
 
     def names(self) -> frozenset[str]:
         """Return the accounts that have left, as the last batch knew them."""
-        return getattr(self._store, "away", _NOBODY)
+        return self._store.away
 
     def refuse(self, command: c.Command) -> None:
         """Refuse a command of an account that has left.

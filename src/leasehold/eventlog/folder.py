@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from leasehold.disk import sync
 from leasehold.eventlog.names import MARKER, TEMPORARY, date_in, hour_in, range_of
 
 _DAY_S: Final = 86_400
@@ -88,7 +88,6 @@ def _owner(root: Path) -> str | None:
 
 
 def _mark(root: Path, log_id: str) -> None:
-    with (root / MARKER).open("w", encoding="utf-8") as file:
-        json.dump({"log": log_id}, file)
-        file.flush()
-        os.fsync(file.fileno())
+    marker = root / MARKER
+    marker.write_text(json.dumps({"log": log_id}), encoding="utf-8")
+    sync(marker)

@@ -51,7 +51,7 @@ def read_table(  # noqa: PLR0913 - keyword-only, and each is a condition of its 
         return SCHEMA.empty_table()
     dataset = ds.dataset(paths, schema=SCHEMA, format="parquet")
     for fragment in dataset.get_fragments():
-        _check_format(fragment)
+        check_format(fragment.path, fragment.metadata)
     condition: Any = None
     for each in conditions:
         condition = each if condition is None else condition & each
@@ -93,14 +93,15 @@ def check_formats(paths: Iterable[str]) -> None:
             footer = pq.read_metadata(path)
         except pa.ArrowInvalid as error:
             raise pa.ArrowInvalid(f"{path}: {error}") from None
-        _check(path, footer)
+        check_format(path, footer)
 
 
-def _check_format(fragment: Any) -> None:
-    _check(fragment.path, fragment.metadata)
+def check_format(path: str, footer: pq.FileMetaData) -> None:
+    """Check that this version can read a file of events, by what stands at its end.
 
-
-def _check(path: str, footer: Any) -> None:
+    Raises:
+        FormatTooNew: It was written by a newer version in a way that could be misunderstood.
+    """
     number = int((footer.metadata or {}).get(FORMAT_KEY, b"1"))
     if number > EVENT_FORMAT:
         raise FormatTooNew(path, number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import takewhile
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from leasehold.disk import sync
 from leasehold.domain.events import Event
 from leasehold.eventlog.names import HOUR_MS, TEMPORARY, file_of, folder_of, hour_of
 from leasehold.eventlog.schema import METADATA, SCHEMA, batch_of
@@ -101,12 +101,13 @@ class FileBuilder:
         temporary.parent.mkdir(exist_ok=True)
         try:
             self._write_rows(temporary)
-            size = _sync(temporary)
+            size = temporary.stat().st_size
+            sync(temporary)
             make_folders(root, target.parent)
             temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
-        _sync(target.parent)
+        sync(target.parent)
         return size
 
     def _write_rows(self, path: Path) -> None:
@@ -131,7 +132,7 @@ def make_folders(root: Path, folder: Path) -> None:
         return
     make_folders(root, folder.parent)
     folder.mkdir(exist_ok=True)
-    _sync(folder.parent)
+    sync(folder.parent)
 
 
 def confirm(root: Path, path: str) -> bool:
@@ -140,15 +141,5 @@ def confirm(root: Path, path: str) -> bool:
     if not target.exists():
         return False
     for folder in (target.parent, target.parent.parent, root):
-        _sync(folder)
+        sync(folder)
     return True
-
-
-def _sync(path: Path) -> int:
-    """Wait until a file or the names in a folder are on the disk; return the size."""
-    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-        return os.fstat(opened).st_size
-    finally:
-        os.close(opened)

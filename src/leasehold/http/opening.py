@@ -104,7 +104,7 @@ def refuse_accounts_away(settings: Settings, store: Store, placed: Sequence[Plac
     elsewhere = {account for each in placed for account in each.accounts}
     own = {each.name for each in settings.effective_accounts()} - elsewhere
     for names, each_store in ((own, store), *((set(e.accounts), e.opened.store) for e in placed)):
-        away = sorted(names & getattr(each_store, "away", frozenset()))
+        away = sorted(names & each_store.away)
         if away:
             raise StartFailed(
                 ExitCode.STORE_FAILED,

@@ -41,6 +41,11 @@ class Store(Protocol):
     """Whether carrying out a batch means waiting for a network. The engine then runs ``execute``,
     too, on the thread, and may call those three at any moment of it."""
 
+    @property
+    def away(self) -> frozenset[str]:
+        """Accounts that were moved to another store, as the last batch left it."""
+        ...
+
     def execute(self, batch: Sequence[Command], *, now_ms: int) -> list[Result]:
         """Carry out *batch* in the order given, inside a transaction left open.
 

@@ -14,6 +14,8 @@ from leasehold.spark.analytics.normal import ARRIVED, CLEARING, MOVING, OVER, co
 from leasehold.spark.analytics.schemas import ATTEMPTS, DETAILS, MESSAGES, OPEN, Ending, Fate
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
@@ -90,6 +92,13 @@ def split(stages: DataFrame, marks: DataFrame, plain: DataFrame | None = None) -
     )
 
 
+def are_details(columns: Iterable[str]) -> bool:
+    """Tell whether columns say anything of messages: those have the key, and something else."""
+    has = {*columns}
+    key, *others = DETAILS.names
+    return key in has and not has.isdisjoint(others)
+
+
 def with_details(rows: DataFrame, details: DataFrame | None) -> DataFrame:
     """Fill in what the log does not tell of messages; what is given wins over the log.
 
@@ -105,13 +114,13 @@ def with_details(rows: DataFrame, details: DataFrame | None) -> DataFrame:
     """
     if details is None:
         return rows
-    has = {*details.columns}
-    key, *others = DETAILS.names
-    if key not in has or has.isdisjoint(others):
+    if not are_details(details.columns):
+        key, *others = DETAILS.names
         raise BadDetails(
             f"details have the columns {', '.join(details.columns)}; they need {key}, and one or "
             f"more of {', '.join(others)}"
         )
+    has = {*details.columns}
     known = details.select(
         *(
             (F.col(name) if name in has else F.lit(None).cast("string")).alias(f"d_{name}")

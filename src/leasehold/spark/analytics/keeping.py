@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from leasehold.disk import sync
 from leasehold.spark.analytics.schemas import FORMAT
 
 STATE: Final = "_leasehold_tables.json"
@@ -175,17 +176,16 @@ class Folder:
             written = self.temporary(table)
             _sync_all(written)
             written.rename(target)
-            _sync(target.parent)
-        _sync(self.path)
+            sync(target.parent)
+        sync(self.path)
 
     def commit(self, state: State) -> None:
         """Have a run count: from now on it is there, whatever happens."""
         written = self.temporary(STATE)
-        with written.open("w", encoding="utf-8") as file:
-            json.dump(asdict(state), file)
-        _sync(written)
+        written.write_text(json.dumps(asdict(state)), encoding="utf-8")
+        sync(written)
         written.replace(self.path / STATE)
-        _sync(self.path)
+        sync(self.path)
         self.tidy(state)
 
 
@@ -193,14 +193,5 @@ def _sync_all(folder: Path) -> None:
     """Wait until a folder and all that is in it are on the disk."""
     for at, _, names in os.walk(folder, topdown=False):
         for name in names:
-            _sync(Path(at, name))
-        _sync(Path(at))
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+            sync(Path(at, name))
+        sync(Path(at))

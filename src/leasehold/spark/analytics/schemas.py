@@ -6,7 +6,7 @@ Moments are Unix milliseconds, lengths of time are seconds.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark.sql.types import (
     BooleanType,
@@ -56,7 +56,10 @@ class Fate(StrEnum):
     OPEN = "open"
 
 
-def _columns(*columns: tuple[str, DataType]) -> StructType:
+_Column: TypeAlias = tuple[str, DataType]
+
+
+def _columns(*columns: _Column) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns])
 
 
@@ -106,16 +109,28 @@ MESSAGES: Final = _columns(
 )
 """One row for each stay of a message in a queue."""
 
-WORKERS: Final = _columns(
-    ("account", _STRING),
-    ("queue", _STRING),
-    ("holder", _STRING),
-    ("attempts", _LONG),
+_ATTEMPTS_ENDED: Final[tuple[_Column, ...]] = (
     ("completed", _LONG),
     ("late", _LONG),
     ("lapsed", _LONG),
     ("failed", _LONG),
     ("lost", _LONG),
+)
+_HAPPENED: Final[tuple[_Column, ...]] = (
+    ("leased", _LONG),
+    *_ATTEMPTS_ENDED,
+    ("buried", _LONG),
+    ("poisoned", _LONG),
+    ("expired", _LONG),
+    ("removed", _LONG),
+)
+
+WORKERS: Final = _columns(
+    ("account", _STRING),
+    ("queue", _STRING),
+    ("holder", _STRING),
+    ("attempts", _LONG),
+    *_ATTEMPTS_ENDED,
     ("work_s", _DOUBLE),
     ("p50_s", _DOUBLE),
     ("p99_s", _DOUBLE),
@@ -129,16 +144,7 @@ QUEUES: Final = _columns(
     ("queue", _STRING),
     ("hour", TimestampType()),
     ("put", _LONG),
-    ("leased", _LONG),
-    ("completed", _LONG),
-    ("late", _LONG),
-    ("lapsed", _LONG),
-    ("failed", _LONG),
-    ("lost", _LONG),
-    ("buried", _LONG),
-    ("poisoned", _LONG),
-    ("expired", _LONG),
-    ("removed", _LONG),
+    *_HAPPENED,
     ("backlog_end", _LONG),
     ("oldest_wait_s", _DOUBLE),
 )
@@ -150,11 +156,7 @@ HOLDER_TALLIES: Final = _columns(
     ("holder", _STRING),
     ("bin", _INT),
     ("attempts", _LONG),
-    ("completed", _LONG),
-    ("late", _LONG),
-    ("lapsed", _LONG),
-    ("failed", _LONG),
-    ("lost", _LONG),
+    *_ATTEMPTS_ENDED,
     ("work_s", _DOUBLE),
     ("longest_s", _DOUBLE),
     ("first_seen_ms", _LONG),
@@ -169,16 +171,7 @@ HOUR_TALLIES: Final = _columns(
     ("hour_ms", _LONG),
     ("put", _LONG),
     ("gone", _LONG),
-    ("leased", _LONG),
-    ("completed", _LONG),
-    ("late", _LONG),
-    ("lapsed", _LONG),
-    ("failed", _LONG),
-    ("lost", _LONG),
-    ("buried", _LONG),
-    ("poisoned", _LONG),
-    ("expired", _LONG),
-    ("removed", _LONG),
+    *_HAPPENED,
     ("oldest_wait_s", _DOUBLE),
 )
 """What happened in an hour of a queue, counted; kept between incremental runs."""

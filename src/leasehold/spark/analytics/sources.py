@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.types import StructType
 
-from leasehold.domain.events import EVENT_FORMAT
-from leasehold.eventlog.names import FORMAT_KEY, FormatTooNew, range_of
-from leasehold.eventlog.reading import files_of
+from leasehold.eventlog.names import range_of
+from leasehold.eventlog.reading import check_format, files_of
 from leasehold.spark.batch.schemas import EVENTS
 from leasehold.spark.connecting import connect, patient
 from leasehold.spark.naming import FORMAT_NAME
@@ -258,7 +257,5 @@ def _are_apart(paths: Sequence[Path]) -> bool:
 
 def _rows(path: Path) -> int:
     metadata = pq.read_metadata(path)
-    number = int((metadata.metadata or {}).get(FORMAT_KEY, b"1"))
-    if number > EVENT_FORMAT:
-        raise FormatTooNew(str(path), number)
+    check_format(str(path), metadata)
     return int(metadata.num_rows)

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import pyarrow.dataset as ds
 
-from leasehold.domain.events import EVENT_FORMAT
-from leasehold.eventlog.names import FORMAT_KEY, FormatTooNew, range_of
-from leasehold.eventlog.reading import files_of
+from leasehold.eventlog.names import range_of
+from leasehold.eventlog.reading import check_format, files_of
 from leasehold.eventlog.schema import SCHEMA
 from leasehold.spark.batch.conditions import Condition, span, together
 from leasehold.spark.batch.splitting import groups, part_count
@@ -62,9 +61,7 @@ def read(part: Files, columns: tuple[str, ...], conditions: Iterable[Condition])
         return
     dataset = ds.dataset(list(part.paths), schema=SCHEMA, format="parquet")
     for fragment in dataset.get_fragments():
-        number = int((fragment.metadata.metadata or {}).get(FORMAT_KEY, b"1"))
-        if number > EVENT_FORMAT:
-            raise FormatTooNew(fragment.path, number)
+        check_format(fragment.path, fragment.metadata)
     # One thread: Spark runs as many tasks as there are processors for it.
     scanner = dataset.scanner(columns=list(columns), filter=together(conditions), use_threads=False)
     yield from scanner.to_batches()

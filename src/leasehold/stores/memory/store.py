@@ -108,6 +108,11 @@ class MemoryStore:
         """See :meth:`Store.health`."""
         return StoreHealth(kind="memory", durable=False, writable=True, details={})
 
+    @property
+    def away(self) -> frozenset[str]:
+        """See :attr:`Store.away`. Nothing moves from memory to elsewhere."""
+        return frozenset()
+
     def last_seen_ms(self) -> int:
         """See :meth:`Store.last_seen_ms`: a new store has seen nothing."""
         return 0

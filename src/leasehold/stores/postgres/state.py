@@ -223,16 +223,22 @@ class SharedState(State):
         """
         rows = self.log.take()
         deltas = self._deltas()
-        for at, (count, content) in enumerate(rows, 1):
-            query = "keep_events_and_counts" if at == len(rows) else "keep_events"
-            bounds: tuple[object, ...] = (now_ms, count, len(content), content)
-            if at == len(rows):
-                bounds = *bounds, *self._counts(deltas)
-            self.log.wrote(self.fetch(query, bounds)[0][0], content)
-        if deltas and not rows:
+        if rows:
+            *others, last = rows
+            for row in others:
+                self._keep_events("keep_events", now_ms, row)
+            self._keep_events("keep_events_and_counts", now_ms, last, self._counts(deltas))
+        elif deltas:
             self.add_counts(deltas)
         for held in tuple(self.touched_claims):
             self.keep_claim(held)
+
+    def _keep_events(
+        self, query: str, now_ms: int, row: tuple[int, bytes], more: tuple[object, ...] = ()
+    ) -> None:
+        count, content = row
+        kept = self.fetch(query, (now_ms, count, len(content), content, *more))
+        self.log.wrote(kept[0][0], content)
 
     def _deltas(self) -> dict[int, int]:
         """Return what the batch has changed of the numbers of messages, and of bytes of events."""

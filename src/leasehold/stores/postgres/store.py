@@ -318,7 +318,7 @@ class PostgresStore:
 
     @property
     def away(self) -> frozenset[str]:
-        """Accounts that were moved to another store."""
+        """See :attr:`Store.away`."""
         return self._state.away
 
     def relieve(self) -> bool:

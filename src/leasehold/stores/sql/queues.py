@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from leasehold.domain import commands as c
-from leasehold.domain.errors import AccountMoved, QueueExists
+from leasehold.domain.errors import QueueExists
 from leasehold.domain.events import EventType
 from leasehold.domain.oversight import Counts
 from leasehold.domain.queues import same_metadata, with_settings
@@ -38,8 +38,7 @@ class QueueVerbs:
             if same_metadata(entry.queue.metadata, command.metadata):
                 return c.QueueCreated(created=False)
             raise QueueExists
-        if command.account in state.away:
-            raise AccountMoved(command.account)
+        state.refuse_moved(command.account)
         queue = Queue(
             account=command.account,
             name=command.queue,
@@ -146,8 +145,7 @@ class QueueVerbs:
 
     def set_document(self, command: c.SetAccountDocument, _now_ms: int) -> c.Result:
         """Write a document."""
-        if command.account in self._state.away:
-            raise AccountMoved(command.account)
+        self._state.refuse_moved(command.account)
         self._state.cursor.execute(
             self._state.sql["set_document"], (command.account, command.kind, command.content)
         )

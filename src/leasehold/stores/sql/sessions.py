@@ -16,7 +16,6 @@ from leasehold.domain import commands as c
 from leasehold.domain import session_rules as rules
 from leasehold.domain import sessions as s
 from leasehold.domain.errors import (
-    AccountMoved,
     MessageNotFound,
     MessageNotLeased,
     SessionNotFound,
@@ -156,8 +155,7 @@ class SessionVerbs:
 
     def open(self, command: s.OpenSession, now_ms: int) -> c.Result:
         """Begin a session."""
-        if command.account in self._state.away:
-            raise AccountMoved(command.account)
+        self._state.refuse_moved(command.account)
         session = rules.begin(command, now_ms)
         known = self._known[session.session_id] = Known(session, None)
         self._hear(known, now_ms)

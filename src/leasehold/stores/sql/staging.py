@@ -14,7 +14,6 @@ from leasehold.domain import commands as c
 from leasehold.domain import staging as st
 from leasehold.domain import staging_rules as rules
 from leasehold.domain.errors import (
-    AccountMoved,
     AlreadyPublished,
     LeaseholdError,
     StagedNotFound,
@@ -66,8 +65,7 @@ class StagingVerbs:
     def stage(self, command: st.Stage, now_ms: int) -> c.Result:
         """Put messages that nobody sees yet."""
         account, name, part = command.account, command.name, command.part
-        if account in self._state.away:
-            raise AccountMoved(account)
+        self._state.refuse_moved(account)
         found = self._book.find(account, name)
         if found is not None and found.is_published:
             raise AlreadyPublished

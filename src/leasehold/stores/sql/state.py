@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from leasehold.domain.errors import AccountMoved
 from leasehold.domain.types import NEVER_MS
 from leasehold.stores.moving.marks import away_in, refuse_marked
 from leasehold.stores.plain_json import to_plain
@@ -103,6 +104,15 @@ class State(ABC):
         self.catalog.load(cast("list[QueueRow]", self.fetch("load_queues")))
         load_annexes(self.catalog, self.fetch)
         self.find_next_lapse()
+
+    def refuse_moved(self, account: str) -> None:
+        """Refuse to keep anything more for an account that has moved to another store.
+
+        Raises:
+            AccountMoved: It has.
+        """
+        if account in self.away:
+            raise AccountMoved(account)
 
     def fetch(self, query: str, bounds: tuple[object, ...] = ()) -> list[Any]:
         """Run a query and return its rows."""

@@ -6,12 +6,12 @@ that write or checkpoint at once; apsw's own SQLite has it fixed besides.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
 
 import apsw
 
+from leasehold.disk import sync
 from leasehold.domain.errors import StoreFailed
 from leasehold.stores.sql_files import load_migrations
 
@@ -66,7 +66,7 @@ def open_database(path: Path, *, cache_mib: int, vfs: str | None = None) -> apsw
     except BaseException:
         connection.close()
         raise
-    sync_folder(path.parent)
+    sync(path.parent)
     return connection
 
 
@@ -110,12 +110,3 @@ def read_back(connection: apsw.Connection) -> dict[str, str | int]:
     found["format"] = connection.pragma("user_version")
     found["sqlite_version"] = apsw.sqlite_lib_version()
     return found
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names of new and renamed files in *folder* durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,11 +12,10 @@ the two is not taken for a copy. A copy of the whole folder cannot be told from 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
 
-from leasehold.stores.sqlite.connection import sync_folder
+from leasehold.disk import sync
 
 FILE_NAME: Final = "epoch"
 _PREPARED: Final = "epoch.new"
@@ -43,16 +42,15 @@ def read_mark(folder: Path) -> str | None:
 
 def prepare_mark(folder: Path, mark: str) -> None:
     """Write the file that :func:`adopt_mark` puts in place. Raises OSError on a full disk."""
-    with (folder / _PREPARED).open("w", encoding="ascii") as file:
-        file.write(mark)
-        file.flush()
-        os.fsync(file.fileno())
+    prepared = folder / _PREPARED
+    prepared.write_text(mark, encoding="ascii")
+    sync(prepared)
 
 
 def adopt_mark(folder: Path) -> None:
     """Put the prepared file in place, durably; that takes no room."""
     (folder / _PREPARED).replace(folder / FILE_NAME)
-    sync_folder(folder)
+    sync(folder)
 
 
 def keep_mark(folder: Path, mark: str) -> None:

@@ -169,7 +169,7 @@ class SqliteStore:
 
     @property
     def away(self) -> frozenset[str]:
-        """Accounts that were moved to another store."""
+        """See :attr:`Store.away`."""
         return self._state.away
 
     def relieve(self) -> bool:

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import IO, Any, Final
 
 from leasehold.clock import Clock, SystemClock
+from leasehold.disk import sync
 from leasehold.worker.errors import Poison
 from leasehold.worker.payloads.codecs import BytesCodec, Codec
 from leasehold.worker.payloads.reading import CheckedReader
@@ -151,12 +152,9 @@ class ClaimCheck:
         with self._files.open(path, "wb") as file:
             for chunk in chunks:
                 file.write(chunk)
-            if self._is_local:
-                file.flush()
-                os.fsync(file.fileno())
         if self._is_local:
-            for each in (folder, self._root):
-                _sync_folder(each)
+            for each in (path, folder, self._root):
+                sync(each)
 
     def _check_size(self, size: int) -> None:
         if size > self.max_bytes:
@@ -343,11 +341,3 @@ def _twice(source: IO[bytes], most_bytes: int) -> Iterator[IO[bytes]]:
                 break  # whoever reads it says so
         file.seek(0)
         yield file
-
-
-def _sync_folder(path: str) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
