@@ -14,8 +14,8 @@ from typing import Any
 from leasehold.domain import commands as c
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
-from leasehold.stores.postgres import PostgresStore
 from leasehold.testing import ManualClock
+from tests.hurried import HurriedStore
 from tests.postgres import empty, shared_cluster
 
 from .binding import BindingComparison
@@ -27,7 +27,7 @@ from .test_twins import Twins
 SCHEMA = "tests"
 
 
-class Server(PostgresStore):
+class Server(HurriedStore):
     """A server that notes which row keys a batch has used, so that the oracle can use the same."""
 
     def __init__(self, name: str) -> None:

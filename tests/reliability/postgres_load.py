@@ -21,6 +21,7 @@ from leasehold.stores.postgres.connection import Address, connect
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import ACCOUNT, Asker
 from tests.contract.stores.random_work import replayed_and_live
+from tests.hurried import HurriedStore
 from tests.reliability.postgres_ledger import Ledger
 
 QUEUES: Final = ("two-a", "two-b", "two-c")
@@ -81,7 +82,7 @@ class Server(threading.Thread):
 
     def __post_init__(self) -> None:
         threading.Thread.__init__(self, daemon=True)
-        self.store = PostgresStore(self.url, name=f"server{self.number}")
+        self.store = HurriedStore(self.url, name=f"server{self.number}")
         self._rng = random.Random(f"{self.seed}/{self.number}")
 
     __hash__ = threading.Thread.__hash__

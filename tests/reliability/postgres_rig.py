@@ -45,11 +45,13 @@ def _folder_in(url: str) -> str:
 class Rig:
     """A store, and what a test does to its database."""
 
-    def __init__(self, cluster: Cluster, url: str, schema: str) -> None:
+    def __init__(
+        self, cluster: Cluster, url: str, schema: str, kind: type[PostgresStore] = PostgresStore
+    ) -> None:
         self.cluster = cluster
         self.url = f"{url}&schema={schema}"
         self.direct_url = f"{url.replace(_folder_in(url), str(cluster.folder))}&schema={schema}"
-        self.store = PostgresStore(self.url)
+        self.store = kind(self.url)
         self.asker = Asker(self.store, ManualClock())
         self.asker.create()
 

@@ -18,11 +18,12 @@ import pytest
 from leasehold.domain import commands as c
 from leasehold.domain.errors import StoreFull, Unavailable
 from leasehold.domain.types import Lease
-from leasehold.stores.postgres import primary
+from leasehold.stores.postgres import PostgresStore, primary
 from leasehold.stores.postgres import store as postgres_store
 from leasehold.stores.postgres.connection import Address, connect
 from leasehold.stores.postgres.faults import Fault, fault_of
 from tests.contract.stores.conftest import ACCOUNT, QUEUE
+from tests.hurried import HurriedStore
 from tests.postgres import USER, Cluster, find_programs
 from tests.reliability.disks import mounted
 from tests.reliability.postgres_gate import Cut, Gate
@@ -57,10 +58,17 @@ def cluster() -> Iterator[Cluster]:
 _schemas = iter(f"faults{number}" for number in range(1_000))
 
 
+@pytest.fixture(params=[PostgresStore, HurriedStore], ids=["patient", "hurried"])
+def kind(request: pytest.FixtureRequest) -> type[PostgresStore]:
+    """Whether the store is given all the time it takes, or only what is left of a moment."""
+    kind: type[PostgresStore] = request.param
+    return kind
+
+
 @pytest.fixture
-def rig(cluster: Cluster) -> Iterator[Rig]:
+def rig(cluster: Cluster, kind: type[PostgresStore]) -> Iterator[Rig]:
     """A store with one queue."""
-    rig = Rig(cluster, cluster.url, next(_schemas))
+    rig = Rig(cluster, cluster.url, next(_schemas), kind)
     yield rig
     rig.store.close()
 
@@ -73,9 +81,9 @@ def gate(cluster: Cluster) -> Iterator[Gate]:
 
 
 @pytest.fixture
-def gated(cluster: Cluster, gate: Gate) -> Iterator[Rig]:
+def gated(cluster: Cluster, gate: Gate, kind: type[PostgresStore]) -> Iterator[Rig]:
     """A store with one queue, seen through the gate."""
-    rig = Rig(cluster, gate.url, next(_schemas))
+    rig = Rig(cluster, gate.url, next(_schemas), kind)
     yield rig
     rig.store.close()
 
@@ -102,6 +110,21 @@ def test_a_backend_ended_within_a_batch(rig: Rig) -> None:
     assert before != after
     assert rig.asker.complete(after) == c.DONE
     rig.check()
+
+
+def test_a_batch_that_is_played_again_counts_once(rig: Rig) -> None:
+    """What it was given the first time may be given out again: the limit is a message a second."""
+    rig.asker.put("a")
+    rig.asker.put("b")
+    rig.asker.govern(max_receives_per_s=1.0)
+    receive = c.Receive(ACCOUNT, QUEUE, 2, 30)
+    results = rig.store.execute([receive], now_ms=rig.asker.clock.now_ms())
+    rig.terminate()
+    rig.store.commit()
+    (received,) = results
+    assert isinstance(received, tuple)
+    assert len(received) == 1
+    assert rig.asker.ask(receive) == ()
 
 
 @pytest.mark.parametrize("cut", Cut)

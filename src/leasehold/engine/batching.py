@@ -3,11 +3,11 @@
 The statements of a batch run in the event loop. Where the commit runs depends on the disk: one that
 takes long lets go of the interpreter lock on a thread of its own, so that requests are read
 meanwhile; one that is over sooner than two threads can hand the lock to and fro runs in the loop.
-Of a store behind a network everything runs on the thread. While its commits are quick the loop
-stands back meanwhile, for a moment at most: two threads that take the interpreter lock from each
-other at each of seven journeys cost a fifth of the throughput. If they are slow, the loop goes on
-reading requests.
-Figures and the forms tried stand in ``docs/decisions/0002-group-commit.md``.
+Of a store behind a network everything runs in the loop while that is quick: two threads that take
+the interpreter lock from each other at each of seven journeys cost a quarter of the throughput.
+What is not over in a moment goes on on the thread, and while commits are slow all does, so that the
+loop can read requests.
+Figures and the forms tried stand in ``docs/decisions/``: 0002 on commits, 0035 on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, TypeAlias
 
@@ -29,7 +30,7 @@ from leasehold.engine.heralding import Herald
 from leasehold.engine.stats import EngineStats
 from leasehold.engine.waiting import Pending, WaitingRooms
 from leasehold.engine.weighing import MAX_BATCH, order_of, weight_of
-from leasehold.stores.base import Store
+from leasehold.stores.base import NotInTime, Store
 
 QUIET_TURNS: Final = 3
 """Turns of the loop, some ten microseconds each, without a new command before a batch starts."""
@@ -44,7 +45,7 @@ INLINE_BELOW_S: Final = 0.001
 """Commits that typically take less than this run in the loop."""
 
 STAND_BACK_S: Final = 0.02
-"""Longest time that the loop stands back for a batch of a remote store."""
+"""Longest time that the loop waits for a remote store before a batch."""
 
 _QUICK: Final = 3.0
 """For a remote store to be quick, its commits may take so many times what is done in the loop."""
@@ -58,6 +59,9 @@ _log = structlog.get_logger(__name__)
 
 _Outcome: TypeAlias = "Future[tuple[Any, ...]]"
 """What the loop is to call when a batch is over, and with what."""
+
+_Work: TypeAlias = Callable[[], tuple[Any, ...]]
+"""What the thread is to do; it returns such a thing, whatever happens."""
 
 
 class Batcher:
@@ -106,7 +110,7 @@ class Batcher:
         self._failed = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._to_commit: SimpleQueue[tuple[list[Pending], _Outcome] | None] = SimpleQueue()
+        self._for_thread: SimpleQueue[tuple[_Work, _Outcome] | None] = SimpleQueue()
         self._results: list[c.Result] = []
         self._thread = threading.Thread(target=self._commit_loop, name="commit", daemon=True)
         self._thread.start()
@@ -171,7 +175,7 @@ class Batcher:
         """Refuse what is new, finish what was taken."""
         self._stopping = True
         await self._idle.wait()
-        self._to_commit.put(None)
+        self._for_thread.put(None)
         self._thread.join()
 
     def _start_batch(self) -> None:
@@ -191,7 +195,7 @@ class Batcher:
             self._rooms.anticipate(batch)
         batch.sort(key=_order)
         if self._is_remote:
-            self._hand_over(batch)
+            self._carry_out(batch)
             return
         try:
             self._execute(batch)
@@ -199,31 +203,45 @@ class Batcher:
             self._after_failed_batch(batch, error)
             return
         if self._typical_commit_s < self._inline_below_s:
-            self._is_inline = True
-            self._committed(batch, *self._commit())
-            self._is_inline = False
+            self._committed_inline(batch, *self._commit())
         else:
-            self._to_thread(batch).add_done_callback(self._finish_later)
+            self._to_thread(partial(self._commit_only, batch))
 
-    def _to_thread(self, batch: list[Pending]) -> _Outcome:
+    def _to_thread(self, work: _Work) -> None:
+        """Have the thread do something, and call in the loop what it returns."""
         outcome: _Outcome = Future()
-        self._to_commit.put((batch, outcome))
-        return outcome
-
-    def _hand_over(self, batch: list[Pending]) -> None:
-        """Let the thread carry a batch out, undisturbed for a moment if that is all it takes."""
-        outcome = self._to_thread(batch)
-        if self._typical_commit_s < _QUICK * self._inline_below_s:
-            try:
-                finish, *of = outcome.result(STAND_BACK_S)
-            except TimeoutError:
-                pass
-            else:
-                self._is_inline = True
-                finish(*of)
-                self._is_inline = False
-                return
         outcome.add_done_callback(self._finish_later)
+        self._for_thread.put((work, outcome))
+
+    def _carry_out(self, batch: list[Pending]) -> None:
+        """Carry out a batch of a remote store: here while it is quick, otherwise on the thread."""
+        is_executed = False
+        if self._typical_commit_s < _QUICK * self._inline_below_s:
+            until_s = self._clock.monotonic_s() + STAND_BACK_S
+            self._store.hurry(STAND_BACK_S)
+            try:
+                self._execute(batch)
+                is_executed = True
+                of = self._commit()
+            except NotInTime:
+                if self._clock.monotonic_s() >= until_s:
+                    self._typical_commit_s = STAND_BACK_S
+            except Exception as error:  # noqa: BLE001 - nobody may be left without an answer
+                self._after_failed_batch(batch, error)
+                return
+            else:
+                self._committed_inline(batch, *of)
+                return
+            finally:
+                self._store.hurry(None)
+        self._to_thread(partial(self._execute_and_commit, batch, is_executed=is_executed))
+
+    def _committed_inline(
+        self, batch: list[Pending], error: LeaseholdError | None, duration_s: float | None
+    ) -> None:
+        self._is_inline = True
+        self._committed(batch, error, duration_s)
+        self._is_inline = False
 
     def _finish_later(self, outcome: _Outcome) -> None:
         self._loop.call_soon_threadsafe(*outcome.result())
@@ -260,6 +278,8 @@ class Batcher:
         wrote = True
         try:
             wrote = self._store.commit()
+        except NotInTime:
+            raise
         except LeaseholdError as raised:
             error = raised
         except BaseException as raised:  # noqa: BLE001 - a dead commit thread would hang all
@@ -269,19 +289,24 @@ class Batcher:
 
     def _commit_loop(self) -> None:
         """Run on the commit thread."""
-        carry_out = self._execute_and_commit if self._is_remote else self._commit_only
-        while (task := self._to_commit.get()) is not None:
-            batch, outcome = task
-            outcome.set_result(carry_out(batch))
+        while (task := self._for_thread.get()) is not None:
+            work, outcome = task
+            outcome.set_result(work())
 
     def _commit_only(self, batch: list[Pending]) -> tuple[Any, ...]:
         """Commit a batch that the loop has executed; return what the loop is to call."""
         return self._committed, batch, *self._commit()
 
-    def _execute_and_commit(self, batch: list[Pending]) -> tuple[Any, ...]:
-        """Carry out a whole batch of a remote store; return what the loop is to call."""
+    def _execute_and_commit(self, batch: list[Pending], *, is_executed: bool) -> tuple[Any, ...]:
+        """Carry out a batch of a remote store, or the rest of it; return what the loop is to call.
+
+        Args:
+            batch: Commands, and who waits for their results.
+            is_executed: Whether the commit is the rest.
+        """
         try:
-            self._execute(batch)
+            if not is_executed:
+                self._execute(batch)
             error, duration_s = self._commit()
             if isinstance(error, StoreFull):
                 self._execute(batch)

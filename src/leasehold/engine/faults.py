@@ -122,6 +122,7 @@ class FaultyStore:
         self._faults = faults
         self.is_remote = store.is_remote
         self.commit = store.commit
+        self.hurry = store.hurry
         self.find_queue = store.find_queue
         self.message_counts = store.message_counts
         self.last_seen_ms = store.last_seen_ms

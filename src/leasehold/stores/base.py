@@ -29,6 +29,10 @@ class StoreHealth:
     """Settings as the database reports them."""
 
 
+class NotInTime(Exception):
+    """A store has given up waiting, as it was told to; see :meth:`Store.hurry`."""
+
+
 class Store(Protocol):
     """A place for messages.
 
@@ -39,7 +43,7 @@ class Store(Protocol):
 
     is_remote: bool
     """Whether carrying out a batch means waiting for a network. The engine then runs ``execute``,
-    too, on the thread, and may call those three at any moment of it."""
+    too, on the thread unless it is quick, and may call those three at any moment of it."""
 
     @property
     def away(self) -> frozenset[str]:
@@ -78,6 +82,19 @@ class Store(Protocol):
                 may be called with it once more: whatever needs room is then refused with
                 StoreFull, and the rest works from a reserve.
             StoreFailed: What was done of the batch is unknown, and the store is of no more use.
+        """
+        ...
+
+    def hurry(self, within_s: float | None) -> None:
+        """Give the calls that follow so much time, all together, to wait for a network.
+
+        ``execute`` then raises NotInTime, also at once for what could take long, and must be called
+        with the same batch again, which undoes what there is of it. ``commit`` raises NotInTime and
+        must be called again, to hear what became of it. Whatever goes wrong is dealt with then,
+        too. A store that is not remote has nothing to wait for.
+
+        Args:
+            within_s: Seconds from now; None to wait as long as it takes.
         """
         ...
 

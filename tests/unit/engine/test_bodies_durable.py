@@ -66,7 +66,7 @@ class Server:
         self.store._state.cursor.close(force=True)
         self.store._connection.close()
         batcher: Any = self.engine._batcher
-        batcher._to_commit.put(None)
+        batcher._for_thread.put(None)
         await self.begin()
 
     def files(self) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""A store behind a network: the event loop goes on while a batch is carried out."""
+"""A store behind a network: the event loop goes on while a batch takes its time."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
+import pytest
+
 from leasehold.domain import commands as c
 from leasehold.domain.errors import Unavailable
 from leasehold.engine import Engine
+from leasehold.engine.batching import STAND_BACK_S
+from leasehold.stores.base import NotInTime
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
 from tests.unit.engine.support import put, receive
@@ -17,9 +21,13 @@ PATIENCE_S = 10
 
 
 class SlowStore(MemoryStore):
-    """A store whose batches wait until they are let go."""
+    """A store whose batches wait until they are let go, unless the loop is to wait for them."""
 
     is_remote = True
+    is_quick = False
+    """Whether it carries out batches for which the loop waits."""
+    is_late = False
+    """Whether it commits too late for the loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,9 +37,18 @@ class SlowStore(MemoryStore):
         self.batches: list[int] = []
         self.threads: set[str] = set()
         self.commit_errors: list[Exception] = []
+        self.hurried: list[float | None] = []
+        self.is_hurried = False
+
+    def hurry(self, within_s: float | None) -> None:
+        """See ``Store``."""
+        self.hurried.append(within_s)
+        self.is_hurried = within_s is not None
 
     def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
         """See ``Store``."""
+        if self.is_hurried and not self.is_quick:
+            raise NotInTime
         self.threads.add(threading.current_thread().name)
         self.batches.append(len(batch))
         self.under_way.set()
@@ -41,14 +58,30 @@ class SlowStore(MemoryStore):
     def commit(self) -> bool:
         """See ``Store``."""
         self.threads.add(threading.current_thread().name)
+        if self.is_hurried and self.is_late:
+            raise NotInTime
         if self.commit_errors:
             raise self.commit_errors.pop(0)
         return True
 
 
-async def started(store: SlowStore) -> Engine:
+class PassingClock(ManualClock):
+    """While the loop waits for a store that is not quick, the time is up."""
+
+    store: SlowStore
+
+    def monotonic_s(self) -> float:
+        """See ``Clock``."""
+        if self.store.is_hurried and not self.store.is_quick:
+            self.advance(s=STAND_BACK_S)
+        return super().monotonic_s()
+
+
+async def started(store: SlowStore, clock: ManualClock | None = None) -> Engine:
     """Return an engine with a queue."""
-    engine = Engine(store, ManualClock())
+    if isinstance(clock, PassingClock):
+        clock.store = store
+    engine = Engine(store, clock or ManualClock())
     await engine.start()
     await engine.perform(c.CreateQueue("a", "queue", {}))
     store.batches.clear()
@@ -132,5 +165,66 @@ def test_what_was_taken_is_finished_before_the_end() -> None:
         await stopping
         assert last.done()
         assert last.exception() is None
+
+    asyncio.run(scenario())
+
+
+def test_a_quick_store_is_waited_for() -> None:
+    """Nobody else's thread is needed, and the store is told when to give up."""
+
+    async def scenario() -> None:
+        store = SlowStore()
+        engine = await started(store)
+        store.is_quick = True
+        store.threads.clear()
+        store.hurried.clear()
+        await asyncio.gather(*(engine.perform(put()) for _ in range(3)))
+        assert store.threads == {threading.current_thread().name}
+        assert store.batches == [3]
+        assert store.hurried == [STAND_BACK_S, None]
+        await engine.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_late_commit_goes_on_on_the_thread() -> None:
+    """What was executed is not executed again; the answer is that of the commit."""
+
+    async def scenario() -> None:
+        store = SlowStore()
+        engine = await started(store)
+        store.is_quick = store.is_late = True
+        store.threads.clear()
+        await engine.perform(put())
+        assert store.batches == [1]
+        assert store.threads == {threading.current_thread().name, "commit"}
+        assert engine.message_counts() == [("a", "queue", 1)]
+        store.commit_errors.append(Unavailable())
+        with pytest.raises(Unavailable):
+            await engine.perform(put())
+        await engine.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_store_that_was_waited_for_in_vain_is_not_for_a_while() -> None:
+    """It is given time on the thread until its commits have been quick again for some batches."""
+
+    async def scenario() -> None:
+        store = SlowStore()
+        engine = await started(store, PassingClock())
+        store.is_quick = True
+        await engine.perform(put())
+        assert store.hurried
+        store.is_quick = False
+        await engine.perform(put())
+        store.is_quick = True
+        store.hurried.clear()
+        await engine.perform(put())
+        assert store.hurried == []
+        for _ in range(100):
+            await engine.perform(put())
+        assert store.hurried
+        await engine.stop()
 
     asyncio.run(scenario())

@@ -95,6 +95,9 @@ class MemoryStore:
         """Do nothing: there is no disk."""
         return True
 
+    def hurry(self, within_s: float | None) -> None:
+        """See :meth:`Store.hurry`."""
+
     def find_queue(self, account: str, queue: str) -> Queue | None:
         """See :meth:`Store.find_queue`."""
         held = self._shelves.queues.get((account, queue))

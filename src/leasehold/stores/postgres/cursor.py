@@ -43,10 +43,10 @@ class Cursor:
         """Have *guard* called before any of these statements; it may refuse by raising."""
         self._guarded, self._guard = statements, guard
 
-    def attach(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    def attach(self, direct: Direct) -> None:
         """Go on with another connection."""
-        self._cursor = connection.cursor(binary=True)
-        self._direct = Direct(connection)
+        self._cursor = direct.connection.cursor(binary=True)
+        self._direct = direct
 
     def read_numbers(self, statements: str) -> list[int]:
         """Run several statements in one round trip; return the one row that the last one finds."""
@@ -61,6 +61,7 @@ class Cursor:
     def cursor(self) -> psycopg.RawServerCursor[tuple[Any, ...]]:
         """Return a cursor that reads some rows at a time, for who may not want all of them."""
         assert self._cursor is not None
+        self._direct.take_time()
         reading = psycopg.RawServerCursor(self._cursor.connection, "reading")
         reading.itersize = _READ_AT_ONCE
         return reading
@@ -80,6 +81,7 @@ class Cursor:
             return _Rows(rows)
         cursor = self._cursor
         assert cursor is not None
+        direct.take_time()
         cursor.execute(query, bounds)
         self._changes = cursor.rowcount
         return _Rows(cursor.fetchall() if cursor.description else [])
@@ -98,6 +100,7 @@ class Cursor:
         assert cursor is not None
         if query in self._guarded:
             self._guard()
+        self._direct.take_time()
         returning = "RETURNING" in query
         cursor.executemany(query, rows, returning=returning)
         self._changes = cursor.rowcount

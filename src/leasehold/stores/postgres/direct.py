@@ -1,14 +1,18 @@
 """Statements straight through libpq, with nothing in between that looks after other things.
 
 The driver is made for programs that do other things while a statement runs: it asks the socket in
-small steps, each in Python. A store has a thread of its own and one statement at a time. It hands
-libpq the whole of it, which takes a third of the processor's time. Values, types and errors stay
-the driver's.
+small steps, each in Python. A store has one statement at a time. It hands libpq the whole of it,
+which takes a third of the processor's time. Values, types and errors stay the driver's.
+
+Who must not wait for long may say so. A statement that is not answered in time is left under way:
+the next call first waits for its answer.
 """
 
 from __future__ import annotations
 
+import select
 from collections.abc import Sequence
+from math import ceil
 from typing import Any, Final
 
 import psycopg
@@ -17,6 +21,8 @@ from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
+from leasehold.clock import Clock, SystemClock
+from leasehold.stores.base import NotInTime
 from leasehold.stores.postgres.texts import to_kept
 
 _INT8: Final = 20
@@ -57,14 +63,32 @@ class _Prepared:
 
 
 class Direct:
-    """Runs statements on a connection, each prepared when it is first asked for."""
+    """Runs statements on a connection, each prepared when it is first asked for.
 
-    def __init__(self, connection: psycopg.Connection[Row]) -> None:
-        self._connection = connection
+    Args:
+        connection: Nobody else may run anything on it while an answer is owed.
+        clock: For the moment when waiting ends.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Row], clock: Clock | None = None) -> None:
+        self.connection = connection
+        self._until_s: float | None = None
+        """When to give up waiting, on the monotonic clock; None for never."""
         self._pgconn = connection.pgconn
+        self._clock = clock or SystemClock()
+        self._arrivals = select.poll()
+        self._arrivals.register(connection.pgconn.socket, select.POLLIN)
+        self._owed: bytes | None = None
+        """What was sent and is not answered yet: the name of a statement, or statements."""
+        self._answered: PGresult | None = None
+        """The newest answer to it."""
         self._known: dict[tuple[str, Kinds], _Prepared] = {}
         self.changes = 0
         """How many rows the last statement found or changed."""
+
+    def hurry(self, within_s: float | None) -> None:
+        """Wait for answers so many seconds, all together, from now on; None for no end."""
+        self._until_s = None if within_s is None else self._clock.monotonic_s() + within_s
 
     @staticmethod
     def takes(bounds: Sequence[object]) -> bool:
@@ -76,32 +100,96 @@ class Direct:
 
         Raises:
             psycopg.Error: As the driver does.
+            NotInTime: See :meth:`hurry`.
         """
         kinds = tuple(map(type, bounds))
         prepared = self._known.get((query, kinds))
         if prepared is None:
-            prepared = _Prepared(self._connection, query, kinds, len(self._known))
+            self.take_time()
+            prepared = _Prepared(self.connection, query, kinds, len(self._known))
             self._known[query, kinds] = prepared
+        of = prepared.name, list(map(_sent, bounds)), prepared.formats, Format.BINARY
+        if self._owed is not None:
+            self._await_answer()
         try:
-            result = self._pgconn.exec_prepared(
-                prepared.name, list(map(_sent, bounds)), prepared.formats, Format.BINARY
-            )
+            if self._until_s is None:
+                result = self._pgconn.exec_prepared(*of)
+            else:
+                self._pgconn.send_query_prepared(*of)
+                self._owed = prepared.name
+                result = self._await_answer()
         except MemoryError:
             raise self._lost() from None
-        checked(self._connection, result)
+        checked(self.connection, result)
         self.changes = result.command_tuples or 0
         return prepared.read(result) if result.status == ExecStatus.TUPLES_OK else []
 
     def run(self, statements: bytes) -> PGresult:
         """Run statements without bounds in one round trip; return what the last one answers.
 
+        Those that were not answered in time are not sent again.
+
         Raises:
             psycopg.Error: As the driver does.
+            NotInTime: See :meth:`hurry`.
         """
+        if self._owed not in {None, statements}:
+            self._await_answer()
         try:
-            return checked(self._connection, self._pgconn.exec_(statements))
+            if self._owed is None and self._until_s is None:
+                result = self._pgconn.exec_(statements)
+            else:
+                if self._owed is None:
+                    self._pgconn.send_query(statements)
+                    self._owed = statements
+                result = self._await_answer()
         except MemoryError:
             raise self._lost() from None
+        return checked(self.connection, result)
+
+    def owes(self, statements: bytes) -> bool:
+        """Tell whether these were sent, and are not answered yet."""
+        return self._owed == statements
+
+    def take_time(self) -> None:
+        """Get ready for what waits however long it takes.
+
+        Raises:
+            NotInTime: Waiting has an end.
+        """
+        if self._until_s is not None:
+            raise NotInTime
+        if self._owed is not None:
+            self._await_answer()
+
+    def _await_answer(self) -> PGresult:
+        """Return the last answer to what was sent.
+
+        Raises:
+            psycopg.Error: The connection is lost.
+            NotInTime: The moment has come.
+        """
+        pgconn = self._pgconn
+        while True:
+            while pgconn.is_busy():
+                self._await_arrival()
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:
+                break
+            self._answered = result
+        answered, self._answered = self._answered, None
+        self._owed = None
+        assert answered is not None
+        return answered
+
+    def _await_arrival(self) -> None:
+        if self._until_s is None:
+            self._arrivals.poll()
+            return
+        left_s = self._until_s - self._clock.monotonic_s()
+        if left_s <= 0 or not self._arrivals.poll(ceil(left_s * 1000)):
+            raise NotInTime
 
     def _lost(self) -> psycopg.OperationalError:
         """Return what to raise where libpq could not even send a statement."""

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
+from leasehold.stores.postgres.direct import Direct
 from leasehold.stores.sql_files import load_queries
 
 _SQL: Final = load_queries("leasehold.stores.postgres", "outcomes.sql")
@@ -54,10 +55,10 @@ def writer_of(connection: psycopg.Connection[Any]) -> Writer:
     return Writer(*row)
 
 
-def number_of(connection: psycopg.Connection[Any]) -> str | None:
+def number_of(direct: Direct) -> str | None:
     """Return the number of the open transaction, None while it has changed nothing."""
-    row = connection.execute(_SQL["transaction"]).fetchone()
-    return None if row is None else row[0]
+    rows = direct.execute(_SQL["transaction"], ())
+    return rows[0][0] if rows else None
 
 
 def outcome_of(connection: psycopg.Connection[Any], writer: Writer, trace: Trace) -> Outcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 from psycopg import errors
@@ -20,6 +20,7 @@ PATIENCE_S: Final = 3.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 _WAITS: Final = 3
+_COMMIT: Final = b"COMMIT"
 
 
 class NotReplicated(Unavailable):
@@ -42,7 +43,7 @@ class Primary:
     def __init__(
         self,
         address: Address,
-        on_connect: Callable[[psycopg.Connection[tuple[Any, ...]]], None],
+        on_connect: Callable[[Direct], None],
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -53,6 +54,7 @@ class Primary:
         self._pause_s = 0.0
         self._not_before_s = 0.0
         self._warned = False
+        self._is_committed = False
         self.writer: Writer | None = None
         """Who runs our transactions."""
         self.has_ended = True
@@ -70,9 +72,9 @@ class Primary:
             connection.close()
             raise
         self.connection = connection
-        self._direct = Direct(connection)
+        self.direct = Direct(connection, self._clock)
         self._pause_s = 0.0
-        self._on_connect(connection)
+        self._on_connect(self.direct)
 
     def _notice(self, said: errors.Diagnostic) -> None:
         self._warned |= said.severity_nonlocalized == "WARNING"
@@ -127,18 +129,24 @@ class Primary:
             raise Unavailable from error
 
     def commit(self) -> None:
-        """Commit the open transaction.
+        """Commit the open transaction, or go on with that where time was too short before.
 
         Raises:
             NotReplicated: It is committed, but not where it has to be by the settings.
             psycopg.Error: It is not, or nobody knows.
+            NotInTime: Nobody knows yet.
         """
-        self._warned = False
-        if self._direct.run(b"COMMIT").command_status != b"COMMIT":
-            raise errors.InFailedSqlTransaction
-        if not self._warned:
-            return
+        if not self._is_committed:
+            if not self.direct.owes(_COMMIT):
+                self._warned = False
+            if self.direct.run(_COMMIT).command_status != _COMMIT:
+                raise errors.InFailedSqlTransaction
+            if not self._warned:
+                return
         # An operator has ended the wait for the standbys: the answer is the same, with a warning.
+        self._is_committed = True
+        self.direct.take_time()
+        self._is_committed = False
         for _ in range(_WAITS):
             self._warned = False
             wait_for_standbys(self.connection)

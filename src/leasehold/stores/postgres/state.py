@@ -94,6 +94,7 @@ class SharedState(State):
                 entry.message_count = entry.noted_count
         self.touched.clear()
         self.touched_claims.clear()
+        self.restore_buckets()
         self.log.clear()
         self.changed = False
 
@@ -265,5 +266,6 @@ class SharedState(State):
         for entry in self.touched:
             cast("SharedEntry", entry).noted_count = entry.message_count
         self.touched.clear()
+        self.keep_buckets()
         self.log.committed()
         self.changed = False

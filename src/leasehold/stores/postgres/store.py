@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import psycopg
 
@@ -12,11 +12,12 @@ from leasehold.domain import events as e
 from leasehold.domain import oversight as o
 from leasehold.domain.errors import StoreFailed, StoreFull, Unavailable
 from leasehold.domain.types import Queue
-from leasehold.stores.base import StoreHealth
+from leasehold.stores.base import NotInTime, StoreHealth
 from leasehold.stores.moving.marks import AccountMoving, StoreMoved
 from leasehold.stores.postgres.completing import SharedCompleteVerb
 from leasehold.stores.postgres.connection import Address, migrate, read_back
 from leasehold.stores.postgres.cursor import Cursor
+from leasehold.stores.postgres.direct import Direct
 from leasehold.stores.postgres.faults import Fault, fault_of
 from leasehold.stores.postgres.messages import SharedMessageVerbs
 from leasehold.stores.postgres.outcomes import Outcome, Trace, Writer, number_of, outcome_of
@@ -94,6 +95,10 @@ class PostgresStore:
         self._state = SharedState(cursor, _QUERIES)
         self._version = _UNREAD
         self._played: tuple[Sequence[c.Command], int, list[c.Result]] = ((), 0, [])
+        self._in_hurry = False
+        self._is_given_up = False
+        self._trouble: psycopg.Error | None = None
+        """What went wrong while there was no time to deal with it."""
         self._trace = Trace()
         try:
             self._primary = Primary(self._address, self._attach)
@@ -124,11 +129,45 @@ class PostgresStore:
         Raises:
             Unavailable: The database cannot be reached now, or is busy; nothing was done.
         """
-        until_s = self._primary.deadline_s()
-        self._primary.ensure()
-        results = self._play(batch, now_ms, until_s)
+        if self._in_hurry:
+            results = self._try(batch, now_ms)
+        else:
+            until_s = self._primary.deadline_s()
+            self._clear_up(until_s)
+            self._primary.ensure()
+            results = self._play(batch, now_ms, until_s)
         self._played = batch, now_ms, results
         return results
+
+    def hurry(self, within_s: float | None) -> None:
+        """See :meth:`Store.hurry`."""
+        self._in_hurry = within_s is not None
+        self._primary.direct.hurry(within_s)
+
+    def _try(self, batch: Sequence[c.Command], now_ms: int) -> list[c.Result]:
+        """Carry a batch out if nothing is in its way."""
+        if self._is_given_up or self._primary.is_lost or not _SHARING.issuperset(map(type, batch)):
+            raise NotInTime
+        self._is_given_up = True
+        try:
+            results = self._attempt(batch, now_ms, alone=False)
+        except NotInTime:
+            raise
+        except Exception as error:
+            self._trouble = error if isinstance(error, psycopg.Error) else None
+            raise NotInTime from error
+        self._is_given_up = False
+        return results
+
+    def _clear_up(self, until_s: float) -> None:
+        """Undo what is left of a batch for which there was no time."""
+        if self._is_given_up:
+            self._is_given_up = False
+            trouble, self._trouble = self._trouble, None
+            if trouble is None:
+                self._undo()
+            else:
+                self._recover(trouble, until_s, last=False)
 
     def _play(self, batch: Sequence[c.Command], now_ms: int, until_s: float) -> list[c.Result]:
         """Carry a batch out, again if the database has undone it."""
@@ -207,7 +246,7 @@ class PostgresStore:
             return Trace(*self._state.log.written)
         if kinds <= _READING:
             return Trace()
-        return Trace(number=number_of(self._primary.connection))
+        return Trace(number=number_of(self._primary.direct))
 
     def commit(self) -> bool:
         """See :meth:`Store.commit`.
@@ -221,11 +260,14 @@ class PostgresStore:
         until_s = self._primary.deadline_s()
         for left in reversed(range(_TRIES)):
             try:
-                self._primary.commit()
+                self._commit()
             except NotReplicated:
                 self._state.committed()
                 raise
             except psycopg.Error as error:
+                if self._in_hurry:
+                    self._trouble = error
+                    raise NotInTime from error
                 if self._stands(error, until_s, last=not left):
                     break
             else:
@@ -233,6 +275,12 @@ class PostgresStore:
                 break
         self._played = (), 0, []
         return True
+
+    def _commit(self) -> None:
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            raise trouble
+        self._primary.commit()
 
     def _stands(self, error: psycopg.Error, until_s: float, *, last: bool) -> bool:
         """Find out whether the batch was committed; if not, play it again."""
@@ -267,9 +315,9 @@ class PostgresStore:
         self._state.forget_batch()
         self._version = _STALE
 
-    def _attach(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    def _attach(self, direct: Direct) -> None:
         """Go on with a new connection."""
-        self._cursor.attach(connection)
+        self._cursor.attach(direct)
         # A standby that takes over may give out once more what it has never seen to be used.
         self._state.drop_block()
         if self._version != _UNREAD:

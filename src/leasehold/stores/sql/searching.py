@@ -152,7 +152,8 @@ class Search:
             return []
         rate_per_s = self._state.catalog.rate_of(entry)
         if rate_per_s is not None:
-            allowed, entry.bucket = allowance(entry.bucket, rate_per_s, now_ms)
+            allowed, bucket = allowance(entry.bucket, rate_per_s, now_ms)
+            self._state.set_bucket(entry, bucket)
             wanted = min(wanted, allowed)
         rows = self._next(entry, now_ms, wanted, query, step) if wanted else []
         if settings.failure_policy is not None:
@@ -160,7 +161,7 @@ class Search:
         elif step is not None:
             rows = _first_of(rows, step)
         if rate_per_s is not None and entry.bucket is not None:
-            entry.bucket = spend(entry.bucket, len(rows))
+            self._state.set_bucket(entry, spend(entry.bucket, len(rows)))
         return rows
 
     def _without_poison(  # noqa: PLR0913, PLR0917 - positional: what the search was for

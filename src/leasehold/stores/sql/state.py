@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from leasehold.domain.errors import AccountMoved
+from leasehold.domain.throttle import Bucket
 from leasehold.domain.types import NEVER_MS
 from leasehold.stores.moving.marks import away_in, refuse_marked
 from leasehold.stores.plain_json import to_plain
@@ -48,6 +49,8 @@ class State(ABC):
         self.retired_until_ms = 0
         self.last_seen_ms = 0
         self.epoch = 1
+        self._buckets: dict[Entry, Bucket | None] = {}
+        """What queues might give out before the open batch, of those that it has received from."""
         self.away: frozenset[str] = frozenset()
         """Accounts that have moved to another store."""
 
@@ -104,6 +107,21 @@ class State(ABC):
         self.catalog.load(cast("list[QueueRow]", self.fetch("load_queues")))
         load_annexes(self.catalog, self.fetch)
         self.find_next_lapse()
+
+    def set_bucket(self, entry: Entry, bucket: Bucket) -> None:
+        """Note what a queue may give out after what the open batch has received."""
+        self._buckets.setdefault(entry, entry.bucket)
+        entry.bucket = bucket
+
+    def keep_buckets(self) -> None:
+        """Have what the batch has received count: it is committed."""
+        self._buckets.clear()
+
+    def restore_buckets(self) -> None:
+        """Let queues give out again what an undone batch has received."""
+        for entry, bucket in self._buckets.items():
+            entry.bucket = bucket
+        self._buckets.clear()
 
     def refuse_moved(self, account: str) -> None:
         """Refuse to keep anything more for an account that has moved to another store.

@@ -83,6 +83,7 @@ class SqliteState(State):
 
     def load(self) -> None:
         """Read everything from the database, at the start and after an undone batch."""
+        self.restore_buckets()
         meta = self._read_meta()
         self._load(meta)
         self.epoch = meta.get("epoch", 1)  # an older store on a full disk has not been marked

@@ -138,9 +138,13 @@ class SqliteStore:
         except apsw.Error as error:
             raise self._undo(error) from error
         self._state.log.committed()
+        self._state.keep_buckets()
         changes = self._connection.total_changes()
         wrote, self._changes = changes != self._changes, changes
         return wrote
+
+    def hurry(self, within_s: float | None) -> None:
+        """See :meth:`Store.hurry`."""
 
     def find_queue(self, account: str, queue: str) -> Queue | None:
         """See :meth:`Store.find_queue`."""

@@ -1,0 +1,159 @@
+"""A store on PostgreSQL that must not wait for long gives up in time, and loses nothing by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from leasehold.domain import commands as c
+from leasehold.stores.base import NotInTime
+from leasehold.stores.postgres import PostgresStore
+from leasehold.stores.postgres.connection import Address, connect
+from leasehold.stores.postgres.direct import Direct
+from leasehold.testing import ManualClock
+from tests.contract.stores.conftest import ACCOUNT, QUEUE, Asker
+from tests.postgres import empty, find_programs, shared_cluster
+
+pytestmark = pytest.mark.skipif(find_programs() is None, reason="no PostgreSQL is installed")
+_SCHEMA = "hurry"
+_MOMENT_S = 0.02
+_URL = "{}&schema=" + _SCHEMA
+
+
+@pytest.fixture
+def store() -> Iterator[PostgresStore]:
+    """An empty store."""
+    empty(_SCHEMA)
+    store = PostgresStore(_URL.format(shared_cluster().url))
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def asker(store: PostgresStore) -> Asker:
+    """Asks it; there is a queue."""
+    asker = Asker(store, ManualClock())
+    asker.ask(c.CreateQueue(ACCOUNT, QUEUE, {}))
+    asker.put("first")  # what is to be prepared is
+    return asker
+
+
+@pytest.fixture
+def other() -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    """Another connection to the same tables."""
+    with connect(Address.parse(_URL.format(shared_cluster().url))) as other:
+        yield other
+
+
+def _bodies(asker: Asker) -> list[bytes]:
+    return sorted(body for body, _ in asker.inspected())
+
+
+def test_a_batch_that_has_to_wait_is_given_up(
+    store: PostgresStore, asker: Asker, other: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """It waits for somebody's lock; asked again, it is done once."""
+    now_ms = asker.clock.now_ms()
+    batch = [asker.put_command("second")]
+    with other.transaction():
+        other.execute("LOCK TABLE message IN EXCLUSIVE MODE")
+        store.hurry(_MOMENT_S)
+        with pytest.raises(NotInTime):
+            store.execute(batch, now_ms=now_ms)
+        with pytest.raises(NotInTime):
+            store.execute(batch, now_ms=now_ms)
+        store.hurry(None)
+    store.execute(batch, now_ms=now_ms)
+    assert store.commit()
+    assert _bodies(asker) == [b"first", b"second"]
+
+
+def test_a_commit_that_has_to_wait_is_not_repeated(
+    store: PostgresStore, asker: Asker, other: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """It waits for a standby that there is not; asked again, the store waits for the answer."""
+    store._primary.connection.execute("SET synchronous_commit = 'on'")
+    store.execute([asker.put_command("second")], now_ms=asker.clock.now_ms())
+    _name_standbys(other, "nobody")
+    try:
+        store.hurry(_MOMENT_S)
+        for _ in range(2):
+            with pytest.raises(NotInTime):
+                store.commit()
+    finally:
+        _name_standbys(other, "")
+    store.hurry(None)
+    assert store.commit()
+    assert _bodies(asker) == [b"first", b"second"]
+
+
+def _name_standbys(other: psycopg.Connection[tuple[object, ...]], names: str) -> None:
+    other.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+    other.execute("SELECT pg_reload_conf()")
+    # The processes of the server hear of it one by one.
+    seen = "SELECT pg_sleep(0.1) FROM pg_settings WHERE name = 'synchronous_standby_names'"
+    while other.execute(f"{seen} AND setting <> '{names}'").fetchone():
+        pass
+
+
+def test_what_others_must_not_see_half_done_is_not_hurried(
+    store: PostgresStore, asker: Asker
+) -> None:
+    """A batch that needs the database for itself is not even begun."""
+    store.hurry(_MOMENT_S)
+    with pytest.raises(NotInTime):
+        store.execute([c.CreateQueue(ACCOUNT, "other", {})], now_ms=asker.clock.now_ms())
+    assert store.find_queue(ACCOUNT, "other") is None
+    store.hurry(None)
+    asker.put("second")
+    assert _bodies(asker) == [b"first", b"second"]
+
+
+@pytest.fixture
+def direct(other: psycopg.Connection[tuple[object, ...]]) -> Direct:
+    """Statements, two of them prepared."""
+    direct = Direct(other)
+    direct.execute("SELECT $1 + 1", (1,))
+    direct.execute("SELECT pg_sleep($1::int / 1000.0), 'slept'", (0,))
+    return direct
+
+
+def test_answers_that_come_in_time(direct: Direct) -> None:
+    """They are the same as without a hurry, rows and errors."""
+    direct.hurry(10)
+    assert direct.execute("SELECT $1 + 1", (2,)) == [(3,)]
+    assert direct.changes == 1
+    assert direct.run(b"SELECT 1; SELECT 2, 3").nfields == 2
+    with pytest.raises(psycopg.errors.SyntaxError):
+        direct.run(b"SELECT 1; SELEC 2")
+    assert direct.execute("SELECT $1 + 1", (3,)) == [(4,)]
+
+
+def test_an_answer_that_comes_too_late_is_nobody_elses(direct: Direct) -> None:
+    """The next statement has its own; what was sent without bounds is waited for, not repeated."""
+    direct.hurry(_MOMENT_S)
+    with pytest.raises(NotInTime):
+        direct.execute("SELECT pg_sleep($1::int / 1000.0), 'slept'", (100,))
+    direct.hurry(None)
+    assert direct.execute("SELECT $1 + 1", (2,)) == [(3,)]
+    direct.run(b"CREATE TEMP SEQUENCE asked")
+    once = b"SELECT nextval('asked') FROM pg_sleep(0.1)"
+    direct.hurry(_MOMENT_S)
+    for _ in range(2):
+        with pytest.raises(NotInTime):
+            direct.run(once)
+        assert direct.owes(once)
+    direct.hurry(None)
+    assert direct.run(once).get_value(0, 0) == b"1"
+    assert not direct.owes(once)
+
+
+def test_what_could_take_long_is_not_begun_in_a_hurry(direct: Direct) -> None:
+    """To prepare a statement takes a journey that nothing can cut short."""
+    direct.hurry(10)
+    with pytest.raises(NotInTime):
+        direct.execute("SELECT $1 + 2", (1,))
+    direct.hurry(None)
+    assert direct.execute("SELECT $1 + 2", (1,)) == [(3,)]
