@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import count
+from math import ceil
 from typing import Final, Protocol
 
 
@@ -115,6 +116,8 @@ class RemoteClock:
         self._offset_ns = self._target_ns = self._measured_ns(ask)
         self._moved_ns = 0
         self._since_ns = boot_ns()
+        self._arrived: tuple[int, int] = self._since_ns, self._target_ns
+        """From when on, by the boot clock, the offset is the one wanted, and that."""
 
     def measure(self, ask: Callable[[], int]) -> float:
         """Look at the other clock again; return how many seconds it is ahead of this one."""
@@ -127,6 +130,8 @@ class RemoteClock:
                 self._moved_ns += found_ns - self._target_ns
             self._offset_ns = found_ns if ahead_ns > STEP_NS else current_ns
             self._target_ns, self._since_ns = found_ns, now_ns
+            way_ns = abs(found_ns - self._offset_ns)
+            self._arrived = now_ns + ceil(way_ns / SLEW) + 1, found_ns
         return ahead_ns / 1e9
 
     def _measured_ns(self, ask: Callable[[], int]) -> int:
@@ -141,6 +146,10 @@ class RemoteClock:
 
     def now_ms(self) -> int:
         """See :class:`Clock`."""
+        now_ns = self._boot_ns()
+        arrived_ns, offset_ns = self._arrived  # both at once: another thread may measure
+        if now_ns >= arrived_ns:
+            return (now_ns + offset_ns) // 1_000_000
         with self._lock:
             now_ns = self._boot_ns()
             offset_ns = slewed_ns(self._offset_ns, self._target_ns, now_ns - self._since_ns)

@@ -50,7 +50,7 @@ class Target:
     """Whether the request came to the account's secondary address."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # to freeze one for each request would take twice as long
 class SignedRequest:
     """The parts of an HTTP request that signatures cover."""
 

@@ -35,8 +35,7 @@ class MovedAccounts:
         Raises:
             AccountMoved: It is.
         """
-        names = self.names()
-        if names:
+        if self._store.away:
             self.refuse_account(account_of(command))
 
     def refuse_account(self, account: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
@@ -326,7 +327,7 @@ def test_the_bodies_of_what_is_refused_are_removed(refused: Scenario, left: int)
     play(scenario)
 
 
-def test_trouble_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trouble_is_logged_once() -> None:
     """A full disk under load does not fill the log as well."""
 
     async def scenario(world: World) -> None:
@@ -336,5 +337,6 @@ def test_trouble_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
                 with contextlib.suppress(StoreFull):
                     await world.put()
 
-    play(scenario)
-    assert capsys.readouterr().err.count("body.not_written") == 2
+    with capture_logs() as logs:
+        play(scenario)
+    assert [each["event"] for each in logs] == ["body.not_written"] * 2

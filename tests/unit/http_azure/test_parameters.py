@@ -82,6 +82,39 @@ def test_query_forms(raw: str, pairs: object, params: object) -> None:
     assert parse_query(raw) == (pairs, params)
 
 
+_PARTS = st.sampled_from(
+    [
+        "popreceipt=",
+        "popreceipt=a%2Bb",
+        "PopReceipt=x",
+        "xpopreceipt=y",
+        "popreceipt",
+        "",
+        "sig=%3D",
+    ]
+)
+
+
+@given(st.lists(_PARTS, max_size=4), st.booleans())
+def test_what_is_remembered_changes_nothing(parts: list[str], long: bool) -> None:
+    """Receipts are left out of what is remembered, wherever and however often they stand."""
+    raw = "&".join([*parts, "x=" + "y" * 2_000] if long else parts)
+    pairs = [(unquote(name), unquote(value)) for name, _, value in map(_split, parts) if name]
+    pairs += [("x", "y" * 2_000)] if long else []
+    params: dict[str, str] = {}
+    for name, value in pairs:
+        key = name.lower()
+        params[key] = f"{params[key]},{value}" if key in params else value
+    for _ in range(2):
+        found = parse_query(raw)
+        assert found == (tuple(pairs), params)
+        found[1]["changed"] = "by who has asked"
+
+
+def _split(part: str) -> tuple[str, str, str]:
+    return part.partition("=")
+
+
 @pytest.mark.parametrize("raw", ["a=%", "a=%zz", "%c3=1", "a=é", "a=%ff&b=1"])
 def test_broken_query_cannot_be_parsed(raw: str) -> None:
     """A query with broken encoding is refused whole."""

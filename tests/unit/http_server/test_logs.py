@@ -70,6 +70,7 @@ def read_log() -> Iterator[Callable[[str, str], io.StringIO]]:
     """Configures the log to write to memory, and puts everything back afterwards."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
+    before = structlog.get_config()
 
     def configure(log_format: str, log_level: str) -> io.StringIO:
         stream = io.StringIO()
@@ -79,7 +80,7 @@ def read_log() -> Iterator[Callable[[str, str], io.StringIO]]:
         return stream
 
     yield configure
-    structlog.reset_defaults()
+    structlog.configure(**before)
     root.handlers[:] = handlers
     root.setLevel(level)
 

@@ -52,6 +52,11 @@ _BRING_BODIES: Final = frozenset({Operation.PUT_MESSAGE, Operation.UPDATE_MESSAG
 _check_queue_name = lru_cache(maxsize=1024)(check_azure_queue_name)
 
 
+@lru_cache(maxsize=1024)
+def _target_of(account: str, operation: Operation, queue: str, secondary: bool) -> Target:
+    return Target(account=account, operation=operation, queue=queue or None, secondary=secondary)
+
+
 class Authorizer(Protocol):
     """What the dialect asks of :class:`~leasehold.auth.authenticator.Authenticator`."""
 
@@ -208,12 +213,7 @@ class AzureDialect:
             client_ip=request.client_ip,
             https=request.https,
         )
-        target = Target(
-            account=place.account,
-            operation=operation,
-            queue=call.route.queue or None,
-            secondary=place.secondary,
-        )
+        target = _target_of(place.account, operation, call.route.queue, place.secondary)
         if is_bearer(signed):
             return await self._authenticator.check_bearer(signed, target, now_ms=call.now_ms)
         return self._authenticator.check(signed, target, now_ms=call.now_ms)

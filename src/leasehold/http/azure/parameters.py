@@ -18,6 +18,8 @@ _INTEGER_CHARS: Final = 19
 _MAX_TIMEOUT_S: Final = 30
 _REMEMBERED_CHARS: Final = 256
 """Longer values are not remembered, which bounds the memory of the cache."""
+_REMEMBERED_QUERY_CHARS: Final = 1024
+_RECEIPT: Final = "popreceipt="
 
 
 def parse_query(raw: str) -> tuple[Pairs, dict[str, str]]:
@@ -32,6 +34,24 @@ def parse_query(raw: str) -> tuple[Pairs, dict[str, str]]:
     """
     if not raw:
         return (), {}
+    if len(raw) > _REMEMBERED_QUERY_CHARS:
+        return _parse(raw)
+    at = raw.find(_RECEIPT)
+    if at < 0:
+        pairs, params = _parse_before(raw)
+        return pairs, params.copy()
+    end = raw.find("&", at)
+    if at or end < 0:
+        return _parse(raw)
+    # A receipt is of one use, and what stands behind it of many.
+    pairs, params = _parse_before(raw[end + 1 :])
+    ((name, receipt),), _ = _parse(raw[:end])
+    if "popreceipt" in params or not receipt:
+        return _parse(raw)
+    return ((name, receipt), *pairs), {"popreceipt": receipt, **params}
+
+
+def _parse(raw: str) -> tuple[Pairs, dict[str, str]]:
     if "%" in raw or "+" in raw or not raw.isascii():
         pairs = _decoded_pairs(raw)
     else:
@@ -47,6 +67,10 @@ def parse_query(raw: str) -> tuple[Pairs, dict[str, str]]:
             key = name.lower()
             params[key] = f"{params[key]},{value}" if key in params else value
     return tuple(pairs), params
+
+
+# A client sends the same signature with each request, and asks for messages in the same words.
+_parse_before = lru_cache(maxsize=1024)(_parse)
 
 
 def _decoded_pairs(raw: str) -> list[tuple[str, str]]:
