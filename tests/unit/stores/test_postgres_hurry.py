@@ -150,6 +150,20 @@ def test_an_answer_that_comes_too_late_is_nobody_elses(direct: Direct) -> None:
     assert not direct.owes(once)
 
 
+def test_what_is_large(direct: Direct) -> None:
+    """It takes more than one step to send, and to read; one that was given up is not lost."""
+    large = bytes(20_000_000)
+    twice = "SELECT $1::bytea || $2::bytea"
+    assert direct.execute(twice, (b"a", b"b")) == [(b"ab",)]
+    direct.hurry(10)
+    assert direct.execute(twice, (b"a", large)) == [(b"a" + large,)]
+    direct.hurry(0.001)
+    with pytest.raises(NotInTime):
+        direct.execute(twice, (b"a", large))
+    direct.hurry(None)
+    assert direct.execute("SELECT $1 + 1", (2,)) == [(3,)]
+
+
 def test_what_could_take_long_is_not_begun_in_a_hurry(direct: Direct) -> None:
     """To prepare a statement takes a journey that nothing can cut short."""
     direct.hurry(10)

@@ -25,6 +25,8 @@ from leasehold.clock import Clock, SystemClock
 from leasehold.stores.base import NotInTime
 from leasehold.stores.postgres.texts import to_kept
 
+_READ: Final = select.POLLIN
+_WRITE: Final = select.POLLOUT
 _INT8: Final = 20
 _BYTEA: Final = 17
 _UNKNOWN: Final = 0
@@ -76,8 +78,9 @@ class Direct:
         """When to give up waiting, on the monotonic clock; None for never."""
         self._pgconn = connection.pgconn
         self._clock = clock or SystemClock()
-        self._arrivals = select.poll()
-        self._arrivals.register(connection.pgconn.socket, select.POLLIN)
+        self._socket = select.poll()
+        self._socket.register(connection.pgconn.socket, _READ)
+        self._events = _READ
         self._owed: bytes | None = None
         """What was sent and is not answered yet: the name of a statement, or statements."""
         self._answered: PGresult | None = None
@@ -172,7 +175,8 @@ class Direct:
         pgconn = self._pgconn
         while True:
             while pgconn.is_busy():
-                self._await_arrival()
+                # What is large is not sent at once; the server may have to be read from meanwhile.
+                self._wait_for(_READ | _WRITE if pgconn.flush() else _READ)
                 pgconn.consume_input()
             result = pgconn.get_result()
             if result is None:
@@ -183,12 +187,15 @@ class Direct:
         assert answered is not None
         return answered
 
-    def _await_arrival(self) -> None:
+    def _wait_for(self, events: int) -> None:
+        if events != self._events:
+            self._events = events
+            self._socket.modify(self._pgconn.socket, events)
         if self._until_s is None:
-            self._arrivals.poll()
+            self._socket.poll()
             return
         left_s = self._until_s - self._clock.monotonic_s()
-        if left_s <= 0 or not self._arrivals.poll(ceil(left_s * 1000)):
+        if left_s <= 0 or not self._socket.poll(ceil(left_s * 1000)):
             raise NotInTime
 
     def _lost(self) -> psycopg.OperationalError:
