@@ -100,6 +100,9 @@ class Batcher:
         self._on_failure = on_failure
         self._inline_below_s = inline_below_s
         self._typical_commit_s = 0.0
+        self._typical_batch_s = 0.0
+        """Of a remote store."""
+        self._began_s = 0.0
         self._gathering_since_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._waiting: list[Pending] = []
@@ -216,7 +219,7 @@ class Batcher:
     def _carry_out(self, batch: list[Pending]) -> None:
         """Carry out a batch of a remote store: here while it is quick, otherwise on the thread."""
         is_executed = False
-        if self._typical_commit_s < _QUICK * self._inline_below_s:
+        if self._is_quick():
             until_s = self._clock.monotonic_s() + STAND_BACK_S
             self._store.hurry(STAND_BACK_S)
             try:
@@ -225,7 +228,7 @@ class Batcher:
                 of = self._commit()
             except NotInTime:
                 if self._clock.monotonic_s() >= until_s:
-                    self._typical_commit_s = STAND_BACK_S
+                    self._typical_batch_s = STAND_BACK_S
             except Exception as error:  # noqa: BLE001 - nobody may be left without an answer
                 self._after_failed_batch(batch, error)
                 return
@@ -235,6 +238,13 @@ class Batcher:
             finally:
                 self._store.hurry(None)
         self._to_thread(partial(self._execute_and_commit, batch, is_executed=is_executed))
+
+    def _is_quick(self) -> bool:
+        """Tell whether the next batch is likely to be over soon enough to wait for it."""
+        return (
+            self._typical_commit_s < _QUICK * self._inline_below_s
+            and self._typical_batch_s < STAND_BACK_S / 2
+        )
 
     def _committed_inline(
         self, batch: list[Pending], error: LeaseholdError | None, duration_s: float | None
@@ -264,6 +274,7 @@ class Batcher:
         return True
 
     def _execute(self, batch: Sequence[Pending]) -> None:
+        self._began_s = self._clock.monotonic_s()
         commands = [command for command, _ in batch]
         now_ms = self._stats.now_ms = self._clock.now_ms()
         try:
@@ -329,6 +340,9 @@ class Batcher:
         if duration_s is not None:
             stats.commit_seconds.observe(duration_s)
             self._typical_commit_s += (duration_s - self._typical_commit_s) * _MEMORY
+            if self._is_remote:
+                batch_s = self._clock.monotonic_s() - self._began_s
+                self._typical_batch_s += (batch_s - self._typical_batch_s) * _MEMORY
         count = stats.count
         if self._rooms.by_queue or self._adapting.windows:
             self._tell(batch)
