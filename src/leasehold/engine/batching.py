@@ -220,15 +220,13 @@ class Batcher:
         """Carry out a batch of a remote store: here while it is quick, otherwise on the thread."""
         is_executed = False
         if self._is_quick():
-            until_s = self._clock.monotonic_s() + STAND_BACK_S
             self._store.hurry(STAND_BACK_S)
             try:
                 self._execute(batch)
                 is_executed = True
                 of = self._commit()
             except NotInTime:
-                if self._clock.monotonic_s() >= until_s:
-                    self._typical_batch_s = STAND_BACK_S
+                pass
             except Exception as error:  # noqa: BLE001 - nobody may be left without an answer
                 self._after_failed_batch(batch, error)
                 return
@@ -245,6 +243,13 @@ class Batcher:
             self._typical_commit_s < _QUICK * self._inline_below_s
             and self._typical_batch_s < STAND_BACK_S / 2
         )
+
+    def _learn(self, commit_s: float, batch_s: float) -> None:
+        """Note how long a batch of a remote store took; a pause now and then is not typical."""
+        commit_s = min(commit_s, 2 * _QUICK * self._inline_below_s)
+        self._typical_commit_s += (commit_s - self._typical_commit_s) * _MEMORY
+        batch_s = min(batch_s, STAND_BACK_S)
+        self._typical_batch_s += (batch_s - self._typical_batch_s) * _MEMORY
 
     def _committed_inline(
         self, batch: list[Pending], error: LeaseholdError | None, duration_s: float | None
@@ -339,10 +344,10 @@ class Batcher:
         stats.commands += len(batch)
         if duration_s is not None:
             stats.commit_seconds.observe(duration_s)
-            self._typical_commit_s += (duration_s - self._typical_commit_s) * _MEMORY
             if self._is_remote:
-                batch_s = self._clock.monotonic_s() - self._began_s
-                self._typical_batch_s += (batch_s - self._typical_batch_s) * _MEMORY
+                self._learn(duration_s, self._clock.monotonic_s() - self._began_s)
+            else:
+                self._typical_commit_s += (duration_s - self._typical_commit_s) * _MEMORY
         count = stats.count
         if self._rooms.by_queue or self._adapting.windows:
             self._tell(batch)
