@@ -5,14 +5,15 @@ takes long lets go of the interpreter lock on a thread of its own, so that reque
 meanwhile; one that is over sooner than two threads can hand the lock to and fro runs in the loop.
 Of a store behind a network everything runs in the loop while that is quick: two threads that take
 the interpreter lock from each other at each of seven journeys cost a quarter of the throughput.
-What is not over in a moment goes on on the thread, and while commits are slow all does, so that the
-loop can read requests.
+What is not over in a moment goes on on the thread. Long batches begin there, and the loop stands
+back for the same moment. While commits are slow it does not wait at all, but reads requests.
 Figures and the forms tried stand in ``docs/decisions/``: 0002 on commits, 0035 on PostgreSQL.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -45,7 +46,7 @@ INLINE_BELOW_S: Final = 0.001
 """Commits that typically take less than this run in the loop."""
 
 STAND_BACK_S: Final = 0.02
-"""Longest time that the loop waits for a remote store before a batch."""
+"""Longest time that the loop waits for a batch of a remote store."""
 
 _QUICK: Final = 3.0
 """For a remote store to be quick, its commits may take so many times what is done in the loop."""
@@ -206,43 +207,60 @@ class Batcher:
             self._after_failed_batch(batch, error)
             return
         if self._typical_commit_s < self._inline_below_s:
-            self._committed_inline(batch, *self._commit())
+            self._finish_here(self._committed, batch, *self._commit())
         else:
-            self._to_thread(partial(self._commit_only, batch))
+            work = partial(self._commit_only, batch)
+            self._to_thread(work).add_done_callback(self._finish_later)
 
-    def _to_thread(self, work: _Work) -> None:
-        """Have the thread do something, and call in the loop what it returns."""
+    def _to_thread(self, work: _Work) -> _Outcome:
+        """Have the thread do something."""
         outcome: _Outcome = Future()
-        outcome.add_done_callback(self._finish_later)
         self._for_thread.put((work, outcome))
+        return outcome
 
     def _carry_out(self, batch: list[Pending]) -> None:
-        """Carry out a batch of a remote store: here while it is quick, otherwise on the thread."""
+        """Carry out a batch of a remote store: here, or on the thread."""
         is_executed = False
-        if self._is_quick():
-            self._store.hurry(STAND_BACK_S)
-            try:
-                self._execute(batch)
-                is_executed = True
-                of = self._commit()
-            except NotInTime:
-                pass
-            except Exception as error:  # noqa: BLE001 - nobody may be left without an answer
-                self._after_failed_batch(batch, error)
+        is_quick = self._typical_commit_s < _QUICK * self._inline_below_s
+        if is_quick and self._typical_batch_s < STAND_BACK_S / 2:
+            ending, is_executed = self._try(batch)
+            if ending is not None:
+                self._finish_here(*ending)
                 return
-            else:
-                self._committed_inline(batch, *of)
-                return
-            finally:
-                self._store.hurry(None)
-        self._to_thread(partial(self._execute_and_commit, batch, is_executed=is_executed))
+            is_quick = False
+        outcome = self._to_thread(partial(self._execute_and_commit, batch, is_executed=is_executed))
+        if is_quick:
+            with contextlib.suppress(TimeoutError):
+                outcome.result(STAND_BACK_S)
+        if outcome.done():
+            self._finish_here(*outcome.result())
+        else:
+            outcome.add_done_callback(self._finish_later)
 
-    def _is_quick(self) -> bool:
-        """Tell whether the next batch is likely to be over soon enough to wait for it."""
-        return (
-            self._typical_commit_s < _QUICK * self._inline_below_s
-            and self._typical_batch_s < STAND_BACK_S / 2
-        )
+    def _try(self, batch: list[Pending]) -> tuple[tuple[Any, ...] | None, bool]:
+        """Carry out a batch in the loop.
+
+        Returns:
+            What is to be called, or None if there is no time for it here; and whether the commit is
+            all that is left.
+        """
+        is_executed = False
+        self._store.hurry(STAND_BACK_S)
+        try:
+            self._execute(batch)
+            is_executed = True
+            return (self._committed, batch, *self._commit()), is_executed
+        except NotInTime:
+            return None, is_executed
+        except Exception as error:  # noqa: BLE001 - nobody may be left without an answer
+            return (self._after_failed_batch, batch, error), is_executed
+        finally:
+            self._store.hurry(None)
+
+    def _finish_here(self, finish: Callable[..., None], *of: Any) -> None:
+        self._is_inline = True
+        finish(*of)
+        self._is_inline = False
 
     def _learn(self, commit_s: float, batch_s: float) -> None:
         """Note how long a batch of a remote store took; a pause now and then is not typical."""
@@ -250,13 +268,6 @@ class Batcher:
         self._typical_commit_s += (commit_s - self._typical_commit_s) * _MEMORY
         batch_s = min(batch_s, STAND_BACK_S)
         self._typical_batch_s += (batch_s - self._typical_batch_s) * _MEMORY
-
-    def _committed_inline(
-        self, batch: list[Pending], error: LeaseholdError | None, duration_s: float | None
-    ) -> None:
-        self._is_inline = True
-        self._committed(batch, error, duration_s)
-        self._is_inline = False
 
     def _finish_later(self, outcome: _Outcome) -> None:
         self._loop.call_soon_threadsafe(*outcome.result())
