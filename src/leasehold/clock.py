@@ -74,11 +74,6 @@ class SystemClock:
 
 SLEW: Final = 0.1
 """By how much a clock that follows another goes faster or slower while it catches up."""
-STEP_NS: Final = 5_000_000_000
-"""It goes ahead by more than this at once: other servers do so, too, and slowly it would take them
-minutes to agree again."""
-_MOVED_NS: Final = 500_000_000
-"""No clock gains so much from one look to the next: somebody has set it, or it is another's."""
 _PROBES: Final = 5
 
 
@@ -99,60 +94,95 @@ def _boot_ns() -> int:
 
 
 class RemoteClock:
-    """The clock of a database, as this server reads it off from time to time.
+    """The time that servers of one database share, as this server reads it off now and then.
 
-    In between the boot clock tells how time goes on. A difference found is made up for little by
-    little, so that time never goes back and leases end neither all at once nor never; only far
-    ahead it goes in one step. One thread measures, all may ask.
+    In between the boot clock tells how time goes on. A small difference found is made up for
+    little by little, so that time never goes back and leases end neither all at once nor never.
+    What to do about a large one is for others to judge. One thread measures, all may ask.
 
     Args:
-        ask: Returns the time of day over there, Unix microseconds. It is asked a few times.
+        ask: Returns the shared time, Unix microseconds. It is asked a few times.
         boot_ns: A clock that never goes back and that nobody sets; None for that of the system.
     """
 
     def __init__(self, ask: Callable[[], int], boot_ns: Callable[[], int] = _boot_ns) -> None:
-        self._boot_ns = boot_ns
+        self.boot_ns = boot_ns
+        self.drift_s = 0.0
+        """See :meth:`wall_drift_s`; kept by whoever knows it."""
         self._lock = threading.Lock()
         self._offset_ns = self._target_ns = self._measured_ns(ask)
-        self._moved_ns = 0
         self._since_ns = boot_ns()
         self._arrived: tuple[int, int] = self._since_ns, self._target_ns
         """From when on, by the boot clock, the offset is the one wanted, and that."""
 
-    def measure(self, ask: Callable[[], int]) -> float:
-        """Look at the other clock again; return how many seconds it is ahead of this one."""
+    def measure(self, ask: Callable[[], int], within_s: float) -> float:
+        """Look at the shared time again; return how many seconds it is ahead of this clock.
+
+        Args:
+            ask: As for the clock itself.
+            within_s: A difference larger than this is not followed.
+        """
         found_ns = self._measured_ns(ask)
         with self._lock:
-            now_ns = self._boot_ns()
+            now_ns = self.boot_ns()
             current_ns = slewed_ns(self._offset_ns, self._target_ns, now_ns - self._since_ns)
             ahead_ns = found_ns - current_ns
-            if abs(found_ns - self._target_ns) > _MOVED_NS:
-                self._moved_ns += found_ns - self._target_ns
-            self._offset_ns = found_ns if ahead_ns > STEP_NS else current_ns
-            self._target_ns, self._since_ns = found_ns, now_ns
-            way_ns = abs(found_ns - self._offset_ns)
-            self._arrived = now_ns + ceil(way_ns / SLEW) + 1, found_ns
+            if abs(ahead_ns) <= within_s * 1e9:
+                self._offset_ns = current_ns
+                self._target_ns, self._since_ns = found_ns, now_ns
+                self._arrived = now_ns + ceil(abs(ahead_ns) / SLEW) + 1, found_ns
         return ahead_ns / 1e9
 
+    def gap_s(self, shared_us: int, before_ns: int) -> float:
+        """Return how many seconds the shared time is ahead of this clock, at the least.
+
+        Args:
+            shared_us: The shared time as it was at some moment between then and now.
+            before_ns: The boot clock then.
+        """
+        now_ns = self.boot_ns()
+        offset_ns = self._offset_at(now_ns)
+        late_ns = shared_us * 1000 - offset_ns - now_ns
+        if late_ns > 0:
+            return late_ns / 1e9
+        return min(0.0, (shared_us * 1000 - offset_ns - before_ns) / 1e9)
+
+    def set_to(self, ask: Callable[[], int]) -> None:
+        """Take the shared time over at once, which may mean to go back."""
+        found_ns = self._measured_ns(ask)
+        with self._lock:
+            self._since_ns = self.boot_ns()
+            self._offset_ns = self._target_ns = found_ns
+            self._arrived = self._since_ns, found_ns
+
     def _measured_ns(self, ask: Callable[[], int]) -> int:
-        """Return the offset of the other clock: the middle one of a few, as a pause spoils one."""
+        """Return the offset of the shared time: the middle one of a few, as a pause spoils one."""
         found = []
         for _ in range(_PROBES):
-            before_ns = self._boot_ns()
+            before_ns = self.boot_ns()
             there_us = ask()
             # The answer is taken to be of the middle of the way there and back.
-            found.append(there_us * 1000 - (before_ns + self._boot_ns()) // 2)
+            found.append(there_us * 1000 - (before_ns + self.boot_ns()) // 2)
         return sorted(found)[_PROBES // 2]
 
-    def now_ms(self) -> int:
-        """See :class:`Clock`."""
-        now_ns = self._boot_ns()
+    def _offset_at(self, now_ns: int) -> int:
         arrived_ns, offset_ns = self._arrived  # both at once: another thread may measure
         if now_ns >= arrived_ns:
-            return (now_ns + offset_ns) // 1_000_000
+            return offset_ns
         with self._lock:
-            now_ns = self._boot_ns()
-            offset_ns = slewed_ns(self._offset_ns, self._target_ns, now_ns - self._since_ns)
+            return slewed_ns(self._offset_ns, self._target_ns, now_ns - self._since_ns)
+
+    def now_us(self) -> int:
+        """Return the time of day as Unix microseconds."""
+        now_ns = self.boot_ns()
+        return (now_ns + self._offset_at(now_ns)) // 1000
+
+    def now_ms(self) -> int:
+        """See :class:`Clock`. It goes back only where no batch has used the time before."""
+        now_ns = self.boot_ns()
+        arrived_ns, offset_ns = self._arrived
+        if now_ns < arrived_ns:
+            offset_ns = self._offset_at(now_ns)
         return (now_ns + offset_ns) // 1_000_000
 
     def monotonic_s(self) -> float:
@@ -160,8 +190,8 @@ class RemoteClock:
         return time.monotonic()
 
     def wall_drift_s(self) -> float:
-        """Return by how much the other clock was set since the start; gaining does not count."""
-        return self._moved_ns / 1e9
+        """Return how far the database's own clock is ahead of the time that servers share."""
+        return self.drift_s
 
 
 class LoopTimers:

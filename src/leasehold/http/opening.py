@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from leasehold.clock import Clock, RemoteClock
+from leasehold.clock import Clock
 from leasehold.domain.errors import LeaseholdError, Unavailable
 from leasehold.engine.heralding import Peers
 from leasehold.http.startup import DataLock, ExitCode, StartFailed
@@ -194,12 +194,11 @@ def _first_cause(error: BaseException) -> BaseException:
 
 def _connect(url: StoreUrl, address: Address) -> Opened:
     """Open the store, and the link to its other servers."""
-    from leasehold.stores.postgres.peer_link import Link  # noqa: PLC0415 - as above
-    from leasehold.stores.postgres.peers import PostgresPeers  # noqa: PLC0415
+    from leasehold.stores.postgres.peers import PostgresPeers  # noqa: PLC0415 - as above
+    from leasehold.stores.postgres.shared_time import open_time  # noqa: PLC0415
     from leasehold.stores.postgres.store import PostgresStore  # noqa: PLC0415
 
-    with contextlib.closing(Link(address)) as link:
-        clock = RemoteClock(link.now_us)
+    shared = open_time(address)
     name = f"{socket.gethostname()}:{os.getpid()}"
-    store = PostgresStore(url.reveal(), name=name, now_ms=clock.now_ms())
-    return Opened(store, clock, PostgresPeers(address, store, clock))
+    store = PostgresStore(url.reveal(), name=name, now_ms=shared.clock.now_ms(), shared_time=shared)
+    return Opened(store, shared.clock, PostgresPeers(address, store, shared))

@@ -29,6 +29,7 @@ OF_ONE_DATABASE = {
     "change": "what servers agree on",
     "waiting": "which servers wait here",
     "server": "which servers there are",
+    "agreed": "when servers last agreed on the time here",
     "counted": "made anew from the counts of the queues",
     "session_heard": "heartbeats of live sessions begin anew",
     "session_sign": "the same for their messages",

@@ -61,8 +61,7 @@ class Link:
             raise
 
     def _run(self, name: str, *bounds: object) -> list[tuple[Any, ...]]:
-        cursor = self._connection.execute(_SQL[name], bounds)
-        return cursor.fetchall() if cursor.description else []
+        return self.run(_SQL[name], *bounds)
 
     def _channel(self, slot: int) -> str:
         return f"leasehold_{self._number}_{slot}"
@@ -75,9 +74,10 @@ class Link:
         """Let go of everything."""
         self._connection.close()
 
-    def now_us(self) -> int:
-        """Return the time of the database, Unix microseconds."""
-        return int(self._run("now")[0][0])
+    def run(self, statement: str, *bounds: object) -> list[tuple[Any, ...]]:
+        """Run a statement that is a transaction of its own; return its rows."""
+        cursor = self._connection.execute(statement, bounds)
+        return cursor.fetchall() if cursor.description else []
 
     def servers(self) -> int:
         """Return how many servers there are, at least one."""

@@ -15,9 +15,9 @@ import psycopg
 import structlog
 from psycopg.errors import LockNotAvailable
 
-from leasehold.clock import RemoteClock
 from leasehold.stores.postgres.connection import Address
 from leasehold.stores.postgres.peer_link import Key, Link
+from leasehold.stores.postgres.shared_time import SharedTime
 from leasehold.stores.postgres.store import PostgresStore
 
 LEAD_S: Final = 5.0
@@ -27,7 +27,6 @@ TICK_S: Final = 1.0
 """Between two looks at the database. Whoever leads next takes over after as long."""
 _MEASURE_S: Final = 10.0
 """Between two looks at its clock, and at servers that may be gone."""
-_NOTED_DIFFERENCE_S: Final = 0.5
 LINGER_S: Final = 60.0
 """For so long a server is told of a queue for which nobody waits any more: most wait again."""
 _GOODBYE_S: Final = 5.0
@@ -41,16 +40,17 @@ class PostgresPeers:
     Args:
         address: Where the store is.
         store: The store of this server.
-        clock: Is kept to the time of the database.
+        time: Is kept to the time that all servers share.
         tick_s: See TICK_S.
     """
 
     def __init__(
-        self, address: Address, store: PostgresStore, clock: RemoteClock, *, tick_s: float = TICK_S
+        self, address: Address, store: PostgresStore, time: SharedTime, *, tick_s: float = TICK_S
     ) -> None:
         self._address = address
         self._store = store
-        self._clock = clock
+        self._time = time
+        self._clock = time.clock
         self._tick_s = tick_s
         self._slots: dict[Key, frozenset[int]] = {}
         self._known = 0
@@ -222,7 +222,7 @@ class PostgresPeers:
             with self._lock:  # while this was not known to be alive, it may have been forgotten
                 self._to_wait.update(self._waits)
             self._do_what_is_asked(link)
-        link.now_us()
+        self._look_at_time(link)
         self._servers = link.servers()
         self._store.share_limits(self._servers)
         if link.leads:
@@ -232,16 +232,18 @@ class PostgresPeers:
                 self._post(self._work)
         if asked_s >= self._next_measure_s:
             self._next_measure_s = asked_s + _MEASURE_S
-            self._measure(link)
+            self._time.measure(link.run)
             with contextlib.suppress(LockNotAvailable):  # the next time will do
                 if link.leads:
                     link.forget_dead()
                 self._leave(link, asked_s)
 
-    def _measure(self, link: Link) -> None:
-        ahead_s = self._clock.measure(link.now_us)
-        if abs(ahead_s) > _NOTED_DIFFERENCE_S:
-            _log.warning("clock.differs", database_ahead_s=round(ahead_s, 3))
+    def _look_at_time(self, link: Link) -> None:
+        """See that this server's time is the shared one, and say so to the others."""
+        with contextlib.suppress(LockNotAvailable):  # the next time will do
+            self._time.look(link.run)
+            if link.leads:
+                self._time.work_off(link.run, self._tick_s)
 
     def _do_what_is_asked(self, link: Link) -> None:
         with self._lock:

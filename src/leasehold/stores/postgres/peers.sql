@@ -15,9 +15,6 @@ SELECT set_config('tcp_keepalives_idle', '3', false),
        set_config('synchronous_commit', 'off', false),
        set_config('application_name', 'leasehold link', false)
 
--- name: now
-SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
-
 -- name: lock
 SELECT pg_try_advisory_lock($1::bigint::int, $2::bigint::int)
 
@@ -40,6 +37,7 @@ DELETE FROM waiting USING unnest($1::text[], $2::text[]) AS r (a, q)
 WHERE account = a AND queue = q AND slot = $3
 
 -- name: forget_server
+WITH its_word AS (DELETE FROM agreed WHERE slot = $1)
 DELETE FROM waiting WHERE slot = $1
 
 -- name: inherit
@@ -54,6 +52,7 @@ ON CONFLICT (partition, slot) DO UPDATE SET number = counted.number + excluded.n
 SELECT slot FROM waiting WHERE slot <> $1
 UNION SELECT slot FROM counted WHERE slot <> $1
 UNION SELECT slot FROM server WHERE slot <> $1
+UNION SELECT slot FROM agreed WHERE slot <> $1
 
 -- name: count_servers
 -- One that has vanished counts until the leader forgets it.

@@ -768,7 +768,7 @@ LOCK TABLE change IN ROW SHARE MODE
 LOCK TABLE change IN EXCLUSIVE MODE
 
 -- name: version
-SELECT version, waits FROM change
+SELECT version, waits, clock_us(), correction_us, generation FROM change
 
 -- name: raise_version
 UPDATE change SET version = version + 1 RETURNING version

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import psycopg
 
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
 from leasehold.domain import oversight as o
+from leasehold.domain.clock_rules import Verdict
 from leasehold.domain.errors import StoreFailed, StoreFull, Unavailable
 from leasehold.domain.types import Queue
 from leasehold.stores.base import NotInTime, StoreHealth
@@ -23,6 +24,7 @@ from leasehold.stores.postgres.messages import SharedMessageVerbs
 from leasehold.stores.postgres.outcomes import Outcome, Trace, Writer, number_of, outcome_of
 from leasehold.stores.postgres.primary import NotReplicated, Primary
 from leasehold.stores.postgres.sessions import SharedSessionVerbs
+from leasehold.stores.postgres.shared_time import NotTheTime, SharedTime
 from leasehold.stores.postgres.state import NotAlone, SharedState
 from leasehold.stores.sql.verbs import Verbs
 from leasehold.stores.sql_files import load_queries
@@ -77,6 +79,7 @@ class PostgresStore:
             behind a question mark for another schema than ``leasehold``.
         name: Name of this server, for people.
         now_ms: The time.
+        shared_time: What batches are checked against; None to take any time that they have.
 
     Raises:
         StoreFailed: The database cannot be reached, or is not ours.
@@ -87,13 +90,16 @@ class PostgresStore:
     put_back: Final = False
     """A database that was put back from a copy is not noticed: see the operator's guide."""
 
-    def __init__(self, url: str, *, name: str = "", now_ms: int = 0) -> None:
+    def __init__(
+        self, url: str, *, name: str = "", now_ms: int = 0, shared_time: SharedTime | None = None
+    ) -> None:
         self._address = Address.parse(url)
         self._name = name
         cursor = Cursor(_QUERIES)
         self._cursor = cursor
         self._state = SharedState(cursor, _QUERIES)
         self._version = _UNREAD
+        self._time = shared_time
         self._played: tuple[Sequence[c.Command], int, list[c.Result]] = ((), 0, [])
         self._in_hurry = False
         self._is_given_up = False
@@ -107,9 +113,11 @@ class PostgresStore:
         try:
             migrate(self._primary.connection, self._address.schema)
             self._settings = read_back(self._primary.connection)
-            self._begin(alone=True)
+            self._begin(None, alone=True)
             self._state.begin_store()
             self._state.slot = self._state.fetch("add_server", (name, now_ms))[0][0]
+            if shared_time is not None:
+                shared_time.slot = self._state.slot
             self._state.load()
             self._verbs = Verbs(
                 self._state, SharedMessageVerbs, SharedSessionVerbs, SharedCompleteVerb
@@ -181,6 +189,10 @@ class PostgresStore:
             except AccountMoving as error:
                 self._undo()
                 raise Unavailable from error
+            except NotTheTime as error:
+                self._undo()
+                if not self._is_time():
+                    raise Unavailable from error
             except psycopg.Error as error:
                 self._recover(error, until_s, last=not left)
             except BaseException:
@@ -202,11 +214,28 @@ class PostgresStore:
         if fault is Fault.BUSY or last:
             raise Unavailable from error
 
-    def _begin(self, *, alone: bool) -> None:
+    def _is_time(self) -> bool:
+        """Find out who is wrong about the time; tell whether this server was not."""
+        assert self._time is not None
+        try:
+            return self._time.look(self._run) in {Verdict.AGREES, Verdict.CORRECT}
+        except psycopg.Error:  # the next batch will find out what is the matter
+            return False
+
+    def _run(self, statement: str, *bounds: object) -> list[tuple[Any, ...]]:
+        """Run a statement that is a transaction of its own."""
+        return self._cursor.execute(statement, bounds).fetchall()
+
+    def _begin(self, now_ms: int | None, *, alone: bool) -> None:
+        """Begin a transaction that has a time, or None."""
         state = self._state
         lock = state.sql["exclude" if alone else "share"]
         statements = f"BEGIN; {lock}; {state.sql['version']}"
-        version, self.waits = self._cursor.read_numbers(statements)
+        shared = None if now_ms is None else self._time
+        before_ns = 0 if shared is None else shared.clock.boot_ns()
+        version, self.waits, *reading = self._cursor.read_numbers(statements)
+        if shared is not None and now_ms is not None:
+            shared.check(now_ms, reading, before_ns)
         state.alone = True
         if version != self._version:
             if self._version != _UNREAD:
@@ -218,7 +247,7 @@ class PostgresStore:
     def _attempt(self, batch: Sequence[c.Command], now_ms: int, *, alone: bool) -> list[c.Result]:
         state, verbs = self._state, self._verbs
         state.now_ms = now_ms
-        self._begin(alone=alone)
+        self._begin(now_ms, alone=alone)
         kinds = set(map(type, batch))
         if not kinds.isdisjoint(_COUNTING):
             state.refresh_counts(
