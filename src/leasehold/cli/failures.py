@@ -23,6 +23,8 @@ _REMEDIES: Final = {
     "queue create.",
     "queue-exists": "Leave --metadata out to take it as it is, or change it with leasehold queue "
     "set.",
+    "settings-differ": "Leave the settings out to take it as it is, or change them with leasehold "
+    "queue set.",
     "message-not-found": "Look at what is there with leasehold message list.",
     "message-leased": "Wait until then, or add --force to end the lease as well.",
     "job-not-found": "Look at what is there with leasehold job list.",

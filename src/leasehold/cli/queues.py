@@ -54,7 +54,7 @@ def list_queues(session: Session, prefix: str, counts: bool, every_s: float | No
 def create(
     session: Session, queue: str, metadata: tuple[tuple[str, str], ...], **given: Any
 ) -> None:
-    """Create a queue, or find it there. One that is there keeps its own settings.
+    """Create a queue, or find it there. One that is there must have the settings given.
 
     Example: leasehold queue create orders --visibility-timeout 2m --max-deliveries 5
     """

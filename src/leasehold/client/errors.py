@@ -165,7 +165,7 @@ class QueueNotFound(ServerProblem):
 
 
 class QueueExists(ServerProblem):
-    """A queue of this name exists already and has other metadata."""
+    """A queue of this name exists already and has other metadata, or other settings."""
 
 
 class MessageNotFound(ServerProblem):
@@ -340,6 +340,7 @@ REFUSED_BEFORE_WORK: Final = frozenset({"store-full", "overloaded", "stopping", 
 _CLASSES: Final[dict[str, tuple[type[ServerProblem], int]]] = {
     "queue-not-found": (QueueNotFound, 404),
     "queue-exists": (QueueExists, 409),
+    "settings-differ": (QueueExists, 409),
     "message-not-found": (MessageNotFound, 404),
     "job-not-found": (JobNotFound, 404),
     "lease-lost": (LeaseLost, 409),

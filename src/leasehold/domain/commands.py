@@ -36,13 +36,19 @@ from leasehold.domain.types import (
 
 @dataclass(frozen=True, slots=True)
 class CreateQueue:
-    """Create a queue. Answer: :class:`QueueCreated`, or QueueExists if its metadata differ."""
+    """Create a queue.
+
+    Answer: :class:`QueueCreated`. Of one that is there: SettingsDiffer if its settings are not
+    those given, or else QueueExists if its metadata differ.
+    """
 
     account: str
     queue: str
     metadata: Mapping[str, str]
     settings: QueueSettings = DEFAULT_SETTINGS
     """Those of a new queue; one that is there keeps its own."""
+    given: tuple[tuple[str, ...], ...] = ()
+    """Which of them were asked for, as paths of names: a queue that is there must have the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,10 @@ class QueueExists(LeaseholdError):
     """A queue of this name exists already and has other metadata."""
 
 
+class SettingsDiffer(LeaseholdError):
+    """A queue of this name exists already and has other settings than those given."""
+
+
 class InvalidQueueName(LeaseholdError):
     """No queue can be called so, or none of the protocol's; see :mod:`leasehold.domain.limits`."""
 

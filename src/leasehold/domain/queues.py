@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from leasehold.domain.queue_settings import QueueSettings
@@ -18,6 +18,20 @@ def same_metadata(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     return {name.lower(): value for name, value in one.items()} == {
         name.lower(): value for name, value in other.items()
     }
+
+
+def same_where_given(
+    one: QueueSettings, other: QueueSettings, given: Iterable[Sequence[str]]
+) -> bool:
+    """Tell whether two settings are the same in what some paths of names lead to."""
+    return all(_at(one, path) == _at(other, path) for path in given)
+
+
+def _at(settings: QueueSettings, path: Sequence[str]) -> object:
+    found: object = settings
+    for name in path:
+        found = getattr(found, name, None)  # of a part that is not set nothing is
+    return found
 
 
 def with_settings(queue: Queue, settings: QueueSettings) -> Queue:

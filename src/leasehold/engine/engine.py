@@ -106,8 +106,10 @@ class Engine:
         """Queues whose visibility timeout follows the work."""
         self._then: dict[type, Callable[[Any, Any], None]] = {
             o.StartJob: lambda _, job: self._start_job(job),
-            c.SetQueueSettings: lambda of, _: self.adapting.watch_one(of.account, of.queue),
+            c.CreateQueue: self._set,
+            c.SetQueueSettings: self._set,
             **dict.fromkeys(COUNTED, self._census.note),
+            c.DeleteQueue: self._deleted,
         }
         """What is to be done once a command was carried out."""
         self.bodies = bodies
@@ -224,8 +226,15 @@ class Engine:
             self._peers.call_leader()
         self.jobs.run(job)
 
+    def _set(self, command: c.CreateQueue | c.SetQueueSettings, _: c.Result) -> None:
+        self.adapting.watch_one(command.account, command.queue)
+
+    def _deleted(self, command: c.DeleteQueue, result: c.Result) -> None:
+        self.adapting.watch_one(command.account, command.queue)
+        self._census.note(command, result)
+
     def _watch_adaptive(self) -> None:
-        """Watch the queues that adapt, also those that another server has set so."""
+        """Watch the queues that adapt by the settings that are stored, whoever has set them."""
         counts = self._store.message_counts()
         found = [self._store.find_queue(account, name) for account, name, _ in counts]
         self.adapting.watch([queue for queue in found if queue is not None])
@@ -233,8 +242,7 @@ class Engine:
     async def _adapt(self, perform: Perform, now_ms: int) -> None:
         # Of many servers the one that leads decides, from what it sees itself: a balancer of load
         # gives each a sample of the same work, and two that decide would undo each other's choice.
-        if self._peers is not None:
-            self._watch_adaptive()
+        self._watch_adaptive()
         await self.adapting.adapt(perform, now_ms)
 
     async def perform(self, command: c.Command) -> c.Result:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from leasehold.domain import commands as c
-from leasehold.domain.errors import QueueExists, QueueNotFound
+from leasehold.domain.errors import QueueExists, QueueNotFound, SettingsDiffer
+from leasehold.domain.queue_settings import Adaptive, FailurePolicy, QueueSettings
 from leasehold.domain.types import AccessPolicy, Queue
 
 from .conftest import ACCOUNT, QUEUE, Asker
@@ -17,6 +20,44 @@ def test_create_again_with_the_same_metadata_is_harmless(empty: Asker) -> None:
     assert empty.create(owner="Me") == c.QueueCreated(created=False)
     assert isinstance(empty.create(owner="me"), QueueExists)
     assert isinstance(empty.create(), QueueExists)
+
+
+@pytest.mark.parametrize(
+    ("given", "answer"),
+    [
+        ({}, c.QueueCreated),
+        ({"visibility_timeout_s": 60}, c.QueueCreated),
+        ({"visibility_timeout_s": 60, "max_receives_per_s": None}, c.QueueCreated),
+        ({"visibility_timeout_s": 30}, SettingsDiffer),
+        ({"visibility_timeout_s": 60, "dedup_window_s": 0}, SettingsDiffer),
+        ({"adaptive": None}, SettingsDiffer),
+        ({"adaptive": Adaptive(floor_s=7, cap_s=9)}, c.QueueCreated),
+        ({"adaptive": Adaptive(floor_s=7)}, SettingsDiffer),
+    ],
+)
+def test_create_again_must_ask_for_the_settings_that_stand(
+    asker: Asker, given: dict[str, Any], answer: type[object]
+) -> None:
+    """What is asked for must be as it stands; the rest may be anything, and nothing is changed."""
+    standing = QueueSettings(visibility_timeout_s=60, adaptive=Adaptive(floor_s=7, cap_s=9))
+    asker.ask(c.SetQueueSettings(ACCOUNT, QUEUE, standing))
+    paths = tuple((name,) for name in given)
+    again = c.CreateQueue(ACCOUNT, QUEUE, {}, QueueSettings(**given), paths)
+    assert isinstance(asker.ask(again), answer)
+    found = asker.store.find_queue(ACCOUNT, QUEUE)
+    assert found is not None
+    assert found.settings == standing
+
+
+def test_a_part_of_the_settings_may_be_asked_for_in_part(asker: Asker) -> None:
+    """Of a failure policy only what is named counts; of one that is not there, nothing is equal."""
+    wanted = QueueSettings(failure_policy=FailurePolicy(max_failures=3))
+    again = c.CreateQueue(ACCOUNT, QUEUE, {}, wanted, (("failure_policy", "max_failures"),))
+    assert isinstance(asker.ask(again), SettingsDiffer)
+    asker.limit_failures(max_failures=3, max_lapses=5)
+    assert asker.ask(again) == c.QueueCreated(created=False)
+    asker.limit_failures(max_failures=4)
+    assert isinstance(asker.ask(again), SettingsDiffer)
 
 
 def test_a_queue_is_known_by_account_and_name(asker: Asker) -> None:

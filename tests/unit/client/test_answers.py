@@ -48,6 +48,7 @@ from tests.unit.client.support import (
 CODES = {
     "queue-not-found": (404, errors.QueueNotFound),
     "queue-exists": (409, errors.QueueExists),
+    "settings-differ": (409, errors.QueueExists),
     "message-not-found": (404, errors.MessageNotFound),
     "job-not-found": (404, errors.JobNotFound),
     "lease-lost": (409, errors.LeaseLost),

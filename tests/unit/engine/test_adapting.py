@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from leasehold.domain import commands as c
 from leasehold.domain.queue_settings import Adaptive, QueueSettings
 from leasehold.domain.types import Lease, Outcome
@@ -17,10 +19,14 @@ ADAPTIVE = QueueSettings(visibility_timeout_s=10, adaptive=Adaptive(floor_s=5, c
 DEFAULT = c.Receive("a", "queue", 1, None)
 
 
-def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+def play(scenario: Callable[[World], Coroutine[Any, Any, None]], way: str = "set") -> None:
     async def run() -> None:
         async with World() as world:
-            await world.engine.perform(c.SetQueueSettings("a", "queue", ADAPTIVE))
+            if way == "set":
+                await world.engine.perform(c.SetQueueSettings("a", "queue", ADAPTIVE))
+            else:
+                await world.engine.perform(c.DeleteQueue("a", "queue"))
+                await world.engine.perform(c.CreateQueue("a", "queue", {}, ADAPTIVE))
             await scenario(world)
 
     asyncio.run(run())
@@ -36,8 +42,9 @@ def named(lease: Lease) -> tuple[str, str, str, str]:
     return "a", "queue", lease.message.message_id, lease.receipt
 
 
-def test_slow_work_lengthens_the_timeout() -> None:
-    """Completions near the end of the lease are a reason, which is told."""
+@pytest.mark.parametrize("way", ["set", "created"])
+def test_slow_work_lengthens_the_timeout(way: str) -> None:
+    """Completions near the end of the lease are a reason, whichever way the queue was told to."""
 
     async def scenario(world: World) -> None:
         for _ in range(40):
@@ -51,7 +58,7 @@ def test_slow_work_lengthens_the_timeout() -> None:
         assert queue.settings.lease_s() > 10
         assert queue.settings.adapted.because
 
-    play(scenario)
+    play(scenario, way)
 
 
 def test_late_completions_are_seen_with_their_true_length() -> None:
@@ -151,3 +158,19 @@ def test_leases_followed_are_bounded() -> None:
         adapting._follow(str(number), 0, 0)
     assert len(adapting._followed) == MAX_FOLLOWED
     assert "9" not in adapting._followed
+
+
+def test_what_was_seen_of_a_queue_is_forgotten_with_it() -> None:
+    """A queue that is created anew under the name begins without what its namesake has shown."""
+
+    async def scenario(world: World) -> None:
+        lease = await leased(world)
+        world.clock.advance(s=9)
+        await world.engine.perform(c.Complete(*named(lease)))
+        seen = world.engine.adapting.windows["a", "queue"]
+        await world.engine.perform(c.DeleteQueue("a", "queue"))
+        assert not world.engine.adapting.windows
+        await world.engine.perform(c.CreateQueue("a", "queue", {}, ADAPTIVE))
+        assert world.engine.adapting.windows["a", "queue"] is not seen
+
+    play(scenario)

@@ -43,6 +43,23 @@ def test_create_over_other_metadata(native: Native) -> None:
     assert native.send("PUT", path).status == 200
 
 
+def test_create_over_other_settings(native: Native) -> None:
+    """What is asked for must stand, with metadata left out too; what is not asked for is free."""
+    path = f"{BASE}/queues/deep"
+    policy = {"max_failures": 3, "max_lapses": 5}
+    native.send("PUT", path, {"settings": {"failure_policy": policy}, "metadata": {"a": "b"}})
+    for settings, status in (
+        ({"failure_policy": {"max_failures": 3}}, 200),
+        ({"failure_policy": policy, "adapted": None}, 200),
+        ({"failure_policy": {"max_failures": 4}}, 409),
+        ({"failure_policy": None}, 409),
+        ({"dedup_window_s": 7}, 409),
+    ):
+        answer = native.send("PUT", path, {"settings": settings})
+        assert answer.status == status, settings
+        assert status == 200 or answer.code == "settings-differ"
+
+
 @pytest.mark.parametrize("name", ["x" * 257, "-ab", "a_b", "a.b", "a%2Fb", "caf%C3%A9"])
 def test_names(native: Native, name: str) -> None:
     """A name that no queue can have is refused, whatever is asked for."""

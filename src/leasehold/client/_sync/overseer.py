@@ -44,11 +44,11 @@ class Overseer:
 
         Args:
             metadata: Names and values of your own; None: none, and any will do that are there.
-            settings: Members of :class:`~leasehold.client.models.Settings` by name, for a new
-                queue. One that is there keeps its own.
+            settings: Members of :class:`~leasehold.client.models.Settings` by name. A queue that
+                is there must have the same in these.
 
         Raises:
-            QueueExists: It is there and has other metadata.
+            QueueExists: It is there and has other metadata or settings.
             OutOfRange: A setting is outside its range.
         """
         call = calls.create_queue(self._path, metadata, settings)

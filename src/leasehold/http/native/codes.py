@@ -119,6 +119,12 @@ CODES: Final[dict[str, Code]] = {
         "A queue of this name exists already, and its metadata are not those sent.",
         "Leave `metadata` out to take the queue as it is, or change them with PATCH.",
     ),
+    "settings-differ": Code(
+        409,
+        "The queue is there with other settings",
+        "A queue of this name exists already, and has other settings than those sent.",
+        "Leave `settings` out to take the queue as it is, or change them with PATCH.",
+    ),
     "message-leased": Code(
         409,
         "Somebody is working on the message",

@@ -285,6 +285,7 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Problem]]] = {
     domain.LeaseholdError: _plain("internal-error"),
     domain.QueueNotFound: _plain("queue-not-found"),
     domain.QueueExists: _plain("queue-exists"),
+    domain.SettingsDiffer: _plain("settings-differ"),
     domain.InvalidQueueName: _invalid_queue_name,
     domain.MessageNotFound: _plain("message-not-found"),
     domain.LeaseLost: _lease_lost,

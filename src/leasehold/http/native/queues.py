@@ -36,7 +36,7 @@ from leasehold.http.native.reading import (
     short_text,
     within,
 )
-from leasehold.http.native.settings_json import check_metadata, patched, show_settings
+from leasehold.http.native.settings_json import check_metadata, given_paths, patched, show_settings
 
 MAX_PAGE: Final = 1_000
 DEFAULT_PAGE: Final = 100
@@ -157,10 +157,11 @@ async def create(call: Call) -> Response:
     metadata = request.metadata
     if metadata is not None:
         check_metadata(metadata)
-    settings = DEFAULT_SETTINGS
+    settings, given = DEFAULT_SETTINGS, tuple[tuple[str, ...], ...]()
     if request.settings:
         settings = patched(call.queue, settings, request.settings)
-    command = CreateQueue(call.account, call.queue, metadata or {}, settings)
+        given = given_paths(request.settings)
+    command = CreateQueue(call.account, call.queue, metadata or {}, settings, given)
     try:
         result = await call.services.perform(command)
     except QueueExists:

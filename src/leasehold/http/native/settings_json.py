@@ -131,6 +131,16 @@ def patched(queue: str, settings: QueueSettings, patch: Mapping[str, Any]) -> Qu
     return result
 
 
+def given_paths(patch: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    """Return the paths of names to all that a patch names, without what the server has adapted."""
+    return tuple(
+        (name, *path)
+        for name, value in patch.items()
+        if name != _READ_ONLY
+        for path in (given_paths(value) if isinstance(value, dict) and value else ((),))
+    )
+
+
 def _merge(target: Any, patch: Any) -> Any:
     if not isinstance(patch, dict):
         return patch

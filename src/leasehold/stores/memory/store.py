@@ -14,9 +14,9 @@ from leasehold.domain import events as e
 from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
 from leasehold.domain import staging as st
-from leasehold.domain.errors import LeaseholdError, QueueExists
+from leasehold.domain.errors import LeaseholdError, QueueExists, SettingsDiffer
 from leasehold.domain.events import EventType
-from leasehold.domain.queues import same_metadata, with_settings
+from leasehold.domain.queues import same_metadata, same_where_given, with_settings
 from leasehold.domain.types import Phase, Queue
 from leasehold.domain.visibility import is_expired
 from leasehold.stores.base import StoreHealth
@@ -139,6 +139,8 @@ class MemoryStore:
         key = command.account, command.queue
         held = self._shelves.queues.get(key)
         if held is not None:
+            if not same_where_given(held.queue.settings, command.settings, command.given):
+                raise SettingsDiffer
             if same_metadata(held.queue.metadata, command.metadata):
                 return c.QueueCreated(created=False)
             raise QueueExists

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from leasehold.domain import commands as c
-from leasehold.domain.errors import QueueExists
+from leasehold.domain.errors import QueueExists, SettingsDiffer
 from leasehold.domain.events import EventType
 from leasehold.domain.oversight import Counts
-from leasehold.domain.queues import same_metadata, with_settings
+from leasehold.domain.queues import same_metadata, same_where_given, with_settings
 from leasehold.domain.types import Queue
 from leasehold.stores.plain_json import settings_to_json
 from leasehold.stores.sql.catalog import DEFAULT_LANES, Entry, metadata_to_json, policies_to_json
@@ -35,6 +35,8 @@ class QueueVerbs:
         state = self._state
         entry = state.catalog.find(command.account, command.queue)
         if entry is not None:
+            if not same_where_given(entry.queue.settings, command.settings, command.given):
+                raise SettingsDiffer
             if same_metadata(entry.queue.metadata, command.metadata):
                 return c.QueueCreated(created=False)
             raise QueueExists
