@@ -20,10 +20,11 @@ _MIGRATING: Final = 0x4C534844
 """Number of the advisory lock under which a schema is made or changed."""
 _REPORTED: Final = ("server_version", "synchronous_commit", "fsync", "synchronous_standby_names")
 
-# A server that is stopped in the middle of a batch must not hold up the others for long.
+# A server that is stopped in the middle of a batch must not hold up the others for long: the
+# database ends its transaction, and the others, who wait longer than that, go on.
 _SETTINGS: Final = {
     "lock_timeout": "5s",
-    "idle_in_transaction_session_timeout": "10s",
+    "idle_in_transaction_session_timeout": "2s",
     "default_transaction_isolation": "read committed",
     "standard_conforming_strings": "on",
     "client_encoding": "UTF8",

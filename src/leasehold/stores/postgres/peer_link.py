@@ -17,6 +17,8 @@ from leasehold.stores.sql_files import load_queries
 _SQL: Final = load_queries("leasehold.stores.postgres", "peers.sql")
 _LEADER: Final = 0
 """The slot under which the lock of whoever leads is numbered."""
+STOPPED_S: Final = 1
+"""A server that does not take an answer for so long, while others wait for it, is stopped."""
 _KEYS_OF_A_WORD: Final = 25
 """A payload may have 8,000 bytes; account and queue have less than 300 together, quotes and all."""
 
@@ -82,6 +84,10 @@ class Link:
     def servers(self) -> int:
         """Return how many servers there are, at least one."""
         return max(1, int(self._run("count_servers")[0][0]))
+
+    def end_stopped(self) -> int:
+        """End what keeps others waiting and does not take its own answers; return how many."""
+        return len(self._run("end_stopped", STOPPED_S))
 
     def stand(self) -> bool:
         """Try to lead, and to be known to be alive; tell whether either is new."""

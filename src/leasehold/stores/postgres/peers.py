@@ -223,6 +223,8 @@ class PostgresPeers:
                 self._to_wait.update(self._waits)
             self._do_what_is_asked(link)
         self._look_at_time(link)
+        if ended := link.end_stopped():
+            _log.warning("database.ended_stopped", backends=ended)
         self._servers = link.servers()
         self._store.share_limits(self._servers)
         if link.leads:

@@ -5,7 +5,8 @@ schema, which is unique in a database, and by the slot of a server; no server ha
 SELECT ('change'::regclass::oid::bigint & 2147483647)::int
 
 -- name: set_up
--- A machine that vanishes is noticed by the database after six seconds: see LEAD_S. Words to others
+-- A machine that vanishes is noticed by the database after six seconds, and so is a server that is
+-- stopped, whose machine answers for it: see LEAD_S. Words to others
 -- need not survive a crash, and must not hold the lock of their queue for the time of a sync.
 SELECT set_config('tcp_keepalives_idle', '3', false),
        set_config('tcp_keepalives_interval', '1', false),
@@ -13,10 +14,20 @@ SELECT set_config('tcp_keepalives_idle', '3', false),
        set_config('tcp_user_timeout', '6000', false),
        set_config('lock_timeout', '2s', false),
        set_config('synchronous_commit', 'off', false),
+       set_config('idle_session_timeout', '6s', false),
        set_config('application_name', 'leasehold link', false)
 
 -- name: lock
 SELECT pg_try_advisory_lock($1::bigint::int, $2::bigint::int)
+
+-- name: end_stopped
+-- Of servers that do not take the answer that they asked for, and hold what another one waits for:
+-- the database ends by itself only those that are between two statements.
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND usename = current_user AND application_name = 'leasehold'
+  AND wait_event = 'ClientWrite' AND clock_timestamp() - query_start > $1 * interval '1 second'
+  AND pid = ANY (SELECT unnest(pg_blocking_pids(waiting.pid)) FROM pg_stat_activity waiting
+                 WHERE waiting.datname = current_database() AND waiting.wait_event_type = 'Lock')
 
 -- name: unlock
 SELECT pg_advisory_unlock($1::bigint::int, $2::bigint::int)
