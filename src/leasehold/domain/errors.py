@@ -10,7 +10,7 @@
     ├── InvalidQueueName         ├── InvalidMarker
     ├── MessageLeased            ├── MessageNotLeased
     ├── JobNotFound              ├── NamedTwice
-    ├── NotDone
+    ├── NotDone                  ├── SettingsDiffer
     ├── SessionNotFound          ├── SessionOver
     ├── StreamNotFound           ├── StaleToken
     ├── ClaimNotFound            ├── ClaimOutOfTurn

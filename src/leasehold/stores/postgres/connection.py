@@ -24,7 +24,7 @@ _REPORTED: Final = ("server_version", "synchronous_commit", "fsync", "synchronou
 # database ends its transaction, and the others, who wait longer than that, go on.
 _SETTINGS: Final = {
     "lock_timeout": "5s",
-    "idle_in_transaction_session_timeout": "2s",
+    "idle_in_transaction_session_timeout": "1500ms",
     "default_transaction_isolation": "read committed",
     "standard_conforming_strings": "on",
     "client_encoding": "UTF8",
