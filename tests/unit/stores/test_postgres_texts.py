@@ -40,6 +40,13 @@ def test_different_texts_are_kept_apart(one: str, other: str) -> None:
     assert (to_kept(one) == to_kept(other)) == (one == other)
 
 
+def test_every_character_comes_back() -> None:
+    """Of all that there are, halves of pairs too; none is kept as another is."""
+    kept = {to_kept(chr(code)) for code in range(0x110000)}
+    assert len(kept) == 0x110000
+    assert {from_kept(text) for text in kept} == {chr(code) for code in range(0x110000)}
+
+
 def test_ordinary_texts_are_kept_as_they_are() -> None:
     """So that they can be compared, sorted and searched."""
     assert to_kept("é\U0001f3a5 \ufffd") == "é\U0001f3a5 \ufffd"

@@ -629,18 +629,23 @@ DELETE FROM staged_slot WHERE partition = $1
 
 -- name: keep_staged_keys
 -- Those of rows that are published at $2, the oldest row first; a key that is remembered stays with
--- the message that has used it. PostgreSQL's texts have no NUL, so another character stands for it
--- in keys: one that no text may have.
+-- the message that has used it. A key in JSON becomes the text that a bound one is kept as: what
+-- stands for NUL and for U+FFFF (see texts.py) takes their place where they are escaped, which is
+-- where an even number of backslashes is in front.
 INSERT INTO dedup_key (scope, key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, until_ms)
-SELECT DISTINCT ON (key) $3, replace(detail, '\u0000', '\ufdd0')::json ->> 'dedup_key' AS key,
-       message_id, $2,
+SELECT DISTINCT ON (key) $3, key, message_id, $2,
        CASE WHEN expires_at_ms < 253402300799000
             THEN least(expires_at_ms + $2 - inserted_at_ms, 253402300799000)
             ELSE expires_at_ms END,
        visible_at_ms + $2 - inserted_at_ms, $4
-FROM message
-WHERE partition = ANY ($1::bigint[]) AND position('"dedup_key":' IN detail) > 0
-  AND replace(detail, '\u0000', '\ufdd0')::json ->> 'dedup_key' IS NOT NULL
+FROM (SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
+             (CASE WHEN position('\u0000' IN detail) + position('\uffff' IN detail) > 0
+              THEN regexp_replace(detail, '(?<!\\)((?:\\\\)*)\\u(0000|ffff)', '\1\\uffff\2', 'g')
+              ELSE detail END)::json ->> 'dedup_key' AS key
+      FROM message
+      WHERE partition = ANY ($1::bigint[]) AND position('"dedup_key":' IN detail) > 0
+      OFFSET 0) AS staged
+WHERE key IS NOT NULL
 ORDER BY key, row_key
 ON CONFLICT (scope, key) DO UPDATE
 SET message_id = excluded.message_id, inserted_at_ms = excluded.inserted_at_ms,
@@ -649,11 +654,19 @@ SET message_id = excluded.message_id, inserted_at_ms = excluded.inserted_at_ms,
 WHERE dedup_key.until_ms <= $2
 
 -- name: staged_duplicates
--- Rows whose key another message has used.
-SELECT m.row_key FROM message m
-JOIN dedup_key k ON k.scope = $3 AND k.key = replace(m.detail, '\u0000', '\ufdd0')::json ->> 'dedup_key'
-WHERE m.partition = ANY ($1::bigint[]) AND k.until_ms > $2 AND k.message_id <> m.message_id
-ORDER BY m.row_key
+-- Rows whose key another message has used. Each key is read once, and then looked up.
+WITH staged AS MATERIALIZED (
+    SELECT row_key, message_id,
+           (CASE WHEN position('\u0000' IN detail) + position('\uffff' IN detail) > 0
+            THEN regexp_replace(detail, '(?<!\\)((?:\\\\)*)\\u(0000|ffff)', '\1\\uffff\2', 'g')
+            ELSE detail END)::json ->> 'dedup_key' AS key
+    FROM message
+    WHERE partition = ANY ($1::bigint[]) AND position('"dedup_key":' IN detail) > 0)
+SELECT row_key FROM staged
+WHERE EXISTS (SELECT FROM dedup_key k
+              WHERE k.scope = $3 AND k.key = staged.key AND k.until_ms > $2
+                AND k.message_id <> staged.message_id)
+ORDER BY row_key
 
 -- name: cores_to_publish
 -- As they will be once published at $2.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from collections.abc import Iterable
@@ -127,16 +126,6 @@ class SharedState(State):
     def keys_of(row_keys: Iterable[int]) -> object:
         """Return numbers as one value that statements can look them up in."""
         return array_of(tuple(row_keys))
-
-    @staticmethod
-    def key_text(key: str) -> str:
-        """Return a deduplication key as it is kept, without NUL, which PostgreSQL's texts lack.
-
-        It must be what the statements make of the JSON that the key stands in.
-        """
-        if "\0" not in key and "\\u0000" not in key:
-            return key
-        return str(json.loads(json.dumps(key).replace("\\u0000", "\\ufdd0")))
 
     def timeline(self, entry: Entry, now_ms: int) -> Timeline:
         """Count what is invisible in a queue."""

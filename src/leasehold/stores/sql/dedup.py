@@ -14,7 +14,7 @@ from leasehold.stores.sql.state import State
 
 def first_with(state: State, entry: Entry, key: str, now_ms: int) -> c.Duplicate | None:
     """Return the message that has used a deduplication key, if its window is open."""
-    rows = state.fetch("find_key", (entry.scope, state.key_text(key), now_ms))
+    rows = state.fetch("find_key", (entry.scope, key, now_ms))
     if not rows:
         return None
     blob, inserted_at_ms, expires_at_ms, visible_at_ms = rows[0]
@@ -47,7 +47,7 @@ def keep_key(state: State, entry: Entry, key: str, message: Message) -> None:
     if window_s:
         bounds = (
             entry.scope,
-            state.key_text(key),
+            key,
             id_to_blob(message.message_id),
             message.inserted_at_ms,
             message.expires_at_ms,

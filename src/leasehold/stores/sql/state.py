@@ -136,11 +136,6 @@ class State(ABC):
         """Run a query and return its rows."""
         return self.cursor.execute(self.sql[query], bounds).fetchall()
 
-    @staticmethod
-    def key_text(key: str) -> str:
-        """Return a deduplication key as it is kept."""
-        return key
-
     def set_retired_until(self, moment_ms: int) -> None:
         """Note that everything that expired before *moment_ms* has been retired."""
         self.retired_until_ms = moment_ms

@@ -600,9 +600,11 @@ DELETE FROM staged_slot WHERE partition = ?
 
 -- name: keep_staged_keys
 -- Those of rows that are published at ?2, the oldest row first; a key that is remembered stays with
--- the message that has used it.
+-- the message that has used it. SQLite reads the escaped U+99999 as nothing, for it marks what is
+-- invalid by that number (JSON_INVALID_CHAR in https://sqlite.org/src/file/src/json.c); so the
+-- character itself takes the place of the escape.
 INSERT INTO dedup_key (scope, key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, until_ms)
-SELECT ?3, detail ->> '$.dedup_key', message_id, ?2,
+SELECT ?3, replace(detail, '\uda26\udd99', char(0x99999)) ->> '$.dedup_key', message_id, ?2,
        iif(expires_at_ms < 253402300799000, min(expires_at_ms + ?2 - inserted_at_ms, 253402300799000),
            expires_at_ms),
        visible_at_ms + ?2 - inserted_at_ms, ?4
@@ -618,7 +620,8 @@ WHERE until_ms <= ?2
 -- Rows whose key another message has used. CROSS says that the rows come first, whatever the planner
 -- thinks of how many keys there are.
 SELECT m.row_key FROM message m INDEXED BY message_by_visibility
-CROSS JOIN dedup_key k ON k.scope = ?3 AND k.key = m.detail ->> '$.dedup_key'
+CROSS JOIN dedup_key k ON k.scope = ?3 AND k.key =
+    replace(m.detail, '\uda26\udd99', char(0x99999)) ->> '$.dedup_key'
 WHERE m.partition IN carray(?1) AND k.until_ms > ?2 AND k.message_id <> m.message_id
 ORDER BY m.row_key
 
