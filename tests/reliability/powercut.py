@@ -4,6 +4,10 @@ A VFS records every write, truncation, deletion and sync that the store makes. A
 built from the operations up to some point: what had been synced is there, and of the rest nothing,
 everything, a random subset, or blocks torn at 512 bytes. The store must come up from each of them
 in exactly the state after the last batch it had acknowledged, or after the one then under way.
+
+Names follow one of two rules. Where they are ordered, as in a file system with a journal such as
+ext4, a name is there as soon as it is given. Where they are strict, what was done to the names in a
+folder since it was last synced is lost, all of it or from some point on, in each folder by itself.
 """
 
 from __future__ import annotations
@@ -17,67 +21,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import apsw
-
 from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
 from leasehold.domain.types import NO_DETAIL, Detail, Lease, MessageState, Outcome
+from leasehold.http.startup import DataLock
 from leasehold.stores.sqlite import SqliteStore, connection
 
-VFS_NAME = "leasehold-recorder"
+from .recording import RECORD, VFS_NAME, Operation, RecordingVfs, recording
+
 SECTOR = 512
 Damage = Literal["none", "all", "subset", "torn"]
 DAMAGES: tuple[Damage, ...] = ("none", "all", "subset", "torn")
-
-
-@dataclass(slots=True)
-class Operation:
-    """One thing that happened: ``write``, ``truncate``, ``delete``, ``sync`` or ``ack``."""
-
-    kind: str
-    name: str = ""
-    offset: int = 0
-    data: bytes = b""
-    snapshot: str = ""
-    """For ``ack``: digest of all messages after the acknowledged batch."""
-
-
-RECORD: list[Operation] = []
-
-
-class RecordingFile(apsw.VFSFile):
-    """A file that tells what is done to it."""
-
-    def __init__(self, name: Any, flags: Any) -> None:
-        path = name.filename() if isinstance(name, apsw.URIFilename) else (name or "temporary")
-        self._name = Path(path).name
-        super().__init__("", name, flags)
-
-    def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802 - SQLite's name
-        RECORD.append(Operation("write", self._name, offset, bytes(data)))
-        super().xWrite(data, offset)
-
-    def xTruncate(self, newsize: int) -> None:  # noqa: N802
-        RECORD.append(Operation("truncate", self._name, newsize))
-        super().xTruncate(newsize)
-
-    def xSync(self, flags: int) -> None:  # noqa: N802
-        RECORD.append(Operation("sync", self._name))
-        super().xSync(flags)
-
-
-class RecordingVfs(apsw.VFS):
-    """The operating system's file system, recorded."""
-
-    def __init__(self) -> None:
-        super().__init__(VFS_NAME, "")
-
-    def xOpen(self, name: Any, flags: Any) -> RecordingFile:  # noqa: N802
-        return RecordingFile(name, flags)
-
-    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
-        RECORD.append(Operation("delete", Path(filename).name))
-        super().xDelete(filename, syncdir)
+DATA = "made/by/us"
+"""Where the store is, so that folders are made for it."""
 
 
 def snapshot(store: SqliteStore) -> str:
@@ -90,6 +46,18 @@ def snapshot(store: SqliteStore) -> str:
         *cursor.execute("SELECT * FROM job"),
     ]
     return hashlib.sha256(repr(rows).encode()).hexdigest()
+
+
+def _empty() -> str:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        store = SqliteStore(Path(folder))
+        digest = snapshot(store)
+        store.close()
+    return digest
+
+
+EMPTY = _empty()
+"""Digest of a store that was just made."""
 
 
 @dataclass
@@ -140,19 +108,20 @@ class Workload:
     def record(self) -> list[Operation]:
         """Play the batches and return what reached the disk, with the acknowledgements."""
         rng = random.Random(self.seed)
-        RECORD.clear()
         folder = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="leasehold-cut-"))
-        store = SqliteStore(folder, cache_mib=1, vfs=VFS_NAME)
-        now_ms = 1_767_225_600_000
-        try:
-            self._play(store, [c.CreateQueue("a", "queue", {})], now_ms)
-            for _ in range(self.batches):
-                now_ms += rng.choice([1, 500, 40_000])
-                self._play(store, list(self.commands(rng)), now_ms)
-            return list(RECORD)
-        finally:
-            store.close()
-            shutil.rmtree(folder)
+        with recording(folder) as record:
+            store = SqliteStore(folder / DATA, cache_mib=1, vfs=VFS_NAME, reserve_bytes=4096)
+            now_ms = 1_767_225_600_000
+            try:
+                self._play(store, [c.CreateQueue("a", "queue", {})], now_ms)
+                for _ in range(self.batches):
+                    now_ms += rng.choice([1, 500, 40_000])
+                    self._play(store, list(self.commands(rng)), now_ms)
+                return list(record)
+            finally:
+                store.close()
+                check_complete(record, folder)
+                shutil.rmtree(folder)
 
     def _play(self, store: SqliteStore, batch: list[c.Command], now_ms: int) -> None:
         results = store.execute(batch, now_ms=now_ms)
@@ -165,30 +134,144 @@ class Workload:
         RECORD.append(Operation("ack", snapshot=snapshot(store)))
 
 
+Tree = dict[str, "int | None"]
+"""What is in all folders, by path: the number of a file, or None for a folder."""
+
+
 def crash(
-    record: list[Operation], until: int, damage: Damage, rng: random.Random
-) -> dict[str, bytearray]:
-    """Return the files as a power cut just before operation *until* may have left them."""
-    synced = {
-        operation.name: index
-        for index, operation in enumerate(record[:until])
-        if operation.kind == "sync"
-    }
-    files: dict[str, bytearray] = {}
-    for index, operation in enumerate(record[:until]):
-        content = files.setdefault(operation.name, bytearray()) if operation.name else bytearray()
-        durable = index < synced.get(operation.name, -1)
+    record: list[Operation],
+    until: int,
+    damage: Damage,
+    rng: random.Random,
+    *,
+    strict: bool = False,
+) -> dict[str, bytearray | None]:
+    """Return what a power cut just before operation *until* may have left.
+
+    Args:
+        record: All operations.
+        until: How many of them were made.
+        damage: What became of contents that were not synced.
+        rng: Chooses where there is a choice.
+        strict: Whether names are lost that were not synced with their folder.
+
+    Returns:
+        The content of each file by its path, None for a folder.
+    """
+    names = Names()
+    done = [(index, op, names.apply(op)) for index, op in enumerate(record[:until])]
+    synced = {number: index for index, op, number in done if op.kind == "sync"}
+    contents: dict[int, bytearray] = {}
+    for index, operation, number in done:
+        if number is None:
+            continue
+        content = contents.setdefault(number, bytearray())
+        durable = index < synced.get(number, -1)
         if operation.kind == "write":
             data = operation.data if durable else _damaged(operation.data, damage, rng)
             if len(content) < operation.offset and data:
                 content.extend(bytes(operation.offset - len(content)))
             content[operation.offset : operation.offset + len(data)] = data
-        elif operation.kind == "truncate":
-            if durable or damage == "all" or rng.random() < 0.5:
-                del content[operation.offset :]
-        elif operation.kind == "delete":
-            files.pop(operation.name, None)
-    return files
+        elif operation.kind == "truncate" and (durable or damage == "all" or rng.random() < 0.5):
+            content.extend(bytes(max(0, operation.offset - len(content))))
+            del content[operation.offset :]
+    found = names.after_a_cut(rng) if strict else names.now
+    return {
+        path: None if number is None else contents.setdefault(number, bytearray())
+        for path, number in found.items()
+    }
+
+
+class Names:
+    """The names in all folders, as they are and as they would be after a power cut."""
+
+    def __init__(self) -> None:
+        self.now: Tree = {}
+        self._durable: Tree = {}
+        self._pending: list[tuple[frozenset[str], dict[str, int | None], frozenset[str]]] = []
+        """Folders, names that were given in them, and names that were taken away."""
+        self._files = 0
+
+    def apply(self, operation: Operation) -> int | None:
+        """Do what was done; return the number of the file that it was done to, if it was one."""
+        path, kind = operation.path, operation.kind
+        if kind == "create":
+            self._change({path: self._new_file()})
+        elif kind == "mkdir":
+            self._change({path: None})
+        elif kind == "rename":
+            moved = self.now[path] if path in self.now else self._new_file()
+            self._change({operation.to: moved}, frozenset({path}))
+        elif kind == "delete":
+            self._change({}, frozenset({path}))
+        elif kind == "sync-folder":
+            self._sync(path)
+        return self.now.get(path)
+
+    def _new_file(self) -> int:
+        self._files += 1
+        return self._files
+
+    def _change(self, given: dict[str, int | None], taken: frozenset[str] = frozenset()) -> None:
+        _rename(self.now, given, taken)
+        folders = frozenset(map(_folder_of, (*given, *taken)))
+        self._pending.append((folders, given, taken))
+
+    def _sync(self, folder: str) -> None:
+        for change in [each for each in self._pending if folder in each[0]]:
+            _rename(self._durable, *change[1:])
+            self._pending.remove(change)
+
+    def after_a_cut(self, rng: random.Random) -> Tree:
+        """Return the names that are left, of those that lie in folders that are left."""
+        left = dict(self._durable)
+        kept = {folder: rng.choice([0, 0, 1, 2, 4]) for folder in {"", *_folders(self.now)}}
+        for folders, given, taken in self._pending:
+            for folder in folders:
+                kept[folder] -= 1
+            if all(kept[folder] >= 0 for folder in folders):
+                _rename(left, given, taken)
+        return {path: what for path, what in left.items() if _is_reached(path, left)}
+
+
+def _rename(tree: Tree, given: dict[str, int | None], taken: frozenset[str]) -> None:
+    for path in taken:
+        tree.pop(path, None)
+    tree.update(given)
+
+
+def _folder_of(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _folders(tree: Tree) -> list[str]:
+    return [path for path, what in tree.items() if what is None]
+
+
+def _is_reached(path: str, tree: Tree) -> bool:
+    folder = _folder_of(path)
+    return not folder or (folder in tree and _is_reached(folder, tree))
+
+
+def lay_out(found: dict[str, bytearray | None], folder: Path) -> None:
+    """Make these files and folders, in place of what is there."""
+    shutil.rmtree(folder)
+    folder.mkdir()
+    for path, content in sorted(found.items()):
+        if content is None:
+            (folder / path).mkdir()
+        else:
+            (folder / path).write_bytes(content)
+
+
+def check_complete(record: list[Operation], folder: Path) -> None:
+    """Make sure that nothing escaped the recorder: all of it makes what is there."""
+    made = crash(record, len(record), "all", random.Random())
+    there = {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+    assert made == there
 
 
 def _damaged(data: bytes, damage: Damage, rng: random.Random) -> bytes:
@@ -200,14 +283,12 @@ def _damaged(data: bytes, damage: Damage, rng: random.Random) -> bytes:
     return b""
 
 
-def recovered(files: dict[str, bytearray], folder: Path) -> str:
-    """Open the store on *files* and return the digest of what it holds, or what went wrong."""
-    for old in folder.iterdir():
-        old.unlink()
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
+def recovered(found: dict[str, bytearray | None], folder: Path) -> str:
+    """Open the store on what was left; return the digest of what it holds, or what went wrong."""
+    lay_out(found, folder)
     try:
-        store = SqliteStore(folder, cache_mib=1)
+        with DataLock(folder / DATA):
+            store = SqliteStore(folder / DATA, cache_mib=1)
     except Exception as error:  # noqa: BLE001 - any failure to open is the finding
         return f"does not open: {error!r} {error.__cause__!r}"
     try:
@@ -228,7 +309,7 @@ class Verdict:
 
     def judge(self, record: list[Operation], until: int, found: str, where: str) -> None:
         """Compare what was recovered with what it must be."""
-        acknowledged = [op.snapshot for op in record[:until] if op.kind == "ack"][-1]
+        acknowledged = [EMPTY, *(op.snapshot for op in record[:until] if op.kind == "ack")][-1]
         following = next((op.snapshot for op in record[until:] if op.kind == "ack"), None)
         self.states += 1
         if found == acknowledged:
@@ -239,7 +320,9 @@ class Verdict:
             self.violations.append(f"{where}, operation {until}: {found}")
 
 
-def replay(seeds: range, states_per_workload: int, batches: int = 25) -> Verdict:
+def replay(
+    seeds: range, states_per_workload: int, batches: int = 25, *, strict: bool = False
+) -> Verdict:
     """Record one workload per seed and check that many crash states of each."""
     vfs = RecordingVfs()
     outcome = Verdict()
@@ -248,14 +331,39 @@ def replay(seeds: range, states_per_workload: int, batches: int = 25) -> Verdict
         for seed in seeds:
             record = Workload(seed, batches).record()
             rng = random.Random(seed)
-            first = next(index for index, op in enumerate(record) if op.kind == "ack")
             # Most faults of this kind show right after a sync or an acknowledgement.
-            hot = [i + 1 for i in range(first, len(record)) if record[i].kind in {"ack", "sync"}]
+            hot = [i + 1 for i, op in enumerate(record) if op.kind in {"ack", "sync"}]
             for number in range(states_per_workload):
-                until = rng.choice(hot) if number % 2 else rng.randrange(first + 1, len(record) + 1)
+                until = rng.choice(hot) if number % 2 else rng.randrange(1, len(record) + 1)
                 damage = rng.choice(DAMAGES)
-                found = recovered(crash(record, until, damage, rng), folder)
+                found = recovered(crash(record, until, damage, rng, strict=strict), folder)
                 outcome.judge(record, until, found, f"seed {seed}, {damage}")
+    finally:
+        shutil.rmtree(folder)
+        vfs.unregister()
+    return outcome
+
+
+def replay_births(*, strict: bool, tries: int = 1) -> Verdict:
+    """Stop the first start, and the first batch, before each operation.
+
+    Args:
+        strict: Cut the power where names are strict; if not, end the process there.
+        tries: States for each operation.
+    """
+    vfs = RecordingVfs()
+    outcome = Verdict()
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="leasehold-cut-"))
+    rng = random.Random(0)
+    try:
+        record = Workload(0, 1).record()
+        for until in range(len(record) + 1):
+            for _ in range(tries):
+                damage = rng.choice(DAMAGES) if strict else "all"
+                found = recovered(crash(record, until, damage, rng, strict=strict), folder)
+                what = record[until] if until < len(record) else None
+                where = f"{what.kind} {what.path}, {damage}" if what else "at the end"
+                outcome.judge(record, until, found, where)
     finally:
         shutil.rmtree(folder)
         vfs.unregister()

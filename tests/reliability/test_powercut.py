@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from .powercut import frequent_checkpoints, replay
+from leasehold import disk
+from leasehold.stores.sqlite import connection, epoch, store
+
+from .powercut import frequent_checkpoints, replay, replay_births
 
 
 def test_every_crash_state_comes_up_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,3 +35,50 @@ def test_the_harness_finds_a_store_that_does_not_sync(monkeypatch: pytest.Monkey
     """Positive control: with synchronous=NORMAL acknowledged batches must be seen to be lost."""
     frequent_checkpoints(monkeypatch, synchronous=1)
     assert replay(range(3), 60).violations != []
+
+
+def test_names_that_were_not_synced_are_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a name is durable only with its folder, nothing acknowledged is lost either."""
+    frequent_checkpoints(monkeypatch)
+    outcome = replay(range(10), 150, strict=True)
+    assert outcome.violations == []
+    assert outcome.states == 1500
+    assert outcome.after_acknowledged > 300
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_names_in_many_crash_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slow part: 15,000 crash states of 100 workloads."""
+    frequent_checkpoints(monkeypatch)
+    outcome = replay(range(2000, 2100), 150, strict=True)
+    assert outcome.violations == []
+    assert outcome.states == 15_000
+
+
+def test_a_first_start_that_is_killed_anywhere_can_be_repeated() -> None:
+    """Before every call that writes, names or syncs: the next start finds what was acknowledged."""
+    outcome = replay_births(strict=False)
+    assert outcome.violations == []
+    assert outcome.states > 100
+
+
+def test_a_power_cut_in_the_first_moments_can_be_survived() -> None:
+    """At every call, where names are strict: what was acknowledged is there."""
+    outcome = replay_births(strict=True, tries=4)
+    assert outcome.violations == []
+    assert outcome.states > 400
+
+
+@pytest.mark.parametrize("forgotten", ["parents", "folder"])
+def test_the_harness_finds_names_that_are_not_synced(
+    monkeypatch: pytest.MonkeyPatch, forgotten: str
+) -> None:
+    """Positive control: without syncing the folders something acknowledged is seen to be lost."""
+    if forgotten == "parents":
+        monkeypatch.setattr(disk, "sync", lambda _: None)
+    else:
+        for module in (connection, epoch):
+            monkeypatch.setattr(module, "sync", lambda _: None)
+        monkeypatch.setattr(store, "make_folder", lambda folder: folder.mkdir(parents=True))
+    assert replay_births(strict=True, tries=4).violations != []

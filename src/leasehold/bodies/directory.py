@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from leasehold.bodies.base import BodyMissing, KeptBody, is_key
-from leasehold.disk import sync
+from leasehold.disk import make_folder, sync
 from leasehold.domain.errors import StoreFull, Unavailable
 
 THREADS: Final = 8
@@ -125,8 +125,7 @@ class DirectoryBodies:
                 yield from (second for second in first.iterdir() if second.is_dir())
 
     def _make_base(self) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        sync(self._folder.parent)
+        make_folder(self._folder, mode=0o700)
         self._incoming.mkdir(mode=0o700, exist_ok=True)
         sync(self._folder)
         self._made.add(self._incoming)

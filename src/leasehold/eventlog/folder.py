@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from leasehold.disk import sync
+from leasehold.disk import make_folder, sync, write_file
 from leasehold.eventlog.names import MARKER, TEMPORARY, date_in, hour_in, range_of
 
 _DAY_S: Final = 86_400
@@ -33,7 +33,7 @@ def prepare(root: Path, log_id: str, known_seq: int) -> None:
         FolderRefused: It has events of another log, or of a later state of this one.
         OSError: It cannot be used.
     """
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
     owner = _owner(root)
     if owner is not None and owner != log_id:
         raise FolderRefused(f"{root} has the events of another log ({owner}, and not {log_id})")
@@ -88,6 +88,5 @@ def _owner(root: Path) -> str | None:
 
 
 def _mark(root: Path, log_id: str) -> None:
-    marker = root / MARKER
-    marker.write_text(json.dumps({"log": log_id}), encoding="utf-8")
-    sync(marker)
+    write_file(root / MARKER, json.dumps({"log": log_id}).encode())
+    sync(root)

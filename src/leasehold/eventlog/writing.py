@@ -103,11 +103,11 @@ class FileBuilder:
             self._write_rows(temporary)
             size = temporary.stat().st_size
             sync(temporary)
-            make_folders(root, target.parent)
+            target.parent.mkdir(parents=True, exist_ok=True)
             temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
-        sync(target.parent)
+        confirm(root, self.path)
         return size
 
     def _write_rows(self, path: Path) -> None:
@@ -126,17 +126,12 @@ class FileBuilder:
         pa.default_memory_pool().release_unused()
 
 
-def make_folders(root: Path, folder: Path) -> None:
-    """Make *folder* under *root*, and make each new name on the way durable."""
-    if folder == root or folder.is_dir():
-        return
-    make_folders(root, folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync(folder.parent)
-
-
 def confirm(root: Path, path: str) -> bool:
-    """Tell whether a file is in its place; if so, make that durable."""
+    """Tell whether a file is in its place; if so, make that durable.
+
+    The folders on the way are synced whether or not they are new: whoever made them may have been
+    killed before it came to that.
+    """
     target = root / path
     if not target.exists():
         return False

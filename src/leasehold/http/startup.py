@@ -20,6 +20,7 @@ import structlog
 from leasehold.auth.roles import operations_of
 from leasehold.bodies import open_bodies
 from leasehold.clock import Clock
+from leasehold.disk import make_folder
 from leasehold.engine.bodies import LargeBodies
 from leasehold.engine.exporting import EventLogPlan
 from leasehold.settings import Settings
@@ -75,7 +76,7 @@ class DataLock:
     def __enter__(self) -> Self:
         path = self._folder / LOCK_NAME
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._folder, mode=0o700)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StartFailed(

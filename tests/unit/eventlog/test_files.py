@@ -205,10 +205,10 @@ def test_everything_is_synced_in_order(tmp_path: Path, monkeypatch: pytest.Monke
     day, hour, name = Path(builder.path).parts
     assert seen == [
         f"sync {TEMPORARY}/{name}.partial",
-        "sync .",
-        f"sync {day}",
         "rename",
         f"sync {day}/{hour}",
+        f"sync {day}",
+        "sync .",
     ]
     seen.clear()
     assert confirm(tmp_path, builder.path)

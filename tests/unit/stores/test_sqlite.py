@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import sqlite3
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import apsw
 import pytest
 
 from leasehold.domain import commands as c
@@ -116,6 +118,21 @@ def test_foreign_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WrongDatabase, match="not a Leasehold database"):
         SqliteStore(tmp_path)
     assert (tmp_path / FILE_NAME).read_bytes() == before
+
+
+@pytest.mark.parametrize("pages", [0, 1])
+def test_a_birth_that_was_cut_short_is_repeated(tmp_path: Path, pages: int) -> None:
+    """A file without a table and a mark is nobody's, however far an older version came with it."""
+    with contextlib.closing(apsw.Connection(str(tmp_path / FILE_NAME))) as unfinished:
+        unfinished.pragma("page_size", 8192)
+        if pages:
+            unfinished.pragma("auto_vacuum", 2)
+        assert unfinished.pragma("page_count") == pages
+    store = SqliteStore(tmp_path)
+    assert store._connection.pragma("auto_vacuum") == 2
+    assert store._connection.pragma("page_size") == 8192
+    store.close()
+    SqliteStore(tmp_path).close()
 
 
 def test_newer_format_is_refused_by_name(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from leasehold.disk import sync
+from leasehold.disk import sync, write_file
 
 FILE_NAME: Final = "epoch"
 _PREPARED: Final = "epoch.new"
@@ -42,9 +42,7 @@ def read_mark(folder: Path) -> str | None:
 
 def prepare_mark(folder: Path, mark: str) -> None:
     """Write the file that :func:`adopt_mark` puts in place. Raises OSError on a full disk."""
-    prepared = folder / _PREPARED
-    prepared.write_text(mark, encoding="ascii")
-    sync(prepared)
+    write_file(folder / _PREPARED, mark.encode("ascii"))
 
 
 def adopt_mark(folder: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 
 import apsw
 
+from leasehold.disk import make_folder
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull, Unavailable
 from leasehold.domain.receipts import KEY_BYTES
@@ -57,7 +58,7 @@ class SqliteStore:
         reserve_bytes: int = 0,
         vfs: str | None = None,
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._folder = folder
         self._reserve = Reserve(folder / RESERVE_NAME, reserve_bytes)
         self._changes = -1
