@@ -92,6 +92,8 @@ class Maintenance:
         self._next_note_s = self._started_s
         self._next_adapt_s = self._started_s
         self._waiting_for_clock = False
+        self._told_full = not store.health().writable
+        """Whether it was said that there is no room; whoever opened the store has said it first."""
         self._was_deaf = leads is not None
         """Whether heartbeats may have been lost: the store was away, or another server led."""
 
@@ -103,6 +105,7 @@ class Maintenance:
 
     async def sweep(self) -> None:
         """Do all that is due now."""
+        await self._make_room()
         await self._clean_up()  # which may make room for the rest
         await self._end_dead()
 
@@ -139,6 +142,8 @@ class Maintenance:
 
     async def _clean(self) -> NoReturn:
         while True:
+            # Each server by itself: none knows of another that its store is full.
+            await self._surely(self._make_room)
             if self._leads():
                 await self._surely(self._clean_up)
             await self._sleep(self._plan.interval_s)
@@ -157,9 +162,28 @@ class Maintenance:
             self._to_the_end(LapseClaims(fold=self.trusts_clock)),
         )
 
+    async def _make_room(self) -> None:
+        """Try to make a full store writable again; tell the log when that changes.
+
+        There is room only when the next round still finds some: a store may have to be written to
+        before it knows.
+        """
+        health = self._store.health()
+        if health.writable:
+            if self._told_full:
+                self._told_full = False
+                _log.info("store.has_room", store=health.kind)
+            return
+        if not self._told_full:
+            self._told_full = True
+            _log.warning(
+                "store.full",
+                store=health.kind,
+                consequence="puts are refused with 503 until there is room; consumers go on",
+            )
+        await self._relieve()
+
     async def _clean_up(self) -> None:
-        if not self._store.health().writable:
-            await self._relieve()
         believed = self._clock_is_believed()
         if self._clock.monotonic_s() >= self._next_note_s:
             self._next_note_s = self._clock.monotonic_s() + self._plan.note_time_interval_s

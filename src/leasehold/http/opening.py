@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -123,6 +124,15 @@ def _open_folder(settings: Settings) -> SqliteStore:
     except (LeaseholdError, OSError) as error:
         reason = f"the store in {settings.data} cannot be opened: {error.__cause__ or error}"
         raise StartFailed(ExitCode.STORE_FAILED, reason) from error
+    if not store.health().writable:
+        free = shutil.disk_usage(settings.data).free
+        _log.warning(
+            "store.reserve_does_not_fit",
+            disk_reserve_mib=settings.disk_reserve_mib,
+            free_mib=free // _MIB,
+            consequence="puts are refused with 503 until there is room for the reserve; consumers "
+            "go on. Make room, or set a smaller disk_reserve_mib",
+        )
     if store.put_back:
         _log.warning(
             "store.put_back",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from leasehold.clock import VirtualClock
 from leasehold.domain import claims as k
@@ -15,7 +17,9 @@ from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
 from leasehold.domain import staging as t
 from leasehold.engine.maintenance import Maintenance, MaintenancePlan
+from leasehold.stores.base import StoreHealth
 from leasehold.stores.memory import MemoryStore
+from leasehold.testing import ManualClock
 from tests.unit.engine.support import World, bodies, claim, play, put
 
 HOUR_S = 3600
@@ -296,3 +300,62 @@ def test_travel_in_time_is_no_standstill() -> None:
         assert set(rounds.slept) == {1.0}
 
     asyncio.run(scenario())
+
+
+class Disk(MemoryStore):
+    """A store that is full when told."""
+
+    is_full = False
+
+    def health(self) -> StoreHealth:
+        return replace(super().health(), writable=not self.is_full)
+
+
+@pytest.mark.parametrize("leads", [None, lambda: False])
+def test_a_full_disk_is_logged_once_and_its_end_too(leads: Callable[[], bool] | None) -> None:
+    """However many rounds it lasts, and by each of several servers for itself."""
+    disk, relieved = Disk(), 0
+    sleeps = 0
+
+    async def relieve() -> bool:
+        nonlocal relieved
+        relieved += 1
+        return False
+
+    async def sleep(_: float) -> None:
+        nonlocal sleeps
+        await asyncio.sleep(0)
+        sleeps += 1
+        disk.is_full = 20 < sleeps < 60 or 80 < sleeps
+        if sleeps > 120:
+            await asyncio.Event().wait()
+
+    maintenance = Maintenance(
+        disk,
+        ManualClock(),
+        MaintenancePlan(),
+        perform=_nothing_to_do,
+        relieve=relieve,
+        adapt=_not_adapted,
+        leads=leads,
+        sleep=sleep,
+    )
+
+    async def scenario() -> None:
+        task = asyncio.create_task(maintenance.run())
+        async with asyncio.timeout(10):
+            while sleeps <= 120:
+                await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    with capture_logs() as logs:
+        asyncio.run(scenario())
+    told = [each["event"] for each in logs if each["event"].startswith("store.")]
+    assert told == ["store.full", "store.has_room", "store.full"]
+    assert relieved > 10
+
+
+async def _nothing_to_do(command: c.Command) -> c.Result:
+    del command
+    return c.Swept(0)

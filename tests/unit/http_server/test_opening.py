@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import sys
 from pathlib import Path
 
@@ -32,6 +34,23 @@ def test_a_folder_is_this_servers_alone(tmp_path: Path) -> None:
     assert opened.peers is None
     assert not opened.store.is_remote
     opened.store.close()
+
+
+def test_a_reserve_that_does_not_fit_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the setting, and how much room there is."""
+
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with capture_logs() as logs:
+        opened = asyncio.run(open_store(Settings(data=tmp_path), SystemClock()))
+    opened.store.close()
+    (told,) = [each for each in logs if each["event"] == "store.reserve_does_not_fit"]
+    assert told["disk_reserve_mib"] == Settings().disk_reserve_mib
+    assert told["free_mib"] > 0
 
 
 def test_a_database_that_stays_away_ends_the_start() -> None:
