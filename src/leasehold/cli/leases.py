@@ -73,8 +73,11 @@ def receive(
         for each in found:
             screen.line(each)
     elif not found:
+        # First asked, then said: a wait that ends because the server stops finds nothing either.
+        why = _why_nothing(session, queue)
         screen.say("There is nothing to receive.")
-        _explain_nothing(session, queue)
+        if why is not None:
+            screen.hint(why)
     else:
         screen.show(Group(*(_received(each, session.now_ms) for each in found)))
         if not complete:
@@ -218,12 +221,12 @@ def _received(found: ReceivedMessage, now_ms: int) -> RenderableType:
     return Group(parts, Text())
 
 
-def _explain_nothing(session: Session, queue: str) -> None:
-    """Say why nothing came, if this caller may ask."""
+def _why_nothing(session: Session, queue: str) -> str | None:
+    """Return why nothing came; None if this caller may not ask."""
     try:
-        session.screen.hint(clean(session.queue(queue).explain().sentence))
+        return clean(session.queue(queue).explain().sentence)
     except Forbidden:
-        return
+        return None
 
 
 def _read_leases(file: IO[str]) -> list[LeaseRef]:

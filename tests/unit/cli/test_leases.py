@@ -79,6 +79,17 @@ def test_nothing_to_receive(shell: Shell) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("code", ["stopping", "store-full"])
+def test_a_wait_that_the_server_ends_by_stopping(shell: Shell, code: str) -> None:
+    """Nobody knows whether there is something: only the failure is told."""
+    shell.server.on("POST", f"{MESSAGES}/receive", {"messages": []})
+    shell.server.on("GET", "/queues/orders/explain", problem(code, 503))
+    result = shell("message", "receive", "orders", "--wait", "1")
+    assert result.exit_code != 0
+    assert result.stdout == ""
+    assert result.stderr != ""
+
+
 def test_complete_from_a_file(shell: Shell) -> None:
     """What receive prints is what complete reads; one refusal does not hide the others."""
     second = {"id": "other", "receipt": "r2"}
