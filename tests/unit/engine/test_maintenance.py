@@ -315,7 +315,7 @@ class Disk(MemoryStore):
 def test_a_full_disk_is_logged_once_and_its_end_too(leads: Callable[[], bool] | None) -> None:
     """However many rounds it lasts, and by each of several servers for itself."""
     disk, relieved = Disk(), 0
-    sleeps = 0
+    sleeps, over = 0, asyncio.Event()
 
     async def relieve() -> bool:
         nonlocal relieved
@@ -326,8 +326,9 @@ def test_a_full_disk_is_logged_once_and_its_end_too(leads: Callable[[], bool] | 
         nonlocal sleeps
         await asyncio.sleep(0)
         sleeps += 1
-        disk.is_full = 20 < sleeps < 60 or 80 < sleeps
+        disk.is_full = 20 < sleeps < 60 or sleeps > 80
         if sleeps > 120:
+            over.set()
             await asyncio.Event().wait()
 
     maintenance = Maintenance(
@@ -344,8 +345,7 @@ def test_a_full_disk_is_logged_once_and_its_end_too(leads: Callable[[], bool] | 
     async def scenario() -> None:
         task = asyncio.create_task(maintenance.run())
         async with asyncio.timeout(10):
-            while sleeps <= 120:
-                await asyncio.sleep(0)
+            await over.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
