@@ -24,6 +24,7 @@ from leasehold.disk import make_folder
 from leasehold.engine.bodies import LargeBodies
 from leasehold.engine.exporting import EventLogPlan
 from leasehold.settings import Settings
+from leasehold.settings.mns import AUTO, MNS_PORT_DISTANCE
 
 if TYPE_CHECKING:
     from leasehold.auth.bearer import BearerVerifier
@@ -112,7 +113,7 @@ def listen_on(settings: Settings) -> list[socket.socket]:
         StartFailed: An address is unknown or taken, or a name that was thought to mean this
             machine alone does not while the development account or test mode is on.
     """
-    return _bound(settings, settings.port)
+    return _bound(settings, settings.port, "port")
 
 
 def listen_for_mns(settings: Settings) -> list[socket.socket]:
@@ -122,10 +123,10 @@ def listen_for_mns(settings: Settings) -> list[socket.socket]:
         StartFailed: As for :func:`listen_on`.
     """
     port = settings.port_of_mns(settings.port)
-    return [] if port is None else _bound(settings, port)
+    return [] if port is None else _bound(settings, port, "mns_port")
 
 
-def _bound(settings: Settings, port: int) -> list[socket.socket]:
+def _bound(settings: Settings, port: int, setting: str) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     try:
         for host in settings.addresses():
@@ -141,11 +142,16 @@ def _bound(settings: Settings, port: int) -> list[socket.socket]:
                 port = listener.getsockname()[1]
     except OSError as error:
         _close_all(sockets)
-        raise StartFailed(
-            ExitCode.ADDRESS, f"cannot listen on {host} port {port}: {error.strerror}"
-        ) from error
+        reason = f"cannot listen on {host} port {port}: {error.strerror}"
+        if isinstance(error, socket.gaierror):
+            reason += " (host)"
+        elif setting == "mns_port":
+            reason += f" ({_what_mns_port(settings)})"
+        else:
+            reason += " (port: choose another one)"
+        raise StartFailed(ExitCode.ADDRESS, reason) from error
     bound = [listener.getsockname()[0] for listener in sockets]
-    for setting, is_on in (
+    for private, is_on in (
         ("dev_account", settings.dev_account_on()),
         ("test_mode", settings.test_mode),
     ):
@@ -153,10 +159,18 @@ def _bound(settings: Settings, port: int) -> list[socket.socket]:
             _close_all(sockets)
             raise StartFailed(
                 ExitCode.SETTINGS,
-                f"{setting}: host {settings.host!r} means {', '.join(bound)}, which other "
+                f"{private}: host {settings.host!r} means {', '.join(bound)}, which other "
                 "machines can reach",
             )
     return sockets
+
+
+def _what_mns_port(settings: Settings) -> str:
+    """Return where the port for MNS comes from, and what to do about it."""
+    whence = f"mns_port is {settings.mns_port!r}"
+    if settings.mns_port == AUTO:
+        whence += f", which is port + {MNS_PORT_DISTANCE}"
+    return f"{whence}: choose another one, 'shared' for that of all dialects, or 'off'"
 
 
 def url_of(listener: socket.socket, *, tls: bool) -> str:

@@ -15,7 +15,8 @@ SHARED: Final = "shared"
 MAX_PORT: Final = 65_535
 
 _MNS: Final = "Message Service (MNS)"
-_ABOVE: Final = 10
+MNS_PORT_DISTANCE: Final = 10
+"""From ``port`` to that of MNS, unless told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,5 +75,5 @@ class MnsSettings(EventLogSettings):
             return None
         if self.mns_port != AUTO:
             return int(self.mns_port)
-        above = main_port + _ABOVE
+        above = main_port + MNS_PORT_DISTANCE
         return above if main_port and above <= MAX_PORT else 0

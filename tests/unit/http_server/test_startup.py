@@ -19,6 +19,7 @@ from leasehold.http.startup import (
     ExitCode,
     StartFailed,
     bearer_verifier,
+    listen_for_mns,
     listen_on,
     raise_file_limit,
     url_of,
@@ -82,6 +83,17 @@ def test_taken_port(taken_port: int) -> None:
     with pytest.raises(StartFailed, match=f"127.0.0.1 port {taken_port}") as refusal:
         listen_on(Settings(host="127.0.0.2,127.0.0.1", port=taken_port))
     assert refusal.value.code is ExitCode.ADDRESS
+
+
+def test_taken_port_of_mns(taken_port: int) -> None:
+    """The setting is named, how it came to that port, and what may be done."""
+    with pytest.raises(StartFailed, match=f"127.0.0.1 port {taken_port}: .*in use") as refusal:
+        listen_for_mns(Settings(port=taken_port - 10))
+    assert refusal.value.code is ExitCode.ADDRESS
+    assert "mns_port is 'auto', which is port + 10" in str(refusal.value)
+    assert "'shared'" in str(refusal.value)
+    with pytest.raises(StartFailed, match=f"mns_port is '{taken_port}': choose"):
+        listen_for_mns(Settings(mns_port=str(taken_port)))
 
 
 def test_unknown_host() -> None:
