@@ -89,7 +89,7 @@ class Settings(MnsSettings):
             Kind.PATH,
             _STORE,
             "Folder of the database; made if it is missing. One server at a time can use it.",
-            special="Not used with `store_url`.",
+            special="Not used with `store_url`, and refused as an option or in one file with it.",
         ),
     )
     disk_reserve_mib: int = field(

@@ -30,6 +30,8 @@ PREFIX: Final = "LEASEHOLD_"
 FILE_VARIABLE: Final = "LEASEHOLD_CONFIG"
 _ACCOUNT_KEYS: Final = ("key1", "key2")
 _ACCESS_KEY_PARTS: Final = 3
+_OF_ACCOUNTS: Final = {"inspectors", "oidc_accounts", "account_stores", "mns_keys", "dev_account"}
+"""Settings that speak of accounts, and cannot be judged without these."""
 _SWITCHES: Final = {
     **dict.fromkeys(("true", "on", "yes", "1"), True),
     **dict.fromkeys(("false", "off", "no", "0"), False),
@@ -69,12 +71,9 @@ def load_settings(
     gathered.take_environment(environment)
     for name, value in flags.items():
         gathered.put(name, value, f"option --{name.replace('_', '-')}", _from_text)
-    gathered.raise_problems()
     settings = Settings(**gathered.values)
-    try:
-        settings.validate()
-    except SettingsError as error:
-        gathered.problems.extend(error.problems)
+    if gathered.has_all_files:
+        gathered.check(settings)
     gathered.raise_problems()
     return Loaded(
         settings=settings,
@@ -89,6 +88,36 @@ class _Gathered:
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self.problems: list[Problem] = []
+        self.has_all_files = True
+        """Whether the file could be read; without it most of what is wrong is not."""
+
+    def check(self, settings: Settings) -> None:
+        """Add what is wrong with the values, but not what follows from one that was not read."""
+        unread = {each.field for each in self.problems}
+        if "accounts" in unread:
+            unread |= _OF_ACCOUNTS
+        try:
+            settings.validate()
+        except SettingsError as error:
+            self.problems += [each for each in error.problems if each.field not in unread]
+        if settings.store_url is not None and self._is_data_meant():
+            self.problems.append(
+                Problem(
+                    "data",
+                    "is not used with store_url, which keeps everything in that database: give one "
+                    "of the two",
+                )
+            )
+
+    def _is_data_meant(self) -> bool:
+        """Tell whether the data folder was named beside the database, and not as a default.
+
+        A variable may be that of an image of which containers with a database are made as well.
+        """
+        origin = self.origins.get("data", "")
+        return origin.startswith("option ") or (
+            origin.startswith("file ") and origin == self.origins.get("store_url")
+        )
 
     def put(
         self, name: str, value: object, origin: str, read: Callable[[Kind, object], Any]
@@ -118,6 +147,7 @@ class _Gathered:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             self.problems.append(Problem("config", f"{path} cannot be read: {error}"))
+            self.has_all_files = False
             return
         for name, value in table.items():
             if name not in all_settings():

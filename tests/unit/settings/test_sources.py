@@ -143,6 +143,47 @@ def test_unknown_variable(tmp_path: Path) -> None:
     assert "LEASEHOLD_PROT: is no setting; did you mean LEASEHOLD_PORT?" in text
 
 
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    """What is unknown, what cannot be read, and what is out of bounds."""
+    text = refused(
+        tmp_path,
+        file="max_conections = 1\nlog_format = 7\nbody_timeout_s = -1",
+        LEASEHOLD_PROT="1",
+        LEASEHOLD_PORT="70000",
+    )
+    found = [line.partition(":")[0] for line in text.splitlines()]
+    assert found == ["max_conections", "log_format", "LEASEHOLD_PROT", "port", "body_timeout_s"]
+
+
+def test_what_follows_from_another_problem_is_not_told(tmp_path: Path) -> None:
+    """Nobody knows which accounts there are when these cannot be read."""
+    text = refused(
+        tmp_path,
+        file="oidc_accounts = ['shop']\noidc_issuer = 'https://issuer.test'",
+        LEASEHOLD_ACCOUNTS="shop:short",
+    )
+    found = [line.partition(":")[0] for line in text.splitlines()]
+    assert found == ["accounts", "oidc_audience", "oidc_jwks"]
+    missing = tmp_path / "missing.toml"
+    with pytest.raises(SettingsError) as refusal:
+        load_settings({"host": "0.0.0.0"}, file=missing, environment={})
+    assert [each.field for each in refusal.value.problems] == ["config"]
+
+
+def test_a_folder_beside_a_database_is_refused(tmp_path: Path) -> None:
+    """It would not be used; one that an image brings along is no wish of anybody's."""
+    url = "postgresql://db/queues"
+    with pytest.raises(SettingsError, match=r"data: is not used with store_url.*option --data"):
+        load(tmp_path, flags={"data": "d"}, LEASEHOLD_STORE_URL=url)
+    text = refused(tmp_path, file=f"data = 'd'\nstore_url = '{url}'")
+    assert text.startswith("data: is not used with store_url")
+    for sources in (
+        {"LEASEHOLD_DATA": "d", "LEASEHOLD_STORE_URL": url},
+        {"file": "data = 'd'", "LEASEHOLD_STORE_URL": url},
+    ):
+        assert load(tmp_path, **sources).settings.store_url is not None  # type: ignore[arg-type]
+
+
 def test_unknown_name_that_is_near_nothing(tmp_path: Path) -> None:
     """No guess is better than a wild one."""
     assert refused(tmp_path, file="zzz = 1").startswith("zzz: is no setting (file ")
