@@ -40,10 +40,10 @@ def test_the_harness_finds_a_store_that_does_not_sync(monkeypatch: pytest.Monkey
 def test_names_that_were_not_synced_are_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a name is durable only with its folder, nothing acknowledged is lost either."""
     frequent_checkpoints(monkeypatch)
-    outcome = replay(range(10), 150, strict=True)
+    outcome = replay(range(5), 150, strict=True)
     assert outcome.violations == []
-    assert outcome.states == 1500
-    assert outcome.after_acknowledged > 300
+    assert outcome.states == 750
+    assert outcome.after_acknowledged > 150
 
 
 @pytest.mark.slow
