@@ -13,7 +13,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from leasehold.auth.recent import Recent
-from leasehold.auth.roles import INSPECTOR_OPERATIONS, OPERATION_ACTIONS, operations_of
+from leasehold.auth.roles import (
+    BEARER_SINCE,
+    INSPECTOR_OPERATIONS,
+    OPERATION_SINCE,
+    operations_of,
+)
 from leasehold.auth.sas import SasKind, string_to_sign
 from leasehold.auth.sas_rules import (
     FindPolicy,
@@ -43,9 +48,6 @@ from leasehold.auth.types import (
 if TYPE_CHECKING:
     # At run time it comes from the caller: without it the standard library is enough.
     from leasehold.auth.bearer import BearerToken, BearerVerifier
-
-BEARER_SINCE: Final = "2017-11-09"
-"""Protocol version from which on bearer tokens are taken."""
 
 _BEARER: Final = "bearer "
 _REMEMBERED_SIGNATURES: Final = 4_096
@@ -168,7 +170,7 @@ class Authenticator:
             raise NotAllowed
         if is_signed(request.query):
             return self._check_sas(request, target, token, now_ms)
-        if target.operation not in OPERATION_ACTIONS:
+        if request.version < OPERATION_SINCE.get(target.operation, BEARER_SINCE):
             raise NotAllowed
         if target.operation not in operations_of(token.roles):
             raise PermissionMissing

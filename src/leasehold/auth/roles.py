@@ -1,10 +1,11 @@
 """Roles of bearer tokens: which role may do what, as data.
 
 Roles carry the names of Azure's built-in ones and the actions those have on queues; an operation
-asks for actions. Reading and writing stored policies asks for none: no token can do it.
+asks for actions.
 
 Sources: Azure RBAC, "Azure built-in roles for Storage"; Azure Storage, "Authorize with Microsoft
-Entra ID", permissions for calling queue operations.
+Entra ID", permissions for calling queue operations; for the versions the release notes of Azure's
+client libraries.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _DELEGATE: Final = "generateUserDelegationKey/action"
 _QUEUE_READ: Final = "queues/read"
 _QUEUE_WRITE: Final = "queues/write"
 _QUEUE_DELETE: Final = "queues/delete"
+_GET_ACL: Final = "queues/getAcl/action"
+_SET_ACL: Final = "queues/setAcl/action"
 _MESSAGE_READ: Final = "queues/messages/read"
 _MESSAGE_WRITE: Final = "queues/messages/write"
 _MESSAGE_DELETE: Final = "queues/messages/delete"
@@ -41,6 +44,8 @@ OPERATION_ACTIONS: Final[Mapping[Operation, tuple[frozenset[str], ...]]] = Mappi
         Operation.DELETE_QUEUE: (frozenset((_QUEUE_DELETE,)),),
         Operation.GET_QUEUE_METADATA: (frozenset((_QUEUE_READ,)),),
         Operation.SET_QUEUE_METADATA: (frozenset((_QUEUE_WRITE,)),),
+        Operation.GET_QUEUE_ACL: (frozenset((_GET_ACL,)),),
+        Operation.SET_QUEUE_ACL: (frozenset((_SET_ACL,)),),
         Operation.PUT_MESSAGE: (frozenset((_MESSAGE_ADD,)), frozenset((_MESSAGE_WRITE,))),
         Operation.GET_MESSAGES: (
             frozenset((_MESSAGE_PROCESS,)),
@@ -68,10 +73,20 @@ ROLE_ACTIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "Storage Queue Data Message Processor": frozenset((_MESSAGE_READ, _MESSAGE_PROCESS)),
         "Storage Queue Data Message Sender": frozenset((_MESSAGE_ADD,)),
         "Storage Account Contributor": frozenset(
-            (_SERVICE_READ, _SERVICE_WRITE, _QUEUE_READ, _QUEUE_WRITE, _QUEUE_DELETE)
+            (
+                *(_SERVICE_READ, _SERVICE_WRITE, _QUEUE_READ, _QUEUE_WRITE, _QUEUE_DELETE),
+                *(_GET_ACL, _SET_ACL),
+            )
         ),
     }
 )
+
+BEARER_SINCE: Final = "2017-11-09"
+"""Protocol version from which on bearer tokens are taken."""
+OPERATION_SINCE: Final[Mapping[Operation, str]] = MappingProxyType(
+    dict.fromkeys((Operation.GET_QUEUE_ACL, Operation.SET_QUEUE_ACL), "2025-07-05")
+)
+"""Version from which on a token opens an operation, where that is later."""
 
 _SEPARATORS: Final = str.maketrans("", "", " .-_")
 

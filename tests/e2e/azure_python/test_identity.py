@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
 from azure.storage.queue import (
+    AccessPolicy,
     QueueSasPermissions,
     UserDelegationKey,
     generate_queue_sas,
@@ -82,13 +83,19 @@ async def test_keys_and_signatures_work_over_https_too(tls_sdk: Sdk) -> None:
     assert [m.content for m in peeked] == ["x"]
 
 
-async def test_a_token_does_not_open_the_stored_policies(tls_sdk: Sdk, token: str) -> None:
-    """Keys alone do."""
+async def test_a_token_opens_the_stored_policies(
+    tls_sdk: Sdk, identity: IdentityProvider, token: str
+) -> None:
+    """With a role of the account; that of its messages is not enough."""
     sdk = tls_sdk
     queue = await sdk.new_queue()
     bearer = sdk.queue(queue.queue_name, sdk.token_credential(token))
-    with refused({403, 404}):
-        await bearer.get_queue_access_policy()
+    await bearer.set_queue_access_policy({"readers": AccessPolicy(permission="r")})
+    policies = await bearer.get_queue_access_policy()
+    assert {name: policy.permission for name, policy in policies.items()} == {"readers": "r"}
+    lesser = identity.token(roles=["Storage Queue Data Contributor"])
+    with refused(403, "AuthorizationPermissionMismatch"):
+        await sdk.queue(queue.queue_name, sdk.token_credential(lesser)).get_queue_access_policy()
 
 
 @pytest.mark.parametrize(

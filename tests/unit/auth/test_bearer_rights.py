@@ -250,14 +250,23 @@ def test_versions_before_tokens() -> None:
 
 
 def test_roles_open_operations() -> None:
-    """An operation outside the roles lacks permission; stored policies are never open."""
+    """An operation outside the roles lacks permission."""
     with pytest.raises(PermissionMissing):
         check(carrying(token()), Operation.PUT_MESSAGE)
     everything = token(claims(roles=["Storage Queue Data Contributor", "Owner"]))
     assert check(carrying(everything), Operation.GET_USER_DELEGATION_KEY)
-    for operation in (Operation.GET_QUEUE_ACL, Operation.SET_QUEUE_ACL):
-        with pytest.raises(NotAllowed):
-            check(carrying(everything), operation)
+
+
+@pytest.mark.parametrize("operation", [Operation.GET_QUEUE_ACL, Operation.SET_QUEUE_ACL])
+def test_roles_open_stored_policies(operation: Operation) -> None:
+    """Stored policies are open to the account's contributor, from version 2025-07-05 on."""
+    account = token(claims(roles=["Storage Account Contributor"]))
+    assert check(carrying(account, version="2025-07-05"), operation)
+    with pytest.raises(NotAllowed):
+        check(carrying(account, version="2025-07-04"), operation)
+    data = token(claims(roles=["Storage Queue Data Contributor"]))
+    with pytest.raises(PermissionMissing):
+        check(carrying(data, version="2025-07-05"), operation)
 
 
 def test_accounts_open_to_tokens() -> None:
