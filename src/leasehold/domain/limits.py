@@ -42,12 +42,13 @@ class Limits:
 
 
 AZURE: Final = Limits(
-    # Put Message and Update Message, versions from 2017-07-29 on.
+    # Put Message and Update Message, versions from 2017-07-29 on. A message may live for any
+    # positive number of seconds; what ends after the year 9999 is the same as never.
     body_bytes=65_536,
     delay_s=(0, WEEK_S),
     lease_s=(1, WEEK_S),
     renew_s=(0, WEEK_S),
-    time_to_live_s=(1, 2**31 - 1),
+    time_to_live_s=(1, 2**63 - 1),
     unlimited_time_to_live=True,
     receive_count=(1, 32),
 )

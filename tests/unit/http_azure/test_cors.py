@@ -214,6 +214,25 @@ def test_incomplete_preflight(azure: Harness, asked: dict[str, str], name: str, 
     assert error_of(response) == (400, "InvalidHeaderValue", details)
 
 
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (_asked("GET", origin=_ELSEWHERE), "CorsPreflightFailure"),
+        (_asked("BREW"), "InvalidHeaderValue"),
+    ],
+)
+def test_refused_preflight_has_the_code_in_its_header(
+    azure: Harness, asked: dict[str, str], code: str
+) -> None:
+    """Browsers send no version with a preflight; the code is in the header all the same."""
+    _keep(azure, _PREFLIGHT)
+    response = azure.send("OPTIONS", MESSAGES, headers=asked, version=None)
+    assert header(response, "x-ms-error-code") == code == error_of(response)[1]
+    assert header(response, "x-ms-version") is None
+    old = azure.send("OPTIONS", MESSAGES, headers=asked, version="2017-04-17")
+    assert header(old, "x-ms-error-code") is None
+
+
 def test_preflight_for_unknown_account(azure: Harness) -> None:
     """Nothing is fetched for accounts that do not exist."""
     response = azure.send("OPTIONS", "/nobody/orders", headers=_asked("GET"))

@@ -109,16 +109,24 @@ def test_older_form(azure: Harness) -> None:
     assert newer.find("Queues/Queue/Url") is None
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "5001"])
+@pytest.mark.parametrize("value", ["5001", "2147483647"])
+def test_more_than_a_page(azure: Harness, value: str) -> None:
+    """Who asks for more than 5,000 queues gets a page of 5,000."""
+    azure.results[ListQueues] = _PAGE
+    assert azure.send("GET", _ROOT, f"comp=list&maxresults={value}").status == 200
+    assert azure.commands == [ListQueues(ACCOUNT, "", "", 5000)]
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "2147483648"])
 def test_page_size_out_of_range(azure: Harness, value: str) -> None:
-    """A page has 1 to 5,000 queues."""
+    """No page is empty, and what no 32-bit number holds is refused."""
     status, code, details = error_of(azure.send("GET", _ROOT, f"comp=list&maxresults={value}"))
     assert (status, code) == (400, "OutOfRangeQueryParameterValue")
     assert details == {
         "QueryParameterName": "maxresults",
         "QueryParameterValue": value,
         "MinimumAllowed": "1",
-        "MaximumAllowed": "5000",
+        "MaximumAllowed": "2147483647",
     }
 
 

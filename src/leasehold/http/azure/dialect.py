@@ -30,7 +30,7 @@ from leasehold.http.azure.operations import HANDLERS, RULES, Rules
 from leasehold.http.azure.parameters import parse_query, timeout_s
 from leasehold.http.azure.routing import Router, operation_of
 from leasehold.http.azure.service import AccountService, Perform
-from leasehold.http.azure.versions import choose_version
+from leasehold.http.azure.versions import UNREADABLE, UNSTATED, choose_version
 from leasehold.http.logs import log_internal_error
 from leasehold.http.messages import Request, Response
 
@@ -155,7 +155,8 @@ class AzureDialect:
         request = call.request
         if request.method == "OPTIONS":
             call.pairs, call.params = parse_query(request.raw_query)
-            call.version = choose_version(request.headers, call.params)
+            version = choose_version(request.headers, call.params)
+            call.version = UNREADABLE if version is UNSTATED else version
             return await self._preflight(call)
         operation, grant = await self._enter(call)
         rules = RULES[operation]

@@ -21,6 +21,8 @@ from leasehold.http.azure.xml_out import element, escape, is_xml_name, parent
 from leasehold.http.messages import Response
 
 MAX_RESULTS: Final = 5000
+"""Queues on a page; who asks for more gets as many."""
+_ASKED_RESULTS: Final = (1, 2**31 - 1)
 
 
 def parse_list(call: Call) -> ListQueues:
@@ -31,7 +33,7 @@ def parse_list(call: Call) -> ListQueues:
         call.account,
         params.get("prefix", ""),
         _start_of(params.get("marker", ""), call.account),
-        optional_integer(params, "maxresults", MAX_RESULTS, (1, MAX_RESULTS)),
+        min(optional_integer(params, "maxresults", MAX_RESULTS, _ASKED_RESULTS), MAX_RESULTS),
     )
 
 

@@ -94,7 +94,8 @@ def _version(text: str, *, echo: bool) -> Version:
 UNSTATED: Final = _version(OLDEST, echo=False)
 """For a request that names no version: it can only be an anonymous one."""
 UNREADABLE: Final = _version(NEWEST, echo=False)
-"""For the error about a version, or an address, that could not be read."""
+"""For the error about a version, or an address, that could not be read; and for a preflight, in
+which a browser has no way to name one."""
 
 
 @lru_cache(maxsize=256)
