@@ -243,7 +243,6 @@ def test_limits() -> None:
         MAX_REQUEST_BODY_BYTES,
         limits.AZURE.renew_s[1],
         limits.AZURE_BEFORE_2011_08_18.lease_s[1],
-        limits.AZURE.time_to_live_s[1],
         limits.AZURE.receive_count[1],
         listing.MAX_RESULTS,
         acl.MAX_POLICIES,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from leasehold.auth.times import format_http_date
 from leasehold.clock import Clock
 
 LINGER_S: Final = 2.0
@@ -115,12 +115,19 @@ class Swept(Protocol):
 class Guard:
     """Knows the limits and the connections of one server, and counts what it refuses.
 
-    Time is read once per sweep, not per request: connections note ``now_s``, which is at most one
-    interval old, and are given one interval more than their limit. So a deadline is never early
-    and at most two intervals late.
+    For deadlines time is read once per sweep, not per request: connections note ``now_s``, which is
+    at most one interval old, and are given one interval more than their limit. So a deadline is
+    never early and at most two intervals late.
+
+    Args:
+        limits: What a connection may do.
+        clock: What deadlines go by.
+        dated_by: What answers are dated by, the clock that messages go by; None for *clock*.
     """
 
-    def __init__(self, limits: ConnectionLimits, clock: Clock) -> None:
+    def __init__(
+        self, limits: ConnectionLimits, clock: Clock, dated_by: Clock | None = None
+    ) -> None:
         self.limits = limits
         self.connections: set[Swept] = set()
         self.accepted = 0
@@ -138,14 +145,20 @@ class Guard:
         self._clock = clock
         self.now_s = clock.monotonic_s()
         """Monotonic time of the last sweep."""
-        self._headers: Sequence[tuple[bytes, bytes]] | None = None
+        self._dated_by = clock if dated_by is None else dated_by
+        self._second = -1
         self._head = b""
 
-    def default_head(self, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-        """Return fields as they are written; uvicorn makes a new list of them every second."""
-        if headers is not self._headers:
-            self._headers = headers
-            self._head = b"".join(b"%b: %b\r\n" % field for field in headers)
+    def default_head(self) -> bytes:
+        """Return the fields of every answer as they are written: Date, of this very second.
+
+        Asked for each answer. A date that a timer renews is late whenever the loop is busy, and
+        clients take the times of messages for later than they are.
+        """
+        second = self._dated_by.now_ms() // 1000
+        if second != self._second:
+            self._second = second
+            self._head = b"date: %b\r\n" % format_http_date(second * 1000).encode("ascii")
         return self._head
 
     async def run(self) -> None:

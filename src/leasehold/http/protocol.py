@@ -329,7 +329,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def default_head(self) -> bytes:
         """Return the field that every answer has: Date."""
-        return self.guard.default_head(self.server_state.default_headers)
+        return self.guard.default_head()
 
     def answered(self, exchange: Exchange) -> None:
         """Go on after *exchange* has written its answer."""

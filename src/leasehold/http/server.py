@@ -236,7 +236,7 @@ async def serve_store(  # noqa: PLR0913, PLR0917 - each is a choice of its own
     engine = _before(engines, placed)
     await engine.start()
     try:
-        guard = Guard(_limits_of(settings), times.system)
+        guard = Guard(_limits_of(settings), times.system, times.engine)
         for each in engines:
             if each.bodies is not None:
                 each.bodies.buffered = lambda: guard.buffered
@@ -366,6 +366,7 @@ def _uvicorn_config(settings: Settings, app: Asgi, guard: Guard) -> uvicorn.Conf
         proxy_headers=False,
         forwarded_allow_ips="",
         server_header=False,
+        date_header=False,
         timeout_graceful_shutdown=settings.drain_timeout_s,  # type: ignore[arg-type]  # any number
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,

@@ -24,6 +24,32 @@ def test_connection_is_kept(server: Harness) -> None:
             assert client.ask(GET) == (200, b"GET /a 0")
 
 
+def test_date_is_of_the_second_of_the_answer() -> None:
+    """An answer's date is that of its own second, whatever the loop did since the one before."""
+    with Harness() as server, server.connect() as client:
+        dates = []
+        for step_ms in (0, 999, 1, 60_000):
+            server.call(lambda step_ms=step_ms: server.clock.advance(ms=step_ms))
+            client.send(GET)
+            dates.append(client.answer()[1]["date"])
+    assert dates == [
+        "Thu, 01 Jan 2026 00:00:00 GMT",
+        "Thu, 01 Jan 2026 00:00:00 GMT",
+        "Thu, 01 Jan 2026 00:00:01 GMT",
+        "Thu, 01 Jan 2026 00:01:01 GMT",
+    ]
+
+
+def test_date_is_of_the_answer_and_not_of_the_request() -> None:
+    """Who waited for an answer is told when it was given."""
+    with Harness() as server, server.connect() as client:
+        client.send(HELD)
+        assert server.dialect.arrived.acquire(timeout=TIMEOUT_S)
+        server.call(lambda: server.clock.advance(s=30))
+        server.call(server.dialect.release.set)
+        assert client.answer()[1]["date"] == "Thu, 01 Jan 2026 00:00:30 GMT"
+
+
 def test_pipelined_requests_are_answered_in_order(server: Harness) -> None:
     """Requests sent without waiting are answered one by one, bodies and all."""
     with server.connect() as client:
