@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from functools import partial
 
 import pytest
 
@@ -29,7 +30,7 @@ def test_date_is_of_the_second_of_the_answer() -> None:
     with Harness() as server, server.connect() as client:
         dates = []
         for step_ms in (0, 999, 1, 60_000):
-            server.call(lambda step_ms=step_ms: server.clock.advance(ms=step_ms))
+            server.call(partial(server.clock.advance, ms=step_ms))
             client.send(GET)
             dates.append(client.answer()[1]["date"])
     assert dates == [
