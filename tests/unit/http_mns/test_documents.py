@@ -9,6 +9,7 @@ import pytest
 
 from leasehold.domain.commands import SetQueueSettings
 from leasehold.domain.queue_settings import LapsedReceipts
+from tests.unit.http_mns.forward_reader import read_forward
 from tests.unit.http_mns.support import (
     MESSAGES,
     Whole,
@@ -199,3 +200,19 @@ def test_how_long_a_body_may_be(mns: Whole) -> None:
     stranger = mns.request("POST", MESSAGES, headers={"authorization": None})
     assert run(mns.dialect.longest_body(stranger)) == usual
     assert mns.send("x" * 900_000).status == 201
+
+
+@pytest.mark.parametrize("query", ["?peekonly=true", ""])
+def test_nothing_comes_behind_the_user_properties(mns: Whole, query: str) -> None:
+    """Who reads forward only, and takes them for the last, finds everything else all the same."""
+    system = PROPERTY.replace("PropertyValue", "SystemPropertyValue")
+    mns.send(
+        **properties(PROPERTY.format("colour", "red", "STRING")),
+        SystemProperties=system.format("traceparent", "00-1-2-01", "STRING")
+        + system.format("baggage", "a=b", "STRING"),
+        MessageGroupId="group",
+    )
+    found = read_forward(mns.ask("GET", MESSAGES + query).body)
+    assert found["UserProperties"] == {"colour": "red"}
+    assert found["SystemProperties"] == {"traceparent": "00-1-2-01", "baggage": "a=b"}
+    assert found["MessageGroupId"] == "group"

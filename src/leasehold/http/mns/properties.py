@@ -125,7 +125,11 @@ def _is_base64(text: str) -> bool:
 
 
 def write_detail(message: Message, indent: bytes) -> bytes:
-    """Write what a message brings besides its body; nothing if there is nothing."""
+    """Write what a message brings besides its body; nothing if there is nothing.
+
+    User properties come last: the PHP SDK reads them to the end of the document, and loses what
+    comes behind.
+    """
     detail = message.detail
     if detail is NO_DETAIL or not (detail.properties or detail.traceparent):
         return b""
@@ -144,9 +148,9 @@ def write_detail(message: Message, indent: bytes) -> bytes:
             user += _entry("PropertyValue", name, value, kind, inner)
     return b"".join(
         (
-            parent(USER, user, indent) if user else b"",
             parent(SYSTEM, system, indent) if system else b"",
             group,
+            parent(USER, user, indent) if user else b"",
         )
     )
 
