@@ -139,6 +139,10 @@ class MnsAttributes:
     modified_at_ms: int | None = None
     """When an attribute was last set through MNS; None for never since the queue was made."""
 
+    def delays_past_expiry(self) -> bool:
+        """Tell whether every message with the queue's delay would expire before it is visible."""
+        return self.delay_s >= self.time_to_live_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:

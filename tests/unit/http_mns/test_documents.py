@@ -8,9 +8,10 @@ from xml.sax.saxutils import escape
 import pytest
 
 from leasehold.domain.commands import SetQueueSettings
-from leasehold.domain.queue_settings import LapsedReceipts
+from leasehold.domain.queue_settings import LapsedReceipts, MnsAttributes, QueueSettings
 from tests.unit.http_mns.forward_reader import read_forward
 from tests.unit.http_mns.support import (
+    ACCOUNT,
     MESSAGES,
     Whole,
     error_of,
@@ -216,3 +217,57 @@ def test_nothing_comes_behind_the_user_properties(mns: Whole, query: str) -> Non
     assert found["UserProperties"] == {"colour": "red"}
     assert found["SystemProperties"] == {"traceparent": "00-1-2-01", "baggage": "a=b"}
     assert found["MessageGroupId"] == "group"
+
+
+def attributes_xml(**attributes: object) -> bytes:
+    """Write the attributes of a queue."""
+    inner = "".join(f"<{name}>{value}</{name}>" for name, value in attributes.items())
+    return f"<Queue>{inner}</Queue>".encode()
+
+
+@pytest.mark.parametrize("delay_s", [60, 61, 604_800])
+def test_a_delay_to_the_end_of_the_retention(mns: Whole, delay_s: int) -> None:
+    """A queue on which every message would expire unseen is not made, and none becomes one."""
+    together = attributes_xml(DelaySeconds=delay_s, MessageRetentionPeriod=60)
+    assert error_of(mns.ask("PUT", "/queues/r", together)) == (400, "InvalidArgument")
+    assert error_of(mns.ask("GET", "/queues/r"))[1] == "QueueNotExist"
+    change = "/queues/q?metaoverride=true"
+    assert error_of(mns.ask("PUT", change, together)) == (400, "InvalidArgument")
+    longest = attributes_xml(MessageRetentionPeriod=604_801, DelaySeconds=delay_s)
+    assert mns.ask("PUT", change, longest).status == 204
+    shorter = attributes_xml(MessageRetentionPeriod=60)
+    assert error_of(mns.ask("PUT", change, shorter)) == (400, "InvalidArgument")
+    assert mns.send().status == 201
+
+
+def test_the_longest_delay_that_a_queue_can_have(mns: Whole) -> None:
+    """A second before the end of the retention its messages can be received."""
+    body = attributes_xml(DelaySeconds=59, MessageRetentionPeriod=60)
+    assert mns.ask("PUT", "/queues/q?metaoverride=true", body).status == 204
+    assert mns.send().status == 201
+    mns.clock.advance(s=59)
+    assert mns.receive()["MessageBody"] == "x"
+
+
+def test_other_attributes_of_a_queue_whose_delay_is_too_long(mns: Whole) -> None:
+    """Such a queue, made before this was refused, can be changed in other ways, and mended."""
+    settings = QueueSettings(mns=MnsAttributes(delay_s=60, time_to_live_s=60))
+    run(mns.perform(SetQueueSettings(ACCOUNT, "q", settings)))
+    change = "/queues/q?metaoverride=true"
+    assert mns.ask("PUT", change, attributes_xml(VisibilityTimeout=5)).status == 204
+    assert error_of(mns.send()) == (400, "InvalidArgument")
+    assert mns.ask("PUT", change, attributes_xml(DelaySeconds=0)).status == 204
+    assert mns.send().status == 201
+
+
+@pytest.mark.parametrize(("own", "waits_s"), [({}, 10), ({"DelaySeconds": 0}, 10),
+                                              ({"DelaySeconds": 1}, 1)])  # fmt: skip
+def test_the_delay_of_the_queue(mns: Whole, own: dict[str, object], waits_s: int) -> None:
+    """It holds for messages that have none of their own, and 0 is none."""
+    change = attributes_xml(DelaySeconds=10)
+    assert mns.ask("PUT", "/queues/q?metaoverride=true", change).status == 204
+    mns.send(**own)
+    mns.clock.advance(ms=waits_s * 1000 - 1)
+    assert error_of(mns.ask("GET", MESSAGES))[1] == "MessageNotExist"
+    mns.clock.advance(ms=1)
+    assert mns.receive()["MessageBody"] == "x"

@@ -267,6 +267,7 @@ _LONG = "x" * 57
         ),
         ({"adaptive": {"floor_s": 0}}, "out-of-range", "adaptive.floor_s"),
         ({"adaptive": {"floor_s": 9, "cap_s": 8}}, "out-of-range", "adaptive.floor_s"),
+        ({"mns": {"delay_s": 60, "time_to_live_s": 60}}, "out-of-range", "mns.delay_s"),
     ],
 )
 def test_refused_settings(native: Native, change: dict[str, Any], code: str, field: str) -> None:

@@ -65,7 +65,11 @@ def read_attributes(root: Element) -> dict[str, Any]:
 
 
 def new_settings(sent: Mapping[str, Any], rule: LapsedReceipts) -> QueueSettings:
-    """Return the settings of a queue that is made with these attributes."""
+    """Return the settings of a queue that is made with these attributes.
+
+    Raises:
+        Fault: Every message would expire before it can be received.
+    """
     settings = QueueSettings(lapsed_receipts=rule, mns=DEFAULTS)
     return with_attributes(settings, sent, None)
 
@@ -73,16 +77,25 @@ def new_settings(sent: Mapping[str, Any], rule: LapsedReceipts) -> QueueSettings
 def with_attributes(
     settings: QueueSettings, sent: Mapping[str, Any], now_ms: int | None
 ) -> QueueSettings:
-    """Return settings with some attributes changed, at *now_ms*."""
-    attributes = settings.mns or DEFAULTS
+    """Return settings with some attributes changed, at *now_ms*.
+
+    Raises:
+        Fault: Every message would expire before it can be received.
+    """
     changes = {field: sent[name] for name, field in _IN_MNS.items() if name in sent}
     if LOGGING in sent:
         changes["logging_enabled"] = sent[LOGGING]
+    attributes = replace(settings.mns or DEFAULTS, **changes, modified_at_ms=now_ms)
+    if (DELAY in sent or RETENTION in sent) and attributes.delays_past_expiry():
+        raise invalid_argument(
+            f"The {DELAY}, {attributes.delay_s}, must be less than the {RETENTION}, "
+            f"{attributes.time_to_live_s}: messages would expire before they can be received."
+        )
     return replace(
         settings,
         visibility_timeout_s=sent.get(VISIBILITY, settings.visibility_timeout_s),
         max_body_bytes=sent.get(SIZE, settings.max_body_bytes),
-        mns=replace(attributes, **changes, modified_at_ms=now_ms),
+        mns=attributes,
     )
 
 

@@ -74,7 +74,8 @@ def read_put(call: Call, node: Element) -> Put:
         call.account,
         call.route.queue,
         body,
-        _number(fields, "DelaySeconds", attributes.delay_s, MNS.delay_s),
+        # "Delayed messages": a message's own delay counts where it is greater than 0.
+        _number(fields, "DelaySeconds", 0, MNS.delay_s) or attributes.delay_s,
         attributes.time_to_live_s,
         os.urandom(ENTROPY_BYTES),
         read_detail(fields),

@@ -128,6 +128,8 @@ def patched(queue: str, settings: QueueSettings, patch: Mapping[str, Any]) -> Qu
     except msgspec.ValidationError as error:
         raise explain_invalid(error, root=ROOT) from None
     check_settings(queue, result)
+    if "mns" in patch:
+        _check_delay(result.mns)
     return result
 
 
@@ -189,6 +191,12 @@ def check_settings(queue: str, settings: QueueSettings) -> None:
     policy = settings.failure_policy
     if policy is not None:
         _check_poison_queue(queue, policy.poison_queue)
+
+
+def _check_delay(attributes: MnsAttributes | None) -> None:
+    if attributes is not None and attributes.delays_past_expiry():
+        highest_s = attributes.time_to_live_s - 1
+        raise out_of_range(f"{ROOT}.mns.delay_s", attributes.delay_s, (0, highest_s))
 
 
 def _check_ranges(path: str, part: Any) -> None:
