@@ -16,7 +16,7 @@ from leasehold.auth.mns import (
     string_to_sign,
 )
 from leasehold.auth.times import format_iso_time, parse_http_date
-from leasehold.auth.types import Account, BadSignature, NoCredentials, UnknownAccount
+from leasehold.auth.types import Account, BadSignature, NoCredentials, NotAllowed, UnknownAccount
 
 
 class DateProblem(StrEnum):
@@ -65,7 +65,7 @@ class MnsAuthenticator:
     def __init__(self, keys: Mapping[str, AccessKey]) -> None:
         self._keys = keys
 
-    def check(self, request: MnsRequest, *, now_ms: int) -> str:
+    def check(self, request: MnsRequest, *, now_ms: int, named: str = "") -> str:
         """Return the account that a request is signed for.
 
         A security token is taken as sent: the service does not sign it either.
@@ -73,12 +73,15 @@ class MnsAuthenticator:
         Args:
             request: As it arrived.
             now_ms: The time, Unix milliseconds.
+            named: The account that the host names; empty for none. The service looks at it before
+                the signature, as the live tests of its SDK for Node.js show.
 
         Raises:
             NoCredentials: It is not signed.
             MalformedCredentials: The Authorization header is of another form.
             BadDate: The date is missing, is none, or is more than 15 minutes off.
             UnknownAccount: There is no such access key.
+            NotAllowed: It is a key of another account than the one named.
             BadSignature: It was signed with another secret, or is not what was signed.
         """
         authorization = request.headers.get("authorization")
@@ -89,6 +92,8 @@ class MnsAuthenticator:
         key = self._keys.get(header.key_id)
         if key is None:
             raise UnknownAccount("There is no such AccessKeyId.")
+        if named and named != key.account:
+            raise NotAllowed
         if header.algorithm and header.day != format_iso_time(date_ms)[:10].replace("-", ""):
             raise BadSignature("The date in the Credential is not the day of the Date header.")
         if not is_signed_by(request, header, key.secrets, date_ms):

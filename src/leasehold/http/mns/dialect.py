@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 
 from leasehold.auth.mns import MnsRequest
-from leasehold.auth.types import AuthError, NotAllowed
+from leasehold.auth.types import AuthError
 from leasehold.clock import Clock
 from leasehold.domain.commands import Command, Receive, Result
 from leasehold.domain.errors import LeaseholdError
@@ -47,7 +47,7 @@ _check_queue_name = lru_cache(maxsize=1024)(check_queue_name)
 class Authorizer(Protocol):
     """What the dialect asks of :class:`~leasehold.auth.mns_keys.MnsAuthenticator`."""
 
-    def check(self, request: MnsRequest, *, now_ms: int) -> str:
+    def check(self, request: MnsRequest, *, now_ms: int, named: str = "") -> str:
         """Return the account that a request is signed for, or raise AuthError."""
         ...
 
@@ -188,10 +188,12 @@ class MnsDialect:
         operation = operation_of(route.kind, request.method, call.params, has_body=has_body)
         call.operation = operation
         signed = MnsRequest(request.method, request.raw_path, request.raw_query, headers)
-        account = self._authenticator.check(signed, now_ms=self._signing_clock.now_ms())
         named = account_of_host(headers.get("host", ""))
-        if named != account and named in self._accounts:
-            raise NotAllowed
+        account = self._authenticator.check(
+            signed,
+            now_ms=self._signing_clock.now_ms(),
+            named=named if named in self._accounts else "",
+        )
         call.account = account
         version = headers.get("x-mns-version")
         if version != VERSION:
