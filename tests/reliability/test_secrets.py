@@ -128,9 +128,9 @@ def marked_server(
         "log_level": "debug",
         "log_format": log_format,
         "tls_terminated": True,  # so that bearer tokens are taken
-        "oidc_issuer": ISSUER,
+        "oidc_issuer": (ISSUER,),
         "oidc_audience": [AUDIENCE],
-        "oidc_jwks": str(identity.jwks_file),
+        "oidc_jwks": (str(identity.jwks_file),),
         "header_timeout_s": 0.5,
         "body_timeout_s": 0.5,
         "disk_reserve_mib": 4,

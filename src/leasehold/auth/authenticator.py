@@ -47,7 +47,7 @@ from leasehold.auth.types import (
 
 if TYPE_CHECKING:
     # At run time it comes from the caller: without it the standard library is enough.
-    from leasehold.auth.bearer import BearerToken, BearerVerifier
+    from leasehold.auth.bearer import BearerToken, BearerVerifier, IssuersVerifier
 
 _BEARER: Final = "bearer "
 _REMEMBERED_SIGNATURES: Final = 4_096
@@ -118,7 +118,7 @@ class Authenticator:
         self,
         accounts: Mapping[str, Account],
         find_policy: FindPolicy,
-        bearer: BearerVerifier | None = None,
+        bearer: BearerVerifier | IssuersVerifier | None = None,
         inspectors: Mapping[str, tuple[bytes, ...]] = _NO_INSPECTORS,
     ) -> None:
         self._accounts = accounts
@@ -165,8 +165,7 @@ class Authenticator:
         token = await self._bearer.verify(text, account=target.account, now_ms=now_ms)
         if target.account not in self._accounts:
             raise UnknownAccount
-        allowed = self._bearer.config.accounts
-        if allowed is not None and target.account not in allowed:
+        if not self._bearer.may_use(target.account):
             raise NotAllowed
         if is_signed(request.query):
             return self._check_sas(request, target, token, now_ms)

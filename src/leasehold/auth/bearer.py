@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -30,6 +30,19 @@ _TOKEN_CHARS_MAX: Final = 16_384
 _REMEMBERED_TOKENS: Final = 1_024
 _LAST_S: Final = NEVER_MS // 1000
 _RSA_BITS_MIN: Final = 2_048
+_TRIED_KEYS_MAX: Final = 16
+"""Keys that one token is tried with; each costs the server the check of a signature."""
+# Times, issuer and audience are checked against what is passed in.
+_NO_CLAIM_CHECKS: Final[Any] = {
+    "verify_signature": True,
+    **dict.fromkeys(
+        (
+            *("verify_exp", "verify_nbf", "verify_iat", "verify_aud"),
+            *("verify_iss", "verify_sub", "verify_jti"),
+        ),
+        False,
+    ),
+}
 # Asymmetric algorithms only: with any other the public key would be the secret.
 _RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _EC_ALGORITHMS: Final = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
@@ -72,16 +85,26 @@ class BearerToken:
     expires_at_ms: float
 
 
-class _SigningKey(NamedTuple):
+class SigningKey(NamedTuple):
+    """A public key, and what it may have signed with."""
+
     key: Any
     algorithms: tuple[str, ...]
 
 
+class _Keys(NamedTuple):
+    named: Mapping[str, SigningKey]
+    nameless: tuple[SigningKey, ...]
+
+
+_NO_KEYS: Final = _Keys({}, ())
+
+
 class SigningKeys:
-    """The issuer's public keys by id, given or fetched."""
+    """The issuer's public keys, given or fetched; by id those that have one."""
 
     def __init__(self, key_set: Mapping[str, Any] | None, url: str | None) -> None:
-        self._keys = {} if key_set is None else _usable_keys(dict(key_set))
+        self._keys = _NO_KEYS if key_set is None else _usable_keys(key_set)
         self._client: jwt.PyJWKClient | None = None
         if key_set is None and url is not None:
             self._client = jwt.PyJWKClient(url, cache_jwk_set=False, timeout=_FETCH_TIMEOUT_S)
@@ -93,6 +116,9 @@ class SigningKeys:
         self.last_failure: str | None = None
         """Why the last attempt to fetch failed; None when it did not."""
 
+    def __len__(self) -> int:
+        return len(self._keys.named) + len(self._keys.nameless)
+
     async def freshen(self, now_ms: int) -> None:
         """Fetch the keys if they are old or were never fetched."""
         if self._client is not None and (
@@ -100,16 +126,32 @@ class SigningKeys:
         ):
             await self._load(self._client, now_ms)
 
-    async def find(self, key_id: str, now_ms: int) -> _SigningKey | None:
-        """Return the key, fetching once more if it is not known and the last time is long ago."""
-        key = self._keys.get(key_id)
-        if key is None and self._client is not None:
+    def candidates(self, key_id: str | None) -> tuple[SigningKey, ...]:
+        """Return the keys that may have signed a token which names this one, or none.
+
+        That is the key of the id; those without an id, if there is none of it; and for a token
+        that names no key all of them, those without an id first (RFC 7515, section 4.1.4: an id is
+        a hint).
+        """
+        keys = self._keys
+        if key_id is None:
+            return (*keys.nameless, *keys.named.values())[:_TRIED_KEYS_MAX]
+        named = keys.named.get(key_id)
+        return keys.nameless if named is None else (named,)
+
+    def knows(self, key_id: str) -> bool:
+        """Tell whether there is a key of this id."""
+        return key_id in self._keys.named
+
+    async def renewed(self, now_ms: int) -> bool:
+        """Fetch the keys once more, if the last time is long ago; tell whether they are new."""
+        before = self.generation
+        if self._client is not None:
             await self._load(self._client, now_ms)
-            key = self._keys.get(key_id)
-        return key
+        return self.generation != before
 
     async def _load(self, client: jwt.PyJWKClient, now_ms: int) -> None:
-        if self._keys and self._lock.locked():
+        if len(self) and self._lock.locked():
             return  # somebody is fetching; what is known will do until then
         async with self._lock:
             last_ms = self._attempted_at_ms
@@ -125,7 +167,7 @@ class SigningKeys:
             self._keys = _usable_keys(document)
             self._loaded_at_ms = now_ms
             self.generation += 1
-            self.last_failure = None
+            self.last_failure = None if len(self) else "The key set holds no key of use."
 
 
 class BearerVerifier:
@@ -168,6 +210,11 @@ class BearerVerifier:
             raise BadToken("The bearer token is meant for another audience.")
         return token
 
+    def may_use(self, account: str) -> bool:
+        """Tell whether tokens are good for an account at all."""
+        allowed = self.config.accounts
+        return allowed is None or account in allowed
+
     async def _verified_claims(self, text: str, now_ms: int) -> Mapping[str, Any]:
         # The header is read before anything is verified; deeply nested JSON in it ends in
         # RecursionError in older releases of the library.
@@ -175,27 +222,18 @@ class BearerVerifier:
             key_id = jwt.get_unverified_header(text).get("kid")
         except (jwt.PyJWTError, ValueError, RecursionError):
             raise BadToken("The bearer token is not well-formed.") from None
-        key = await self.keys.find(key_id, now_ms) if isinstance(key_id, str) else None
-        if key is None:
+        candidates = self.keys.candidates(key_id)
+        claims = _claims_signed_with(candidates, text)
+        # A key that is named and known is the one; without, a new key may be the reason.
+        is_certain = key_id is not None and self.keys.knows(key_id)
+        if claims is None and not is_certain and await self.keys.renewed(now_ms):
+            candidates = self.keys.candidates(key_id)
+            claims = _claims_signed_with(candidates, text)
+        if claims is not None:
+            return claims
+        if not candidates:
             raise BadToken("The bearer token is signed with a key that is not known.")
-        try:
-            return jwt.decode(
-                text,
-                key.key,
-                algorithms=key.algorithms,
-                options={
-                    "verify_signature": True,
-                    "verify_exp": False,
-                    "verify_nbf": False,
-                    "verify_iat": False,
-                    "verify_aud": False,
-                    "verify_iss": False,
-                    "verify_sub": False,
-                    "verify_jti": False,
-                },
-            )
-        except (jwt.PyJWTError, ValueError, RecursionError):
-            raise BadToken("The bearer token's signature is not right.") from None
+        raise BadToken("The bearer token's signature is not right.")
 
     def _read_claims(self, claims: Mapping[str, Any]) -> BearerToken:
         issuer = claims.get("iss")
@@ -217,6 +255,59 @@ class BearerVerifier:
         )
 
 
+class IssuersVerifier:
+    """Checks bearer tokens of several issuers, each of which has its own keys.
+
+    A token is checked by the verifier of the issuer that it names, and by no other: the keys of one
+    issuer are no good for what says that it is of another (RFC 8725, section 3.8).
+    """
+
+    def __init__(self, verifiers: Sequence[BearerVerifier]) -> None:
+        self.verifiers = tuple(verifiers)
+        self._chosen: Recent[bytes, BearerVerifier] = Recent(_REMEMBERED_TOKENS)
+
+    async def verify(self, text: str, *, account: str, now_ms: int) -> BearerToken:
+        """See :meth:`BearerVerifier.verify`."""
+        verifier = self._verifier_of(text)
+        return await verifier.verify(text, account=account, now_ms=now_ms)
+
+    def may_use(self, account: str) -> bool:
+        """See :meth:`BearerVerifier.may_use`; the accounts are the same for all issuers."""
+        return all(each.may_use(account) for each in self.verifiers)
+
+    def _verifier_of(self, text: str) -> BearerVerifier:
+        if len(text) > _TOKEN_CHARS_MAX or not text.isascii():
+            raise BadToken("The bearer token is not well-formed.")
+        digest = hashlib.sha256(text.encode("ascii")).digest()
+        chosen = self._chosen.get(digest)
+        if chosen is None:
+            issuer = _unverified_issuer(text)
+            chosen = next((each for each in self.verifiers if issuer in each.config.issuers), None)
+            if chosen is None:
+                raise BadToken("The bearer token is of another issuer.")
+            self._chosen.keep(digest, chosen)
+        return chosen
+
+
+def _unverified_issuer(text: str) -> str | None:
+    try:
+        claims = jwt.decode(text, options={"verify_signature": False})
+    except (jwt.PyJWTError, ValueError, RecursionError):
+        raise BadToken("The bearer token is not well-formed.") from None
+    issuer = claims.get("iss")
+    return issuer if isinstance(issuer, str) else None
+
+
+def _claims_signed_with(keys: tuple[SigningKey, ...], text: str) -> Mapping[str, Any] | None:
+    """Return what a token says, if one of *keys* has signed it."""
+    for key in keys:
+        try:
+            return jwt.decode(text, key.key, algorithms=key.algorithms, options=_NO_CLAIM_CHECKS)
+        except (jwt.PyJWTError, ValueError, RecursionError):
+            continue
+    return None
+
+
 def _moment(claims: Mapping[str, Any], name: str) -> float:
     """Return a NumericDate claim as Unix milliseconds."""
     value = claims.get(name)
@@ -235,20 +326,24 @@ def _strings(value: Any) -> frozenset[str]:
     return frozenset()
 
 
-def _usable_keys(key_set: object) -> dict[str, _SigningKey]:
+def _usable_keys(key_set: object) -> _Keys:
     """Return the keys of a set that may verify tokens; others are passed over."""
-    found: dict[str, _SigningKey] = {}
+    named: dict[str, SigningKey] = {}
+    nameless: list[SigningKey] = []
     # What was fetched may be any JSON.
     entries = key_set.get("keys") if isinstance(key_set, dict) else None
     for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, dict) and isinstance(entry.get("kid"), str):
-            key = _usable_key(entry)
-            if key is not None:
-                found.setdefault(entry["kid"], key)
-    return found
+        key = _usable_key(entry) if isinstance(entry, dict) else None
+        if key is None:
+            continue
+        if isinstance(entry.get("kid"), str):
+            named.setdefault(entry["kid"], key)
+        elif "kid" not in entry and len(nameless) < _TRIED_KEYS_MAX:
+            nameless.append(key)
+    return _Keys(named, tuple(nameless))
 
 
-def _usable_key(entry: dict[str, Any]) -> _SigningKey | None:
+def _usable_key(entry: dict[str, Any]) -> SigningKey | None:
     if entry.get("use", "sig") != "sig" or "d" in entry:
         return None
     algorithms: tuple[str, ...] = ()
@@ -264,7 +359,7 @@ def _usable_key(entry: dict[str, Any]) -> _SigningKey | None:
         key = jwt.PyJWK(entry).key
     except (jwt.PyJWTError, ValueError, TypeError):
         return None
-    return _SigningKey(key, algorithms) if key.key_size >= _bits_min(entry) else None
+    return SigningKey(key, algorithms) if key.key_size >= _bits_min(entry) else None
 
 
 def _bits_min(entry: Mapping[str, Any]) -> int:

@@ -27,7 +27,7 @@ from leasehold.settings import Settings
 from leasehold.settings.mns import AUTO, MNS_PORT_DISTANCE
 
 if TYPE_CHECKING:
-    from leasehold.auth.bearer import BearerVerifier
+    from leasehold.auth.bearer import BearerVerifier, IssuersVerifier
 
 LOCK_NAME: Final = "lock"
 _MIB: Final = 1024 * 1024
@@ -192,41 +192,68 @@ def raise_file_limit(max_connections: int) -> None:
         _log.warning("server.few_open_files", wanted=wanted, allowed=possible)
 
 
-def bearer_verifier(settings: Settings) -> BearerVerifier | None:
+def bearer_verifier(settings: Settings) -> BearerVerifier | IssuersVerifier | None:
     """Return what checks bearer tokens, or None if none are taken.
 
+    Says so where no token can be good: there are no keys, or no https.
+
     Raises:
-        StartFailed: The file of keys cannot be read, or a default role does not exist.
+        StartFailed: A file of keys cannot be read, or a default role does not exist.
     """
     if not settings.oidc_issuer:
         return None
     # Late, because the library is only needed where tokens are taken.
-    from leasehold.auth.bearer import BearerConfig, BearerVerifier  # noqa: PLC0415
+    from leasehold.auth.bearer import IssuersVerifier  # noqa: PLC0415
 
     for role in settings.oidc_default_roles:
         if not operations_of(frozenset({role})):
             raise StartFailed(ExitCode.SETTINGS, f"oidc_default_roles: no role is called {role!r}")
-    remote = settings.oidc_jwks.startswith("https://")
+    if settings.tls_cert is None and not settings.tls_terminated:
+        _log.warning(
+            "server.tokens_without_tls",
+            meaning="every bearer token will be refused: set tls_cert and tls_key, or "
+            "tls_terminated if a proxy ends TLS",
+        )
+    verifiers = [
+        _verifier_of(issuer, source, settings)
+        for issuer, source in zip(settings.oidc_issuer, settings.oidc_jwks, strict=True)
+    ]
+    return verifiers[0] if len(verifiers) == 1 else IssuersVerifier(verifiers)
+
+
+def _verifier_of(issuer: str, source: str, settings: Settings) -> BearerVerifier:
+    from leasehold.auth.bearer import BearerConfig, BearerVerifier  # noqa: PLC0415 - as above
+
+    remote = source.startswith("https://")
     key_set = None
     if not remote:
         try:
-            key_set = json.loads(Path(settings.oidc_jwks).read_text(encoding="utf-8"))
+            key_set = json.loads(Path(source).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise StartFailed(
-                ExitCode.SETTINGS, f"oidc_jwks: {settings.oidc_jwks} cannot be read: {error}"
+                ExitCode.SETTINGS, f"oidc_jwks: {source} cannot be read: {error}"
             ) from error
-    return BearerVerifier(
+    verifier = BearerVerifier(
         BearerConfig(
-            issuers=frozenset({settings.oidc_issuer}),
+            issuers=frozenset({issuer}),
             audiences=frozenset(settings.oidc_audience),
             key_set=key_set,
-            key_set_url=settings.oidc_jwks if remote else None,
+            key_set_url=source if remote else None,
             accounts=frozenset(settings.oidc_accounts) or None,
             roles_claim=settings.oidc_roles_claim,
             default_roles=frozenset(settings.oidc_default_roles),
             leeway_s=settings.oidc_leeway_s,
         )
     )
+    if not remote and not len(verifier.keys):
+        _log.warning(
+            "server.no_token_keys",
+            issuer=issuer,
+            file=source,
+            meaning="every bearer token of this issuer will be refused: the file holds no public "
+            "key for signatures, RSA of 2,048 bits or more or on the curves P-256, P-384, P-521",
+        )
+    return verifier
 
 
 def event_log_plan(settings: Settings) -> EventLogPlan:

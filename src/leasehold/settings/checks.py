@@ -103,10 +103,20 @@ def _check_tokens(settings: Settings) -> Iterator[Problem]:
                 yield Problem(name, "is empty, but oidc_issuer is set")
     elif settings.oidc_audience or settings.oidc_jwks:
         yield Problem("oidc_issuer", "is empty, but other settings for tokens are set")
-    if "://" in settings.oidc_jwks and not settings.oidc_jwks.startswith("https://"):
+    yield from _check_issuers(settings.oidc_issuer, settings.oidc_jwks)
+
+
+def _check_issuers(names: tuple[str, ...], sources: tuple[str, ...]) -> Iterator[Problem]:
+    if names and sources and len(names) != len(sources):
         yield Problem(
-            "oidc_jwks", f"is {settings.oidc_jwks!r}; an address must begin with https://"
+            "oidc_jwks",
+            f"has {len(sources)} and oidc_issuer has {len(names)}: each issuer has its own keys",
         )
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Problem("oidc_issuer", f"{name!r} is there twice")
+    for source in sources:
+        if "://" in source and not source.startswith("https://"):
+            yield Problem("oidc_jwks", f"is {source!r}; an address must begin with https://")
 
 
 def _check_account_stores(settings: Settings) -> Iterator[Problem]:

@@ -183,14 +183,13 @@ class Settings(MnsSettings):
             "There is no option for it: command lines can be read by other users.",
         ),
     )
-    oidc_issuer: str = field(
-        default="",
+    oidc_issuer: tuple[str, ...] = field(
+        default=(),
         metadata=about(
-            Kind.TEXT,
+            Kind.LIST,
             _TOKENS,
-            "Issuer whose bearer tokens are accepted, exactly as in the token's `iss`.",
-            special="Empty: no tokens. Needs `oidc_audience` and `oidc_jwks`. "
-            "Tokens are taken over https only.",
+            "Issuers whose bearer tokens are accepted, exactly as in the token's `iss`.",
+            special="Empty: no tokens. Needs `oidc_audience` and `oidc_jwks`. Over https only.",
         ),
     )
     oidc_audience: tuple[str, ...] = field(
@@ -202,12 +201,13 @@ class Settings(MnsSettings):
             "`https://storage.azure.com`; `{account}` in a value stands for the account's name.",
         ),
     )
-    oidc_jwks: str = field(
-        default="",
+    oidc_jwks: tuple[str, ...] = field(
+        default=(),
         metadata=about(
-            Kind.TEXT,
+            Kind.LIST,
             _TOKENS,
-            "The issuer's public keys: path of a JSON file, or an address that begins with `https://`.",
+            "Public keys of the issuers, in the order of `oidc_issuer`: path of a JSON file, or an "
+            "address that begins with `https://`.",
         ),
     )
     oidc_roles_claim: str = field(

@@ -268,7 +268,7 @@ _TOML_TYPES: Final[Mapping[Kind, tuple[type | tuple[type, ...], str]]] = {
     Kind.INTEGER: (int, "a whole number"),
     Kind.NUMBER: ((int, float), "a number"),
     Kind.SWITCH: (bool, "true or false"),
-    Kind.LIST: (list, "a list of texts"),
+    Kind.LIST: ((list, str), "a list of texts"),
     Kind.ACCOUNTS: (dict, "a table"),
     Kind.ACCESS_KEYS: (dict, "a table"),
     Kind.ACCOUNT_STORES: (dict, "a table"),
@@ -292,6 +292,8 @@ def _from_toml(kind: Kind, value: object) -> Any:
             return tuple(read(name, entry) for name, entry in value.items())
         case list():
             return tuple(value)
+        case str() if kind is Kind.LIST:
+            return _list(value)
         case str():
             return _OF_TEXT.get(kind, str)(value)
         case int() if kind is Kind.NUMBER:

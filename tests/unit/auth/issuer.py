@@ -48,6 +48,11 @@ def jwk_of(
     return {**entry, "kid": key_id, **extra}
 
 
+def nameless(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> dict[str, Any]:
+    """Return the public key as an entry of a key set that gives it no id."""
+    return {name: value for name, value in jwk_of(key).items() if name != "kid"}
+
+
 def claims(**changes: Any) -> dict[str, Any]:
     """Return the claims of a good token, with changes; a claim given as None is left out."""
     usual = {

@@ -17,11 +17,21 @@ from jwt.algorithms import RSAAlgorithm
 from leasehold.auth.bearer import (
     BearerToken,
     BearerVerifier,
+    IssuersVerifier,
 )
 from leasehold.auth.types import (
     BadToken,
 )
-from tests.unit.auth.issuer import AUDIENCE, ISSUER, claims, ec_key, jwk_of, rsa_key, token
+from tests.unit.auth.issuer import (
+    AUDIENCE,
+    ISSUER,
+    claims,
+    ec_key,
+    jwk_of,
+    nameless,
+    rsa_key,
+    token,
+)
 from tests.unit.auth.support import (
     HOUR_MS,
     NAME,
@@ -96,11 +106,86 @@ def test_algorithm_must_be_that_of_the_key() -> None:
         verify(token(algorithm="RS256"), config)
 
 
-@pytest.mark.parametrize("key_id", [None, "other", ""])
-def test_key_must_be_named_and_known(key_id: str | None) -> None:
-    """A token names its key, and the key must be in the set."""
+@pytest.mark.parametrize("key_id", ["other", ""])
+def test_a_key_that_is_named_must_be_known(key_id: str) -> None:
+    """A token that names a key which is not in the set was signed with another one."""
     with pytest.raises(BadToken, match="key that is not known"):
         verify(token(key_id=key_id))
+
+
+@pytest.mark.parametrize("key_id", [None, "main"])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [nameless(rsa_key())],
+        [nameless(rsa_key("other")), nameless(ec_key()), nameless(rsa_key())],
+        [jwk_of(rsa_key("other"), "other"), nameless(rsa_key())],
+        [jwk_of(rsa_key("other"), "other"), jwk_of(rsa_key())],
+    ],
+    ids=["one", "several", "beside a named one", "all named"],
+)
+def test_keys_and_tokens_without_ids(key_id: str | None, keys: list[dict[str, Any]]) -> None:
+    """An id is a hint: without it the keys are tried, those that have none at least."""
+    config = replace(CONFIG, key_set={"keys": keys})
+    assert verify(token(key_id=key_id), config)
+    with pytest.raises(BadToken, match="signature"):
+        verify(token(key=rsa_key("third"), key_id=key_id), config)
+
+
+def test_a_named_key_is_not_tried_for_another_name() -> None:
+    """Only keys without an id are, where a token names one that is not there."""
+    config = replace(CONFIG, key_set={"keys": [jwk_of(rsa_key()), nameless(rsa_key("other"))]})
+    with pytest.raises(BadToken, match="signature"):
+        verify(token(key_id="elsewhere"), config)
+
+
+def test_not_every_key_of_a_large_set_is_tried() -> None:
+    """A token without an id costs so many checks at most, however many keys an issuer has."""
+    many = [jwk_of(ec_key(), f"{number}") for number in range(16)]
+    config = replace(CONFIG, key_set={"keys": [*many, jwk_of(rsa_key())]})
+    with pytest.raises(BadToken, match="signature"):
+        verify(token(key_id=None), config)
+    assert verify(token(), config)
+
+
+_SECOND = "https://second.example.net/"
+
+
+def _two_issuers() -> IssuersVerifier:
+    second = replace(
+        CONFIG,
+        issuers=frozenset((_SECOND,)),
+        key_set={"keys": [jwk_of(rsa_key("second"))]},
+    )
+    return IssuersVerifier([BearerVerifier(CONFIG), BearerVerifier(second)])
+
+
+def test_several_issuers() -> None:
+    """Each has its own keys, even where they are called the same."""
+    verifier = _two_issuers()
+
+    def use(text: str) -> BearerToken:
+        return asyncio.run(verifier.verify(text, account=NAME, now_ms=NOON_MS))
+
+    second = token(claims(iss=_SECOND, tid=None), key=rsa_key("second"))
+    for _ in range(2):
+        assert use(token()).tenant_id == "directory"
+        assert use(second).tenant_id == _SECOND
+    with pytest.raises(BadToken, match="signature"):
+        use(token(claims(iss=_SECOND)))
+    with pytest.raises(BadToken, match="signature"):
+        use(token(key=rsa_key("second")))
+    with pytest.raises(BadToken, match="another issuer"):
+        use(token(claims(iss="https://third.example.net/")))
+    with pytest.raises(BadToken, match="another issuer"):
+        use(token(claims(iss=None)))
+
+
+@pytest.mark.parametrize("text", ["", "a.b.c", "é", "x" * 16_385, "e30.e30."])
+def test_no_token_of_any_issuer(text: str) -> None:
+    """Whatever it is, it is refused."""
+    with pytest.raises(BadToken):
+        asyncio.run(_two_issuers().verify(text, account=NAME, now_ms=NOON_MS))
 
 
 @pytest.mark.parametrize(
@@ -114,13 +199,12 @@ def test_key_must_be_named_and_known(key_id: str | None) -> None:
         {"kty": "oct", "k": "c2VjcmV0", "kid": "main"},
         {"kty": "RSA", "kid": "main"},
         {"kty": "RSA", "n": "?", "e": 3, "kid": "main"},
-        {key: value for key, value in jwk_of(rsa_key()).items() if key != "kid"},
         {"kid": "main"},
         "main",
     ],
 )
 def test_keys_that_are_not_used(entry: Any) -> None:
-    """Keys for other uses, short, secret, private, nameless or broken ones verify nothing."""
+    """Keys for other uses, short, secret, private or broken ones verify nothing."""
     config = replace(CONFIG, key_set={"keys": [entry]})
     with pytest.raises(BadToken, match="key that is not known"):
         verify(token(), config)

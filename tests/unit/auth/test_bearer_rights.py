@@ -28,7 +28,7 @@ from leasehold.auth.types import (
     PermissionMissing,
     UnknownAccount,
 )
-from tests.unit.auth.issuer import claims, jwk_of, rsa_key, token
+from tests.unit.auth.issuer import claims, jwk_of, nameless, rsa_key, token
 from tests.unit.auth.support import (
     ACCOUNT,
     ACCOUNTS,
@@ -113,6 +113,48 @@ def test_rotated_keys_are_followed(endpoint: _Endpoint) -> None:
         use(token(), COOLDOWN_MS + 1)
 
 
+def test_a_new_key_without_a_name_is_followed(endpoint: _Endpoint) -> None:
+    """Where nothing names the keys, a signature that none of them made has them fetched anew."""
+    verifier = BearerVerifier(_FETCHING)
+    endpoint.keys = [nameless(rsa_key())]
+
+    def use(text: str, after_ms: int) -> BearerToken:
+        return asyncio.run(verifier.verify(text, account=NAME, now_ms=NOON_MS + after_ms))
+
+    assert use(token(key_id=None), 0)
+    new = token(key=rsa_key("new"), key_id=None)
+    endpoint.keys = [nameless(rsa_key("new"))]
+    with pytest.raises(BadToken, match="signature"):
+        use(new, COOLDOWN_MS - 1)
+    assert endpoint.fetches == 1
+    assert use(new, COOLDOWN_MS)
+    assert endpoint.fetches == 2
+
+
+def test_forged_tokens_without_a_key_id_cause_no_load(endpoint: _Endpoint) -> None:
+    """A thousand of them do not cause a thousand fetches either."""
+    verifier = BearerVerifier(_FETCHING)
+    endpoint.keys = [nameless(rsa_key())]
+
+    async def attack() -> None:
+        for number in range(1_000):
+            forged = signed_by_hand({"alg": "RS256"}, b"%d" % number, b"x")
+            with pytest.raises(BadToken):
+                await verifier.verify(forged, account=NAME, now_ms=NOON_MS + number)
+
+    asyncio.run(attack())
+    assert endpoint.fetches == 1
+
+
+def test_a_fetched_set_without_keys_is_a_failure(endpoint: _Endpoint) -> None:
+    """What is no use is told like an issuer that cannot be reached."""
+    verifier = BearerVerifier(_FETCHING)
+    endpoint.keys = []
+    with pytest.raises(BadToken, match="not known"):
+        asyncio.run(verifier.verify(token(), account=NAME, now_ms=NOON_MS))
+    assert verifier.keys.last_failure == "The key set holds no key of use."
+
+
 def test_withdrawn_key_without_a_new_one(endpoint: _Endpoint) -> None:
     """Even if nobody shows a new key the set is read again from time to time."""
     verifier = BearerVerifier(_FETCHING)
@@ -189,7 +231,7 @@ def test_nobody_waits_for_a_refresh(endpoint: _Endpoint) -> None:
             fetching = asyncio.create_task(keys.freshen(NOON_MS + REFRESH_MS))
             await asyncio.sleep(0)
             await keys.freshen(NOON_MS + REFRESH_MS)
-            assert await keys.find("main", NOON_MS + REFRESH_MS) is not None
+            assert keys.candidates("main")
             assert not fetching.done()
             release.set()
             await fetching

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from leasehold.auth.bearer import BearerVerifier
+from leasehold.auth.bearer import BearerVerifier, IssuersVerifier
 from leasehold.http import startup
 from leasehold.http.startup import (
     DataLock,
@@ -25,6 +25,7 @@ from leasehold.http.startup import (
     url_of,
 )
 from leasehold.settings import Settings
+from tests.unit.auth.issuer import jwk_of, nameless, rsa_key
 
 
 def test_data_folder_is_made_for_the_owner_alone(tmp_path: Path) -> None:
@@ -143,7 +144,11 @@ def test_limit_that_is_high_enough_is_left(monkeypatch: pytest.MonkeyPatch) -> N
     raise_file_limit(1_000)
 
 
-ISSUER = {"oidc_issuer": "https://issuer.test/", "oidc_audience": ("https://storage.azure.com",)}
+ISSUER = {
+    "oidc_issuer": ("https://issuer.test/",),
+    "oidc_audience": ("https://storage.azure.com",),
+    "tls_terminated": True,
+}
 
 
 def test_no_tokens_without_an_issuer() -> None:
@@ -157,7 +162,7 @@ def test_tokens_by_a_file_of_keys(tmp_path: Path) -> None:
     file.write_text(json.dumps({"keys": []}))
     settings = Settings(
         **ISSUER,  # type: ignore[arg-type]
-        oidc_jwks=str(file),
+        oidc_jwks=(str(file),),
         oidc_roles_claim="groups",
         oidc_default_roles=("Storage Queue Data Reader",),
         oidc_accounts=("devstoreaccount1",),
@@ -177,8 +182,8 @@ def test_tokens_by_a_file_of_keys(tmp_path: Path) -> None:
 
 def test_tokens_by_fetched_keys() -> None:
     """An address is fetched from later, not read at the start."""
-    verifier = bearer_verifier(Settings(**ISSUER, oidc_jwks="https://issuer.test/keys"))  # type: ignore[arg-type]
-    assert verifier is not None
+    verifier = bearer_verifier(Settings(**ISSUER, oidc_jwks=("https://issuer.test/keys",)))  # type: ignore[arg-type]
+    assert isinstance(verifier, BearerVerifier)
     assert verifier.config.key_set is None
     assert verifier.config.key_set_url == "https://issuer.test/keys"
 
@@ -186,9 +191,12 @@ def test_tokens_by_fetched_keys() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"oidc_jwks": "/nowhere/jwks.json"}, "oidc_jwks: /nowhere/jwks.json cannot be read"),
-        ({"oidc_jwks": __file__}, "oidc_jwks: .* cannot be read"),
-        ({"oidc_default_roles": ("Owner of All",)}, "no role is called 'Owner of All'"),
+        ({"oidc_jwks": ("/nowhere/jwks.json",)}, "oidc_jwks: /nowhere/jwks.json cannot be read"),
+        ({"oidc_jwks": (__file__,)}, "oidc_jwks: .* cannot be read"),
+        (
+            {"oidc_jwks": ("https://x",), "oidc_default_roles": ("Owner of All",)},
+            "no role is called 'Owner of All'",
+        ),
     ],
 )
 def test_unusable_settings_of_tokens(settings: dict[str, object], text: str) -> None:
@@ -196,3 +204,61 @@ def test_unusable_settings_of_tokens(settings: dict[str, object], text: str) -> 
     with pytest.raises(StartFailed, match=text) as refusal:
         bearer_verifier(Settings(**ISSUER, **settings))  # type: ignore[arg-type]
     assert refusal.value.code is ExitCode.SETTINGS
+
+
+def _warnings(settings: Settings) -> list[str]:
+    with structlog.testing.capture_logs() as events:
+        assert bearer_verifier(settings) is not None
+    return [event["event"] for event in events]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"keys": []}, ["server.no_token_keys"]),
+        ({}, ["server.no_token_keys"]),
+        ([], ["server.no_token_keys"]),
+        ({"keys": [jwk_of(rsa_key(), use="enc")]}, ["server.no_token_keys"]),
+        ({"keys": [jwk_of(rsa_key("short", 1024))]}, ["server.no_token_keys"]),
+        ({"keys": [jwk_of(rsa_key())]}, []),
+        ({"keys": [nameless(rsa_key())]}, []),
+    ],
+)
+def test_a_file_without_keys_is_told(tmp_path: Path, content: object, expected: list[str]) -> None:
+    """A set that verifies no token is no reason not to start, but is not passed over in silence."""
+    file = tmp_path / "jwks.json"
+    file.write_text(json.dumps(content))
+    assert _warnings(Settings(**ISSUER, oidc_jwks=(str(file),))) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tls", "expected"),
+    [
+        ({}, ["server.tokens_without_tls"]),
+        ({"tls_terminated": True}, []),
+        ({"tls_cert": Path("cert.pem"), "tls_key": Path("key.pem")}, []),
+    ],
+)
+def test_tokens_without_tls_are_told(tls: dict[str, object], expected: list[str]) -> None:
+    """Tokens are taken over https only, so a server without it takes none."""
+    fetched = {**ISSUER, "tls_terminated": False, "oidc_jwks": ("https://issuer.test/keys",), **tls}
+    assert _warnings(Settings(**fetched)) == expected  # type: ignore[arg-type]
+
+
+def test_several_issuers(tmp_path: Path) -> None:
+    """Each has the keys that stand in its place; audiences and roles are those of all."""
+    file = tmp_path / "jwks.json"
+    file.write_text(json.dumps({"keys": [jwk_of(rsa_key())]}))
+    settings = Settings(
+        oidc_issuer=("https://one.test/", "https://two.test/"),
+        oidc_jwks=("https://one.test/keys", str(file)),
+        oidc_audience=("https://storage.azure.com",),
+        tls_terminated=True,
+    )
+    found = bearer_verifier(settings)
+    assert isinstance(found, IssuersVerifier)
+    configs = [each.config for each in found.verifiers]
+    assert [each.issuers for each in configs] == [{"https://one.test/"}, {"https://two.test/"}]
+    assert [each.key_set_url for each in configs] == ["https://one.test/keys", None]
+    assert {each.audiences for each in configs} == {frozenset(("https://storage.azure.com",))}
+    assert found.may_use("devstoreaccount1")

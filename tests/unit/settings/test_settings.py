@@ -159,13 +159,23 @@ def test_configured_account_replaces_the_development_account() -> None:
             "is a key of the account itself",
         ),
         ({"oidc_accounts": ("other",)}, "oidc_accounts", "'other' is no account"),
-        ({"oidc_jwks": "file"}, "oidc_issuer", "is empty"),
-        ({"oidc_issuer": "i", "oidc_jwks": "file"}, "oidc_audience", "is empty"),
-        ({"oidc_issuer": "i", "oidc_audience": ("a",)}, "oidc_jwks", "is empty"),
+        ({"oidc_jwks": ("file",)}, "oidc_issuer", "is empty"),
+        ({"oidc_issuer": ("i",), "oidc_jwks": ("file",)}, "oidc_audience", "is empty"),
+        ({"oidc_issuer": ("i",), "oidc_audience": ("a",)}, "oidc_jwks", "is empty"),
         (
-            {"oidc_issuer": "i", "oidc_audience": ("a",), "oidc_jwks": "http://x"},
+            {"oidc_issuer": ("i",), "oidc_audience": ("a",), "oidc_jwks": ("http://x",)},
             "oidc_jwks",
             "must begin with https://",
+        ),
+        (
+            {"oidc_issuer": ("i", "j"), "oidc_audience": ("a",), "oidc_jwks": ("file",)},
+            "oidc_jwks",
+            "has 1 and oidc_issuer has 2",
+        ),
+        (
+            {"oidc_issuer": ("i", "i"), "oidc_audience": ("a",), "oidc_jwks": ("f", "g")},
+            "oidc_issuer",
+            "'i' is there twice",
         ),
     ],
 )

@@ -219,7 +219,7 @@ def test_unreadable_switch(tmp_path: Path) -> None:
         ("header_timeout_s = true", "header_timeout_s: must be a number"),
         ("tls_terminated = 1", "tls_terminated: must be true or false"),
         ("host = 1", "host: must be text in quotes"),
-        ("oidc_default_roles = 'a'", "oidc_default_roles: must be a list of texts"),
+        ("oidc_default_roles = 7", "oidc_default_roles: must be a list of texts"),
         ("oidc_default_roles = [1]", "oidc_default_roles: must be a list of texts"),
         ("accounts = 'a'", "accounts: must be a table"),
     ],
@@ -227,6 +227,18 @@ def test_unreadable_switch(tmp_path: Path) -> None:
 def test_wrong_type_in_the_file(tmp_path: Path, line: str, words: str) -> None:
     """A value of another type is refused, not converted."""
     assert refused(tmp_path, file=line).startswith(words)
+
+
+def test_a_list_of_one_text_in_the_file(tmp_path: Path) -> None:
+    """A text where a list is wanted is read as in an option: settings that were one text stay."""
+    file = (
+        "oidc_issuer = 'https://one.test/'\noidc_audience = 'a, b'\n"
+        "oidc_jwks = ['https://one.test/keys']"
+    )
+    settings = load(tmp_path, file=file).settings
+    assert settings.oidc_issuer == ("https://one.test/",)
+    assert settings.oidc_jwks == ("https://one.test/keys",)
+    assert settings.oidc_audience == ("a", "b")
 
 
 def test_unreadable_file(tmp_path: Path) -> None:
