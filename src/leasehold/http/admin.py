@@ -9,6 +9,7 @@ from typing import Final
 from leasehold import __version__
 from leasehold.clock import Clock
 from leasehold.engine.engine import Engine, Served
+from leasehold.http.guard import Guard
 from leasehold.http.messages import Response
 from leasehold.http.metrics import CONTENT_TYPE, Metrics
 
@@ -21,21 +22,24 @@ class AdminPages:
     """Answers for the process itself. None of the pages needs credentials.
 
     ``/healthz`` says that the process is up. ``/readyz`` says whether requests should be sent
-    here. A full disk does not make the server unready: producers are told so one by one, and
-    consumers, who alone can make room, must still get through. Of several stores all must be there.
+    here; not while there is no room for those that come. A full disk does not make the server
+    unready: producers are told so one by one, and consumers, who alone can make room, must still
+    get through. Of several stores all must be there.
 
     Args:
         engine: What is asked how the store is.
+        guard: What is asked whether there is room.
         clock: What is asked how far the wall clock was moved.
         draining: Tells whether the server is stopping.
         metrics: What writes ``/metrics``; None for no such page.
         accounts: Those that the server serves, to say which of them have moved away.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keyword-only, and each is a collaborator of its own
         self,
         *,
         engine: Engine,
+        guard: Guard,
         clock: Clock,
         draining: Callable[[], bool],
         metrics: Metrics | None,
@@ -43,6 +47,7 @@ class AdminPages:
     ) -> None:
         self.paths = frozenset({"/healthz", "/readyz"} | ({"/metrics"} if metrics else set()))
         self._engine = engine
+        self._guard = guard
         self._clock = clock
         self._draining = draining
         self._metrics = metrics
@@ -63,7 +68,7 @@ class AdminPages:
         # One that has failed ends the server, and with it what the others do.
         failed = self._engine.failed.is_set()
         ready = first.is_ready and all(each.is_ready for each in others)
-        ready = ready and not failed and not draining
+        ready = ready and not failed and not draining and not self._guard.is_crowded
         report = {
             "ready": ready,
             "draining": draining,
@@ -74,10 +79,23 @@ class AdminPages:
                 for each in others
             ],
             "accounts_away": [each for each in self._accounts if self._engine.is_away(each)],
+            "load": _load(self._guard),
             "clock": {"wall_drift_s": round(self._clock.wall_drift_s(), 3)},
         }
         body = json.dumps(report, indent=2).encode() + b"\n"
         return Response(200 if ready else 503, [_JSON, _NO_STORE], body)
+
+
+def _load(guard: Guard) -> dict[str, object]:
+    return {
+        "crowded": guard.is_crowded,
+        "connections": len(guard.connections),
+        "max_connections": guard.limits.max_connections,
+        "buffered_bytes": guard.buffered,
+        "max_buffered_bytes": guard.limits.max_buffered_bytes,
+        "unproved_bytes": guard.unproved_bytes,
+        "max_unproved_bytes": guard.limits.max_unproved_bytes,
+    }
 
 
 def _plain(served: Served) -> dict[str, object]:

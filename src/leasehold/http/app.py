@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
 from leasehold.clock import Clock
+from leasehold.http.exchange import PROVE, RAW_NAMES
 from leasehold.http.messages import Request, Response
-from leasehold.http.protocol import RAW_NAMES
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -17,7 +17,6 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 NATIVE_PREFIX: Final = "/v1/"
 """What paths of the native dialect begin with; no account or queue of Azure's has so short a name.
 """
-NATIVE_MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 
 _CLOSE: Final = (b"connection", b"close")
 _READING: Final = frozenset({"GET", "HEAD"})
@@ -30,31 +29,37 @@ class _ClientGoneError(Exception):
     """Half a body is no request: whatever it asks for, the client has not finished asking."""
 
 
-class Dialect(Protocol):
-    """What speaks a protocol over HTTP."""
+_CallT = TypeVar("_CallT")
 
-    async def handle(self, request: Request) -> Response:
-        """Answer one request. Raises nothing."""
+
+class Dialect(Protocol[_CallT]):
+    """What speaks a protocol over HTTP. The body of a request is read between its two steps.
+
+    So nobody makes the server hold a body before having shown, in the header, the right to send it.
+    """
+
+    def begin(self, request: Request) -> _CallT:
+        """Take a request of which only the header has come."""
+        ...
+
+    async def enter(self, call: _CallT) -> Response | None:
+        """Check all that the header says; None if the body may be read. Raises nothing."""
+        ...
+
+    def longest_body(self, call: _CallT) -> int:
+        """Return how many bytes of the body of a request that has entered are to be read."""
+        ...
+
+    async def answer(self, call: _CallT) -> Response:
+        """Answer a request that has entered, once its body is there. Raises nothing."""
         ...
 
 
-class LargeDialect(Dialect, Protocol):
-    """A dialect with bodies so large that not everybody may send one."""
-
-    async def admit(self, request: Request) -> Response | None:
-        """Say from the head of a request why it is refused; None to read its body."""
-        ...
-
-
-class AddressedDialect(Dialect, Protocol):
+class AddressedDialect(Dialect[_CallT], Protocol[_CallT]):
     """A dialect that has addresses of its own: a port, or names of hosts."""
 
     def is_addressed_by(self, host: str) -> bool:
         """Tell whether a request to *host* is of this dialect, on a port that others share."""
-        ...
-
-    async def longest_body(self, request: Request) -> int:
-        """Say from the head of a request how long a body may be read."""
         ...
 
 
@@ -85,13 +90,9 @@ class Application:
             account in the host name: requests of the protocol that read carry ``comp``.
         clock: For the durations counted.
         timings: Where they are counted.
-        max_body_bytes: Bodies above this are not read; the dialect says so and the connection ends.
-        longest_body: Says from the head of a request to *dialect* that a longer body may be read.
         native: Answers what is under NATIVE_PREFIX; None for *dialect*.
-        native_max_body_bytes: As max_body_bytes, for *native*.
         mns: Answers what comes to *mns_ports*, and to hosts of its own on other ports.
         mns_ports: Where nobody but *mns* and the pages answer.
-        mns_max_body_bytes: As max_body_bytes, for *mns*.
         https: Whether a proxy has ended TLS, so that every request counts as safe.
         log_requests: Whether to log each request, at level debug.
     """
@@ -99,32 +100,24 @@ class Application:
     def __init__(  # noqa: PLR0913 - keyword-only, and each is a collaborator of its own
         self,
         *,
-        dialect: Dialect,
+        dialect: Dialect[Any],
         pages: Pages,
         clock: Clock,
         timings: Timings,
-        max_body_bytes: int,
-        longest_body: Callable[[Request], Awaitable[int]] | None = None,
-        native: LargeDialect | None = None,
-        native_max_body_bytes: int = NATIVE_MAX_BODY_BYTES,
-        mns: AddressedDialect | None = None,
+        native: Dialect[Any] | None = None,
+        mns: AddressedDialect[Any] | None = None,
         mns_ports: frozenset[int] = frozenset(),
-        mns_max_body_bytes: int = 0,
         https: bool = False,
         log_requests: bool = False,
     ) -> None:
-        self._handle = dialect.handle
+        self._dialect = dialect
         self._pages = pages
         self._paths = pages.paths
         self._monotonic_s = clock.monotonic_s
         self._took = timings.took
-        self._max_body_bytes = max_body_bytes
-        self._longest_body = longest_body
         self._native = native
-        self._native_max_body_bytes = native_max_body_bytes if native else max_body_bytes
         self._mns = mns
         self._mns_ports = mns_ports
-        self._mns_max_body_bytes = mns_max_body_bytes
         self._https = https
         self._log_requests = log_requests
 
@@ -138,37 +131,32 @@ class Application:
             await send(_start(method, response, close=False))
             await send({"type": "http.response.body", "body": response.body})
             return
-        handle, limit = self._handle, self._max_body_bytes
-        longest_body = self._longest_body
         headers = _headers(scope["headers"])
-        body: bytes | None = b""
-        length = headers.get("content-length", "0")
-        has_body = length != "0" or "transfer-encoding" in headers
+        dialect = self._dialect
         if self._mns is not None and self._is_for(self._mns, scope, headers):
-            handle, limit = self._mns.handle, self._mns_max_body_bytes
-            longest_body = self._mns.longest_body
+            dialect = self._mns
         elif self._native is not None and raw_path.startswith(NATIVE_PREFIX):
-            handle, limit, longest_body = self._native.handle, self._native_max_body_bytes, None
-            if has_body and (int(length) > self._max_body_bytes or "transfer-encoding" in headers):
-                refusal = await self._native.admit(self._request(scope, raw_path, headers, receive))
-                if refusal is not None:
-                    await send(_start(method, refusal, close=True))
-                    await send({"type": "http.response.body", "body": refusal.body})
-                    return
-        if longest_body is not None and int(length) > limit:
-            limit = await longest_body(self._request(scope, raw_path, headers, receive))
-        if has_body:
-            try:
-                body = await _read(int(length), limit, receive)
-            except _ClientGoneError:
-                return
+            dialect = self._native
         request = self._request(scope, raw_path, headers, receive)
-        request.body, request.body_too_large = body or b"", body is None
-        response = await handle(request)
+        call = dialect.begin(request)
+        refusal = await dialect.enter(call)
+        if refusal is not None:
+            response = refusal
+        else:
+            if PROVE in scope:
+                scope[PROVE]()
+            if request.has_body:
+                length = int(headers.get("content-length", "0"))
+                try:
+                    body = await _read(length, dialect.longest_body(call), receive)
+                except _ClientGoneError:
+                    return
+                request.body, request.body_too_large = body or b"", body is None
+            response = await dialect.answer(call)
         # Before anything else can run: the dialect has told the timings what request this was.
         duration_s = self._monotonic_s() - started_s
         self._took(duration_s)
-        await send(_start(method, response, close=body is None))
+        await send(_start(method, response, close=request.body_too_large))
         await send({"type": "http.response.body", "body": response.body})
         if self._log_requests:
             # The query is left out: it may hold a signature.
@@ -181,7 +169,7 @@ class Application:
             )
 
     def _is_for(
-        self, mns: AddressedDialect, scope: dict[str, Any], headers: dict[str, str]
+        self, mns: AddressedDialect[Any], scope: dict[str, Any], headers: dict[str, str]
     ) -> bool:
         server = scope["server"]
         if server is not None and server[1] in self._mns_ports:
@@ -200,6 +188,7 @@ class Application:
             headers=headers,
             body=b"",
             body_too_large=False,
+            has_body=headers.get("content-length", "0") != "0" or "transfer-encoding" in headers,
             client_ip=client[0] if client else "",
             https=self._https or scope["scheme"] == "https",
             raw_header_names=scope.get(RAW_NAMES),

@@ -15,13 +15,11 @@ from leasehold.engine.engine import Engine
 from leasehold.http.admin import AdminPages
 from leasehold.http.admission import Admission, LongClaim, LongReceive
 from leasehold.http.app import Application
-from leasehold.http.azure import MAX_REQUEST_BODY_BYTES, AzureDialect
+from leasehold.http.azure import AzureDialect
 from leasehold.http.controls import Authorizer, Controls, Perform, SigningTime
 from leasehold.http.guard import Guard
 from leasehold.http.metrics import Metrics, RequestStats
-from leasehold.http.mns import MAX_REQUEST_BODY_BYTES as MNS_MAX_BODY_BYTES
 from leasehold.http.mns import MnsDialect
-from leasehold.http.native import MAX_REQUEST_BODY_BYTES as NATIVE_MAX_BODY_BYTES
 from leasehold.http.native import NativeDialect, Services
 from leasehold.http.startup import bearer_verifier
 from leasehold.settings import Settings
@@ -103,6 +101,7 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
     mns = _mns_dialect(settings, times, services, accounts, requests.answered)
     pages = AdminPages(
         engine=engine,
+        guard=guard,
         clock=times.engine,
         draining=draining,
         metrics=_metrics(settings, times, engine, guard, admission, requests),
@@ -114,12 +113,8 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
         pages=pages,
         clock=times.system,
         timings=requests,
-        max_body_bytes=MAX_REQUEST_BODY_BYTES,
-        longest_body=dialect.longest_body,
-        native_max_body_bytes=NATIVE_MAX_BODY_BYTES,
         mns=mns,
         mns_ports=mns_ports,
-        mns_max_body_bytes=MNS_MAX_BODY_BYTES,
         https=settings.tls_terminated,
         log_requests=settings.log_level == "debug",
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -16,12 +17,46 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 if TYPE_CHECKING:
     from leasehold.http.protocol import GuardedProtocol
 
+RAW_NAMES: Final = "leasehold.header_names"
+"""Key in the ASGI scope: lower-case name -> name as sent, or None; see ``Request``."""
+PROVE: Final = "leasehold.prove"
+"""Key in the ASGI scope: what the application calls when it has found the credentials good."""
+
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 _CLOSE: Final = (b"connection", b"close")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _DISCONNECT: Final = {"type": "http.disconnect"}
 _INTERNAL_ERROR: Final = b"Internal Server Error\n"
 
 _log = structlog.get_logger(__name__)
+
+
+def scope_of(
+    connection: GuardedProtocol,
+    method: str,
+    target: bytes,
+    version: str,
+    raw_names: dict[str, str] | None,
+) -> dict[str, Any]:
+    """Return ASGI's view of the request whose header *connection* has just read."""
+    raw_path, _, query = target.partition(b"?")
+    path = raw_path.decode("ascii")
+    return {
+        "type": "http",
+        "asgi": _ASGI,
+        "http_version": version,
+        "server": connection.server,
+        "client": connection.client,
+        "scheme": connection.scheme,
+        "method": method,
+        "root_path": "",
+        "path": unquote(path) if "%" in path else path,
+        "raw_path": raw_path,
+        "query_string": query,
+        "headers": connection.headers,
+        RAW_NAMES: raw_names,
+        PROVE: connection.prove,
+    }
 
 
 class Exchange:
@@ -33,11 +68,13 @@ class Exchange:
         "_expects_continue",
         "_head",
         "_waiter",
+        "begun",
         "body",
         "disconnected",
         "is_watching",
         "keep_alive",
         "more_body",
+        "proved",
         "response_complete",
         "response_started",
         "scope",
@@ -59,6 +96,10 @@ class Exchange:
         self.more_body = True
         self.size = 0
         """Bytes of the body so far, received by the application or not."""
+        self.begun = False
+        """Whether the application has had a turn."""
+        self.proved = False
+        """Whether the application has found its credentials good."""
         self.disconnected = False
         self.is_watching = False
         """Whether the application, which has all of the body, waits for the client to go."""
@@ -72,6 +113,7 @@ class Exchange:
 
     async def run(self, app: Any) -> None:
         """Let *app* answer; whatever it does, the client is not left waiting."""
+        self.begun = True
         try:
             await app(self.scope, self.receive, self.send)
         except Exception:  # noqa: BLE001 - the last stop of every error

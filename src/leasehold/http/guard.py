@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from leasehold.auth.times import format_http_date
 from leasehold.clock import Clock
+from leasehold.http.crowding import Unfinished, slow_to_go, strangers_to_go
 
 LINGER_S: Final = 2.0
 """How long the rest of a refused request is read and thrown away.
@@ -18,6 +19,11 @@ has read it.
 """
 LINGER_BYTES: Final = 8 * 1024 * 1024
 _SWEEPS_PER_TIMEOUT: Final = 8
+_UNPROVED_SHARE: Final = 4
+_ROOM_SHARE: Final = 16
+"""Of the memory for bodies, what is made free at a time."""
+_CROWDED_S: Final = 5.0
+"""How long a server that had to refuse for want of room says so."""
 _SWEEP_S: Final = (0.02, 1.0)
 
 
@@ -35,6 +41,16 @@ class ConnectionLimits:
     body_min_bytes_per_s: int = 1_024
     idle_timeout_s: float = 120.0
     write_timeout_s: float = 30.0
+
+    @property
+    def max_unproved_bytes(self) -> int:
+        """What requests may hold together that have not shown credentials."""
+        return self.max_buffered_bytes // _UNPROVED_SHARE
+
+    @property
+    def max_unproved_bytes_per_address(self) -> int:
+        """What those of them may hold that come from one address."""
+        return self.max_unproved_bytes // _UNPROVED_SHARE
 
 
 class Refusal(NamedTuple):
@@ -90,6 +106,12 @@ TOO_MUCH_BUFFERED: Final = _refusal(
     "The server holds too many bodies of requests.\n",
     "Retry-After: 1",
 )
+CROWDED_OUT: Final = _refusal(
+    "crowded_out",
+    "503 Service Unavailable",
+    "The server holds too many unfinished requests, and this one was among the slowest.\n",
+    "Retry-After: 1",
+)
 SLOW_READER: Final = Refusal("slow_reader")
 ALL_REFUSALS: Final = (
     MALFORMED,
@@ -100,6 +122,7 @@ ALL_REFUSALS: Final = (
     TOO_MANY_CONNECTIONS,
     TOO_MANY_PIPELINED,
     TOO_MUCH_BUFFERED,
+    CROWDED_OUT,
     SLOW_READER,
 )
 
@@ -109,6 +132,18 @@ class Swept(Protocol):
 
     def check(self, now_s: float) -> None:
         """Act on the deadlines that have passed at *now_s*."""
+        ...
+
+    def unfinished(self, now_s: float) -> Unfinished[Swept] | None:
+        """Return what a body that is still coming holds, None if there is none."""
+        ...
+
+    def unproved(self, now_s: float) -> Unfinished[Swept] | None:
+        """Return what is held for requests without credentials, None if nothing is."""
+        ...
+
+    def crowd_out(self, *, at_once: bool) -> None:
+        """Let go of what is held. The client is told why, unless its place is needed *at_once*."""
         ...
 
 
@@ -133,6 +168,14 @@ class Guard:
         self.accepted = 0
         self.buffered = 0
         """Bytes of bodies that have arrived, of requests that are not answered yet."""
+        self.unproved_bytes = 0
+        """What is held for requests that have not shown credentials, and could not do so at once:
+        parts of headers, and bodies of requests that wait behind others."""
+        self.strangers: dict[Swept, None] = {}
+        """Connections on which no credentials have been shown yet, the oldest first."""
+        self._unproved_by_address: Counter[str] = Counter()
+        self._is_making_room = False
+        self._crowded_until_s = float("-inf")
         self.refused: Counter[str] = Counter({each.reason: 0 for each in ALL_REFUSALS})
         shortest_s = min(
             limits.header_timeout_s,
@@ -161,6 +204,71 @@ class Guard:
             self._head = b"date: %b\r\n" % format_http_date(second * 1000).encode("ascii")
         return self._head
 
+    # Room
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether somebody was refused a moment ago for want of room."""
+        return self.now_s < self._crowded_until_s
+
+    def note_crowded(self) -> None:
+        """Note that somebody had to be refused for want of room."""
+        self._crowded_until_s = self.now_s + _CROWDED_S
+
+    def hold(self, address: str, size: int) -> None:
+        """Count bytes held for a request without credentials; less than 0 lets go of them.
+
+        Where a limit is passed somebody has to go, but not before those whose turn is now have
+        shown what they have.
+        """
+        self.unproved_bytes += size
+        held = self._unproved_by_address[address] + size
+        if held:
+            self._unproved_by_address[address] = held
+        else:
+            del self._unproved_by_address[address]
+        if size > 0 and not self._is_making_room and self._is_too_much(held):
+            self._is_making_room = True
+            asyncio.get_running_loop().call_soon(self._turn_strangers_out)
+
+    def _is_too_much(self, of_address: int) -> bool:
+        limits = self.limits
+        return (
+            of_address > limits.max_unproved_bytes_per_address
+            or self.unproved_bytes > limits.max_unproved_bytes
+        )
+
+    def _turn_strangers_out(self) -> None:
+        self._is_making_room = False
+        limits, now_s = self.limits, self.now_s
+        holding = [each.unproved(now_s) for each in self.connections]
+        for each in strangers_to_go(
+            (held for held in holding if held is not None),
+            limits.max_unproved_bytes,
+            limits.max_unproved_bytes_per_address,
+        ):
+            each.holder.crowd_out(at_once=False)
+
+    def make_room(self, newcomer: Swept) -> bool:
+        """Let the slowest bodies go until there is room; tell whether that was possible."""
+        limit, now_s = self.limits.max_buffered_bytes, self.now_s
+        excess = self.buffered - limit + limit // _ROOM_SHARE
+        holding = [each.unfinished(now_s) for each in self.connections if each is not newcomer]
+        for each in slow_to_go((held for held in holding if held is not None), excess):
+            each.holder.crowd_out(at_once=False)
+        return self.buffered <= limit
+
+    def turn_out_stranger(self, newcomer: Swept) -> bool:
+        """Close the oldest connection without credentials; tell whether there was one."""
+        oldest = next(iter(self.strangers), newcomer)
+        if oldest is newcomer:
+            return False
+        del self.strangers[oldest]
+        oldest.crowd_out(at_once=True)
+        return True
+
+    # Time
+
     async def run(self) -> None:
         """Sweep until cancelled."""
         while True:
@@ -172,3 +280,27 @@ class Guard:
         self.now_s = now_s = self._clock.monotonic_s()
         for connection in tuple(self.connections):
             connection.check(now_s)
+        if self._is_too_much(max(self._unproved_by_address.values(), default=0)):
+            self._turn_strangers_out()
+
+
+class Held:
+    """What one connection holds for requests without credentials, as *guard* counts it."""
+
+    __slots__ = ("_guard", "address", "size")
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self.address = ""
+        self.size = 0
+
+    def add(self, size: int) -> None:
+        """Hold more bytes."""
+        self.size += size
+        self._guard.hold(self.address, size)
+
+    def clear(self) -> None:
+        """Let go of all of them."""
+        if self.size:
+            self._guard.hold(self.address, -self.size)
+            self.size = 0

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """One request whose body, if any, has arrived."""
+    """One request. Its body, if any, is put in when the header has been checked."""
 
     method: str
     raw_path: str
@@ -24,6 +24,8 @@ class Request:
     """The body was longer than the server reads; *body* is then empty and the connection ends."""
     client_ip: str
     https: bool
+    has_body: bool = False
+    """The header announces a body, which may turn out to be empty."""
     raw_header_names: Mapping[str, str] | None = None
     """Lower-case name to name as sent, for metadata headers sent with capitals; None if none."""
     receive: Callable[[], Awaitable[Mapping[str, Any]]] | None = None

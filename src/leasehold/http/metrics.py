@@ -145,6 +145,7 @@ class Metrics:
             gauges={
                 "server_connections": len(guard.connections),
                 "server_buffered_bytes": guard.buffered,
+                "server_unproved_bytes": guard.unproved_bytes,
                 "server_pending_requests": admission.pending,
                 "server_waiting_receives": admission.waiting,
                 "server_store_writable": float(self._engine.health().writable),

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
-from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from leasehold.http import guard as g
-from leasehold.http.exchange import Exchange
+from leasehold.http.crowding import Unfinished
+from leasehold.http.exchange import Exchange, scope_of
 from leasehold.http.framing import (
     FRAMING_FIELDS,
     header_size,
@@ -27,13 +26,11 @@ from leasehold.http.framing import (
     read_target,
     without_upgrade,
 )
+from leasehold.http.phases import Phase
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
     from uvicorn.server import ServerState
-
-RAW_NAMES: Final = "leasehold.header_names"
-"""Key in the ASGI scope: lower-case name -> name as sent, or None; see ``Request``."""
 
 _PIECE_BYTES: Final = 16_384
 """The parser is fed pieces of this size, so that limits are checked this often."""
@@ -43,20 +40,6 @@ _LINGERING: Final = 256
 """Connections above the limit that are told so; more are reset without a word."""
 _GOODBYE_S: Final = 0.2
 _METADATA: Final = b"x-ms-meta-"
-_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
-
-
-class Phase(IntEnum):
-    """What the reading side of a connection is at."""
-
-    IDLE = 0
-    """Between requests."""
-    HEAD = 1
-    BODY = 2
-    REFUSED = 3
-    """What comes is thrown away; answers to earlier requests are still to be written."""
-    LINGERING = 4
-    """The last answer was written; what comes is thrown away."""
 
 
 # Class attributes are faster to reach than members of an enumeration.
@@ -99,6 +82,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self._unsent_since_s: float | None = None
         self._unsent = 0
         """Bytes of answers that the guard counts as buffered: large ones, until they are taken."""
+        self._rest = b""
+        """What has come of a body whose credentials are looked at, behind its first piece."""
+        self._held = g.Held(self.guard)
+        self._is_proved = False
+        """Whether credentials were shown on this connection."""
         self._refusal: g.Refusal | None = None
         self._raw_names: dict[str, str] | None = None
         self._framing: list[tuple[bytes, bytes]] = []
@@ -109,9 +97,15 @@ class GuardedProtocol(HttpToolsProtocol):
         """Take or refuse a new connection."""
         super().connection_made(transport)
         self.guard.connections.add(self)
+        self.guard.strangers[self] = None
+        self._held.address = self.client[0] if self.client else ""
         self.guard.accepted += 1
         self._since_s = self.guard.now_s
         excess = len(self.connections) - self.limits.max_connections
+        if excess > 0 and self.guard.turn_out_stranger(self):
+            excess -= 1
+        if excess > 0:
+            self.guard.note_crowded()
         if excess > _LINGERING:
             self.guard.refused[g.TOO_MANY_CONNECTIONS.reason] += 1
             transport.abort()
@@ -122,6 +116,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Tell the exchanges under way that nobody waits any more."""
         self.connections.discard(self)
         self.guard.connections.discard(self)
+        self.guard.strangers.pop(self, None)
+        self._held.clear()
         for exchange in (self.active, *self.queued):
             if exchange is not None:
                 self._drop(exchange)
@@ -162,17 +158,34 @@ class GuardedProtocol(HttpToolsProtocol):
         if phase >= _REFUSED:
             self._discard(len(data))
             return
+        if self._rest:
+            self._rest += data
+            return
         if phase is _IDLE:
             self._phase = _HEAD
             self._since_s = self.guard.now_s
             self._fed = 0
         if len(data) <= _PIECE_BYTES:
             self._feed(data)
-            return
+        else:
+            self._feed_pieces(data)
+
+    def _feed_pieces(self, data: bytes) -> None:
+        """Feed much at once, but of a body only the beginning before its credentials are good."""
         for start in range(0, len(data), _PIECE_BYTES):
+            active = self.active if start and self._phase is _BODY else None
+            if active is not None and active is self.newest and not active.proved:
+                self._rest = data[start:]
+                self._held.add(len(self._rest))
+                self.flow.pause_reading()
+                return
             self._feed(data[start : start + _PIECE_BYTES])
             if self._phase >= _REFUSED:
                 return
+
+    def _feed_rest(self) -> None:
+        rest, self._rest = self._rest, b""
+        self.data_received(rest)
 
     def _feed(self, data: bytes) -> None:
         self._piece = len(data)
@@ -187,6 +200,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         if begun and self._phase is _HEAD:
             self._fed += len(data)
+            self._held.add(len(data))
             if self._fed > self.limits.max_header_bytes + self.limits.max_request_line_bytes:
                 self._refuse(g.HEADER_TOO_LARGE)
 
@@ -261,7 +275,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._begin(
             Exchange(
                 self,
-                self._scope(method.decode("ascii"), target, version),
+                scope_of(self, method.decode("ascii"), target, version, self._raw_names),
                 keep_alive=version == "1.1" and parser.should_keep_alive(),
                 expects_continue=framing.expects_continue,
             )
@@ -275,8 +289,11 @@ class GuardedProtocol(HttpToolsProtocol):
         guard = self.guard
         newest.size += len(body)
         guard.buffered += len(body)
-        if guard.buffered > guard.limits.max_buffered_bytes:
+        if guard.buffered > guard.limits.max_buffered_bytes and not guard.make_room(self):
+            guard.note_crowded()
             self._stop_parsing(g.TOO_MUCH_BUFFERED)
+        if not newest.proved and (newest.begun or newest is not self.active):
+            self._held.add(len(body))
         newest.add_body(body)
         if len(newest.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
@@ -295,24 +312,43 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refusal = refusal
         raise _RefusedError
 
-    def _scope(self, method: str, target: bytes, version: str) -> dict[str, Any]:
-        raw_path, _, query = target.partition(b"?")
-        path = raw_path.decode("ascii")
-        return {
-            "type": "http",
-            "asgi": _ASGI,
-            "http_version": version,
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
-            "method": method,
-            "root_path": "",
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": raw_path,
-            "query_string": query,
-            "headers": self.headers,
-            RAW_NAMES: self._raw_names,
-        }
+    # Credentials
+
+    def prove(self) -> None:
+        """Note that the request whose answer comes next has shown good credentials."""
+        if self.active is not None:
+            self.active.proved = True
+        self._held.clear()
+        if self._rest:
+            self.loop.call_soon(self._feed_rest)
+        if not self._is_proved:
+            self._is_proved = True
+            self.guard.strangers.pop(self, None)
+
+    def unproved(self, now_s: float) -> Unfinished[g.Swept] | None:
+        """See :class:`leasehold.http.guard.Swept`."""
+        active = self.active
+        held = self._held
+        if not held.size or (active is not None and not active.begun):
+            return None
+        return Unfinished(self, held.address, held.size, now_s - self._since_s)
+
+    def unfinished(self, now_s: float) -> Unfinished[g.Swept] | None:
+        """See :class:`leasehold.http.guard.Swept`."""
+        newest = self.newest
+        if self._phase is not _BODY or newest is None or self.queued:
+            return None
+        return Unfinished(self, self._held.address, newest.size, now_s - self._since_s)
+
+    def crowd_out(self, *, at_once: bool) -> None:
+        """See :class:`leasehold.http.guard.Swept`."""
+        if self._phase is _BODY and not self.queued and not at_once:
+            self._refuse(g.CROWDED_OUT)
+            return
+        self.guard.refused[g.CROWDED_OUT.reason] += 1
+        self.connections.discard(self)
+        self._held.clear()
+        self.transport.abort()
 
     # Answering
 
@@ -338,6 +374,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.flow.write_paused:
             self._count_unsent()
         self.active = None
+        if not self.queued:
+            self._held.clear()
         if self.transport.is_closing():
             return
         self._since_s = self.guard.now_s
@@ -380,6 +418,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Take no further request; say why, after the answers that are still owed."""
         self.guard.refused[refusal.reason] += 1
         self._refusal = refusal
+        self._rest = b""
+        self._held.clear()
         refused = self.newest if self._phase is _BODY else None
         self._phase = _REFUSED
         if refused is not None:
@@ -400,6 +440,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _linger(self) -> None:
         self._phase = _LINGER
+        self._rest = b""
+        self._held.clear()
         self._since_s = self.guard.now_s
         if self.transport.can_write_eof():
             self.transport.write_eof()

@@ -258,7 +258,7 @@ class Settings(MnsSettings):
         metadata=about(
             Kind.INTEGER,
             _LOAD,
-            "Open connections; one more is told 503 and closed.",
+            "Open connections; one more closes the oldest without credentials, or is told 503.",
             unit="connections",
             bounds=(1, 1_000_000),
             special="The limit on open files must be higher; the server raises it where it may.",
@@ -270,7 +270,8 @@ class Settings(MnsSettings):
             Kind.INTEGER,
             _LOAD,
             "Bodies of requests that wait for an answer or are still arriving, all connections "
-            "together; a request beyond it is told 503 and its connection closed.",
+            "together. Beyond it the slowest are told 503 and their connections closed. Requests "
+            "without credentials may hold a quarter of it, from one address a quarter of that.",
             unit="MiB",
             bounds=(1, 65_536),
         ),

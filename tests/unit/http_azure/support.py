@@ -89,6 +89,7 @@ def make_request(
         body_too_large=too_large,
         client_ip="127.0.0.1",
         https=https,
+        has_body=bool(body),
     )
 
 

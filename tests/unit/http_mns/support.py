@@ -101,6 +101,7 @@ class Whole:
             body_too_large=False,
             client_ip="127.0.0.1",
             https=False,
+            has_body=bool(body),
         )
 
     def ask(

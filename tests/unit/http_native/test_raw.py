@@ -115,7 +115,7 @@ def admit(native: Native, length: int, key: str | None = KEY) -> Answer | None:
         client_ip="127.0.0.1",
         https=False,
     )
-    response = native.runner.run(native.dialect.admit(request))
+    response = native.runner.run(native.dialect.enter(native.dialect.begin(request)))
     return None if response is None else Answer(response)
 
 

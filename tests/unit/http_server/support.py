@@ -42,12 +42,22 @@ class StubDialect:
         self.abandoned = threading.Semaphore(0)
         """Released once for each watched request whose client has gone."""
 
-    async def admit(self, request: Request) -> Response | None:
-        """See ``LargeDialect``: everybody may."""
-        del request
-        return None
+    def begin(self, request: Request) -> Request:
+        """See ``Dialect``."""
+        return request
 
-    async def handle(self, request: Request) -> Response:
+    async def enter(self, request: Request) -> Response | None:
+        """Let everybody in but those who say ``no``; ``wait`` does when the test releases it."""
+        says = request.headers.get("authorization")
+        if says == "wait":
+            await self.release.wait()
+        return Response(403, [], b"no") if says == "no" else None
+
+    def longest_body(self, request: Request) -> int:
+        """See ``Dialect``."""
+        return NATIVE_MAX_BODY_BYTES if request.raw_path.startswith("/v1/") else MAX_BODY_BYTES
+
+    async def answer(self, request: Request) -> Response:
         """See ``Dialect``."""
         self.requests.append(request)
         self.arrived.release()
@@ -122,9 +132,7 @@ class Harness:
             pages=NoPages(),
             clock=self.clock,
             timings=RequestStats(),
-            max_body_bytes=MAX_BODY_BYTES,
             native=self.dialect,
-            native_max_body_bytes=NATIVE_MAX_BODY_BYTES,
         )
         protocol = protocol_class(self.guard)
         config = uvicorn.Config(

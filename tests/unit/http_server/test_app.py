@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 import structlog
 
 from leasehold.http.app import Application
+from leasehold.http.exchange import PROVE
 from leasehold.http.messages import Request, Response
 from leasehold.http.metrics import RequestStats
 from leasehold.testing import ManualClock
@@ -17,22 +19,31 @@ from leasehold.testing import ManualClock
 class Recorder:
     """A dialect that keeps what it was asked."""
 
-    def __init__(self, stats: RequestStats, clock: ManualClock) -> None:
+    def __init__(self, stats: RequestStats, clock: ManualClock, longest: int = 10) -> None:
         self.requests: list[Request] = []
+        self.longest = longest
         self._stats = stats
         self._clock = clock
 
-    async def handle(self, request: Request) -> Response:
+    def begin(self, request: Request) -> Request:
+        """See ``Dialect``."""
+        assert not request.body
+        return request
+
+    async def enter(self, request: Request) -> Response | None:
+        """See ``Dialect``."""
+        return Response(401, []) if request.headers.get("authorization") == "no" else None
+
+    def longest_body(self, request: Request) -> int:
+        """See ``Dialect``."""
+        return int(request.headers.get("x-longest", self.longest))
+
+    async def answer(self, request: Request) -> Response:
         """See ``Dialect``."""
         self.requests.append(request)
         self._clock.advance(ms=20)
         self._stats.answered("get-messages", 200)
         return Response(200, [(b"x-a", b"b")], b"body")
-
-    async def admit(self, request: Request) -> Response | None:
-        """See ``LargeDialect``."""
-        assert not request.body
-        return Response(401, []) if request.headers.get("authorization") == "no" else None
 
 
 class Pages:
@@ -52,7 +63,7 @@ class World:
         self.stats = RequestStats()
         self.clock = ManualClock()
         self.dialect = Recorder(self.stats, self.clock)
-        self.native = Recorder(self.stats, self.clock)
+        self.native = Recorder(self.stats, self.clock, longest=20)
         self.sent: list[dict[str, Any]] = []
         self.app = self.make(**options)
 
@@ -63,7 +74,6 @@ class World:
             pages=Pages(),
             clock=self.clock,
             timings=self.stats,
-            max_body_bytes=10,
             **options,
         )
 
@@ -189,7 +199,7 @@ def test_without_a_native_dialect_there_is_one_dialect(world: World) -> None:
 def test_each_dialect_has_its_own_limit_of_bodies() -> None:
     """What is too large for one is read for the other."""
     world = World()
-    world.app = world.make(native=world.native, native_max_body_bytes=20)
+    world.app = world.make(native=world.native)
     for path in ("/a", "/v1/a"):
         world.ask("PUT", path, **of_length(b"x" * 11))
         world.ask("PUT", path, **of_length(b"x" * 10, b"y" * 11))
@@ -198,16 +208,26 @@ def test_each_dialect_has_its_own_limit_of_bodies() -> None:
     assert world.native.requests[0].body == b"x" * 11
 
 
-def test_a_large_body_is_read_only_for_those_who_may_send_it() -> None:
-    """Whoever is refused by the head of the request cannot fill the memory with the rest."""
+@pytest.mark.parametrize("path", ["/a", "/v1/a"])
+@pytest.mark.parametrize("kind", [b"content-length", b"transfer-encoding"])
+def test_a_body_is_read_only_for_those_who_may_send_it(path: str, kind: bytes) -> None:
+    """Whoever is refused by the head of the request cannot make the server hold the rest."""
     world = World()
-    world.app = world.make(native=world.native, native_max_body_bytes=20)
-    parts = of_length(b"x" * 11)
-    parts["headers"] = [*parts["headers"], (b"authorization", b"no")]
-    world.ask("PUT", "/v1/a", **parts)
+    world.app = world.make(native=world.native)
+    headers = [(kind, b"11" if kind == b"content-length" else b"chunked")]
+    world.ask("PUT", path, headers=[*headers, (b"authorization", b"no")])
     assert world.sent[0]["status"] == 401
-    assert (b"connection", b"close") in world.sent[0]["headers"]
     assert not world.native.requests
+    assert not world.dialect.requests
+
+
+def test_the_connection_is_told_when_credentials_are_good(world: World) -> None:
+    """It is before the body is read, and it is not where they are not."""
+    told: list[bytes] = []
+    for says in (b"yes", b"no"):
+        more: dict[str, Any] = {PROVE: partial(told.append, says)}
+        world.ask(headers=[(b"authorization", says)], **more)
+    assert told == [b"yes"]
 
 
 def test_a_request_can_be_watched() -> None:
@@ -252,18 +272,11 @@ def test_request_log_leaves_the_query_out() -> None:
     assert "secret" not in str(events)
 
 
-def test_a_dialect_may_say_that_a_longer_body_is_read() -> None:
-    """It is asked by the head of the request, and only for one that is longer than usual."""
-    asked: list[Request] = []
-
-    async def longest_body(request: Request) -> int:
-        asked.append(request)
-        return 20
-
-    world = World()
-    world.app = world.make(longest_body=longest_body)
-    for size in (10, 11, 21):
-        world.ask("PUT", "/a", **of_length(b"x" * size))
-    assert [len(each.body) for each in world.dialect.requests] == [10, 11, 0]
-    assert [each.body_too_large for each in world.dialect.requests] == [False, False, True]
-    assert [each.headers["content-length"] for each in asked] == ["11", "21"]
+def test_a_dialect_may_say_that_a_longer_body_is_read(world: World) -> None:
+    """It is asked for each request by its head."""
+    for size in (10, 11, 20, 21):
+        body = of_length(b"x" * size)
+        body["headers"] = [*body["headers"], (b"x-longest", b"20")]
+        world.ask("PUT", "/a", **body)
+    assert [len(each.body) for each in world.dialect.requests] == [10, 11, 20, 0]
+    assert [each.body_too_large for each in world.dialect.requests] == [False, False, False, True]

@@ -263,8 +263,9 @@ def test_failure_of_the_dialect_is_answered(server: Harness) -> None:
 
 
 def test_connection_too_many_is_told_so() -> None:
-    """One connection more than allowed gets 503 and is closed; the others go on."""
-    with Harness(max_connections=2) as server, server.connect() as first, server.connect():
+    """One more than allowed gets 503 and is closed; those with credentials go on."""
+    with Harness(max_connections=2) as server, server.connect() as first, server.connect() as other:
+        assert first.ask(GET)[0] == other.ask(GET)[0] == 200
         with server.connect() as third:
             third.send(GET)
             assert third.rest().startswith(b"HTTP/1.1 503 ")
@@ -272,6 +273,23 @@ def test_connection_too_many_is_told_so() -> None:
         server.wait_for(lambda: peer not in server.guard.connections)
         assert first.ask(GET)[0] == 200
         assert server.call(lambda: server.guard.refused["too_many_connections"]) == 1
+
+
+def test_strangers_make_room_for_a_connection() -> None:
+    """Where there are too many, the oldest without credentials goes, and nobody else does."""
+    refused = b"GET /a HTTP/1.1\r\nHost: test\r\nAuthorization: no\r\n\r\n"
+    with Harness(max_connections=3) as server, server.connect() as known:
+        assert known.ask(GET)[0] == 200
+        with server.connect() as silent, server.connect() as wrong, server.connect() as newcomer:
+            assert silent.rest() == b""
+            assert wrong.ask(refused) == (403, b"no")
+            assert newcomer.ask(GET)[0] == 200
+            with server.connect() as last:
+                assert wrong.rest() == b""
+                assert last.ask(GET)[0] == known.ask(GET)[0] == newcomer.ask(GET)[0] == 200
+                assert server.call(lambda: server.guard.refused["crowded_out"]) == 2
+                assert server.call(lambda: server.guard.refused["too_many_connections"]) == 0
+                assert not server.call(lambda: server.guard.is_crowded)
 
 
 def test_there_is_room_again_when_a_connection_ends() -> None:

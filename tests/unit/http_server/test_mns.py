@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from leasehold.http.messages import Request
 from leasehold.http.mns import account_of_host
 from leasehold.http.startup import ExitCode, StartFailed, listen_for_mns
 from leasehold.settings import Settings
@@ -24,21 +23,16 @@ class Addressed(Recorder):
         """See ``AddressedDialect``."""
         return host == "mine"
 
-    async def longest_body(self, request: Request) -> int:
-        """See ``AddressedDialect``."""
-        return int(request.headers.get("x-longest", "20"))
-
 
 @pytest.fixture
 def world() -> World:
     """An application with a dialect on port 7 and one host."""
     made = World()
-    made.mns = Addressed(made.stats, made.clock)  # type: ignore[attr-defined]
+    made.mns = Addressed(made.stats, made.clock, longest=20)  # type: ignore[attr-defined]
     made.app = made.make(
         native=made.native,
         mns=made.mns,  # type: ignore[attr-defined]
         mns_ports=frozenset({7}),
-        mns_max_body_bytes=20,
     )
     return made
 

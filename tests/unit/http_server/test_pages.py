@@ -94,6 +94,7 @@ class World:
         )
         self.pages = AdminPages(
             engine=cast("Engine", self.engine),
+            guard=self.guard,
             clock=ManualClock(),
             draining=lambda: self.draining,
             metrics=self.metrics,
@@ -163,6 +164,15 @@ def test_readiness_says_how_the_store_is(world: World) -> None:
             {"accounts": ["bank"], "ready": True, **store},
         ],
         "accounts_away": [],
+        "load": {
+            "crowded": False,
+            "connections": 0,
+            "max_connections": 4_096,
+            "buffered_bytes": 0,
+            "max_buffered_bytes": 134_217_728,
+            "unproved_bytes": 0,
+            "max_unproved_bytes": 33_554_432,
+        },
         "clock": {"wall_drift_s": 0.0},
     }
 
@@ -210,10 +220,23 @@ def test_full_disk_is_told_but_keeps_the_server_ready(world: World) -> None:
     assert json.loads(answer.body)["store"]["writable"] is False
 
 
+def test_a_server_without_room_is_not_ready(world: World) -> None:
+    """/readyz says 503 while requests are refused for want of room, and what is held."""
+    world.guard.buffered = 134_217_728
+    world.guard.note_crowded()
+    answer = world.answer("/readyz")
+    assert answer.status == 503
+    load = json.loads(answer.body)["load"]
+    assert (load["crowded"], load["buffered_bytes"]) == (True, 134_217_728)
+    world.guard.now_s += 5
+    assert world.answer("/readyz").status == 200
+
+
 def test_metrics_can_be_left_out(world: World) -> None:
     """Without metrics there is no such page."""
     pages = AdminPages(
         engine=cast("Engine", world.engine),
+        guard=world.guard,
         clock=ManualClock(),
         draining=lambda: False,
         metrics=None,

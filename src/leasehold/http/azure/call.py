@@ -6,6 +6,8 @@ import os
 from itertools import count
 from typing import Final, TypeAlias
 
+from leasehold.auth.authenticator import Grant
+from leasehold.auth.types import Operation
 from leasehold.http.azure.dates import iso8601
 from leasehold.http.azure.errors import Fault
 from leasehold.http.azure.parameters import Pairs
@@ -43,6 +45,7 @@ class Call:
 
     __slots__ = (
         "account",
+        "entered",
         "max_body_bytes",
         "now_ms",
         "operation",
@@ -55,6 +58,8 @@ class Call:
     )
     route: Route
     """Set before any operation reads its request."""
+    entered: tuple[Operation, Grant]
+    """What is wanted and who wants it, once the credentials have been found good."""
 
     def __init__(self, request: Request, request_id: bytes, now_ms: int) -> None:
         self.request = request

@@ -7,7 +7,6 @@ that depends on what the store holds is told to anybody who has not shown creden
 from __future__ import annotations
 
 import binascii
-import contextlib
 import hashlib
 from base64 import b64decode
 from collections.abc import Callable, Mapping
@@ -121,44 +120,64 @@ class AzureDialect:
         self._challenge = (b"www-authenticate", challenge.encode("ascii"))
 
     async def handle(self, request: Request) -> Response:
-        """Answer one request. Raises nothing, whatever the request holds."""
-        now_ms = self._clock.now_ms()
-        call = Call(request, self._request_ids.draw(), now_ms)
+        """Answer a request whose body is there. Raises nothing, whatever the request holds."""
+        call = self.begin(request)
+        return await self.enter(call) or await self.answer(call)
+
+    def begin(self, request: Request) -> Call:
+        """See :class:`leasehold.http.app.Dialect`."""
+        return Call(request, self._request_ids.draw(), self._clock.now_ms())
+
+    async def enter(self, call: Call) -> Response | None:
+        """See :class:`leasehold.http.app.Dialect`; a preflight is answered here."""
+        try:
+            request = call.request
+            if request.method == "OPTIONS":
+                call.pairs, call.params = parse_query(request.raw_query)
+                version = choose_version(request.headers, call.params)
+                call.version = UNREADABLE if version is UNSTATED else version
+                response = await self._preflight(call)
+            else:
+                await self._enter(call)
+                return None
+        except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
+            response = self._refusal(call, error)
+        return await self._finish(call, response)
+
+    def longest_body(self, call: Call) -> int:
+        """See :class:`leasehold.http.app.Dialect`.
+
+        That is more than the service's own limit for messages of a queue that takes larger ones.
+        """
+        return _longest_body(call)
+
+    async def answer(self, call: Call) -> Response:
+        """See :class:`leasehold.http.app.Dialect`."""
         try:
             response = await self._answer(call)
-        except Fault as fault:
-            response = call.reply_fault(fault)
-        except (LeaseholdError, AuthError) as error:
-            response = call.reply_fault(self._translate(call, error))
         except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
-            _log_failure(call, error)
-            response = call.reply_fault(Fault("InternalError"))
+            response = self._refusal(call, error)
+        return await self._finish(call, response)
+
+    def _refusal(self, call: Call, error: Exception) -> Response:
+        if isinstance(error, Fault):
+            return call.reply_fault(error)
+        if isinstance(error, LeaseholdError | AuthError):
+            return call.reply_fault(self._translate(call, error))
+        _log_failure(call, error)
+        return call.reply_fault(Fault("InternalError"))
+
+    async def _finish(self, call: Call, response: Response) -> Response:
         if call.account:
-            rules = self._service.current_rules(call.account, now_ms)
+            rules = self._service.current_rules(call.account, call.now_ms)
             if rules is None or rules:
                 await self._add_cors_headers(call, response)
         self._observe(call.operation, response.status)
         return response
 
-    async def longest_body(self, request: Request) -> int:
-        """Return how many bytes of a request's body are to be read, by its head alone.
-
-        That is more than the service's own limit only for those who may put a message in a queue
-        that takes larger ones; what is wrong with the others, :meth:`handle` says.
-        """
-        call = Call(request, b"", self._clock.now_ms())
-        with contextlib.suppress(Fault, LeaseholdError, AuthError):
-            await self._enter(call)
-        return _longest_body(call)
-
     async def _answer(self, call: Call) -> Response:
         request = call.request
-        if request.method == "OPTIONS":
-            call.pairs, call.params = parse_query(request.raw_query)
-            version = choose_version(request.headers, call.params)
-            call.version = UNREADABLE if version is UNSTATED else version
-            return await self._preflight(call)
-        operation, grant = await self._enter(call)
+        operation, grant = call.entered
         rules = RULES[operation]
         _check_rules(call, rules)
         if call.route.queue:
@@ -175,7 +194,7 @@ class AzureDialect:
             return handler.write(call, await self._perform(command))
         return await self._answer_for_account(call, operation, grant)
 
-    async def _enter(self, call: Call) -> tuple[Operation, Grant]:
+    async def _enter(self, call: Call) -> None:
         """Find what a request wants, and whether it may."""
         request = call.request
         headers = request.headers
@@ -190,7 +209,7 @@ class AzureDialect:
             queue = self._find_queue(call.account, route.queue)
             if queue is not None:
                 call.max_body_bytes = queue.settings.max_body_bytes
-        return operation, grant
+        call.entered = operation, grant
 
     async def _answer_for_account(self, call: Call, operation: Operation, grant: Grant) -> Response:
         if operation is Operation.GET_SERVICE_PROPERTIES:
@@ -220,8 +239,10 @@ class AzureDialect:
         return self._authenticator.check(signed, target, now_ms=call.now_ms)
 
     async def _preflight(self, call: Call) -> Response:
-        call.operation = "preflight"
         request = call.request
+        call.pairs, call.params = parse_query(request.raw_query)
+        call.version = choose_version(request.headers, call.params)
+        call.operation = "preflight"
         place = self._router.find_place(request.raw_path, request.headers.get("host", ""))
         rules = await self._rules(place.account, call.now_ms)
         return call.reply(200, *preflight_headers(rules, request.headers))

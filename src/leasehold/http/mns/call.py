@@ -11,7 +11,7 @@ from leasehold.domain.types import Queue
 from leasehold.http.messages import Request, Response
 from leasehold.http.mns.errors import Fault
 from leasehold.http.mns.parameters import Params
-from leasehold.http.mns.routing import Route
+from leasehold.http.mns.routing import Operation, Route
 from leasehold.http.mns.xml_out import document, element
 
 Header: TypeAlias = tuple[bytes, bytes]
@@ -46,6 +46,7 @@ class Call:
 
     __slots__ = (
         "account",
+        "entered",
         "found",
         "now_ms",
         "operation",
@@ -56,6 +57,8 @@ class Call:
     )
     route: Route
     """Set before any operation reads its request."""
+    entered: Operation
+    """What is wanted, once the credentials have been found good."""
 
     def __init__(self, request: Request, request_id: bytes, now_ms: int) -> None:
         self.request = request

@@ -8,7 +8,6 @@ told to anybody who has not shown credentials for it.
 from __future__ import annotations
 
 import binascii
-import contextlib
 import hashlib
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Container, Mapping
@@ -140,33 +139,51 @@ class MnsDialect:
         return account != "" and account in self._accounts
 
     async def handle(self, request: Request) -> Response:
-        """Answer one request. Raises nothing, whatever the request holds."""
-        call = Call(request, self._request_ids.draw(), self._clock.now_ms())
+        """Answer a request whose body is there. Raises nothing, whatever the request holds."""
+        call = self.begin(request)
+        return await self.enter(call) or await self.answer(call)
+
+    def begin(self, request: Request) -> Call:
+        """See :class:`leasehold.http.app.Dialect`."""
+        return Call(request, self._request_ids.draw(), self._clock.now_ms())
+
+    async def enter(self, call: Call) -> Response | None:
+        """See :class:`leasehold.http.app.Dialect`."""
+        try:
+            self._enter(call)
+        except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
+            return self._refuse(call, error)
+        return None
+
+    def longest_body(self, call: Call) -> int:
+        """See :class:`leasehold.http.app.Dialect`.
+
+        That is more than usual only for a queue that takes larger messages.
+        """
+        return _longest_body(call)
+
+    async def answer(self, call: Call) -> Response:
+        """See :class:`leasehold.http.app.Dialect`."""
         try:
             response = await self._answer(call)
-        except Fault as fault:
-            response = call.reply_fault(fault)
-        except (LeaseholdError, AuthError) as error:
-            response = call.reply_fault(fault_of(error))
         except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
+            return self._refuse(call, error)
+        self._observe(call.operation, response.status)
+        return response
+
+    def _refuse(self, call: Call, error: Exception) -> Response:
+        if isinstance(error, Fault):
+            response = call.reply_fault(error)
+        elif isinstance(error, LeaseholdError | AuthError):
+            response = call.reply_fault(fault_of(error))
+        else:
             _log_failure(call, error)
             response = call.reply_fault(Fault("InternalError"))
         self._observe(call.operation, response.status)
         return response
 
-    async def longest_body(self, request: Request) -> int:
-        """Return how many bytes of a request's body are to be read, by its head alone.
-
-        That is more than usual only for those who may use a queue that takes larger messages; what
-        is wrong with the others, :meth:`handle` says.
-        """
-        call = Call(request, b"", self._clock.now_ms())
-        with contextlib.suppress(Fault, LeaseholdError, AuthError):
-            self._enter(call)
-        return _longest_body(call)
-
     async def _answer(self, call: Call) -> Response:
-        operation = self._enter(call)
+        operation = call.entered
         _check_body(call)
         handler = HANDLERS.get(operation)
         if handler is None:
@@ -178,15 +195,14 @@ class MnsDialect:
             return handler.write(call, leases)
         return handler.write(call, await self._perform(command))
 
-    def _enter(self, call: Call) -> Operation:
+    def _enter(self, call: Call) -> None:
         """Find what a request wants, and whether it may."""
         request = call.request
         headers = request.headers
         call.params = parse_query(request.raw_query)
         route = call.route = find_route(request.raw_path)
-        has_body = bool(request.body) or request.body_too_large
-        operation = operation_of(route.kind, request.method, call.params, has_body=has_body)
-        call.operation = operation
+        operation = operation_of(route.kind, request.method, call.params, has_body=request.has_body)
+        call.operation = call.entered = operation
         signed = MnsRequest(request.method, request.raw_path, request.raw_query, headers)
         named = account_of_host(headers.get("host", ""))
         account = self._authenticator.check(
@@ -201,7 +217,6 @@ class MnsDialect:
         if route.kind in _WITH_NAME:
             _check_queue_name(route.queue)
             call.found = self._find_queue(account, route.queue)
-        return operation
 
 
 def _log_failure(call: Call, error: Exception) -> None:

@@ -7,7 +7,7 @@ from asyncio import Lock
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -22,6 +22,9 @@ from leasehold.http.admission import LongReceive
 from leasehold.http.controls import Controls
 from leasehold.http.messages import Request, Response
 from leasehold.http.native.problems import Header, Problem, document
+
+if TYPE_CHECKING:
+    from leasehold.http.native.routes import Route
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -120,8 +123,11 @@ class Call:
         "queue",
         "request",
         "request_id",
+        "route",
         "services",
     )
+    route: Route
+    """Set once the credentials have been found good."""
 
     def __init__(
         self,

@@ -89,44 +89,12 @@ class NativeDialect:
         self._request_ids = RequestIds()
 
     async def handle(self, request: Request) -> Response:
-        """Answer one request. Raises nothing, whatever the request holds."""
-        call = self._begin(request)
-        try:
-            response = await self._answer(call)
-        except Refused as refused:
-            response = call.reply_problem(refused.problem, *refused.headers)
-        except (LeaseholdError, AuthError) as error:
-            response = _reply_error(call, problem_of(error))
-        except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
-            _log_failure(call, error)
-            response = call.reply_problem(problem("internal-error"))
-        self._observe(call.operation, response.status)
-        return response
+        """Answer a request whose body is there. Raises nothing, whatever the request holds."""
+        call = self.begin(request)
+        return await self.enter(call) or await self.answer(call)
 
-    async def admit(self, request: Request) -> Response | None:
-        """Say from its head alone why a request is refused; None if its body may be read.
-
-        Bodies may be large here, and no scheme of ours signs them: whoever has no right to send one
-        must not be able to fill the memory with it.
-        """
-        call = self._begin(request)
-        try:
-            route = await self._enter(call)
-            if route.handler is raw.put:
-                raw.check_length(call)
-        except Refused as refused:
-            response = call.reply_problem(refused.problem, *refused.headers)
-        except (LeaseholdError, AuthError) as error:
-            response = _reply_error(call, problem_of(error))
-        except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
-            _log_failure(call, error)
-            response = call.reply_problem(problem("internal-error"))
-        else:
-            return None
-        self._observe(call.operation, response.status)
-        return response
-
-    def _begin(self, request: Request) -> Call:
+    def begin(self, request: Request) -> Call:
+        """See :class:`leasehold.http.app.Dialect`."""
         return Call(
             request,
             self._request_ids.draw(),
@@ -135,12 +103,41 @@ class NativeDialect:
             self._authorize,
         )
 
-    async def _answer(self, call: Call) -> Response:
-        route = await self._enter(call)
-        request = call.request
-        if request.body_too_large or len(request.body) > MAX_REQUEST_BODY_BYTES:
-            raise Refused(problem("request-too-large", limit=MAX_REQUEST_BODY_BYTES))
-        return await route.handler(call)
+    async def enter(self, call: Call) -> Response | None:
+        """See :class:`leasehold.http.app.Dialect`."""
+        try:
+            route = call.route = await self._enter(call)
+            if route.handler is raw.put:
+                raw.check_length(call)
+        except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
+            return self._refuse(call, error)
+        return None
+
+    def longest_body(self, call: Call) -> int:
+        """See :class:`leasehold.http.app.Dialect`."""
+        del call
+        return MAX_REQUEST_BODY_BYTES
+
+    async def answer(self, call: Call) -> Response:
+        """See :class:`leasehold.http.app.Dialect`."""
+        try:
+            _check_size(call.request)
+            response = await call.route.handler(call)
+        except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
+            return self._refuse(call, error)
+        self._observe(call.operation, response.status)
+        return response
+
+    def _refuse(self, call: Call, error: Exception) -> Response:
+        if isinstance(error, Refused):
+            response = call.reply_problem(error.problem, *error.headers)
+        elif isinstance(error, LeaseholdError | AuthError):
+            response = _reply_error(call, problem_of(error))
+        else:
+            _log_failure(call, error)
+            response = call.reply_problem(problem("internal-error"))
+        self._observe(call.operation, response.status)
+        return response
 
     async def _enter(self, call: Call) -> Route:
         """Find what a request wants, and whether it may."""
@@ -196,6 +193,11 @@ class NativeDialect:
         if is_bearer(signed):
             return await self._authenticator.check_bearer(signed, target, now_ms=call.now_ms)
         return self._authenticator.check(signed, target, now_ms=call.now_ms)
+
+
+def _check_size(request: Request) -> None:
+    if request.body_too_large or len(request.body) > MAX_REQUEST_BODY_BYTES:
+        raise Refused(problem("request-too-large", limit=MAX_REQUEST_BODY_BYTES))
 
 
 def is_loopback(client_ip: str) -> bool:
