@@ -1,17 +1,24 @@
 """Trees of XML that strangers sent.
 
-Bodies are UTF-8. A document type, which is where entities would be declared, is refused, and so
-are deep and very large trees; what is left costs time in proportion to its length.
+Bodies are UTF-8. A document type, which is where entities would be declared, is refused, and so are
+deep and very large trees, and long tags, on which the parser spends more than in proportion. What
+is left costs time in proportion to its length. It is parsed in portions, and between those of a
+long document others have their turn.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Final
 from xml.parsers import expat
 
 MAX_DEPTH: Final = 32
 MAX_NODES: Final = 4096
+MAX_TAG_BYTES: Final = 16_384
+"""Longest tag or comment; one of 64 KiB can take the parser a tenth of a second."""
+PORTION_BYTES: Final = 32_768
+"""What is parsed at a time: 3 ms at the most."""
 NOT_WELL_FORMED: Final = "Error parsing Xml content"
 
 _UTF_16_MARKS: Final = (b"\xfe\xff", b"\xff\xfe")
@@ -44,7 +51,15 @@ class Element:
 
     def text(self) -> str:
         """Return all text inside, that of inner elements included."""
-        return "".join(part if isinstance(part, str) else part.text() for part in self.content)
+        return "".join(self.pieces())
+
+    def pieces(self) -> Iterator[str]:
+        """Yield the same in the pieces in which it was found."""
+        for part in self.content:
+            if isinstance(part, str):
+                yield part
+            else:
+                yield from part.pieces()
 
     def has_own_text(self) -> bool:
         """Tell whether there is text other than white space directly inside."""
@@ -92,22 +107,60 @@ class _Tree:
         raise XmlError(line, column, "A document type declaration is not allowed")
 
 
+class _Reader:
+    """Parses one document, portion by portion."""
+
+    def __init__(self, body: bytes) -> None:
+        # Naming the encoding here makes the parser ignore what the document says of itself, but not
+        # that it begins like UTF-16.
+        if b"\0" in body[:4] or body[:2] in _UTF_16_MARKS:
+            raise XmlError(1, 1, NOT_WELL_FORMED)
+        self._body = body
+        self._parser = expat.ParserCreate("utf-8")
+        self._tree = _Tree(self._parser)
+
+    def portions(self) -> Iterator[None]:
+        """Parse a portion at each step.
+
+        Raises:
+            XmlError: As for :func:`parse_tree`.
+        """
+        parser, body, size = self._parser, memoryview(self._body), len(self._body)
+        try:
+            for end in range(PORTION_BYTES, size + PORTION_BYTES, PORTION_BYTES):
+                parser.Parse(body[end - PORTION_BYTES : end], end >= size)
+                # What is left over is the beginning of a tag; text is never kept back.
+                if end < size and end - parser.CurrentByteIndex > MAX_TAG_BYTES:
+                    line, column = parser.CurrentLineNumber, parser.CurrentColumnNumber + 1
+                    raise XmlError(line, column, "A tag of the document is too long")
+                yield
+        except expat.ExpatError as error:
+            raise XmlError(error.lineno, error.offset + 1, NOT_WELL_FORMED) from None
+
+    def root(self) -> Element:
+        """Return the root, once all portions are parsed."""
+        root = self._tree.root
+        if root is None:
+            raise XmlError(1, 1, NOT_WELL_FORMED)
+        return root
+
+
 def parse_tree(body: bytes) -> Element:
     """Parse a document and return its root.
 
     Raises:
-        XmlError: It is not well-formed UTF-8 XML, has a document type, or is too deep or too large.
+        XmlError: It is not well-formed UTF-8 XML, has a document type, is too deep or too large, or
+            is longer than PORTION_BYTES and has a tag longer than MAX_TAG_BYTES.
     """
-    # Naming the encoding here makes the parser ignore what the document says of itself, but not
-    # that it begins like UTF-16.
-    if b"\0" in body[:4] or body[:2] in _UTF_16_MARKS:
-        raise XmlError(1, 1, NOT_WELL_FORMED)
-    parser = expat.ParserCreate("utf-8")
-    tree = _Tree(parser)
-    try:
-        parser.Parse(body, True)
-    except expat.ExpatError as error:
-        raise XmlError(error.lineno, error.offset + 1, NOT_WELL_FORMED) from None
-    if tree.root is None:
-        raise XmlError(1, 1, NOT_WELL_FORMED)
-    return tree.root
+    reader = _Reader(body)
+    for _ in reader.portions():
+        pass
+    return reader.root()
+
+
+async def parse_long_tree(body: bytes) -> Element:
+    """Do what :func:`parse_tree` does, and let others have their turn after each portion."""
+    reader = _Reader(body)
+    for _ in reader.portions():
+        await asyncio.sleep(0)
+    return reader.root()

@@ -54,6 +54,7 @@ class Call:
         "request",
         "request_id",
         "route",
+        "text",
         "version",
     )
     route: Route
@@ -71,6 +72,8 @@ class Call:
         self.account = ""
         self.max_body_bytes: int | None = None
         """What is set for the queue, in place of the version's limit; for what brings a body."""
+        self.text: bytes | None = None
+        """The text of the message in the body, if it was too long to be read at once."""
         self.operation = "unknown"
 
     def reply(self, status: int, *extra: Header) -> Response:

@@ -7,7 +7,6 @@ that depends on what the store holds is told to anybody who has not shown creden
 from __future__ import annotations
 
 import binascii
-import hashlib
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -30,8 +29,11 @@ from leasehold.http.azure.parameters import parse_query, timeout_s
 from leasehold.http.azure.routing import Router, operation_of
 from leasehold.http.azure.service import AccountService, Perform
 from leasehold.http.azure.versions import UNREADABLE, UNSTATED, choose_version
+from leasehold.http.azure.xml_in import long_message_text
+from leasehold.http.digests import md5_of
 from leasehold.http.logs import log_internal_error
 from leasehold.http.messages import Request, Response
+from leasehold.http.xml_tree import PORTION_BYTES
 
 MAX_REQUEST_BODY_BYTES: Final = 131_584
 """Largest body of a request: 128 KiB and 512 bytes, the service's own limit for messages."""
@@ -131,11 +133,7 @@ class AzureDialect:
     async def enter(self, call: Call) -> Response | None:
         """See :class:`leasehold.http.app.Dialect`; a preflight is answered here."""
         try:
-            request = call.request
-            if request.method == "OPTIONS":
-                call.pairs, call.params = parse_query(request.raw_query)
-                version = choose_version(request.headers, call.params)
-                call.version = UNREADABLE if version is UNSTATED else version
+            if call.request.method == "OPTIONS":
                 response = await self._preflight(call)
             else:
                 await self._enter(call)
@@ -182,7 +180,9 @@ class AzureDialect:
         _check_rules(call, rules)
         if call.route.queue:
             _check_queue_name(call.route.queue)
-        _check_body(call, rules)
+        await _check_body(call, rules)
+        if len(request.body) > PORTION_BYTES and operation in _BRING_BODIES:
+            call.text = await long_message_text(request.body)
         handler = HANDLERS.get(operation)
         if handler is not None:
             command = handler.read(call)
@@ -241,7 +241,8 @@ class AzureDialect:
     async def _preflight(self, call: Call) -> Response:
         request = call.request
         call.pairs, call.params = parse_query(request.raw_query)
-        call.version = choose_version(request.headers, call.params)
+        version = choose_version(request.headers, call.params)
+        call.version = UNREADABLE if version is UNSTATED else version
         call.operation = "preflight"
         place = self._router.find_place(request.raw_path, request.headers.get("host", ""))
         rules = await self._rules(place.account, call.now_ms)
@@ -307,7 +308,7 @@ def _check_rules(call: Call, rules: Rules) -> None:
         timeout_s(call.params)
 
 
-def _check_body(call: Call, rules: Rules) -> None:
+async def _check_body(call: Call, rules: Rules) -> None:
     """Check the size of the body, and that it arrived whole."""
     request = call.request
     body = request.body
@@ -330,5 +331,5 @@ def _check_body(call: Call, rules: Rules) -> None:
             raise Fault("InvalidMd5") from None
         if len(expected) != _MD5_BYTES:
             raise Fault("InvalidMd5")
-        if hashlib.md5(body, usedforsecurity=False).digest() != expected:
+        if await md5_of(body) != expected:
             raise Fault("Md5Mismatch")

@@ -54,7 +54,7 @@ _NEVER = -1
 def parse_put(call: Call) -> Put:
     """Read Put Message."""
     delay_s, time_to_live_s = _delay_and_life_s(call) if call.params else (0, WEEK_S)
-    body = message_text(call.request.body)
+    body = message_text(call.request.body) if call.text is None else call.text
     check_body(len(body), call.version.limits, call.max_body_bytes)
     detail, priority = read_extras(call.request.headers)
     return Put(
@@ -267,7 +267,7 @@ def parse_update(call: Call) -> Renew:
     visibility_timeout_s = required_integer(params, "visibilitytimeout", limits.renew_s)
     body = None
     if call.request.body:
-        body = message_text(call.request.body)
+        body = message_text(call.request.body) if call.text is None else call.text
         check_body(len(body), limits, call.max_body_bytes)
     route = call.route
     return Renew(call.account, route.queue, route.message_id, receipt, visibility_timeout_s, body)

@@ -54,7 +54,7 @@ async def send(call: Call, perform: Perform) -> Response:
 
 def _read_send(call: Call) -> Put | list[_Entry]:
     """Read a send; the tree of its document is not kept while the send is carried out."""
-    root = read_root(call.request.body)
+    root = call.root or read_root(call.request.body)
     if check_root(root, "Message", "Messages") == "Message":
         return read_put(call, root)
     call.operation = Operation.BATCH_SEND_MESSAGE
@@ -79,7 +79,7 @@ async def delete(call: Call, perform: Perform) -> Response:
 
 
 def _read_handles(call: Call) -> list[str]:
-    root = read_root(call.request.body)
+    root = call.root or read_root(call.request.body)
     check_root(root, "ReceiptHandles")
     return [text_of(node) for node in _nodes(root, "ReceiptHandle")]
 

@@ -13,6 +13,7 @@ from leasehold.http.mns.errors import Fault
 from leasehold.http.mns.parameters import Params
 from leasehold.http.mns.routing import Operation, Route
 from leasehold.http.mns.xml_out import document, element
+from leasehold.http.xml_tree import Element
 
 Header: TypeAlias = tuple[bytes, bytes]
 
@@ -53,6 +54,7 @@ class Call:
         "params",
         "request",
         "request_id",
+        "root",
         "route",
     )
     route: Route
@@ -68,6 +70,8 @@ class Call:
         self.account = ""
         self.found: Queue | None = None
         """The queue as it was when the request came, if it was there; for its defaults."""
+        self.root: Element | None = None
+        """The document in the body, if it was too long to be read at once."""
         self.operation: str = "mns-unknown"
 
     @property

@@ -8,7 +8,6 @@ told to anybody who has not shown credentials for it.
 from __future__ import annotations
 
 import binascii
-import hashlib
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Container, Mapping
 from functools import lru_cache
@@ -23,6 +22,7 @@ from leasehold.domain.limits import check_queue_name
 from leasehold.domain.queue_settings import LapsedReceipts
 from leasehold.domain.types import Queue
 from leasehold.http.admission import LongReceive
+from leasehold.http.digests import md5_of
 from leasehold.http.logs import log_internal_error
 from leasehold.http.messages import Request, Response
 from leasehold.http.mns import batches, messages, queues
@@ -30,6 +30,8 @@ from leasehold.http.mns.call import VERSION, Call, RequestIds
 from leasehold.http.mns.errors import Fault, fault_of, invalid_argument
 from leasehold.http.mns.parameters import parse_query
 from leasehold.http.mns.routing import Kind, Operation, account_of_host, find_route, operation_of
+from leasehold.http.mns.xml_in import read_long_root
+from leasehold.http.xml_tree import PORTION_BYTES
 
 MAX_REQUEST_BODY_BYTES: Final = 458_752
 """Largest body of a request: 64 KiB of text in which each character is escaped, and as much again
@@ -39,6 +41,14 @@ _ESCAPED: Final = 2
 _MD5_BYTES: Final = 16
 _MD5_DIGITS: Final = 32
 
+_BRING_DOCUMENTS: Final = frozenset(
+    {
+        Operation.CREATE_QUEUE,
+        Operation.SET_QUEUE_ATTRIBUTES,
+        Operation.SEND_MESSAGE,
+        Operation.BATCH_DELETE_MESSAGE,
+    }
+)
 _WITH_NAME: Final = frozenset({Kind.QUEUE, Kind.MESSAGES})
 _check_queue_name = lru_cache(maxsize=1024)(check_queue_name)
 
@@ -184,7 +194,9 @@ class MnsDialect:
 
     async def _answer(self, call: Call) -> Response:
         operation = call.entered
-        _check_body(call)
+        await _check_body(call)
+        if len(call.request.body) > PORTION_BYTES and operation in _BRING_DOCUMENTS:
+            call.root = await read_long_root(call.request.body)
         handler = HANDLERS.get(operation)
         if handler is None:
             return await ACTIONS[operation](call, self._services)
@@ -233,7 +245,7 @@ def _longest_body(call: Call) -> int:
     return max(MAX_REQUEST_BODY_BYTES, _ESCAPED * (largest or 0) + MAX_REQUEST_BODY_BYTES // 2)
 
 
-def _check_body(call: Call) -> None:
+async def _check_body(call: Call) -> None:
     """Check the size of the body, and that it arrived whole."""
     request = call.request
     body = request.body
@@ -241,12 +253,12 @@ def _check_body(call: Call) -> None:
     if request.body_too_large or len(body) > longest:
         raise invalid_argument(f"The body of the request has more than {longest} bytes.")
     sent = request.headers.get("content-md5")
-    if sent and not _is_md5_of(body, sent):
+    if sent and not _is_md5(await md5_of(body), sent):
         raise Fault("InvalidDegist")
 
 
-def _is_md5_of(body: bytes, sent: str) -> bool:
-    """Tell whether *sent* is a digest of *body*, in one of the two forms that SDKs send.
+def _is_md5(digest: bytes, sent: str) -> bool:
+    """Tell whether *sent* is *digest*, in one of the two forms that SDKs send.
 
     Most send the base64 of the hexadecimal digits, one that of the digest itself.
     """
@@ -254,7 +266,6 @@ def _is_md5_of(body: bytes, sent: str) -> bool:
         given = b64decode(sent, validate=True)
     except (binascii.Error, ValueError):
         return False
-    digest = hashlib.md5(body, usedforsecurity=False)
     if len(given) == _MD5_DIGITS:
-        return given.lower() == digest.hexdigest().encode("ascii")
-    return len(given) == _MD5_BYTES and given == digest.digest()
+        return given.lower() == digest.hex().encode("ascii")
+    return len(given) == _MD5_BYTES and given == digest

@@ -66,7 +66,7 @@ Action: TypeAlias = Callable[[Call, Services], Awaitable[Response]]
 def _sent_attributes(call: Call) -> dict[str, Any]:
     if not call.request.body:
         return {}
-    root = read_root(call.request.body)
+    root = call.root or read_root(call.request.body)
     check_root(root, "Queue")
     return read_attributes(root)
 
@@ -174,7 +174,7 @@ async def get_account(call: Call, services: Services) -> Response:
 
 async def set_account(call: Call, services: Services) -> Response:
     """Answer SetAccountAttributes: the name of a bucket is kept, and nothing is written there."""
-    root = read_root(call.request.body)
+    root = call.root or read_root(call.request.body)
     check_root(root, "Account")
     fields = fields_of(root)
     if LOGGING_BUCKET in fields:

@@ -10,7 +10,7 @@ from typing import Final
 
 from leasehold.http.mns.errors import Fault, invalid_argument
 from leasehold.http.xml_plain import PROLOGS, has_plain_characters, plain_text
-from leasehold.http.xml_tree import Element, XmlError, parse_tree
+from leasehold.http.xml_tree import Element, XmlError, parse_long_tree, parse_tree
 
 _BLANKS: Final = " \t\r\n"
 _SPACES: Final = (
@@ -31,6 +31,8 @@ _INNER: Final = {
         *("Name", "Value", "Type", "ReceiptHandle"),
     )
 }
+_PLAIN_BYTES: Final = 1024 * 1024
+"""Above this even the shortcut takes milliseconds."""
 _MOST_TAGS: Final = 512
 _DEEPEST: Final = 8
 """Both more than a batch needs, and less than the parser takes."""
@@ -44,6 +46,26 @@ def read_root(body: bytes) -> Element:
     """
     root = plain_root(body)
     return parsed_root(body) if root is None else root
+
+
+async def read_long_root(body: bytes) -> Element:
+    """Do what :func:`read_root` does, and let others have their turn.
+
+    Raises:
+        Fault: As there.
+    """
+    root = plain_root(body) if len(body) <= _PLAIN_BYTES else None
+    if root is not None:
+        return root
+    try:
+        return await parse_long_tree(body)
+    except XmlError as error:
+        raise _malformed(error) from None
+
+
+def _malformed(error: XmlError) -> Fault:
+    text = f"{error.reason} (line {error.line}, column {error.column})."
+    return Fault("MalformedXML", text)
 
 
 def plain_root(body: bytes) -> Element | None:
@@ -106,8 +128,7 @@ def parsed_root(body: bytes) -> Element:
     try:
         return parse_tree(body)
     except XmlError as error:
-        text = f"{error.reason} (line {error.line}, column {error.column})."
-        raise Fault("MalformedXML", text) from None
+        raise _malformed(error) from None
 
 
 def local_name(element: Element) -> str:
