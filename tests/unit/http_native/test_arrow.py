@@ -325,6 +325,34 @@ def test_refused_tables(
     assert native.get(f"{QUEUE}/counts")["staged"] == 0
 
 
+def test_properties_are_counted_over_all_batches(native: Native) -> None:
+    """Many batches of properties are as many as one; at the limit they are still read."""
+    maps = pa.map_(pa.string(), pa.string())
+    row = [(f"{number:x}", "") for number in range(2_000)]
+
+    def staged_in(*batches: int) -> Answer:
+        tables = [
+            pa.record_batch({"body": ["x"] * count, "properties": pa.array([row] * count, maps)})
+            for count in batches
+        ]
+        return stage(native, written(pa.Table.from_batches(tables)))
+
+    refused = staged_in(50, 50, 26)
+    assert (refused.code, refused.json["field"]) == ("invalid-request", "properties")
+    assert native.get(f"{QUEUE}/counts")["staged"] == 0
+    assert staged_in(50, 50, 25).status == 200
+
+
+def test_a_repeated_property_is_refused(native: Native) -> None:
+    """Which of the two is meant cannot be told, so neither is dropped."""
+    maps = pa.map_(pa.string(), pa.string())
+    rows = [[("a", "1")], [("a", "1"), ("b", "2"), ("a", "3")]]
+    table = pa.table({"body": ["x", "y"], "properties": pa.array(rows, maps)})
+    answer = stage(native, written(table))
+    assert (answer.code, answer.json["field"]) == ("invalid-request", "properties[1]")
+    assert "'a' is there twice" in answer.json["detail"]
+
+
 def test_the_limit_is_that_of_each_queue(native: Native) -> None:
     """A queue that takes larger bodies takes them in Arrow, too, and no other does."""
     settings = {"settings": {"max_body_bytes": 100_000}}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, pairwise, repeat
 from typing import Any, Final, Literal, TypeVar
 
@@ -191,6 +191,7 @@ _TEXT: Final = (pa.string(), pa.large_string())
 _WHOLE: Final = tuple(
     kind() for kind in (pa.int8, pa.int16, pa.int32, pa.int64, pa.uint8, pa.uint16, pa.uint32)
 )
+_MAPS: Final = "properties"
 _COLUMNS: Final = {
     "body": _BINARY,
     "queue": _TEXT,
@@ -199,7 +200,7 @@ _COLUMNS: Final = {
     "priority": _WHOLE,
     "message_type": _TEXT,
     "traceparent": _TEXT,
-    "properties": (_PROPERTIES,),
+    _MAPS: (_PROPERTIES,),
     "dedup_key": _TEXT,
 }
 """Columns that are taken, and their types. Views, dictionaries and runs are not among them: with
@@ -219,6 +220,7 @@ def read_puts(content: bytes, reader: PutReader, queue: str | None) -> tuple[Put
             ``column[row]``.
     """
     puts: list[Put] = []
+    properties = 0
     for batch in _batches(content):
         if len(puts) + batch.num_rows > MAX_ITEMS:
             raise too_many("rows", len(puts) + batch.num_rows)
@@ -226,6 +228,9 @@ def read_puts(content: bytes, reader: PutReader, queue: str | None) -> tuple[Put
             batch.validate(full=True)
         except pa.ArrowException as error:
             raise _unreadable(error) from None
+        properties += _properties_in(batch)
+        if properties > MAX_PROPERTIES:
+            raise invalid(_MAPS, f"There are more than {MAX_PROPERTIES:,} properties in all.")
         puts += _Rows(batch, len(puts)).puts(reader, queue)
     return tuple(puts)
 
@@ -433,21 +438,34 @@ class _Rows:
         return details
 
     def _properties(self) -> list[Any]:
-        name = "properties"
-        if name not in self._names:
-            return []
-        column = self._batch.column(name)
-        if len(column.keys) > MAX_PROPERTIES:
-            raise invalid(name, f"There are more than {MAX_PROPERTIES:,} properties in all.")
         found: list[Any] = []
         try:
-            for pairs in column.to_pylist():
-                named = read_properties(name, dict(pairs)) if pairs else None
+            for pairs in self._values(_MAPS):
+                named = _named(pairs) if pairs else None
                 found.append(named)
         except Refused as refused:
-            refused.problem.field = self._place(name, len(found))
+            refused.problem.field = self._place(_MAPS, len(found))
             raise
         return found
+
+
+def _properties_in(batch: pa.RecordBatch) -> int:
+    """Return how many properties a batch brings, for all its rows together."""
+    return len(batch.column(_MAPS).keys) if _MAPS in batch.schema.names else 0
+
+
+def _named(pairs: Sequence[tuple[str, str]]) -> Mapping[str, str]:
+    """Return the properties of one message.
+
+    Raises:
+        Refused: A name is there twice, or they are too large.
+    """
+    named: dict[str, str] = {}
+    for name, value in pairs:
+        if name in named:
+            raise invalid(_MAPS, f"The property {shown(name)!r} is there twice.")
+        named[name] = value
+    return read_properties(_MAPS, named)
 
 
 def _check_life(field: str, life_s: int) -> None:

@@ -23,6 +23,12 @@ MAX_ITEMS: Final = 10_000
 PART: Final = 1_000
 """Items that go to the engine as one command."""
 
+_MAX_PROPERTIES_JSON_BYTES: Final = 131_072
+"""More than MAX_PROPERTIES_BYTES of names and values take, with each character escaped."""
+_PROPERTIES: Final[msgspec.json.Decoder[dict[str, str] | None]] = msgspec.json.Decoder(
+    dict[str, str] | None
+)
+
 ItemCommand: TypeAlias = Put | Renew | Complete | Release
 
 
@@ -73,16 +79,34 @@ class BatchReader(Generic[_T]):
 
     def _counted(self, item: type[msgspec.Struct]) -> type[msgspec.Struct]:
         """Return a kind of item that is counted as it is made."""
+        fields: list[tuple[str, Any, Any]] = []
+        if "properties" in item.__struct_fields__:
+            fields.append(("properties", msgspec.Raw, msgspec.Raw()))
         return msgspec.defstruct(
             item.__name__,
-            [],
+            fields,
             bases=(item,),
-            namespace={"__post_init__": lambda _: self._count()},
+            namespace={"__post_init__": self._count_with_properties if fields else self._count},
             forbid_unknown_fields=True,
             gc=False,
         )
 
-    def _count(self) -> None:
+    def _count_with_properties(self, item: Any) -> None:
+        self._count(item)
+        raw, place = item.properties, self._path
+        if place != "$":
+            place += f"[{MAX_ITEMS - self._left - 1}].properties"
+        # To make a table of a million properties takes seconds, and to step over them next to none.
+        if len(raw) > _MAX_PROPERTIES_JSON_BYTES:
+            raise out_of_range(
+                place,
+                len(raw),
+                (0, _MAX_PROPERTIES_JSON_BYTES),
+                "The figures are bytes of JSON in the `properties` of a message: send fewer.",
+            )
+        item.properties = decode_body(_PROPERTIES, raw, place) if raw else None
+
+    def _count(self, _: object) -> None:
         self._left -= 1
         if self._left < 0:
             raise too_many(self._path, MAX_ITEMS + 1)

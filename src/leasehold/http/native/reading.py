@@ -160,8 +160,10 @@ def read_body(
     return decode_body(decoder, body)
 
 
-def decode_body(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
-    """Read a body of any size; none at all counts as ``{}``.
+def decode_body(
+    decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw, root: str = "$"
+) -> _T:
+    """Read a body of any size, or the part of one that is at *root*; none at all counts as ``{}``.
 
     Raises:
         Refused: It is not JSON, or not what the call takes.
@@ -169,9 +171,9 @@ def decode_body(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     try:
         return decoder.decode(body or b"{}")
     except msgspec.ValidationError as error:
-        raise explain_invalid(error, known_members(decoder.type)) from None
+        raise explain_invalid(error, known_members(decoder.type), root) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise invalid("$", f"The body cannot be read as JSON: {_reason(error)}.") from None
+        raise invalid(root, f"The body cannot be read as JSON: {_reason(error)}.") from None
 
 
 def _reason(error: Exception) -> str:
