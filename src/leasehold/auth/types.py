@@ -115,5 +115,12 @@ class ResourceTypeMismatch(AuthError):
     """The account signature is not for this type of resource."""
 
 
+class ForeignPage(NotAllowed):
+    """A web page of another origin has sent the request, and anybody could have signed it."""
+
+    def __init__(self) -> None:
+        super().__init__("A web page of another origin may not do this without a rule for it.")
+
+
 class UnknownAccount(AuthError):
     """There is no such account."""

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 import structlog
 
 from leasehold.clock import Clock
+from leasehold.http.browsers import Hosts, is_foreign
 from leasehold.http.exchange import PROVE, RAW_NAMES
 from leasehold.http.messages import Request, Response
 
@@ -94,6 +95,8 @@ class Application:
         mns: Answers what comes to *mns_ports*, and to hosts of its own on other ports.
         mns_ports: Where nobody but *mns* and the pages answer.
         https: Whether a proxy has ended TLS, so that every request counts as safe.
+        hosts: Knows the names that the server is addressed by; None if requests are not looked at
+            for what web pages may send.
         log_requests: Whether to log each request, at level debug.
     """
 
@@ -108,6 +111,7 @@ class Application:
         mns: AddressedDialect[Any] | None = None,
         mns_ports: frozenset[int] = frozenset(),
         https: bool = False,
+        hosts: Hosts | None = None,
         log_requests: bool = False,
     ) -> None:
         self._dialect = dialect
@@ -119,6 +123,7 @@ class Application:
         self._mns = mns
         self._mns_ports = mns_ports
         self._https = https
+        self._hosts = hosts
         self._log_requests = log_requests
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -126,12 +131,17 @@ class Application:
         started_s = self._monotonic_s()
         method: str = scope["method"]
         raw_path = scope["raw_path"].decode("ascii")
+        headers = _headers(scope["headers"])
+        if self._hosts is not None and not self._hosts.knows(headers.get("host", "")):
+            response = self._hosts.refusal(headers.get("host", ""))
+            await send(_start(method, response, close=False))
+            await send({"type": "http.response.body", "body": response.body})
+            return
         if raw_path in self._paths and method in _READING and b"comp=" not in scope["query_string"]:
             response = await self._pages.answer(raw_path)
             await send(_start(method, response, close=False))
             await send({"type": "http.response.body", "body": response.body})
             return
-        headers = _headers(scope["headers"])
         dialect = self._dialect
         if self._mns is not None and self._is_for(self._mns, scope, headers):
             dialect = self._mns
@@ -191,6 +201,7 @@ class Application:
             has_body=headers.get("content-length", "0") != "0" or "transfer-encoding" in headers,
             client_ip=client[0] if client else "",
             https=self._https or scope["scheme"] == "https",
+            is_foreign=self._hosts is not None and is_foreign(headers),
             raw_header_names=scope.get(RAW_NAMES),
             receive=receive,
         )

@@ -16,13 +16,14 @@ from leasehold.http.admin import AdminPages
 from leasehold.http.admission import Admission, LongClaim, LongReceive
 from leasehold.http.app import Application
 from leasehold.http.azure import AzureDialect
+from leasehold.http.browsers import Hosts
 from leasehold.http.controls import Authorizer, Controls, Perform, SigningTime
 from leasehold.http.guard import Guard
 from leasehold.http.metrics import Metrics, RequestStats
 from leasehold.http.mns import MnsDialect
 from leasehold.http.native import NativeDialect, Services
 from leasehold.http.startup import bearer_verifier
-from leasehold.settings import Settings
+from leasehold.settings import Settings, uses_public_key
 
 _SECOND_MS: Final = 1_000
 
@@ -116,6 +117,7 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
         mns=mns,
         mns_ports=mns_ports,
         https=settings.tls_terminated,
+        hosts=hosts_of(settings),
         log_requests=settings.log_level == "debug",
     )
 
@@ -138,6 +140,14 @@ def _metrics(  # noqa: PLR0913, PLR0917 - each is where some of the figures come
         clock=times.engine,
         max_queues=settings.metrics_max_queues,
     )
+
+
+def hosts_of(settings: Settings) -> Hosts | None:
+    """Return the names that the server is addressed by; None unless anybody here can sign."""
+    public = any(uses_public_key(account) for account in settings.effective_accounts())
+    if not settings.is_private() or not (public or settings.test_mode):
+        return None
+    return Hosts((*settings.allowed_hosts, *settings.addresses()))
 
 
 def _accounts(settings: Settings) -> dict[str, Account]:

@@ -26,6 +26,8 @@ class Request:
     https: bool
     has_body: bool = False
     """The header announces a body, which may turn out to be empty."""
+    is_foreign: bool = False
+    """A web page that is not this server's has sent it, and anybody could have signed it."""
     raw_header_names: Mapping[str, str] | None = None
     """Lower-case name to name as sent, for metadata headers sent with capitals; None if none."""
     receive: Callable[[], Awaitable[Mapping[str, Any]]] | None = None

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from leasehold.auth.types import Account
-from leasehold.domain.commands import Command, GetAccountDocument, Receive, Result
+from leasehold.domain.commands import Clear, Command, GetAccountDocument, Receive, Result
 from leasehold.domain.errors import Overloaded, QueueNotFound
 from leasehold.http.azure import AzureDialect, properties
 from tests.unit.http_azure.support import (
@@ -324,3 +324,34 @@ def test_preflight_is_never_a_request_for_the_store(azure: Harness) -> None:
     request = make_request("OPTIONS", MESSAGES, headers=_asked("PUT") | {"authorization": "x"})
     assert run(azure.dialect.handle(request)).status == 200
     assert azure.authenticator.seen == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "origin", "method", "passes"),
+    [
+        ([], _HERE, "DELETE", False),
+        ([], None, "GET", False),
+        ([_EXACT], _HERE, "DELETE", True),
+        ([_EXACT], _HERE, "GET", True),
+        ([_EXACT], _ELSEWHERE, "DELETE", False),
+        ([_EXACT], None, "GET", False),
+        ([_rule([_HERE], ["GET"])], _HERE, "DELETE", False),
+        ([_ANY], _ELSEWHERE, "DELETE", True),
+        ([_ANY], None, "GET", True),
+    ],
+)
+def test_pages_of_others_need_a_rule(
+    azure: Harness, *, rules: list[dict[str, object]], origin: str | None, method: str, passes: bool
+) -> None:
+    """Where anybody can sign, a page of another origin may do what the rules let it do."""
+    _keep(azure, *rules)
+    azure.send("PUT", f"/{ACCOUNT}/orders")
+    request = make_request(method, MESSAGES, headers={"origin": origin} if origin else {})
+    request.is_foreign = True
+    commands = len(azure.commands)
+    response = run(azure.dialect.handle(request))
+    if passes:
+        assert response.status in {200, 204}
+    else:
+        assert error_of(response)[:2] == (403, "AuthorizationFailure")
+        assert not any(isinstance(each, Clear | Receive) for each in azure.commands[commands:])

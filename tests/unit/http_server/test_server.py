@@ -17,6 +17,8 @@ from typing import Any, Self
 
 import pytest
 
+from leasehold.settings.values import DEV_KEY
+
 ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT_S = 60
 SERVE = "from leasehold.cli import main; main()"
@@ -110,14 +112,19 @@ def test_server_starts_serves_and_stops(tmp_path: Path) -> None:
         ]
 
 
+_HALF = (
+    "POST /v1/accounts/devstoreaccount1/queues/queue1/messages/raw HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    f"Authorization: Bearer {DEV_KEY}\r\nContent-Length: 10\r\n\r\n01234"
+).encode()
+"""A request with good credentials, whose body has not come whole."""
+
+
 def test_request_that_has_begun_is_answered_while_the_server_stops(tmp_path: Path) -> None:
     """After SIGTERM nobody new is let in, and who has begun is answered; then it ends with 0."""
     with Process(tmp_path) as server:
         server.ready()
         with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as client:
-            path = b"/devstoreaccount1/queue1/messages"
-            head = b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\n" % path
-            client.sendall(head + b"01234")
+            client.sendall(_HALF)
             # Only once a later connection is answered has the server surely read the first one.
             assert server.get("/healthz")[0] == 200
             server.process.send_signal(signal.SIGTERM)
@@ -126,7 +133,7 @@ def test_request_that_has_begun_is_answered_while_the_server_stops(tmp_path: Pat
             answer = b""
             while part := client.recv(65_536):
                 answer += part
-        assert answer.startswith(b"HTTP/1.1 404 ")  # no credentials
+        assert answer.startswith(b"HTTP/1.1 404 ")  # there is no such queue
         assert b"\r\nconnection: close\r\n" in answer
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S)
@@ -138,7 +145,7 @@ def test_patience_with_clients_ends(tmp_path: Path) -> None:
     with Process(tmp_path, "--drain-timeout-s", "0.2") as server:
         server.ready()
         with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as client:
-            client.sendall(b"POST /a/b HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\n01234")
+            client.sendall(_HALF)
             assert server.get("/healthz")[0] == 200
             assert server.stop() == 0
 
@@ -148,7 +155,7 @@ def test_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
     with Process(tmp_path) as server:
         server.ready()
         with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as client:
-            client.sendall(b"POST /a/b HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\n01234")
+            client.sendall(_HALF)
             assert server.get("/healthz")[0] == 200
             server.process.send_signal(signal.SIGINT)
             server.event("server.stopping")

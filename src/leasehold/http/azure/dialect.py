@@ -13,7 +13,15 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from leasehold.auth.authenticator import Grant, is_bearer
-from leasehold.auth.types import Account, AuthError, NoCredentials, Operation, SignedRequest, Target
+from leasehold.auth.types import (
+    Account,
+    AuthError,
+    ForeignPage,
+    NoCredentials,
+    Operation,
+    SignedRequest,
+    Target,
+)
 from leasehold.clock import Clock
 from leasehold.domain.commands import Receive
 from leasehold.domain.errors import LeaseholdError
@@ -204,6 +212,8 @@ class AzureDialect:
         call.account = route.place.account
         operation = operation_of(route.kind, request.method, call.params)
         call.operation = operation
+        if request.is_foreign:
+            await self._check_page(call)
         grant = await self._authorize(call, operation)
         if operation in _BRING_BODIES:
             queue = self._find_queue(call.account, route.queue)
@@ -237,6 +247,14 @@ class AzureDialect:
         if is_bearer(signed):
             return await self._authenticator.check_bearer(signed, target, now_ms=call.now_ms)
         return self._authenticator.check(signed, target, now_ms=call.now_ms)
+
+    async def _check_page(self, call: Call) -> None:
+        """Let a web page of another origin do what the rules of the account let it do."""
+        headers = call.request.headers
+        rules = await self._rules(call.account, call.now_ms)
+        origin, method = headers.get("origin"), call.request.method
+        if not any(rule.admits(origin, method) for rule in rules):
+            raise ForeignPage
 
     async def _preflight(self, call: Call) -> Response:
         request = call.request

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 
 from leasehold.auth.mns import MnsRequest
-from leasehold.auth.types import AuthError
+from leasehold.auth.types import AuthError, ForeignPage
 from leasehold.clock import Clock
 from leasehold.domain.commands import Command, Receive, Result
 from leasehold.domain.errors import LeaseholdError
@@ -215,6 +215,8 @@ class MnsDialect:
         route = call.route = find_route(request.raw_path)
         operation = operation_of(route.kind, request.method, call.params, has_body=request.has_body)
         call.operation = call.entered = operation
+        if request.is_foreign:
+            raise ForeignPage
         signed = MnsRequest(request.method, request.raw_path, request.raw_query, headers)
         named = account_of_host(headers.get("host", ""))
         account = self._authenticator.check(

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from leasehold.auth.authenticator import Grant, is_bearer
 from leasehold.auth.types import (
     AuthError,
+    ForeignPage,
     NotAllowed,
     Operation,
     PermissionMissing,
@@ -147,6 +148,8 @@ class NativeDialect:
             parts = [percent_decode(part, "the path") for part in parts]
         route = self._router.find(call, parts)
         call.operation = "native-" + route.name
+        if request.is_foreign:
+            raise ForeignPage
         pairs = read_query(request.raw_query)
         call.pairs = pairs
         queue = call.queue or None
