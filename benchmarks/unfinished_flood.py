@@ -58,7 +58,7 @@ def unfinished(form: str) -> bytes:
 def _flood(port: int, form: str, again_s: float) -> None:
     """Keep the connections up until the process is ended."""
     request = unfinished(form)
-    random = Random(form)  # noqa: S311 - it spreads connections and guards nothing
+    random = Random(form)
 
     async def one() -> None:
         await asyncio.sleep(random.uniform(0, _WARM_S))
