@@ -159,7 +159,8 @@ class ReadClaim:
     """Read members in their order. Answer: :class:`MemberPage` or :class:`MemberColumns`.
 
     Or QueueNotFound, StreamNotFound, ClaimNotFound, ClaimSettled, ClaimBroken, ClaimLapsed (one
-    that has lapsed must be reopened first). Needs no token; it changes nothing.
+    that has lapsed must be reopened first). Needs no token; it changes nothing. A page ends before
+    the bodies in it come to more than LOOK_BYTES, but has one member at least.
     """
 
     account: str

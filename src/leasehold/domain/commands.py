@@ -220,7 +220,10 @@ class Receive(NamedTuple):
 
 
 class Peek(NamedTuple):
-    """Look at what :class:`Receive` would lease. Answer: tuple of Message, or QueueNotFound."""
+    """Look at what :class:`Receive` would lease. Answer: tuple of Message, or QueueNotFound.
+
+    No more than have LOOK_BYTES of bodies that are in the store, together; the first one always.
+    """
 
     account: str
     queue: str

@@ -11,6 +11,10 @@ from leasehold.domain.errors import BodyTooLarge, InvalidQueueName, OutOfRange
 DAY_S: Final = 86_400
 WEEK_S: Final = 7 * DAY_S
 
+LOOK_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of bodies after which a peek or a page ends, however many messages were asked for: some ten
+milliseconds of work. Enough for 32 messages of 64 KiB, the most that Azure and MNS know."""
+
 MAX_QUEUE_NAME: Final = 256
 """Characters of the longest name of a queue."""
 MAX_AZURE_QUEUE_NAME: Final = 63

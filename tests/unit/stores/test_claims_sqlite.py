@@ -234,7 +234,7 @@ def test_a_page_of_members_ends_with_its_bytes(
         if page.next_after is None:
             break
         command = replace(command, after=page.next_after)
-    assert sizes == [4, 4, 1]
+    assert sizes == [2, 2, 2, 2, 1]
     assert found == [b"%d" % number for number in range(9)]
 
 

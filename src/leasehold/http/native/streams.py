@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +35,7 @@ from leasehold.domain.commands import Put
 from leasehold.domain.errors import ClaimNotFound, ClaimSettled, Unavailable
 from leasehold.domain.limits import NATIVE
 from leasehold.domain.oversight import Seen
+from leasehold.domain.pages import fitting
 from leasehold.domain.staging import StreamSettled
 from leasehold.domain.types import MessageState
 from leasehold.http.messages import Response
@@ -292,10 +291,10 @@ async def _read_pages(call: Call, command: ReadClaim) -> list[MemberPage | Membe
                 break  # there is no room for more large bodies, but for those it had there is
             raise
         sizes = _sizes(page)
-        fitting = _fitting(sizes, room, at_least=not pages)
-        if fitting < len(sizes):
-            if fitting:
-                pages.append(await _page(call, replace(wanted, limit=fitting)))
+        fits = fitting(sizes, room, at_least=not pages)
+        if fits < len(sizes):
+            if fits:
+                pages.append(await _page(call, replace(wanted, limit=fits)))
             break
         pages.append(page)
         left -= len(sizes)
@@ -317,14 +316,6 @@ def _sizes(page: MemberPage | MemberColumns) -> list[int]:
     if isinstance(page, MemberColumns):
         return [*map(len, page.bodies)]
     return [len(message.body) for message in page.messages]
-
-
-def _fitting(sizes: Sequence[int], room: int, *, at_least: bool) -> int:
-    """Return how many bodies have room; one of them has in any case if *at_least*."""
-    if sum(sizes) <= room:
-        return len(sizes)
-    count = bisect_right([*accumulate(sizes)], room)
-    return count or int(at_least)
 
 
 # --- exempting and binding -----------------------------------------------------------------------

@@ -18,6 +18,8 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.events import EventType
 from leasehold.domain.ids import row_key_of
+from leasehold.domain.limits import LOOK_BYTES
+from leasehold.domain.pages import fitting
 from leasehold.domain.visibility import release_refusal
 from leasehold.stores.memory.messages import MessageVerbs
 from leasehold.stores.memory.settling import Plan, Settling, in_order
@@ -165,6 +167,8 @@ class ClaimVerbs:
         end = min(start + command.limit, stop)
         members = in_order(shelf, holding)[start:end]
         messages = tuple(rules.as_read(shelf.rows[key]) for key in members)
+        count = fitting([len(message.body) for message in messages], LOOK_BYTES, at_least=True)
+        messages, end = messages[:count], start + count
         return cl.MemberPage(messages, str(end) if end < stop else None)
 
     # --- extending ---------------------------------------------------------------------------

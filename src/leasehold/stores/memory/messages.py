@@ -12,6 +12,8 @@ from leasehold.domain.event_log import event_of_renewal
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import backoff_ms, close_attempt, exhausted_on_release
 from leasehold.domain.ids import make_message_id
+from leasehold.domain.limits import LOOK_BYTES
+from leasehold.domain.pages import fitting
 from leasehold.domain.receipts import read_receipt
 from leasehold.domain.types import Lease, Message, Outcome, Phase
 from leasehold.domain.visibility import (
@@ -96,7 +98,8 @@ class MessageVerbs:
         shelf = self._shelves.get(command.account, command.queue)
         in_order = self._taking.in_order(shelf)
         found = [shelf.rows[row_key] for row_key, _, reason in in_order if reason is None]
-        return tuple(found[: command.limit])
+        found = found[: command.limit]
+        return tuple(found[: fitting([len(m.body) for m in found], LOOK_BYTES, at_least=True)])
 
     def renew(self, command: c.Renew) -> c.Result:
         """Move the end of a lease."""

@@ -21,6 +21,8 @@ from leasehold.domain.errors import (
     StreamNotFound,
 )
 from leasehold.domain.events import EventType
+from leasehold.domain.limits import LOOK_BYTES
+from leasehold.domain.pages import fitting
 from leasehold.domain.staging_rules import Moved
 from leasehold.stores.sql.annexes import Held, StreamBox
 from leasehold.stores.sql.catalog import Entry, lanes_of, priority_of
@@ -33,14 +35,18 @@ from leasehold.stores.sql.settling import Plan, Settling
 from leasehold.stores.sql.state import State
 
 _BEGIN: Final = (-1, -1)
-PAGE_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of bodies after which a page of members ends, some 20 milliseconds' worth."""
+PAGE_BYTES: Final = LOOK_BYTES
+"""Bytes of bodies after which a page of members ends."""
 _DETAIL: Final = 8
 """Where a row of ``member_columns`` has the detail."""
 PAGE_MEMBERS: Final = {"members": 5_000, "member_columns": 20_000}
 """Most members of a page by the query, the same."""
+_READ_FIRST: Final = 32
+"""Members read while it is not known how large they are: each body can have 64 KiB."""
 _READ_AT_ONCE: Final = 250
-"""Members read with one statement: each body can have 64 KiB."""
+"""Most members read with one statement."""
+_CONTENT: Final = 7
+"""Where a row has the body."""
 _CURSOR: Final = re.compile(
     r"([0-9]{1,2})\.(-1|[0-9]{1,18})\.(-1|[0-9]{1,18})\.([0-9]{1,18})", re.ASCII
 )
@@ -170,9 +176,9 @@ class ClaimVerbs:
         skip = 0 if command.after else start
         found: list[Any] = []
         lanes = lanes_of(held.partition, held.lanes_used)
-        room, limit = PAGE_BYTES, min(command.limit, PAGE_MEMBERS[query])
+        room, limit, step = PAGE_BYTES, min(command.limit, PAGE_MEMBERS[query]), _READ_FIRST
         while lane_at < len(lanes) and left and len(found) < limit and room > 0:
-            wanted = min(left, limit - len(found), _READ_AT_ONCE)
+            wanted = min(left, limit - len(found), step)
             if skip and len(lanes) > 1:
                 ((in_lane,),) = self._state.fetch("count_lane", (lanes[lane_at],))
                 if skip >= in_lane:
@@ -181,13 +187,20 @@ class ClaimVerbs:
                     continue
             rows = self._after(query, lanes[lane_at], (visible_ms, row_key), wanted, skip)
             skip = 0
-            found += rows
-            left -= len(rows)
-            room -= sum(len(row[7]) for row in rows)
             if query == "member_columns":
                 detailed = [row for row in rows if row[_DETAIL]]
                 if detailed:
                     return detailed[-1:], None
+            sizes = [len(row[_CONTENT]) for row in rows]
+            fits = fitting(sizes, room, at_least=not found)
+            found += rows[:fits]
+            left -= fits
+            room -= sum(sizes[:fits])
+            step = min(_READ_AT_ONCE, max(1, room * len(found) // max(1, PAGE_BYTES - room)))
+            if fits < len(rows):
+                if fits:
+                    visible_ms, row_key = rows[fits - 1][4], rows[fits - 1][0]
+                break
             if len(rows) < wanted:
                 lane_at, (visible_ms, row_key) = lane_at + 1, _BEGIN
             else:

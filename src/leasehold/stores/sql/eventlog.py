@@ -24,7 +24,10 @@ from leasehold.stores.sql.state import State
 
 _DECODE: Final = msgspec.msgpack.Decoder().decode
 _SEARCHED_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of log that one look may go over."""
+"""Bytes of log that one look may go over to find anything."""
+_SHOWN_BYTES: Final = 1024 * 1024
+"""Bytes of log after which a page ends that has something: it takes many times as many in memory.
+"""
 
 
 class EventVerbs:
@@ -42,7 +45,7 @@ class EventVerbs:
         try:
             rows = cursor.execute(self._state.sql["read_events"], (command.after_seq,))
             for seq, at_ms, content in rows:
-                if found and (len(found) >= command.limit or looked_at > _SEARCHED_BYTES):
+                if found and (len(found) >= command.limit or looked_at > _SHOWN_BYTES):
                     return e.EventPage(tuple(found), reached, finished=False)
                 looked_at += len(content)
                 reached = seq

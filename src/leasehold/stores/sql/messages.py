@@ -17,6 +17,8 @@ from leasehold.domain.event_log import is_recorded, late
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import exhausted_on_receive
 from leasehold.domain.ids import id_from_blob, make_id_blob, row_key_of
+from leasehold.domain.limits import AZURE, LOOK_BYTES
+from leasehold.domain.pages import fitting
 from leasehold.domain.receipts import ReceiptParts, issue_receipt, read_receipt
 from leasehold.domain.types import Lease, Message, Outcome, Phase
 from leasehold.domain.visibility import (
@@ -43,13 +45,17 @@ from leasehold.stores.sql.rows import (
     rewrite,
     row_of,
 )
-from leasehold.stores.sql.searching import Search
+from leasehold.stores.sql.searching import WITH_SIZES, Search
 from leasehold.stores.sql.sessions_book import SessionBook
 from leasehold.stores.sql.state import State
 from leasehold.stores.sql_files import many_rows
 
 _PEEKED_AT_ONCE: Final = 1_000
 """A peek looks at so many messages, or twice as many, for some that are not due for poison."""
+
+
+_SIZE: Final = 17
+"""Where a row of WITH_SIZES has the size of the body."""
 
 
 class _Terms(NamedTuple):
@@ -304,20 +310,34 @@ class MessageVerbs:
     def peek(self, command: c.Peek, now_ms: int) -> c.Result:
         """Look at the next messages that can be received."""
         entry = self._state.catalog.get(command.account, command.queue)
-        policy = entry.queue.settings.failure_policy
         limit = command.limit
         while True:
-            rows = self.search.next_visible(entry, now_ms, limit)
+            fitting = self._fitting(entry, now_ms, limit)
+            rows = self.search.next_visible(entry, now_ms, fitting)
             found = tuple(
-                message
-                for message in map(message_of, rows)
-                if policy is None
-                or exhausted_on_receive(after_lapse(message, now_ms), policy) is None
+                message for message in map(message_of, rows) if _can_be_had(entry, message, now_ms)
             )
             enough = len(found) >= command.limit or limit >= _PEEKED_AT_ONCE
             if enough or len(rows) < limit:
                 return found[: command.limit]
             limit *= 2
+
+    def _fitting(self, entry: Entry, now_ms: int, limit: int) -> int:
+        """Return how many messages may be read for one answer, as far as their bodies are here.
+
+        What can be too much is looked at without its bodies first, so that they never are in
+        memory. What is due for poison is not shown, and does not count.
+        """
+        largest = entry.queue.settings.max_body_bytes or AZURE.body_bytes
+        if limit * largest <= LOOK_BYTES:
+            return limit
+        sizes = []
+        for row in self.search.next_visible(entry, now_ms, limit, WITH_SIZES):
+            message = message_of(row)
+            counts = message.detail.body_ref is None and _can_be_had(entry, message, now_ms)
+            sizes.append(row[_SIZE] if counts else 0)  # type: ignore[misc]  # a column more
+        count = fitting(sizes, LOOK_BYTES, at_least=True)
+        return limit if count == len(sizes) else count
 
     # --- what a receipt allows ---------------------------------------------------------------
 
@@ -404,3 +424,9 @@ class MessageVerbs:
         kind = EventType.RELEASED if given_back else EventType.RENEWED
         state.log.add(kind, entry, renewed, Outcome.RETURNED if given_back else None)
         return Lease(renewed, issue_receipt(state.receipt_key, row_key, renewed.fence))
+
+
+def _can_be_had(entry: Entry, message: Message, now_ms: int) -> bool:
+    """Tell whether a visible message would be received, and not moved to the poison queue."""
+    policy = entry.queue.settings.failure_policy
+    return policy is None or exhausted_on_receive(after_lapse(message, now_ms), policy) is None

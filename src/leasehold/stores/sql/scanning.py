@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from leasehold.domain.cursors import Place
 from leasehold.domain.ids import MAX_ROW_KEY
+from leasehold.domain.limits import LOOK_BYTES
 from leasehold.domain.matching import needs_body
 from leasehold.domain.oversight import MessageFilter, Seen
 from leasehold.domain.types import Message, MessageState
@@ -30,8 +31,8 @@ MAX_CHUNKS: Final = 10
 """Chunks that one look may go over: it holds the store for some 40 milliseconds."""
 ROWS_AT_ONCE: Final = 50
 """Rows read with one statement: each can hold a megabyte."""
-READ_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of bodies, details and the like that one look may read, some 40 milliseconds' worth."""
+READ_BYTES: Final = LOOK_BYTES
+"""Bytes of bodies, details and the like that one look may read."""
 SEARCHED_BYTES: Final = 4 * 1024 * 1024
 """The same where the filter looks into bodies: to read so much JSON takes as long."""
 OTHERS_ROWS: Final = 20_000
