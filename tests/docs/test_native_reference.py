@@ -230,8 +230,11 @@ def test_limits(value: float) -> None:
 
 def test_figures_in_prose() -> None:
     """Numbers that explain something are those of the code."""
-    assert MAX_REQUEST_BODY_BYTES == messages.ANSWER_BYTES == 64 * 1024 * 1024
-    assert "64 MiB" in section(API, "## Limits")
+    assert MAX_REQUEST_BODY_BYTES == 64 * 1024 * 1024
+    assert messages.ANSWER_BYTES == limits.LOOK_BYTES == 4 * 1024 * 1024
+    assert streams.ARROW_BYTES == 8 * 1024 * 1024
+    for size in ("64 MiB where", "4 MiB of bodies", "8 MiB in Arrow"):
+        assert size in section(API, "## Limits")
     assert sessions.MAX_HEARTBEAT_BYTES == 4 * 1024 * 1024
     assert "4 MiB" in section(API, "## Limits")
     assert number(items.PART) in section(API, "## Batches")

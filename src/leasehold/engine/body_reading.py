@@ -26,7 +26,7 @@ from leasehold.domain.oversight import FindMessage, Inspect, Seen
 from leasehold.domain.types import BodyRef, ErrorReport, Lease, Message, Outcome, Queue
 from leasehold.engine.body_portions import Portions
 
-ANSWER_BYTES: Final = 16 * 1024 * 1024
+ANSWER_BYTES: Final = 8 * 1024 * 1024
 """Bodies read for one answer, all together; the first one is read whatever its size."""
 AT_ONCE: Final = 8
 """Bodies of one command that are read or written at the same time."""

@@ -12,6 +12,7 @@ from leasehold.domain import staging as t
 from leasehold.domain.errors import Overloaded
 from leasehold.domain.types import Lease
 from leasehold.engine.waiting import Gone
+from leasehold.http.answers import SHOWING, SMALL_BYTES, UNDER_WAY, Answers, Sizes
 
 MAX_WAITERS: Final = 10_000
 """Receives and claims that may wait for messages at once; each is an open connection, and 10 kB."""
@@ -67,9 +68,10 @@ class Admission:
         receive: The engine's; without it a receive never waits for messages.
         open_claim: The engine's; needed where claims are opened.
         max_waiters: Receives and claims that may wait for messages at once.
+        answers: Where room is asked for before a command that may have a large answer is begun.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
         perform: Callable[[c.Command], Awaitable[c.Result]],
         *,
@@ -77,6 +79,7 @@ class Admission:
         receive: LongReceive | None = None,
         open_claim: LongClaim | None = None,
         max_waiters: int = MAX_WAITERS,
+        answers: Answers | None = None,
     ) -> None:
         self.pending = 0
         """Commands waiting now."""
@@ -88,6 +91,8 @@ class Admission:
         self._receive = receive
         self._open_claim = open_claim
         self._max_waiters = max_waiters
+        self._answers = answers
+        self._sizes = Sizes()
         self._limit = limit
         self._finishing_limit = limit + limit // _EXTRA_SHARE
 
@@ -103,11 +108,40 @@ class Admission:
         ):
             self.refused += 1
             raise Overloaded
+        answers = self._answers
+        if answers is not None:
+            if type(command) in SHOWING and not _takes_one(command):
+                return await self._show(command, answers)
+            answers.others += 1
         self.pending += 1
         try:
             return await self._perform(command)
         finally:
             self.pending -= 1
+
+    async def _show(self, command: c.Command, answers: Answers) -> c.Result:
+        """Carry out a command that may have a large answer, once there is room for that."""
+        holder = UNDER_WAY.get(None)
+        size = self._sizes.guess(command)
+        if holder is None or size <= SMALL_BYTES:
+            size = 0
+            answers.others += 1
+        else:
+            await answers.enter(holder.hold(), size)
+        self.pending += 1
+        try:
+            result = await self._perform(command)
+        finally:
+            self.pending -= 1
+        self._note_size(command, result, size)
+        return result
+
+    def _note_size(self, command: c.Command, result: object, expected: int) -> None:
+        """Note how large the answer will be, of which *expected* bytes are counted already."""
+        size = self._sizes.learn(command, result)
+        holder = UNDER_WAY.get(None)
+        if holder is not None and self._answers is not None and (expected or size > SMALL_BYTES):
+            self._answers.resize(holder.hold(), size - expected)
 
     async def receive(
         self, command: c.Receive, wait_s: float, gone: Gone | None = None
@@ -126,9 +160,13 @@ class Admission:
         self._admit_waiter()
         self.waiting += 1
         try:
-            return await self._receive(command, wait_s, gone)
+            leases = await self._receive(command, wait_s, gone)
         finally:
             self.waiting -= 1
+        if command.limit > 1:
+            # Room for what may never come would be kept from others for as long as the wait.
+            self._note_size(command, leases, 0)
+        return leases
 
     async def open_claim(
         self, command: k.OpenClaim, wait_s: float = 0, gone: Gone | None = None
@@ -152,6 +190,10 @@ class Admission:
         if self.pending >= self._limit or self.waiting >= self._max_waiters:
             self.refused += 1
             raise Overloaded
+
+
+def _takes_one(command: c.Command) -> bool:
+    return type(command) is c.Receive and command.limit == 1
 
 
 def _finishes(command: c.Command) -> bool:

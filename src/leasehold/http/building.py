@@ -82,6 +82,7 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
         limit=settings.max_pending_requests,
         receive=engine.receive,
         open_claim=engine.open_claim,
+        answers=guard.answers,
     )
     services = _services(engine, admission, controls)
     dialect = AzureDialect(

@@ -14,8 +14,13 @@ from urllib.parse import unquote
 import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from leasehold.http.answers import STALLED_S, UNDER_WAY, Holding, caller_of
+
 if TYPE_CHECKING:
     from leasehold.http.protocol import GuardedProtocol
+
+PORTION_BYTES: Final = 256 * 1024
+"""What of a large answer is handed to the connection at once; others have a turn in between."""
 
 RAW_NAMES: Final = "leasehold.header_names"
 """Key in the ASGI scope: lower-case name -> name as sent, or None; see ``Request``."""
@@ -60,13 +65,17 @@ def scope_of(
 
 
 class Exchange:
-    """Calls the application for one request and writes what it answers, in one piece."""
+    """Calls the application for one request and writes what it answers, in one piece if small."""
 
     __slots__ = (
         "_all_received",
         "_connection",
         "_expects_continue",
         "_head",
+        "_holding",
+        "_left",
+        "_left_since_s",
+        "_portions",
         "_waiter",
         "begun",
         "body",
@@ -110,10 +119,43 @@ class Exchange:
         self._head = b""
         self._waiter: asyncio.Future[None] | None = None
         self._all_received = False
+        self._holding: Holding | None = None
+        self._portions = 0
+        """Of a large answer, those handed to the connection."""
+        self._left = (0, 0)
+        """The same at the last look, and the bytes of them that the client had not taken."""
+        self._left_since_s = 0.0
+
+    @property
+    def held(self) -> int:
+        """Bytes of the room for large answers that this request holds."""
+        return 0 if self._holding is None else self._holding.held
+
+    def hold(self) -> Holding:
+        """Return what this request holds of the room for large answers."""
+        if self._holding is None:
+            self._holding = Holding(caller_of(self.scope))
+        return self._holding
+
+    def is_in_the_way(self, now_s: float) -> bool:
+        """Tell whether the client has taken nothing of an answer whose room others wait for.
+
+        To be asked at each sweep; STALLED_S says for how long.
+        """
+        if not self.held:
+            return False
+        connection = self._connection
+        left = self._portions, connection.transport.get_write_buffer_size()
+        if left != self._left:
+            self._left, self._left_since_s = left, now_s
+        guard = connection.guard
+        stalled_s = now_s - guard.interval_s - self._left_since_s
+        return guard.answers.is_wanted and stalled_s > STALLED_S
 
     async def run(self, app: Any) -> None:
         """Let *app* answer; whatever it does, the client is not left waiting."""
         self.begun = True
+        UNDER_WAY.set(self)
         try:
             await app(self.scope, self.receive, self.send)
         except Exception:  # noqa: BLE001 - the last stop of every error
@@ -127,6 +169,9 @@ class Exchange:
             if not self.response_complete and not self.disconnected:
                 _log.error("http.no_answer", method=self.scope["method"])
                 await self._fail()
+        finally:
+            if self._holding is not None:
+                self._connection.guard.answers.leave(self._holding)
 
     def add_body(self, part: bytes) -> None:
         """Take some more of the body."""
@@ -141,6 +186,8 @@ class Exchange:
     def disconnect(self) -> None:
         """Note that nobody waits for the answer any more."""
         self.disconnected = True
+        if self._holding is not None:
+            self._holding.give_up()
         self.wake()
 
     def wake(self) -> None:
@@ -197,13 +244,33 @@ class Exchange:
             await connection.flow.drain()
         if self.disconnected:
             return
-        self.response_complete = True
         body = message.get("body")
-        if body and self.scope["method"] != "HEAD":
+        if not body or self.scope["method"] == "HEAD":
+            connection.transport.write(self._head)
+        elif len(body) <= PORTION_BYTES or self.more_body:
             connection.transport.write(self._head + body)
         else:
-            connection.transport.write(self._head)
-        connection.answered(self)
+            await self._send_portions(body)
+        if self._holding is not None:
+            connection.guard.answers.leave(self._holding)
+        if not self.disconnected:
+            self.response_complete = True
+            connection.answered(self)
+
+    async def _send_portions(self, body: bytes) -> None:
+        """Write a large answer at the pace of its reader."""
+        connection = self._connection
+        connection.guard.answers.made(self.hold(), len(body))
+        connection.transport.write(self._head)
+        rest = memoryview(body)
+        while rest and not self.disconnected:
+            connection.transport.write(rest[:PORTION_BYTES])
+            rest = rest[PORTION_BYTES:]
+            self._portions += 1
+            if connection.flow.write_paused:
+                await connection.flow.drain()
+            else:
+                await asyncio.sleep(0)
 
     def _render_head(self, start: Any) -> bytes:
         status, headers = start["status"], start["headers"]

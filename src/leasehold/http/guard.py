@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from leasehold.auth.times import format_http_date
 from leasehold.clock import Clock
+from leasehold.http.answers import Answers
 from leasehold.http.crowding import Unfinished, slow_to_go, strangers_to_go
 
 LINGER_S: Final = 2.0
@@ -18,6 +19,8 @@ Closing at once would make the kernel send a reset, which can destroy the answer
 has read it.
 """
 LINGER_BYTES: Final = 8 * 1024 * 1024
+ANSWERS_PART: Final = 2
+"""Of what may be buffered, large answers get the half: the rest is left to requests."""
 _SWEEPS_PER_TIMEOUT: Final = 8
 _UNPROVED_SHARE: Final = 4
 _ROOM_SHARE: Final = 16
@@ -167,7 +170,8 @@ class Guard:
         self.connections: set[Swept] = set()
         self.accepted = 0
         self.buffered = 0
-        """Bytes of bodies that have arrived, of requests that are not answered yet."""
+        """Bytes of bodies that have arrived, of requests that are not answered yet, and of large
+        answers from the moment that room was given for them until they are sent."""
         self.unproved_bytes = 0
         """What is held for requests that have not shown credentials, and could not do so at once:
         parts of headers, and bodies of requests that wait behind others."""
@@ -176,6 +180,7 @@ class Guard:
         self._unproved_by_address: Counter[str] = Counter()
         self._is_making_room = False
         self._crowded_until_s = float("-inf")
+        self.answers = Answers(limits.max_buffered_bytes // ANSWERS_PART, self._count, clock)
         self.refused: Counter[str] = Counter({each.reason: 0 for each in ALL_REFUSALS})
         shortest_s = min(
             limits.header_timeout_s,
@@ -203,6 +208,9 @@ class Guard:
             self._second = second
             self._head = b"date: %b\r\n" % format_http_date(second * 1000).encode("ascii")
         return self._head
+
+    def _count(self, change: int) -> None:
+        self.buffered += change
 
     # Room
 

@@ -99,7 +99,7 @@ _HELP: Final[Mapping[str, str]] = {
     "server_overloaded": "Requests turned away because too many were waiting.",
     "server_connections_accepted": "Connections since the start.",
     "server_connections": "Open connections.",
-    "server_buffered_bytes": "Bodies of requests that are not answered yet.",
+    "server_buffered_bytes": "Bodies of requests that are not answered yet, and large answers.",
     "server_unproved_bytes": "What is held for requests without credentials.",
     "server_pending_requests": "Requests waiting for the store.",
     "server_waiting_receives": "Receives and claims waiting for messages.",

@@ -360,6 +360,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def _count_unsent(self) -> None:
         """Let the guard count what waits to be sent: a large answer is memory, like a request."""
         size = self.transport.get_write_buffer_size()
+        if self.active is not None and self.active.held:
+            size = 0  # all of the answer is counted as long as a part of it is held back
         self.guard.buffered += size - self._unsent
         self._unsent = size
 
@@ -466,7 +468,9 @@ class GuardedProtocol(HttpToolsProtocol):
             self._unsent_since_s = None
         elif self._unsent_since_s is None:
             self._unsent_since_s = now_s
-        elif late_s - self._unsent_since_s > limits.write_timeout_s:
+        elif late_s - self._unsent_since_s > limits.write_timeout_s or (
+            self.active is not None and self.active.is_in_the_way(now_s)
+        ):
             self.guard.refused[g.SLOW_READER.reason] += 1
             transport.abort()
             return

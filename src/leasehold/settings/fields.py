@@ -269,9 +269,11 @@ class Settings(HostSettings):
         metadata=about(
             Kind.INTEGER,
             _LOAD,
-            "Bodies of requests that wait for an answer or are still arriving, all connections "
-            "together. Beyond it the slowest are told 503 and their connections closed. Requests "
-            "without credentials may hold a quarter of it, from one address a quarter of that.",
+            "Bodies of requests that wait for an answer or are still arriving, and large answers "
+            "from before they are made until they are sent, all connections together. Beyond it "
+            "the slowest requests are told 503 and their connections closed. Answers take half of "
+            "it at most; requests without credentials may hold a quarter of it, from one address "
+            "a quarter of that.",
             unit="MiB",
             bounds=(1, 65_536),
         ),

@@ -11,6 +11,7 @@ import pytest
 from leasehold.domain.commands import Batch, Peek, Put, Receive
 from leasehold.domain.errors import Overloaded, StoreFailed
 from leasehold.http.native import messages
+from leasehold.http.native.messages import ANSWER_BYTES
 from tests.unit.http_native.support import BASE, MESSAGES, QUEUE, Native, errors_of_items
 
 _TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -324,17 +325,26 @@ def test_ranges_of_receive(
 
 
 def test_large_receive(native: Native) -> None:
-    """Many messages come in parts of a thousand, until a part is short."""
+    """Many messages come in parts: first so many as surely fit, then a thousand at a time."""
     native.post(MESSAGES, {"messages": [{"body": str(number)} for number in range(2_300)]})
     native.commands.clear()
     answer = native.post(f"{MESSAGES}/receive", {"max_messages": 10_000, "wait_s": 1})
     assert [message["body"] for message in answer["messages"]] == [str(n) for n in range(2_300)]
     assert native.waits == [1]
     assert [command.limit for command in native.commands if isinstance(command, Receive)] == [
+        ANSWER_BYTES // 65_536,
         1_000,
         1_000,
         1_000,
     ]
+
+
+def test_large_receive_of_large_messages(native: Native) -> None:
+    """A receive takes no more messages than fit in an answer, and leaves the others alone."""
+    native.post(MESSAGES, {"messages": [{"body": "x" * 65_536}] * 100})
+    answer = native.post(f"{MESSAGES}/receive", {"max_messages": 10_000})
+    assert len(answer["messages"]) == ANSWER_BYTES // 65_536 == 64
+    assert native.get(f"{QUEUE}/counts")["visible"] == 36
 
 
 def test_large_receive_is_exact(native: Native) -> None:
@@ -365,7 +375,7 @@ def test_failure_after_the_first_part_of_a_receive(native: Native) -> None:
 
     object.__setattr__(native.dialect._services, "receive", first_part)
     answer = native.post(f"{MESSAGES}/receive", {"max_messages": 2_000, "wait_s": 1})
-    assert len(answer["messages"]) == 1_000
+    assert len(answer["messages"]) == ANSWER_BYTES // 65_536
 
 
 def test_peek(native: Native) -> None:

@@ -12,6 +12,7 @@ from leasehold.domain.types import NEVER_MS, Phase
 from leasehold.http.messages import Response
 from leasehold.http.native.call import Call
 from leasehold.http.native.names import NUMBERS
+from leasehold.http.native.portions import in_portions
 from leasehold.http.native.queues import get_queue
 from leasehold.http.native.reading import param_int
 
@@ -81,7 +82,7 @@ async def list_events(call: Call) -> Response:
     # Afterwards, so that it is not less than what the page has.
     extent = await call.services.perform(LogExtent())
     assert isinstance(extent, Extent)
-    return _reply(call, page, last_seq=extent.last_seq)
+    return await _reply(call, page, last_seq=extent.last_seq)
 
 
 async def trace(call: Call) -> Response:
@@ -96,7 +97,7 @@ async def trace(call: Call) -> Response:
         if found or page.finished:
             break
         after = page.last_seq
-    return _reply(call, page._replace(events=found))
+    return await _reply(call, page._replace(events=found))
 
 
 def _after(call: Call) -> int:
@@ -110,10 +111,10 @@ async def _read(call: Call, after: int, message_id: str | None) -> EventPage:
     return page
 
 
-def _reply(call: Call, page: EventPage, **more: int) -> Response:
+async def _reply(call: Call, page: EventPage, **more: int) -> Response:
     return call.reply(
         {
-            "events": [show_event(event) for event in page.events],
+            "events": await in_portions(show_event, page.events),
             "next_after": page.last_seq,
             "finished": page.finished,
             **more,

@@ -14,13 +14,14 @@ import msgspec
 
 from leasehold.domain.commands import Complete, Peek, Put, Receive, Release, Released, Renew
 from leasehold.domain.ids import ENTROPY_BYTES
-from leasehold.domain.limits import NATIVE
+from leasehold.domain.limits import LOOK_BYTES, NATIVE
 from leasehold.domain.types import ErrorReport, Lease, Outcome, Progress
 from leasehold.http.messages import Response
 from leasehold.http.native import shapes
 from leasehold.http.native.bodies import peeked, received
 from leasehold.http.native.call import Call
 from leasehold.http.native.items import PART, BatchReader, Items
+from leasehold.http.native.portions import in_portions
 from leasehold.http.native.problems import Refused
 from leasehold.http.native.puts import body_limit, read_put, show_put, trace_of
 from leasehold.http.native.reading import (
@@ -36,8 +37,10 @@ MAX_WAIT_S: Final = 60
 MAX_PEEK: Final = 1_000
 MAX_ERROR_CHARS: Final = 8_192
 """A longer report is cut and not refused: a worker in trouble must get rid of its message."""
-ANSWER_BYTES: Final = 64 * 1024 * 1024
+ANSWER_BYTES: Final = LOOK_BYTES
 """A receive that has so many bytes, of bodies and what was saved, asks the engine for no more."""
+_SURELY_FITTING: Final = 16
+"""So many messages are asked for at once however large they may be."""
 
 OUTCOMES: Final[Mapping[str | None, Outcome]] = {
     None: Outcome.RETURNED,
@@ -91,15 +94,23 @@ async def receive(call: Call) -> Response:
         within("$.wait_s", wait_s, (0, MAX_WAIT_S))
     holder = short_text("$.holder", request.holder)
     session = short_text("$.session", request.session)
-    command = Receive(call.account, call.queue, min(count, PART), lease_s, holder, session)
+    first = count if count <= _SURELY_FITTING else min(count, _first_part(call))
+    command = Receive(call.account, call.queue, first, lease_s, holder, session)
     leases = await _receive(call, command, wait_s)
-    if count > PART:
+    if count > first:
         leases = await _receive_more(call, command, leases, count)
     if not leases:
         queue = call.services.find_queue(call.account, call.queue)
         if queue is not None and queue.settings.is_paused(call.now_ms):
             return call.reply({"messages": (), "paused": True})
-    return call.reply({"messages": [received(lease) for lease in leases]})
+    return call.reply({"messages": await in_portions(received, leases)})
+
+
+def _first_part(call: Call) -> int:
+    """Return how many messages fit in an answer if all are as large as they may be."""
+    found = call.services.find_queue(call.account, call.queue)
+    largest = found and found.settings.max_body_bytes
+    return max(_SURELY_FITTING, ANSWER_BYTES // (largest or NATIVE.body_bytes))
 
 
 async def _receive(call: Call, command: Receive, wait_s: float | None) -> tuple[Lease, ...]:
@@ -118,7 +129,9 @@ async def _receive_more(
     full = len(leases) == command.limit
     size = sum(map(_bytes_of, leases))
     while full and len(taken) < count and size < ANSWER_BYTES:
-        command = command._replace(limit=min(count - len(taken), PART))
+        average = size // len(taken)
+        fitting = max(1, (ANSWER_BYTES - size) // max(1, average))
+        command = command._replace(limit=min(count - len(taken), PART, fitting))
         try:
             more = await _receive(call, command, None)
         except Exception:  # noqa: BLE001 - what is leased already must be told, whatever happens
@@ -141,7 +154,7 @@ async def peek(call: Call) -> Response:
     count = 32 if count is None else within("$.max_messages", count, (1, MAX_PEEK))
     messages = await call.services.perform(Peek(call.account, call.queue, count))
     assert isinstance(messages, tuple)
-    return call.reply({"messages": [peeked(message) for message in messages]})  # type: ignore[arg-type]  # the answer to Peek
+    return call.reply({"messages": await in_portions(peeked, messages)})  # type: ignore[arg-type]  # the answer to Peek
 
 
 # --- renew, complete, release --------------------------------------------------------------------

@@ -31,6 +31,7 @@ from leasehold.http.native import shapes
 from leasehold.http.native.bodies import expiry, sent_along, shown_body
 from leasehold.http.native.call import Call
 from leasehold.http.native.filters import filter_of_query
+from leasehold.http.native.portions import in_portions
 from leasehold.http.native.puts import NEVER, PRIORITIES, body_limit
 from leasehold.http.native.queues import DEFAULT_PAGE, MAX_PAGE, count_messages, get_queue
 from leasehold.http.native.reading import (
@@ -154,7 +155,9 @@ async def inspect(call: Call) -> Response:
     page = await call.services.perform(command)
     assert isinstance(page, MessagePage)
     now_ms = call.now_ms
-    shown = [show_message(seen, now_ms, with_body=with_body) for seen in page.messages]
+    shown = await in_portions(
+        lambda seen: show_message(seen, now_ms, with_body=with_body), page.messages
+    )
     return call.reply({"messages": shown, "next_after": page.next_after})
 
 

@@ -51,6 +51,7 @@ from leasehold.http.native.messages import (
 )
 from leasehold.http.native.names import NUMBERS, checked_name, number_of, published_names
 from leasehold.http.native.oversight import show_message
+from leasehold.http.native.portions import in_portions
 from leasehold.http.native.puts import PutReader
 from leasehold.http.native.reading import param_int, read_body, short_text, within
 
@@ -62,6 +63,9 @@ MAX_JSON_MEMBERS: Final = 1_000
 MAX_PARTS: Final = 1_000_000
 NEXT_AFTER: Final = b"leasehold-next-after"
 """Header of an Arrow answer that is not the last one of its part."""
+
+ARROW_BYTES: Final = 2 * ANSWER_BYTES
+"""Bodies of an answer in Arrow, which takes a third of the work."""
 
 _FIRST_STEP: Final = 2_000
 _LONGEST_STEP: Final = 8_000
@@ -255,7 +259,8 @@ async def read(call: Call) -> Response:
     stream, number = _stream_of(call), number_of(call)
     after = call.params.get("after", "")
     command = ReadClaim(*stream, number, part, parts, after, limit)
-    pages = await _read_pages(call, replace(command, columns=write is not None))
+    room = ANSWER_BYTES if write is None else ARROW_BYTES
+    pages = await _read_pages(call, replace(command, columns=write is not None), room)
     next_after = pages[-1].next_after
     if write is None:
         under = f"{call.item}/{number}"
@@ -265,7 +270,7 @@ async def read(call: Call) -> Response:
             if isinstance(page, MemberPage)
             for message in page.messages
         ]
-        shown = [show_message(each, call.now_ms) for each in seen]
+        shown = await in_portions(lambda each: show_message(each, call.now_ms), seen)
         return call.reply({"messages": shown, "next_after": next_after})
     content = write(pages)
     if next_after is None:
@@ -274,13 +279,15 @@ async def read(call: Call) -> Response:
     return call.reply_bytes(arrow_door.ARROW, content, place)
 
 
-async def _read_pages(call: Call, command: ReadClaim) -> list[MemberPage | MemberColumns]:
+async def _read_pages(
+    call: Call, command: ReadClaim, most_bytes: int
+) -> list[MemberPage | MemberColumns]:
     """Read in steps until there are enough, no more, or too many bytes for one answer.
 
     The steps are so long that what they bring has room if it is like what came before.
     """
     pages: list[MemberPage | MemberColumns] = []
-    step, left, room = _FIRST_STEP, command.limit, ANSWER_BYTES
+    step, left, room = _FIRST_STEP, command.limit, most_bytes
     after: str | None = command.after
     while after is not None and left and room > 0:
         wanted = replace(command, after=after, limit=min(step, left))
@@ -299,7 +306,7 @@ async def _read_pages(call: Call, command: ReadClaim) -> list[MemberPage | Membe
         pages.append(page)
         left -= len(sizes)
         room -= sum(sizes)
-        average = (ANSWER_BYTES - room) // max(1, command.limit - left)
+        average = (most_bytes - room) // max(1, command.limit - left)
         step = max(1, min(_LONGEST_STEP, room // max(1, average)))
         after = page.next_after
     return pages
