@@ -25,6 +25,7 @@ from leasehold.engine.faults import Faults, FaultyStore
 from leasehold.engine.heralding import Peers
 from leasehold.engine.maintenance import MaintenancePlan
 from leasehold.engine.placement import Placement
+from leasehold.garbage import spare_collecting
 from leasehold.http.building import Times, build_application
 from leasehold.http.controls import Asgi, Controls
 from leasehold.http.guard import ConnectionLimits, Guard
@@ -185,7 +186,12 @@ async def _run(settings: Settings, clock: Clock) -> int:
             loop = asyncio.get_running_loop()
             for number in _STOPPING:
                 loop.add_signal_handler(number, _stop_or_kill, number, running.server)
-            return lambda: _say_ready(settings, sockets, of_mns)
+
+            def on_ready() -> None:
+                _say_ready(settings, sockets, of_mns)
+                spare_collecting()
+
+            return on_ready
 
         code = await serve_store(
             settings,

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Final, NoReturn
 
+from leasehold.garbage import spare_collecting
 from leasehold.worker.leases._pool import Batch
 from leasehold.worker.leases._wire import (
     Ask,
@@ -244,6 +245,7 @@ def run(pipe: Pipe, worker: int) -> NoReturn:
         # Before any lease: to load the SDK of a service can take longer than a lease lasts.
         renewer.obey(queue)
     outbox.put(Ready())
+    spare_collecting()
     time = SystemTime()
     beat_at_s = time.monotonic_s()
     while True:

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple
 
+from leasehold.garbage import spare_collecting
 from leasehold.worker import tracing
 from leasehold.worker.handlers import Handler, call, is_async
 from leasehold.worker.message import Message
@@ -241,4 +242,5 @@ def main(pipe: Connection, handlers: list[Handler], decode: Callable[[bytes], An
 
     signal.signal(signal.SIGINT, ignore)
     signal.signal(signal.SIGTERM, ignore)
+    spare_collecting(seldom=False)
     Child(pipe, handlers, decode).run()
