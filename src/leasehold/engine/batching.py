@@ -206,7 +206,7 @@ class Batcher:
         except Exception as error:  # noqa: BLE001 - nobody may be left without an answer
             self._after_failed_batch(batch, error)
             return
-        if self._typical_commit_s < self._inline_below_s:
+        if self._typical_commit_s < self._inline_below_s and not _is_heavy(batch):
             self._finish_here(self._committed, batch, *self._commit())
         else:
             work = partial(self._commit_only, batch)
@@ -427,6 +427,14 @@ def _answer(batch: Sequence[Pending], error: LeaseholdError) -> None:
     for _, answer in batch:
         if not answer.done():  # its caller may have gone away
             answer.set_result(error)
+
+
+def _is_heavy(batch: Sequence[Pending]) -> bool:
+    """Tell whether a batch is one command of more weight than others have together.
+
+    However quick the disk is as a rule, so much takes it a while.
+    """
+    return len(batch) == 1 and weight_of(batch[0][0]) > MAX_BATCH
 
 
 def _size(waiting: Sequence[Pending]) -> int:

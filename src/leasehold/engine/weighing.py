@@ -20,6 +20,8 @@ from leasehold.domain import staging as t
 MAX_BATCH: Final = 512
 """Weight of one transaction: bounds how long the event loop is held and what an undo costs."""
 
+_BYTES_PER_COMMAND: Final = 16 * 1024
+"""Bytes of bodies that cost as much to write as one small put, roughly."""
 _TAKEN_PER_COMMAND: Final = 8
 """Messages of one receive, claim or read that cost as much as one put, roughly."""
 
@@ -92,6 +94,11 @@ def _settling(command: k.SettleClaims) -> int:
     return MAX_BATCH if command.publish else 1 + len(command.exemptions) + len(command.sends)
 
 
+def _staging(command: t.Stage) -> int:
+    size_bytes = sum([len(put.body) for put in command.puts])
+    return max(len(command.puts), size_bytes // _BYTES_PER_COMMAND) or 1
+
+
 def _beating(command: s.Heartbeat) -> int:
     return 1 + len(command.progress or ()) // _TAKEN_PER_COMMAND
 
@@ -121,7 +128,7 @@ _WEIGHTS: Final[dict[type, Callable[[Any], int]]] = {
     k.GiveBackClaim: _quarter,
     k.DeleteStream: _unknown,
     k.LapseClaims: _quarter,
-    t.Stage: lambda stage: len(stage.puts) or 1,
+    t.Stage: _staging,
     t.Publish: _unknown,
     t.Discard: _unknown,
     t.CommitTogether: _committing,

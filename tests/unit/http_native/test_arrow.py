@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -472,3 +473,20 @@ def test_without_the_library(native: Native) -> None:
 def test_never_is_never() -> None:
     """The moment that stands for never is the largest that is kept."""
     assert arrow._NEVER.as_py().timestamp() * 1_000 == NEVER_MS
+
+
+def test_much_is_read_on_a_thread(native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large stream is read where it holds up nobody; a small one at once."""
+    threads: list[str] = []
+    read = arrow.read_puts
+
+    def noting(*given: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return read(*given)
+
+    monkeypatch.setattr(arrow, "read_puts", noting)
+    large = pa.table({"body": [b"x" * 1_000] * 200})
+    assert stage(native, written(large)).json["rows"] == 200
+    assert threads[0].startswith("arrow")
+    assert stage(native, written(large.slice(0, 1)), "part=b&chunk=0&queue=orders").status == 200
+    assert threads[1] == threading.current_thread().name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Final, TypeAlias, cast
 
@@ -22,6 +23,9 @@ ReadPuts: TypeAlias = Callable[[bytes, PutReader, str | None], tuple[Put, ...]]
 
 _ARROW: Final = ARROW.decode("ascii")
 _MODULE: Final = "leasehold.http.native.arrow"
+_READ_AT_ONCE_BYTES: Final = 128 * 1024
+"""A stream of so many bytes is read in a few milliseconds."""
+_READING: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="arrow")
 _LOADED: Final[dict[str, ModuleType]] = {}
 
 
@@ -52,6 +56,22 @@ async def reader() -> ReadPuts:
         Refused: The library is not installed.
     """
     return cast("ReadPuts", await _find("read_puts", "arrow-not-taken"))
+
+
+async def apart(
+    read_puts: ReadPuts, content: bytes, reader: PutReader, queue: str | None
+) -> tuple[Put, ...]:
+    """Read messages to put; many of them on a thread, where they hold up nobody.
+
+    One request after the other: each thread that works takes its share from the event loop.
+
+    Raises:
+        Refused: As *read_puts* says.
+    """
+    if len(content) <= _READ_AT_ONCE_BYTES:
+        return read_puts(content, reader, queue)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_READING, read_puts, content, reader, queue)
 
 
 async def _find(name: str, code: str) -> object:

@@ -93,7 +93,7 @@ async def _stage_of_arrow(call: Call) -> Stage:
     queue = params.get("queue") or None
     if queue is not None:
         queue_name("queue", queue)
-    puts = read_puts(call.request.body, PutReader(call), queue)
+    puts = await arrow_door.apart(read_puts, call.request.body, PutReader(call), queue)
     timeout_s = param_int(call, "timeout_s", TIMEOUTS_S)
     return _checked(call, "", _Chunk(part, chunk, timeout_s, puts))
 
