@@ -143,9 +143,19 @@ class Answers:
         self._waiting: OrderedDict[str, deque[tuple[int, Holding]]] = OrderedDict()
 
     @property
-    def is_wanted(self) -> bool:
-        """Whether somebody waits for room."""
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits, for room or for a turn."""
         return bool(self._waiting)
+
+    def is_short_of(self, caller: str) -> bool:
+        """Tell whether somebody waits for room that *caller* holds, and not just for a turn."""
+        for each, line in self._waiting.items():
+            size, _ = line[0]
+            if self.held + size > self.limit_bytes or (
+                each == caller and not self._has_share(caller, size)
+            ):
+                return True
+        return False
 
     async def enter(self, holding: Holding, size: int) -> None:
         """Wait for room for an answer.

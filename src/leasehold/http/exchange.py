@@ -142,7 +142,8 @@ class Exchange:
 
         To be asked at each sweep; STALLED_S says for how long.
         """
-        if not self.held:
+        holding = self._holding
+        if holding is None or not holding.held:
             return False
         connection = self._connection
         left = self._portions, connection.transport.get_write_buffer_size()
@@ -150,7 +151,7 @@ class Exchange:
             self._left, self._left_since_s = left, now_s
         guard = connection.guard
         stalled_s = now_s - guard.interval_s - self._left_since_s
-        return guard.answers.is_wanted and stalled_s > STALLED_S
+        return stalled_s > STALLED_S and guard.answers.is_short_of(holding.caller)
 
     async def run(self, app: Any) -> None:
         """Let *app* answer; whatever it does, the client is not left waiting."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -151,7 +150,7 @@ def test_who_waits_too_long_is_told_to_come_again(monkeypatch: pytest.MonkeyPatc
         await task
         with pytest.raises(Overloaded):
             await tried.answers.enter(a.Holding("two"), MIB)
-        assert (tried.answers.refused, tried.answers.is_wanted) == (1, False)
+        assert (tried.answers.refused, tried.answers.is_waited_for) == (1, False)
         tried.answers.leave(holding)
         assert tried.answers.held == 0
 
@@ -172,7 +171,7 @@ def test_who_is_gone_waits_no_more() -> None:
         cancelled.cancel()
         assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], Overloaded)
         await asyncio.gather(cancelled, return_exceptions=True)
-        assert not tried.answers.is_wanted
+        assert not tried.answers.is_waited_for
         tried.answers.leave(first)
         assert tried.answers.held == tried.answers.making == 0
 
@@ -356,7 +355,36 @@ def test_stalled_reader_makes_way_for_those_who_wait() -> None:
 
         server.call(sweep_later)
         assert server.call(lambda: answers.held) == 4 * MIB
-        server.call(lambda: answers._waiting.update({"another": deque()}))
+        waiting: list[asyncio.Task[None]] = []
+
+        def wait(size: int) -> None:
+            waiting.append(asyncio.ensure_future(answers.enter(a.Holding("another"), size)))
+
+        server.call(lambda: wait(answers.limit_bytes))
+        server.wait_for(lambda: answers.is_waited_for)
         server.call(sweep_later)
-        server.wait_for(lambda: answers.held == 0)
+        server.wait_for(lambda: [*answers.by_caller] == ["another"])
         assert server.call(lambda: server.guard.refused["slow_reader"]) == 1
+
+
+def test_who_waits_for_a_turn_lacks_no_room() -> None:
+    """A reader is in the way of those who lack what it holds, not of those whose turn will come."""
+
+    async def scenario(tried: Tried) -> None:
+        unread, task = tried.ask("reader", 3 * MIB)
+        await task
+        tried.answers.made(unread, 3 * MIB)
+        _, task = tried.ask("other", LOOK_BYTES)
+        await task
+        _, turn = tried.ask("third", LOOK_BYTES)
+        await turns()
+        assert tried.answers.is_waited_for
+        assert not tried.answers.is_short_of("reader")
+        _, share = tried.ask("reader", 2 * MIB)
+        await turns()
+        assert tried.answers.is_short_of("reader")
+        assert not tried.answers.is_short_of("other")
+        turn.cancel()
+        share.cancel()
+
+    run(scenario)
