@@ -164,11 +164,11 @@ def failure_of(
         return None
     content_type = headers.get("content-type", "")
     if status < _ERROR_FROM or "json" not in content_type:
-        return UnexpectedAnswer(url, status, _shown(content_type))
+        return UnexpectedAnswer(url, status, _shown(content_type), repeated)
     try:
         problem = _PROBLEM.decode(content)
     except msgspec.MsgspecError:
-        return UnexpectedAnswer(url, status, "JSON of another kind")
+        return UnexpectedAnswer(url, status, "JSON of another kind", repeated)
     asked_s = problem.retry_after_s
     if asked_s is None:
         asked_s = _seconds(headers.get("retry-after", ""))

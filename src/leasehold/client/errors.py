@@ -4,7 +4,7 @@
 
     LeaseholdClientError
     ├── InvalidConnectionString   (also a ValueError)
-    ├── ConnectionFailed          nobody answered; ``outcome_unknown`` says what that means
+    ├── ConnectionFailed          nobody answered
     ├── UnexpectedAnswer          somebody answered who is not a Leasehold server
     └── ServerProblem             the server refused; ``code`` says why
         ├── QueueNotFound         ├── QueueExists
@@ -22,6 +22,9 @@
         ├── Unauthenticated       ├── Forbidden
         └── Unavailable           the server cannot do it now
 
+``outcome_unknown`` of each says whether the call may have been carried out all the same, by the try
+that failed last or by one before it.
+
 Codes without a class of their own are a plain ServerProblem. No text of an error shows an account
 key, a shared access signature or a token.
 """
@@ -31,6 +34,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from msgspec import Struct
+
+_SERVER_ERROR: Final = 500
+_NOT_PASSED_ON: Final = range(300, 500)
+_EARLIER: Final = "An earlier try of this call had no clear answer and may have succeeded."
 
 
 class Problem(Struct, frozen=True, kw_only=True):
@@ -85,6 +92,10 @@ class LeaseholdClientError(Exception):
 
     results_so_far: tuple[object, ...] = ()
 
+    outcome_unknown: bool = False
+    """Whether the call may have been carried out all the same: by the try that failed last, or by
+    an earlier one that had no clear answer. False: it is certain that nothing was done."""
+
 
 class InvalidConnectionString(LeaseholdClientError, ValueError):
     """The connection string cannot be used. The text names the part, never its value."""
@@ -93,40 +104,50 @@ class InvalidConnectionString(LeaseholdClientError, ValueError):
 class ConnectionFailed(LeaseholdClientError):
     """No answer came: nothing listens there, the connection broke, or it took too long."""
 
-    def __init__(self, url: str, reason: str, outcome_unknown: bool) -> None:
-        super().__init__(url, reason, outcome_unknown)
+    def __init__(
+        self, url: str, reason: str, outcome_unknown: bool, repeated: bool = False
+    ) -> None:
+        super().__init__(url, reason, outcome_unknown, repeated)
         self.url = url
         """Scheme, host and port of the server."""
         self.reason = reason
-        self.outcome_unknown = outcome_unknown
-        """False: the request never left, so nothing was done. True: it may have been done."""
+        self.repeated = repeated
+        """Whether an earlier try of the same call had no clear answer."""
+        self.outcome_unknown = outcome_unknown or repeated
+        """False: no request has left, so nothing was done. True: it may have been done."""
+        self._was_sent = outcome_unknown
 
     def __str__(self) -> str:
-        if self.outcome_unknown:
+        if self._was_sent:
             return (
                 f"No answer from {self.url}: {self.reason}. Whether the request was carried out "
                 "is not known."
             )
-        return (
-            f"No Leasehold server can be reached at {self.url}: {self.reason}. "
-            "Is it running there, and is the address right?"
-        )
+        text = f"No Leasehold server can be reached at {self.url}: {self.reason}. "
+        if self.repeated:
+            return text + _EARLIER
+        return text + "Is it running there, and is the address right?"
 
 
 class UnexpectedAnswer(LeaseholdClientError):
     """The answer is not one of Leasehold's native API."""
 
-    def __init__(self, url: str, status: int, what: str) -> None:
-        super().__init__(url, status, what)
+    def __init__(self, url: str, status: int, what: str, repeated: bool = False) -> None:
+        super().__init__(url, status, what, repeated)
         self.url = url
         self.status = status
         self.what = what
+        self.repeated = repeated
+        """Whether an earlier try of the same call had no clear answer."""
+        # What lies between may have passed the request on, unless it says that it did not.
+        self.outcome_unknown = repeated or status not in _NOT_PASSED_ON
 
     def __str__(self) -> str:
-        return (
+        text = (
             f"{self.url} answered {self.status} with {self.what}. Is there a Leasehold server at "
             "this address, with its native API on, and no proxy that changes answers?"
         )
+        return f"{text} {_EARLIER}" if self.repeated else text
 
 
 class ServerProblem(LeaseholdClientError):
@@ -147,6 +168,8 @@ class ServerProblem(LeaseholdClientError):
         self.remedy = problem.remedy
         self.request_id = problem.request_id
         self.repeated = problem.repeated
+        unclear = problem.status >= _SERVER_ERROR and problem.code not in REFUSED_BEFORE_WORK
+        self.outcome_unknown = problem.repeated or unclear
 
     def __str__(self) -> str:
         problem = self.problem
@@ -156,7 +179,7 @@ class ServerProblem(LeaseholdClientError):
         if problem.remedy is not None:
             text += f" {problem.remedy}"
         if problem.repeated:
-            text += " An earlier try of this call had no clear answer and may have succeeded."
+            text += f" {_EARLIER}"
         return text
 
 
@@ -327,11 +350,6 @@ class Unavailable(ServerProblem):
     def retry_after_s(self) -> float | None:
         """Seconds to wait before the next try, as the server asks."""
         return self.problem.retry_after_s
-
-    @property
-    def outcome_unknown(self) -> bool:
-        """False: nothing was done. True: the call may have taken effect."""
-        return self.code not in REFUSED_BEFORE_WORK
 
 
 REFUSED_BEFORE_WORK: Final = frozenset({"store-full", "overloaded", "stopping", "account-moved"})

@@ -73,7 +73,7 @@ class Tries:
         """
         policy = self._policy
         self._made += 1
-        self.maybe_done = self.maybe_done or outcome_unknown(failure)
+        self.maybe_done = self.maybe_done or failure.outcome_unknown
         if self._made >= policy.attempts or not may_repeat(failure, repeatable=self._repeatable):
             return None
         own_s = min(policy.cap_s, policy.initial_s * 2.0 ** (self._made - 1))
@@ -100,15 +100,6 @@ def may_repeat(failure: LeaseholdClientError, *, repeatable: bool) -> bool:
             repeatable and failure.status in _MAYBE_LATER
         )
     return False
-
-
-def outcome_unknown(failure: LeaseholdClientError) -> bool:
-    """Tell whether the call may have been carried out in spite of *failure*."""
-    if isinstance(failure, ConnectionFailed):
-        return failure.outcome_unknown
-    if isinstance(failure, ServerProblem):
-        return failure.code not in REFUSED_BEFORE_WORK and failure.status in _MAYBE_LATER
-    return isinstance(failure, UnexpectedAnswer) and failure.status in _MAYBE_LATER
 
 
 def is_done(failure: LeaseholdClientError, done_if: str | None) -> bool:

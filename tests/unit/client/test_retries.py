@@ -269,6 +269,9 @@ def test_a_proxys_answer_may_hide_what_was_done() -> None:
     """A gateway error is of unknown outcome, other strange answers are not tried again."""
     tries = Tries(POLICY, repeatable=True)
     assert tries.wait_s(UnexpectedAnswer("u", 200, "text/html"), 1.0) is None
+    assert tries.maybe_done
+    tries = Tries(POLICY, repeatable=True)
+    assert tries.wait_s(UnexpectedAnswer("u", 302, "text/html"), 1.0) is None
     assert not tries.maybe_done
     assert tries.wait_s(UnexpectedAnswer("u", 504, "text/html"), 1.0) is not None
     assert tries.maybe_done

@@ -19,7 +19,6 @@ from leasehold.client.models import (
     Staged,
     TransactionInfo,
 )
-from leasehold.client.retries import outcome_unknown
 
 
 class Transaction:
@@ -178,6 +177,6 @@ class Transaction:
         return transactions.transaction(self._transport.call(calls.get(self._path)))
 
     def _note_failure(self, part: str, first: int, number: int, error: BaseException) -> None:
-        refused = isinstance(error, LeaseholdClientError) and not outcome_unknown(error)
+        refused = isinstance(error, LeaseholdClientError) and not error.outcome_unknown
         if number > first or not refused:
             self._chunks.is_broken_off(part, first)

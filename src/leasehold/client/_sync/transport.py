@@ -99,7 +99,7 @@ class Transport:
             try:
                 answer, failure = self._try(call, repeated=tries.maybe_done)
             except httpx.RequestError as error:
-                failure = self._connection_failure(call, error)
+                failure = self._connection_failure(call, error, repeated=tries.maybe_done)
                 cause = error
             else:
                 if failure is None or (tries.maybe_done and is_done(failure, call.done_if)):
@@ -169,7 +169,9 @@ class Transport:
     def _try_s(self, call: Call) -> float:
         return self._timeout_s if call.try_s is None else min(self._timeout_s, call.try_s)
 
-    def _connection_failure(self, call: Call, error: httpx.RequestError) -> ConnectionFailed:
+    def _connection_failure(
+        self, call: Call, error: httpx.RequestError, *, repeated: bool
+    ) -> ConnectionFailed:
         try_s = self._try_s(call)
         if isinstance(error, httpx.ConnectTimeout):
             reason = f"no connection within {min(try_s, _CONNECT_S):g} s"
@@ -178,9 +180,8 @@ class Transport:
             reason = f"nothing came for {try_s:g} s{wait}"
         else:
             reason = str(_root_of(error)) or str(error) or type(error).__name__
-        return ConnectionFailed(
-            self.endpoint.url, reason, outcome_unknown=not isinstance(error, _NEVER_SENT)
-        )
+        was_sent = not isinstance(error, _NEVER_SENT)
+        return ConnectionFailed(self.endpoint.url, reason, was_sent, repeated)
 
 
 _USER_AGENT: Final = f"leasehold-python/{__version__}"

@@ -6,12 +6,13 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from leasehold.worker.errors import LeaseLost
 from leasehold.worker.leases import Held
-from leasehold.worker.queues.errors import QueueError, Unreachable
+from leasehold.worker.queues.errors import LeaseGone, QueueError, Unreachable
 from leasehold.worker.queues.protocol import Delivery, Depth, Fault, Lease, QueueClient
 from leasehold.worker.timing import Time
 
@@ -43,6 +44,14 @@ class Manager(Protocol):
     def close(self) -> None:
         """Keep nothing any more."""
         ...
+
+
+@dataclass(slots=True)
+class _Tries:
+    """The tries of one call."""
+
+    maybe_done: bool = False
+    """Whether one of them had no clear answer and may have been carried out."""
 
 
 class Batches:
@@ -187,16 +196,29 @@ class Batches:
         except LeaseLost:
             return False
         reason = bad.get(held.delivery.message_id)
+        tries = _Tries()
         result: QueueError | None = None
         try:
             if reason is not None:
                 fault = Fault(text=reason, type="BadRecord")
-                self._patiently(lambda: self._client.bury(held.delivery, lease.receipt, fault))
+                self._patiently(
+                    lambda: self._client.bury(held.delivery, lease.receipt, fault), tries
+                )
             else:
-                result = self._patiently(lambda: self._completed(lease))
+                result = self._patiently(lambda: self._completed(lease), tries)
         except QueueError as error:
             result = error
+        if reason is None and isinstance(result, LeaseGone) and self._was_done(held, tries):
+            result = None
         return held.settled(result, completing=reason is None)
+
+    def _was_done(self, held: Held, tries: _Tries) -> bool:
+        """Tell whether a message is gone because a completion without an answer was carried out.
+
+        Not so if its lease is over, or a renewal without an answer has changed the receipt.
+        """
+        in_time = self._time.monotonic_s() < held.deadline_s
+        return tries.maybe_done and in_time and not held.is_ambiguous
 
     def _completed(self, lease: Lease) -> QueueError | None:
         [result] = self._client.complete([lease])
@@ -204,18 +226,25 @@ class Batches:
             raise result
         return result
 
-    def _patiently(self, call: Callable[[], R]) -> R:
+    def _patiently(self, call: Callable[[], R], tries: _Tries | None = None) -> R:
         """Make a call again while the service does not answer.
 
+        Args:
+            call: What to do.
+            tries: Takes note of what its tries may have done.
+
         Raises:
-            QueueError: It was refused, or there was no answer for too long.
+            QueueError: It was refused, or there was no answer for too long. Its outcome is unknown
+                if that of any try was.
         """
+        tries = tries or _Tries()
         until_s = self._time.monotonic_s() + self._patience_s
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
                 return call()
             except Unreachable as error:
+                tries.maybe_done = error.outcome_unknown = tries.maybe_done or error.outcome_unknown
                 if self._is_closed or self._time.monotonic_s() + pause_s > until_s:
                     raise
                 _log.warning("the queue does not answer, trying again: %s", error)

@@ -12,7 +12,7 @@ from typing import Final
 from leasehold.worker.payloads.claim_check import ClaimCheck
 from leasehold.worker.payloads.reference import ClaimCheckProblem, looks_like_reference
 from leasehold.worker.queues.around import Around
-from leasehold.worker.queues.errors import BodyTooLarge, QueueError, Unreachable
+from leasehold.worker.queues.errors import BodyTooLarge, QueueError
 from leasehold.worker.queues.protocol import (
     Capabilities,
     Delivery,
@@ -150,6 +150,6 @@ class ClaimChecked(Around):
 
 def _may_have_arrived(error: BaseException) -> bool:
     """Return whether a message may have been put although there is an error."""
-    if isinstance(error, Unreachable):
+    if isinstance(error, QueueError):
         return error.outcome_unknown
-    return not isinstance(error, QueueError | OSError)
+    return not isinstance(error, OSError)

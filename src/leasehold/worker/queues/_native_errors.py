@@ -33,14 +33,19 @@ def queue_error(error: Exception) -> QueueError:
     Args:
         error: Of the client; a RuntimeError is what a closed one raises.
     """
+    meaning = _meaning(error)
+    if isinstance(error, native.LeaseholdClientError):
+        # Also where the refusal is clear: the client may have made an earlier try.
+        meaning.outcome_unknown = error.outcome_unknown
+    return meaning
+
+
+def _meaning(error: Exception) -> QueueError:
     for kind, meaning in _MEANINGS:
         if isinstance(error, kind):
             return meaning(str(error))
     if isinstance(error, native.ConnectionFailed | native.Unavailable):
-        retry_after_s = getattr(error, "retry_after_s", None)
-        return Unreachable(
-            str(error), outcome_unknown=error.outcome_unknown, retry_after_s=retry_after_s
-        )
+        return Unreachable(str(error), retry_after_s=getattr(error, "retry_after_s", None))
     if isinstance(error, native.ServerProblem | native.UnexpectedAnswer):
         return _by_status(error)
     if isinstance(error, native.LeaseholdClientError):
@@ -52,7 +57,7 @@ def _by_status(error: native.ServerProblem | native.UnexpectedAnswer) -> QueueEr
     """Return what a refusal without a meaning of its own is, or the answer of a proxy."""
     status = error.status
     if status in _LATER:
-        return Unreachable(str(error), outcome_unknown=False)
+        return Unreachable(str(error))
     if _CLIENT_ERROR <= status < _SERVER_ERROR:
         return Denied(str(error))
-    return Unreachable(str(error), outcome_unknown=True)
+    return Unreachable(str(error))

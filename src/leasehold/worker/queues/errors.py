@@ -17,6 +17,9 @@ from __future__ import annotations
 class QueueError(Exception):
     """A call did not do what was asked. No text of it shows a key, a signature or a receipt."""
 
+    outcome_unknown: bool = False
+    """Whether the request may have been carried out all the same, by this try or an earlier one."""
+
 
 class LeaseGone(QueueError):
     """Somebody else has the message, or it is completed, removed or expired.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -16,7 +17,7 @@ from leasehold.spark.options import read_options
 from leasehold.spark.schemas import MESSAGE
 from leasehold.spark.stream.problems import BadRecord
 from leasehold.testing import ManualTime
-from leasehold.worker.leases import LeaseManager, LeaseSettings
+from leasehold.worker.leases import HeldState, LeaseManager, LeaseSettings
 from leasehold.worker.queues.errors import Denied, Unreachable
 from leasehold.worker.queues.memory import MemoryQueue
 from leasehold.worker.queues.protocol import Depth, Outgoing
@@ -201,6 +202,28 @@ def test_at_most_once_leaves_out_what_cannot_be_completed(rig: Rig) -> None:
     rig.opened[0]._held[1][1].lose("taken away")
     assert [row["body"] for row in rows(reader, start, end)] == [b"a", b"c"]
     assert rig.left() == 1
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+@pytest.mark.parametrize("delivery", ["atMostOnce", "atLeastOnce"])
+def test_what_a_lost_answer_has_completed_is_completed(rig: Rig, delivery: str, lost: int) -> None:
+    """The refusal of the repeat does not make it a message that comes again."""
+    rig.put("a")
+    reader = rig.reader(delivery=delivery)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(10))
+    rig.queue.faults.fail(method="complete", carried_out=True)
+    rig.queue.faults.fail(
+        lost, method="complete", error=Unreachable("refused", outcome_unknown=False)
+    )
+    held = rig.opened[0]._held[1]
+    with mock.patch.object(rig.opened[0], "_pause", rig.time.advance):
+        found = rows(reader, start, end)
+        reader.latestOffset(end, ReadMaxRows(10))
+    assert [row["body"] for row in found] == [b"a"]
+    assert held[0].state is HeldState.DONE
+    assert rig.left() == 0
+    assert reader.reportLatestOffset() == {"messages": 0, "held": 0, "lost": 0}
 
 
 def test_at_most_once_does_not_repeat_a_task(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

@@ -123,6 +123,13 @@ class Failing(MemoryQueue):
         return [self.each for _ in messages]
 
 
+def repeated_refusal() -> QueueError:
+    """Return what a clear refusal is after an earlier try that had no answer."""
+    error = Denied("no")
+    error.outcome_unknown = True
+    return error
+
+
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(
     ("error", "left"),
@@ -130,6 +137,7 @@ class Failing(MemoryQueue):
         (Denied("no"), 0),
         (Unreachable("refused", outcome_unknown=False), 0),
         (Unreachable("no answer"), 1),
+        (repeated_refusal(), 1),
     ],
 )
 def test_a_message_that_was_not_sent_leaves_no_object(
