@@ -95,7 +95,11 @@ class Manager:
         return self._leases.counts.renewals
 
     def receive(self, wait_seconds: int) -> Held | None:
-        """Receive a message and register it before anything else is done; None if none comes."""
+        """Receive a message and register it before anything else is done; None if none comes.
+
+        The lease counts from the answer: most of a long poll is over before the message comes. One
+        that comes too late to be kept is left to the next receive.
+        """
         asked_at_s = self._time.monotonic_s()
         found: list[Delivery] = self._queue.receive(
             1,
@@ -104,7 +108,12 @@ class Manager:
         )
         if not found:
             return None
-        return self._leases.keep(self._queue, found[0], asked_at_s=asked_at_s)
+        try:
+            return self._leases.keep(
+                self._queue, found[0], asked_at_s=asked_at_s, wait_s=wait_seconds
+            )
+        except LeaseLost:
+            return None
 
     def delete_message(self, message: Held) -> bool:
         """Delete a message whose work is done; False if it is not ours any more."""

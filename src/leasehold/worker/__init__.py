@@ -10,7 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from leasehold.worker.errors import Cancelled, GiveBack, LeaseLost, Poison, Retry
+    from leasehold.worker.errors import (
+        Cancelled,
+        GiveBack,
+        LeaseLost,
+        MessageExpired,
+        Poison,
+        Retry,
+    )
     from leasehold.worker.hooks import Hooks, StopMessage
     from leasehold.worker.leases import LeaseSettings
     from leasehold.worker.message import Message
@@ -24,6 +31,7 @@ __all__ = [
     "LeaseLost",
     "LeaseSettings",
     "Message",
+    "MessageExpired",
     "Poison",
     "PoisonRule",
     "Retry",
@@ -33,7 +41,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "errors": ("Cancelled", "GiveBack", "LeaseLost", "Poison", "Retry"),
+    "errors": ("Cancelled", "GiveBack", "LeaseLost", "MessageExpired", "Poison", "Retry"),
     "hooks": ("Hooks", "StopMessage"),
     "leases": ("LeaseSettings",),
     "message": ("Message",),

@@ -21,7 +21,7 @@ from leasehold.worker.queues._one_by_one import request_timeout_s
 from leasehold.worker.queues.errors import Denied, LeaseGone, QueueError, Unreachable
 from leasehold.worker.queues.protocol import Lease
 from leasehold.worker.retrying import PoisonRule, RetryRule
-from leasehold.worker.work import Work
+from leasehold.worker.work import Work, has_expired
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -358,12 +358,14 @@ class Settler:
     def _lost(self, work: Work, why: str) -> None:
         why = work.loss or why  # the same text to everybody
         what = "is done" if work.outcome is not None and work.outcome.kind is Kind.DONE else "ended"
+        is_over = has_expired(work.held)
+        follows = "it was not settled" if is_over else "its lease is lost, so that it comes again"
         _log.warning(
-            "the work on message %s of %s %s, but its lease is lost, so that it comes again: %s",
-            *(work.delivery.message_id, self._source.name, what, why),
+            "the work on message %s of %s %s, but %s: %s",
+            *(work.delivery.message_id, self._source.name, what, follows, why),
         )
         work.outcome = Outcome(Kind.LOST)
-        self._core.hooks.quietly(self._core.hooks.lost, work.delivery, why)
+        self._core.tell_lost(work.delivery, why, has_expired=is_over)
 
     def _give_up(self, work: Work, error: QueueError | None) -> None:
         self._core.stats.note_settle_errors(self._source.place)

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from leasehold.worker.buffer import Buffer, Pace, prefetch_limit
-from leasehold.worker.errors import Poison
+from leasehold.worker.errors import Poison, Retry
 from leasehold.worker.handlers import Handler, Handlers, name_of
 from leasehold.worker.hooks import HookCalls, StopMessage
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import DONE, INTERRUPTED, LOST, RETURNED, Kind, Outcome, outcome_of
-from leasehold.worker.queues.protocol import QueueClient, WorkerSession
+from leasehold.worker.queues.protocol import Delivery, QueueClient, WorkerSession
 from leasehold.worker.rooms import Rooms
 from leasehold.worker.stats import Ended, Stats
 from leasehold.worker.timing import SystemTime, Time
-from leasehold.worker.work import Work
+from leasehold.worker.work import Work, has_expired
 
 if TYPE_CHECKING:
     from leasehold.worker.completing import Settler
@@ -273,7 +273,13 @@ class Core:
         self.ended(work.source, [work])
         why = work.loss or "lost"
         _log.info("message %s of %s: %s", work.delivery.message_id, work.source.name, why)
-        self.hooks.quietly(self.hooks.lost, work.delivery, why)
+        self.tell_lost(work.delivery, why, has_expired=has_expired(work.held))
+
+    def tell_lost(self, delivery: Delivery, why: str, *, has_expired: bool = False) -> None:
+        """Tell hooks that a message was not settled."""
+        self.hooks.quietly(self.hooks.lost, delivery, why)
+        if has_expired and self.hooks.expired:
+            self.hooks.quietly(self.hooks.expired, delivery, why)
 
     def _log_failure(self, work: Work, outcome: Outcome, error: BaseException | None) -> None:
         delivery = work.delivery
@@ -282,5 +288,6 @@ class Core:
             "message %s of %s %s at delivery %d: %s",
             *(delivery.message_id, delivery.queue, outcome.kind.value),
             *(delivery.dequeue_count, text),
-            exc_info=None if error is None or isinstance(error, Poison) else error,
+            # What a handler asks for by name is no fault to be looked for.
+            exc_info=None if error is None or isinstance(error, Poison | Retry) else error,
         )

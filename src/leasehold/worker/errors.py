@@ -8,6 +8,7 @@
     ├── GiveBack        somebody else shall have it; counts as no attempt
     ├── Stopped         stop working on it
     │   ├── LeaseLost   somebody else may have it by now: it must not be settled or written for
+    │   │   └── MessageExpired  its time to live has ended: nobody gets it any more
     │   └── Cancelled   an operator, or the end of the worker, wants the work to stop
     └── UnsafeWorker    a worker was asked for that could not keep its leases
 
@@ -92,6 +93,13 @@ class LeaseLost(Stopped):
         self.why = why
         self.kind = kind
         self.message_id = message_id
+
+
+class MessageExpired(LeaseLost):
+    """The message's time to live ended while it was worked on, so the service has removed it.
+
+    No lease can be longer than that, and the message does not come again.
+    """
 
 
 class Cancelled(Stopped):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from leasehold.worker.core import Core, Source
 from leasehold.worker.delivery_counts import tried_of
-from leasehold.worker.leases import Keeping, RenewerStopped
+from leasehold.worker.errors import LeaseLost, MessageExpired
+from leasehold.worker.leases import Held, Keeping, RenewerStopped
 from leasehold.worker.outcomes import DONE, Kind, Outcome
 from leasehold.worker.pacing import start_thread
 from leasehold.worker.queues.errors import LeaseGone, QueueError, Unreachable
@@ -147,7 +150,14 @@ class Fetcher:
             self._pause_s = 0.0
             with self._accepting:
                 if not core.is_stopping:
-                    return self._accept(deliveries, asked_at_s, lease_s, session)
+                    keep = partial(
+                        self._manager.keep,
+                        source.client,
+                        asked_at_s=asked_at_s,
+                        lease_s=lease_s,
+                        wait_s=min(wait_s, source.capabilities.max_wait_s),
+                    )
+                    return self._accept(deliveries, keep, session)
             self._return(deliveries)
             return 0
         core.found_nothing(source, activity)
@@ -164,8 +174,7 @@ class Fetcher:
     def _accept(
         self,
         deliveries: list[Delivery],
-        asked_at_s: float,
-        lease_s: int,
+        keep: Callable[[Delivery], Held],
         session: WorkerSession | None,
     ) -> int:
         """Keep the leases of what has come, and put it into the buffer; return how many."""
@@ -175,9 +184,12 @@ class Fetcher:
             work = Work(source, delivery)
             work.session = session
             try:
-                work.held = manager.keep(
-                    source.client, delivery, asked_at_s=asked_at_s, lease_s=lease_s
-                )
+                work.held = keep(delivery)
+            except LeaseLost as error:
+                # Too late: it comes again, unless it has expired.
+                _log.warning("message %s of %s: %s", delivery.message_id, source.name, error)
+                core.tell_lost(delivery, str(error), has_expired=isinstance(error, MessageExpired))
+                continue
             except RenewerStopped:
                 # The worker stops for that; what is not kept comes back by itself.
                 break

@@ -63,9 +63,15 @@ class Hooks:
         """The service has taken note of an outcome, be it with work or without."""
 
     def lost(self, delivery: Delivery, why: str) -> None:
-        """The message is not settled, and is delivered again.
+        """The message is not settled, and is delivered again, unless it has expired.
 
         Its lease was lost before that, or the service did not settle it; *why* says so.
+        """
+
+    def expired(self, delivery: Delivery, why: str) -> None:
+        """The message's time to live ended before it was settled: it does not come again.
+
+        :meth:`lost` is called for it as well, right before.
         """
 
     def stopping(self, worker: Worker) -> None:
@@ -90,6 +96,7 @@ class HookCalls:
         self.after = _overridden(every[::-1], "after")
         self.settled = _overridden(every, "settled")
         self.lost = _overridden(every, "lost")
+        self.expired = _overridden(every, "expired")
         self.stopping = _overridden(every, "stopping")
         self.stopped = _overridden(every[::-1], "stopped")
 

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from leasehold.worker.leases.held import Held, Loss
 
 
+def has_expired(held: Held) -> bool:
+    """Return whether a lease was lost because the message's time to live has ended."""
+    return held.loss is not None and held.loss.kind == "expired"
+
+
 class Work:
     """A message from its receive until it is settled or lost.
 

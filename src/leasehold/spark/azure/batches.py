@@ -176,18 +176,22 @@ class Batches:
         """Send a few receives at once; stops short of none being left."""
         page = self._client.capabilities.max_receive
         sizes = [page] * min(AT_ONCE, most // page) or [most]
+
+        def receive(size: int) -> list[Held]:
+            return self._patiently(lambda: self._receive_once(size))
+
+        return [held for helds in self._each(sizes, receive) for held in helds]
+
+    def _receive_once(self, size: int) -> list[Held]:
+        # Of each try by itself: those before it may have waited for long.
         asked_at_s = self._time.monotonic_s()
-
-        def receive(size: int) -> list[Delivery]:
-            return self._patiently(
-                lambda: self._client.receive(size, visibility_timeout_s=self._lease_s)
-            )
-
-        return [
-            self._manager.keep(self._client, delivery, asked_at_s=asked_at_s)
-            for deliveries in self._each(sizes, receive)
-            for delivery in deliveries
-        ]
+        taken = []
+        for delivery in self._client.receive(size, visibility_timeout_s=self._lease_s):
+            try:
+                taken.append(self._manager.keep(self._client, delivery, asked_at_s=asked_at_s))
+            except LeaseLost as error:
+                _log.warning("message %s comes again: %s", delivery.message_id, error)
+        return taken
 
     def _settle(self, held: Held, bad: dict[str, str]) -> bool:
         """Complete or bury one message; tell whether that was done."""

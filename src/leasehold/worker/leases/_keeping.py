@@ -9,15 +9,22 @@ import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
-from leasehold.worker.leases._ledger import LAPSED, Ledger, Notice, lease_of, refusal
-from leasehold.worker.leases.decisions import Verdict, call_timeout_s, judge
+from leasehold.worker.errors import LeaseLost, MessageExpired
+from leasehold.worker.leases._ledger import Ledger, Notice, lapse_of, lease_of, refusal
+from leasehold.worker.leases.decisions import (
+    Verdict,
+    call_timeout_s,
+    fitting_s,
+    judge,
+    leased_from_s,
+)
 from leasehold.worker.leases.held import Held, HeldState, Loss
 from leasehold.worker.leases.hooks import LeaseCounts, LeaseHooks
 from leasehold.worker.leases.learning import LeaseLearner
 from leasehold.worker.leases.settings import LeaseSettings
-from leasehold.worker.queues.errors import QueueError, Unreachable
+from leasehold.worker.queues.errors import PastExpiry, QueueError, Unreachable
 from leasehold.worker.queues.protocol import (
     Capabilities,
     Delivery,
@@ -32,6 +39,8 @@ _log: Final = logging.getLogger("leasehold.worker.leases")
 
 _STOPPED: Final = Loss("renewer", "nothing renews leases any more")
 _LOUD: Final = frozenset({"denied", "renewer"})
+_Ask: TypeAlias = Callable[[Lease, int, float], Renewed]
+"""Renews a lease: with it, for so many seconds, by a request that may take so many."""
 _MAX_LEARNED: Final = 1000
 """Different settings that are kept ready."""
 
@@ -96,18 +105,23 @@ class Keeping(ABC):
         *,
         asked_at_s: float,
         lease_s: int | None = None,
+        wait_s: float = 0.0,
     ) -> Held:
         """Keep a lease from now on, until it is settled or lost.
 
-        Call it at once for everything that a receive has brought, also for what has to wait.
+        Call it at once for everything that a receive has brought, also for what has to wait. One of
+        which less is left than ``message_minimal_life_s`` is renewed at once.
 
         Args:
             client: Where it came from.
             delivery: The message.
             asked_at_s: Monotonic seconds before the receive was sent.
             lease_s: Which timeout the receive asked for; None: that of the settings.
+            wait_s: How long the receive let the service wait for a first message: then the lease
+                is counted from the answer, which is now, and not from the request.
 
         Raises:
+            LeaseLost: The lease has ended already; MessageExpired if that is its time to live.
             UnsafeSettings: The service has no such leases.
             RenewerStopped: Nobody renews any more.
         """
@@ -116,18 +130,38 @@ class Keeping(ABC):
         length_s = settings.visibility_timeout_s
         if not capabilities.min_lease_s <= length_s <= capabilities.max_lease_s:
             settings.check(capabilities)
+        now_s = self._now_s()
+        from_s = leased_from_s(asked_at_s, now_s, wait_s, settings.allowed_lag_s)
+        life_s = math.inf if delivery.expires_in_s is None else delivery.expires_in_s
+        ends_s = from_s + (length_s if lease_s is None else lease_s)
         held = Held(
             self,
             client,
             delivery,
             settings,
-            registered_s=asked_at_s,
-            deadline_s=asked_at_s + (length_s if lease_s is None else lease_s),
+            registered_s=from_s,
+            deadline_s=min(ends_s, from_s + life_s),
             early_s=settings.spread_s * self._dice.random(),
+            expires_s=from_s + life_s,
         )
+        if now_s >= held.deadline_s:
+            raise self._too_late(held, now_s)
         self._add(held)
         self._begun(held)
         return held
+
+    def _too_late(self, held: Held, now_s: float) -> LeaseLost:
+        """Return why a lease cannot be kept that has ended when it is registered."""
+        loss = lapse_of(held)
+        with self._lock:
+            self.counts.losses[loss.kind] += 1
+        if loss.kind == "expired":
+            return MessageExpired(loss.text, kind=loss.kind, message_id=held.delivery.message_id)
+        why = (
+            f"its lease ended {now_s - held.deadline_s:.1f} s before it was registered: register "
+            "what a receive has brought at once, and say how long that could wait (wait_s)"
+        )
+        return LeaseLost(why, kind=loss.kind, message_id=held.delivery.message_id)
 
     def was_done(self, queue: str, message_id: str) -> bool:
         """Return whether a message was done here before, and its queue may not know it.
@@ -144,7 +178,7 @@ class Keeping(ABC):
         if held.state is HeldState.HELD and self._now_s() >= held.deadline_s:
             self._refresh(held)
             if self._now_s() >= held.deadline_s:
-                self.lose(held, LAPSED)
+                self.lose(held, lapse_of(held))
         if held.state is not HeldState.HELD:
             raise refusal(held)
 
@@ -171,8 +205,9 @@ class Keeping(ABC):
         lease_s = min(visibility_timeout_s, held.client.capabilities.max_lease_s)
 
         self.check(held)
-        if held.deadline_s - self._now_s() < lease_s:
-            self._change(held, lease_s, _renewal(held, lease_s))
+        now_s = self._now_s()
+        if held.deadline_s - now_s < fitting_s(held, now_s, lease_s):
+            self._change(held, lease_s, _renewal(held))
 
     def save(self, held: Held, saved: Saved) -> None:
         """See :meth:`Held.save`."""
@@ -182,12 +217,12 @@ class Keeping(ABC):
         lease_s = max(held.settings.visibility_timeout_s, left_s)
         lease_s = min(lease_s, held.client.capabilities.max_lease_s)
 
-        def ask(_lease: Lease, _timeout_s: float) -> Renewed:
+        def ask(_lease: Lease, length_s: int, _timeout_s: float) -> Renewed:
             if held.is_ambiguous:
                 learned = self._learn_receipt(held)
                 if isinstance(learned, Exception):
                     raise learned
-            return held.client.save(held.delivery, held.receipt, saved, lease_s)
+            return held.client.save(held.delivery, held.receipt, saved, length_s)
 
         self._change(held, lease_s, ask)
 
@@ -301,7 +336,7 @@ class Keeping(ABC):
             settings = self._learned[key] = self.settings.with_lease(lease_s, renewal_s)
         return settings
 
-    def _change(self, held: Held, lease_s: int, ask: Callable[[Lease, float], Renewed]) -> None:
+    def _change(self, held: Held, lease_s: int, ask: _Ask) -> None:
         """Have the worker itself renew a lease, while nobody else does."""
         if not self._take(held, held.settings.call_timeout_s, HeldState.HELD):
             self.check(held)
@@ -312,18 +347,30 @@ class Keeping(ABC):
             answer = self._ask(held, lease_s, ask)
         finally:
             self._give_back(held)
+        if isinstance(answer, PastExpiry):
+            return  # the lease is as long as it can be, and nobody will go on from what was saved
         if isinstance(answer, Exception):
             raise refusal(held) if judge(answer) is Verdict.LOST else answer
 
-    def _ask(
-        self, held: Held, lease_s: int, ask: Callable[[Lease, float], Renewed]
-    ) -> Renewed | Exception:
-        """Send what renews a lease that was taken, and take note of the answer."""
+    def _ask(self, held: Held, lease_s: int, ask: _Ask) -> Renewed | Exception:
+        """Send what renews a lease that was taken, and take note of the answer.
+
+        It asks for no more than what is left until the message expires.
+        """
+        answer: Renewed | Exception = PastExpiry("the message expires within a second")
+        while isinstance(answer, PastExpiry):
+            length_s = fitting_s(held, self._now_s(), lease_s)
+            if not length_s:
+                break
+            answer = self._ask_once(held, length_s, ask)
+        return answer
+
+    def _ask_once(self, held: Held, lease_s: int, ask: _Ask) -> Renewed | Exception:
         answer: Renewed | Exception
         sent_at_s = self._now_s()
         timeout_s = call_timeout_s(sent_at_s, held.deadline_s, held.settings)
         try:
-            answer = ask(lease_of(held), timeout_s)
+            answer = ask(lease_of(held), lease_s, timeout_s)
         except Exception as error:  # noqa: BLE001 - for the caller to raise
             answer = error
         with self._lock:
@@ -339,7 +386,7 @@ class Keeping(ABC):
         tells it to who has the one before; others say that the lease is gone.
         """
         lease_s = held.settings.visibility_timeout_s
-        return self._ask(held, lease_s, _renewal(held, lease_s))
+        return self._ask(held, lease_s, _renewal(held))
 
     def _forget_if_over(self, held: Held) -> None:
         if held.state is not HeldState.HELD and held.state is not HeldState.SETTLING:
@@ -380,10 +427,10 @@ class Keeping(ABC):
             _log.exception("%r has failed", callback)
 
 
-def _renewal(held: Held, lease_s: int) -> Callable[[Lease, float], Renewed]:
+def _renewal(held: Held) -> _Ask:
     """Return what sends one plain renewal."""
 
-    def ask(lease: Lease, timeout_s: float) -> Renewed:
+    def ask(lease: Lease, lease_s: int, timeout_s: float) -> Renewed:
         (answer,) = held.client.renew([lease], lease_s, timeout_s=timeout_s)
         if isinstance(answer, QueueError):
             raise answer

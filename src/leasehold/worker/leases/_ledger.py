@@ -7,9 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from leasehold.worker.errors import LeaseLost
+from leasehold.worker.errors import LeaseLost, MessageExpired
 from leasehold.worker.leases._memory import DoneMemory
-from leasehold.worker.leases.decisions import Verdict, is_ambiguous, judge
+from leasehold.worker.leases.decisions import (
+    Verdict,
+    is_ambiguous,
+    is_at_expiry,
+    judge,
+    shorter_s,
+)
 from leasehold.worker.leases.held import (
     AlreadySettled,
     Held,
@@ -17,10 +23,13 @@ from leasehold.worker.leases.held import (
     Loss,
 )
 from leasehold.worker.leases.hooks import LeaseCounts
-from leasehold.worker.queues.errors import QueueError
+from leasehold.worker.queues.errors import PastExpiry, QueueError
 from leasehold.worker.queues.protocol import Lease, Renewed
 
-LAPSED: Final = Loss("lapsed", "it was not renewed in time")
+_LAPSED: Final = Loss("lapsed", "it was not renewed in time")
+EXPIRED: Final = Loss(
+    "expired", "its time to live has ended, so that it is gone and does not come again"
+)
 _SETTLED: Final = Loss("let go", "somebody else settles it")
 _STATE_AFTER: Final = {
     "timed out": HeldState.ABANDONED,
@@ -118,7 +127,9 @@ class Ledger:
             if answer.cancel is not None:
                 return verdict, self.end(held, Loss("cancelled", answer.cancel))
         elif verdict is Verdict.LOST:
-            return verdict, self.end(held, Loss("gone", str(answer)))
+            return verdict, self.end(held, _gone(held, answer, sent_at_s))
+        elif isinstance(answer, PastExpiry):
+            held.longest_s = min(held.longest_s, shorter_s(held, lease_s))
         elif is_ambiguous(answer):
             held.is_ambiguous = True
         return verdict, NOBODY
@@ -126,7 +137,7 @@ class Ledger:
     def begin_settling(self, held: Held, now_s: float) -> list[Notice]:
         """Say with which receipt it is settled; if its deadline has passed it is over."""
         if now_s >= held.deadline_s:
-            return self.over(held, LAPSED)
+            return self.over(held, lapse_of(held))
         self.drop(held)
         held.used = held.receipt
         return NOBODY
@@ -147,16 +158,16 @@ class Ledger:
             self.done.add(queue, message_id, now_s, lease_s)
         is_sure = held.is_quiet and not held.is_ambiguous
         if is_sure and judge(result) is Verdict.LOST and held.receipt == held.used:
-            return self.over(held, Loss("gone", str(result)))
+            return self.over(held, _gone(held, result, now_s))
         return NOBODY
 
     def lease_for_retry(self, held: Held, now_s: float) -> tuple[Lease | None, list[Notice]]:
         """Return what to settle it with once more; if there is nothing it is over."""
         assert held.result is not None
         if now_s >= held.deadline_s:
-            return None, self.over(held, LAPSED)
+            return None, self.over(held, lapse_of(held))
         if judge(held.result) is Verdict.LOST and held.receipt == held.used:
-            return None, self.over(held, Loss("gone", str(held.result)))
+            return None, self.over(held, _gone(held, held.result, now_s))
         held.used = held.receipt
         return lease_of(held), NOBODY
 
@@ -166,10 +177,21 @@ def lease_of(held: Held) -> Lease:
     return Lease(held.delivery.message_id, held.receipt)
 
 
+def lapse_of(held: Held) -> Loss:
+    """Return why its lease has ended."""
+    return EXPIRED if is_at_expiry(held) else _LAPSED
+
+
+def _gone(held: Held, answer: object, now_s: float) -> Loss:
+    """Return what it means that the service does not know the lease."""
+    return EXPIRED if now_s >= held.expires_s else Loss("gone", str(answer))
+
+
 def refusal(held: Held) -> LeaseLost:
     """Return why nobody may settle it."""
     message_id = held.delivery.message_id
     if held.state is HeldState.SETTLING or held.state is HeldState.DONE:
         return AlreadySettled(_SETTLED.text, kind=_SETTLED.kind, message_id=message_id)
-    loss = held.loss or LAPSED
-    return LeaseLost(loss.text, kind=loss.kind, message_id=message_id)
+    loss = held.loss or lapse_of(held)
+    kind = MessageExpired if loss.kind == "expired" else LeaseLost
+    return kind(loss.text, kind=loss.kind, message_id=message_id)

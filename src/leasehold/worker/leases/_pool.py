@@ -25,6 +25,8 @@ class Batch:
     client: QueueClient
     settings: LeaseSettings
     helds: list[Held]
+    lease_s: int
+    """What is asked for."""
 
 
 class _Lane:

@@ -169,6 +169,7 @@ class Renewer(LeaseManager):
             registered_s=message.registered_s,
             deadline_s=message.deadline_s,
             early_s=message.early_s,
+            expires_s=message.expires_s,
         )
         held.key = message.key
         self._add(held)

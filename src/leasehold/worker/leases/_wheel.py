@@ -36,6 +36,8 @@ class Wheel:
         start_s, interval_s = self._start_s, self._interval_s
         slot = math.ceil((moment_s - start_s) / interval_s)
         slot = max(slot, math.floor((now_s - start_s) / interval_s) + 1)
+        if start_s + slot * interval_s <= now_s:
+            slot += 1  # the division was rounded down: that tick is not still to come
         held.slot = slot
         others = self._slots.get(slot)
         if others is not None:

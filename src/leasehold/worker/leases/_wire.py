@@ -51,6 +51,7 @@ class Keep(NamedTuple):
     registered_s: float
     deadline_s: float
     early_s: float
+    expires_s: float
 
 
 class Drop(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
@@ -13,7 +14,7 @@ from leasehold.worker.queues.errors import QueueError
 from leasehold.worker.queues.protocol import Delivery, Lease, QueueClient, Saved
 
 LossKind: TypeAlias = Literal[
-    "lapsed", "gone", "timed out", "denied", "session", "renewer", "let go", "cancelled"
+    "lapsed", "expired", "gone", "timed out", "denied", "session", "renewer", "let go", "cancelled"
 ]
 
 
@@ -53,7 +54,8 @@ class Loss:
     """Why the work on a message has to stop."""
 
     kind: LossKind
-    """lapsed: the lease ran out. gone: the service says so. timed out: longer than
+    """lapsed: the lease ran out. expired: the message's time to live ended, so that no lease can be
+    longer, and it does not come again. gone: the service says so. timed out: longer than
     ``message_timeout_s``. denied: the service does not renew it. session: its session is lost.
     renewer: nobody renews leases any more. let go: by the worker itself. cancelled: an operator
     wants it; the lease is kept all the same, so that the message can be settled."""
@@ -114,10 +116,12 @@ class Held:
         "deadline_s",
         "delivery",
         "early_s",
+        "expires_s",
         "flight",
         "is_ambiguous",
         "is_quiet",
         "key",
+        "longest_s",
         "loss",
         "receipt",
         "registered_s",
@@ -139,6 +143,7 @@ class Held:
         registered_s: float,
         deadline_s: float,
         early_s: float,
+        expires_s: float = math.inf,
     ) -> None:
         self._keeper = keeper
         self.client = client
@@ -153,6 +158,11 @@ class Held:
         """Monotonic seconds at which the lease may have ended."""
         self.early_s = early_s
         """By this much it is renewed earlier than others."""
+        self.expires_s = expires_s
+        """Monotonic seconds at which the message may expire; infinity if it never does, or the
+        service does not say."""
+        self.longest_s: float = math.inf
+        """What a renewal may ask for, after the service has refused more because of the expiry."""
         self.receipt = delivery.receipt
         """The newest."""
         self.state = HeldState.HELD
@@ -201,7 +211,7 @@ class Held:
     def extend(self, visibility_timeout_s: int) -> None:
         """Make the lease last at least so long from now; renewals never shorten it.
 
-        What is longer than the service allows is cut to that.
+        What is longer than the service allows, or than the message lives, is cut to that.
 
         Args:
             visibility_timeout_s: Whole seconds, 1 or more.
@@ -215,6 +225,8 @@ class Held:
 
     def save(self, saved: Saved) -> None:
         """Keep how far the work has come with the message; the lease is renewed with it.
+
+        In the last second of a message's life nothing is kept: nobody will go on from there.
 
         Raises:
             LeaseLost: It is not ours any more; nothing was saved.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from leasehold.worker.leases._episodes import Episodes
 from leasehold.worker.leases._keeping import Keeping, RenewerStopped
-from leasehold.worker.leases._ledger import LAPSED, Notice, lease_of
+from leasehold.worker.leases._ledger import Notice, lapse_of, lease_of
 from leasehold.worker.leases._pool import Batch, RenewalPool
 from leasehold.worker.leases._wheel import Wheel
 from leasehold.worker.leases.decisions import (
@@ -17,6 +18,7 @@ from leasehold.worker.leases.decisions import (
     Verdict,
     call_timeout_s,
     decide,
+    fitting_s,
     look_again_s,
     retry_s,
 )
@@ -25,7 +27,7 @@ from leasehold.worker.leases.hooks import LeaseHooks
 from leasehold.worker.leases.learning import LeaseLearner
 from leasehold.worker.leases.settings import LeaseSettings
 from leasehold.worker.pacing import start_thread
-from leasehold.worker.queues.errors import QueueError, Unreachable
+from leasehold.worker.queues.errors import PastExpiry, QueueError, Unreachable
 from leasehold.worker.queues.protocol import Renewed
 from leasehold.worker.timing import Time
 
@@ -125,23 +127,25 @@ class LeaseManager(Keeping):
     def _look(self, now_s: float) -> list[Notice]:
         """Check what is due. No request is sent before everything was looked at."""
         notices: list[Notice] = []
-        groups: dict[tuple[int, int], list[Held]] = {}
+        groups: dict[tuple[int, int, int], list[Held]] = {}
         for held in self._wheel.due(now_s):
             action = decide(held, now_s, held.settings)
             if action is Action.RENEW:
                 held.flight = Flight.QUEUED
                 held.settings = self._settings_now(held)
-                groups.setdefault((id(held.client), id(held.settings)), []).append(held)
+                lease_s = fitting_s(held, now_s, held.settings.visibility_timeout_s)
+                kind = (id(held.client), id(held.settings), lease_s)
+                groups.setdefault(kind, []).append(held)
             elif action is Action.LOSE:
-                notices += self._ledger.end(held, LAPSED)
+                notices += self._ledger.end(held, lapse_of(held))
             elif action is Action.ABANDON:
                 notices += self._ledger.end(held, _timed_out(held))
             elif action is Action.SKIP:
                 self.counts.late_ticks += 1
             if held.state is HeldState.HELD:
                 self._place(held, now_s)
-        for helds in groups.values():
-            self._send(helds)
+        for (_, _, lease_s), helds in groups.items():
+            self._send(helds, lease_s)
         return notices
 
     def _settings_now(self, held: Held) -> LeaseSettings:
@@ -150,12 +154,12 @@ class LeaseManager(Keeping):
             return held.settings
         return self._settings_of(held.delivery.type, held.client.capabilities)
 
-    def _send(self, helds: list[Held]) -> None:
+    def _send(self, helds: list[Held], lease_s: int) -> None:
         client, settings = helds[0].client, helds[0].settings
         most = client.capabilities.max_settle
         self._pool.clients = self._ledger.clients
         for start in range(0, len(helds), most):
-            self._pool.submit(Batch(client, settings, helds[start : start + most]))
+            self._pool.submit(Batch(client, settings, helds[start : start + most], lease_s))
 
     def _place(self, held: Held, now_s: float) -> None:
         if held.is_in_flight:
@@ -165,8 +169,10 @@ class LeaseManager(Keeping):
             if ends_s < now_s + self.settings.timer_interval_s:
                 self._look_at(held, max(ends_s, now_s))
         else:
-            moment_s = look_again_s(held, held.settings)
+            moment_s = look_again_s(held, held.settings, now_s)
             self._wake_by(self._wheel.place(held, moment_s, now_s))
+            if now_s < moment_s and held.expires_s < moment_s + held.settings.visibility_timeout_s:
+                self._look_at(held, moment_s)  # the next tick may be too late
 
     def _look_at(self, held: Held, moment_s: float) -> None:
         self._wheel.retry(held, moment_s)
@@ -192,11 +198,13 @@ class LeaseManager(Keeping):
                 held.flight = Flight.SENT
                 leases.append(lease_of(held))
             first_s = min(held.deadline_s for held in helds)
+            # The batch may have waited for a thread.
+            lease_s = min(fitting_s(held, sent_at_s, batch.lease_s) for held in helds)
             self.counts.requests += 1
         timeout_s = call_timeout_s(sent_at_s, first_s, settings)
         answers: Sequence[Renewed | QueueError]
         try:
-            answers = batch.client.renew(leases, settings.visibility_timeout_s, timeout_s=timeout_s)
+            answers = batch.client.renew(leases, lease_s, timeout_s=timeout_s)
         except QueueError as error:
             answers = [error] * len(helds)
         except Exception as error:  # noqa: BLE001 - a fault of one client must not cost all leases
@@ -204,12 +212,12 @@ class LeaseManager(Keeping):
             answers = [Unreachable(f"{type(error).__name__}: {error}")] * len(helds)
         if len(answers) != len(helds):
             answers = [Unreachable(f"{len(helds)} renewals, {len(answers)} answers")] * len(helds)
-        self._answered(batch, helds, answers, sent_at_s)
+        self._answered(replace(batch, lease_s=lease_s), helds, answers, sent_at_s)
 
     def _is_wanted(self, held: Held, now_s: float) -> bool:
         if held.flight is not Flight.QUEUED:
             return False
-        if held.state is HeldState.HELD and now_s < held.deadline_s:
+        if held.state is HeldState.HELD and now_s < held.deadline_s and fitting_s(held, now_s, 1):
             return True
         held.flight = Flight.NONE
         return False
@@ -221,7 +229,6 @@ class LeaseManager(Keeping):
         answers: Sequence[Renewed | QueueError],
         sent_at_s: float,
     ) -> None:
-        lease_s = batch.settings.visibility_timeout_s
         notices: list[Notice] = []
         renewed: list[Held] = []
         failed: list[Held] = []
@@ -230,12 +237,16 @@ class LeaseManager(Keeping):
             now_s = self._now_s()
             for held, answer in zip(helds, answers, strict=True):
                 held.flight = Flight.NONE
-                verdict, told = self._ledger.answer(held, answer, sent_at_s, lease_s)
+                verdict, told = self._ledger.answer(held, answer, sent_at_s, batch.lease_s)
                 notices += told
                 if verdict is Verdict.DENIED:
                     notices += self._ledger.end(held, Loss("denied", str(answer)))
                 if held.state is not HeldState.HELD:
                     self._wheel.remove(held)
+                elif isinstance(answer, PastExpiry):
+                    self._place(held, now_s)
+                    if decide(held, now_s, held.settings) is Action.RENEW:
+                        self._look_at(held, now_s)  # for a shorter one
                 elif isinstance(answer, QueueError):
                     failed.append(held)
                     failure = answer
@@ -270,7 +281,10 @@ class LeaseManager(Keeping):
     def _begin(self, held: Held) -> None:
         if not self._timer.is_alive():  # as in a process that was forked from that of the timer
             raise RenewerStopped("the thread that renews leases is not there")
-        self._place(held, self._now_s())
+        now_s = self._now_s()
+        self._place(held, now_s)
+        if decide(held, now_s, held.settings) is Action.RENEW:
+            self._look_at(held, now_s)  # there may be too little left for the next tick
 
     def _begun(self, held: Held) -> None:
         """Nothing is left to do."""

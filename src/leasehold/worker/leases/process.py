@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from leasehold.worker.leases._keeping import Keeping, RenewerStopped
-from leasehold.worker.leases._ledger import LAPSED
+from leasehold.worker.leases._ledger import lapse_of
 from leasehold.worker.leases._renewer import BEAT_S
 from leasehold.worker.leases._wire import (
     Ask,
@@ -205,7 +205,7 @@ class ProcessLeaseManager(Keeping):
         with self._lock:
             over = [held for held in self._ledger.held if now_s >= held.deadline_s]
         for held in over:
-            self.lose(held, LAPSED)
+            self.lose(held, lapse_of(held))
 
     def _hear_beat(self, beat: Beat) -> None:
         self.lag_s, self.worst_lag_s = beat.lag_s, beat.worst_lag_s
@@ -307,6 +307,7 @@ class ProcessLeaseManager(Keeping):
             held.registered_s,
             held.deadline_s,
             held.early_s,
+            held.expires_s,
         )
         if number not in self._opened:
             with self._lock:
@@ -350,7 +351,7 @@ class ProcessLeaseManager(Keeping):
         if held.state is not HeldState.SETTLING or held.flight is not Flight.NONE:
             return False
         settings = held.settings
-        return now_s < look_again_s(held, settings) - settings.allowed_lag_s
+        return now_s < look_again_s(held, settings, now_s) - settings.allowed_lag_s
 
     def _give_back(self, held: Held) -> None:
         with self._lock:

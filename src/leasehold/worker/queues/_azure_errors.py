@@ -21,6 +21,7 @@ from leasehold.worker.queues.errors import (
     BodyTooLarge,
     Denied,
     LeaseGone,
+    PastExpiry,
     QueueError,
     QueueMissing,
     Unreachable,
@@ -35,6 +36,8 @@ _MEANINGS: Final[dict[str, type[QueueError]]] = {
     "MessageTooLarge": BodyTooLarge,
     "RequestBodyTooLarge": BodyTooLarge,
 }
+_BAD_VALUES: Final = frozenset({"InvalidQueryParameterValue", "OutOfRangeQueryParameterValue"})
+_VISIBILITY: Final = "visibilitytimeout"
 _LATER: Final = frozenset({408, 429})
 _SUCCESS: Final = range(200, 300)
 _TOO_LARGE: Final = 413
@@ -46,16 +49,20 @@ _NEVER_SENT: Final = frozenset(
 
 
 @contextmanager
-def azure_errors() -> Iterator[None]:
-    """Raise the QueueError that an error of the SDK means, without the SDK's."""
+def azure_errors(*, visibility: bool = False) -> Iterator[None]:
+    """Raise the QueueError that an error of the SDK means, without the SDK's.
+
+    Args:
+        visibility: The request asks for a visibility timeout of a length that the service takes.
+    """
     try:
         yield
     except AzureError as error:
-        raise queue_error(error) from None
+        raise queue_error(error, visibility=visibility) from None
 
 
-def queue_error(error: AzureError) -> QueueError:
-    """Return what an error of the SDK means."""
+def queue_error(error: AzureError, *, visibility: bool = False) -> QueueError:
+    """Return what an error of the SDK means; see :func:`azure_errors`."""
     if not isinstance(error, HttpResponseError):
         unknown = not (isinstance(error, ServiceRequestError) and _was_never_sent(error))
         return Unreachable(f"no answer: {type(error).__name__}", outcome_unknown=unknown)
@@ -65,6 +72,9 @@ def queue_error(error: AzureError) -> QueueError:
     code = code_of(error)
     text = f"{code} ({status})"
     meaning = _MEANINGS.get(code)
+    if code in _BAD_VALUES and _named(error) in {_VISIBILITY, ""} and visibility:
+        # The length itself was checked before.
+        meaning = PastExpiry
     if meaning is not None:
         return meaning(text)
     if status == _TOO_LARGE:
@@ -74,6 +84,12 @@ def queue_error(error: AzureError) -> QueueError:
         known = status in _LATER or (status == _BUSY and code == "ServerBusy")
         return Unreachable(text, outcome_unknown=not known, retry_after_s=_retry_after_s(error))
     return Denied(text)
+
+
+def _named(error: HttpResponseError) -> str:
+    """Return which parameter of the query the service refuses, "" if it does not say."""
+    more = getattr(error, "additional_info", None) or {}
+    return str(more.get("QueryParameterName", "")).lower()
 
 
 def code_of(error: AzureError) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from leasehold.worker.queues._one_by_one import shortened
 from leasehold.worker.queues._poison import poison_name
 from leasehold.worker.queues.errors import LeaseGone, QueueError, Unreachable
 from leasehold.worker.queues.protocol import Delivery, Fault, Lease, Renewed
@@ -96,9 +97,12 @@ class Burials:
         now_s = self._time.monotonic_s()
         if begun.until_s is None or now_s >= begun.until_s:
             lease = Lease(delivery.message_id, begun.receipt)
-            begun.receipt = self._renew(lease, BURIAL_S, timeout_s).receipt
+            renewed, lease_s = shortened(
+                lambda length_s: self._renew(lease, length_s, timeout_s), BURIAL_S
+            )
+            begun.receipt = renewed.receipt
             # It is there still, so an earlier deletion was not carried out.
-            begun.until_s, begun.is_unsure = now_s + BURIAL_S, False
+            begun.until_s, begun.is_unsure = now_s + lease_s, False
         if not begun.is_copied:
             self._copy(delivery, fault, timeout_s)
             begun.is_copied = True

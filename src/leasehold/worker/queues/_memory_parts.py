@@ -62,6 +62,12 @@ class Stored:
     failures: int = 0
     lapses: int = 0
 
+    def lives(self, now_s: float, longer_s: float = 0) -> bool:
+        """Return whether it has not expired, nor will have after *longer_s*."""
+        if self.ends_s is None:
+            return True
+        return now_s + longer_s <= self.ends_s if longer_s else now_s < self.ends_s
+
     def lease(self, session: MemorySession | None) -> None:
         """Begin a lease; one that nobody has ended has lapsed."""
         if self.renewals >= 0:

@@ -9,6 +9,7 @@ from leasehold.worker.queues.errors import (
     BodyTooLarge,
     Denied,
     LeaseGone,
+    PastExpiry,
     QueueError,
     QueueMissing,
     Unreachable,
@@ -22,6 +23,7 @@ _MEANINGS: Final[tuple[tuple[type[Exception], type[QueueError]], ...]] = (
     (native.QueueNotFound, QueueMissing),
     (native.BodyTooLarge, BodyTooLarge),
 )
+PAST_EXPIRY: Final = "visibility-past-expiry"
 _LATER: Final = frozenset({408, 429})
 _CLIENT_ERROR: Final = 400
 _SERVER_ERROR: Final = 500
@@ -44,6 +46,8 @@ def _meaning(error: Exception) -> QueueError:
     for kind, meaning in _MEANINGS:
         if isinstance(error, kind):
             return meaning(str(error))
+    if isinstance(error, native.ServerProblem) and error.code == PAST_EXPIRY:
+        return PastExpiry(str(error))
     if isinstance(error, native.ConnectionFailed | native.Unavailable):
         return Unreachable(str(error), retry_after_s=getattr(error, "retry_after_s", None))
     if isinstance(error, native.ServerProblem | native.UnexpectedAnswer):

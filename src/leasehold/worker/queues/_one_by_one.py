@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from leasehold.worker.queues.errors import (
     Denied,
     NotSupported,
+    PastExpiry,
     QueueError,
     QueueMissing,
     Unreachable,
@@ -50,6 +51,44 @@ def _left_alone(error: QueueError) -> QueueError:
             f"not tried: {error}", outcome_unknown=False, retry_after_s=error.retry_after_s
         )
     return type(error)(str(error))
+
+
+def shortened(ask: Callable[[int], _R], wanted_s: int) -> tuple[_R, int]:
+    """Ask for a lease, and for shorter ones while they would end after the message expires.
+
+    Returns:
+        What came of it, and the length that was granted.
+
+    Raises:
+        PastExpiry: The message expires within a second.
+        QueueError: It was refused for another reason.
+    """
+    length_s = wanted_s
+    while True:
+        try:
+            return ask(length_s), length_s
+        except PastExpiry:
+            length_s = length_s * 3 // 4
+            if not length_s:
+                raise
+
+
+def life_s(
+    visible_at_ms: int | None, expires_at_ms: int | None, lease_s: int, unsure_ms: int = 0
+) -> float | None:
+    """Return how long a message lives from the moment it was leased, in seconds.
+
+    Both moments are the service's, so that no difference of clocks counts.
+
+    Args:
+        visible_at_ms: When the lease ends.
+        expires_at_ms: When the message expires; None: never, or that is not known.
+        lease_s: How long the lease is.
+        unsure_ms: By how much the difference of the two may be less than it seems.
+    """
+    if visible_at_ms is None or expires_at_ms is None:
+        return None
+    return max(0.0, (expires_at_ms - visible_at_ms - unsure_ms) / 1000 + lease_s)
 
 
 def check_lengths(visibility_timeout_s: int, shortest_s: int, longest_s: int) -> None:

@@ -20,6 +20,7 @@ from leasehold.worker.queues._azure_errors import azure_errors, code_of, queue_e
 from leasehold.worker.queues._burying import Burials
 from leasehold.worker.queues._one_by_one import (
     check_lengths,
+    life_s,
     one_by_one,
     refuse_extras,
     request_timeout_s,
@@ -30,6 +31,7 @@ from leasehold.worker.queues.errors import (
     BodyTooLarge,
     Denied,
     NotSupported,
+    PastExpiry,
     QueueError,
     QueueMissing,
 )
@@ -197,9 +199,9 @@ class AzureQueue:
             # The iterator would ask for page after page until the queue is empty.
             page = next(iter(pages), None)
             found = [] if page is None else list(page)
-        return [self._delivery(each) for each in found]
+        return [self._delivery(each, visibility_timeout_s) for each in found]
 
-    def _delivery(self, message: QueueMessage) -> Delivery:
+    def _delivery(self, message: QueueMessage, lease_s: int) -> Delivery:
         opened = self._texts.open(str(message.content or ""))
         count = message.dequeue_count or 1
         return TextDelivery(
@@ -212,6 +214,10 @@ class AzureQueue:
             fence=count,
             inserted_at_ms=_ms(message.inserted_on),
             expires_at_ms=_ms(message.expires_on),
+            # Both moments are told in whole seconds.
+            expires_in_s=life_s(
+                _ms(message.next_visible_on), _ms(message.expires_on), lease_s, unsure_ms=1000
+            ),
             properties=opened.properties,
             saved=opened.saved,
             content=opened.content,
@@ -237,7 +243,7 @@ class AzureQueue:
         text: str | None = None,
         timeout_s: float | None = None,
     ) -> Renewed:
-        with azure_errors():
+        with azure_errors(visibility=True):
             updated = self._queue.update_message(
                 lease.message_id,
                 lease.receipt,
@@ -266,7 +272,13 @@ class AzureQueue:
 
     def _give_back(self, release: Release, timeout_s: float | None) -> None:
         delay_s = min(release.delay_s or 0, AZURE.max_lease_s)
-        self._update(release.lease, delay_s, timeout_s=timeout_s)
+        try:
+            self._update(release.lease, delay_s, timeout_s=timeout_s)
+        except PastExpiry:
+            if not delay_s:
+                raise
+            # To let its lease run out instead could be the end of it.
+            self._update(release.lease, 0, timeout_s=timeout_s)
 
     def save(
         self, delivery: Delivery, receipt: str, saved: Saved, visibility_timeout_s: int

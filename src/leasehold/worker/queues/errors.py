@@ -6,6 +6,7 @@
     ├── LeaseGone       the lease is lost for good: stop working on the message
     ├── Unreachable     nobody answered, or not now: try again
     ├── Denied          the request will never be granted as it is: a key, a right, an argument
+    │   └── PastExpiry  the lease, or the delay, would end after the message expires
     ├── QueueMissing    there is no such queue
     ├── BodyTooLarge    the service takes no body of that size
     └── NotSupported    the service has no such thing; see Capabilities
@@ -47,6 +48,13 @@ class Unreachable(QueueError):
 
 class Denied(QueueError):
     """The service refuses: 401, 403, or an argument that it does not take."""
+
+
+class PastExpiry(Denied):
+    """The lease, or the delay, would end after the message expires: ask for a shorter one.
+
+    Azure and Leasehold refuse that. The message is leased as before.
+    """
 
 
 class QueueMissing(QueueError):

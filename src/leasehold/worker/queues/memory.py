@@ -19,6 +19,7 @@ from leasehold.worker.queues.errors import (
     BodyTooLarge,
     LeaseGone,
     NotSupported,
+    PastExpiry,
     QueueError,
     QueueMissing,
 )
@@ -180,7 +181,8 @@ class MemoryQueue:
                 continue
             message.lease(session)
             self._hide(message, now_s + visibility_timeout_s)
-            found.append(self._delivery(message))
+            life_s = None if message.ends_s is None else message.ends_s - now_s
+            found.append(replace(self._delivery(message), expires_in_s=life_s))
         return found
 
     def _surface(self, now_s: float) -> None:
@@ -220,7 +222,10 @@ class MemoryQueue:
         found = self._held(newest or lease)
         if isinstance(found, QueueError):
             return found
-        ends_s = self._time.monotonic_s() + lease_s
+        now_s = self._time.monotonic_s()
+        if not found.lives(now_s, lease_s):
+            return PastExpiry("the lease would end after the message expires")
+        ends_s = now_s + lease_s
         found.renewals += newest is None
         self._hide(found, ends_s if newest is None else max(ends_s, found.visible_at_s))
         return Renewed(found.receipt, found.cancel)
@@ -431,11 +436,7 @@ class MemoryQueue:
         """Return all messages that are in the queue, visible or not, in the order of their put."""
         with self._changed:
             now_s = self._time.monotonic_s()
-            return [
-                self._delivery(each)
-                for each in self._messages.values()
-                if each.ends_s is None or now_s < each.ends_s
-            ]
+            return [self._delivery(each) for each in self._messages.values() if each.lives(now_s)]
 
     def faults_of(self, message_id: str) -> list[Fault]:
         """Return what went wrong with a message of this queue so far."""
@@ -473,7 +474,7 @@ class MemoryQueue:
         del self._messages[message.delivery.message_id]
 
     def _is_expired(self, message: Stored, now_s: float) -> bool:
-        if message.ends_s is None or now_s < message.ends_s:
+        if message.lives(now_s):
             return False
         if message.delivery.message_id in self._messages:
             self._drop(message)

@@ -9,6 +9,7 @@ import base64
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from mns.account import Account
@@ -34,15 +35,22 @@ from leasehold.worker.queues._mns_sdk import (
     Clients,
     error_of,
 )
-from leasehold.worker.queues._one_by_one import check_lengths, one_by_one, refuse_extras
+from leasehold.worker.queues._one_by_one import (
+    check_lengths,
+    one_by_one,
+    refuse_extras,
+    shortened,
+)
 from leasehold.worker.queues._poison import poison_name
 from leasehold.worker.queues._texts import TextDelivery, Texts
 from leasehold.worker.queues.errors import (
     BodyTooLarge,
     Denied,
     NotSupported,
+    PastExpiry,
     QueueError,
     QueueMissing,
+    Unreachable,
 )
 from leasehold.worker.queues.protocol import (
     Capabilities,
@@ -76,6 +84,7 @@ MNS: Final = Capabilities(
 )
 """What MNS can do. It deletes up to 16 messages in a request, but renews them one by one."""
 
+_BAD_VALUE: Final = "InvalidArgument"
 _MAX_DELETE: Final = 16
 _MAX_DELAY_S: Final = 604_800
 _FRESH_S: Final = 60.0
@@ -213,16 +222,19 @@ class MnsQueue:
 
     def _with_lease(self, deliveries: list[Delivery], visibility_timeout_s: int) -> list[Delivery]:
         """Return those whose leases could be given the length that was asked for."""
-        leases = [each.lease for each in deliveries]
-        try:
-            results = self.renew(leases, visibility_timeout_s)
-        except QueueError:  # there was one, and it comes back when the queue's own timeout ends
-            return []
-        return [
-            _with_receipt(delivery, result.receipt)
-            for delivery, result in zip(deliveries, results, strict=True)
-            if isinstance(result, Renewed)
-        ]
+        found = []
+        for delivery in deliveries:
+            try:
+                renewed, lease_s = shortened(
+                    partial(self._change, delivery.receipt), visibility_timeout_s
+                )
+            except QueueError as error:  # it comes back when the queue's own timeout ends
+                if isinstance(error, Unreachable):
+                    break
+                continue
+            life_s = None if lease_s == visibility_timeout_s else float(lease_s)
+            found.append(replace(delivery, receipt=renewed.receipt, expires_in_s=life_s))
+        return found
 
     def _delivery(self, message: Any) -> Delivery:
         opened = self._texts.open(str(message.message_body))
@@ -281,7 +293,13 @@ class MnsQueue:
         self, receipt: str, visibility_timeout_s: int, timeout_s: float | None = None
     ) -> Renewed:
         with self._clients.queue(self._name, self._limit_s(timeout_s)) as queue:
-            changed = queue.change_message_visibility(receipt, visibility_timeout_s)
+            try:
+                changed = queue.change_message_visibility(receipt, visibility_timeout_s)
+            except MNSServerException as error:
+                # The length itself was checked before.
+                if error.type == _BAD_VALUE:
+                    raise PastExpiry(f"{_BAD_VALUE} for {visibility_timeout_s} s") from None
+                raise
         return Renewed(str(changed.receipt_handle))
 
     def complete(
@@ -318,7 +336,9 @@ class MnsQueue:
 
     def _give_back(self, release: Release, timeout_s: float | None) -> None:
         delay_s = min(max(release.delay_s or 0, MNS.min_lease_s), MNS.max_lease_s)
-        self._change(release.lease.receipt, delay_s, timeout_s)
+        shortened(
+            lambda length_s: self._change(release.lease.receipt, length_s, timeout_s), delay_s
+        )
 
     def save(
         self, delivery: Delivery, receipt: str, saved: Saved, visibility_timeout_s: int
@@ -423,10 +443,6 @@ class MnsQueue:
 
 def _check(visibility_timeout_s: int) -> None:
     check_lengths(visibility_timeout_s, MNS.min_lease_s, MNS.max_lease_s)
-
-
-def _with_receipt(delivery: Delivery, receipt: str) -> Delivery:
-    return replace(delivery, receipt=receipt)
 
 
 def _shown(properties: Mapping[str, Any]) -> dict[str, str]:

@@ -19,9 +19,9 @@ from leasehold.client.models import (
     NewMessage,
     ReceivedMessage,
 )
-from leasehold.worker.queues._native_errors import queue_error
+from leasehold.worker.queues._native_errors import PAST_EXPIRY, queue_error
 from leasehold.worker.queues._native_saving import Saver
-from leasehold.worker.queues._one_by_one import check_lengths
+from leasehold.worker.queues._one_by_one import check_lengths, life_s
 from leasehold.worker.queues._saved_beside import read_saved, saved_members
 from leasehold.worker.queues.errors import QueueError
 from leasehold.worker.queues.protocol import (
@@ -71,7 +71,6 @@ _SHORTEST_SESSION_S: Final = 2
 _CANCELLED: Final = "an operator has asked for it"
 _ONCE_S: Final = math.inf
 """As long as the client waits for an answer, and no second try."""
-_PAST_EXPIRY: Final = "visibility-past-expiry"
 _LAPSES: Final = ("lapsed", "lost", "stuck")
 """How an attempt ends that its worker has not ended."""
 _R = TypeVar("_R")
@@ -177,9 +176,9 @@ class NativeQueue:
             )
         except (LeaseholdClientError, RuntimeError) as error:
             raise queue_error(error) from None
-        return [self._delivery(each) for each in found]
+        return [self._delivery(each, visibility_timeout_s) for each in found]
 
-    def _delivery(self, message: ReceivedMessage) -> Delivery:
+    def _delivery(self, message: ReceivedMessage, lease_s: int) -> Delivery:
         body, problem, saved = message.body, None, None
         if self._form is not None or _MARKER in body:
             form = self._form or EnvelopeForm()
@@ -204,6 +203,7 @@ class NativeQueue:
             fence=message.fence,
             inserted_at_ms=message.inserted_at_ms,
             expires_at_ms=message.expires_at_ms,
+            expires_in_s=life_s(message.visible_at_ms, message.expires_at_ms, lease_s),
             type=message.type,
             properties=message.properties,
             traceparent=message.traceparent,
@@ -261,9 +261,7 @@ class NativeQueue:
         late = [
             at
             for at, each in enumerate(found)
-            if isinstance(each, ServerProblem)
-            and each.code == _PAST_EXPIRY
-            and releases[at].delay_s
+            if isinstance(each, ServerProblem) and each.code == PAST_EXPIRY and releases[at].delay_s
         ]
         if late:
             at_once = [replace(releases[at], delay_s=0) for at in late]

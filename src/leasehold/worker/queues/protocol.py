@@ -81,6 +81,9 @@ class Delivery:
     inserted_at_ms: int | None = None
     expires_at_ms: int | None = None
     """None: never, or the service does not say."""
+    expires_in_s: float | None = None
+    """Seconds from the moment it was leased until it expires, by the service's own clock; rounded
+    down where that tells whole seconds. None as for ``expires_at_ms``."""
     type: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     traceparent: str | None = None

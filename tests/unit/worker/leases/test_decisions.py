@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import pytest
@@ -38,6 +39,8 @@ class Entry:
     registered_s: float = 0
     deadline_s: float = 30
     early_s: float = 0
+    expires_s: float = math.inf
+    longest_s: float = math.inf
 
 
 ENTRY = Entry()
@@ -109,7 +112,7 @@ def test_rows_5_and_6_spread() -> None:
 def test_when_to_look_again(deadline_s: float, early_s: float) -> None:
     """At the moment to look again there is something to do, and just before there is not."""
     entry = replace(ENTRY, deadline_s=deadline_s, early_s=early_s)
-    moment_s = look_again_s(entry, THIRTY)
+    moment_s = look_again_s(entry, THIRTY, 0)
     assert decide(entry, moment_s - 0.01, THIRTY) is Action.NOTHING
     assert decide(entry, moment_s, THIRTY) is not Action.NOTHING
 

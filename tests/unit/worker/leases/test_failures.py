@@ -334,7 +334,7 @@ def test_a_thread_that_sends_looks_at_the_clock_itself(bench: Bench) -> None:
     held = bench.keep_one()
     held.flight = Flight.QUEUED
     bench.time._now_s += 30
-    bench.manager._renew(Batch(bench.queue, held.settings, [held]))
+    bench.manager._renew(Batch(bench.queue, held.settings, [held], 30))
     assert bench.queue.sent == []
     assert held.flight is Flight.NONE
     bench.time.jump(0)

@@ -155,7 +155,7 @@ def test_threads_are_started_when_they_are_needed() -> None:
     failures: list[BaseException] = []
     pool = RenewalPool(3, lock, time, serve=served.append, failed=failures.append)
     queue = Queue(time, capabilities=ONE_BY_ONE)
-    batch = Batch(queue, THIRTY, [])
+    batch = Batch(queue, THIRTY, [], 30)
     for _ in range(5):
         with lock:
             pool.submit(batch)
@@ -184,8 +184,8 @@ def test_queues_take_turns() -> None:
     busy, quiet = Queue(time, "busy"), Queue(time, "quiet")
     with lock:
         for _ in range(5):
-            pool.submit(Batch(busy, THIRTY, []))
-        pool.submit(Batch(quiet, THIRTY, []))
+            pool.submit(Batch(busy, THIRTY, [], 30))
+        pool.submit(Batch(quiet, THIRTY, [], 30))
     time.settle()
     assert served.index("quiet") <= 1
     with lock:

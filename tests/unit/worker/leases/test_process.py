@@ -446,10 +446,10 @@ def test_two_settlers(site: Site) -> None:
 
 def test_a_client_that_nobody_else_can_open(site: Site) -> None:
     """It is refused, with what to do about it."""
-    manager = site.manager()
-    queue = Queue(ManualTime())
+    manager, queue = site.manager(), Queue(ManualTime())
+    unknown = Delivery(queue="q", message_id="m", receipt="r")
     with pytest.raises(TypeError, match="another process cannot open work"):
-        manager.keep(queue, Delivery(queue="q", message_id="m", receipt="r"), asked_at_s=0)
+        manager.keep(queue, unknown, asked_at_s=manager._now_s())
     assert manager.held == 0
 
 
