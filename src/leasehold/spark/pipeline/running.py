@@ -56,6 +56,9 @@ class RunSettings:
     connection: str | None = field(default=None, repr=False)
     """For a name: a connection string as the Azure SDKs take it. None: that of the driver's
     variable AZURE_STORAGE_CONNECTION_STRING, or the development server on this machine."""
+    form: str | None = None
+    """For a name: how progress is written into bodies, as the option of addresses says it:
+    "1:scan,2:encode,3:(completed)" for two digits of state. None: it is kept beside them."""
     continuous: bool = False
     """Go on until the run is stopped. Otherwise it ends when nothing is visible, leased, or given
     back to be tried again, by whomever."""
@@ -117,7 +120,8 @@ class RunSettings:
             return QueueSpec.parse(queue)
         # The executors need not have the driver's environment.
         connection = self.connection or os.environ.get(CONNECTION_VARIABLE) or _DEVELOPMENT
-        return QueueSpec("leasehold", queue, connection)
+        options = {} if self.form is None else {"form": self.form}
+        return QueueSpec("leasehold", queue, connection, options)
 
     def leases(self) -> LeaseSettings:
         """Return the settings of leases."""

@@ -65,6 +65,7 @@ from leasehold.worker.queues.protocol import (
     WorkerSession,
 )
 from leasehold.worker.queues.specs import QueueSpec, parts_of
+from leasehold.worker.stages.envelope import ProgressForm
 from leasehold.worker.timing import SystemTime, Time
 
 MNS: Final = Capabilities(
@@ -118,24 +119,27 @@ class MnsQueue:
         encoding: Whether bodies are base64: "auto", "none" or "base64". None: as the SDK's object
             has it, which is base64 unless it was told otherwise.
         reads: Reads a body, or raises ValueError; makes "auto" guess better.
+        form: How others have written progress into the bodies that they put; it is read, and new
+            messages get it. None: bodies are as they are.
         call_timeout_s: Seconds without a byte after which a request has failed, above 0; what the
             server is asked to wait comes on top.
         time: For tests.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
         queue: Any,
         *,
         encoding: Base64Policy | None = None,
         reads: Callable[[bytes], object] | None = None,
+        form: ProgressForm | None = None,
         call_timeout_s: float = 30.0,
         time: Time | None = None,
     ) -> None:
         self._name: str = queue.queue_name
         self._clients = Clients(queue.mns_client)
         chosen: Base64Policy = encoding or ("base64" if queue.encoding else "none")
-        self._texts = Texts(self._name, chosen, reads, None)
+        self._texts = Texts(self._name, chosen, reads, form)
         self._call_timeout_s = call_timeout_s
         self._time = time or SystemTime()
         self._burials = Burials(
@@ -252,6 +256,7 @@ class MnsQueue:
             inserted_at_ms=int(message.enqueue_time),
             properties={**_shown(message.get_user_properties() or {}), **opened.properties},
             traceparent=None if trace is None else str(trace.string_value),
+            saved=opened.saved,
             content=opened.content,
             was_base64=opened.was_base64,
         )

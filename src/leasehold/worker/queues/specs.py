@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from leasehold.worker.queues.errors import NotSupported
 from leasehold.worker.queues.protocol import QueueClient
+
+if TYPE_CHECKING:
+    from leasehold.worker.stages.envelope import ProgressForm
 
 Service: TypeAlias = Literal["leasehold", "azure", "mns", "memory"]
 
@@ -21,11 +24,12 @@ SECRET_VARIABLE: Final = "ALIBABA_CLOUD_ACCESS_KEY_SECRET"  # noqa: S105 - the n
 TOKEN_VARIABLE: Final = "ALIBABA_CLOUD_SECURITY_TOKEN"  # noqa: S105 - as above
 
 _OPTIONS: Final[Mapping[str, frozenset[str]]] = {
-    "leasehold": frozenset({"timeout_s"}),
-    "azure": frozenset({"encoding", "timeout_s"}),
-    "mns": frozenset({"encoding", "timeout_s"}),
+    "leasehold": frozenset({"form", "timeout_s"}),
+    "azure": frozenset({"encoding", "form", "timeout_s"}),
+    "mns": frozenset({"encoding", "form", "timeout_s"}),
     "memory": frozenset(),
 }
+_ENVELOPE: Final = "envelope"
 _DEVELOPMENT: Final = "UseDevelopmentStorage=true"
 _DEVELOPMENT_ACCOUNT: Final = "devstoreaccount1"
 _DEVELOPMENT_KEY: Final = (  # published by Microsoft for the emulator: no secret
@@ -44,7 +48,9 @@ class QueueSpec:
     """A connection string. For Leasehold and Azure, as their SDKs take it; empty: that of the
     environment. For MNS: ``Endpoint=...;AccessKeyId=...;AccessKeySecret=...;SecurityToken=...``."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """``timeout_s``: seconds that one request may take. ``encoding`` (azure, mns): see there."""
+    """``timeout_s``: seconds that one request may take. ``encoding`` (azure, mns): see there.
+    ``form``: how progress is written into texts: ``envelope``, or two digits in front of the
+    content, with the stage that each number stands for: ``1:scan,2:encode,3:(completed)``."""
 
     @classmethod
     def parse(cls, text: str, environment: Mapping[str, str] | None = None) -> QueueSpec:
@@ -57,6 +63,7 @@ class QueueSpec:
             leasehold+http://account:key@host:10001/orders
             azure:///orders                         AZURE_STORAGE_CONNECTION_STRING
             azure://account/orders?encoding=base64  AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN
+            leasehold:///coho?form=1:scan,2:encode  two digits of state in front of the content
             azure+http://account@127.0.0.1:10001/orders
             mns+https://1234.mns.cn-hangzhou.aliyuncs.com/orders
                                                     ALIBABA_CLOUD_ACCESS_KEY_ID and _SECRET, and
@@ -119,12 +126,13 @@ class QueueSpec:
         """
         options = dict(self.options)
         timeout_s = float(options.pop("timeout_s", "30"))
+        form = form_of(options.pop("form", _ENVELOPE))
         # Each service has an SDK that others need not have.
         if self.service == "leasehold":
             from leasehold.worker.queues.native import NativeQueue  # noqa: PLC0415
 
             native = NativeQueue.from_connection_string(
-                self.connection or None, self.queue, timeout_s=timeout_s
+                self.connection or None, self.queue, form=form, timeout_s=timeout_s
             )
             native.spec = self
             return native
@@ -132,7 +140,7 @@ class QueueSpec:
             from leasehold.worker.queues.azure import AzureQueue  # noqa: PLC0415
 
             azure = AzureQueue.from_connection_string(
-                self.connection, self.queue, call_timeout_s=timeout_s, **options
+                self.connection, self.queue, form=form, call_timeout_s=timeout_s, **options
             )
             azure.spec = self
             return azure
@@ -140,7 +148,7 @@ class QueueSpec:
             from leasehold.worker.queues.mns import MnsQueue  # noqa: PLC0415
 
             mns = MnsQueue.from_connection_string(
-                self.connection, self.queue, call_timeout_s=timeout_s, **options
+                self.connection, self.queue, form=form, call_timeout_s=timeout_s, **options
             )
             mns.spec = self
             return mns
@@ -161,12 +169,42 @@ def check_options(service: str, options: Mapping[str, str]) -> None:
         raise ValueError(f"{unknown[0]} is no option of a {service} queue; there are: {known}")
     if options.get("encoding", "auto") not in {"auto", "none", "base64"}:
         raise ValueError("encoding is auto, none or base64")
+    form_of(options.get("form", _ENVELOPE))
     try:
         usable = float(options.get("timeout_s", "1")) > 0
     except ValueError:
         usable = False
     if not usable:
         raise ValueError("timeout_s is a number of seconds above 0")
+
+
+def form_of(text: str) -> ProgressForm | None:
+    """Return the form of progress that an option names; None: the service's own.
+
+    Args:
+        text: ``envelope``, or for two digits in front of the content the stages by their numbers,
+            such as ``1:scan,2:encode,3:(completed)``.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if text == _ENVELOPE:
+        return None
+    from leasehold.worker.stages.seeds_form import SeedsForm  # noqa: PLC0415 - it uses this package
+
+    stages: dict[int, str] = {}
+    for part in text.split(","):
+        number, colon, name = part.partition(":")
+        digits = number.strip()
+        if not (colon and name.strip() and digits.isascii() and digits.isdigit()):
+            raise ValueError(
+                "form is envelope, or numbers of two digits with their stages: "
+                "1:scan,2:encode,3:(completed)"
+            )
+        if int(digits) in stages:
+            raise ValueError(f"form names the number {int(digits)} twice")
+        stages[int(digits)] = name.strip()
+    return SeedsForm(stages)
 
 
 def parts_of(connection: str) -> dict[str, str]:

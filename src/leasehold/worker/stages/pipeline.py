@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from leasehold.worker.message import Message
 from leasehold.worker.queues.errors import NotSupported
@@ -17,10 +18,12 @@ from leasehold.worker.stages.hooks import StageHooks
 from leasehold.worker.stages.learning import Durations
 from leasehold.worker.stages.resuming import Layout, Migration, Older
 from leasehold.worker.stages.running import Run
+from leasehold.worker.stages.seeds_form import looks_like_digits
 from leasehold.worker.stages.telling import Telling
 from leasehold.worker.stages.watching import Watch
 from leasehold.worker.timing import SystemTime, Time
 
+_log: Final = logging.getLogger("leasehold.worker.stages")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -97,6 +100,7 @@ class Stages:
         self._durations = Durations()
         self._layout: Layout | None = None
         self._watch = Watch(self._time)
+        self._has_warned = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: each for name, each in vars(self).items() if name != "_watch"}
@@ -245,6 +249,15 @@ class Stages:
         await drive_async(self._run(message).steps(), message)
 
     def _run(self, message: Message) -> Run:
+        if not self._has_warned and looks_like_digits(message, len(self.layout.names)):
+            self._has_warned = True
+            _log.warning(
+                "message %s of %s begins like two digits of state, %r, and is taken for plain text:"
+                " if the queue is written so, name the stages in its address (form=1:%s,2:...) or"
+                " give its client a SeedsForm",
+                *(message.delivery.message_id, message.queue, message.body[:2].decode()),
+                self.layout.names[0],
+            )
         return Run(
             message=message,
             stages=self._stages,

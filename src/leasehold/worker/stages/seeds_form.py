@@ -11,13 +11,31 @@ Windows Azure Storage Team, 2011.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from leasehold.worker.queues.protocol import Saved
 from leasehold.worker.stages.envelope import UnreadableEnvelope
 
+if TYPE_CHECKING:
+    from leasehold.worker.message import Message
+
 _DIGITS: Final = 2
 _MOST: Final = 99
+
+
+def looks_like_digits(message: Message, stages: int) -> bool:
+    """Return whether a body that is taken as it is may be of this form.
+
+    Nothing can tell for sure: there are names that begin with two digits.
+
+    Args:
+        message: One of which nothing is saved.
+        stages: How many stages there are; a state beyond the end of the work is none.
+    """
+    body = message.delivery.body
+    if message.saved is not None or not body[:_DIGITS].isdigit() or len(body) < _DIGITS:
+        return False
+    return not body[_DIGITS : _DIGITS + 1].isdigit() and int(body[:_DIGITS]) <= stages + 1
 
 
 class SeedsForm:
