@@ -255,6 +255,8 @@ class Renew(NamedTuple):
     may_repeat: bool = False
     """Whether it may be sent once more because its answer was lost: then the receipt that the first
     one replaced still leads to the newest. See :func:`leasehold.domain.visibility.is_repeat`."""
+    past_expiry: bool = False
+    """Whether it may end after the message expires, which is removed then all the same."""
 
 
 REMOVE_SAVED = ""

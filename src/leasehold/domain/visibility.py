@@ -215,12 +215,12 @@ def after_repeat(message: Message, now_ms: int, renew: Renew) -> Message:
     )
 
 
-def renew_refusal(
-    message: Message, now_ms: int, visibility_timeout_s: int
-) -> LeaseholdError | None:
-    """Refuse a renewal that would hide the message until after it has expired."""
-    if now_ms + visibility_timeout_s * _MS > message.expires_at_ms:
-        return VisibilityPastExpiry("renew", visibility_timeout_s)
+def renew_refusal(message: Message, now_ms: int, renew: Renew) -> LeaseholdError | None:
+    """Refuse a renewal that would hide the message until after it has expired, unless it may."""
+    if renew.past_expiry:
+        return None
+    if now_ms + renew.visibility_timeout_s * _MS > message.expires_at_ms:
+        return VisibilityPastExpiry("renew", renew.visibility_timeout_s)
     return None
 
 

@@ -215,6 +215,19 @@ def test_renewal_past_expiry_is_refused(asker: Asker) -> None:
     assert asker.renew(lease, 100).message.body == b"work"
 
 
+def test_a_renewal_that_may_end_past_expiry(asker: Asker) -> None:
+    """The expiry wins: the message is gone then, leased or not, and its receipt with it."""
+    asker.put(time_to_live_s=100)
+    lease = asker.receive_one()
+    renewed = asker.ask(asker.renew_command(lease, 500)._replace(past_expiry=True))
+    assert renewed.message.visible_at_ms - asker.clock.now_ms() == 500_000
+    asker.clock.advance(s=99)
+    assert asker.receive() == ()
+    asker.clock.advance(s=1)
+    assert isinstance(asker.complete(renewed), MessageNotFound)
+    assert asker.receive() == ()
+
+
 def test_fence_rises_with_every_receipt(asker: Asker) -> None:
     """Of two holders the later one has the higher number."""
     asker.put()

@@ -343,6 +343,15 @@ def test_update(azure: Harness, body: bytes, expected: bytes | None) -> None:
     assert header(response, "x-ms-time-next-visible") == "Thu, 01 Jan 2026 00:00:30 GMT"
 
 
+@pytest.mark.parametrize(
+    ("version", "may"), [("2011-08-18", True), ("2012-02-11", True), ("2012-02-12", False)]
+)
+def test_an_update_beyond_the_expiry(azure: Harness, version: str, may: bool) -> None:
+    """The version that brought Update Message allowed it; the expiry takes precedence."""
+    azure.send("PUT", MESSAGE, f"visibilitytimeout=60&{_RECEIPT}", version=version)
+    assert azure.command == Renew(ACCOUNT, "orders", MESSAGE_ID, RECEIPT, 60, None, past_expiry=may)
+
+
 def test_delete(azure: Harness) -> None:
     """Delete Message completes; the receipt is decoded once, a raw plus is a space."""
     response = azure.send("DELETE", MESSAGE, "popreceipt=AgAAAA%2BBAw%3D%3D/+")

@@ -270,7 +270,10 @@ def parse_update(call: Call) -> Renew:
         body = message_text(call.request.body) if call.text is None else call.text
         check_body(len(body), limits, call.max_body_bytes)
     route = call.route
-    return Renew(call.account, route.queue, route.message_id, receipt, visibility_timeout_s, body)
+    return Renew(
+        *(call.account, route.queue, route.message_id, receipt, visibility_timeout_s, body),
+        past_expiry=call.version.update_past_expiry,
+    )
 
 
 def render_update(call: Call, lease: Lease) -> Response:

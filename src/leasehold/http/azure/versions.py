@@ -30,6 +30,9 @@ NEWEST: Final = "2026-10-06"
 
 UPDATE_MESSAGE_SINCE: Final = "2011-08-18"
 DELAYED_PUT_SINCE: Final = "2011-08-18"
+UPDATE_WITHIN_LIFE_SINCE: Final = "2012-02-12"
+"""Until then a message may be hidden beyond its expiry, which takes precedence: so the team's
+announcement of Update Message. The documentation of the operation refuses it."""
 ACL_SINCE: Final = "2012-02-12"
 CORS_SINCE: Final = "2013-08-15"
 STATS_SINCE: Final = "2013-08-15"
@@ -59,6 +62,8 @@ class Version:
     """Put Message answers with the message's id, times and receipt; else with an empty body."""
     delayed_put: bool
     """Put Message takes visibilitytimeout."""
+    update_past_expiry: bool
+    """Update Message may hide a message until after it expires; it is removed then all the same."""
     cors: bool
     """CORS rules, hour and minute metrics, ServiceEndpoint in the list; else the older forms."""
     error_code_header: bool
@@ -83,6 +88,7 @@ def _version(text: str, *, echo: bool) -> Version:
         limits=limits,
         put_answers=text >= PUT_ANSWER_SINCE,
         delayed_put=text >= DELAYED_PUT_SINCE,
+        update_past_expiry=text < UPDATE_WITHIN_LIFE_SINCE,
         cors=text >= CORS_SINCE,
         error_code_header=text >= ERROR_CODE_HEADER_SINCE,
         echoes_client_request_id=text >= CLIENT_REQUEST_ID_SINCE,

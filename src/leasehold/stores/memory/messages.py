@@ -105,7 +105,7 @@ class MessageVerbs:
         """Move the end of a lease."""
         now_ms, timeout_s = self._shelves.now_ms, command.visibility_timeout_s
         shelf, row_key, message = self._shelves.acting(command)
-        refusal = renew_refusal(message, now_ms, timeout_s)
+        refusal = renew_refusal(message, now_ms, command)
         if refusal:
             raise refusal
         if is_repeat(message, read_receipt(self._shelves.receipt_key, command.receipt), command):
@@ -212,7 +212,7 @@ class MessageVerbs:
         else:
             _, _, message = self._shelves.acting(command)
             if isinstance(command, c.Renew):
-                refusal = renew_refusal(message, now_ms, command.visibility_timeout_s)
+                refusal = renew_refusal(message, now_ms, command)
             elif isinstance(command, c.Release):
                 refusal = release_refusal(message, now_ms, command.delay_s)
         if refusal:

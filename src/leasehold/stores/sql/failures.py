@@ -120,7 +120,7 @@ class FailureVerbs:
         else:
             message = self.judge(command, now_ms).message
             if isinstance(command, c.Renew):
-                refusal = renew_refusal(message, now_ms, command.visibility_timeout_s)
+                refusal = renew_refusal(message, now_ms, command)
             elif isinstance(command, c.Release):
                 refusal = release_refusal(message, now_ms, command.delay_s)
         if refusal:

@@ -393,7 +393,7 @@ class MessageVerbs:
         kept, receipt = self._judge(command, now_ms)
         entry, row_key, message, held = kept
         timeout_s = command.visibility_timeout_s
-        refusal = renew_refusal(message, now_ms, timeout_s)
+        refusal = renew_refusal(message, now_ms, command)
         if refusal is not None:
             raise refusal
         if is_repeat(message, receipt, command):
