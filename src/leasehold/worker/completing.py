@@ -18,7 +18,7 @@ from leasehold.worker.errors import LeaseLost
 from leasehold.worker.outcomes import COMPLETE, Bury, Complete, Give, Kind, Outcome, settlement_of
 from leasehold.worker.pacing import start_thread
 from leasehold.worker.queues._one_by_one import request_timeout_s
-from leasehold.worker.queues.errors import Denied, LeaseGone, QueueError, Unreachable
+from leasehold.worker.queues.errors import Denied, LeaseGone, QueueError, SetAside, Unreachable
 from leasehold.worker.queues.protocol import Lease
 from leasehold.worker.retrying import PoisonRule, RetryRule
 from leasehold.worker.work import Work, has_expired
@@ -299,7 +299,9 @@ class Settler:
     def _is_over(self, work: Work, result: QueueError | None) -> bool:
         """Return whether nothing more can be done about a message."""
         held = work.held
-        was_done = isinstance(result, LeaseGone) and work.unsure and self._is_one_step(work)
+        is_set_aside = isinstance(result, SetAside)
+        is_gone = isinstance(result, LeaseGone) and not is_set_aside
+        was_done = is_gone and work.unsure and self._is_one_step(work)
         # After its end that is what would be said in any case.
         was_done = was_done and self._core.now_s() < held.deadline_s
         if was_done and not held.is_ambiguous:
@@ -317,10 +319,11 @@ class Settler:
                 return False
         elif was_done:
             return True
-        is_gone = isinstance(result, LeaseGone)
         if isinstance(work.settlement, Bury) and (work.unsure or not is_gone):
             self.condemned.add(work.delivery, work.settlement.fault)
-        if is_gone:
+        if is_set_aside:
+            self._lost(work, str(result), "it was set aside")
+        elif is_gone:
             self._lost(work, str(result))
         else:
             self._give_up(work, result)
@@ -355,14 +358,15 @@ class Settler:
             self._changed.notify()
             return True
 
-    def _lost(self, work: Work, why: str) -> None:
-        why = work.loss or why  # the same text to everybody
+    def _lost(self, work: Work, why: str, follows: str | None = None) -> None:
+        if follows is None:
+            why = work.loss or why  # the same text to everybody
         what = "is done" if work.outcome is not None and work.outcome.kind is Kind.DONE else "ended"
         is_over = has_expired(work.held)
-        follows = "it was not settled" if is_over else "its lease is lost, so that it comes again"
+        again = "it was not settled" if is_over else "its lease is lost, so that it comes again"
         _log.warning(
             "the work on message %s of %s %s, but %s: %s",
-            *(work.delivery.message_id, self._source.name, what, follows, why),
+            *(work.delivery.message_id, self._source.name, what, follows or again, why),
         )
         work.outcome = Outcome(Kind.LOST)
         self._core.tell_lost(work.delivery, why, has_expired=is_over)

@@ -98,8 +98,9 @@ CODES: Final[dict[str, Code]] = {
         "There is no such message",
         "The queue holds no message of this id: it never did, or the message is completed, removed "
         "or expired, or was moved to another queue.",
-        "If a worker gets this on completing, somebody else has completed the message: take no "
-        "further step for it.",
+        "If a worker gets this on completing, the message was completed by somebody else, or set "
+        "aside after too many deliveries, which GET /messages/{id} tells: take no further step "
+        "for it.",
     ),
     "job-not-found": Code(
         404,

@@ -8,6 +8,7 @@ from leasehold.worker.queues.errors import (
     PastExpiry,
     QueueError,
     QueueMissing,
+    SetAside,
     Unreachable,
 )
 from leasehold.worker.queues.protocol import (
@@ -47,6 +48,7 @@ __all__ = [
     "Release",
     "Renewed",
     "Saved",
+    "SetAside",
     "Tried",
     "Unreachable",
     "WorkerSession",

@@ -4,6 +4,7 @@
 
     QueueError
     ├── LeaseGone       the lease is lost for good: stop working on the message
+    │   └── SetAside    the message is in the poison queue by now
     ├── Unreachable     nobody answered, or not now: try again
     ├── Denied          the request will never be granted as it is: a key, a right, an argument
     │   └── PastExpiry  the lease, or the delay, would end after the message expires
@@ -26,6 +27,13 @@ class LeaseGone(QueueError):
     """Somebody else has the message, or it is completed, removed or expired.
 
     Azure says MessageNotFound or PopReceiptMismatch, MNS MessageNotExist or ReceiptHandleError.
+    """
+
+
+class SetAside(LeaseGone):
+    """The message was moved to the poison queue while the work went on, for too many deliveries.
+
+    Nobody has completed it. Where the service cannot tell, it is a plain LeaseGone.
     """
 
 

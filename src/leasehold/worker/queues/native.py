@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
 from leasehold.client import Client, QueueHandle
-from leasehold.client.errors import LeaseholdClientError, ServerProblem
+from leasehold.client.errors import LeaseholdClientError, MessageNotFound, ServerProblem
 from leasehold.client.handles import Session
 from leasehold.client.models import (
     DEFAULT_TIME_TO_LIVE_S,
@@ -23,7 +23,7 @@ from leasehold.worker.queues._native_errors import PAST_EXPIRY, queue_error
 from leasehold.worker.queues._native_saving import Saver
 from leasehold.worker.queues._one_by_one import check_lengths, life_s
 from leasehold.worker.queues._saved_beside import read_saved, saved_members
-from leasehold.worker.queues.errors import QueueError
+from leasehold.worker.queues.errors import QueueError, SetAside
 from leasehold.worker.queues.protocol import (
     Capabilities,
     Delivery,
@@ -232,9 +232,31 @@ class NativeQueue:
         """See :class:`QueueClient`."""
         refs = [LeaseRef(each.message_id, each.receipt) for each in leases]
         try:
-            return [_refusal(each) for each in self._queue.complete_many(refs, timeout_s=timeout_s)]
+            found = self._queue.complete_many(refs, timeout_s=timeout_s)
         except (LeaseholdClientError, RuntimeError) as error:
             return _rest(_so_far(error), queue_error(error), len(leases))
+        return [
+            self._fate(lease) or _refusal(each)
+            if isinstance(each, MessageNotFound)
+            else _refusal(each)
+            for lease, each in zip(leases, found, strict=True)
+        ]
+
+    def _fate(self, lease: Lease) -> SetAside | None:
+        """Look whether a message that is not in the queue any more was set aside.
+
+        None: it was not, or nobody may look.
+        """
+        try:
+            poisoned = self._queue.get(lease.message_id).poisoned
+        except (LeaseholdClientError, RuntimeError):
+            return None
+        if poisoned is None:
+            return None
+        return SetAside(
+            "the message was set aside while the work went on, after too many deliveries "
+            f"({poisoned.reason}): it is not completed"
+        )
 
     def release(
         self, releases: Sequence[Release], *, timeout_s: float | None = None
