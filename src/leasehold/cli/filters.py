@@ -12,7 +12,7 @@ from leasehold.client.models import Filter
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-STATES: Final = ("visible", "leased", "delayed", "deferred", "poisoned", "staged")
+STATES: Final = ("visible", "leased", "delayed", "deferred", "expired", "poisoned", "staged")
 _STATE: Final = click.option(
     "--state",
     "states",

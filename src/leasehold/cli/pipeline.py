@@ -103,7 +103,7 @@ def pipeline() -> None:
 )
 @click.option(
     "--each",
-    type=click.Choice(["message", "delivery"]),
+    type=click.Choice(["message", "delivery", "expired"]),
     default="message",
     show_default=True,
     help="What the report has a row for.",

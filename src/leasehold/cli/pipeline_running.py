@@ -15,7 +15,7 @@ from rich.text import Text
 
 from leasehold.cli.exit_codes import ExitCode
 from leasehold.cli.rendering import Screen, facts
-from leasehold.cli.texts import clean, length, number
+from leasehold.cli.texts import clean, counted, length, number
 from leasehold.cli.worker_finding import NotFound, find
 from leasehold.cli.worker_queues import QueueOpener
 from leasehold.cli.worker_running import logging_lines
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 ATTEMPTS: Final = 20
 """How often Spark tries a task: one more for each executor that dies under it."""
+_NAMED: Final = 5
+"""Expired messages that are named on the screen; the report has them all."""
+_NAME_CHARS: Final = 40
 _LOCAL: Final = re.compile(r"local(\[(\d+|\*)\])?")
 
 
@@ -218,10 +221,11 @@ def _tell(screen: Screen, wishes: Wishes, report: Report, *, was_hurried: bool) 
         rows = [
             ("done", number(totals["done"])),
             ("poisoned", number(totals["poisoned"])),
-            ("failed", f"{number(totals['failed'])} deliveries"),
-            ("given back", f"{number(totals['given_back'])} deliveries"),
-            ("lost", f"{number(totals['lost'])} deliveries"),
-            ("resumed", f"{number(totals['resumed'])} deliveries"),
+            ("failed", counted(totals["failed"], "delivery", "deliveries")),
+            ("given back", counted(totals["given_back"], "delivery", "deliveries")),
+            ("lost", counted(totals["lost"], "delivery", "deliveries")),
+            ("resumed", counted(totals["resumed"], "delivery", "deliveries")),
+            *_expired_row(report),
             ("took", length(totals["seconds"])),
         ]
         screen.show(facts(rows))
@@ -229,6 +233,17 @@ def _tell(screen: Screen, wishes: Wishes, report: Report, *, was_hurried: bool) 
             screen.hint(f"Wrote {wishes.report}.")
     report.close()
     return ExitCode.INTERRUPTED if was_hurried else ExitCode.DONE
+
+
+def _expired_row(report: Report) -> list[tuple[str, str]]:
+    """Tell what expired during the run, if anything did: how many, and some by name."""
+    count = report.totals.get("expired")
+    if not count:
+        return []
+    named = report.expired().slice(0, _NAMED).to_pylist()
+    names = ", ".join(clean(each["text"])[:_NAME_CHARS] or each["message_id"] for each in named)
+    more = f" and {number(count - len(named))} more" if count > len(named) else ""
+    return [("expired", f"{counted(count, 'message')} of the queue: {names}{more}")]
 
 
 def _refuse(screen: Screen, code: ExitCode, kind: str, text: str) -> int:

@@ -24,6 +24,7 @@ from leasehold.client.models import Activity, Counts, QueueInfo
 
 OWN_STATES: Final = ("visible", "leased", "delayed", "deferred")
 """States of messages that are in the queue itself."""
+_LISTED: Final = (*OWN_STATES, "poisoned", "expired")
 QUEUE: Final = click.argument("queue", metavar="QUEUE")
 
 
@@ -190,6 +191,8 @@ def counts_table(found: Counts) -> RenderableType:
         (state(name), _count(found, name), _oldest(found, name)) for name in OWN_STATES
     ]
     rows += [(state("poisoned"), _count(found, "poisoned"), _oldest(found, "poisoned"))]
+    if found.expired:
+        rows.append((state("expired"), _count(found, "expired"), ""))
     if found.staged:
         rows.append((state("staged"), _count(found, "staged"), _oldest(found, "staged")))
     if found.claimed:
@@ -200,15 +203,15 @@ def counts_table(found: Counts) -> RenderableType:
 def _queue_table(found: Iterable[QueueInfo], now_ms: int, *, counts: bool) -> RenderableType:
     columns = [Column("QUEUE")]
     if counts:
-        columns += [Column(name.upper(), right=True) for name in (*OWN_STATES, "poisoned")]
+        columns += [Column(name.upper(), right=True) for name in _LISTED]
     columns += [Column("LEASE", right=True, drop=1), Column("PAUSED"), Column("METADATA", cut=True)]
     rows = []
     for each in found:
         row: list[Cell] = [each.name]
         if counts and each.counts is not None:
-            row += [_count(each.counts, name) for name in (*OWN_STATES, "poisoned")]
+            row += [_count(each.counts, name) for name in _LISTED]
         elif counts:
-            row += ["" for _ in (*OWN_STATES, "poisoned")]
+            row += ["" for _ in _LISTED]
         paused = "yes" if paused_text(each.settings, now_ms) else ""
         rows.append([*row, length(each.visibility_timeout_s), paused, pairs(each.metadata)])
     return Listing(columns, rows) if rows else Text("There are no queues.")

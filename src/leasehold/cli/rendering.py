@@ -36,6 +36,7 @@ STATE_STYLES: Final = {
     "deferred": "yellow",
     "poisoned": "red",
     "staged": "magenta",
+    "expired": "bright_black",
     "running": "cyan",
     "canary": "yellow",
     "done": "green",

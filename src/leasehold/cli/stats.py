@@ -166,9 +166,11 @@ def _bar(row: Row, most: int) -> Text:
 
 def _note(queue: QueueInfo, now_ms: int) -> str:
     paused = paused_text(queue.settings, now_ms)
-    staged = queue.counts.staged if queue.counts is not None else 0
-    notes = (f"paused {paused}" if paused else "", f"{number(staged)} staged" if staged else "")
-    return ", ".join(filter(None, notes))
+    notes = [f"paused {paused}"] if paused else []
+    for name in ("staged", "expired"):
+        many = getattr(queue.counts, name, 0)
+        notes += [f"{number(many)} {name}"] if many else []
+    return ", ".join(notes)
 
 
 def _foot(rows: Sequence[Row], *, bars: bool) -> list[Cell]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from leasehold.domain.types import NEVER_MS
-from leasehold.domain.wording import future, length_of, past, time_of, times_of
+from leasehold.domain.wording import form_of, future, length_of, past, time_of, times_of
 
 _MS: Final = 1000
 _SHORT_S: Final = 10
@@ -46,6 +46,11 @@ def _visible(char: str) -> str:
 def number(value: float) -> str:
     """Return a number with its thousands parted: ``12,345``."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.15g}"
+
+
+def counted(many: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun in the right form: ``1 message``, ``12,345 messages``."""
+    return f"{number(many)} {form_of(many, noun, plural)}"
 
 
 def length(length_s: float) -> str:

@@ -122,6 +122,9 @@ class Counts(Struct, frozen=True, kw_only=True):
     """Put under the name of a transaction that is not published yet; not part of the total."""
     claimed: int = 0
     """Of the leased ones, how many are in claims."""
+    expired: int = 0
+    """Past their time to live and not removed yet; not part of the total. A server of version 0.1
+    does not say."""
     exact: bool = True
     oldest_age_s: Mapping[str, float] = {}
     """By state: seconds since the message that has been longest in it entered it."""

@@ -340,7 +340,8 @@ class Filter(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which messages are meant; what is left out matches all."""
 
     states: tuple[str, ...] | None = None
-    """Of ``visible``, ``leased``, ``delayed``, ``deferred``, ``poisoned`` and ``staged``."""
+    """Of ``visible``, ``leased``, ``delayed``, ``deferred``, ``expired``, ``poisoned`` and
+    ``staged``."""
     min_age_s: float | None = None
     """Inserted at least so many seconds ago."""
     max_age_s: float | None = None

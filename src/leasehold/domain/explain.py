@@ -206,6 +206,7 @@ def explain_queue(facts: QueueFacts) -> Explanation:
         "poisoned": counts.poisoned,
         "staged": counts.staged,
         "claimed": counts.claimed,
+        "expired": counts.expired,
         "exact": counts.exact,
     }
     evidence |= _activity_evidence(facts.activity)
@@ -305,6 +306,10 @@ def _elsewhere(facts: QueueFacts) -> str:
     ):
         if number:
             text += f"; {count_of(number, 'message')} {'is' if number == 1 else 'are'} {where}"
+    gone = facts.counts.expired
+    if gone:
+        have = "has" if gone == 1 else "have"
+        text += f"; {count_of(gone, 'message')} {have} expired without being completed"
     return text
 
 

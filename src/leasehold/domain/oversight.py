@@ -19,6 +19,7 @@ COUNTED_STATES = (
     MessageState.DELAYED,
     MessageState.DEFERRED,
     MessageState.POISONED,
+    MessageState.EXPIRED,
 )
 """States that messages are counted by, named like the fields of :class:`Counts`."""
 
@@ -115,8 +116,8 @@ class CountMessages:
 class Counts(NamedTuple):
     """How many messages are in each state, all at one instant.
 
-    A message that has expired is in none of them. *since* says when the message that has been
-    longest in a state entered it.
+    *since* says when the message that has been longest in a state entered it; expired ones, of
+    which there may be very many, have no such time.
     """
 
     visible: int
@@ -128,11 +129,16 @@ class Counts(NamedTuple):
     since: Mapping[MessageState, int]
     """Unix milliseconds by state; states without messages are left out."""
     exact: bool = True
-    """False while many messages that expired during a standstill have not been set aside yet."""
+    """False while many messages that expired during a standstill have not been set aside yet.
+
+    Some of those may then be counted as what they were before.
+    """
     staged: int = 0
     """Messages staged for the queue and not published; not part of the total."""
     claimed: int = 0
     """Of the leased ones, how many are in claims."""
+    expired: int = 0
+    """Messages whose time to live is over, until their rows are removed; not part of the total."""
 
     @property
     def total(self) -> int:

@@ -44,7 +44,12 @@ def future(at_ms: int, now_ms: int) -> str:
 
 def count_of(number: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun in the right form: ``1 message``, ``2 messages``."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+    return f"{number} {form_of(number, noun, plural)}"
+
+
+def form_of(number: float, noun: str, plural: str | None = None) -> str:
+    """Return a noun in the form that goes with a number: ``message`` with 1, else ``messages``."""
+    return noun if number == 1 else plural or noun + "s"
 
 
 def times_of(number: int) -> str:

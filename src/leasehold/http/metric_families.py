@@ -177,7 +177,8 @@ def _queue_families(snapshot: Snapshot) -> Iterator[Metric]:
         yield family
     messages = GaugeMetricFamily(
         "queue_messages",
-        "Messages by state, all of one queue at one instant; poisoned: in its poison queue.",
+        "Messages by state, all of one queue at one instant; poisoned: in its poison queue; "
+        "expired: not removed yet.",
         labels=("account", "queue", "state"),
     )
     claimed = GaugeMetricFamily(

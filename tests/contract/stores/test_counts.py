@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain import oversight as o
 from leasehold.domain.errors import QueueNotFound
-from leasehold.domain.types import Lease, MessageState, Outcome
+from leasehold.domain.types import Lease, Outcome
 
 from .conftest import ACCOUNT, POISON, QUEUE, Asker
 
@@ -31,7 +32,7 @@ def test_an_empty_queue_counts_nothing(asker: Asker) -> None:
 
 
 def test_every_state_is_counted(asker: Asker) -> None:
-    """Each message in the one state that it is in, and expired ones in none."""
+    """Each message in the one state that it is in."""
     for _ in range(3):
         asker.put()
     _, deferred = asker.receive(2, lease_s=3600)
@@ -41,6 +42,7 @@ def test_every_state_is_counted(asker: Asker) -> None:
     asker.put(delay_s=3600)
     asker.bury("bad")
     assert asker.split() == (1, 1, 1, 1, 1)
+    assert asker.counts().expired == 1
     assert asker.counts().total == 4
 
 
@@ -69,8 +71,8 @@ def test_counts_follow_time_to_the_millisecond(asker: Asker) -> None:
 
 @pytest.mark.parametrize("state", ["visible", "leased", "delayed", "deferred"])
 @pytest.mark.parametrize("swept", [False, True])
-def test_an_expired_message_is_in_no_count(asker: Asker, state: str, swept: bool) -> None:
-    """From its very millisecond on, whether the sweep has come by or not."""
+def test_an_expired_message_is_counted_as_expired(asker: Asker, state: str, swept: bool) -> None:
+    """And as nothing else, from its very millisecond on, whether the sweep has come by or not."""
     asker.put(time_to_live_s=10, delay_s=9 if state == "delayed" else 0)
     asker.put(delay_s=20)
     asker.clock.advance(s=5)
@@ -81,11 +83,12 @@ def test_an_expired_message_is_in_no_count(asker: Asker, state: str, swept: bool
     before = Counter(delayed=1) + Counter([state])
     assert Counter({str(key): value for key, value in split_of(asker).items()}) == before
     asker.clock.advance(ms=4_999)
-    assert asker.counts().total == 2
+    assert (asker.counts().total, asker.counts().expired) == (2, 0)
     asker.clock.advance(ms=1)
     if swept:
         assert asker.ask(c.RetireExpired(10)) == c.Swept(1)
     assert asker.split() == (0, 0, 1, 0, 0)
+    assert asker.counts().expired == 1
     assert since_s(asker) == {"delayed": 10}
     asker.clock.advance(s=60)
     assert asker.split() == (1, 0, 0, 0, 0)
@@ -97,8 +100,69 @@ def split_of(asker: Asker) -> dict[str, int]:
     return {name: getattr(counts, name) for name in ("visible", "leased", "delayed", "deferred")}
 
 
+def test_expired_messages_count_until_their_rows_are_removed(asker: Asker) -> None:
+    """Those set aside by the sweep too, in whichever order they are counted, swept and removed."""
+    for ttl_s in (10, 10, 20, 30):
+        asker.put(time_to_live_s=ttl_s, priority=1 if ttl_s == 20 else 8)
+    asker.clock.advance(s=10)
+    asker.ask(c.RetireExpired(1))
+    assert asker.counts().expired == 2
+    asker.ask(c.RetireExpired(10))
+    assert asker.counts().expired == 2
+    asker.clock.advance(s=10)
+    asker.ask(c.RetireExpired(10))
+    assert (asker.counts().total, asker.counts().expired) == (1, 3)
+    assert asker.ask(c.RemoveRetired(asker.clock.now_ms(), 10)) == c.Swept(2)
+    assert asker.counts().expired == 1
+    assert len(asker.inspected(states=["expired"])) == 1
+
+
+def test_a_member_of_a_lapsed_claim_that_expires_is_counted_as_expired(claimer: Asker) -> None:
+    """Not while the claim hides it; then as any other, swept or not."""
+    claimer.put("short", time_to_live_s=20)
+    claimer.claim(lease_s=30)
+    claimer.clock.advance(s=25)
+    assert (claimer.counts().leased, claimer.counts().expired) == (6, 0)
+    claimer.clock.advance(s=5)
+    claimer.ask(cl.LapseClaims())
+    assert (claimer.counts().visible, claimer.counts().expired) == (5, 1)
+    assert claimer.inspected(states=["expired"]) == [(b"short", "expired")]
+    claimer.ask(c.RetireExpired(10))
+    assert (claimer.counts().visible, claimer.counts().expired) == (5, 1)
+
+
+def test_a_cleared_queue_has_no_expired_messages(asker: Asker) -> None:
+    """Those set aside are gone with the others, and what expires later is counted anew."""
+    asker.put(time_to_live_s=1)
+    asker.clock.advance(s=1)
+    asker.ask(c.RetireExpired(10))
+    assert asker.counts().expired == 1
+    asker.ask(c.Clear(ACCOUNT, QUEUE))
+    assert asker.counts().expired == 0
+    asker.put(time_to_live_s=1)
+    asker.clock.advance(s=1)
+    asker.ask(c.RetireExpired(10))
+    assert asker.counts().expired == 1
+
+
+def test_expired_messages_are_counted_in_their_own_queue(asker: Asker) -> None:
+    """Not in another, nor in one of the same name that was deleted before."""
+    asker.create("other")
+    asker.put(time_to_live_s=1)
+    asker.put(time_to_live_s=1, queue="other")
+    asker.clock.advance(s=1)
+    asker.ask(c.RetireExpired(10))
+    assert (asker.counts().expired, asker.counts("other").expired) == (1, 1)
+    asker.ask(c.DeleteQueue(ACCOUNT, QUEUE))
+    asker.create()
+    assert (asker.counts().expired, asker.counts("other").expired) == (0, 1)
+
+
 def test_expired_poison_is_in_no_count(asker: Asker) -> None:
-    """Messages in the poison queue count in whatever state they are there, but expired."""
+    """Messages in the poison queue count in whatever state they are there, but expired.
+
+    They are among the expired ones of the poison queue itself.
+    """
     asker.limit_failures(poison_time_to_live_s=100)
     for index in range(4):
         asker.bury(f"{index}")
@@ -112,6 +176,7 @@ def test_expired_poison_is_in_no_count(asker: Asker) -> None:
     assert asker.counts().poisoned == 1
     asker.ask(c.RetireExpired(10))
     assert asker.counts().poisoned == 1
+    assert (asker.counts().expired, asker.counts(POISON).expired) == (0, 4)
 
 
 def test_a_clock_set_back_counts_as_that_time_would(asker: Asker) -> None:
@@ -133,15 +198,19 @@ def test_a_clock_set_back_counts_as_that_time_would(asker: Asker) -> None:
     assert asker.split() == (1, 0, 0, 0, 0)
 
 
-def test_what_the_sweep_retired_stays_out_of_the_counts(asker: Asker) -> None:
-    """Also with the clock set back to when it was alive."""
+def test_what_the_sweep_retired_stays_expired(asker: Asker) -> None:
+    """Also with the clock set back to when it was alive, for whoever counts, lists or looks."""
     asker.put(time_to_live_s=10)
-    asker.put(time_to_live_s=10, delay_s=5)
+    late = asker.put(time_to_live_s=10, delay_s=5)
     asker.clock.advance(s=10)
     asker.ask(c.RetireExpired(10))
     asker.clock.advance(s=-9)
     assert asker.split() == (0, 0, 0, 0, 0)
+    assert asker.counts().expired == 2
     assert asker.count() == 0
+    assert [state for _, state in asker.inspected()] == ["expired", "expired"]
+    assert len(asker.inspected(states=["expired"])) == 2
+    assert asker.find(late).state == "expired"
 
 
 def test_counts_of_one_batch_are_of_its_instant(asker: Asker) -> None:
@@ -270,9 +339,13 @@ def test_counts_are_those_of_a_listing_whatever_happens(asker: Asker, seed: int)
             rng.choice(acts)(lease)
         elif draw < 0.93:
             asker.ask(c.RetireExpired(2))
+        elif draw < 0.95:
+            asker.ask(c.RemoveRetired(asker.clock.now_ms() - 15_000, 3))
         asker.clock.advance(ms=rng.choice([0, 1, 333, 999, 1000, 2500, -700]))
         states = Counter(state for _, state in asker.inspected())
         counts = asker.counts()
-        del states[str(MessageState.EXPIRED)]
         counted = {str(state): getattr(counts, state) for state in o.COUNTED_STATES}
         assert +Counter(counted) == states
+        unseen = ["leased", "delayed", "deferred", "expired"]
+        listed = Counter(state for _, state in asker.inspected(states=unseen))
+        assert listed == Counter({state: states[state] for state in unseen if states[state]})

@@ -50,6 +50,7 @@ COUNTS = {
     "total": 1236,
     "staged": 0,
     "claimed": 0,
+    "expired": 0,
     "exact": True,
     "oldest_age_s": {"visible": 95},
 }

@@ -61,7 +61,7 @@ def test_filters(shell: Shell) -> None:
     """Every option of a filter reaches the server under its name."""
     shell.server.on("GET", "/queues/orders/messages", page())
     words = (
-        "--state leased --state delayed --older-than 2h --newer-than 7d --min-dequeue-count 2 "
+        "--state leased --state expired --older-than 2h --newer-than 7d --min-dequeue-count 2 "
         "--max-dequeue-count 5 --holder w --type t --reason failures --error Timeout --text x "
         "--json-path a.b --json-value 4"
     )
@@ -69,7 +69,7 @@ def test_filters(shell: Shell) -> None:
     assert result.output == "There are no such messages.\n"
     assert dict(shell.server.requests[-1].url.params) == {
         "limit": "100",
-        "state": "leased,delayed",
+        "state": "leased,expired",
         "min_age_s": "7200",
         "max_age_s": "604800",
         "min_dequeue_count": "2",

@@ -108,11 +108,13 @@ def test_counts(shell: Shell) -> None:
 
 
 def test_counts_of_what_is_hidden(shell: Shell) -> None:
-    """Staged messages, and those in claims, have a line where there are any."""
-    shell.server.on("GET", "/queues/orders/counts", COUNTS | {"staged": 7, "claimed": 2})
+    """Expired and staged messages, and those in claims, have a line where there are any."""
+    hidden = {"staged": 7, "claimed": 2, "expired": 3}
+    shell.server.on("GET", "/queues/orders/counts", COUNTS | hidden)
     lines = shell("queue", "counts", "orders").output.splitlines()
-    assert lines[6:9] == [
+    assert lines[6:10] == [
         "poisoned                 5",
+        "expired                  3",
         "staged                   7",
         "leased in claims         2",
     ]
@@ -343,7 +345,7 @@ def listed(*names: str) -> dict[str, Any]:
 
 def test_stats(shell: Shell) -> None:
     """Counts, the oldest age, and rates between two looks; sums below."""
-    paused = {"settings": SETTINGS, "name": "b"}
+    paused = {"settings": SETTINGS, "name": "b", "counts": COUNTS | {"expired": 1200}}
     later = whole_queue(activity=ACTIVITY | {"sent": 1260, "received": 17})
     shell.server.on("GET", "/queues", listed("a", "b"))
     shell.server.on("GET", "/queues/a", whole_queue(name="a"), later | {"name": "a"})
@@ -354,7 +356,7 @@ def test_stats(shell: Shell) -> None:
         *("IN/S", "OUT/S", "DONE/S", "NOTE"),
     ]
     assert text[2].split() == ["a", "1,234", "2", "0", "0", "5", "95", "s", "10.0", "5.00", "0"]
-    assert text[3].endswith("paused until resumed: upgrade")
+    assert text[3].endswith("paused until resumed: upgrade, 1,200 expired")
     assert text[5].split() == ["2", "queues", "2,468", "4", "0", "0", "10", "20.0", "10.0", "0"]
 
 

@@ -175,3 +175,13 @@ def test_everything_is_in_claims(claims: tuple[Claim, ...], sentence: str) -> No
     assert answer.sentence == f"All 6 messages of queue orders {sentence}, unless it is extended."
     some = explain_queue(replace(around(counts=counts | {"leased": 7}), claims=claims))
     assert some.code == "all-leased"
+
+
+def test_a_queue_whose_messages_have_expired_says_so() -> None:
+    """It is empty, and not because the work was done."""
+    answer = explain_queue(around(counts={"expired": 3}))
+    assert answer.code == "empty"
+    assert answer.sentence.endswith("; 3 messages have expired without being completed.")
+    assert answer.evidence["expired"] == 3
+    one = explain_queue(around(counts={"expired": 1}))
+    assert one.sentence.endswith("; 1 message has expired without being completed.")

@@ -190,7 +190,7 @@ def test_counts_and_timeout_are_told(azure: Harness) -> None:
     )
     queue = Queue(account=ACCOUNT, name="orders", settings=settings)
     since = {MessageState.VISIBLE: azure.clock.now_ms() - 61_500}
-    counts = Counts(3, 2, 1, 4, 5, since, staged=7, claimed=1)
+    counts = Counts(3, 2, 1, 4, 5, since, staged=7, claimed=1, expired=6)
     azure.results[GetQueue] = QueueInfo(queue=queue, message_count=10, counts=counts)
     response = azure.send("GET", QUEUE, "comp=metadata")
     told = {
@@ -203,9 +203,10 @@ def test_counts_and_timeout_are_told(azure: Harness) -> None:
             "poisoned",
             "staged",
             "claimed",
+            "expired",
         )
     }
-    assert list(told.values()) == ["3", "2", "1", "4", "5", "7", "1"]
+    assert list(told.values()) == ["3", "2", "1", "4", "5", "7", "1", "6"]
     assert header(response, "x-leasehold-oldest-visible-age") == "61"
     assert header(response, "x-leasehold-visibility-timeout") == "94"
     assert header(response, "x-ms-meta-leasehold_visibility_timeout_s") == "94"

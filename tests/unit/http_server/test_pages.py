@@ -316,7 +316,12 @@ def test_messages_waiting_are_told_for_every_queue(world: World) -> None:
     """The gauge has a line per queue, empty ones too, and adds up those above the limit."""
     now_ms = ManualClock().now_ms()
     world.engine.counted = [
-        Counted("a", f"queue{number}", Counts(number, 2, 3, 4, 5, {LEASED: now_ms - 1500}), 30)
+        Counted(
+            "a",
+            f"queue{number}",
+            Counts(number, 2, 3, 4, 5, {LEASED: now_ms - 1500}, expired=6),
+            30,
+        )
         for number in range(3)
     ]
     text = world.answer("/metrics").body.decode()
@@ -324,6 +329,7 @@ def test_messages_waiting_are_told_for_every_queue(world: World) -> None:
         labels = f'account="a",queue="queue{number}"'
         assert f'queue_messages{{{labels},state="visible"}} {number}.0' in text
         assert f'queue_messages{{{labels},state="poisoned"}} 5.0' in text
+        assert f'queue_messages{{{labels},state="expired"}} 6.0' in text
         assert f'queue_oldest_message_seconds{{{labels},state="leased"}} 1.5' in text
         assert f"queue_visibility_timeout_seconds{{{labels}}} 30.0" in text
 

@@ -44,10 +44,11 @@ WAITING: Final = MessageFilter(
             MessageState.LEASED,
             MessageState.DELAYED,
             MessageState.DEFERRED,
+            MessageState.EXPIRED,
         }
     )
 )
-"""What ``include=invisible`` lists."""
+"""What ``include=invisible`` lists: all that the queue itself holds."""
 
 _EXTRAS: Final = (TRACEPARENT, DEDUP_KEY, MESSAGE_TYPE, PRIORITY, PROPERTIES)
 _MAX_CHARS: Final = 1024

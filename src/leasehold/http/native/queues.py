@@ -78,6 +78,7 @@ def show_counts(counts: Counts, now_ms: int) -> dict[str, Any]:
         "poisoned": counts.poisoned,
         "staged": counts.staged,
         "claimed": counts.claimed,
+        "expired": counts.expired,
         "total": counts.total,
         "exact": counts.exact,
         "oldest_age_s": {

@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
+from leasehold.spark.pipeline.expiring import Expired
 from leasehold.spark.pipeline.rows import Row, Who
 
 if TYPE_CHECKING:
@@ -62,6 +63,18 @@ MESSAGES: Final = pa.schema(
     ]
 )
 """Columns of :meth:`Report.messages`."""
+EXPIRED: Final = pa.schema(
+    [
+        ("message_id", pa.string()),
+        ("text", pa.string()),
+        ("inserted_at", _TIME),
+        ("expired_at", _TIME),
+        ("attempts", pa.int32()),
+    ]
+)
+"""Columns of :meth:`Report.expired`."""
+EACH: Final = ("message", "delivery", "expired")
+"""What a row can be of."""
 _AT_ONCE: Final = 10_000
 
 
@@ -111,12 +124,20 @@ class Report:
     Args:
         spool: The rows.
         totals: The last figures of the run, as JSON can say them.
+        expired: What expired in the queue during the run.
     """
 
-    def __init__(self, spool: Spool, totals: Mapping[str, Any]) -> None:
+    def __init__(
+        self, spool: Spool, totals: Mapping[str, Any], expired: Sequence[Expired] = ()
+    ) -> None:
         self._spool = spool
+        self._expired = expired
         self.totals = dict(totals)
-        """Counts of the whole run: ``done``, ``failed``, ``poisoned``, ``stages`` and so on."""
+        """Counts of the whole run: ``done``, ``failed``, ``poisoned``, ``stages`` and so on.
+
+        ``expired`` is how many messages of the queue reached the end of their time to live during
+        the run, whoever had them; None where the service does not tell.
+        """
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={self.totals.get(name)}" for name in _SHOWN)
@@ -133,12 +154,21 @@ class Report:
         """
         return _table(map(_message, _by_message(self._spool.read()).values()), MESSAGES)
 
+    def expired(self) -> pa.Table:
+        """Return a row for each message that expired in the queue during the run.
+
+        ``text`` is how its body begins, ``attempts`` how often it was received. At most 10,000 are
+        listed, those put first; ``totals["expired"]`` counts all. What expired more than a day
+        before the run ended may be removed by then (``expiry_grace_s``), and is not told.
+        """
+        return _table(map(_expiry, self._expired), EXPIRED)
+
     def dataframe(self, spark: SparkSession, *, each: str = "message") -> DataFrame:
         """Return the rows as a DataFrame.
 
         Args:
             spark: The session.
-            each: ``message`` or ``delivery``.
+            each: ``message``, ``delivery`` or ``expired``.
         """
         made: DataFrame = spark.createDataFrame(self._chosen(each))
         return made
@@ -149,7 +179,7 @@ class Report:
         Args:
             path: Its suffix says the form: ``.parquet``, or ``.json``, ``.jsonl`` and ``.ndjson``
                 for one JSON object a line, with times as texts.
-            each: ``message`` or ``delivery``.
+            each: ``message``, ``delivery`` or ``expired``.
 
         Raises:
             ValueError: The suffix is none of these.
@@ -167,9 +197,10 @@ class Report:
         self._spool.close()
 
     def _chosen(self, each: str) -> pa.Table:
-        if each not in {"message", "delivery"}:
-            raise ValueError(f"each is {each!r}; it must be 'message' or 'delivery'")
-        return self.messages() if each == "message" else self.deliveries()
+        if each not in EACH:
+            raise ValueError(f"each is {each!r}; it must be 'message', 'delivery' or 'expired'")
+        tables = (self.messages, self.deliveries, self.expired)
+        return tables[EACH.index(each)]()
 
 
 def check_path(path: str | Path) -> None:
@@ -188,6 +219,16 @@ def _by_message(found: Iterable[tuple[Who, Row]]) -> dict[str, list[tuple[Who, R
     for each in grouped.values():
         each.sort(key=lambda one: (one[1].delivery, one[1].ended_at_ms))
     return grouped
+
+
+def _expiry(found: Expired) -> dict[str, Any]:
+    return {
+        "message_id": found.message_id,
+        "text": found.text,
+        "inserted_at": found.inserted_at_ms * 1000,
+        "expired_at": found.expired_at_ms * 1000,
+        "attempts": found.attempts,
+    }
 
 
 def _delivery(found: tuple[Who, Row]) -> dict[str, Any]:
@@ -273,4 +314,4 @@ _WRITERS: Final[dict[str, Callable[[pa.Table, Path], None]]] = {
     ".jsonl": _write_json,
     ".ndjson": _write_json,
 }
-_SHOWN: Final = ("done", "poisoned", "failed", "lost", "given_back", "seconds")
+_SHOWN: Final = ("done", "poisoned", "failed", "lost", "given_back", "expired", "seconds")

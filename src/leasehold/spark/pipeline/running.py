@@ -16,6 +16,7 @@ import msgspec
 from leasehold.clock import SystemClock
 from leasehold.spark.pipeline.backlog import Backlog
 from leasehold.spark.pipeline.collecting import Collector
+from leasehold.spark.pipeline.expiring import expired_since, server_time_ms
 from leasehold.spark.pipeline.figures import Progress
 from leasehold.spark.pipeline.reconciling import newest_event, unreported
 from leasehold.spark.pipeline.report import Report, Spool
@@ -152,6 +153,7 @@ class PipelineRun:
         self._plan: Plan
         self._tasks = 1
         self._newest: int | None = None
+        self._began_ms: int | None = None
         self._is_stopping = False
         self.was_hurried = False
         """Whether messages in work were not waited for when it was stopped."""
@@ -180,6 +182,7 @@ class PipelineRun:
             finally:
                 client.close()
             self._newest = newest_event(self._spec)
+            self._began_ms = server_time_ms(self._spec)
             self._prepare()
         except BaseException:
             self._close()
@@ -316,7 +319,9 @@ class PipelineRun:
         finally:
             self._reconcile()
             self._last = self._looked()
-            self._report = Report(self._spool, self._last.members())
+            expired = expired_since(self._spec, self._began_ms)
+            totals = self._last.members() | {"expired": expired.count}
+            self._report = Report(self._spool, totals, expired.listed)
             self._close()
             self._over.set()
 

@@ -36,6 +36,7 @@ def backlog(counts: Counts) -> dict[str, int]:
         "delayed": counts.delayed,
         "deferred": counts.deferred,
         "poisoned": counts.poisoned,
+        "expired": counts.expired,
         "oldest_age_s": int(counts.oldest_age_s.get("visible", 0)),
     }
 

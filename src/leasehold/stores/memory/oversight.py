@@ -90,7 +90,7 @@ class OversightVerbs:
     def _apart(self, shelf: Shelf, wanted: o.MessageFilter) -> dict[int, o.Seen]:
         """Return what is retired and, if it is asked for, what is staged."""
         found = {
-            row_key: o.Seen(message, state_of(message, self._shelves.now_ms), shelf.queue.name)
+            row_key: o.Seen(message, MessageState.EXPIRED, shelf.queue.name)
             for row_key, message in shelf.retired.items()
         }
         if wanted.states is None or MessageState.STAGED in wanted.states:
@@ -133,13 +133,13 @@ class OversightVerbs:
     def counts_of(self, shelf: Shelf) -> o.Counts:
         """Count the messages of a queue by state."""
         now_ms = self._shelves.now_ms
-        numbers = dict.fromkeys(_LISTED_STATES, 0)
+        numbers = dict.fromkeys((*_LISTED_STATES, MessageState.EXPIRED), 0)
         since: dict[MessageState, int] = {}
         for row_key, message in shelf.rows.items():
             state = shelf.state_of(row_key, now_ms)
-            if state not in numbers:
-                continue
             numbers[state] += 1
+            if state is MessageState.EXPIRED:
+                continue
             if state is MessageState.DELAYED and message.phase is Phase.WAITING:
                 continue  # put without a delay, and the clock was set back
             begun_ms = message.visible_at_ms if state is MessageState.VISIBLE else message.since_ms
@@ -154,6 +154,7 @@ class OversightVerbs:
             poisoned=sum(not is_expired(message, now_ms) for message in poisoned),
             since=since,
             staged=len(list(self._staging.staged_for(shelf))),
+            expired=numbers[MessageState.EXPIRED] + len(shelf.retired),
             claimed=sum(map(shelf.hides, shelf.held)),
         )
 

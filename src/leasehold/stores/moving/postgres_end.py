@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -20,6 +21,7 @@ from leasehold.stores.moving.tables import EVENT_BATCH, MESSAGE, QUEUE, Kind, Ta
 from leasehold.stores.postgres.connection import Address, connect, migrate
 from leasehold.stores.postgres.state import BLOCK
 from leasehold.stores.postgres.texts import to_kept
+from leasehold.stores.sql.catalog import PARTITION_MASK
 
 _COUNT: Final = (
     "(SELECT coalesce(sum(number), 0)::bigint FROM counted WHERE counted.partition ="
@@ -153,6 +155,8 @@ class PostgresEnd(SqlEnd):
         try:
             if table is QUEUE:
                 self._write_queues([row for rows in slices for row in rows])
+            elif table is MESSAGE:
+                self._write_messages(slices)
             else:
                 self._copy(table, slices)
         except errors.UniqueViolation:
@@ -177,6 +181,22 @@ class PostgresEnd(SqlEnd):
         self.add(
             f"INSERT INTO counted (partition, slot, number) VALUES ($1, {_OF_NOBODY}, $2)",
             [(row[at], row[-1]) for row in rows],
+        )
+
+    def _write_messages(self, slices: Iterable[Rows]) -> None:
+        """Copy messages, and count those that have expired and are set aside, by partition."""
+        lane, moment = (MESSAGE.columns.index(name) for name in ("partition", "visible_at_ms"))
+        retired: Counter[int] = Counter()
+
+        def counted() -> Iterator[Rows]:
+            for rows in slices:
+                retired.update(row[lane] & PARTITION_MASK for row in rows if row[moment] is None)
+                yield rows
+
+        self._copy(MESSAGE, counted())
+        self.add(
+            f"INSERT INTO counted (partition, slot, number) VALUES ($1, {_OF_NOBODY}, $2)",
+            [(-partition, number) for partition, number in retired.items()],
         )
 
     def _copy(self, table: Table, slices: Iterable[Rows]) -> None:
@@ -256,7 +276,7 @@ class PostgresEnd(SqlEnd):
     def drop_selected(self) -> None:
         """See :meth:`End.drop_selected`."""
         partitions = "(SELECT number FROM moving_number WHERE kind = 'partition')"
-        self.execute(f"DELETE FROM counted WHERE partition IN {partitions}")
+        self.execute(f"DELETE FROM counted WHERE abs(partition) IN {partitions}")
         for name in ("session_heard", "session_sign"):
             self.execute(
                 f"DELETE FROM {name} WHERE session_id IN (SELECT session_id FROM moving_session)"

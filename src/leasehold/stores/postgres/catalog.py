@@ -63,12 +63,15 @@ class SharedEntry(Entry):
 
     lane_type = SharedLane
 
-    __slots__ = ("noted_count",)
+    __slots__ = ("noted_count", "noted_retired")
+
+    retired: int
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self.noted_count = self.message_count
         """The count when it was last written down, so that the difference can be."""
+        self.retired = self.noted_retired = 0
 
 
 class SharedCatalog(Catalog):
@@ -80,4 +83,4 @@ class SharedCatalog(Catalog):
         """Give a queue a new, empty partition."""
         super().move(entry, partition)
         assert isinstance(entry, SharedEntry)
-        entry.noted_count = 0
+        entry.noted_count = entry.noted_retired = 0

@@ -365,7 +365,8 @@ SELECT row_key, message_id, inserted_at_ms, expires_at_ms,
            (SELECT content FROM message_body b WHERE b.row_key = message.row_key), ''::bytea) END,
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
        CASE WHEN saved THEN (SELECT content FROM message_saved s
-                       WHERE s.row_key = message.row_key) END
+                       WHERE s.row_key = message.row_key) END,
+       visible_at_ms IS NULL
 FROM message WHERE row_key = $1
 
 -- name: renew
@@ -467,6 +468,19 @@ SELECT row_key FROM (
     WHERE partition = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text($6::json))) AND row_key > $2 AND row_key <= $3) AS found
 ORDER BY row_key LIMIT $4
 
+-- name: expired_keys
+-- What is retired, and of what has expired since the last sweep what is in these partitions ($7).
+SELECT row_key FROM (
+    SELECT row_key FROM message
+    WHERE partition = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text($1::json))) AND visible_at_ms IS NULL
+      AND row_key > $2 AND row_key <= $3
+    UNION ALL
+    SELECT row_key FROM message
+    WHERE expires_at_ms >= $5 AND expires_at_ms <= $6 AND expires_at_ms < 253402300799000
+      AND visible_at_ms IS NOT NULL AND row_key > $2 AND row_key <= $3
+      AND partition & 1099511627775 = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text($7::json)))) AS found
+ORDER BY row_key LIMIT $4
+
 -- name: keys_by_age
 -- For queues that are a large part of the store: row by row.
 SELECT row_key, partition & 1099511627775 FROM message
@@ -522,6 +536,7 @@ DELETE FROM message WHERE row_key IN (
     WHERE expires_at_ms < $1 AND expires_at_ms < 253402300799000 AND visible_at_ms IS NULL
       AND partition NOT IN (SELECT partition FROM dropped_partition)
     ORDER BY expires_at_ms, row_key LIMIT $2)
+RETURNING partition
 
 -- name: dropped_partitions
 SELECT partition FROM dropped_partition ORDER BY partition LIMIT $1
@@ -807,7 +822,18 @@ INSERT INTO event_batch (seq, at_ms, events, size, content)
 VALUES (nextval('event_seq'), $1, $2, $3, $4) RETURNING seq
 
 -- name: forget_counts
-DELETE FROM counted WHERE partition = $1
+DELETE FROM counted WHERE partition = ANY (ARRAY[$1, -$1])
+
+-- name: forget_retired_counts
+DELETE FROM counted WHERE partition < 0
+
+-- name: count_retired
+-- Of a partition's number with a minus the expired messages that are set aside, not removed yet.
+INSERT INTO counted (partition, slot, number)
+SELECT -(partition & 1099511627775), 0, count(*) FROM message
+WHERE visible_at_ms IS NULL AND expires_at_ms < 253402300799000
+  AND partition NOT IN (SELECT partition FROM dropped_partition)
+GROUP BY 1
 
 -- name: read_counts
 SELECT partition, sum(number)::bigint FROM counted WHERE partition = ANY ($1::bigint[]) GROUP BY 1

@@ -66,11 +66,23 @@ class SharedState(State):
 
     # --- reading -----------------------------------------------------------------------------
 
+    def count_retired(self) -> None:
+        """Count what is retired in a store in which nobody has; called alone.
+
+        That is one written by 0.1, or one that an account or all of a store was moved to.
+        """
+        self.cursor.execute(self.sql["forget_retired_counts"])
+        self.cursor.execute(self.sql["count_retired"])
+        self.set_meta("retired_counted", 1)
+
     def begin_store(self) -> None:
         """Make what a new store needs; called alone."""
-        if "receipt_key" not in self._read_meta():
+        meta = self._read_meta()
+        if "receipt_key" not in meta:
             self.set_meta("receipt_key", secrets.token_bytes(KEY_BYTES))
             self.set_meta("epoch", 1)
+        if "retired_counted" not in meta:
+            self.count_retired()
 
     def _read_meta(self) -> dict[str, Any]:
         rows = self.cursor.execute(self.sql["load_meta"])
@@ -90,7 +102,7 @@ class SharedState(State):
         """Forget what an undone batch has counted and recorded."""
         for entry in self.touched:
             if isinstance(entry, SharedEntry):
-                entry.message_count = entry.noted_count
+                entry.message_count, entry.retired = entry.noted_count, entry.noted_retired
         self.touched.clear()
         self.touched_claims.clear()
         self.restore_buckets()
@@ -105,10 +117,12 @@ class SharedState(State):
             for each in (entry, entry and self.catalog.poison_of(entry)):
                 if each is not None:
                     entries[each.partition] = each
-        rows = dict(self.fetch("read_counts", (list(entries),))) if entries else {}
+        wanted = [*entries, *(-partition for partition in entries)]
+        rows = dict(self.fetch("read_counts", (wanted,))) if entries else {}
         for partition, entry in entries.items():
             entry.message_count = rows.get(partition, 0)
-            cast("SharedEntry", entry).noted_count = entry.message_count
+            entry.retired = rows.get(-partition, 0)
+            _note_counts(cast("SharedEntry", entry))
 
     def fetch(self, query: str, bounds: tuple[object, ...] = ()) -> list[Any]:
         """Run a query and return its rows."""
@@ -138,6 +152,10 @@ class SharedState(State):
                 for row in self.fetch("timeline", (lane.partition, first_ms))
             ],
         )
+
+    def retired(self, entry: Entry) -> int:
+        """Return how many rows of a queue are retired, as read when the batch began."""
+        return cast("SharedEntry", entry).retired
 
     # --- row keys ----------------------------------------------------------------------------
 
@@ -235,9 +253,12 @@ class SharedState(State):
         deltas: dict[int, int] = {}
         for entry in self.touched:
             assert isinstance(entry, SharedEntry)
-            change = entry.message_count - entry.noted_count
-            if change:
-                deltas[entry.partition] = deltas.get(entry.partition, 0) + change
+            for partition, change in (
+                (entry.partition, entry.message_count - entry.noted_count),
+                (-entry.partition, entry.retired - entry.noted_retired),
+            ):
+                if change:
+                    deltas[partition] = deltas.get(partition, 0) + change
         if self.log.grown:
             deltas[_OF_LOG] = self.log.grown
         return deltas
@@ -253,8 +274,13 @@ class SharedState(State):
     def committed(self) -> None:
         """Note that what the batch has counted is written down."""
         for entry in self.touched:
-            cast("SharedEntry", entry).noted_count = entry.message_count
+            _note_counts(cast("SharedEntry", entry))
         self.touched.clear()
         self.keep_buckets()
         self.log.committed()
         self.changed = False
+
+
+def _note_counts(entry: SharedEntry) -> None:
+    """Note that what is counted of a queue is written down."""
+    entry.noted_count, entry.noted_retired = entry.message_count, entry.retired

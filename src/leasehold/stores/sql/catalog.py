@@ -90,6 +90,7 @@ class Entry:
         "partition",
         "plain",
         "queue",
+        "retired",
         "scope",
         "staged",
         "streams",
@@ -111,6 +112,8 @@ class Entry:
         self.bucket: Bucket | None = None
         self.timeline: Timeline | None = None
         """None until somebody counts."""
+        self.retired: int | None = None
+        """Expired messages that are set aside and not removed yet; None until somebody counts."""
         self.streams: dict[str, StreamBox] = {}
         self.claims: list[Held] = []
         """Those not settled."""
@@ -230,6 +233,7 @@ class Catalog:
         entry.open_lanes(partition, DEFAULT_LANES)
         entry.message_count = 0
         entry.timeline = None
+        entry.retired = 0
         self._by_partition[partition] = entry
 
     def find(self, account: str, name: str) -> Entry | None:

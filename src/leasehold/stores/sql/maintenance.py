@@ -9,7 +9,7 @@ from typing import Final
 from leasehold.domain import commands as c
 from leasehold.domain.events import EventType
 from leasehold.domain.ids import id_from_blob
-from leasehold.stores.sql.catalog import PARTITION_MASK, priority_of
+from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, priority_of
 from leasehold.stores.sql.rows import uncount
 from leasehold.stores.sql.state import State
 
@@ -45,6 +45,7 @@ class MaintenanceVerbs:
             if held is not None:
                 visible_at_ms = held.claim.until_ms
             uncount(state, entry, visible_at_ms, phase, held)
+            _count_retired(state, entry, 1)
             if entry.logged:
                 fence, since_ms, visible_since_ms, renewals, holder, session, detail = rest
                 times = (inserted_at_ms, expires_at_ms, visible_at_ms, count, fence, phase)
@@ -67,10 +68,12 @@ class MaintenanceVerbs:
     def remove_retired(self, command: c.RemoveRetired, _now_ms: int) -> c.Result:
         """Remove rows that have been expired for long enough."""
         state = self._state
-        state.cursor.execute(
-            state.sql["remove_retired"], (command.expired_before_ms, command.limit)
-        )
-        return c.Swept(state.cursor.connection.changes())
+        rows = state.fetch("remove_retired", (command.expired_before_ms, command.limit))
+        for (lane,) in rows:
+            entry = state.catalog.of_partition(lane)
+            assert entry is not None
+            _count_retired(state, entry, -1)
+        return c.Swept(len(rows))
 
     def reap_dropped(self, command: c.ReapDropped, _now_ms: int) -> c.Result:
         """Remove rows of dropped partitions, and forget a partition once it is empty."""
@@ -99,3 +102,10 @@ class MaintenanceVerbs:
         self._state.note_log()
         self._state.renew_mark(secrets.token_hex(16))
         return c.DONE
+
+
+def _count_retired(state: State, entry: Entry, number: int) -> None:
+    """Count rows of a queue that are retired now, or removed."""
+    if entry.retired is not None:
+        entry.retired += number
+        state.touched.add(entry)

@@ -69,17 +69,18 @@ class OversightVerbs:
         """Look for one message by id."""
         catalog = self._state.catalog
         entry = catalog.get(command.account, command.queue)
-        found = self._find_in(entry, command.message_id)
+        found, retired = self._find_in(entry, command.message_id)
         if found is not None:
-            return seen_of(found, now_ms)
+            seen = seen_of(found, now_ms)
+            return seen._replace(state=MessageState.EXPIRED) if retired else seen
         staged = self._staged(entry, command.message_id)
         if staged is not None:
             return staged
         poison = catalog.poison_of(entry)
-        found = self._find_in(poison, command.message_id) if poison else None
+        found, retired = self._find_in(poison, command.message_id) if poison else (None, False)
         if (
-            poison is None
-            or found is None
+            found is None
+            or retired
             or not is_from(entry, found.message)
             or is_expired(found.message, now_ms)
         ):
@@ -97,13 +98,14 @@ class OversightVerbs:
             return None
         return o.Seen(message, MessageState.STAGED, slot.queue, slot.name)
 
-    def _find_in(self, entry: Entry, message_id: str) -> Kept | None:
+    def _find_in(self, entry: Entry, message_id: str) -> tuple[Kept | None, bool]:
+        """Return a message of a queue, if it is there, and whether it is retired."""
         row_key = row_key_of(message_id)
-        if row_key is None:
-            return None
-        rows = self._state.fetch("find_message", (row_key,))
+        rows = self._state.fetch("find_message", (row_key,)) if row_key is not None else []
         kept = kept_in(self._state, entry, rows[0]) if rows else None
-        return kept if kept is not None and kept.message.message_id == message_id else None
+        if kept is None or kept.message.message_id != message_id:
+            return None, False
+        return kept, bool(rows[0][-1])
 
     # --- counting ----------------------------------------------------------------------------
 
@@ -133,8 +135,8 @@ class OversightVerbs:
         poisoned, poison_seen = 0, True
         poison = self._state.catalog.poison_of(entry)
         if poison is not None:
-            gone, _, poison_seen = self._not_yet_retired(poison, now_ms)
-            poisoned = poison.message_count - gone
+            gone_there, _, poison_seen = self._not_yet_retired(poison, now_ms)
+            poisoned = poison.message_count - gone_there
         return o.Counts(
             visible=by_state[MessageState.VISIBLE],
             leased=by_state[MessageState.LEASED],
@@ -145,6 +147,7 @@ class OversightVerbs:
             exact=all_seen and poison_seen,
             staged=entry.staged,
             claimed=claimed,
+            expired=gone + self._state.retired(entry),
         )
 
     def _by_phase(self, entry: Entry, now_ms: int) -> list[int]:

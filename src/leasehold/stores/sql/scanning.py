@@ -44,6 +44,7 @@ _INVISIBLE: Final = frozenset(
         MessageState.DEFERRED,
         MessageState.POISONED,
         MessageState.STAGED,
+        MessageState.EXPIRED,
     }
 )
 
@@ -69,6 +70,8 @@ class _Span(NamedTuple):
     """Only what is invisible at this moment, as far as that is cheaper; None for all."""
     staged: bool = False
     """Also what is staged."""
+    expired_at_ms: int | None = None
+    """With what is invisible, also what has expired at this moment."""
 
 
 class Scanner:
@@ -108,7 +111,9 @@ class Scanner:
                 only_invisible = states is not None and states <= _INVISIBLE
                 with_staged = staged and (states is None or MessageState.STAGED in states)
                 invisible_at_ms = now_ms if only_invisible else None
-                span = _Span(after.row_key, until, invisible_at_ms, with_staged)
+                with_expired = only_invisible and MessageState.EXPIRED in (states or ())
+                expired_at_ms = now_ms if with_expired else None
+                span = _Span(after.row_key, until, invisible_at_ms, with_staged, expired_at_ms)
                 yield from self._chunks(entry, span, budget, now_ms)
             after = Place(poison=True, row_key=0)
         poison = self._state.catalog.poison_of(entry)
@@ -148,7 +153,10 @@ class Scanner:
                     kept = kept_in(self._state, entry, row)
                     assert kept is not None
                     place = Place(poison=False, row_key=row[0])
-                    yield Step(place, seen_of(kept, now_ms), bool(row[-1]), kept.held)
+                    seen, retired = seen_of(kept, now_ms), bool(row[-1])
+                    if retired:
+                        seen = seen._replace(state=MessageState.EXPIRED)
+                    yield Step(place, seen, retired, kept.held)
             if reached is None:
                 return
             if not keys or keys[-1] < reached:
@@ -174,6 +182,8 @@ class Scanner:
                 bounds = (json.dumps(own), *bounds[1:], span.invisible_at_ms, json.dumps(apart))
                 rows = state.fetch("invisible_keys", bounds)
             keys = [row_key for (row_key,) in rows]
+            if span.expired_at_ms is not None:
+                keys = sorted({*keys, *self._expired_keys(entry, span, own, limit)})[:limit]
             return (keys[-1] if len(keys) == limit else None), keys
         rows = state.fetch("keys_by_age", (span.after, span.until, OTHERS_ROWS))
         partitions = {
@@ -184,6 +194,14 @@ class Scanner:
         if len(keys) > CHUNK_ROWS:
             return keys[CHUNK_ROWS - 1], keys[:CHUNK_ROWS]
         return (rows[-1][0] if len(rows) == OTHERS_ROWS else None), keys
+
+    def _expired_keys(self, entry: Entry, span: _Span, own: list[int], limit: int) -> list[int]:
+        """Return the next keys of what is retired, and of what has expired since the last sweep."""
+        reached_ms = min(self._state.retired_until_ms, span.expired_at_ms or 0)
+        partitions = [entry.partition, *(held.partition for held in entry.lapsed)]
+        bounds = (json.dumps(own), span.after, span.until, limit, reached_ms, span.expired_at_ms)
+        rows = self._state.fetch("expired_keys", (*bounds, json.dumps(partitions)))
+        return [row_key for (row_key,) in rows]
 
     def _apart(self, entry: Entry, span: _Span) -> list[int]:
         """Return the lanes of claims, and those of what is staged if that is asked for."""
@@ -203,8 +221,10 @@ class Scanner:
     def _is_small(self, entry: Entry, span: _Span) -> bool:
         """Tell whether a queue's keys may be sorted, those of what has expired included."""
         missing = SORTED_UP_TO - entry.message_count - (entry.staged if span.staged else 0)
-        if span.invisible_at_ms is not None or missing < 0:
-            return missing >= 0
+        if missing < 0:
+            return False
+        if span.invisible_at_ms is not None and span.expired_at_ms is None:
+            return True
         lanes = json.dumps([lane.partition for lane in entry.lanes])
         return bool(self._state.fetch("retired", (lanes, missing + 1))[0][0] <= missing)
 

@@ -91,6 +91,10 @@ class State(ABC):
         """Return how many messages of a queue become visible when."""
 
     @abstractmethod
+    def retired(self, entry: Entry) -> int:
+        """Return how many expired messages of a queue are set aside and not removed yet."""
+
+    @abstractmethod
     def write_down(self, now_ms: int) -> None:
         """Write the events of the batch, and the message counts that it has changed."""
 

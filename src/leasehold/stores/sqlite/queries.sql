@@ -339,7 +339,8 @@ SELECT row_key, message_id, inserted_at_ms, expires_at_ms,
        coalesce(visible_at_ms, expires_at_ms), dequeue_count, fence, iif(place = 0, body,
            coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
-       iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL)
+       iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL),
+       visible_at_ms IS NULL
 FROM message WHERE row_key = ?
 
 -- name: renew
@@ -440,6 +441,19 @@ SELECT row_key FROM (
     WHERE partition IN (SELECT value FROM json_each(?6)) AND row_key > ?2 AND row_key <= ?3)
 ORDER BY row_key LIMIT ?4
 
+-- name: expired_keys
+-- What is retired, and of what has expired since the last sweep what is in these partitions (?7).
+SELECT row_key FROM (
+    SELECT row_key FROM message INDEXED BY message_by_visibility
+    WHERE partition IN (SELECT value FROM json_each(?1)) AND visible_at_ms IS NULL
+      AND row_key > ?2 AND row_key <= ?3
+    UNION ALL
+    SELECT row_key FROM message INDEXED BY message_by_expiry
+    WHERE expires_at_ms >= ?5 AND expires_at_ms <= ?6 AND expires_at_ms < 253402300799000
+      AND visible_at_ms IS NOT NULL AND row_key > ?2 AND row_key <= ?3
+      AND partition & 1099511627775 IN (SELECT value FROM json_each(?7)))
+ORDER BY row_key LIMIT ?4
+
 -- name: keys_by_age
 -- For queues that are a large part of the store: row by row.
 SELECT row_key, partition & 1099511627775 FROM message NOT INDEXED
@@ -493,6 +507,7 @@ DELETE FROM message WHERE row_key IN (
     WHERE expires_at_ms < ?1 AND expires_at_ms < 253402300799000 AND visible_at_ms IS NULL
       AND partition NOT IN (SELECT partition FROM dropped_partition)
     ORDER BY expires_at_ms, row_key LIMIT ?2)
+RETURNING partition
 
 -- name: dropped_partitions
 SELECT partition FROM dropped_partition ORDER BY partition LIMIT ?

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -148,6 +149,13 @@ class SqliteState(State):
                 ],
             )
         return timeline
+
+    def retired(self, entry: Entry) -> int:
+        """Return how many rows of a queue are retired, counted in its index the first time."""
+        if entry.retired is None:
+            lanes = json.dumps([lane.partition for lane in entry.lanes])
+            entry.retired = int(self.fetch("retired", (lanes, -1))[0][0])
+        return entry.retired
 
     def write_down(self, now_ms: int) -> None:
         """Write the events of the batch, and the message counts that it has changed."""
