@@ -1,6 +1,6 @@
 """Large bodies in an object store: S3 and what speaks like it, Azure Blob, Google Cloud Storage.
 
-The library is obstore, an optional one (``pip install 'leasehold[objects]'``). Credentials are its
+The library is obstore, an optional one (the extra ``objects``). Credentials are its
 business: it takes them from the variables that the providers' own tools use.
 """
 

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from leasehold.bodies.base import BodyStore
 from leasehold.bodies.directory import DirectoryBodies
+from leasehold.extras import install
 
 SCHEMES: Final = ("s3", "az", "gs", "memory")
 """What an address of an object store begins with; ``file`` is a folder."""
@@ -33,6 +34,6 @@ def open_bodies(where: str) -> BodyStore:
         from leasehold.bodies.objects import ObjectBodies  # noqa: PLC0415
     except ImportError as error:
         raise ValueError(
-            f"{where!r} needs the library {error.name}: pip install 'leasehold[objects]'"
+            f"{where!r} needs the library {error.name}: {install('objects')}"
         ) from error
     return ObjectBodies(where)

@@ -1,5 +1,5 @@
 """``python -m leasehold.cli``."""
 
-from leasehold.cli.root import main
+from leasehold.command import main
 
 main()

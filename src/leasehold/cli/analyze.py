@@ -198,15 +198,9 @@ def analyze(session: Session, given: dict[str, Any], **wishes: Any) -> None:
 
         undo(session, wishes["queues"], dry_run=wishes["dry_run"], yes=wishes["yes"])
         return
-    try:
-        # Late: --help and --undo need none of it.
-        from leasehold.cli.analyze_running import Wishes, run  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] == "leasehold":
-            raise
-        raise click.ClickException(
-            f"This command needs the library {error.name}: install leasehold[analysis]."
-        ) from None
+    # Late: --help and --undo need none of it.
+    from leasehold.cli.analyze_running import Wishes, run  # noqa: PLC0415
+
     del wishes["undo"]
     run(session, given, Wishes(**wishes))
 

@@ -13,35 +13,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+import pyarrow as pa
+import pyarrow.dataset as ds
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
 
 from leasehold.analysis.summaries import LogSummary
 from leasehold.cli.analyze_choosing import plain
+from leasehold.cli.analyze_cutting import cut
 from leasehold.cli.rendering import Screen
-
-try:
-    import pyarrow as pa
-    import pyarrow.dataset as ds
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
-    from pyspark import StorageLevel
-    from pyspark.errors import PySparkException
-
-    from leasehold.cli.analyze_cutting import cut
-    from leasehold.eventlog.names import FormatTooNew
-    from leasehold.eventlog.reading import check_formats, files_of
-    from leasehold.spark.analytics.deriving import are_details, with_details
-    from leasehold.spark.analytics.incremental import read_tables
-    from leasehold.spark.analytics.keeping import Folder, TablesError
-    from leasehold.spark.analytics.schemas import DETAILS
-    from leasehold.spark.analytics.sources import SCHEMA
-    from leasehold.spark.analytics.summaries import summarize, summarize_tables
-    from leasehold.spark.java import NoJava
-    from leasehold.spark.session import ATTEMPTS, LOCAL, QUICK_JAVA, open_session
-except ModuleNotFoundError as error:
-    if error.name is None or error.name.split(".")[0] == "leasehold":
-        raise
-    raise click.ClickException(
-        f"Reading a log needs the library {error.name}: install leasehold[analysis]."
-    ) from None
+from leasehold.eventlog.names import FormatTooNew
+from leasehold.eventlog.reading import check_formats, files_of
+from leasehold.spark.analytics.deriving import are_details, with_details
+from leasehold.spark.analytics.incremental import read_tables
+from leasehold.spark.analytics.keeping import Folder, TablesError
+from leasehold.spark.analytics.schemas import DETAILS
+from leasehold.spark.analytics.sources import SCHEMA
+from leasehold.spark.analytics.summaries import summarize, summarize_tables
+from leasehold.spark.java import NoJava
+from leasehold.spark.session import ATTEMPTS, LOCAL, QUICK_JAVA, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

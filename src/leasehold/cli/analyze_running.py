@@ -194,14 +194,8 @@ def _today(session: Session, summary: LogSummary) -> dict[str, Today]:
 
 def _writer() -> Any:
     """Return what writes reports; asked for before the log is read, so that nothing is lost."""
-    try:
-        from leasehold.analysis.report import write_report  # noqa: PLC0415 - only if asked for
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] == "leasehold":
-            raise
-        raise click.ClickException(
-            f"A report needs the library {error.name}: install leasehold[analysis]."
-        ) from None
+    from leasehold.analysis.report import write_report  # noqa: PLC0415 - only if asked for
+
     return write_report
 
 

@@ -91,14 +91,6 @@ class LazyGroup(OrderedGroup):
 
 
 def _load(late: Late) -> click.Command:
-    try:
-        module = importlib.import_module(late.module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] == "leasehold":
-            raise
-        raise click.ClickException(
-            f"This command needs the library {error.name}: install leasehold[cli]."
-        ) from None
-    command = getattr(module, late.name)
+    command = getattr(importlib.import_module(late.module), late.name)
     assert isinstance(command, click.Command)
     return command

@@ -8,18 +8,10 @@ from typing import Any, Final
 import click
 
 from leasehold.cli.rendering import Screen
+from leasehold.cli.simulate_playing import play
+from leasehold.cli.simulate_reading import Away, Work
 from leasehold.cli.values import FRACTIONAL
 from leasehold.cli.worker import LocalCommand
-
-try:
-    from leasehold.cli.simulate_playing import play
-    from leasehold.cli.simulate_reading import Away, Work
-except ModuleNotFoundError as error:
-    if error.name is None or error.name.split(".")[0] not in {"numpy", "scipy"}:
-        raise
-    raise click.ClickException(
-        f"This command needs the library {error.name}: install leasehold[tuning]."
-    ) from None
 
 _EPILOG: Final = """\b
 Names of work, and their numbers (seconds, or 90s, 5m, 2h where a length is meant):

@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 
 from leasehold.cli.values import FRACTIONAL
+from leasehold.extras import install
 from leasehold.tuning.attempts import Attempt
 from leasehold.tuning.simulate import Outage, Shape
 
@@ -121,6 +122,6 @@ def _parquet(path: Path) -> Iterator[object]:
     try:
         from pyarrow import parquet  # noqa: PLC0415 - only for such files
     except ModuleNotFoundError:
-        raise ValueError("reading Parquet needs pyarrow: install leasehold[arrow]") from None
+        raise ValueError(f"reading Parquet needs pyarrow: {install('arrow')}") from None
     names = set(parquet.read_schema(path).names) & set(_COLUMNS)
     yield from parquet.read_table(path, columns=sorted(names)).to_pylist()

@@ -14,6 +14,7 @@ from leasehold.cli.exit_codes import ExitCode
 from leasehold.cli.rendering import Screen
 from leasehold.cli.texts import clean
 from leasehold.domain.errors import LeaseholdError
+from leasehold.extras import install
 from leasehold.http.startup import DataLock, StartFailed
 from leasehold.settings.values import StoreUrl
 from leasehold.stores.moving.checking import Reader, read_sqlite
@@ -114,7 +115,7 @@ def _module(name: str) -> ModuleType:
         return import_module(name)
     except ModuleNotFoundError as error:
         raise NoStore(
-            f"PostgreSQL needs the library {error.name}: install leasehold[postgres]"
+            f"PostgreSQL needs the library {error.name}: {install('postgres')}"
         ) from error
 
 

@@ -12,6 +12,7 @@ from leasehold.cli.texts import clean, length, number
 from leasehold.cli.worker_finding import NotFound, Target, find_target
 from leasehold.cli.worker_queues import Opened, QueueOpener
 from leasehold.cli.worker_views import failures_text, lease_text, prefetch_text
+from leasehold.extras import install
 from leasehold.worker.errors import UnsafeWorker
 from leasehold.worker.hooks import Hooks
 from leasehold.worker.leases import LeaseSettings
@@ -276,7 +277,7 @@ def _registry() -> CollectorRegistry:
         from prometheus_client import CollectorRegistry  # noqa: PLC0415 - optional
     except ImportError:
         raise UnsafeWorker(
-            ["metrics: prometheus-client is missing: install leasehold[worker]"]
+            [f"metrics: prometheus-client is missing: {install('worker')}"]
         ) from None
     return CollectorRegistry()
 

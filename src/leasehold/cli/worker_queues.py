@@ -14,6 +14,7 @@ import click
 
 from leasehold.cli.session import open_session
 from leasehold.client import Client
+from leasehold.extras import LIBRARIES, install, library_of
 from leasehold.settings import DEV_ACCOUNT
 from leasehold.settings.values import DEV_KEY
 from leasehold.worker.queues import QueueClient
@@ -99,10 +100,12 @@ class QueueOpener:
             spec = self._spec(name)
             return Opened(self._open_spec(spec), weight, _where(spec))
         except ImportError as error:
-            library = (error.name or "").partition(".")[0]
+            library = library_of(error)
+            if library is None:
+                raise
+            extra = LIBRARIES[library]
             raise ValueError(
-                f"queue {_shown(name)}: the library {library} is missing:"
-                f" install leasehold[{library}]"
+                f"queue {_shown(name)}: the library {library} is missing: {install(extra)}"
             ) from None
         except ValueError as error:
             raise ValueError(f"queue {_shown(name)}: {error}") from None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from leasehold.client._calls import MAX_ITEMS, MAX_REQUEST_BYTES
+from leasehold.extras import install
 
 
 def pyarrow() -> Any:
@@ -19,7 +20,7 @@ def pyarrow() -> Any:
         return importlib.import_module("pyarrow")
     except ModuleNotFoundError as error:
         raise ImportError(
-            "Record batches need the library pyarrow: install leasehold[arrow]."
+            f"Record batches need the library pyarrow: {install('arrow')}."
         ) from error
 
 

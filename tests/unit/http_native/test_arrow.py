@@ -464,7 +464,7 @@ def test_without_the_library(native: Native) -> None:
     path = f"{STREAM}/claims/1/messages"
     answer = native.send("GET", path, headers=_ACCEPT)
     assert (answer.status, answer.code) == (406, "arrow-not-installed")
-    assert "leasehold[arrow]" in answer.json["remedy"]
+    assert "'.[arrow]'" in answer.json["remedy"]
     answer = stage(native, written(_BODIES))
     assert (answer.status, answer.code) == (415, "arrow-not-taken")
     assert len(native.get(path)["messages"]) == 1

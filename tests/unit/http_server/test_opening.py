@@ -66,7 +66,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     refused = refusal(Settings(store_url=AWAY))
     assert refused.code is ExitCode.SETTINGS
-    assert "leasehold[postgres]" in str(refused)
+    assert "'.[postgres]'" in str(refused)
 
 
 @pytest.mark.parametrize("rest", ["u:ge%zzheim@db/q", "u:geheim@db/q?what=1"])

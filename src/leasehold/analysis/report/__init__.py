@@ -1,6 +1,6 @@
 """The report of an analysis: one page that works offline, and all of it as JSON and CSV.
 
-It needs ``pip install "leasehold[analysis]"``.
+It needs the extra ``analysis``.
 """
 
 from leasehold.analysis.report.files import write_report

@@ -158,7 +158,7 @@ class Stream:
         The columns are those of the native API's reference.
 
         Raises:
-            ImportError: pyarrow is not installed; it comes with ``leasehold[arrow]``.
+            ImportError: pyarrow is not installed; it comes with the extra ``arrow``.
         """
         arrow.pyarrow()
         path, after = self._claim(number), None

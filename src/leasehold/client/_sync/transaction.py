@@ -116,7 +116,7 @@ class Transaction:
             timeout_s: See there.
 
         Raises:
-            ImportError: pyarrow is not installed; it comes with ``leasehold[arrow]``.
+            ImportError: pyarrow is not installed; it comes with the extra ``arrow``.
         """
         first = number = self._chunks.first(part, chunk)
         duplicate = True

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from leasehold.extras import install
+
 PROBLEMS: Final = "/v1/problems/"
 """Where a code is explained; the ``type`` of a problem is this followed by the code."""
 
@@ -239,14 +241,14 @@ CODES: Final[dict[str, Code]] = {
         "The server cannot answer in Arrow",
         "The request asks for an Arrow stream, and the library for it is not installed where the "
         "server runs.",
-        "Install it beside the server (pip install 'leasehold[arrow]'), or ask for JSON.",
+        f"Beside the server {install('arrow')}; or ask for JSON.",
     ),
     "arrow-not-taken": Code(
         415,
         "The server cannot read Arrow",
         "The request holds an Arrow stream, and the library for it is not installed where the "
         "server runs.",
-        "Install it beside the server (pip install 'leasehold[arrow]'), or send JSON.",
+        f"Beside the server {install('arrow')}; or send JSON.",
     ),
     "named-twice": Code(
         400,

@@ -21,7 +21,7 @@ def open_batches(options: ReadOptions) -> Batches:
 
     Raises:
         BadOption: The connection is not properly given, or the lease is too short to be kept.
-        ImportError: The SDK is not installed; it comes with ``leasehold[azure]``.
+        ImportError: The SDK is not installed; it comes with the extra ``azure``.
     """
     from leasehold.worker.queues.azure import AzureQueue  # noqa: PLC0415 - needs the SDK
 

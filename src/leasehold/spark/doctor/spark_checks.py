@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from leasehold.extras import install
 from leasehold.spark.doctor.findings import Finding, fail, ok, warn
 from leasehold.spark.doctor.spark_facts import SparkFacts, WorkerPython
 from leasehold.spark.java import LEAST_MAJOR
@@ -25,7 +26,7 @@ def check_spark(facts: SparkFacts) -> list[Finding]:
                 "pyspark",
                 "pyspark is not installed here",
                 f"Nothing of Spark works with {facts.executable}.",
-                "Install leasehold[spark].",
+                f"To install it, {install('spark')}.",
             )
         ]
     return [
@@ -53,7 +54,7 @@ def _java(facts: SparkFacts) -> Finding:
             "java",
             tried or "there is no Java here",
             f"Spark needs Java {LEAST_MAJOR} or newer and does not start.",
-            "Install one and set JAVA_HOME, or install leasehold[java].",
+            "Install one and set JAVA_HOME, or install the extra java.",
         )
     found = f"Java {good.major} at {good.home}, by {good.source}"
     named = next((each for each in passed_over if each.source == "JAVA_HOME"), None)
@@ -107,7 +108,7 @@ def _pyarrow(facts: SparkFacts) -> Finding:
         "pyarrow",
         version or "not installed",
         f"Sources in Python need {LEAST_PYARROW} or newer: the first read fails.",
-        "Install leasehold[spark], on the executors too.",
+        "Install the extra spark, on the executors too.",
     )
 
 
@@ -118,7 +119,7 @@ def _pandas(facts: SparkFacts) -> Finding:
             "pandas",
             "not installed",
             "PySpark reaches Arrow by way of pandas: the first read fails.",
-            "Install leasehold[spark], on the executors too.",
+            "Install the extra spark, on the executors too.",
         )
     if major(version) >= UNKNOWN_PANDAS:
         return warn(
@@ -191,7 +192,7 @@ def _worker_imports(facts: SparkFacts) -> Finding:
         "executor-imports",
         f"{worker.executable} cannot import {found}",
         "Tasks fail with ModuleNotFoundError, the source before its first row.",
-        "Install leasehold[spark] in that environment. Or ship it: --py-files leasehold.zip and "
+        "Install the extra spark in that environment. Or ship it: --py-files leasehold.zip and "
         "PYTHONPATH=leasehold.zip for the driver, or spark.executorEnv.PYTHONPATH to a folder "
         "that all machines have.",
     )

@@ -33,7 +33,7 @@ class Expired(NamedTuple):
 class Expiries(NamedTuple):
     """What expired during a run."""
 
-    count: int | None = None
+    number: int | None = None
     """None: the service does not tell, or could not be asked."""
     listed: Sequence[Expired] = ()
     """The oldest messages of them, 10,000 at most."""
@@ -66,18 +66,18 @@ def expired_since(spec: QueueSpec, began_ms: int | None) -> Expiries:
         with Client.from_connection_string(spec.connection or None) as client:
             queue = client.queue(spec.queue)
             for each in queue.inspect(states=["expired"], page_size=_PAGE):
-                if each.expires_at_ms > began_ms:
+                if each.expires_at_ms is not None and each.expires_at_ms > began_ms:
                     count += 1
                     if count <= MOST_LISTED:
-                        listed.append(_of(each))
+                        listed.append(_of(each, each.expires_at_ms))
     except LeaseholdClientError as error:
         _log.warning("what has expired is not in the report: %s", error)
         return Expiries()
     return Expiries(count, listed)
 
 
-def _of(view: MessageView) -> Expired:
+def _of(view: MessageView, expired_at_ms: int) -> Expired:
     text = view.body.decode(errors="replace") if view.body_problem is None else ""
     return Expired(
-        view.id, text[:_TEXT_CHARS], view.inserted_at_ms, view.expires_at_ms, view.dequeue_count
+        view.id, text[:_TEXT_CHARS], view.inserted_at_ms, expired_at_ms, view.dequeue_count
     )

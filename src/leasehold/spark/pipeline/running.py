@@ -320,7 +320,7 @@ class PipelineRun:
             self._reconcile()
             self._last = self._looked()
             expired = expired_since(self._spec, self._began_ms)
-            totals = self._last.members() | {"expired": expired.count}
+            totals = self._last.members() | {"expired": expired.number}
             self._report = Report(self._spool, totals, expired.listed)
             self._close()
             self._over.set()

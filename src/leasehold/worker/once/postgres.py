@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+from leasehold.extras import install
+
 try:
     import psycopg
 except ImportError as error:  # pragma: no cover - the tests have it
-    raise ImportError("the history in PostgreSQL needs psycopg: leasehold[postgres]") from error
+    raise ImportError(f"the history in PostgreSQL needs psycopg: {install('postgres')}") from error
 
 from leasehold.clock import Clock
 from leasehold.worker.once.errors import Fenced

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, Final
 
+from leasehold.extras import install
+
 try:
     import redis
 except ImportError as error:  # pragma: no cover - the tests have it
-    raise ImportError("the history in Redis needs redis-py: leasehold[redis]") from error
+    raise ImportError(f"the history in Redis needs redis-py: {install('redis')}") from error
 
 from leasehold.worker.once.errors import Fenced
 from leasehold.worker.once.protocol import (

@@ -1,6 +1,6 @@
 """A queue of Azure, of Azurite or of a Leasehold server, through the official SDK.
 
-Install it with ``pip install leasehold[azure]``.
+It needs the extra ``azure``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A queue of Alibaba's Message Service (MNS, also called SMQ), through the official SDK.
 
-Install it with ``pip install leasehold[mns]``.
+It needs the extra ``mns``.
 """
 
 from __future__ import annotations

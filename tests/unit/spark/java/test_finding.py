@@ -84,7 +84,7 @@ def test_error_names_all_that_was_tried(tmp_path: Path) -> None:
     text = str(caught.value)
     assert f"JAVA_HOME ({tmp_path / 'nothing'}): " in text
     assert f"PATH ({old}): it is Java 8" in text
-    assert "leasehold[java]" in text
+    assert "the extra java" in text
 
 
 @pytest.mark.usefixtures("no_bundle")

@@ -27,11 +27,11 @@ def test_what_expired_since_the_start_is_listed(tmp_path: Path) -> None:
         queue.receive(visibility_timeout_s=5)
         server.advance(60)
         found = expired_since(spec, began_ms)
-    assert found.count == 2
+    assert found.number == 2
     assert [each.text for each in found.listed] == ["02harvest.mp4", "x" * 200]
     first = found.listed[0]
     assert (first.message_id, first.attempts) == (tried.id, 1)
-    report = Report(Spool(), {"expired": found.count}, found.listed)
+    report = Report(Spool(), {"expired": found.number}, found.listed)
     assert report.expired().column("text").to_pylist() == ["02harvest.mp4", "x" * 200]
     report.write(tmp_path / "gone.json", each="expired")
     report.close()
@@ -43,10 +43,10 @@ def test_a_queue_that_cannot_be_asked_tells_nothing() -> None:
     """Azure's service does not know what expired; nor does a server that is away."""
     elsewhere = QueueSpec("azure", "films", "UseDevelopmentStorage=true")
     assert server_time_ms(elsewhere) is None
-    assert expired_since(elsewhere, None).count is None
+    assert expired_since(elsewhere, None).number is None
     away = "AccountName=a;AccountKey=a2V5;QueueEndpoint=http://127.0.0.1:9/a;"
     assert server_time_ms(QueueSpec("leasehold", "films", away)) is None
-    assert expired_since(QueueSpec("leasehold", "films", away), 1).count is None
+    assert expired_since(QueueSpec("leasehold", "films", away), 1).number is None
 
 
 def test_the_command_names_some(tmp_path: Path) -> None:

@@ -1,0 +1,170 @@
+"""Commands in an environment that lacks libraries: one line, and the right extra in it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from leasehold import extras
+from leasehold.cli.root import main
+
+ROOT = Path(__file__).resolve().parents[3]
+DISTRIBUTIONS = {
+    "prometheus-client": "prometheus_client",
+    "PyJWT": "jwt",
+    "PyYAML": "yaml",
+    "opentelemetry-api": "opentelemetry",
+    "azure-storage-queue": "azure",
+    "aliyun-mns-sdk": "mns",
+}
+"""Names under which a library is imported, where that is another than the one it is known by."""
+NOT_OF_COMMANDS = {"demo", "bench", "docs", "dev"}
+BLOCK = """
+import sys
+blocked = set(sys.argv.pop(1).split(","))
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+sys.argv[0] = "leasehold"
+from leasehold.command import main
+main()
+"""
+AWAY = ("--url", "http://127.0.0.1:9")
+WORDS = {
+    "serve": ("serve", "--port", "0", "--data", "/proc/nowhere"),
+    "settings": ("settings",),
+    "version": ("version",),
+    "queue": ("queue", "list", *AWAY),
+    "message": ("message", "list", "q", *AWAY),
+    "job": ("job", "list", *AWAY),
+    "store": ("store", "check", "/nowhere"),
+    "session": ("session", "list", *AWAY),
+    "stream": ("stream", "list", "q", *AWAY),
+    "claim": ("claim", "show", "q", "s", "1", *AWAY),
+    "transaction": ("transaction", "list", *AWAY),
+    "events": ("events", "tail", *AWAY),
+    "trace": ("trace", "q", "m", *AWAY),
+    "stats": ("stats", *AWAY),
+    "worker": ("worker", "run", "no_such_module_of_ours:handle", "--queue", "q", *AWAY),
+    "spark": ("spark", "cluster", "--help"),
+    "doctor": ("doctor", *AWAY),
+    "pipeline": ("pipeline", "run", "no_such_module_of_ours:films", *AWAY),
+    "simulate": ("simulate", "--work", "constant:1", "--messages", "5"),
+    "analyze": ("analyze", *AWAY),
+    "send": ("send", "q", "body", *AWAY),
+    "inspect": ("inspect", "q", *AWAY),
+    "explain": ("explain", "q", *AWAY),
+    "redrive": ("redrive", "q", *AWAY),
+}
+"""A call of every command that needs nothing but its libraries to come to a result."""
+EXTRAS = {name: extras._OF_COMMANDS.get(name, "cli") for name in WORDS}
+
+
+@cache
+def declared() -> dict[str, list[str]]:
+    """Return what each extra asks for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found: dict[str, list[str]] = project["optional-dependencies"]
+    return found
+
+
+def libraries(names: str) -> set[str]:
+    """Return the libraries that extras bring, by the names under which they are imported."""
+    found: set[str] = set()
+    for name in names.split(","):
+        for wanted in declared()[name]:
+            distribution = re.split(r"[\[<>=!~ ]", wanted)[0]
+            if distribution == "leasehold":
+                found |= libraries(wanted.partition("[")[2].rstrip("]"))
+            else:
+                found.add(DISTRIBUTIONS.get(distribution, distribution.replace("-", "_")))
+    return found
+
+
+def run(words: tuple[str, ...], missing: set[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command where these libraries are missing."""
+    command = (sys.executable, "-c", BLOCK, ",".join(sorted(missing)), *words)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_every_library_of_an_extra_is_known() -> None:
+    """What is declared can be named; what the table says brings it does."""
+    brought = {
+        library for name in declared() if name not in NOT_OF_COMMANDS for library in libraries(name)
+    }
+    assert brought <= set(extras.LIBRARIES)
+    for library, name in extras.LIBRARIES.items():
+        assert library in libraries(name) | {"py4j", "cryptography", "grpc"}
+
+
+def test_every_command_is_tried() -> None:
+    """A new command gets a line above."""
+    with click.Context(main) as context:
+        assert sorted(WORDS) == sorted(main.list_commands(context))
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_a_bare_install_says_which_extra_a_command_needs(name: str) -> None:
+    """In one line, without a traceback; so it does for the help of the command."""
+    result = run(WORDS[name], set(extras.LIBRARIES))
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"Error: leasehold {name} needs the library ")
+    assert f"pip install '.[{EXTRAS[name]}]'" in line
+    assert result.stdout == ""
+
+
+def test_a_bare_install_says_what_the_program_needs() -> None:
+    """Also without a command."""
+    for words in ((), ("--help",), ("--version",)):
+        result = run(words, set(extras.LIBRARIES))
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr.startswith("Error: leasehold needs the library click: ")
+        assert "'.[cli]'" in result.stderr
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_the_extra_that_is_named_is_all_that_a_command_needs(name: str) -> None:
+    """With it and nothing else the command comes to its own result."""
+    result = run(WORDS[name], set(extras.LIBRARIES) - libraries(EXTRAS[name]) - {"py4j"})
+    assert "needs the library" not in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("name", ["queue", "message", "stats", "send", "version", "settings"])
+def test_a_server_can_be_looked_after_where_it_is_installed(name: str) -> None:
+    """The extra of the server brings the commands of its operator."""
+    result = run(WORDS[name], set(extras.LIBRARIES) - libraries("server"))
+    assert "needs the library" not in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr, result.stderr
+
+
+def test_a_mistake_in_a_handler_is_not_taken_for_a_missing_extra() -> None:
+    """A library of the user's own code is none of ours."""
+    assert extras.need_of(["worker", "run"], ModuleNotFoundError("x", name="boto3.session")) is None
+    assert extras.need_of(["queue"], ModuleNotFoundError("x", name="leasehold.gone")) is None
+
+
+def test_what_a_url_needs_is_asked_for_beside_the_command() -> None:
+    """A library that not every use of a command needs adds its extra."""
+    need = extras.need_of(["worker", "run"], ModuleNotFoundError("x", name="azure.core"))
+    assert need is not None
+    assert "'.[cli,worker,azure]'" in need
+
+
+def test_no_text_names_a_package_that_is_not_published() -> None:
+    """There is none of this name to install from an index: texts say how it is done today."""
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not re.search(r"install ['\"]?leasehold\[", node.value), path
