@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,26 @@ def test_the_site_builds_strictly_and_stands_alone(tmp_path: Path) -> None:
     assert len(built) >= len(list(DOCS.rglob("*.md")))
     for page in (*built, *tmp_path.rglob("*.css")):
         assert _LOADED.findall(page.read_text("utf-8")) == [], page
+    # The search of pages that are opened from a disk: its index as a script, and a stand-in for the
+    # worker that browsers refuse there.
+    assert (tmp_path / "search" / "search_index.js").read_text("utf-8").startswith("var __index")
+    assert 'src="assets/iframe-worker.js"' in (tmp_path / "index.html").read_text("utf-8")
+    chromium = shutil.which("chromium")
+    if chromium is not None:
+        assert _found(chromium, tmp_path / "howto" / "claims.html", "poison") > 0
+
+
+def _found(chromium: str, page: Path, word: str) -> int:
+    """Search from a page that is opened from the disk; return how many results are listed."""
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=30000")
+    done = subprocess.run(
+        [chromium, *options, "--dump-dom", f"{page.as_uri()}?q={word}"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return done.stdout.count("md-search-result__item")
 
 
 @pytest.mark.parametrize("page", FRONT, ids=page_id)
