@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from leasehold.cli import analyze_applying as applying
 from leasehold.cli import analyze_choosing as choosing
 from leasehold.cli import analyze_views as views
 from leasehold.cli.session import Session
+from leasehold.cli.texts import counted
 from leasehold.cli.values import Moment
 from leasehold.client.errors import ServerProblem
 from leasehold.tuning import Bounds, Growth, Prices
@@ -115,7 +117,7 @@ def _tell(
         if any(each.state == "done" for each in made):
             screen.hint("leasehold analyze --undo sets it back.")
     if written:
-        screen.hint(f"Wrote {written[0]} and {len(written) - 1} files beside it.")
+        screen.hint(f"Wrote {written[0]} and {counted(len(written) - 1, 'file')} beside it.")
 
 
 def _summary(session: Session, given: Mapping[str, Any], wishes: Wishes) -> LogSummary:
@@ -134,6 +136,10 @@ def _summary(session: Session, given: Mapping[str, Any], wishes: Wishes) -> LogS
         # Late: it takes Spark a while to load.
         from leasehold.cli.analyze_reading import Source, read  # noqa: PLC0415
 
+        is_server = wishes.log is None and wishes.tables is None
+        if is_server:
+            # Also, a server that cannot be reached is told before Spark takes its time to begin.
+            now_ms = _server_now_ms(session, now_ms)
         source = Source(
             log=wishes.log,
             tables=wishes.tables,
@@ -148,14 +154,22 @@ def _summary(session: Session, given: Mapping[str, Any], wishes: Wishes) -> LogS
         )
         if source.since_ms >= source.until_ms:
             raise click.UsageError("--since must be before --until.")
-        if source.is_server:
-            # A server that cannot be reached is told before Spark takes its time to begin.
-            next(iter(session.client.list_queues()), None)
         found = read(session.screen, given, source)
-        if source.is_server or account is not None:
+        if is_server or account is not None:
             # The server tells of the caller's account only.
             found = replace(found, accounts=(account or session.client.account,))
     return choosing.only(found, wishes.queues)
+
+
+def _server_now_ms(session: Session, now_ms: int) -> int:
+    """Return the time by the server, whose clock may be a virtual one; events bear its times."""
+    first = next(iter(session.client.list_queues()), None)
+    if first is None:
+        return now_ms
+    try:
+        return session.queue(first.name).counts().at_ms
+    except ServerProblem:  # deleted meanwhile, or not for this caller
+        return now_ms
 
 
 def _asked(session: Session, wishes: Wishes, summary: LogSummary) -> Asked:
@@ -194,6 +208,8 @@ def _today(session: Session, summary: LogSummary) -> dict[str, Today]:
 
 def _writer() -> Any:
     """Return what writes reports; asked for before the log is read, so that nothing is lost."""
+    # It warns of its caches, with which it would only start faster the next time.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from leasehold.analysis.report import write_report  # noqa: PLC0415 - only if asked for
 
     return write_report

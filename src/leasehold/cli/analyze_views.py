@@ -14,7 +14,7 @@ from leasehold.analysis.findings import Finding, Findings, QueueFindings, Weight
 from leasehold.analysis.whatif import WhatIf
 from leasehold.cli.listing import Column, Listing
 from leasehold.cli.rendering import facts, sections
-from leasehold.cli.texts import clean, number, rough
+from leasehold.cli.texts import clean, counted, number, rough
 from leasehold.domain.wording import time_of
 
 _STYLES: Final = {Weight.ACT: "bold red", Weight.LOOK: "yellow", Weight.NOTE: "dim"}
@@ -59,7 +59,7 @@ def page(findings: Findings, *, named: bool) -> RenderableType:
         named: Whether the caller has named queues, and so wants to see all of them.
     """
     # Of tables nobody knows how many events they were made of.
-    head = f"{number(findings.events)} events from" if findings.events else "From"
+    head = f"{counted(findings.events, 'event')} from" if findings.events else "From"
     head += f" {time_of(findings.since_ms)} to {time_of(findings.until_ms)}"
     if not findings.queues:
         return Text(f"{head}: no queue is in them.")

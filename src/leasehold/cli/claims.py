@@ -18,7 +18,7 @@ from leasehold.cli.queues import QUEUE
 from leasehold.cli.remote import WATCH, remote
 from leasehold.cli.rendering import facts, sections, state
 from leasehold.cli.session import Session
-from leasehold.cli.texts import age, clean, moment, number, repeated, rough, size, times
+from leasehold.cli.texts import age, clean, counted, moment, number, repeated, rough, size, times
 from leasehold.client.models import ClaimInfo, StreamSettled
 
 STREAM: Final = click.argument("stream", metavar="STREAM")
@@ -155,14 +155,14 @@ def claim_table(found: Iterable[ClaimInfo], now_ms: int) -> RenderableType:
 
 def settled_sentence(done: StreamSettled) -> str:
     """Say what publishing did to a stream."""
-    many = f"{number(done.completed)} message{'' if done.completed == 1 else 's'}"
+    many = f"{counted(done.completed, 'message')}"
     which = f"Stream {clean(done.stream)} of queue {clean(done.queue)}"
     sentence = f"{which} is settled up to {done.last_settled}: {many} completed"
     return f"{sentence}, {number(done.exempted)} exempted." if done.exempted else f"{sentence}."
 
 
 def _whole_claim(found: ClaimInfo, name: str, now_ms: int) -> RenderableType:
-    holds = f"{number(found.remaining)} of at most {number(found.limit)} messages"
+    holds = f"{number(found.remaining)} of at most {counted(found.limit, 'message')}"
     if found.max_bytes is not None:
         holds += f" or {size(found.max_bytes)}"
     meaning = _MEANINGS.get(found.state)

@@ -16,7 +16,7 @@ from leasehold.cli.listing import Cell, Column, Listing
 from leasehold.cli.remote import WATCH, YES, remote
 from leasehold.cli.rendering import facts, sections, state
 from leasehold.cli.session import Session
-from leasehold.cli.texts import age, clean, moment, number
+from leasehold.cli.texts import age, clean, counted, moment, number
 from leasehold.cli.values import how_many
 from leasehold.client import QueueHandle
 from leasehold.client.models import Filter, Job
@@ -262,4 +262,4 @@ def _whole_job(found: Job, now_ms: int) -> RenderableType:
 
 
 def _messages(many: int) -> str:
-    return f"{number(many)} message{'' if many == 1 else 's'}"
+    return counted(many, "message")

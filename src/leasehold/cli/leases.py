@@ -16,7 +16,7 @@ from leasehold.cli.listing import Cell
 from leasehold.cli.remote import remote
 from leasehold.cli.rendering import facts, sections
 from leasehold.cli.session import Session
-from leasehold.cli.texts import clean, moment, number, pairs, recognise, size, times
+from leasehold.cli.texts import clean, counted, moment, pairs, recognise, size, times
 from leasehold.cli.values import FRACTIONAL, LENGTH
 from leasehold.client.errors import Forbidden, ServerProblem
 from leasehold.client.models import LeaseRef, Progress, ReceivedMessage, Released
@@ -263,7 +263,7 @@ def _finish(
             screen.error(Text(item.id))
             print_problem(result, screen)
     done = len(items) - refused
-    screen.hint(f"{number(done)} message{'' if done == 1 else 's'} {verb}.")
+    screen.hint(f"{counted(done, 'message')} {verb}.")
     if refused:
         raise click.exceptions.Exit(ExitCode.REFUSED)
 

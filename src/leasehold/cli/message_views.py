@@ -12,6 +12,7 @@ from leasehold.cli.rendering import Screen, body_cell, facts, sections, state
 from leasehold.cli.texts import (
     age,
     clean,
+    counted,
     moment,
     number,
     pairs,
@@ -154,14 +155,12 @@ def _facts(found: MessageView, now_ms: int) -> Iterable[tuple[str, Cell]]:
 
 
 def _budgets(found: MessageView) -> str:
-    counted = (
+    budgets = (
         (found.failures, "failure"),
         (found.interruptions, "interruption"),
         (found.lapses, "lapse"),
     )
-    return "".join(
-        f", {number(many)} {what}{'' if many == 1 else 's'}" for many, what in counted if many
-    )
+    return "".join(f", {counted(many, what)}" for many, what in budgets if many)
 
 
 def _lease(found: MessageView, lease: LeaseInfo, now_ms: int) -> Iterable[tuple[str, Cell]]:

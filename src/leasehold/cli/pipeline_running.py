@@ -209,8 +209,7 @@ def _print_plan(screen: Screen, pipeline: Pipeline, settings: RunSettings, wishe
         ("lease", f"{length(lease.visibility_timeout_s)}, renewed while a stage works"),
         ("ends", "when it is stopped" if wishes.continuous else "when the queue is empty"),
     ]
-    screen.err.print(Text(f"Pipeline {pipeline.name}", "bold"), soft_wrap=True)
-    screen.err.print(facts(rows, indent=2))
+    screen.plan(f"Pipeline {pipeline.name}", facts(rows, indent=2))
 
 
 def _tell(screen: Screen, wishes: Wishes, report: Report, *, was_hurried: bool) -> int:

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from leasehold.cli.texts import clean, length, moment, number, size
+from leasehold.cli.texts import clean, counted, length, moment, number, size
 from leasehold.cli.values import FRACTIONAL, LENGTH, Bounds, Pair
 from leasehold.client.models import Backoff, FailurePolicy, QueueInfo, Settings
 from leasehold.domain.types import NEVER_MS
@@ -244,7 +244,7 @@ def settings_lines(queue: QueueInfo, now_ms: int) -> list[tuple[str, str]]:
         ),
         (
             "rate",
-            f"{number(settings.max_receives_per_s)} messages/s"
+            f"{counted(settings.max_receives_per_s, 'message')}/s"
             if settings.max_receives_per_s
             else "no limit",
         ),
@@ -302,12 +302,13 @@ def _policy_lines(queue: QueueInfo) -> list[tuple[str, str]]:
 
 def _budgets(policy: FailurePolicy) -> str:
     budgets = (
-        (policy.max_deliveries, "deliveries"),
-        (policy.max_failures, "failures"),
-        (policy.max_interruptions, "interruptions"),
-        (policy.max_lapses, "lapses"),
+        (policy.max_deliveries, "delivery", "deliveries"),
+        (policy.max_failures, "failure", "failures"),
+        (policy.max_interruptions, "interruption", "interruptions"),
+        (policy.max_lapses, "lapse", "lapses"),
     )
-    return " or ".join(f"{most} {what}" for most, what in budgets if most is not None) or "never"
+    told = [counted(most, *forms) for most, *forms in budgets if most is not None]
+    return " or ".join(told) or "never"
 
 
 def _backoff(backoff: Backoff | None) -> str:

@@ -1,4 +1,4 @@
-"""``leasehold queue``: create, look at, set, pause and clear queues."""
+"""``leasehold queue``: create, look at, set, pause and purge queues."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from leasehold.cli.queue_settings import METADATA, RESET, paused_text, settings_
 from leasehold.cli.remote import WATCH, YES, remote
 from leasehold.cli.rendering import facts, sections, state
 from leasehold.cli.session import Session
-from leasehold.cli.texts import clean, length, moment, number, pairs, rough
+from leasehold.cli.texts import clean, counted, length, moment, number, pairs, rough
 from leasehold.cli.values import FRACTIONAL
 from leasehold.client.models import Activity, Counts, QueueInfo
+from leasehold.domain.wording import form_of
 
 OWN_STATES: Final = ("visible", "leased", "delayed", "deferred")
 """States of messages that are in the queue itself."""
@@ -30,7 +31,7 @@ QUEUE: Final = click.argument("queue", metavar="QUEUE")
 
 @click.group("queue", cls=OrderedGroup)
 def queue() -> None:
-    """Create, look at, set, pause and clear queues."""
+    """Create, look at, set, pause and purge queues."""
 
 
 @remote("list", WATCH, add_to=queue)
@@ -245,7 +246,7 @@ def _activity(found: Activity, now_ms: int) -> Iterable[tuple[str, str]]:
         (found.completed, "completed"),
         (found.released, "given back"),
         (found.poisoned, "poisoned"),
-        (found.rejected_receipts, "receipts refused"),
+        (found.rejected_receipts, f"{form_of(found.rejected_receipts, 'receipt')} refused"),
     )
     told = ", ".join(f"{number(many)} {what}" for many, what in counted if many)
     yield "so far", told or "nothing"
@@ -274,4 +275,4 @@ def _oldest(found: Counts, name: str) -> str:
 
 
 def _messages(many: int) -> str:
-    return f"{number(many)} message{'' if many == 1 else 's'}"
+    return counted(many, "message")

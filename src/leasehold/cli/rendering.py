@@ -100,6 +100,17 @@ class Screen:
         if not self.as_json:
             self.err.print(Text(text, style=_DIM), soft_wrap=not self.err.is_terminal)
 
+    def plan(self, title: str, rows: RenderableType) -> None:
+        """Print what a command is about to do, to standard error."""
+        if self.err.is_terminal:
+            self.err.print(Text(title, "bold"))
+            self.err.print(rows)
+            return
+        with self.err.capture() as written:
+            self.err.print(rows)
+        lines = [title, *(line.rstrip() for line in written.get().splitlines())]
+        click.echo("\n".join(lines), err=True)
+
     def error(self, text: Text) -> None:
         """Print a line about what went wrong, to standard error."""
         self.err.print(text, soft_wrap=not self.err.is_terminal)

@@ -16,7 +16,7 @@ _SHORT: Final = "Short forms"
 
 LATE: Final = {
     "queue": Late(
-        "leasehold.cli.queues", "queue", "Create, look at, set, pause and clear queues.", _THINGS
+        "leasehold.cli.queues", "queue", "Create, look at, set, pause and purge queues.", _THINGS
     ),
     "message": Late(
         "leasehold.cli.messages", "message", "Send, receive, inspect and mend messages.", _THINGS

@@ -20,7 +20,7 @@ from leasehold.cli.listing import Cell
 from leasehold.cli.remote import remote
 from leasehold.cli.rendering import facts
 from leasehold.cli.session import Session
-from leasehold.cli.texts import moment, number
+from leasehold.cli.texts import counted, moment, number
 from leasehold.cli.values import LENGTH, TIME_TO_LIVE, Pair
 from leasehold.client.errors import ServerProblem
 from leasehold.client.models import MessageView, NewMessage, Sent
@@ -107,6 +107,11 @@ def given_body(body: str | None, *, encode: bool) -> bytes | None:
     help="Travels with the body; may be given more than once.",
 )
 @click.option("--traceparent", metavar="TEXT", help="W3C trace context, 00-...")
+@click.option(
+    "--allow-empty",
+    is_flag=True,
+    help="Put a message with an empty body where standard input has nothing.",
+)
 @click.argument("queue", metavar="QUEUE")
 @click.argument("body", metavar="[BODY|-]", required=False)
 def send(
@@ -119,6 +124,7 @@ def send(
     Example: leasehold send orders --file orders.ndjson
     """
     items, encode = given.pop("items"), given.pop("encode")
+    allow_empty = given.pop("allow_empty")
     common = {name: value for name, value in given.items() if value not in {None, ()}}
     if "properties" in common:
         common["properties"] = dict(common["properties"])
@@ -136,6 +142,11 @@ def send(
         raise click.UsageError("Give a BODY, or - to read it from standard input.")
     raw = given_body("-" if body is None else body, encode=encode)
     assert raw is not None
+    if not raw and body in {None, "-"} and not allow_empty:
+        raise click.UsageError(
+            "Standard input has nothing, so nothing is put: the command before may have failed. "
+            "For a message with an empty body add --allow-empty."
+        )
     handle = session.queue(queue)
     if len(raw) > _ENCODED_BYTES and not common.keys() & _NOT_BESIDE_RAW:
         _tell(session, queue, handle.put_body(raw, **common))
@@ -208,7 +219,10 @@ def _send_many(session: Session, queue: str, file: IO[bytes], lines: _Lines) -> 
             try:
                 results = handle.put_many([message for _, _, message in chunk])
             except Exception:
-                screen.hint(f"{number(done)} messages were put; line {chunk[0][0]} is the next.")
+                screen.hint(
+                    f"{counted(done, 'message')} {'was' if done == 1 else 'were'} put; "
+                    f"line {chunk[0][0]} is the next."
+                )
                 raise
             for (place, _, _), result in zip(chunk, results, strict=True):
                 if isinstance(result, ServerProblem):
@@ -243,7 +257,7 @@ def _sum_up(
     session: Session, done: int, duplicates: int, refusals: list[tuple[int, ServerProblem]]
 ) -> None:
     screen = session.screen
-    sentence = f"{number(done)} message{'' if done == 1 else 's'} put"
+    sentence = f"{counted(done, 'message')} put"
     if duplicates:
         sentence += f", {number(duplicates)} of them there before"
     screen.say(f"{sentence}, {number(len(refusals))} refused." if refusals else f"{sentence}.")

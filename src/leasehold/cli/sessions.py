@@ -13,7 +13,7 @@ from leasehold.cli.listing import Cell, Column, Listing
 from leasehold.cli.remote import WATCH, YES, remote
 from leasehold.cli.rendering import facts, sections, state
 from leasehold.cli.session import Session
-from leasehold.cli.texts import age, clean, length, moment, number
+from leasehold.cli.texts import age, clean, counted, length, moment, number
 from leasehold.client.models import SessionInfo
 
 _SESSION = click.argument("session_id", metavar="SESSION")
@@ -125,4 +125,4 @@ def _whole_session(found: SessionInfo, now_ms: int) -> RenderableType:
 
 
 def _leases(many: int) -> str:
-    return f"{number(many)} lease{'' if many == 1 else 's'}"
+    return counted(many, "lease")

@@ -15,7 +15,7 @@ from rich.text import Text
 from leasehold.cli.listing import Column, Listing
 from leasehold.cli.rendering import Screen, sections
 from leasehold.cli.simulate_reading import read_attempts
-from leasehold.cli.texts import number, per_second, rough
+from leasehold.cli.texts import counted, number, per_second, rough
 from leasehold.domain.queue_settings import LapsedReceipts
 from leasehold.tuning import Advice, Attempt, Basis, Lengths, Prices, Question, advise
 from leasehold.tuning.attempts import Floats
@@ -112,7 +112,7 @@ def _source(given: Mapping[str, Any], random: np.random.Generator) -> tuple[_Sou
             drawn = replayed(attempts, random, _POOL)
         except (ValueError, OSError) as error:
             raise click.UsageError(f"{file} cannot be used: {error}.") from None
-        told = f"{number(len(attempts))} attempts of {file.name}"
+        told = f"{counted(len(attempts), 'attempt')} of {file.name}"
     else:
         sample = draw_lengths(shapes, random, ADVISED_FROM)
         attempts = [Attempt(float(each), finished=True) for each in sample]
@@ -208,9 +208,9 @@ def _page(
 ) -> RenderableType:
     first = played[0].outcome
     head = (
-        f"{number(first.arrived)} messages in {rough(given['lasts_s'])} for "
-        f"{number(given['workers'])} workers; work: {source.told}; "
-        f"{number(first.crashes)} crashes with the first setting"
+        f"{counted(first.arrived, 'message')} in {rough(given['lasts_s'])} for "
+        f"{counted(given['workers'], 'worker')}; work: {source.told}; "
+        f"{counted(first.crashes, 'crash', 'crashes')} with the first setting"
     )
     rows = [
         (
@@ -233,9 +233,9 @@ def _page(
         if advice.basis is Basis.MODEL and advice.as_good_s is not None:
             low, high = advice.as_good_s
             said.append(f"{low:.3g} to {high:.3g} s cost at most 5 % more")
-            said.append(f"at most {advice.batch} messages at once without renewal")
+            said.append(f"at most {counted(advice.batch, 'message')} at once without renewal")
         parts.append(("Why", Text("; ".join(said) + ".")))
-    end = f"{per_second(first.per_s_at_end)} messages a second were done at the end"
+    end = f"messages done a second at the end: {per_second(first.per_s_at_end)}"
     parts.append(("With the first setting", Text(end + ".")))
     return sections(*parts)
 

@@ -19,7 +19,7 @@ from leasehold.cli.asking import can_ask, confirm
 from leasehold.cli.exit_codes import ExitCode
 from leasehold.cli.rendering import Screen, facts
 from leasehold.cli.store_opening import NoStore, open_end, telling
-from leasehold.cli.texts import clean, number
+from leasehold.cli.texts import clean, counted, number
 from leasehold.clock import SystemClock
 from leasehold.stores.moving.ends import End
 from leasehold.stores.moving.moving import Moved, Teller, Wanted, message_rows, move
@@ -121,7 +121,7 @@ def _teller(progress: Progress) -> Teller:
     def tell(step: str, done: int, total: int) -> None:
         if step not in bars:
             bars[step] = progress.add_task(step, total=max(1, total), note="")
-        note = f"{number(done)} of {number(total)} rows"
+        note = f"{number(done)} of {counted(total, 'row')}"
         progress.update(bars[step], completed=done, note=note)
 
     return tell

@@ -16,7 +16,7 @@ from leasehold.cli.queues import QUEUE
 from leasehold.cli.remote import WATCH, YES, remote
 from leasehold.cli.rendering import facts, sections
 from leasehold.cli.session import Session
-from leasehold.cli.texts import age, clean, moment, number
+from leasehold.cli.texts import age, clean, counted, moment, number
 from leasehold.cli.values import LENGTH
 from leasehold.client.handles import Stream
 from leasehold.client.models import Settled, StreamInfo
@@ -240,4 +240,4 @@ def _whole_stream(found: StreamInfo, now_ms: int) -> RenderableType:
 
 
 def _messages(many: int) -> str:
-    return f"{number(many)} message{'' if many == 1 else 's'}"
+    return counted(many, "message")

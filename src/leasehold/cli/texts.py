@@ -48,7 +48,7 @@ def number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.15g}"
 
 
-def counted(many: int, noun: str, plural: str | None = None) -> str:
+def counted(many: float, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun in the right form: ``1 message``, ``12,345 messages``."""
     return f"{number(many)} {form_of(many, noun, plural)}"
 
@@ -87,7 +87,7 @@ def moment(at_ms: int | None, now_ms: int) -> str:
 def size(size_bytes: int) -> str:
     """Return a size: ``812 bytes``, ``3.4 KiB``, ``16 MiB``."""
     if size_bytes < _KIB:
-        return f"{size_bytes} byte{'' if size_bytes == 1 else 's'}"
+        return counted(size_bytes, "byte")
     unit_bytes, name = (_KIB, "KiB") if size_bytes < _KIB * _KIB else (_KIB * _KIB, "MiB")
     return f"{size_bytes / unit_bytes:,.1f}".removesuffix(".0") + f" {name}"
 

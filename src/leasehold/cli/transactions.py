@@ -15,7 +15,7 @@ from leasehold.cli.listing import Cell, Column, Listing
 from leasehold.cli.remote import WATCH, YES, remote
 from leasehold.cli.rendering import facts, sections, state
 from leasehold.cli.session import Session
-from leasehold.cli.texts import age, clean, moment, number, rough
+from leasehold.cli.texts import age, clean, counted, moment, number, rough
 from leasehold.cli.values import how_many
 from leasehold.client.models import BoundClaim, TransactionInfo
 
@@ -185,4 +185,4 @@ def _meant(found: TransactionInfo, parts: Iterable[str], others: str = "drop") -
 
 
 def _messages(many: int) -> str:
-    return f"{number(many)} message{'' if many == 1 else 's'}"
+    return counted(many, "message")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from leasehold.cli.exit_codes import ExitCode
-from leasehold.cli.texts import clean, length, number
+from leasehold.cli.texts import clean, counted, length, number
 from leasehold.cli.worker_finding import NotFound, Target, find_target
 from leasehold.cli.worker_queues import Opened, QueueOpener
 from leasehold.cli.worker_views import failures_text, lease_text, prefetch_text
@@ -293,4 +293,4 @@ def _in_options(problem: str) -> str:
 def _messages(total: int | None) -> str:
     if total is None:
         return ""
-    return f"{number(total)} message{'' if total == 1 else 's'}"
+    return counted(total, "message")

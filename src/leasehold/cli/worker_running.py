@@ -105,13 +105,7 @@ def _work(worker: Worker, stopping: Stopping, *, until_idle: bool) -> None:
 
 
 def _print_plan(screen: Screen, handler: str, lines: list[tuple[str, str]]) -> None:
-    screen.err.print(Text(f"Worker {handler}", "bold"), soft_wrap=True)
-    if screen.err.is_terminal:
-        screen.err.print(facts(lines, indent=2))
-        return
-    width = max(len(name) for name, _ in lines)
-    for name, text in lines:
-        screen.err.print(Text(f"  {name:<{width}}  {text}"), soft_wrap=True)
+    screen.plan(f"Worker {handler}", facts(lines, indent=2))
 
 
 def _print_problems(screen: Screen, refused: Refused) -> None:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from leasehold.cli.listing import Cell, Column, Listing
-from leasehold.cli.texts import clean, length, number, per_second
+from leasehold.cli.texts import clean, counted, length, number, per_second
 from leasehold.worker.leases import LeaseSettings
 from leasehold.worker.outcomes import Kind
 from leasehold.worker.retrying import PoisonRule, RetryRule
@@ -55,7 +55,7 @@ def prefetch_text(prefetch: int | None) -> str:
 def failures_text(retries: RetryRule, poison: PoisonRule) -> str:
     """Say what becomes of a message whose work fails."""
     most = poison.max_failures or 1
-    unseen = f"or unseen after {number(poison.most_deliveries or 0)} deliveries"
+    unseen = f"or unseen after {counted(poison.most_deliveries or 0, 'delivery', 'deliveries')}"
     if most == 1:
         return f"a message whose work fails is buried, {unseen}"
     waits = (retries.delay_s(tries, _MIDDLE) or 0 for tries in range(1, most))

@@ -105,9 +105,14 @@ class ConnectionFailed(LeaseholdClientError):
     """No answer came: nothing listens there, the connection broke, or it took too long."""
 
     def __init__(
-        self, url: str, reason: str, outcome_unknown: bool, repeated: bool = False
+        self,
+        url: str,
+        reason: str,
+        outcome_unknown: bool,
+        repeated: bool = False,
+        is_untrusted: bool = False,
     ) -> None:
-        super().__init__(url, reason, outcome_unknown, repeated)
+        super().__init__(url, reason, outcome_unknown, repeated, is_untrusted)
         self.url = url
         """Scheme, host and port of the server."""
         self.reason = reason
@@ -115,6 +120,8 @@ class ConnectionFailed(LeaseholdClientError):
         """Whether an earlier try of the same call had no clear answer."""
         self.outcome_unknown = outcome_unknown or repeated
         """False: no request has left, so nothing was done. True: it may have been done."""
+        self.is_untrusted = is_untrusted
+        """Whether something answers there whose certificate was refused."""
         self._was_sent = outcome_unknown
 
     def __str__(self) -> str:
@@ -123,6 +130,13 @@ class ConnectionFailed(LeaseholdClientError):
                 f"No answer from {self.url}: {self.reason}. Whether the request was carried out "
                 "is not known."
             )
+        if self.is_untrusted:
+            text = (
+                f"The certificate of {self.url} is not trusted: {self.reason}. If it was signed by "
+                "an authority of your own, name the file with that authority's certificate: "
+                "--ca-file for commands, ssl_context for the client, SSL_CERT_FILE for both."
+            )
+            return f"{text} {_EARLIER}" if self.repeated else text
         text = f"No Leasehold server can be reached at {self.url}: {self.reason}. "
         if self.repeated:
             return text + _EARLIER

@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from leasehold.domain.wording import count_of
+
 DEV_ACCOUNT: Final = "devstoreaccount1"
 """The account that every emulator of the service has; its key is printed in public manuals."""
 DEV_KEY: Final = (
@@ -140,7 +142,9 @@ def decode_key(text: str) -> Secret:
     except (binascii.Error, ValueError):
         raise ValueError("a key is not base64") from None
     if len(raw) < MIN_KEY_BYTES:
-        raise ValueError(f"a key has {len(raw)} bytes; it must have at least {MIN_KEY_BYTES}")
+        raise ValueError(
+            f"a key has {count_of(len(raw), 'byte')}; it must have at least {MIN_KEY_BYTES}"
+        )
     return Secret(raw)
 
 
@@ -159,7 +163,9 @@ def account_of(name: str, keys: list[str]) -> AccountKeys:
     if name in _RESERVED_NAMES:
         raise ValueError(f"{name!r} cannot be an account: it is an address of the server itself")
     if len(keys) not in {1, 2}:
-        raise ValueError(f"account {name!r} has {len(keys)} keys; it must have one or two")
+        raise ValueError(
+            f"account {name!r} has {count_of(len(keys), 'key')}; it must have one or two"
+        )
     try:
         return AccountKeys(name=name, keys=tuple(decode_key(key) for key in keys))
     except ValueError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from leasehold.domain.wording import times_of
 from leasehold.worker.queues.protocol import Delivery, Fault, Tried
 
 _MOST: Final = 1_000_000
@@ -165,7 +166,7 @@ class PoisonRule:
             how = f"{tried.failures} failed, {tried.lapses} ended without a word"
         if ended < most:
             return None
-        text = f"delivered {ended} times without being completed, at most {most}: {how}"
+        text = f"delivered {times_of(ended)} without being completed, at most {most}: {how}"
         return Fault(text=text, type="TooManyDeliveries")
 
     def is_last(self, delivery: Delivery, tried: Tried | None = None) -> bool:

@@ -153,6 +153,9 @@ def test_options_become_settings_of_the_run_and_the_sums_are_told(
     assert settings.continuous
     assert settings.show is None
     assert "1,200" in result.output
+    # What is piped is not padded.
+    assert [line for line in result.output.splitlines() if line != line.rstrip()] == []
+    assert "ends    when it is stopped" in result.stderr
     assert (tmp_path / "all.json").read_text() == ""
     assert _FakeSpark.stopped == before + 1
 

@@ -160,3 +160,17 @@ def test_mistakes(shell: Shell, words: tuple[str, ...], stdin: str | None) -> No
     result = shell("send", "orders", *words, stdin=stdin)
     assert result.exit_code == 2, result.output
     assert shell.server.requests == []
+
+
+@pytest.mark.parametrize("words", [(), ("-",)])
+def test_nothing_on_standard_input_is_no_message(shell: Shell, words: tuple[str, ...]) -> None:
+    """A command before that failed writes nothing: an empty message is put only when told so."""
+    shell.server.on("POST", PATH, results(PUT))
+    for given in ("", "\n"):
+        result = shell("send", "orders", *words, stdin=given)
+        assert result.exit_code == 2
+        assert "--allow-empty" in result.stderr
+    assert shell.server.asked == []
+    assert shell("send", "orders", *words, "--allow-empty", stdin="").exit_code == 0
+    assert shell("send", "orders", "").exit_code == 0
+    assert len(shell.server.asked) == 2

@@ -9,12 +9,15 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from leasehold.client import AsyncClient, Client, ConnectionFailed, RetryPolicy
 from leasehold.client.models import LeaseRef
+from tests.e2e.identity import _write_certificate
 from tests.unit.client.support import PUT_RESULT, QUEUE, Driver, Script, answer, results
 
 ONCE = RetryPolicy(attempts=1)
@@ -286,3 +289,30 @@ def test_the_whole_answer_is_read(driver: Driver) -> None:
     script = Script(answer({"results": many}))
     done = driver.do(driver.client(script).queue("jobs").put_many(["x"] * 3_000))
     assert [sent.id for sent in done] == [str(number) for number in range(3_000)]
+
+
+def test_a_certificate_that_is_not_trusted_is_told_apart(driver: Driver, tmp_path: Path) -> None:
+    """Something is running there: what failed is said, and how to name the authority."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    _write_certificate(key, tmp_path / "cert.pem", tmp_path / "key.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}"
+
+        def shake_hands() -> None:
+            connection, _ = listening.accept()
+            with suppress(OSError), context.wrap_socket(connection, server_side=True):
+                pass
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(shake_hands)
+            client = driver.real(url, retries=ONCE, ssl_context=ssl.create_default_context())
+            with pytest.raises(ConnectionFailed) as caught:
+                driver.do(client.queue("jobs").receive())
+    assert caught.value.is_untrusted
+    assert not caught.value.outcome_unknown
+    text = str(caught.value)
+    assert f"The certificate of {url} is not trusted: self-signed certificate" in text
+    assert "--ca-file" in text
+    assert "Is it running" not in text

@@ -181,8 +181,17 @@ class AsyncTransport:
             reason = f"nothing came for {try_s:g} s{wait}"
         else:
             reason = str(_root_of(error)) or str(error) or type(error).__name__
-        was_sent = not isinstance(error, _NEVER_SENT)
-        return ConnectionFailed(self.endpoint.url, reason, was_sent, repeated)
+        root = _root_of(error)
+        is_untrusted = isinstance(root, ssl.SSLCertVerificationError)
+        if isinstance(root, ssl.SSLCertVerificationError):
+            reason = root.verify_message or reason
+        return ConnectionFailed(
+            self.endpoint.url,
+            reason,
+            outcome_unknown=not isinstance(error, _NEVER_SENT),
+            repeated=repeated,
+            is_untrusted=is_untrusted,
+        )
 
 
 _USER_AGENT: Final = f"leasehold-python/{__version__}"

@@ -12,7 +12,7 @@ import msgspec
 
 from leasehold.auth import types as auth
 from leasehold.domain import errors as domain
-from leasehold.domain.wording import time_of
+from leasehold.domain.wording import count_of, time_of
 from leasehold.http.native.codes import CODES, PROBLEMS
 
 Header: TypeAlias = tuple[bytes, bytes]
@@ -240,7 +240,8 @@ def _claim_lapsed(error: domain.ClaimLapsed) -> Problem:
 def _claim_broken(error: domain.ClaimBroken) -> Problem:
     return problem(
         "claim-broken",
-        f"Of the {error.size:,} members of the claim {error.lost:,} are gone.",
+        f"Of the {count_of(error.size, 'member')} of the claim {error.lost} "
+        f"{'is' if error.lost == 1 else 'are'} gone.",
         size=error.size,
         lost=error.lost,
     )

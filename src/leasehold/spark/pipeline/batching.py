@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from leasehold.domain.wording import count_of
 from leasehold.worker.errors import Poison, Retry
 from leasehold.worker.gathering import Gathering
 from leasehold.worker.stages.stage_message import StageMessage
@@ -163,7 +164,10 @@ def _in_order(columns: Mapping[str, Sequence[Any]], given: Sequence[_Given]) -> 
     ids = columns.get("message_id")
     if ids is None:
         if count != len(given):
-            raise ValueError(f"the stage was given {len(given)} messages and returned {count} rows")
+            raise ValueError(
+                f"the stage was given {count_of(len(given), 'message')} and returned "
+                f"{count_of(count, 'row')}"
+            )
         return range(count)
     places = {message_id: place for place, message_id in enumerate(ids)}
     try:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TextIO, TypeAlias
 
+from leasehold.domain.wording import count_of
 from leasehold.spark.pipeline.figures import Progress
 from leasehold.worker.reporting import length
 
@@ -198,7 +199,10 @@ class Bars(Shower):
         first.append(f"  {progress.per_s:,.1f}/s", "bold")
         if progress.left_s is not None and progress.backlog:
             first.append(f"  about {length(progress.left_s)} left", "dim")
-        first.append(f"  {progress.tasks} tasks on {progress.executors} executors", "dim")
+        first.append(
+            f"  {count_of(progress.tasks, 'task')} on {count_of(progress.executors, 'executor')}",
+            "dim",
+        )
         second = Text(f"{progress.done:,} done", "green")
         second.append(f"  {progress.in_work:,} in work", "cyan")
         if progress.waiting or progress.backlog:

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 import apsw
 
 from leasehold.domain.errors import StoreFailed
+from leasehold.domain.wording import count_of
 from leasehold.stores.moving.ends import MoveRefused, Rows
 from leasehold.stores.moving.marks import ARRIVED, AWAY, mark_in
 from leasehold.stores.sql_files import load_migrations
@@ -137,7 +138,11 @@ def _counts(reader: Reader) -> Checked:
         if rows != counted:
             bad.append(f"{account}/{name} counts {counted} and has {rows}")
     if not bad:
-        return said("counts", Level.OK, f"{total} messages in {len(queues)} queues, as counted")
+        return said(
+            "counts",
+            Level.OK,
+            f"{count_of(total, 'message')} in {count_of(len(queues), 'queue')}, as counted",
+        )
     return said("counts", Level.FAIL, some(bad))
 
 
@@ -230,14 +235,17 @@ def _log(reader: Reader) -> Iterator[Checked]:
     if not batches:
         yield said("event log", Level.OK, "empty")
         return
-    found = f"{events} events in {batches} batches, {first} to {last}, {size} bytes"
+    found = (
+        f"{count_of(events, 'event')} in {count_of(batches, 'batch', 'batches')}, "
+        f"{first} to {last}, {count_of(size, 'byte')}"
+    )
     if size != real:
-        yield said("event log", Level.FAIL, f"{found}; in truth {real} bytes")
+        yield said("event log", Level.FAIL, f"{found}; in truth {count_of(real, 'byte')}")
     elif reader.kind == "postgres":
         ((counted,),) = reader.rows(
             "SELECT coalesce(sum(number), 0) FROM counted WHERE partition = 0"
         )
-        wrong = "" if counted == size else f"; {counted} bytes were counted"
+        wrong = "" if counted == size else f"; {count_of(counted, 'byte')} counted"
         yield said("event log", Level.WARN if wrong else Level.OK, found + wrong)
     else:
         # Numbers follow each other here; in PostgreSQL one is lost with each batch undone.

@@ -13,6 +13,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from leasehold.domain.wording import count_of
+
 DEFAULT_FLOOR_S: Final = 10
 DEFAULT_CAP_S: Final = 600
 DEFAULT_START_S: Final = 30
@@ -134,7 +136,7 @@ class LeaseLearner:
         count = len(kind.lasted_s)
         wanted_s = math.ceil(kind.work_s + self._renewal_s + self._slack_s)
         which = f" of type {message_type}" if message_type else ""
-        share = f"{self._quantile:.0%} of the last {count} messages{which}"
+        share = f"{self._quantile:.0%} of the last {count_of(count, 'message')}{which}"
         reasons = [
             f"{share} took up to {kind.work_s:.3g} s",
             f"renewals take up to {self._renewal_s:.3g} s",
@@ -142,7 +144,7 @@ class LeaseLearner:
         ]
         if count < _ENOUGH_MESSAGES and wanted_s <= self._start_s:
             wanted_s = self._start_s
-            reasons = [f"there were {count} messages so far, too few to go by"]
+            reasons = [f"{count_of(count, 'message')} so far, too few to go by"]
         if self._is_frozen() and wanted_s < kind.lease_s:
             wanted_s = kind.lease_s
             share = f"{sum(self._failed)} of the last {len(self._failed)} renewals failed"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from leasehold.domain.wording import count_of
 from leasehold.worker.leases._episodes import Episodes
 from leasehold.worker.leases._keeping import Keeping, RenewerStopped
 from leasehold.worker.leases._ledger import Notice, lapse_of, lease_of
@@ -211,7 +212,9 @@ class LeaseManager(Keeping):
             _log.exception("a renewal has failed in a way that no client should let through")
             answers = [Unreachable(f"{type(error).__name__}: {error}")] * len(helds)
         if len(answers) != len(helds):
-            answers = [Unreachable(f"{len(helds)} renewals, {len(answers)} answers")] * len(helds)
+            answers = [
+                Unreachable(f"{len(answers)} answers to {count_of(len(helds), 'renewal')}")
+            ] * len(helds)
         self._answered(replace(batch, lease_s=lease_s), helds, answers, sent_at_s)
 
     def _is_wanted(self, held: Held, now_s: float) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from leasehold.domain.wording import times_of
 from leasehold.worker.errors import Poison, WorkerError
 from leasehold.worker.message import Message
 from leasehold.worker.queues.errors import BodyTooLarge, NotSupported, Unreachable
@@ -126,7 +127,7 @@ class Run:
                 if not again:
                     if stage.exhausted == "poison" and not isinstance(error, StageOverdue):
                         raise Poison(
-                            f"stage {stage.name!r} failed {seen.attempt} times: {error!r}"
+                            f"stage {stage.name!r} failed {times_of(seen.attempt)}: {error!r}"
                         ) from error
                     raise
             if stage.retry_delay_s:
