@@ -12,7 +12,8 @@ from leasehold.domain.errors import StoreFailed, Unavailable
 from leasehold.stores.moving import moving
 from leasehold.stores.moving.ends import End, MoveRefused
 from leasehold.stores.moving.marks import StoreMoved
-from tests.contract.stores.conftest import ACCOUNT, QUEUE
+from leasehold.testing import ManualClock
+from tests.contract.stores.conftest import ACCOUNT, QUEUE, Asker
 from tests.contract.stores.random_work import QUEUES, replayed_and_live
 
 from .support import OTHER, Place, all_of, move_between, undo_between, worked_on
@@ -278,3 +279,25 @@ def _cut_commit(patched: pytest.MonkeyPatch, at: str) -> None:
         patched.setattr(source if at == "source" else target, "commit", _no_end)
 
     patched.setattr(moving, "_settle_target", settling)
+
+
+@pytest.mark.parametrize(("here", "there"), PAIRS)
+def test_expired_messages_are_counted_where_they_were_moved_to(
+    tmp_path: Path, here: str, there: str
+) -> None:
+    """Those set aside too, which no count of messages has."""
+    source, target = Place(here, tmp_path, "a"), Place(there, tmp_path, "b")
+    asker = Asker(source.open(), ManualClock())
+    asker.create()
+    asker.put(time_to_live_s=1)
+    asker.put(time_to_live_s=1)
+    asker.put()
+    asker.clock.advance(s=1)
+    asker.ask(c.RetireExpired(1))
+    asker.store.close()
+    move_between(source, target)
+    moved = Asker(target.open(), asker.clock)
+    assert (moved.counts().expired, moved.counts().total) == (2, 1)
+    moved.ask(c.RetireExpired(10))
+    assert (moved.counts().expired, moved.counts().total) == (2, 1)
+    moved.store.close()
