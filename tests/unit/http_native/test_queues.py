@@ -98,6 +98,7 @@ def test_counts(native: Native) -> None:
         "poisoned": 0,
         "staged": 0,
         "claimed": 0,
+        "expired": 0,
         "total": 2,
         "exact": True,
         "oldest_age_s": {"visible": 0.0, "delayed": 0.0},
