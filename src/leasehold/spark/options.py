@@ -140,7 +140,13 @@ OPTIONS: Final = (
         50_000,
         "Most messages of a micro-batch.",
     ),
-    _option("maxBytesPerTrigger", size_bytes, None, "Bytes of bodies that end a micro-batch."),
+    _option(
+        "maxBytesPerTrigger",
+        size_bytes,
+        None,
+        "Bytes of bodies that end a micro-batch. Default: 256m, so that a few large messages do "
+        "not fill the memory of a task.",
+    ),
     _option(
         "minMessagesPerTrigger",
         whole(0, 1_000_000),
@@ -195,6 +201,13 @@ OPTIONS: Final = (
         truth,
         True,
         "Fail when a claim has lost messages to others, to a purge or to the end of its window.",
+    ),
+    _option(
+        "allowNewCheckpoint",
+        truth,
+        False,
+        "Let a query without a checkpoint go on where the stream stands on the server. Only with a "
+        "sink that has no batch numbers of the old checkpoint.",
     ),
     _option(
         "retryPatience",
@@ -334,6 +347,7 @@ class ReadOptions:
     delivery: Delivery
     settle_with_sink: bool
     fail_on_data_loss: bool
+    allow_new_checkpoint: bool
     retry_patience: float
     message_encoding: Encoding
     format: BodyFormat

@@ -41,6 +41,26 @@ def test_available_now_takes_all_and_leaves_nothing(queries: Queries, queue: Que
     assert queries.run(queries.read()) == []
 
 
+def test_a_deleted_checkpoint_loses_nothing_to_files(queries: Queries, queue: QueueHandle) -> None:
+    """Files skip the batch numbers they have: the query is refused before it takes a message."""
+    folder = str(queries.folder / "table")
+
+    def write(checkpoint: str, **options: str) -> None:
+        writing = queries.read("body STRING", **options).writeStream.format("parquet")
+        place = str(queries.folder / checkpoint)
+        query = writing.trigger(availableNow=True).start(folder, checkpointLocation=place)
+        query.awaitTermination(60)
+
+    fill(queue, 3)
+    write("first")
+    fill(queue, 2, 3)
+    with pytest.raises(StreamingQueryException, match="allowNewCheckpoint=true"):
+        write("second")
+    assert queue.counts().visible == 2
+    write("first")
+    assert queries.spark.read.parquet(folder).count() == 5
+
+
 def test_a_busy_queue_ends(queries: Queries, queue: QueueHandle) -> None:
     """AvailableNow takes what was there at the start although more comes with each batch."""
     fill(queue, 20)

@@ -14,6 +14,9 @@ MAX_CLAIM: Final = 1_000_000
 """Most messages that the server takes into one claim."""
 ROWS_PER_PART: Final = 5_000
 """A task costs some 20 ms before its first row: fewer rows than this are not worth one."""
+DEFAULT_BYTES: Final = 256 << 20
+"""Bytes of bodies that end a micro-batch where the options say nothing of bytes: 50,000 messages of
+5 KiB, and few enough for a driver of 1 GiB that collects them."""
 _LEAST_PARTS: Final = 2
 _MOST_PARTS: Final = 16
 
@@ -32,6 +35,8 @@ def most_bytes(limit: ReadLimit, options: ReadOptions) -> int | None:
     """Return after how many bytes of bodies a micro-batch ends; None: never."""
     if isinstance(limit, ReadMaxBytes):
         return limit.max_bytes
+    if options.max_bytes_per_trigger is None and isinstance(limit, ReadMaxRows):
+        return DEFAULT_BYTES
     return options.max_bytes_per_trigger
 
 
@@ -48,9 +53,13 @@ def is_due(counts: Counts, least: int, delay_s: float) -> bool:
     return counts.visible > 0 and counts.oldest_age_s.get("visible", 0.0) >= delay_s
 
 
-def is_full(claim: ClaimInfo) -> bool:
-    """Tell whether a claim has as much as it may, so that there is probably more to be claimed."""
-    return claim.max_bytes is not None or claim.size >= claim.limit
+def is_full(claim: ClaimInfo, options: ReadOptions) -> bool:
+    """Tell whether a claim has as much as it may, so that there is probably more to be claimed.
+
+    A claim does not say how many bytes it has. Only a limit that the user has set is taken for
+    reached: opened ahead with the few messages that have come since, claims would get small.
+    """
+    return claim.size >= claim.limit or options.max_bytes_per_trigger is not None
 
 
 def part_count(rows: int, given: int | None, processors: int) -> int:

@@ -29,7 +29,13 @@ from leasehold.spark.stream.ahead import Ahead
 from leasehold.spark.stream.keeping import Keeper
 from leasehold.spark.stream.numbers import Totals, backlog, stream_address
 from leasehold.spark.stream.opening import Opener, Taking
-from leasehold.spark.stream.problems import DataLost, log, report_loss, taken
+from leasehold.spark.stream.problems import (
+    DataLost,
+    log,
+    report_loss,
+    report_new_checkpoint,
+    taken,
+)
 
 _BRISK: Final = RetryPolicy(attempts=2, initial_s=0.1, patience_s=1.0)
 """For calls that come again by themselves, or that must not hold up a stop."""
@@ -101,13 +107,21 @@ class Consumer:
 
     # --- what Spark asks -----------------------------------------------------------------------
 
-    def last_settled(self) -> int:
-        """Return the number after which a new query begins. Changes nothing."""
+    def begin(self) -> int:
+        """Return the number after which a query without a checkpoint begins. Changes nothing.
+
+        Raises:
+            NewCheckpoint: Another checkpoint has been at the stream, and the options do not accept
+                that.
+        """
         with self._worded():
             try:
-                return self._stream.get().last_settled
+                settled = self._stream.get().last_settled
             except StreamNotFound:
                 return 0
+            if settled:
+                report_new_checkpoint(self._options, settled)
+            return settled
 
     def limit_to_now(self) -> None:
         """Take from now on only as much as there is now."""
@@ -177,7 +191,9 @@ class Consumer:
     def prepare_next(self, taking: Taking) -> None:
         """Begin opening the claim after the current one, if there probably is one."""
         claim = self._claims.get(self._current)
-        if not self._options.prefetch_claim or claim is None or not admission.is_full(claim):
+        if not self._options.prefetch_claim or claim is None:
+            return
+        if not admission.is_full(claim, self._options):
             return
         taking = self._within_scope(claim.number + 1, taking)
         if taking.messages:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from leasehold.client.errors import (
@@ -37,6 +38,9 @@ from leasehold.spark.stream.problems import BadRecord, DataLost, log, report_los
 
 PAGE_ROWS: Final = 10_000
 """Rows of one request and of one batch for Spark, which passes batches on as they are."""
+BATCH_BYTES: Final = 16 << 20
+"""Bytes of bodies of one batch for Spark, whose Java and Python each hold some batches of a task
+whole: a page of 1 KiB bodies is one batch. One body may be larger."""
 _LOOK_S: Final = 0.5
 """Between two tries to read a claim that its keeper has yet to bring back."""
 _LEAST_LOOKING_S: Final = 30
@@ -155,11 +159,12 @@ class _Reading:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield what can be decoded; see to what cannot be."""
         for page in self._pages():
-            decoded = self._decoder.decode(page, self._number)
-            if decoded.bad:
-                self._refuse(decoded.bad)
-            if decoded.batch.num_rows:
-                yield decoded.batch
+            for piece in _pieces(page):
+                decoded = self._decoder.decode(piece, self._number)
+                if decoded.bad:
+                    self._refuse(decoded.bad)
+                if decoded.batch.num_rows:
+                    yield decoded.batch
 
     def _pages(self) -> Iterator[Any]:
         """Yield pages; after an outage of the server it is the keeper that brings a claim back."""
@@ -216,6 +221,20 @@ class _Reading:
                 return
             threading.Event().wait(_LOOK_S)
         call()
+
+
+def _pieces(page: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a page in pieces of at most BATCH_BYTES of bodies, or of one row."""
+    if page.nbytes <= BATCH_BYTES:
+        yield page
+        return
+    first, size = 0, 0
+    for row, length in enumerate(pc.binary_length(page.column("body")).to_pylist()):
+        if row > first and size + length > BATCH_BYTES:
+            yield page.slice(first, row - first)
+            first, size = row, 0
+        size += length
+    yield page.slice(first)
 
 
 def _report(bad: Bad) -> ErrorReport:

@@ -18,6 +18,10 @@ class DataLost(RuntimeError):
     """A micro-batch cannot be read as it was, or not at all."""
 
 
+class NewCheckpoint(RuntimeError):
+    """A query without a checkpoint reads a stream that another checkpoint has read."""
+
+
 class BadRecord(ValueError):
     """A message cannot be decoded, and the options say that the query is to fail then."""
 
@@ -45,3 +49,32 @@ def report_loss(options: ReadOptions, what: str) -> None:
     if is_strict(options):
         raise DataLost(f"{text}. Option failOnDataLoss=false goes on without them")
     log.warning("%s; going on", text)
+
+
+def report_new_checkpoint(options: ReadOptions, settled: int) -> None:
+    """Tell that a query begins anew with a stream that is not new.
+
+    Spark numbers the micro-batches of a new checkpoint from 0. A sink that skips the numbers it
+    knows, as files and Delta with ``txnVersion`` do, would write none of the first ones, and the
+    source would complete their messages all the same.
+
+    Args:
+        options: Of the read.
+        settled: Number of the last claim that the earlier checkpoint has settled.
+
+    Raises:
+        NewCheckpoint: The options do not accept it.
+    """
+    text = (
+        f"stream {options.stream_id} of queue {options.queue} has settled claims up to {settled}, "
+        "and this query has no checkpoint: it was deleted, or is at another location"
+    )
+    if options.allow_new_checkpoint or options.delivery == "atMostOnce":
+        log.warning("%s; going on with claim %d", text, settled + 1)
+        return
+    raise NewCheckpoint(
+        f"{text}. Its micro-batches would be numbered from 0 again, and a sink that skips the "
+        "numbers it has written (files, Delta with txnVersion) would drop their rows. Start it "
+        "with its own checkpoint; or with a new streamId; or, if the sink's output is new too or "
+        "does not go by numbers of batches, with the option allowNewCheckpoint=true"
+    )

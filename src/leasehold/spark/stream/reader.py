@@ -50,15 +50,19 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._decoder = Decoder(options, schema)
         self._consumer: Consumer | None = None
-        self._taking = Taking(options.max_messages_per_trigger, options.max_bytes_per_trigger)
+        limit = ReadMaxRows(options.max_messages_per_trigger)
+        self._taking = self._most(limit)
         self.task: Callable[[], TaskIdentity] = current_task
         """Tells which task reads."""
 
     # --- on the driver, in the process of the query ----------------------------------------------
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name, as all that follow
-        """Return where a query without a checkpoint begins. Called twice; changes nothing."""
-        return offset_of(self._driver.last_settled())
+        """Return where a query without a checkpoint begins. Called twice; changes nothing.
+
+        Not called where there is a checkpoint. See :meth:`Consumer.begin` for the errors.
+        """
+        return offset_of(self._driver.begin())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return what the options say. Called once, before all else."""
@@ -76,10 +80,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Called at every trigger; with the default trigger and no messages, again at once. It is
         *start* itself if there is nothing to take. See :meth:`Consumer.next` for the errors.
         """
-        self._taking = Taking(
-            admission.most_messages(limit, self._options),
-            admission.most_bytes(limit, self._options),
-        )
+        self._taking = self._most(limit)
         number = self._driver.next(claim_in(start), self._taking)
         return start if number is None else offset_of(number)
 
@@ -112,6 +113,10 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._consumer is not None:
             outlast_sigterm()
             self._consumer.stop()
+
+    def _most(self, limit: ReadLimit) -> Taking:
+        options = self._options
+        return Taking(admission.most_messages(limit, options), admission.most_bytes(limit, options))
 
     @property
     def _driver(self) -> Consumer:

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from leasehold.client.models import ClaimInfo, Counts
+from leasehold.spark.options import read_options
 from leasehold.spark.stream import admission
 from tests.unit.spark.stream.driving import parsed
 
@@ -72,12 +73,28 @@ def test_parts(rows: int, given: int | None, processors: int, parts: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("size", "max_bytes", "full"), [(10, None, True), (9, None, False), (3, 1000, True)]
+    ("size", "given", "full"),
+    [(10, {}, True), (9, {}, False), (3, {"maxBytesPerTrigger": 9}, True)],
 )
-def test_full(size: int, max_bytes: int | None, full: bool) -> None:
-    """A claim that has all it may have is a sign of more; one ended by bytes might be."""
-    claim = ClaimInfo(number=1, state="open", size=size, limit=10, max_bytes=max_bytes)
-    assert admission.is_full(claim) is full
+def test_full(size: int, given: dict[str, int], full: bool) -> None:
+    """A claim that has all it may have is a sign of more; one ended by bytes may be."""
+    claim = ClaimInfo(number=1, state="open", size=size, limit=10, max_bytes=1_000)
+    assert admission.is_full(claim, read_options(given)) is full
+
+
+@pytest.mark.parametrize(
+    ("limit", "given", "most"),
+    [
+        (ReadMaxRows(10), {}, 256 << 20),
+        (ReadMaxRows(10), {"maxBytesPerTrigger": "1g"}, 1 << 30),
+        (ReadAllAvailable(), {}, None),
+        (ReadAllAvailable(), {"maxBytesPerTrigger": "1g"}, 1 << 30),
+        (ReadMaxBytes(77), {}, 77),
+    ],
+)
+def test_bytes(limit: ReadLimit, given: dict[str, str], most: int | None) -> None:
+    """A micro-batch is bounded by bytes unless Spark wants all that there is."""
+    assert admission.most_bytes(limit, read_options(given)) == most
 
 
 def test_a_scope_is_used_up_by_new_claims_only() -> None:

@@ -10,9 +10,48 @@ import pytest
 from leasehold.client import QueueHandle
 from leasehold.client.models import ClaimInfo
 from leasehold.spark.stream import consumer
-from leasehold.spark.stream.problems import StreamTaken
+from leasehold.spark.stream.problems import NewCheckpoint, StreamTaken
 from leasehold.testing import InProcessServer
 from tests.unit.spark.stream.driving import Driving, claims_of, fill, task
+
+# --- a checkpoint that is not there ---------------------------------------------------------------
+
+
+def finished(driving: Driving, queue: QueueHandle) -> None:
+    """Run a query until one claim is settled, and leave its checkpoint behind."""
+    fill(queue, 3)
+    query = driving.query()
+    end = query.trigger(query.begin())
+    query.bodies({"claim": 0}, end)
+    query.trigger(end)
+    query.reader.stop()
+
+
+@pytest.mark.parametrize("delivery", ["exactlyOnce", "atLeastOnce"])
+def test_a_new_checkpoint_for_an_old_stream_is_refused(
+    driving: Driving, queue: QueueHandle, delivery: str
+) -> None:
+    """Spark would number its micro-batches from 0, which the sink may have; nothing is taken."""
+    finished(driving, queue)
+    fill(queue, 2, 3)
+    query = driving.query(delivery=delivery, failOnDataLoss="false")
+    with pytest.raises(NewCheckpoint, match=r"up to 1, .* no checkpoint.*allowNewCheckpoint=true"):
+        query.reader.initialOffset()
+    assert queue.counts().visible == 2
+
+
+@pytest.mark.parametrize("accepting", [{"allowNewCheckpoint": "true"}, {"delivery": "atMostOnce"}])
+def test_a_new_checkpoint_is_accepted_where_the_user_says_so(
+    driving: Driving, queue: QueueHandle, accepting: dict[str, str]
+) -> None:
+    """The query goes on with the claim after the last one."""
+    finished(driving, queue)
+    sent = fill(queue, 2, 3)
+    query = driving.query(**accepting)
+    start = query.begin()
+    assert start == {"claim": 1}
+    assert query.bodies(start, query.trigger(start)) == sent
+
 
 # --- stopping and starting anew -------------------------------------------------------------------
 
@@ -78,13 +117,13 @@ def test_a_crash_in_a_micro_batch_replays_it_identically(
 
 
 def test_a_new_checkpoint_goes_on_where_the_stream_is(driving: Driving, queue: QueueHandle) -> None:
-    """Without a checkpoint a query begins after what is settled, and finds what is open."""
+    """Where that is allowed, a query begins after what is settled, and finds what is open."""
     fill(queue, 3)
     first = driving.query(maxMessagesPerTrigger="2")
     end = first.trigger(first.begin())
     assert first.trigger(end) == {"claim": 2}
     first.kill()
-    query = driving.query()
+    query = driving.query(allowNewCheckpoint="true")
     assert query.begin() == {"claim": 1}
     assert query.bodies(end, query.trigger(end)) == [b"2"]
 

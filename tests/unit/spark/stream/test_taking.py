@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from leasehold.client import QueueHandle
+from leasehold.spark.stream import admission
 from leasehold.testing import InProcessServer
 from tests.unit.spark.stream.driving import Driving, claims_of, fill
 
@@ -18,6 +21,29 @@ def test_bytes_end_a_micro_batch(driving: Driving, queue: QueueHandle) -> None:
     query = driving.query(maxBytesPerTrigger="250")
     end = query.trigger(query.begin())
     assert len(query.bodies({"claim": 0}, end)) == 3
+
+
+def test_few_large_messages_end_a_micro_batch_without_any_option(
+    driving: Driving, queue: QueueHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many messages may be any number of bytes: these have a default too."""
+    monkeypatch.setattr(admission, "DEFAULT_BYTES", 250)
+    queue.put_many([b"x" * 100] * 10)
+    query = driving.query()
+    end = query.trigger(query.begin())
+    assert len(query.bodies({"claim": 0}, end)) == 3
+
+
+def test_batches_for_spark_are_bounded_by_bytes(driving: Driving, queue: QueueHandle) -> None:
+    """A page of large bodies goes to Spark in pieces, every row once and in its order."""
+    queue.update(settings={"max_body_bytes": 2 << 20})
+    sent = [bytes([number]) * (2 << 20) for number in range(20)]
+    for body in sent:
+        queue.put(body)
+    query = driving.query()
+    batches = query.batches({"claim": 0}, query.trigger(query.begin()))
+    assert max(batch.nbytes for batch in batches) < 17 << 20
+    assert [*chain.from_iterable(batch.column("body").to_pylist() for batch in batches)] == sent
 
 
 def test_a_minimum_holds_messages_back_until_it_is_reached(
