@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from leasehold.client import Client, RetryPolicy
+from leasehold.client import Client, QueueNotFound, RetryPolicy
 from leasehold.spark.options import BadOption, Place
 
 _DEVELOPMENT_ACCOUNT: Final = "devstoreaccount1"
@@ -71,6 +73,27 @@ def connect(place: Place, retries: RetryPolicy | None = None, *, timeout_s: floa
         )
     except ValueError as error:
         raise BadOption(f"the connection is not properly given: {error}") from None
+
+
+@contextlib.contextmanager
+def missing_queue_named(queue: str | None, client: Client) -> Iterator[None]:
+    """Say which queue is missing, and where, if the server says that one is.
+
+    Args:
+        queue: The only one that is spoken of; None: there may be others.
+        client: Of the server.
+
+    Raises:
+        BadOption: There is no such queue.
+    """
+    try:
+        yield
+    except QueueNotFound:
+        if queue is None:
+            raise
+        raise BadOption(
+            f"option queueName: there is no queue {queue} at {client.url}, account {client.account}"
+        ) from None
 
 
 def _credential(given: str | None) -> tuple[str | None, str | None]:

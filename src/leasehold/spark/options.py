@@ -300,6 +300,21 @@ OPTIONS: Final = (
 )
 """All there are, in the order of the documentation."""
 
+_ELSEWHERE: Final = {
+    "fetchparallelism": "numPartitions",
+    "maxfilespertrigger": "maxMessagesPerTrigger",
+    "maxoffsetspertrigger": "maxMessagesPerTrigger",
+    "minoffsetspertrigger": "minMessagesPerTrigger",
+    "minpartitions": "numPartitions",
+    "queueurl": "queueName",
+    "sqslongpollingwaittimeseconds": "waitSeconds",
+    "sqsurl": "queueName",
+    "subscribe": "queueName",
+    "topic": "queueName",
+}
+"""What sources and sinks of Kafka, SQS and abs-aqs call an option, in lower case, and its name
+here."""
+
 # Spark adds options of its own to those of the user.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "query name", "queryname"})
 
@@ -429,6 +444,26 @@ def refuse_for_streams(options: ReadOptions) -> None:
             )
 
 
+NO_TABLES: Final = (
+    "Spark hands the OPTIONS of CREATE TABLE ... USING leasehold to no statement on it. "
+    "Use CREATE TEMPORARY VIEW ... USING leasehold OPTIONS (...), or name the options in each "
+    "statement: SELECT ... FROM t WITH (queueName = '...')"
+)
+
+
+def refuse_tables(given: Mapping[str, Any]) -> None:
+    """Refuse to be a table of Spark's catalog, of which Spark keeps no options.
+
+    It makes the source with the table's properties to ask for its columns, and then with none at
+    all for each read: that would go to the development server.
+
+    Raises:
+        BadOption: They are properties of a table.
+    """
+    if any(name.lower().startswith("option.") for name in given):
+        raise BadOption(NO_TABLES)
+
+
 def _values(given: Mapping[str, Any], kind: str) -> dict[str, Any]:
     known = {each.name.lower(): each for each in OPTIONS if kind in each.kinds}
     for each in list(known.values()):
@@ -457,6 +492,8 @@ def _near(lower: str, kind: str) -> str:
     if any(lower == each.name.lower() for each in OPTIONS):
         other = "write" if kind == "read" else "read"
         return f" It is an option of a {other}."
+    if _ELSEWHERE.get(lower) in own:
+        return f" Did you mean {_ELSEWHERE[lower]}?"
     return nearest(lower, own)
 
 

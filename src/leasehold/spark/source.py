@@ -13,10 +13,12 @@ from pyspark.sql.types import StructType
 
 from leasehold.spark.naming import FORMAT_NAME
 from leasehold.spark.options import (
+    NO_TABLES,
     BadOption,
     ReadOptions,
     read_options,
     refuse_for_streams,
+    refuse_tables,
     write_options,
 )
 
@@ -100,6 +102,9 @@ class LeaseholdDataSource(DataSource):
         """Return what sends the rows of a table, all together."""
         from leasehold.spark import sink  # noqa: PLC0415
 
+        refuse_tables(self.options)
+        if not self.options and "queue" not in schema.names:
+            raise BadOption(f"no option is given. {NO_TABLES}")
         return sink.batch_writer(write_options(self.options), schema, overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's name
@@ -111,6 +116,9 @@ class LeaseholdDataSource(DataSource):
         return sink.stream_writer(write_options(self.options), schema, overwrite)
 
     def _read_options(self) -> ReadOptions:
+        refuse_tables(self.options)
+        if not self.options:
+            raise BadOption(f"no option is given. {NO_TABLES}")
         return read_options(self.options)
 
 

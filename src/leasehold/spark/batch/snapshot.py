@@ -20,7 +20,7 @@ from leasehold.domain.types import MessageState
 from leasehold.spark.batch.schemas import SNAPSHOT, checked
 from leasehold.spark.batch.splitting import first_where, part_count, ranges
 from leasehold.spark.batch.tables import shaped
-from leasehold.spark.connecting import connect, patient
+from leasehold.spark.connecting import connect, missing_queue_named, patient
 from leasehold.spark.options import BadOption, ReadOptions, nearest
 from leasehold.spark.schemas import arrow_schema
 
@@ -59,7 +59,10 @@ class SnapshotReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Cut the queue into ranges of its rows, if there are enough to be worth it."""
-        with connect(self._options.place, patient(_PATIENCE_S)) as client:
+        with (
+            connect(self._options.place, patient(_PATIENCE_S)) as client,
+            missing_queue_named(self._queue, client),
+        ):
             queue = client.queue(self._queue)
             counts = queue.counts()
             size = counts.total + counts.staged
@@ -88,7 +91,10 @@ class SnapshotReader(DataSourceReader):
     ) -> Iterator[list[MessageView]]:
         limit = PAGE if self._options.limit is None else min(PAGE, self._options.limit)
         wanted = Wanted(states=self._states)
-        with connect(self._options.place, patient(_PATIENCE_S)) as client:
+        with (
+            connect(self._options.place, patient(_PATIENCE_S)) as client,
+            missing_queue_named(self._queue, client),
+        ):
             queue = client.queue(self._queue)
             while True:
                 page, after = queue.inspect_page(after, limit, filter=wanted, body=with_bodies)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -22,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from leasehold.client.errors import LeaseholdClientError, StagedNotFound
-from leasehold.spark.connecting import connect, patient
+from leasehold.spark.connecting import connect, missing_queue_named, patient
 from leasehold.spark.naming import current_task, transaction_name
 from leasehold.spark.options import WriteOptions
 from leasehold.spark.sink.columns import Rows
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from leasehold.client import Client
     from leasehold.client.models import Published
 
 Messages = Sequence[WriterCommitMessage | None]
@@ -53,6 +55,7 @@ class StagedRowsGone(RuntimeError):
 class _Writer:
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
+        self._names_queues = "queue" in (name.lower() for name in schema.names)
         self._stager = Stager(
             rows=Rows.of(options, schema),
             queue=options.place.queue,
@@ -62,8 +65,14 @@ class _Writer:
 
     def _stage(self, name: str, part: str, batches: Iterator[pa.RecordBatch]) -> TaskDone:
         policy = patient(self._options.retry_patience * _TASK_SHARE)
-        with connect(self._options.place, policy) as client:
+        with connect(self._options.place, policy) as client, self._missing_queue_named(client):
             return self._stager.stage(client.transaction(name), part, batches)
+
+    def _missing_queue_named(self, client: Client) -> AbstractContextManager[None]:
+        """Say which queue is missing, if rows name none of their own."""
+        return missing_queue_named(
+            None if self._names_queues else self._options.place.queue, client
+        )
 
     def _publish(self, name: str, parts: list[str], patience_s: float | None = None) -> Published:
         if len(parts) > MAX_PARTS:

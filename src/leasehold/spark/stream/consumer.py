@@ -22,8 +22,8 @@ from leasehold.client.errors import (
 )
 from leasehold.client.models import ClaimInfo
 from leasehold.clock import Clock, SystemClock
-from leasehold.spark.connecting import connect, patient
-from leasehold.spark.options import BadOption, ReadOptions
+from leasehold.spark.connecting import connect, missing_queue_named, patient
+from leasehold.spark.options import ReadOptions
 from leasehold.spark.stream import admission
 from leasehold.spark.stream.ahead import Ahead
 from leasehold.spark.stream.keeping import Keeper
@@ -394,15 +394,11 @@ class Consumer:
         """Say in the words of the options what the server refuses."""
         options = self._options
         try:
-            yield
+            with missing_queue_named(options.queue, self._client):
+                yield
         except StaleToken:
             raise taken(options) from None
         except StreamNotFound:
             raise DataLost(
                 f"stream {options.stream_id} of queue {options.queue} was deleted meanwhile"
-            ) from None
-        except QueueNotFound:
-            raise BadOption(
-                f"option queueName: there is no queue {options.queue} at {self._client.url}, "
-                f"account {self._client.account}"
             ) from None

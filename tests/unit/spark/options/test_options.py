@@ -35,6 +35,8 @@ def test_names_are_read_without_regard_to_case() -> None:
         ("maxMesagesPerTrigger", "Did you mean maxMessagesPerTrigger?"),
         ("stream_id", "Did you mean streamId?"),
         ("visibilitytimout", "Did you mean visibilityTimeout?"),
+        ("maxOffsetsPerTrigger", "Did you mean maxMessagesPerTrigger?"),
+        ("subscribe", "Did you mean queueName?"),
         ("txnId", "It is an option of a write."),
         ("zzz", "there is no option zzz for a read.$"),
     ],

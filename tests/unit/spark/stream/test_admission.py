@@ -79,7 +79,7 @@ def test_parts(rows: int, given: int | None, processors: int, parts: int) -> Non
 def test_full(size: int, given: dict[str, int], full: bool) -> None:
     """A claim that has all it may have is a sign of more; one ended by bytes may be."""
     claim = ClaimInfo(number=1, state="open", size=size, limit=10, max_bytes=1_000)
-    assert admission.is_full(claim, read_options(given)) is full
+    assert admission.is_full(claim, read_options({"queueName": "orders", **given})) is full
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_full(size: int, given: dict[str, int], full: bool) -> None:
 )
 def test_bytes(limit: ReadLimit, given: dict[str, str], most: int | None) -> None:
     """A micro-batch is bounded by bytes unless Spark wants all that there is."""
-    assert admission.most_bytes(limit, read_options(given)) == most
+    assert admission.most_bytes(limit, read_options({"queueName": "orders", **given})) == most
 
 
 def test_a_scope_is_used_up_by_new_claims_only() -> None:
