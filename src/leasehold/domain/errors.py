@@ -61,7 +61,15 @@ class InvalidQueueName(LeaseholdError):
 
 
 class MessageNotFound(LeaseholdError):
-    """The queue holds no such message: it was never there, or is completed, cleared or expired."""
+    """The queue holds no such message: it was never there, or is completed, cleared or expired.
+
+    ``late`` says that the receipt was of a lease of it in this queue: the message was moved to
+    another queue meanwhile, such as the poison queue, or has expired and is not swept yet.
+    """
+
+    def __init__(self, *, late: bool = False) -> None:
+        super().__init__()
+        self.late = late
 
 
 class LeaseLost(LeaseholdError):

@@ -15,6 +15,10 @@ from leasehold.domain.visibility import is_of_lease
 
 OPERATOR = "operator"
 PURGE = "purge"
+MOVED = "moved"
+"""Of a complete: its message is in another queue, such as the poison queue."""
+EXPIRED = "expired"
+"""Of a complete: its message has expired, and is not swept yet."""
 
 
 class Collected(NamedTuple):
@@ -125,6 +129,34 @@ def _start_of_lease(message: Message, receipt: ReceiptParts) -> int:
             if attempt.fence - attempt.renewals <= receipt.fence <= attempt.fence:
                 return attempt.leased_at_ms
     return 0
+
+
+def late_elsewhere(
+    message: Message, row_key: int, receipt: ReceiptParts, queue: str, *, here: bool
+) -> tuple[Message, str] | None:
+    """Say what to record of a complete whose message is not to be found in the queue any more.
+
+    Args:
+        message: The one of that name, wherever it is now.
+        row_key: Its own.
+        receipt: That was shown.
+        queue: Where the complete was asked for.
+        here: Whether the message is in that queue, and has expired.
+
+    Returns:
+        The message, with the start of the lease that the receipt was of, and the reason. None if
+        the receipt is of no lease in that queue, or it is not known when the lease began.
+    """
+    if not receipt.genuine or receipt.row_key != row_key:
+        return None
+    start_ms = _start_of_lease(message, receipt)
+    if not start_ms:
+        return None
+    if not here:
+        moved = message.detail.poisoning
+        if moved is None or moved.queue != queue or start_ms > moved.at_ms:
+            return None
+    return message._replace(since_ms=start_ms), EXPIRED if here else MOVED
 
 
 def is_recorded(refusal: LeaseLost) -> bool:

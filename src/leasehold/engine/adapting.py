@@ -14,7 +14,7 @@ import structlog
 
 from leasehold.domain import commands as c
 from leasehold.domain.adaptive import Window, decide
-from leasehold.domain.errors import LeaseholdError, LeaseLost
+from leasehold.domain.errors import LeaseholdError, LeaseLost, MessageNotFound
 from leasehold.domain.staging import Committed, CommitTogether
 from leasehold.domain.types import Lease, Outcome, Queue
 
@@ -111,7 +111,10 @@ class Adapting:
     ) -> None:
         # A receipt that this process never gave out with the default length is not counted: it may
         # be anybody's, and the lease may have been of any length.
-        if type(result) is LeaseLost and times is not None:
+        # One that has left the queue was worked on for too long as well, such as by the last of as
+        # many deliveries as its budget allows.
+        is_late = type(result) is LeaseLost or (type(result) is MessageNotFound and result.late)
+        if is_late and times is not None:
             window.observe_late((now_ms - times[0]) / _MS)
 
     def _follow(self, receipt: str, since_ms: int, renewed_ms: int) -> None:

@@ -275,6 +275,8 @@ def _cancel_asked(facts: _Facts) -> str:
 _TOO_LATE: Final[Mapping[str, str]] = {
     "lapsed": "the lease had run out",
     "superseded": "the message had gone to somebody else or its receipt was replaced",
+    "moved": "the message had left the queue",
+    "expired": "the message had expired",
 }
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from leasehold.domain import commands as c
-from leasehold.domain.queue_settings import Adaptive, QueueSettings
+from leasehold.domain.errors import MessageNotFound
+from leasehold.domain.queue_settings import Adaptive, FailurePolicy, QueueSettings
 from leasehold.domain.types import Lease, Outcome
 from leasehold.engine.adapting import MAX_FOLLOWED, Adapting
 
@@ -74,6 +76,28 @@ def test_late_completions_are_seen_with_their_true_length() -> None:
             )
             assert isinstance(result, Exception)
             await world.engine.perform(c.Complete(*named(again)))
+        await world.engine.adapting.adapt(world.engine.perform, world.clock.now_ms())
+        queue = world.engine.find_queue("a", "queue")
+        assert queue is not None
+        assert queue.settings.lease_s() > 10
+
+    play(scenario)
+
+
+def test_completions_after_the_move_to_the_poison_queue_are_seen_too() -> None:
+    """Where the budget of deliveries is used up, no other worker takes the message again."""
+
+    async def scenario(world: World) -> None:
+        limited = replace(ADAPTIVE, failure_policy=FailurePolicy(max_deliveries=1))
+        await world.engine.perform(c.SetQueueSettings("a", "queue", limited))
+        for _ in range(10):
+            lease = await leased(world)
+            world.clock.advance(s=60)
+            assert await world.engine.receive(DEFAULT, 0) == ()
+            (result,) = await asyncio.gather(
+                world.engine.perform(c.Complete(*named(lease))), return_exceptions=True
+            )
+            assert isinstance(result, MessageNotFound)
         await world.engine.adapting.adapt(world.engine.perform, world.clock.now_ms())
         queue = world.engine.find_queue("a", "queue")
         assert queue is not None

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from leasehold.domain import claim_rules
 from leasehold.domain.claims import Claim, Exemption, Stream
 from leasehold.domain.commands import Complete, Duplicate, Release, Renew
-from leasehold.domain.errors import LeaseLost, MessageNotFound, QueueNotFound
-from leasehold.domain.event_log import Recorder, is_recorded, late
+from leasehold.domain.errors import LeaseLost, MessageNotFound, QueueNotFound, ReceiptMalformed
+from leasehold.domain.event_log import Recorder, is_recorded, late, late_elsewhere
 from leasehold.domain.events import EventType
 from leasehold.domain.ids import row_key_of
 from leasehold.domain.oversight import Job, Seen
@@ -228,7 +228,10 @@ class Shelves:
     def acting(self, command: Renew | Complete | Release) -> tuple[Shelf, int, Message]:
         """Return the message a receipt acts on, or raise why it may not."""
         shelf = self.get(command.account, command.queue)
-        row_key, message = self.live(shelf, command.message_id)
+        try:
+            row_key, message = self.live(shelf, command.message_id)
+        except MessageNotFound:
+            raise self._not_found(command, shelf) from None
         receipt = read_receipt(self.receipt_key, command.receipt)
         rule = shelf.queue.settings.lapsed_receipts
         renew = command if isinstance(command, Renew) else None
@@ -238,6 +241,27 @@ class Shelves:
                 self._note_late(shelf, message, receipt, refusal)
             raise refusal
         return shelf, row_key, message
+
+    def _not_found(self, command: Renew | Complete | Release, shelf: Shelf) -> MessageNotFound:
+        """Return the refusal; record a complete that came when its message had left the queue."""
+        row_key = row_key_of(command.message_id)
+        if not isinstance(command, Complete) or row_key is None:
+            return MessageNotFound()
+        try:
+            receipt = read_receipt(self.receipt_key, command.receipt)
+        except ReceiptMalformed:
+            return MessageNotFound()
+        own = shelf.queue
+        for place in self.queues.values():
+            message = place.rows.get(row_key)
+            is_it = message is not None and message.message_id == command.message_id
+            if message is None or not is_it or place.queue.account != own.account:
+                continue
+            told = late_elsewhere(message, row_key, receipt, own.name, here=place is shelf)
+            if told is not None:
+                self.note(EventType.REFUSED, shelf, *told)
+                return MessageNotFound(late=True)
+        return MessageNotFound()
 
     def _note_late(
         self, shelf: Shelf, message: Message, receipt: ReceiptParts, refusal: LeaseLost

@@ -12,8 +12,14 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from leasehold.domain import commands as c
-from leasehold.domain.errors import LeaseholdError, LeaseLost, MessageNotFound, QueueNotFound
-from leasehold.domain.event_log import is_recorded, late
+from leasehold.domain.errors import (
+    LeaseholdError,
+    LeaseLost,
+    MessageNotFound,
+    QueueNotFound,
+    ReceiptMalformed,
+)
+from leasehold.domain.event_log import is_recorded, late, late_elsewhere
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import exhausted_on_receive
 from leasehold.domain.ids import id_from_blob, make_id_blob, row_key_of
@@ -353,14 +359,15 @@ class MessageVerbs:
         row_key = row_key_of(command.message_id)
         if row_key is None:
             raise MessageNotFound
-        kept = self.find(entry, row_key)
+        rows = state.fetch("get_message", (row_key,))
+        kept = kept_in(state, entry, rows[0]) if rows else None
         if kept is None:
-            raise MessageNotFound
+            raise self._not_found(command, entry, rows)
         message, held = kept.message, kept.held
         hidden = held is not None and not held.lapsed
         expired = is_expired(message, now_ms) and not hidden
         if message.message_id != command.message_id or expired:
-            raise MessageNotFound
+            raise self._not_found(command, entry, rows)
         receipt = read_receipt(state.receipt_key, command.receipt)
         rule = entry.queue.settings.lapsed_receipts
         renew = command if type(command) is c.Renew else None
@@ -370,10 +377,28 @@ class MessageVerbs:
             raise refusal
         return kept, receipt
 
-    def find(self, entry: Entry, row_key: int) -> Kept | None:
-        """Return a message of a queue, or of a claim on it, that is not retired."""
-        rows = self._state.fetch("get_message", (row_key,))
-        return kept_in(self._state, entry, rows[0]) if rows else None
+    def _not_found(
+        self, command: c.Renew | c.Complete | c.Release, entry: Entry, rows: Sequence[Row]
+    ) -> MessageNotFound:
+        """Return the refusal; record a complete that came when its message had left the queue."""
+        state = self._state
+        place = state.catalog.of_partition(rows[0][14]) if rows else None
+        if type(command) is not c.Complete or place is None:
+            return MessageNotFound()
+        message, row_key = message_of(rows[0]), rows[0][0]
+        is_it = message.message_id == command.message_id
+        if not is_it or place.queue.account != entry.queue.account:
+            return MessageNotFound()
+        try:
+            receipt = read_receipt(state.receipt_key, command.receipt)
+        except ReceiptMalformed:
+            return MessageNotFound()
+        name = entry.queue.name
+        told = late_elsewhere(message, row_key, receipt, name, here=place is entry)
+        if told is None:
+            return MessageNotFound()
+        state.log.add(EventType.REFUSED, entry, *told)
+        return MessageNotFound(late=True)
 
     def _note_refusal(
         self,
