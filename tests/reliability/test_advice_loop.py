@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from benchmarks.tuning_log import summary_of
 
 from leasehold.analysis.advising import recommend
 from leasehold.analysis.applying import change_for, undo_for
@@ -18,7 +19,6 @@ from leasehold.tuning.advice import price, timeout_grid
 from leasehold.tuning.attempts import Floats
 from leasehold.tuning.model import from_chances
 from tests.reliability.advice_drive import Drive, Round
-from tests.reliability.advice_log import summary_of
 
 NAME = "hidden"
 CRASH_RATE = 1 / 2_000

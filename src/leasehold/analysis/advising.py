@@ -248,6 +248,7 @@ def recommend(queue: QueueSummary, asked: Asked, only: Work | None = None) -> Re
         crashes=whole.crashes,
         silent=whole.silent,
         work_s=whole.work_s,
+        given_up=part.given_up,
         question=question,
     )
     keeps = renews and today_s is not None

@@ -53,6 +53,7 @@ class Asked:
             prices=self.prices,
             bounds=self.bounds,
             today_s=step,
+            in_force_s=today_s,
             growth=self.growth,
             lengths=lengths,
             guard_s=self.guard_s,

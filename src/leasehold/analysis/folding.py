@@ -20,6 +20,7 @@ _ADDED: Final = (
     "silent",
     "work_s",
     "left_out",
+    "given_up",
     "messages",
     "deliveries",
     "redelivered",

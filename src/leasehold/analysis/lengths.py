@@ -37,6 +37,7 @@ class Together:
     crashes: float
     silent: float
     work_s: float
+    given_up: int
     repeats: tuple[tuple[float, float], ...]
 
 
@@ -48,6 +49,7 @@ def together(works: Iterable[Work]) -> Together:
         crashes=sum(each.crashes for each in parts),
         silent=sum(each.silent for each in parts),
         work_s=sum(each.work_s for each in parts),
+        given_up=sum(each.given_up for each in parts),
         repeats=tuple(pair for each in parts for pair in each.repeats),
     )
 

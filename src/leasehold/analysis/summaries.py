@@ -57,7 +57,11 @@ class Work:
     work_s: float = 0.0
     """Seconds of work in which the crashes happened."""
     left_out: int = 0
-    """Given back, buried, or at a third delivery or later: in no bin."""
+    """Given back, buried, or at a third delivery or later of a message that was not done: in no
+    bin."""
+    given_up: int = 0
+    """Messages that were given up since each of their leases lapsed, and nobody was seen to die:
+    in a bin, as not finished."""
     messages: int = 0
     """Messages that were received at least once."""
     deliveries: int = 0

@@ -33,6 +33,7 @@ from leasehold.tuning.wording import (
     beyond_told,
     blind_told,
     drift_told,
+    given_up_told,
     shape_told,
     start_told,
 )
@@ -106,6 +107,9 @@ class Question:
     bounds: Bounds = field(default_factory=Bounds)
     today_s: int | None = None
     """The timeout in force, which is left in small steps only; None to go to the best at once."""
+    in_force_s: float | None = None
+    """The timeout in force, also where it is left at once; it is not shortened while messages are
+    given up of which nobody can tell whether their work takes longer. None if it is not known."""
     default_s: float = DEFAULT_TIMEOUT_S
     """While nothing is known."""
     lengths: Lengths = Lengths.OF_MESSAGE
@@ -153,12 +157,13 @@ class Advice:
     model: DurationModel | None = None
 
 
-def advise(
+def advise(  # noqa: PLR0913 - keyword-only but for the attempts
     attempts: Iterable[Attempt],
     *,
     crashes: float = 0.0,
     silent: float = 0.0,
     work_s: float | None = None,
+    given_up: float = 0.0,
     question: Question | None = None,
 ) -> Advice:
     """Recommend a visibility timeout, and how to renew leases where workers can.
@@ -169,6 +174,9 @@ def advise(
         crashes: Attempts that ended because their worker died.
         silent: Those of them of which nobody knows when, and which are not among the attempts.
         work_s: Seconds of work in which that happened; None for the sum of the attempts.
+        given_up: Messages that were given up when each of their leases had lapsed; see
+            :func:`leasehold.tuning.observing.observe`. While there are any, the timeout in force
+            is not shortened.
         question: What else it depends on.
 
     Raises:
@@ -180,7 +188,7 @@ def advise(
     rate = rate_of(crashes, exposure)
     whole = Sample.of(rows)
     if whole.finishes < ENOUGH_FINISHED:
-        return _start(rows, whole, rate, asked)
+        return _start(rows, whole, rate, asked, given_up)
     half_life, drift = asked.half_life, None
     if half_life is not None:
         drift = find_drift(
@@ -192,7 +200,7 @@ def advise(
         drift = replace(drift, attempts_ago=round(since))
         half_life = min(half_life, drift.half_life)
     sample = Sample.of(rows, half_life).with_silent(rate * silent / max(crashes, silent, 1.0))
-    return _from_model(rows, sample, _Deaths(crashes, rate), asked, drift)
+    return _from_model(rows, sample, _Deaths(crashes, rate, given_up), asked, drift)
 
 
 class _Deaths(NamedTuple):
@@ -201,13 +209,21 @@ class _Deaths(NamedTuple):
     seen: float
     rate: float
     """Per second of work."""
+    given_up: float = 0.0
+    """Messages at which somebody may have died, or may have worked for longer."""
 
 
-def _start(rows: list[Attempt], whole: Sample, rate: float, asked: Question) -> Advice:
+def _start(
+    rows: list[Attempt], whole: Sample, rate: float, asked: Question, given_up: float
+) -> Advice:
     finishes = whole.finishes
     wanted = start_timeout(rows, default_s=asked.default_s, cap_s=asked.bounds.cap_s)
+    kept = _not_shortened(wanted, given_up, asked)
+    wanted = max(wanted, kept.timeout_s)
     settled = settle(wanted, None, asked.bounds)
     because = start_told(finishes, whole.censored)
+    if kept.because is not None:
+        because = f"{because}; {kept.because}"
     return Advice(
         timeout_s=settled.timeout_s,
         wanted_s=wanted,
@@ -230,14 +246,17 @@ def _from_model(
     best = int(np.flatnonzero(costs <= TIE * costs.min())[0])
     least = _least(model, sample, asked)
     wanted, gain = max(float(grid[best]), least.timeout_s), None
+    kept = _not_shortened(wanted, deaths.given_up, asked)
+    wanted = max(wanted, kept.timeout_s)
     if asked.today_s is not None and least.because is None:
         today = float(price(model, np.array([float(asked.today_s)]), rate, asked)[0])
         gain = 1 - float(costs[best]) / today if math.isfinite(today) else None
     settled = settle(wanted, asked.today_s, bounds, gain)
     good_from, good_to = _as_good(grid, costs, best)
     # What is cheap by a tail that is a guess is not as good.
-    good_from, good_to = max(good_from, least.timeout_s), max(good_to, wanted)
-    notes = [] if least.because is None else [least.because]
+    good_from = max(good_from, least.timeout_s, kept.timeout_s)
+    good_to = max(good_to, wanted)
+    notes = [each.because for each in (least, kept) if each.because is not None]
     if drift is not None:
         notes.append(drift_told(drift))
     batch = min(
@@ -277,6 +296,17 @@ class _Least(NamedTuple):
 
     timeout_s: float = 0.0
     because: str | None = None
+
+
+def _not_shortened(wanted_s: float, given_up: float, asked: Question) -> _Least:
+    """Keep to the timeout in force while messages are given up that it may have been too short for.
+
+    Nobody knows how long their work takes, and a shorter timeout would give up more of them.
+    """
+    in_force_s = asked.in_force_s
+    if not given_up or in_force_s is None or wanted_s >= in_force_s:
+        return _Least()
+    return _Least(min(in_force_s, float(asked.bounds.cap_s)), given_up_told(given_up))
 
 
 def _least(model: DurationModel, sample: Sample, asked: Question) -> _Least:

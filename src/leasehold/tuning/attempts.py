@@ -44,8 +44,10 @@ class Attempt(NamedTuple):
     - Silent: lapsed long ago, and nothing more was heard. Where late completions are seen its
       worker must have died, nobody knows when: no record, but one crash, and one that is *silent*;
       see :meth:`Sample.with_silent`. Where they are not: the timeout, not finished.
-    - Given back on purpose, buried, or at its third delivery or later: no record, for such
-      attempts end for reasons of their own.
+    - Given back on purpose, buried, or at the third delivery or later of a message that was not
+      done: no record, for such attempts end for reasons of their own.
+    - Of a message that was given up when each of its leases had lapsed: the longest of them, not
+      finished, and no crash.
     """
 
     seconds: float

@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 from leasehold.tuning.attempts import Attempt
 
 LAST_DELIVERY: Final = 2
-"""Later ones are left out: messages that kill their workers come often, and say nothing of work."""
+"""Of messages that were not done, later ones are left out: messages that kill their workers come
+often, and say nothing of work."""
 SILENT_AFTER_TIMEOUTS: Final = 4
 SILENT_AFTER_S: Final = 3_600.0
 
@@ -43,6 +44,9 @@ class Lease(NamedTuple):
     """1 for the first."""
     since_s: float = float("inf")
     """Seconds since its end."""
+    given_up: bool = False
+    """Whether it lapsed and its message was given up for that: it had used up its budget of
+    deliveries or of lapses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,8 @@ class Observed:
     silent: int
     work_s: float
     left_out: int
+    given_up: int
+    """Messages that were given up although nobody was seen to die at them, and nobody was done."""
 
 
 def silent_after_s(timeout_s: float) -> float:
@@ -66,7 +72,9 @@ def observe(leases: Iterable[Lease], *, late_seen: bool, own_length: bool = True
 
     Where the length is the message's own, all its leases together are one observation, and they
     tell slow work from dead workers: a lease that lapsed although the work, as another delivery
-    showed, would have fitted, was a crash.
+    showed, would have fitted, was a crash. Of a message that was given up since each of its leases
+    lapsed, nobody can tell which of the two it was. It counts as work that takes longer, for that
+    errs on the safe side.
 
     Args:
         leases: In the order of their ends, the oldest first.
@@ -75,30 +83,37 @@ def observe(leases: Iterable[Lease], *, late_seen: bool, own_length: bool = True
         own_length: Whether a message takes as long at each delivery.
     """
     groups: dict[Hashable, list[Lease]] = {}
-    left_out = 0
     for place, lease in enumerate(leases):
-        # One that was done at last is no killer of workers, and tells what the earlier ones were.
-        told = own_length and lease.ending in _DONE
-        if lease.ending is Ending.LEFT or (lease.delivery > LAST_DELIVERY and not told):
-            left_out += 1
-        else:
-            groups.setdefault(lease.message if own_length else place, []).append(lease)
+        groups.setdefault(lease.message if own_length else place, []).append(lease)
     attempts: list[Attempt] = []
-    crashes = silent = 0
+    crashes = silent = left_out = given_up = 0
     work_s = 0.0
     for group in groups.values():
         known = min((each.seconds for each in group if each.ending in _DONE), default=float("inf"))
-        dead = [each for each in group if _is_crash(each, known, late_seen=late_seen)]
+        lapsed_only = own_length and _lapsed_until_given_up(group)
+        # One that was done at last is no killer of workers, and tells what its other leases were.
+        # All of them count then: without those that died, deaths would seem rarer than they are.
+        told = own_length and (known < float("inf") or lapsed_only)
+        used = [
+            each
+            for each in group
+            if each.ending is not Ending.LEFT and (told or each.delivery <= LAST_DELIVERY)
+        ]
+        left_out += len(group) - len(used)
+        if not used:
+            continue
+        dead = [
+            each for each in used if not lapsed_only and _is_crash(each, known, late_seen=late_seen)
+        ]
         crashes += len(dead)
+        given_up += lapsed_only
         # How long a crashed one had worked is known only from a session.
-        work_s += sum(
-            each.seconds for each in group if each not in dead or each.ending is Ending.DIED
-        )
-        censored = [each for each in group if each not in dead or each.ending is Ending.DIED]
+        seen = [each for each in used if each not in dead or each.ending is Ending.DIED]
+        work_s += sum(each.seconds for each in seen)
         if known < float("inf"):
             attempts.append(Attempt(known, finished=True))
-        elif censored:
-            attempts.append(Attempt(max(each.seconds for each in censored), finished=False))
+        elif seen:
+            attempts.append(Attempt(max(each.seconds for each in seen), finished=False))
         else:
             silent += 1
     return Observed(
@@ -107,7 +122,15 @@ def observe(leases: Iterable[Lease], *, late_seen: bool, own_length: bool = True
         silent=silent,
         work_s=work_s,
         left_out=left_out,
+        given_up=given_up,
     )
+
+
+def _lapsed_until_given_up(group: Iterable[Lease]) -> bool:
+    """Tell whether a message was given up although nobody died at it, as far as is known."""
+    endings = {each.ending for each in group}
+    given_up = any(each.given_up for each in group)
+    return given_up and endings <= {Ending.LAPSED, Ending.LEFT}
 
 
 _DONE: Final = frozenset({Ending.COMPLETED, Ending.LATE})

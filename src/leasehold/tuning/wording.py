@@ -62,6 +62,16 @@ def blind_told() -> str:
     return "more of it outlasts all that was seen, so it is at least twice that"
 
 
+def given_up_told(messages: float) -> str:
+    """Return why a timeout is no shorter than the one in force."""
+    many = f"{messages:,.0f} message{'s' if messages > 1 else ''}"
+    were, work = ("were", "their") if messages > 1 else ("was", "its")
+    return (
+        f"{many} {were} given up after each lease had run out: {work} work may take longer, so the "
+        "timeout is not shortened"
+    )
+
+
 def beyond_told(share: float, longest_s: float) -> str:
     """Return why a timeout is as long as can be."""
     return (

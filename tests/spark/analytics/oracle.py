@@ -7,6 +7,7 @@ but the words of the outcomes.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +48,8 @@ class Stay:
     base: int
     leases: list[Lease] = field(default_factory=list)
     lease: Lease | None = None
-    refused: list[tuple[int, int]] = field(default_factory=list)
+    lapsed: Lease | None = None
+    """The lease that was noticed to have lapsed by the very event before."""
 
 
 class Oracle:
@@ -55,6 +57,8 @@ class Oracle:
 
     def __init__(self) -> None:
         self.stays: dict[str, Stay] = {}
+        self.past: dict[str, list[Stay]] = defaultdict(list)
+        self.refused: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self.attempts: list[Row] = []
         self.messages: list[Row] = []
         self.sessions: dict[str, tuple[str, int, int | None]] = {}
@@ -67,17 +71,18 @@ class Oracle:
     def open(self) -> tuple[list[Row], list[Row]]:
         """Return attempts and messages of the stays that go on; the oracle is used up."""
         ended = len(self.attempts), len(self.messages)
-        for stay in [*self.stays.values()]:
+        for message_id, stay in [*self.stays.items()]:
             if stay.lease is not None:
                 late = [
                     at
-                    for since, at in stay.refused
+                    for since, at in self.refused[message_id]
                     if since == stay.lease.row["leased_at_ms"] and at >= stay.lease.until_ms
                 ]
                 if late:
                     self._late(stay, stay.lease)
                 stay.leases.append(stay.lease)
-            self._file(stay)
+            for each in (*self.past[message_id], stay):
+                self._file(each)
         return self.attempts[ended[0] :], self.messages[ended[1] :]
 
     # --- events ------------------------------------------------------------------------------
@@ -107,6 +112,8 @@ class Oracle:
             self._enter(event, message_id, event.queue, event.inserted_at_ms, 0)
             return
         stay = self.stays[message_id]
+        if kind is not T.POISONED:
+            stay.lapsed = None
         never = event.expires_at_ms == NEVER_MS
         if kind not in {T.POISONED, T.REDRIVEN}:
             stay.row["expires_at_ms"] = None if never else event.expires_at_ms
@@ -125,7 +132,7 @@ class Oracle:
                 stay.lease.row["renewals"] = event.renewals
         elif kind in {T.REFUSED, T.CANCEL_ASKED}:
             if kind is T.REFUSED:
-                stay.refused.append((event.since_ms or 0, event.at_ms))
+                self.refused[message_id].append((event.since_ms or 0, event.at_ms))
             if stay.lease is not None:
                 # A claim may have been extended, which its members have no events for.
                 stay.lease.until_ms = event.visible_at_ms or 0
@@ -155,6 +162,7 @@ class Oracle:
             self._leave(message_id, at_ms, "completed", None)
         elif kind is T.LAPSED and lease is not None:
             self._close(stay, min(at_ms, lease.until_ms), "lapsed")
+            stay.lapsed = lease
         elif kind is T.RELEASED:
             self._close(stay, at_ms, reason or "")
         elif kind is T.LEASE_ENDED:
@@ -173,11 +181,13 @@ class Oracle:
             self._leave(message_id, at_ms, "removed", reason)
         elif kind is T.REDRIVEN:
             self._cut(stay, at_ms, "removed", "redriven", why="redriven")
-            self._leave(message_id, at_ms, "removed", "redriven")
+            self._leave(message_id, at_ms, "removed", "redriven", for_good=False)
             self._enter(event, message_id, event.target, at_ms, 0)
         elif kind is T.POISONED:
+            if stay.lapsed is not None:
+                stay.lapsed.row["reason"] = reason
             self._close(stay, at_ms, self._given_up(event, stay), reason)
-            self._leave(message_id, at_ms, "poisoned", reason)
+            self._leave(message_id, at_ms, "poisoned", reason, for_good=False)
             self._enter(event, message_id, event.target, at_ms, event.dequeue_count or 0)
 
     def _given_up(self, event: Event, stay: Stay) -> str:
@@ -215,12 +225,24 @@ class Oracle:
         }
         self.stays[message_id] = Stay(row, base)
 
-    def _leave(self, message_id: str, at_ms: int, outcome: str, reason: str | None) -> None:
+    def _leave(
+        self,
+        message_id: str,
+        at_ms: int,
+        outcome: str,
+        reason: str | None,
+        *,
+        for_good: bool = True,
+    ) -> None:
         stay = self.stays.pop(message_id)
         row = stay.row
         row.update(ended_at_ms=at_ms, outcome=outcome, reason=reason)
         row["total_s"] = max(0, at_ms - row["inserted_at_ms"]) / 1000
-        self._file(stay)
+        self.past[message_id].append(stay)
+        if for_good:
+            # As long as it is somewhere, a completion of any of its leases may still be refused.
+            for each in self.past.pop(message_id):
+                self._file(each)
 
     def _file(self, stay: Stay) -> None:
         for lease in stay.leases:
@@ -231,7 +253,8 @@ class Oracle:
         self.messages.append(stay.row)
 
     def _late(self, stay: Stay, lease: Lease) -> None:
-        found = [at for since, at in stay.refused if since == lease.row["leased_at_ms"]]
+        refused = self.refused[stay.row["message_id"]]
+        found = [at for since, at in refused if since == lease.row["leased_at_ms"]]
         if found:
             lease.end(min(found), "completed_late", "refused")
 

@@ -78,6 +78,7 @@ def lease_of(row: Row, until_ms: int) -> Lease:
         ending=ending,
         delivery=row["attempt"],
         since_s=(until_ms - ended_ms) / 1000,
+        given_up=ending is Ending.LAPSED and row["reason"] in {"max_deliveries", "max_lapses"},
     )
 
 
@@ -108,6 +109,7 @@ def test_observations_are_those_of_the_tuning(
         assert work.crashes == want.crashes
         assert work.silent == want.silent
         assert work.left_out == want.left_out
+        assert work.given_up == want.given_up
         assert math.isclose(work.work_s, want.work_s)
         for finished in (True, False):
             own = [each for each in want.attempts if each.finished is finished]

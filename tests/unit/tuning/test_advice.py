@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from benchmarks import tuning_regret as regret
@@ -227,3 +229,18 @@ def test_naive_choices_count_weights() -> None:
     assert found["mean of completed, doubled"] == pytest.approx(2 * 0.599)
     assert found["longest seen"] == 50
     assert naive_timeouts(rows[2:], 30.0) == {"default": 30.0}
+
+
+def test_it_is_not_shortened_while_messages_are_given_up() -> None:
+    """Where nobody can tell slow work from dead workers, a shorter timeout would give up more."""
+    quick = [Attempt(5.0, finished=True)] * 900 + [Attempt(30.0, finished=False)]
+    few = quick[:10]
+    asked = Question(today_s=30, in_force_s=30.0, growth=FIXED)
+    for rows in (quick, few):
+        assert advise(rows, question=asked).timeout_s < 30
+        for question in (asked, replace(asked, today_s=None)):
+            kept = advise(rows, given_up=3, question=question)
+            assert (kept.timeout_s, kept.wanted_s) == (30, 30.0)
+            assert "3 messages were given up" in kept.because
+    longer = [Attempt(50.0, finished=True)] * 900
+    assert advise(longer, given_up=3, question=asked).timeout_s > 30

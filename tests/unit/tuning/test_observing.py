@@ -85,3 +85,25 @@ def test_work_that_goes_on_is_no_crash() -> None:
     assert (seen.crashes, seen.work_s) == (0, 90.0)
     alone = observe(leases[1:], late_seen=True)
     assert alone.attempts == (Attempt(50.0, finished=False),)
+
+
+def test_a_message_that_was_given_up_is_no_crash() -> None:
+    """When each of its leases lapsed nobody can tell slow work from dead workers."""
+    leases = [Lease("slow", 30.0, Ending.LAPSED, n, given_up=n == 5) for n in range(1, 6)]
+    seen = observe(leases, late_seen=True)
+    assert seen.attempts == (Attempt(30.0, finished=False),)
+    assert (seen.crashes, seen.silent, seen.given_up, seen.left_out) == (0, 0, 1, 0)
+    killer = observe([*leases, Lease("slow", 9.0, Ending.DIED, 2)], late_seen=True)
+    assert killer.given_up == 0
+    assert killer.crashes == 3
+    late = observe([*leases, Lease("slow", 300.0, Ending.LATE, 1)], late_seen=True)
+    assert late.attempts == (Attempt(300.0, finished=True),)
+    assert late.given_up == 0
+
+
+def test_deaths_of_what_was_done_at_last_all_count() -> None:
+    """Those from the third delivery on as well, for its work is counted too."""
+    leases = [Lease("a", 9.0, Ending.DIED, n) for n in range(1, 5)]
+    assert observe(leases, late_seen=True).crashes == 2
+    done = observe([*leases, Lease("a", 20.0, Ending.COMPLETED, 5)], late_seen=True)
+    assert (done.crashes, done.work_s, done.left_out) == (4, 56.0, 0)

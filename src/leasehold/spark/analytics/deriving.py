@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from leasehold.domain.failures import MAX_LAPSES
 from leasehold.spark.analytics.lifecycle import DONE, TO_BE_CHECKED, T
-from leasehold.spark.analytics.normal import ARRIVED, CLEARING, MOVING, OVER, codes
+from leasehold.spark.analytics.normal import CLEARING, MOVING, OVER, codes
 from leasehold.spark.analytics.schemas import ATTEMPTS, DETAILS, MESSAGES, OPEN, Ending, Fate
 
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ class Lifecycle(NamedTuple):
     open_attempts: DataFrame
     """Of messages that are still in a queue: those that have ended, and those that go on."""
     open_messages: DataFrame
+    """Their stays: those that have ended, and those that go on."""
     open_events: DataFrame
-    """The events of messages that are still there, from their coming into their queue on."""
+    """The events of messages that are still there, of all their stays."""
 
 
 def split(stages: DataFrame, marks: DataFrame, plain: DataFrame | None = None) -> Lifecycle:
@@ -55,40 +56,40 @@ def split(stages: DataFrame, marks: DataFrame, plain: DataFrame | None = None) -
     sessions = _sessions(marks)
     gone = stages.where("NOT is_open")
     still = _with_clearing(stages.where("is_open"), marks)
-    # An attempt of a message that is still there is not final: a late completion may be to come.
+    # An attempt of a message that is still there is not final, even one in a queue that the message
+    # has left for the poison queue: a late completion may be to come.
     ended = _attempts(_of_ended(gone), sessions)
     ended_still = _attempts(_of_ended(still), sessions)
     going_on = _going_on(still)
-    cleared, moved = "clearing IS NOT NULL", f"t IN ({codes(MOVING)})"
-    last = still.where("is_last")
+    cleared = "clearing IS NOT NULL"
+    last, over_still = still.where("is_last"), _messages(still.where("m_outcome IS NOT NULL"))
     alone = [] if plain is None else [plain]
     return Lifecycle(
         attempts=_united(
             ATTEMPTS,
             *(_attempts(_of_ended(each)) for each in alone),
             ended,
-            ended_still.where(f"{cleared} OR {moved}"),
+            ended_still.where(cleared),
             going_on.where(cleared),
         ),
         messages=_united(
             MESSAGES,
             *map(_messages, alone),
             _messages(gone.where("m_outcome IS NOT NULL")),
-            _messages(still.where("m_outcome IS NOT NULL")),
+            over_still.where(cleared),
             _staying(last.where(cleared)),
         ),
         open_attempts=_united(
             ATTEMPTS,
-            ended_still.where(f"NOT ({cleared} OR {moved})"),
+            ended_still.where(f"NOT ({cleared})"),
             going_on.where(f"NOT ({cleared})"),
         ),
-        open_messages=shaped(_staying(last.where(f"NOT ({cleared})")), MESSAGES),
-        open_events=shaped(
-            still.where(f"NOT ({cleared})").withColumns(
-                _computed(queue="stay", t=f"IF({moved}, {ARRIVED}, t)")
-            ),
-            OPEN,
+        open_messages=_united(
+            MESSAGES,
+            over_still.where(f"NOT ({cleared})"),
+            _staying(last.where(f"NOT ({cleared})")),
         ),
+        open_events=shaped(still.where(f"NOT ({cleared})"), OPEN),
     )
 
 
@@ -146,18 +147,19 @@ def with_details(rows: DataFrame, details: DataFrame | None) -> DataFrame:
 
 
 def _with_clearing(stages: DataFrame, marks: DataFrame) -> DataFrame:
-    """Add ``stay``, the queue where the message is after the event, and what cleared it there."""
+    """Add what cleared the queue where the message is, after it had come there."""
     cleared = (
         marks.where(f"t IN ({codes(CLEARING)})")
         .groupBy(F.col("account").alias("c_account"), F.col("queue").alias("c_queue"))
         .agg(F.expr("array_sort(collect_list(struct(seq, place, at, t)))").alias("clearings"))
     )
-    stages = stages.withColumn("stay", F.expr(f"IF(t IN ({codes(MOVING)}), target, queue)"))
     joined = stages.join(
         F.broadcast(cleared), F.expr("account = c_account AND stay = c_queue"), "left"
     )
-    later = "get(filter(clearings, c -> c.seq > seq OR (c.seq = seq AND c.place > place)), 0)"
-    return joined.withColumn("clearing", F.expr(later)).drop("c_account", "c_queue", "clearings")
+    came = "coalesce(entry_seq, seq)", "IF(entry_seq IS NULL, place, entry_place)"
+    later = "get(filter(clearings, c -> c.seq > {0} OR (c.seq = {0} AND c.place > {1})), 0)"
+    clearing = F.expr(later.format(*came))
+    return joined.withColumn("clearing", clearing).drop("c_account", "c_queue", "clearings")
 
 
 def _sessions(marks: DataFrame) -> DataFrame:
@@ -205,7 +207,7 @@ CASE WHEN late_at IS NULL AND told = '{Ending.SESSION_LOST}'
 """
 _WHY: Final = f"""
 CASE WHEN late_at IS NOT NULL THEN '{REFUSED}'
-     WHEN t IN ({T["POISONED"]}, {T["LEASE_ENDED"]}, {T["REMOVED"]}) THEN reason
+     WHEN t IN ({T["POISONED"]}, {T["LEASE_ENDED"]}, {T["REMOVED"]}, {T["LAPSED"]}) THEN a_why
      WHEN t = {T["EXPIRED"]} THEN 'expired' WHEN t = {T["REDRIVEN"]} THEN 'redriven'
      WHEN t = {T["AMENDED"]} THEN 'operator' END
 """

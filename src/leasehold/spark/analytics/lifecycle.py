@@ -61,7 +61,7 @@ def staged(normal_events: DataFrame, partitions: int | None = None) -> DataFrame
     told = told.withColumns({"is_as_it_was": F.expr(_AS_IT_WAS), "goes_on": F.expr(_GOES_ON)})
     told = told.withColumns(
         {
-            "is_open": F.expr(_IS_OPEN),
+            "is_open": F.expr(f"last_t NOT IN ({codes(ENDING)})"),
             "a_outcome": F.expr(_OUTCOME),
             "m_outcome": F.expr(_FATE),
             "base": F.expr(f"coalesce({_BASE}, p_base)"),
@@ -86,8 +86,8 @@ BEGINS: Final = f"({_TAKES} OR (t = {T['RENEWED']} AND phase = {LEASED} AND rene
 """An attempt begins with a delivery, or when its holder takes up again what it had given back."""
 # What few messages have, and is looked for only if need be.
 _RARE: Final = f"""
-IF(t = {T["REFUSED"]} OR t IN ({codes((*MOVING, ARRIVED))}) OR ({_TAKES} AND count > 1),
-   struct(struct(seq, place) AS pos, t, at, since, visible_since, count), NULL)
+IF(t IN ({T["REFUSED"]}, {T["POISONED"]}) OR ({_TAKES} AND count > 1),
+   struct(struct(seq, place) AS pos, t, at, since, visible_since, count, reason), NULL)
 """
 _BEFORE_IT: Final = (
     "seq",
@@ -134,6 +134,8 @@ def _beside_the_others(events: DataFrame) -> DataFrame:
         "last_t": "t",
         "entry_seq": f"IF({_ENTERING}, seq, NULL)",
         "entry_place": f"IF({_ENTERING}, place, NULL)",
+        # A completion may be refused in a queue that the message has left.
+        "stay": f"IF(t = {T['REFUSED']}, NULL, IF(t IN ({codes(MOVING)}), target, queue))",
     }
     return events.select(
         "*",
@@ -145,11 +147,6 @@ def _beside_the_others(events: DataFrame) -> DataFrame:
 
 
 _IS_LAST: Final = "(seq = last_seq AND place = last_place)"
-# Of a message that has not ended, what happened since it came into the queue where it is.
-_IS_OPEN: Final = f"""
-last_t NOT IN ({codes(ENDING)})
-AND (entry_seq IS NULL OR seq > entry_seq OR (seq = entry_seq AND place >= entry_place))
-"""
 
 # --- the attempt -------------------------------------------------------------------------------
 
@@ -193,17 +190,13 @@ CASE WHEN t IN ({DONE}) AND is_as_it_was
 
 
 def _refused(leased: str, which: str = "min") -> str:
-    """Return SQL for when the completion of a lease was refused, in the same stay; or null.
+    """Return SQL for when the completion of a lease was refused, in whatever queue; or null.
 
     Args:
         leased: SQL for when the lease began.
         which: Of several: ``min`` for the first, ``max`` for the last.
     """
-    # A stay that has ended is final, whatever is refused later: the same number of moves before.
-    moves = f"filter(rare, m -> m.t IN ({codes(MOVING)}) AND m.pos < {{pos}})"
-    own = f"size({moves.format(pos='struct(seq, place)')})"
-    of_it = f"size({moves.format(pos='r.pos')})"
-    is_it = f"r.t = {T['REFUSED']} AND r.since = {leased} AND {of_it} = {own}"
+    is_it = f"r.t = {T['REFUSED']} AND r.since = {leased}"
     found = f"array_{which}(transform(filter(rare, r -> {is_it}), r -> r.at))"
     return f"IF(size(rare) > 0, {found}, NULL)"
 
@@ -220,6 +213,14 @@ def _with_the_attempt(stages: DataFrame) -> DataFrame:
         "first_ms": "p_first_ms",
         "claim": f"coalesce(nullif(p_claim, ''), IF(t = {T['SETTLED']}, target, NULL))",
     }
+    # A lapse after which the message was given up is noticed just before that; between the two
+    # there is nothing but, at times, the event of making the poison queue.
+    is_next = (
+        f"r.t = {T['POISONED']} AND r.pos.seq = seq AND r.pos.place - place IN (1, 2)"
+        " AND r.count = count"
+    )
+    given_up = f"IF(size(rare) > 0, try_element_at(filter(rare, r -> {is_next}), 1).reason, NULL)"
+    told["why"] = f"IF(t = {T['LAPSED']}, {given_up}, reason)"
     stages = stages.withColumns(
         {f"a_{name}": F.expr(f"IF(a_outcome IS NULL, NULL, {text})") for name, text in told.items()}
     )
@@ -279,6 +280,9 @@ KEPT: Final = (
     "error_fingerprint",
     "reason",
     "target",
+    "stay",
+    "entry_seq",
+    "entry_place",
     "a_outcome",
     "a_leased",
     "a_lease_end",
@@ -289,6 +293,7 @@ KEPT: Final = (
     "a_first_ms",
     "a_claim",
     "a_refused",
+    "a_why",
     "m_outcome",
     "m_inserted",
     "m_ended",

@@ -24,8 +24,8 @@ STARTING: Final = (EventType.PUT, EventType.PUBLISHED)
 MOVING: Final = (EventType.POISONED, EventType.REDRIVEN)
 """With these it leaves a queue and comes into another."""
 ARRIVED: Final = 127
-"""In place of an event of moving, once the stay that it has ended is told: the message is in its
-new queue. Not a type of the log."""
+"""In place of an event of moving, as 0.1 kept events of messages that had not ended: the stay that
+it ended was told, and the message is in its new queue. Not a type of the log."""
 TAKING: Final = (EventType.RECEIVED, EventType.CLAIMED)
 ENDING: Final = (EventType.COMPLETED, EventType.SETTLED, EventType.EXPIRED, EventType.REMOVED)
 """After these it is gone."""

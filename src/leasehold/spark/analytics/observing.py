@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
+from leasehold.domain.failures import MAX_DELIVERIES, MAX_LAPSES
 from leasehold.spark.analytics.schemas import Ending
 from leasehold.tuning.observing import LAST_DELIVERY, SILENT_AFTER_S, SILENT_AFTER_TIMEOUTS
 
@@ -25,6 +26,19 @@ CASE WHEN outcome IN {_DONE} THEN 'done'
 
 
 _ALONE: Final = "(attempt = 1 AND word = 'done' AND coalesce(reason, '') <> 'refused')"
+
+
+_GAVE_UP: Final = (
+    f"(word = 'lapsed' AND coalesce(reason IN ('{MAX_DELIVERIES}', '{MAX_LAPSES}'), FALSE))"
+)
+# Each of its leases lapsed, and then it was given up: slow work and dead workers look alike.
+_GIVEN_UP: Final = (
+    "exists(all_leases, l -> l.gave_up) AND forall(all_leases, l -> l.word IN ('lapsed', 'left'))"
+)
+_USED: Final = f"""
+filter(all_leases, l -> l.word <> 'left'
+                        AND (l.attempt <= {LAST_DELIVERY} OR known IS NOT NULL OR given_up))
+"""
 
 
 def _day(until_ms: int) -> str:
@@ -66,6 +80,7 @@ def observed_alone(leases: DataFrame, until_ms: int) -> DataFrame:
         "0L AS silent",
         "seconds AS work_s",
         "0L AS left_out",
+        "0L AS given_up",
         "cast(NULL AS double) AS first_s",
         "cast(NULL AS double) AS second_s",
     )
@@ -76,32 +91,34 @@ def observed_together(leases: DataFrame, until_ms: int) -> DataFrame:
 
     Its columns: ``queue``, ``message_type``, ``message_id``, ``day`` (whole days before
     *until_ms*), ``seconds`` and ``finished`` of the observation or null, ``crashes``, ``silent``,
-    ``work_s``, ``left_out``, and ``first_s`` and ``second_s`` of two finished attempts.
+    ``work_s``, ``left_out``, ``given_up``, and ``first_s`` and ``second_s`` of two finished
+    attempts.
 
     Args:
         leases: As :func:`told` makes them. Late completions are among them as far as there are any.
         until_ms: The end of the log.
     """
-    used = f"word <> 'left' AND (attempt <= {LAST_DELIVERY} OR word = 'done')"
-    known = f"min(IF({used} AND word = 'done', seconds, NULL))"
-    lease = "struct(leased_at_ms, word, seconds, over_ms)"
+    lease = f"struct(leased_at_ms, word, seconds, over_ms, attempt, {_GAVE_UP} AS gave_up)"
     groups = (
         leases.where(f"NOT ({_ALONE})")
         .groupBy("queue", "message_type", "message_id")
         .agg(
             F.expr(f"min({_day(until_ms)})").alias("day"),
-            F.expr(known).alias("known"),
-            F.expr(f"count_if(NOT ({used}))").alias("left_out"),
-            F.expr(f"array_sort(collect_list(IF({used}, {lease}, NULL)))").alias("leases"),
+            F.expr("min(IF(word = 'done', seconds, NULL))").alias("known"),
+            F.expr(f"array_sort(collect_list({lease}))").alias("all_leases"),
         )
+        .withColumn("given_up", F.expr(_GIVEN_UP))
+        .withColumn("leases", F.expr(_USED))
+        .withColumn("left_out", F.expr("cast(size(all_leases) - size(leases) AS long)"))
     )
     silent_after = f"greatest({SILENT_AFTER_TIMEOUTS} * l.seconds, {SILENT_AFTER_S})"
     # Where late completions are in the log, whoever says nothing for long is dead.
     is_dead = (
-        "(l.word = 'died' OR (l.word = 'lapsed' AND (coalesce(known <= l.seconds, FALSE)"
+        "NOT given_up AND (l.word = 'died' OR (l.word = 'lapsed'"
+        " AND (coalesce(known <= l.seconds, FALSE)"
         f" OR ({until_ms} - l.over_ms) / 1000 >= {silent_after})))"
     )
-    seen = f"filter(leases, l -> NOT {is_dead} OR l.word = 'died')"
+    seen = f"filter(leases, l -> NOT ({is_dead}) OR l.word = 'died')"
     zero = "cast(0 AS double)"
     done = "transform(filter(leases, l -> l.word = 'done'), l -> l.seconds)"
     return groups.where("size(leases) > 0 OR left_out > 0").selectExpr(
@@ -116,6 +133,7 @@ def observed_together(leases: DataFrame, until_ms: int) -> DataFrame:
         " AS silent",
         f"aggregate({seen}, {zero}, (sum, l) -> sum + l.seconds) AS work_s",
         "left_out",
+        "cast(IF(given_up, 1, 0) AS long) AS given_up",
         f"get({done}, 0) AS first_s",
         f"get({done}, 1) AS second_s",
     )

@@ -55,6 +55,9 @@ def plain_stages(events: DataFrame) -> DataFrame:
     """Return stages, as :func:`~leasehold.spark.analytics.lifecycle.staged` does for the others."""
     told = {
         "is_open": "FALSE",
+        "stay": "cast(NULL AS string)",
+        "entry_seq": "cast(NULL AS long)",
+        "entry_place": "cast(NULL AS int)",
         "a_outcome": f"IF(visible <= at, '{Ending.COMPLETED_LATE}', '{Ending.COMPLETED}')",
         "a_leased": "since",
         "a_lease_end": "visible",
@@ -65,6 +68,7 @@ def plain_stages(events: DataFrame) -> DataFrame:
         "a_first_ms": "visible - since",
         "a_claim": "cast(NULL AS string)",
         "a_refused": "cast(NULL AS long)",
+        "a_why": "cast(NULL AS string)",
         "m_outcome": f"'{Fate.COMPLETED}'",
         "m_inserted": "inserted",
         "m_ended": "at",

@@ -204,6 +204,7 @@ def _works(
                 silent=float(sum(row.silent for row in rows)),
                 work_s=math.fsum(row.work_s for row in rows),
                 left_out=sum(row.left_out for row in rows),
+                given_up=sum(row.given_up for row in rows),
                 **figures,
             )
         )
@@ -224,6 +225,7 @@ def _bins(seen: DataFrame) -> DataFrame:
         F.sum("silent").alias("silent"),
         F.coalesce(F.sum("work_s"), F.lit(0.0)).alias("work_s"),
         F.sum("left_out").alias("left_out"),
+        F.sum("given_up").alias("given_up"),
     )
 
 

@@ -15,7 +15,10 @@ from leasehold.analysis.summaries import (
     QueueSummary,
     Work,
 )
-from leasehold.client.models import Event
+from leasehold.client import models
+from leasehold.domain import events
+from leasehold.domain.failures import MAX_DELIVERIES, MAX_LAPSES
+from leasehold.eventlog.names import TYPE_NAMES
 from leasehold.tuning.attempts import Attempt
 from leasehold.tuning.observing import Ending, Lease, observe
 
@@ -27,6 +30,7 @@ class _Held:
     until_ms: int
     ended_ms: int | None = None
     ending: Ending | None = None
+    given_up: bool = False
 
 
 @dataclass
@@ -34,29 +38,22 @@ class _Message:
     leases: list[_Held] = field(default_factory=list)
 
 
-def summary_of(events: Iterable[Event], queue: str, now_ms: int) -> LogSummary:
-    """Summarize the events of one queue whose workers neither renew nor have sessions."""
+def summary_of(
+    told: Iterable[models.Event] | Iterable[events.Event], queue: str, now_ms: int
+) -> LogSummary:
+    """Summarize the events of one queue whose workers neither renew nor have sessions.
+
+    Args:
+        told: As a client reads them, or as a store gives them out.
+        queue: Which one.
+        now_ms: The end of the log, Unix milliseconds.
+    """
     messages: dict[str, _Message] = defaultdict(_Message)
     read = late = 0
-    for each in events:
+    for each in told:
         read += 1
-        if each.queue != queue or each.message_id is None:
-            continue
-        held = messages[each.message_id].leases
-        if each.type == "received":
-            assert each.dequeue_count is not None
-            assert each.visible_at_ms is not None
-            held.append(_Held(each.dequeue_count, each.at_ms, each.visible_at_ms))
-        elif each.type == "completed":
-            last = held[-1]
-            in_time = each.at_ms <= last.until_ms
-            last.ended_ms, last.ending = each.at_ms, Ending.COMPLETED if in_time else Ending.LATE
-            late += not in_time
-        elif each.type == "refused":
-            began = [lease for lease in held if lease.since_ms == each.since_ms]
-            for lease in began[:1]:
-                late += lease.ending is None
-                lease.ended_ms, lease.ending = each.at_ms, Ending.LATE
+        if each.queue == queue and each.message_id is not None:
+            late += _add(messages[each.message_id].leases, each)
     leases = sorted(_leases(messages, now_ms), key=lambda each: -each.since_s)
     observed = observe(leases, late_seen=True)
     work = Work(
@@ -65,6 +62,7 @@ def summary_of(events: Iterable[Event], queue: str, now_ms: int) -> LogSummary:
         silent=observed.silent,
         work_s=observed.work_s,
         left_out=observed.left_out,
+        given_up=observed.given_up,
         messages=sum(bool(each.leases) for each in messages.values()),
         deliveries=sum(len(each.leases) for each in messages.values()),
         redeliveries=sum(max(0, len(each.leases) - 1) for each in messages.values()),
@@ -75,6 +73,29 @@ def summary_of(events: Iterable[Event], queue: str, now_ms: int) -> LogSummary:
     )
 
 
+def _add(held: list[_Held], each: models.Event | events.Event) -> bool:
+    """Take an event of a message into account; tell whether it is of a late completion."""
+    kind = each.type if isinstance(each.type, str) else TYPE_NAMES[each.type]
+    if kind == "received":
+        assert each.dequeue_count is not None
+        assert each.visible_at_ms is not None
+        held.append(_Held(each.dequeue_count, each.at_ms, each.visible_at_ms))
+    elif kind == "completed":
+        last = held[-1]
+        in_time = each.at_ms <= last.until_ms
+        last.ended_ms, last.ending = each.at_ms, Ending.COMPLETED if in_time else Ending.LATE
+        return not in_time
+    elif kind == "refused":
+        for lease in [each_lease for each_lease in held if each_lease.since_ms == each.since_ms]:
+            is_first = lease.ending is None
+            if is_first:
+                lease.ended_ms, lease.ending = each.at_ms, Ending.LATE
+            return is_first
+    elif kind == "poisoned":
+        held[-1].given_up = each.reason in {MAX_DELIVERIES, MAX_LAPSES}
+    return False
+
+
 def _leases(messages: dict[str, _Message], now_ms: int) -> Iterable[Lease]:
     for name, message in messages.items():
         for each in message.leases:
@@ -83,7 +104,8 @@ def _leases(messages: dict[str, _Message], now_ms: int) -> Iterable[Lease]:
                 # Nothing was heard: it lapsed, or it is being worked on.
                 end_ms, ending = min(each.until_ms, now_ms), Ending.LAPSED
             length_s = (end_ms - each.since_ms) / 1000
-            yield Lease(name, length_s, ending, each.delivery, (now_ms - end_ms) / 1000)
+            since_s = (now_ms - end_ms) / 1000
+            yield Lease(name, length_s, ending, each.delivery, since_s, each.given_up)
 
 
 def _binned(attempts: Iterable[Attempt]) -> tuple[Bin, ...]:
