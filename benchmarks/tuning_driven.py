@@ -48,7 +48,9 @@ BEGIN_MS: Final = 1_763_712_000_000
 START_S: Final = 30
 DELIVERIES: Final = 5
 WORKERS: Final = 8
-LOAD: Final = 0.4
+LOAD: Final = 0.1
+"""Share of the workers that first deliveries keep busy. Long work is delivered five times; if more
+of them were busy, lapsed leases would not be retaken, and receipts work until they are."""
 RESTART_S: Final = 10.0
 GRID: Final[Floats] = np.geomspace(1.0, 43_200.0, 600)
 _ALL: Final = 10**9

@@ -67,6 +67,10 @@ def summary_of(
         deliveries=sum(len(each.leases) for each in messages.values()),
         redeliveries=sum(max(0, len(each.leases) - 1) for each in messages.values()),
         late=late,
+        done=sum(
+            any(lease.ending in {Ending.COMPLETED, Ending.LATE} for lease in each.leases)
+            for each in messages.values()
+        ),
     )
     return LogSummary(
         since_ms=0, until_ms=now_ms, events=read, queues=(QueueSummary(queue=queue, works=(work,)),)

@@ -31,6 +31,8 @@ _MOST_POINTS: Final = 240
 _LEAST_SHARE: Final = 1e-5
 _RENEWING: Final = 0.5
 """If more than this of the attempts that outlasted their lease were renewed, the workers renew."""
+MOST_APART: Final = 0.1
+"""If log and model are further apart, the model has to say which of its assumptions differs."""
 _LEAST_OUTLASTED: Final = 5
 """With fewer of them nothing can be said."""
 
@@ -96,6 +98,28 @@ class Seen:
     work_s: float
     wasted_work_s: float
     worst_hidden_s: float
+    late_accepted: int = 0
+    """Completed when the lease was over, before anybody else had received the message."""
+    done: int | None = None
+    """Messages that were completed; None if nobody counted them."""
+    set_aside: int = 0
+    """Messages that went to the poison queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """The log beside the model of the same messages with the timeout in force."""
+
+    redeliveries: int
+    """In the log."""
+    modelled: float
+    """As calculated."""
+    never_done: float
+    """Messages that the calculation never gets done: their work is longer than the timeout."""
+    apart: float
+    """How far the two are apart, as a share of the larger one, 0 to 1."""
+    because: str | None
+    """Which assumption differs, as a sentence; None if they are as good as alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +156,9 @@ class Recommendation:
     median_s: float | None = None
     p99_s: float | None = None
     as_good_s: tuple[float, float] | None = None
-    """Shortest and longest timeout that cost at most 5 % more."""
+    """Shortest and longest timeout that cost at most 5 % more, as estimated."""
+    longest_s: float | None = None
+    """The longest attempt seen, finished or not; what is beyond it is extrapolated."""
     renewal: Plan | None = None
     batch: int = 1
     promise_s: float | None = None
@@ -149,13 +175,68 @@ class Recommendation:
         """Whether there are data enough for more than a start."""
         return self.basis is Basis.MODEL
 
+    @property
+    def account(self) -> Account | None:
+        """The log beside the model; None without a model of today's timeout."""
+        today = self.choice("today")
+        return None if today is None else account_of(self.seen, today)
+
     def choice(self, name: str) -> WhatIf | None:
         """Return one of the choices by its name."""
         return next((each for each in self.choices if each.name == name), None)
 
 
+def account_of(seen: Seen, today: WhatIf) -> Account:
+    """Compare what the log shows with what the model makes of the same messages.
+
+    Args:
+        seen: Of the log.
+        today: The model, with the timeout in force.
+    """
+    modelled = today.redeliveries
+    larger = max(float(seen.redeliveries), modelled)
+    apart = abs(modelled - seen.redeliveries) / larger if larger else 0.0
+    told = None
+    if apart > MOST_APART and abs(modelled - seen.redeliveries) >= 1:
+        told = _why_apart(seen, modelled)
+    return Account(
+        redeliveries=seen.redeliveries,
+        modelled=modelled,
+        never_done=today.given_up,
+        apart=apart,
+        because=told,
+    )
+
+
+def _why_apart(seen: Seen, modelled: float) -> str:
+    """Return which assumption of the model the log does not bear out."""
+    if modelled > seen.redeliveries and seen.late_accepted:
+        return (
+            "the model takes it that a lapsed lease is retaken at once, but that takes a free worker: "
+            f"in the log {seen.late_accepted:,} completions of lapsed leases "
+            "counted, for nobody had received the message again"
+        )
+    if modelled > seen.redeliveries:
+        return (
+            "the model takes it that all leases had this timeout and were retaken at once; in the "
+            "log leases had other lengths or were renewed, or lapsed ones waited for a worker"
+        )
+    if seen.failed or seen.session_lost:
+        return (
+            "the model knows redeliveries after a lapse or a death only; in the log "
+            f"{seen.failed:,} attempts failed and were given back, and {seen.session_lost:,} ended "
+            "with their session"
+        )
+    return (
+        "the model takes it that all leases had this timeout and each worker took one message at a "
+        "time; in the log leases were shorter, or messages waited in the worker before their work "
+        "began"
+    )
+
+
 def seen_of(works: Sequence[Work]) -> Seen:
     """Add up what the log shows of some kinds of work."""
+    done = [each.done for each in works]
     return Seen(
         messages=sum(each.messages for each in works),
         deliveries=sum(each.deliveries for each in works),
@@ -171,15 +252,26 @@ def seen_of(works: Sequence[Work]) -> Seen:
         work_s=sum(each.work_s for each in works),
         wasted_work_s=sum(each.wasted_work_s for each in works),
         worst_hidden_s=max((each.worst_hidden_s for each in works), default=0.0),
+        late_accepted=sum(each.late_accepted for each in works),
+        done=None if None in done else sum(filter(None, done)),
+        set_aside=sum(each.set_aside for each in works),
     )
 
 
 def today_of(queue: QueueSummary, asked: Asked) -> float | None:
-    """Return the timeout in force: as set, or else the lease that is usual in the log."""
+    """Return the timeout in force: as set, or else the lease that was usual at the end of the log.
+
+    One that adapts has had many lengths, and the one that was used most may be long gone.
+    """
     known = asked.today.get(queue.queue)
     if known is not None:
         return float(known.lease_s)
-    return _usual_of(queue)
+    newest = [
+        (each.newest_hour, each.deliveries, each.newest_lease_s)
+        for each in queue.works
+        if each.newest_lease_s is not None
+    ]
+    return max(newest)[2] if newest else _usual_of(queue)
 
 
 def _usual_of(queue: QueueSummary) -> float | None:
@@ -302,6 +394,7 @@ def _with_model(
         median_s=model.quantile(0.5),
         p99_s=model.quantile(0.99),
         as_good_s=advice.as_good_s,
+        longest_s=advice.longest_s,
         renewal=None if plan is None else Plan.of(plan),
         batch=advice.batch,
         promise_s=None if advice.promise is None else advice.promise.timeout_s,

@@ -14,6 +14,7 @@ from leasehold.analysis.forecasting import Forecast, forecast
 from leasehold.analysis.league import Standing, standings
 from leasehold.analysis.splitting import Split, split
 from leasehold.analysis.summaries import Hour, LogSummary, PoisonCluster, QueueSummary, Timeline
+from leasehold.domain.queue_settings import POISON_SUFFIX
 from leasehold.domain.wording import time_of
 
 _DAY_MS: Final = 86_400_000
@@ -93,7 +94,8 @@ def analyze(
     for each in summary.queues:
         on_queue(each.queue)
         few = replace(each, works=folded(each.works))
-        found.append(_queue(few, summary.until_ms, wanted))
+        is_poison = is_poison_queue(each.queue)
+        found.append(_queue(few, summary.until_ms, wanted, is_poison=is_poison))
     return Findings(
         source=summary.source,
         since_ms=summary.since_ms,
@@ -103,7 +105,17 @@ def analyze(
     )
 
 
-def _queue(queue: QueueSummary, until_ms: int, asked: Asked) -> QueueFindings:
+def is_poison_queue(name: str) -> bool:
+    """Tell whether a queue is one to which others give messages up, by its name.
+
+    Messages wait there until somebody looks at them: that they do is no emergency.
+    """
+    return name.endswith(POISON_SUFFIX)
+
+
+def _queue(
+    queue: QueueSummary, until_ms: int, asked: Asked, *, is_poison: bool = False
+) -> QueueFindings:
     whole = recommend(queue, asked)
     types: tuple[Recommendation, ...] = ()
     if len(queue.works) > 1:
@@ -116,7 +128,7 @@ def _queue(queue: QueueSummary, until_ms: int, asked: Asked) -> QueueFindings:
         *_of_timeout(whole),
         *_of_work(whole, types),
         *_of_split(parted),
-        *_of_backlog(queue, ahead, until_ms),
+        *(_of_set_aside(queue) if is_poison else _of_backlog(queue, ahead, until_ms)),
         *_of_poison(queue, until_ms),
         *_of_workers(ranked),
     ]
@@ -166,10 +178,30 @@ def _of_timeout(whole: Recommendation) -> Iterator[Finding]:
         "timeout",
         queue,
         f"{word} the visibility timeout from {today.timeout_s:,.0f} s to {whole.timeout_s:,} s"
-        f"{step}. As calculated for the messages of the log, that takes redeliveries from "
-        f"{today.redeliveries:,.0f} to {advice.redeliveries:,.0f}, work done twice from "
-        f"{today.wasted_work_s:,.0f} s to {advice.wasted_work_s:,.0f} s, and the worst recovery "
-        f"from {today.worst_recovery_s:,.0f} s to {advice.worst_recovery_s:,.0f} s.",
+        f"{step}. In the log {_seen_told(whole)}. As calculated for the same messages, it takes "
+        f"redeliveries from {today.redeliveries:,.0f} to {advice.redeliveries:,.0f}, work done "
+        f"twice from {today.wasted_work_s:,.0f} s to {advice.wasted_work_s:,.0f} s, and the worst "
+        f"recovery from {today.worst_recovery_s:,.0f} s to {advice.worst_recovery_s:,.0f} s."
+        f"{_apart_told(whole)}",
+    )
+
+
+def _seen_told(whole: Recommendation) -> str:
+    """Return what the log itself shows of redeliveries, and of what became of messages."""
+    seen = whole.seen
+    told = f"there were {seen.redeliveries:,} redeliveries"
+    if seen.done is not None:
+        told += f", {seen.done:,} of {seen.messages:,} messages were done"
+    return f"{told}, and {seen.set_aside:,} went to the poison queue" if seen.set_aside else told
+
+
+def _apart_told(whole: Recommendation) -> str:
+    account = whole.account
+    if account is None or account.because is None:
+        return ""
+    return (
+        f" Log and calculation are {account.apart:.0%} apart for the timeout of today: "
+        f"{account.because}."
     )
 
 
@@ -232,6 +264,17 @@ def _of_backlog(queue: QueueSummary, ahead: Forecast, until_ms: int) -> Iterator
         yield _found(Weight.ACT, "backlog", queue.queue, sentence)
 
 
+def _of_set_aside(queue: QueueSummary) -> Iterator[Finding]:
+    if queue.open_messages:
+        many = f"{queue.open_messages:,} message{'s' if queue.open_messages > 1 else ''}"
+        verb = "wait" if queue.open_messages > 1 else "waits"
+        expiry = ""
+        if queue.next_expiry_ms is not None:
+            expiry = f"; the first expires at {time_of(queue.next_expiry_ms)}"
+        sentence = f"{many} {verb} here to be looked at or redriven{expiry}."
+        yield _found(Weight.LOOK, "poison", queue.queue, sentence)
+
+
 def _drain(ahead: Forecast) -> str:
     if not ahead.drains or ahead.busy_workers is None:
         return ""
@@ -241,8 +284,11 @@ def _drain(ahead: Forecast) -> str:
 
 def _of_poison(queue: QueueSummary, until_ms: int) -> Iterator[Finding]:
     total = sum(each.count for each in queue.poison)
+    # In a log of a day all of it is of the last day.
+    begins_ms = min((each.start_ms for each in queue.hours), default=until_ms)
+    is_long = begins_ms < until_ms - _DAY_MS
     for each in queue.poison[:_MOST_CLUSTERS]:
-        new = each.first_ms >= until_ms - _DAY_MS
+        new = is_long and each.first_ms >= until_ms - _DAY_MS
         name = each.error_type or "no known error"
         kind = "" if each.message_type is None else f" of the type {each.message_type}"
         since = "new, since" if new else "since"

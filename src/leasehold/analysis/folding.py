@@ -23,6 +23,8 @@ _ADDED: Final = (
     "given_up",
     "messages",
     "deliveries",
+    "set_aside",
+    "late_accepted",
     "redelivered",
     "redeliveries",
     "completed",
@@ -58,6 +60,8 @@ def as_one(works: Sequence[Work], message_type: str | None) -> Work:
         works: One or more.
         message_type: What it is called.
     """
+    newest = max(works, key=lambda each: (each.newest_hour, each.deliveries))
+    done = [each.done for each in works]
     largest = max(works, key=lambda each: each.deliveries)
     pairs = chain.from_iterable(each.repeats for each in works)
     return Work(
@@ -66,6 +70,9 @@ def as_one(works: Sequence[Work], message_type: str | None) -> Work:
         unrenewed=sum(unrenewed_of(each) for each in works),
         worst_hidden_s=max(each.worst_hidden_s for each in works),
         usual_lease_s=largest.usual_lease_s,
+        newest_lease_s=newest.newest_lease_s,
+        newest_hour=newest.newest_hour,
+        done=None if None in done else sum(filter(None, done)),
         repeats=tuple(islice(pairs, MOST_REPEATS)),
         **{name: sum(getattr(each, name) for each in works) for name in _ADDED},
     )

@@ -65,6 +65,10 @@ class Work:
     messages: int = 0
     """Messages that were received at least once."""
     deliveries: int = 0
+    done: int | None = None
+    """Messages that were completed; None in summaries that did not count them."""
+    set_aside: int = 0
+    """Messages that went to the poison queue."""
     redelivered: int = 0
     """Messages that were received more than once."""
     redeliveries: int = 0
@@ -73,6 +77,8 @@ class Work:
     """In time."""
     late: int = 0
     """Completed when the lease was over, accepted or not."""
+    late_accepted: int = 0
+    """Those of them that counted, since nobody had received the message again."""
     lapsed: int = 0
     session_lost: int = 0
     failed: int = 0
@@ -91,6 +97,11 @@ class Work:
     its lease, until the message was visible again; 0 if none died."""
     usual_lease_s: float | None = None
     """The length that most leases began with; None without any."""
+    newest_lease_s: float | None = None
+    """The length that most leases of the last hour with any began with: what is in force, where it
+    was changed or adapts."""
+    newest_hour: int = 0
+    """That hour, counted from the Unix epoch."""
     repeats: tuple[tuple[float, float], ...] = ()
     """Seconds of two finished attempts at the same message, for up to MOST_REPEATS messages."""
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from leasehold.analysis.advising import Recommendation
+from leasehold.analysis.advising import Account, Recommendation
 from leasehold.analysis.findings import Finding, Findings, QueueFindings, Weight
 from leasehold.analysis.whatif import WhatIf
 from leasehold.cli.listing import Column, Listing
@@ -117,7 +117,11 @@ def _tables(found: QueueFindings) -> list[RenderableType]:
     whole = found.whole
     shown: list[RenderableType] = []
     if whole.is_enough:
-        shown += [Text(), Listing(_CHOICES, [_choice(each) for each in whole.choices])]
+        seen = whole.seen
+        as_it_was = ("in the log", "", number(seen.redeliveries), rough(seen.wasted_work_s))
+        hidden = rough(seen.worst_hidden_s) if seen.worst_hidden_s else ""
+        rows = [(*as_it_was, hidden, "", ""), *(_choice(each) for each in whole.choices)]
+        shown += [Text(), Listing(_CHOICES, rows)]
     if found.types:
         rows = [
             (
@@ -131,10 +135,14 @@ def _tables(found: QueueFindings) -> list[RenderableType]:
             for each in found.types
         ]
         shown += [Text(), Listing(_TYPES, rows)]
-    told = [("why", f"{clean(whole.because)}."), ("promise", f"{whole.promise}.")]
+    account = whole.account
+    told = [("log and model", _account(account))] if account is not None else []
+    told += [("why", f"{clean(whole.because)}."), ("promise", f"{whole.promise}.")]
     if whole.as_good_s is not None:
         low, high = whole.as_good_s
-        told.append(("as good", f"{rough(low)} to {rough(high)} cost at most 5 % more."))
+        told.append(
+            ("as good", f"{rough(low)} to {rough(high)} cost at most 5 % more, as estimated.")
+        )
     if whole.is_enough and not whole.renews:
         told.append(("batch", f"at most {whole.batch} at once, without renewal."))
     if found.split is not None:
@@ -145,9 +153,21 @@ def _tables(found: QueueFindings) -> list[RenderableType]:
     return shown
 
 
+def _account(account: Account) -> str:
+    told = (
+        f"{account.redeliveries:,} redeliveries in the log, {account.modelled:,.0f} calculated for "
+        "the same messages with today's timeout"
+    )
+    if account.never_done >= 1:
+        told += f", {account.never_done:,.0f} of them never done"
+    if account.because is None:
+        return f"{told}."
+    return f"{told}, {account.apart:.0%} apart: {account.because}."
+
+
 def _choice(each: WhatIf) -> tuple[str, ...]:
     return (
-        each.name,
+        "today, calculated" if each.name == "today" else each.name,
         rough(each.timeout_s),
         _many(each.redeliveries),
         rough(each.wasted_work_s),

@@ -232,7 +232,7 @@ def _page(
         said = [advice.because]
         if advice.basis is Basis.MODEL and advice.as_good_s is not None:
             low, high = advice.as_good_s
-            said.append(f"{low:.3g} to {high:.3g} s cost at most 5 % more")
+            said.append(f"{low:.3g} to {high:.3g} s cost at most 5 % more, as estimated")
             said.append(f"at most {counted(advice.batch, 'message')} at once without renewal")
         parts.append(("Why", Text("; ".join(said) + ".")))
     end = f"messages done a second at the end: {per_second(first.per_s_at_end)}"

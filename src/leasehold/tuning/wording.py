@@ -72,6 +72,14 @@ def given_up_told(messages: float) -> str:
     )
 
 
+def extrapolated_told(times: float, longest_s: float) -> str:
+    """Return why a timeout is no longer."""
+    return (
+        f"a longer one might cost less by the fitted tail, but none beyond {times:g} times the "
+        f"longest attempt seen ({length_told(longest_s)}) is advised"
+    )
+
+
 def beyond_told(share: float, longest_s: float) -> str:
     """Return why a timeout is as long as can be."""
     return (

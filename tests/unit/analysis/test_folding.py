@@ -43,12 +43,14 @@ def test_work_as_one_has_every_figure() -> None:
     first, second = full_queue().works
     parts = [
         Work(**{each.name: _some(each.name) for each in fields(Work)}),  # type: ignore[arg-type]
-        replace(first, repeats=((1.0, 2.0),)),
-        replace(second, unrenewed=7),
+        replace(first, repeats=((1.0, 2.0),), done=40),
+        replace(second, unrenewed=7, done=2),
     ]
     whole = as_one(parts, "all")
     for each in fields(Work):
         assert getattr(whole, each.name) != each.default, each.name
+    assert whole.done == 45
+    assert as_one([first, replace(second, done=2)], "all").done is None
     assert whole.deliveries == sum(each.deliveries for each in parts)
     assert whole.work_s == pytest.approx(sum(each.work_s for each in parts))
     assert whole.unrenewed == 3 + first.late + first.lapsed + 7

@@ -237,10 +237,24 @@ def test_it_is_not_shortened_while_messages_are_given_up() -> None:
     few = quick[:10]
     asked = Question(today_s=30, in_force_s=30.0, growth=FIXED)
     for rows in (quick, few):
-        assert advise(rows, question=asked).timeout_s < 30
+        assert advise(rows, crashes=50, question=asked).timeout_s < 30
         for question in (asked, replace(asked, today_s=None)):
-            kept = advise(rows, given_up=3, question=question)
+            kept = advise(rows, crashes=50, given_up=3, question=question)
             assert (kept.timeout_s, kept.wanted_s) == (30, 30.0)
             assert "3 messages were given up" in kept.because
     longer = [Attempt(50.0, finished=True)] * 900
     assert advise(longer, given_up=3, question=asked).timeout_s > 30
+
+
+def test_it_goes_no_further_than_four_times_the_longest_attempt_seen() -> None:
+    """Beyond that the tail is fitted, and nobody has seen any of it; the answer says so."""
+    lengths = 2 * (1 - np.random.default_rng(7).random(400)) ** (-1 / 0.7)
+    rows = [Attempt(float(each), finished=True) for each in lengths]
+    dear = Question(growth=FIXED, half_life=None, prices=Prices(dead=1e6))
+    found = advise(rows, work_s=1e9, question=dear)
+    longest_s = float(lengths.max())
+    assert found.longest_s == pytest.approx(longest_s)
+    assert longest_s < found.wanted_s <= 4 * longest_s
+    assert found.as_good_s is not None
+    assert found.as_good_s[1] <= 4 * longest_s
+    assert "none beyond 4 times the longest attempt seen" in found.because

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from leasehold.analysis.advising import Recommendation
 from leasehold.analysis.findings import Findings, QueueFindings
 from leasehold.analysis.report import plots
+from leasehold.analysis.whatif import WhatIf
 from leasehold.domain.wording import time_of
 
 MOST_TYPES: Final = 12
@@ -21,6 +22,8 @@ _TEMPLATES: Final = Path(__file__).parent
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
+_NOTHING: Final = 1e-3
+_WHOLE_FROM: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,8 @@ def _environment() -> Environment:
         "count": count,
         "moment": time_of,
         "share": _share,
+        "percent": _percent,
+        "named": _called,
         "sentence": _sentence,
     }
     made.filters.update(filters)
@@ -78,6 +83,8 @@ def seconds(value: float | None) -> str:
     """Return a length for people: ``0.42 s``, ``95 s``, ``12 min``, ``3.5 h``, ``2.1 d``."""
     if value is None:
         return ""
+    if 0 < value < _NOTHING:
+        return "0 s"
     if value < 2 * _MINUTE_S:
         return f"{value:.3g} s"
     for unit, name in ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "min")):
@@ -87,14 +94,30 @@ def seconds(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """Return a number for people, with a digit behind the point where it is small."""
+    """Return a number for people, with a digit behind the point where it is small.
+
+    What is next to nothing is nothing: an expected number of 2e-38 messages is none.
+    """
     if value is None:
         return ""
-    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"  # noqa: PLR2004
+    if 0 < value < _NOTHING:
+        return "0"
+    if value >= _WHOLE_FROM or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.2g}"
 
 
 def _share(value: float) -> str:
     return f"{value:.1%}" if value else ""
+
+
+def _percent(value: float) -> str:
+    return f"{value:.0%}".replace("%", " %")
+
+
+def _called(choice: WhatIf) -> str:
+    """Return the name of a choice; what could be taken for seen is called calculated."""
+    return "today's timeout, as calculated" if choice.name == "today" else choice.name
 
 
 def _sentence(text: str) -> str:
@@ -108,7 +131,7 @@ def _shown(place: int, found: QueueFindings) -> _Shown:
     )
     timelines = found.timelines
     backlog = None
-    if found.hours:
+    if plots.has_backlog(found.hours, found.forecast):
         backlog = Markup(plots.backlog_plot(f"q{place}b", found.hours, found.forecast))  # noqa: S704 - our SVG
     return _Shown(
         found=found,

@@ -15,11 +15,12 @@ from leasehold.analysis.advising import Recommendation
 from leasehold.analysis.forecasting import Forecast
 from leasehold.analysis.report.drawing import Ink, drawn, mark, rows_for, time_axis
 from leasehold.analysis.summaries import Hour, Span, Timeline
+from leasehold.tuning.advice import EXTRAPOLATED
 
 MOST_ROWS: Final = 12
 """Messages whose timelines are drawn; the others are in the tables."""
 _LEAST_SHARE: Final = 1e-4
-_LETTER: Final = 0.0135
+_LETTER: Final = 0.0155
 """Share of the axis that a letter of a mark's name takes up."""
 _OUTCOME_INK: Final = {
     "completed": Ink.GOOD,
@@ -40,7 +41,8 @@ def survival_plot(name: str, found: Recommendation) -> str:
     points = found.survival
     glue = found.glue_s or 0.0
     body = [each for each in points if each.seconds <= glue]
-    tail = [each for each in points if each.seconds >= glue]
+    low, high = _reach(found)
+    tail = [each for each in points if glue <= each.seconds <= high]
 
     def draw(axes: Axes) -> None:
         if body:
@@ -72,7 +74,15 @@ def survival_plot(name: str, found: Recommendation) -> str:
                 linestyle=(0, (2, 2)),
                 label="tail, fitted",
             )
-        low, high = _reach(found)
+        if found.longest_s is not None and found.longest_s < high:
+            axes.axvspan(
+                found.longest_s,
+                high,
+                color=Ink.GRID.value,
+                alpha=0.35,
+                linewidth=0,
+                label="longer than any attempt seen",
+            )
         time_axis(axes, low, high)
         axes.set_yscale("log")
         axes.set_ylim(_LEAST_SHARE, 1.3)
@@ -182,6 +192,12 @@ def _unit_of(timelines: Sequence[Timeline]) -> tuple[float, str]:
     return (60.0, "minutes") if longest_s < 60 * _MOST_SECONDS else (3_600.0, "hours")
 
 
+def has_backlog(hours: Sequence[Hour], ahead: Forecast) -> bool:
+    """Tell whether there is anything to draw: a forecast, and messages that wait at some time."""
+    waiting = any(each.backlog_end for each in hours)
+    return bool(ahead.points) and (waiting or any(each.high >= 1 for each in ahead.points))
+
+
 def backlog_plot(name: str, hours: Sequence[Hour], ahead: Forecast) -> str:
     """Draw the backlog as it was, and as it is expected to go on, with its band."""
 
@@ -241,7 +257,9 @@ def _reach(found: Recommendation) -> tuple[float, float]:
     marked = [each.timeout_s for each in found.choices]
     seen = [each.seconds for each in found.survival if each.share >= _LEAST_SHARE]
     low = min([*marked, *(seen[:1] or [1.0]), found.median_s or 1.0])
-    high = max([*marked, *(seen[-1:] or [60.0])])
+    far = EXTRAPOLATED * found.longest_s if found.longest_s else math.inf
+    # Beyond that nothing is drawn but what is marked: it would be the fitted tail alone.
+    high = max([*marked, min(seen[-1] if seen else 60.0, far)])
     return max(low / 1.5, 0.001), min(high * 2, 1_209_600.0)
 
 

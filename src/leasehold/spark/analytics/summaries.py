@@ -271,21 +271,37 @@ def _counts(own: DataFrame) -> DataFrame:
         "buried": Ending.BURIED,
     }
     # There are few lengths that leases begin with.
-    by_lease = own.groupBy("queue", "message_type", "first_lease_s").agg(
+    hour = F.floor(F.col("leased_at_ms") / _HOUR_MS).alias("hour")
+    by_hour = own.groupBy("queue", "message_type", "first_lease_s", hour).agg(
         F.count("*").alias("leases"),
         *(_counted(ending, name) for name, ending in outcomes.items()),
         F.count_if(F.col("renewals") > 0).alias("renewed"),
         F.count_if(F.expr(_UNRENEWED)).alias("unrenewed"),
+        F.count_if((F.col("outcome") == Ending.COMPLETED_LATE.value) & ~refused).alias(
+            "late_accepted"
+        ),
         F.coalesce(F.sum(F.when(refused | lost, F.col("seconds"))), F.lit(0.0)).alias(
             "wasted_work_s"
         ),
         (F.coalesce(F.max(hidden), F.lit(0)) / 1000).alias("worst_hidden_s"),
     )
-    usual = "IF(first_lease_s IS NULL, NULL, struct(leases, -first_lease_s))"
-    return by_lease.groupBy("queue", "message_type").agg(
-        *(F.sum(name).alias(name) for name in (*outcomes, "renewed", "unrenewed", "wasted_work_s")),
+    added = (*outcomes, "late_accepted", "renewed", "unrenewed", "wasted_work_s")
+    key = "queue", "message_type"
+    by_lease = by_hour.groupBy(*key, "first_lease_s").agg(
+        *(F.sum(name).alias(name) for name in ("leases", *added)),
+        F.max("worst_hidden_s").alias("worst_hidden_s"),
+        F.max(F.struct("hour", "leases")).alias("newest"),
+    )
+    usual, newest = (
+        f"IF(first_lease_s IS NULL, NULL, struct({order}, -first_lease_s))"
+        for order in ("leases", "newest")
+    )
+    return by_lease.groupBy(*key).agg(
+        *(F.sum(name).alias(name) for name in added),
         F.max("worst_hidden_s").alias("worst_hidden_s"),
         F.max_by("first_lease_s", F.expr(usual)).alias("usual_lease_s"),
+        F.max_by("first_lease_s", F.expr(newest)).alias("newest_lease_s"),
+        F.max("newest.hour").alias("newest_hour"),
     )
 
 
@@ -297,6 +313,8 @@ def _deliveries(messages: DataFrame) -> DataFrame:
     return messages.groupBy("queue", "message_type").agg(
         F.count_if(F.col("deliveries") > 0).alias("messages"),
         F.sum("deliveries").alias("deliveries"),
+        F.count_if(F.col("outcome") == Fate.COMPLETED.value).alias("done"),
+        F.count_if(F.col("outcome") == Fate.POISONED.value).alias("set_aside"),
         F.count_if(F.col("deliveries") > 1).alias("redelivered"),
         F.sum("redeliveries").alias("redeliveries"),
     )
