@@ -212,7 +212,8 @@ def _why_apart(seen: Seen, modelled: float) -> str:
     """Return which assumption of the model the log does not bear out."""
     if modelled > seen.redeliveries and seen.late_accepted:
         return (
-            "the model takes it that a lapsed lease is retaken at once, but that takes a free worker: "
+            "the model takes it that a lapsed lease is retaken at once, but that takes a worker "
+            "who is free: "
             f"in the log {seen.late_accepted:,} completions of lapsed leases "
             "counted, for nobody had received the message again"
         )

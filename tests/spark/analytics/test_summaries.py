@@ -131,6 +131,28 @@ def test_counts_are_those_of_the_tables(summary: LogSummary, oracle: Oracle, que
     assert sum(work.deliveries for work in found.works) == sum(
         each["deliveries"] for each in messages
     )
+    for name, outcome in (("done", "completed"), ("set_aside", "poisoned")):
+        own = [each for each in messages if each["outcome"] == outcome]
+        assert sum(getattr(work, name) for work in found.works) == len(own)
+    accepted = [
+        each
+        for each in attempts
+        if each["outcome"] == "completed_late" and each["reason"] != "refused" and not each["claim"]
+    ]
+    assert sum(work.late_accepted for work in found.works) == len(accepted)
+    for work in found.works:
+        own = [
+            each
+            for each in attempts
+            if each["message_type"] == work.message_type and not each["claim"]
+        ]
+        assert work.newest_hour == max(each["leased_at_ms"] // 3_600_000 for each in own)
+        newest = {
+            each["first_lease_s"]
+            for each in own
+            if each["leased_at_ms"] // 3_600_000 == work.newest_hour
+        }
+        assert work.newest_lease_s in newest
     over = [each for each in attempts if each["outcome"] in {"completed_late", "lapsed"}]
     unrenewed = [each for each in over if not each["claim"] and not each["renewals"]]
     assert sum(work.unrenewed or 0 for work in found.works) == len(unrenewed)
