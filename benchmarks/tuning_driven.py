@@ -271,7 +271,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     chosen = parser.parse_args()
     record = Record("tuning_driven")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for world in WORLDS:
         runs = [run(world, chosen.days, chosen.messages, seed) for seed in range(chosen.seeds)]
         rows.append({"work": world.work.name, "crash_rate": world.crash_rate, "runs": runs})

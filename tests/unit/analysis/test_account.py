@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,16 @@ from leasehold.analysis.summaries import QueueSummary, Work
 from tests.unit.analysis.support import UNTIL_MS, full_log, full_queue, log_normal, work
 
 
-def busy(**members: object) -> QueueSummary:
+def busy(**members: Any) -> QueueSummary:
     """Return a queue with long work, whose leases lapsed and were hardly ever retaken."""
     attempts = log_normal(30, 0.5, 700)
-    known = {"redeliveries": 31, "deliveries": 731, "done": 700, "late": 300, "late_accepted": 300}
+    known: dict[str, Any] = {
+        "redeliveries": 31,
+        "deliveries": 731,
+        "done": 700,
+        "late": 300,
+        "late_accepted": 300,
+    }
     return QueueSummary(queue="orders", works=(work(attempts, **(known | members)),))
 
 
