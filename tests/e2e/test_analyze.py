@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from azure.storage.queue import QueueClient
+from benchmarks.tuning_log import summary_of
 
 from leasehold.client import Client
 from leasehold.testing import InProcessServer
 from tests.reliability.advice_drive import Drive
-from tests.reliability.advice_log import summary_of
 
 pytestmark = [pytest.mark.timeout(600)]
 
