@@ -61,9 +61,12 @@ def test_from_the_log_to_the_settings_and_back(
     """The log is read, a report written, the advice applied, told to any SDK, and undone."""
     server, client = played
     folder = tmp_path / "report"
-    arguments = [*when(server), "--cores", "2", "--report", str(folder), "--apply", "--yes"]
+    # The server's clock stands months away from the machine's: the log ends where it stands.
+    arguments = ["--cores", "2", "--report", str(folder), "--apply", "--yes"]
     done = run(server, *arguments, "--json")
     assert done.returncode == 0, done.stderr
+    for word in ("Traceback", "BrokenPipe", "atplotlib"):
+        assert word not in done.stderr
     told = json.loads(done.stdout)
     whole = told["queues"][0]["whole"]
     assert whole["basis"] == "model"

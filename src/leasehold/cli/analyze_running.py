@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
+import httpx
 
 from leasehold.analysis.asking import Asked, Today
 from leasehold.analysis.findings import Findings, analyze
@@ -22,6 +25,9 @@ from leasehold.cli.texts import counted
 from leasehold.cli.values import Moment
 from leasehold.client.errors import ServerProblem
 from leasehold.tuning import Bounds, Growth, Prices
+
+_PAGE_S: Final = 10.0
+"""How long a page of the server's own may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,11 +170,16 @@ def _summary(session: Session, given: Mapping[str, Any], wishes: Wishes) -> LogS
 def _server_now_ms(session: Session, now_ms: int) -> int:
     """Return the time by the server, whose clock may be a virtual one; events bear its times."""
     first = next(iter(session.client.list_queues()), None)
-    if first is None:
-        return now_ms
+    if first is not None:
+        # Deleted meanwhile, or not for this caller, it raises.
+        with suppress(ServerProblem):
+            return session.queue(first.name).counts().at_ms
     try:
-        return session.queue(first.name).counts().at_ms
-    except ServerProblem:  # deleted meanwhile, or not for this caller
+        with session.web(_PAGE_S) as web:
+            date = web.get(f"{session.client.url}/readyz").headers["Date"]
+        # It has whole seconds, and the events of this one belong to the log, too.
+        return int(parsedate_to_datetime(date).timestamp() + 1) * 1000
+    except (httpx.HTTPError, KeyError, ValueError):
         return now_ms
 
 

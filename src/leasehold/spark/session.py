@@ -44,9 +44,12 @@ LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
-    # Half the time of a small micro-batch goes into its hand-over and its checkpoint. Both can be
-    # cheaper where all is on one machine: sockets without TCP, and files that are renamed in place.
-    "spark.python.unix.domain.socket.enabled": "true",
+    # A Python process that Spark has not used for a minute is told so by closing its connection. It
+    # then answers into what is closed: TCP takes that, a Unix socket does not, and Spark prints a
+    # BrokenPipeError for each process, also when the session ends.
+    "spark.python.unix.domain.socket.enabled": "false",
+    # Half the time of a small micro-batch goes into its hand-over and its checkpoint. That can be
+    # cheaper where all is on one machine: files that are renamed in place.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing."
         "FileSystemBasedCheckpointFileManager"

@@ -198,6 +198,7 @@ def test_undoing_can_be_tried(shell: Shell) -> None:
 )
 def test_mistakes_are_told(shell: Shell, arguments: tuple[str, ...], said: str) -> None:
     """Before Spark is started."""
+    shell.server.on("GET", "/queues", {"queues": [], "next_after": None})
     result = shell("analyze", *arguments)
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())

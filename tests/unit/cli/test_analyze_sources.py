@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +14,16 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from leasehold.analysis.saving import save
 from leasehold.analysis.summaries import LogSummary
+from leasehold.cli import analyze_reading, main
 from leasehold.cli.analyze_reading import Source, check, reason_of
 from leasehold.domain.events import EVENT_FORMAT
 from leasehold.eventlog.names import file_of, folder_of
 from leasehold.eventlog.schema import METADATA, SCHEMA
+from leasehold.testing import InProcessServer
 from tests.unit.analysis.support import full_log, full_queue
 from tests.unit.cli.support import ID, Shell
 from tests.unit.cli.test_analyze import a_queue
@@ -233,3 +239,54 @@ def test_of_a_java_error_the_file_is_told() -> None:
     error = Exception(f"An error occurred while calling o72.collect.\n: org.Spark: {file}\n\tat x")
     assert reason_of(error) == file
     assert reason_of(ValueError("one\n\ttwo")) == "one"
+
+
+@pytest.mark.parametrize("with_queue", [True, False])
+def test_a_servers_log_ends_by_its_own_clock(
+    monkeypatch: pytest.MonkeyPatch, *, with_queue: bool
+) -> None:
+    """A virtual clock stands years away from the machine's; all events are before the end."""
+    seen: list[Source] = []
+
+    def read(_screen: object, _given: object, source: Source) -> LogSummary:
+        seen.append(source)
+        return full_log()
+
+    monkeypatch.setattr(analyze_reading, "read", read)
+    with InProcessServer(start_ms=1_556_668_800_000) as server, server.client() as own:
+        queue = own.queue("media")
+        queue.create()
+        queue.put("film")
+        server.advance(3600.5)
+        (message,) = queue.receive()
+        queue.complete(message)
+        if not with_queue:
+            own.delete_queue("media")
+        line = ("--connection-string", server.connection_string)
+        result = CliRunner().invoke(main, ["analyze", *line])
+        newest_ms = max(each.at_ms for each in own.events())
+        now_ms = server.now_ms()
+    assert result.exit_code == 0, result.output
+    (source,) = seen
+    assert newest_ms <= source.until_ms
+    assert abs(source.until_ms - now_ms) <= 1000
+    assert source.since_ms == source.until_ms - 7 * DAY_MS
+
+
+def test_a_report_says_nothing_of_matplotlibs_caches(tmp_path: Path) -> None:
+    """Where it can write none, it would warn before the advice is shown."""
+    nowhere = tmp_path / "file"
+    nowhere.touch()
+    env = os.environ | {"MPLCONFIGDIR": str(nowhere / "cache")}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = (sys.executable, *arguments)
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+
+    alone = run("-c", "import matplotlib; matplotlib.get_cachedir()")
+    assert "atplotlib" in alone.stderr
+    summary = written(tmp_path / "summary.json", full_log())
+    words = ("analyze", "--summary", summary, "--report", str(tmp_path / "report"))
+    done = run("-m", "leasehold.cli", *words)
+    assert (tmp_path / "report" / "report.html").exists()
+    assert "atplotlib" not in done.stderr

@@ -6,8 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+from leasehold.cli import main
 from leasehold.domain.types import NEVER_MS
+from leasehold.testing import InProcessServer
 from leasehold.testing.clock import START_MS
 from tests.unit.cli.support import COUNTS, QUEUE, Shell
 from tests.unit.client.support import answer
@@ -160,6 +163,38 @@ def test_create(shell: Shell) -> None:
     shell(*words, "--metadata", "team=shipping", "--rate", "2", "--paused")
     settings = {"max_receives_per_s": 2.0, "paused_until_ms": NEVER_MS}
     assert shell.server.sent == {"metadata": {"team": "shipping"}, "settings": settings}
+
+
+def test_create_with_other_settings() -> None:
+    """A queue that is there and set otherwise is left as it is, which ends in a refusal."""
+    with InProcessServer() as server:
+        words = ("queue", "create", "orders")
+        line = {"AZURE_STORAGE_CONNECTION_STRING": server.connection_string}
+
+        def run(*options: str) -> Result:
+            return CliRunner().invoke(main, [*words, *options], env=line)
+
+        assert run("--visibility-timeout", "30s").exit_code == 0
+        other = run("--visibility-timeout", "2m")
+        assert other.exit_code == 1
+        told = " ".join(other.output.split())
+        assert "A queue of this name exists already, and has other settings" in told
+        assert "change them with leasehold queue set" in told
+        assert "Traceback" not in told
+        # What stands as it is given, and what names no settings, will do.
+        assert run("--visibility-timeout", "30s").exit_code == 0
+        assert run().exit_code == 0
+        with server.client() as client:
+            assert client.queue("orders").info().visibility_timeout_s == 30
+
+
+def test_help_names_what_there_is(shell: Shell) -> None:
+    """Queues are emptied with purge; there is no command called clear."""
+    words = shell("queue", "--help").output
+    for name in ("create", "list", "show", "set", "pause", "resume", "purge", "redrive", "delete"):
+        assert f"\n  {name} " in words
+    assert "clear" not in words.lower()
+    assert shell("queue", "clear", "orders").exit_code == 2
 
 
 @pytest.mark.parametrize(

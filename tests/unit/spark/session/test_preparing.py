@@ -72,7 +72,6 @@ def test_settings_of_the_user_win(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen["spark.sql.shuffle.partitions"] == 3
     assert seen["spark.driver.memory"] == "2g"
     assert seen["spark.sql.session.timeZone"] == "UTC"
-    assert seen["spark.python.unix.domain.socket.enabled"] == "true"
 
 
 def test_settings_for_one_machine_are_not_for_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
