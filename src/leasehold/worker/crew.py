@@ -194,8 +194,8 @@ _RUNNERS: Final[dict[Runner, Callable[[Core], RunsHandlers]]] = {
 def wait_for(options: Options, manager: Keeping, max_wait_s: float) -> float:
     """Return how long a receive may wait for a first message, in seconds.
 
-    A lease counts from when its receive was sent, since nobody can tell when in between it began.
-    So a wait uses up some of it, and must leave enough.
+    After a wait the lease counts from the answer, and an answer can be held up for as long as the
+    wait. So a wait is so short that enough of the lease is left even then.
     """
     settings = manager.settings
     room_s = settings.visibility_timeout_s - settings.renew_at_s

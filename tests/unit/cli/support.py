@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -15,6 +16,12 @@ from leasehold.testing.clock import START_MS, ManualClock
 from tests.unit.client.support import answer
 
 Reply: TypeAlias = httpx.Response | Exception
+ONE_OF_MANY = re.compile(
+    r"(?<![\d.,:-])1 (messages|queues|deliveries|events|tasks|files|rows|lines|claims|leases"
+    r"|members|workers|sessions|servers|attempts|failures|jobs|streams|parts|transactions|times"
+    r"|renewals|receipts|bytes)\b"
+)
+"""A plural behind the number one."""
 ID = "00000000-0001-8abc-9def-0123456789ab"
 RECEIPT = "AAAAAAAABQAAAAFI0nwM7oHxE7Ocz64hm2SK"
 ACCOUNT = "/v1/accounts/devstoreaccount1"
@@ -117,4 +124,7 @@ class Shell:
             is_interactive=self.is_interactive,
         )
         unset: dict[str, str | None] = {"AZURE_STORAGE_CONNECTION_STRING": None, "COLUMNS": "120"}
-        return CliRunner().invoke(main, arguments, input=stdin, obj=around, env=unset | env)
+        result = CliRunner().invoke(main, arguments, input=stdin, obj=around, env=unset | env)
+        if "analyze" not in arguments:  # its figures are averages, rounded
+            assert ONE_OF_MANY.search(result.output) is None, result.output
+        return result
