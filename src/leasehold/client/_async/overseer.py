@@ -18,6 +18,7 @@ from leasehold.client.models import (
     MessageView,
     QueueInfo,
 )
+from leasehold.client.retries import NO_RETRIES
 
 
 class AsyncOverseer:
@@ -157,14 +158,21 @@ class AsyncOverseer:
         call = calls.inspect(self._path, calls.filter_of(filter, states), after, limit, body=body)
         return answers.views(await self._transport.call(call))
 
-    async def get(self, message_id: str) -> MessageView:
+    async def get(self, message_id: str, *, timeout_s: float | None = None) -> MessageView:
         """Look at one message, in the queue or its poison queue.
+
+        Args:
+            message_id: Which one.
+            timeout_s: Send the request once only, and give it up after so many seconds without a
+                byte from the server. None: as the client was told.
 
         Raises:
             MessageNotFound: It was never there, or is completed, removed or expired.
         """
-        path = calls.message_path(self._path, message_id)
-        return answers.view(await self._transport.call(calls.get(path)))
+        call = calls.get(calls.message_path(self._path, message_id))
+        once = calls.sent_once(call, timeout_s)
+        retries = None if timeout_s is None else NO_RETRIES
+        return answers.view(await self._transport.call(once, retries))
 
     async def explain_message(self, message_id: str) -> Explanation:
         """Say in a sentence why a message can or cannot be received.

@@ -71,6 +71,8 @@ _SHORTEST_SESSION_S: Final = 2
 _CANCELLED: Final = "an operator has asked for it"
 _ONCE_S: Final = math.inf
 """As long as the client waits for an answer, and no second try."""
+_MAX_LOOKS: Final = 4
+"""Missing messages looked up in a call: after a purge all of a batch are missing."""
 _LAPSES: Final = ("lapsed", "lost", "stuck")
 """How an attempt ends that its worker has not ended."""
 _R = TypeVar("_R")
@@ -229,27 +231,30 @@ class NativeQueue:
     def complete(
         self, leases: Sequence[Lease], *, timeout_s: float | None = None
     ) -> list[QueueError | None]:
-        """See :class:`QueueClient`."""
+        """See :class:`QueueClient`.
+
+        Of those that are not there any more the first few are looked up: one that was set aside
+        is a :class:`SetAside`. It takes a request each, and the right to peek.
+        """
         refs = [LeaseRef(each.message_id, each.receipt) for each in leases]
         try:
             found = self._queue.complete_many(refs, timeout_s=timeout_s)
         except (LeaseholdClientError, RuntimeError) as error:
             return _rest(_so_far(error), queue_error(error), len(leases))
-        return [
-            self._fate(lease) or _refusal(each)
-            if isinstance(each, MessageNotFound)
-            else _refusal(each)
-            for lease, each in zip(leases, found, strict=True)
-        ]
+        results = [_refusal(each) for each in found]
+        missing = [at for at, each in enumerate(found) if isinstance(each, MessageNotFound)]
+        for at in missing[:_MAX_LOOKS]:
+            try:
+                results[at] = self._fate(leases[at], timeout_s) or results[at]
+            except (LeaseholdClientError, RuntimeError):  # nor will the next be answered
+                break
+        return results
 
-    def _fate(self, lease: Lease) -> SetAside | None:
-        """Look whether a message that is not in the queue any more was set aside.
-
-        None: it was not, or nobody may look.
-        """
+    def _fate(self, lease: Lease, timeout_s: float | None) -> SetAside | None:
+        """Look whether a message that is not in the queue any more was set aside; None: not so."""
         try:
-            poisoned = self._queue.get(lease.message_id).poisoned
-        except (LeaseholdClientError, RuntimeError):
+            poisoned = self._queue.get(lease.message_id, timeout_s=timeout_s).poisoned
+        except MessageNotFound:
             return None
         if poisoned is None:
             return None

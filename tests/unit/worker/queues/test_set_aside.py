@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from leasehold.client import Client
+from leasehold.client import Client, QueueHandle
+from leasehold.client.errors import ConnectionFailed
+from leasehold.client.models import MessageView
 from leasehold.testing import InProcessServer
 from leasehold.worker import Message, Worker
 from leasehold.worker.queues import Lease, LeaseGone, SetAside
@@ -58,6 +60,38 @@ def test_what_was_completed_is_only_gone(client: Client) -> None:
         [refused] = queue.complete([lease])
         assert isinstance(refused, LeaseGone)
         assert not isinstance(refused, SetAside)
+
+
+def count_looks(monkeypatch: pytest.MonkeyPatch, *, fail: bool) -> list[float | None]:
+    """Return a list that gets the limit of each look at a message, in seconds."""
+    looks: list[float | None] = []
+    real = QueueHandle.get
+
+    def get(self: QueueHandle, message_id: str, *, timeout_s: float | None = None) -> MessageView:
+        looks.append(timeout_s)
+        if fail:
+            raise ConnectionFailed("/", "no answer", outcome_unknown=False)
+        return real(self, message_id, timeout_s=timeout_s)
+
+    monkeypatch.setattr(QueueHandle, "get", get)
+    return looks
+
+
+@pytest.mark.parametrize(("fail", "looks"), [(False, 4), (True, 1)])
+def test_after_a_purge_few_are_looked_up(
+    client: Client, monkeypatch: pytest.MonkeyPatch, *, fail: bool, looks: int
+) -> None:
+    """Each look takes a request; when one is not answered, none follows. None may last longer."""
+    queue = client.queue("jobs")
+    queue.create()
+    queue.put_many(["x"] * 100)
+    worked = NativeQueue(queue)
+    leases = [each.lease for each in worked.receive(100, visibility_timeout_s=30)]
+    queue.purge()
+    seen = count_looks(monkeypatch, fail=fail)
+    results = worked.complete(leases, timeout_s=7)
+    assert [type(each) for each in results] == [LeaseGone] * 100
+    assert seen == [7] * looks
 
 
 def test_a_worker_tells_hooks_and_log(
