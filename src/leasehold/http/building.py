@@ -84,7 +84,7 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
         open_claim=engine.open_claim,
         answers=guard.answers,
     )
-    services = _services(engine, admission, controls)
+    services = _services(settings, engine, admission, controls)
     dialect = AzureDialect(
         perform=services.perform,
         receive=services.receive,
@@ -92,6 +92,7 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
         clock=times.engine,
         accounts=accounts,
         find_queue=engine.find_queue,
+        accepts_late=services.accepts_late,
         observe=requests.answered,
     )
     native = NativeDialect(
@@ -187,6 +188,7 @@ def _mns_dialect(
         accounts=accounts,
         find_queue=services.find_queue,
         receipts=LapsedReceipts(settings.mns_receipts),
+        accepts_late=services.accepts_late,
         observe=observe,
     )
 
@@ -198,7 +200,9 @@ def _access_keys(settings: Settings, accounts: Mapping[str, Account]) -> dict[st
     return keys
 
 
-def _services(engine: Engine, admission: Admission, controls: Controls | None) -> Services:
+def _services(
+    settings: Settings, engine: Engine, admission: Admission, controls: Controls | None
+) -> Services:
     perform: Perform = admission.perform
     receive: LongReceive = admission.receive
     open_claim: LongClaim = admission.open_claim
@@ -213,6 +217,7 @@ def _services(engine: Engine, admission: Admission, controls: Controls | None) -
         activity=engine.activity,
         wait_for_job=engine.jobs.wait,
         controls=controls,
+        accepts_late=settings.accepts_late_renewals(),
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from leasehold.settings.checks import find_problems
-from leasehold.settings.hosts import HostSettings
+from leasehold.settings.leases import LeaseSettings
 from leasehold.settings.meta import Kind, Meta, about, meta_of
 from leasehold.settings.values import (
     DEV_ACCOUNT,
@@ -34,7 +34,7 @@ _TEST: Final = "Test mode"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(HostSettings):
+class Settings(LeaseSettings):
     """Everything that can be set about a server. Build it, then call :meth:`validate`."""
 
     host: str = field(

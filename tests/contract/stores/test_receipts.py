@@ -228,6 +228,18 @@ def test_a_renewal_that_may_end_past_expiry(asker: Asker) -> None:
     assert asker.receive() == ()
 
 
+def test_a_repeated_renewal_that_may_end_past_expiry(asker: Asker) -> None:
+    """Its answer was lost: the old receipt leads to the newest, and the expiry still wins."""
+    asker.put(time_to_live_s=100)
+    lease = asker.receive_one()
+    command = asker.renew_command(lease, 500)._replace(past_expiry=True, may_repeat=True)
+    lost, again = asker.ask(command), asker.ask(command)
+    assert again.receipt == lost.receipt
+    assert again.message.visible_at_ms - asker.clock.now_ms() == 500_000
+    asker.clock.advance(s=100)
+    assert isinstance(asker.ask(command), MessageNotFound)
+
+
 def test_fence_rises_with_every_receipt(asker: Asker) -> None:
     """Of two holders the later one has the higher number."""
     asker.put()

@@ -120,7 +120,7 @@ class FakeAuthenticator:
 class Harness:
     """The dialect under test, and what went in and out of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, accepts_late: bool = False) -> None:
         self.clock = ManualClock()
         self.authenticator = FakeAuthenticator()
         self.commands: list[Command] = []
@@ -136,6 +136,7 @@ class Harness:
             accounts={
                 name: Account(name=name, keys=(b"key of " + name.encode(),)) for name in names
             },
+            accepts_late=accepts_late,
             authorization_uri="https://login.example/common/oauth2/authorize",
             observe=lambda operation, status: self.observed.append((operation, status)),
         )

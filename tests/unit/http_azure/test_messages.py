@@ -352,6 +352,14 @@ def test_an_update_beyond_the_expiry(azure: Harness, version: str, may: bool) ->
     assert azure.command == Renew(ACCOUNT, "orders", MESSAGE_ID, RECEIPT, 60, None, past_expiry=may)
 
 
+@pytest.mark.parametrize("version", ["2012-02-12", "2026-10-06"])
+def test_an_update_beyond_the_expiry_where_that_is_set(version: str) -> None:
+    """Every version allows it then."""
+    azure = Harness(accepts_late=True)
+    azure.send("PUT", MESSAGE, f"visibilitytimeout=60&{_RECEIPT}", version=version)
+    assert azure.command == Renew(ACCOUNT, "orders", MESSAGE_ID, RECEIPT, 60, past_expiry=True)
+
+
 def test_delete(azure: Harness) -> None:
     """Delete Message completes; the receipt is decoded once, a raw plus is a space."""
     response = azure.send("DELETE", MESSAGE, "popreceipt=AgAAAA%2BBAw%3D%3D/+")

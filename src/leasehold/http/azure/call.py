@@ -44,6 +44,7 @@ class Call:
     """What is known so far about a request. The dialect fills it in, stage by stage."""
 
     __slots__ = (
+        "accepts_late",
         "account",
         "entered",
         "max_body_bytes",
@@ -75,6 +76,8 @@ class Call:
         self.text: bytes | None = None
         """The text of the message in the body, if it was too long to be read at once."""
         self.operation = "unknown"
+        self.accepts_late = False
+        """Whether a lease may be renewed beyond its message's expiry in every version."""
 
     def reply(self, status: int, *extra: Header) -> Response:
         """Return an answer without a body."""

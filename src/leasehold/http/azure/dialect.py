@@ -99,6 +99,7 @@ class AzureDialect:
         resource_id: For what they ask a token there.
         receive: Receives messages, and waits for some; without it nothing waits.
         find_queue: Returns a queue, for the size of body that is set for it; None if nobody is.
+        accepts_late: Whether leases may be renewed beyond their message's expiry in every version.
         observe: Called once per request with the name of the operation and the status. A request
             that names no operation is ``unknown``, a CORS preflight is ``preflight``.
     """
@@ -114,6 +115,7 @@ class AzureDialect:
         resource_id: str = DEFAULT_RESOURCE_ID,
         receive: LongReceive | None = None,
         find_queue: Callable[[str, str], Queue | None] = _find_none,
+        accepts_late: bool = False,
         observe: Callable[[str, int], None] = _observe_nothing,
     ) -> None:
         self._perform = perform
@@ -122,6 +124,7 @@ class AzureDialect:
         self._clock = clock
         self._accounts = accounts
         self._find_queue = find_queue
+        self._accepts_late = accepts_late
         self._observe = observe
         self._router = Router(accounts)
         self._service = AccountService(perform)
@@ -136,7 +139,9 @@ class AzureDialect:
 
     def begin(self, request: Request) -> Call:
         """See :class:`leasehold.http.app.Dialect`."""
-        return Call(request, self._request_ids.draw(), self._clock.now_ms())
+        call = Call(request, self._request_ids.draw(), self._clock.now_ms())
+        call.accepts_late = self._accepts_late
+        return call
 
     async def enter(self, call: Call) -> Response | None:
         """See :class:`leasehold.http.app.Dialect`; a preflight is answered here."""

@@ -272,7 +272,7 @@ def parse_update(call: Call) -> Renew:
     route = call.route
     return Renew(
         *(call.account, route.queue, route.message_id, receipt, visibility_timeout_s, body),
-        past_expiry=call.version.update_past_expiry,
+        past_expiry=call.accepts_late or call.version.update_past_expiry,
     )
 
 

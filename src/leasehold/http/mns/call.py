@@ -46,6 +46,7 @@ class Call:
     """What is known so far about a request. The dialect fills it in, stage by stage."""
 
     __slots__ = (
+        "accepts_late",
         "account",
         "entered",
         "found",
@@ -73,6 +74,8 @@ class Call:
         self.root: Element | None = None
         """The document in the body, if it was too long to be read at once."""
         self.operation: str = "mns-unknown"
+        self.accepts_late = False
+        """Whether a message may be hidden beyond its expiry."""
 
     @property
     def origin(self) -> str:

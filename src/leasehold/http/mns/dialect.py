@@ -116,6 +116,7 @@ class MnsDialect:
         receive: Receives messages, and waits for some; without it nothing waits.
         find_queue: Returns a queue, for its attributes; None if nobody knows any.
         receipts: The rule of queues that are made.
+        accepts_late: Whether a message may be hidden beyond its expiry.
         observe: Called once per request with the name of the operation and the status.
     """
 
@@ -130,6 +131,7 @@ class MnsDialect:
         receive: LongReceive | None = None,
         find_queue: Callable[[str, str], Queue | None] = _find_none,
         receipts: LapsedReceipts = LapsedReceipts.STRICT,
+        accepts_late: bool = False,
         observe: Callable[[str, int], None] = _observe_nothing,
     ) -> None:
         self._perform = perform
@@ -139,6 +141,7 @@ class MnsDialect:
         self._signing_clock = signing_clock
         self._accounts = accounts
         self._find_queue = find_queue
+        self._accepts_late = accepts_late
         self._observe = observe
         self._services = queues.Services(perform, find_queue, receipts)
         self._request_ids = RequestIds()
@@ -155,7 +158,9 @@ class MnsDialect:
 
     def begin(self, request: Request) -> Call:
         """See :class:`leasehold.http.app.Dialect`."""
-        return Call(request, self._request_ids.draw(), self._clock.now_ms())
+        call = Call(request, self._request_ids.draw(), self._clock.now_ms())
+        call.accepts_late = self._accepts_late
+        return call
 
     async def enter(self, call: Call) -> Response | None:
         """See :class:`leasehold.http.app.Dialect`."""

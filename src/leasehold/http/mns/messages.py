@@ -219,7 +219,8 @@ def parse_change(call: Call) -> Renew:
     if not text:
         raise Fault("MissingVisibilityTimeout")
     timeout_s = whole_number("VisibilityTimeout", text, MNS.renew_s)
-    return Renew(call.account, call.route.queue, *read_handle(handle), timeout_s)
+    named = call.account, call.route.queue, *read_handle(handle)
+    return Renew(*named, timeout_s, past_expiry=call.accepts_late)
 
 
 def render_changed(call: Call, lease: Lease) -> Response:

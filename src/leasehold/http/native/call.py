@@ -92,6 +92,8 @@ class Services:
     """Opens a claim; without it, it is opened by ``perform`` and never waits for messages."""
     controls: Controls | None = None
     """What tests may do to the server; None outside test mode."""
+    accepts_late: bool = False
+    """Whether leases may be renewed beyond their message's expiry."""
     settings_lock: Lock = field(default_factory=Lock)
     """Held by what reads settings, changes them and writes them back."""
 

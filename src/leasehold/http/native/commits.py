@@ -79,7 +79,7 @@ async def _authorize(call: Call, given: dict[str, Sequence[Any]], *, sends: bool
 
 
 def _read(call: Call, given: dict[str, Sequence[Any]]) -> dict[str, Items]:
-    account, now_ms = call.account, call.now_ms
+    account = call.account
     reader = PutReader(call)
 
     def read_send(item: flow_shapes.QueuedPut) -> ItemCommand:
@@ -94,7 +94,7 @@ def _read(call: Call, given: dict[str, Sequence[Any]]) -> dict[str, Items]:
         return read_release(item, account, item.queue)
 
     def read_renewed(item: flow_shapes.QueuedRenew) -> ItemCommand:
-        return read_renew(item, account, item.queue, reader.limit_of(item.queue), now_ms)
+        return read_renew(item, call, item.queue, reader.limit_of(item.queue))
 
     readers: dict[str, Callable[[Any], ItemCommand]] = {
         "send": read_send,

@@ -165,19 +165,17 @@ async def renew(call: Call) -> Response:
     request = _RENEW.read(call)
     items = Items("$.items", request.items)
     commands = items.commands
-    account, queue, now_ms = call.account, call.queue, call.now_ms
+    queue = call.queue
     limit_bytes = body_limit(call, queue)
     for number, item in enumerate(request.items):
         try:
-            commands.append(read_renew(item, account, queue, limit_bytes, now_ms))
+            commands.append(read_renew(item, call, queue, limit_bytes))
         except Refused as refused:
             items.refuse(number, refused)
     return await items.answer(call, show_renewal, atomic=request.atomic)
 
 
-def read_renew(
-    item: shapes.RenewItem, account: str, queue: str, limit_bytes: int, now_ms: int
-) -> Renew:
+def read_renew(item: shapes.RenewItem, call: Call, queue: str, limit_bytes: int) -> Renew:
     """Return the command of one renewal.
 
     Raises:
@@ -186,10 +184,16 @@ def read_renew(
     timeout_s = item.visibility_timeout_s
     within("visibility_timeout_s", timeout_s, NATIVE.renew_s)
     body = body_of(item, limit_bytes=limit_bytes)
-    progress = None if item.progress is None else read_progress("progress", item.progress, now_ms)
+    progress = (
+        None if item.progress is None else read_progress("progress", item.progress, call.now_ms)
+    )
     saved = saved_of("saved", item.saved) if item.saved else None
-    named = account, queue, item.id, item.receipt
-    return Renew(*named, timeout_s, body, progress, saved, may_repeat=True)
+    named = call.account, queue, item.id, item.receipt
+    return Renew(
+        *(*named, timeout_s, body, progress, saved),
+        may_repeat=True,
+        past_expiry=call.services.accepts_late,
+    )
 
 
 def read_progress(field: str, given: shapes.ProgressIn, now_ms: int) -> Progress:
