@@ -68,7 +68,7 @@ DETAILS: Final = frozenset(
         *("AuthenticationErrorDetail", "XmlNodeName", "XmlNodeValue"),
     )
 )
-BELOW_THE_PROTOCOL: Final = (400, 408, 413, 414, 431)
+BELOW_THE_PROTOCOL: Final = (400, 408, 413, 414, 421, 431)
 """Statuses that the HTTP server gives by itself, in plain text; besides 503 to who sends requests
 without waiting for any answer."""
 

@@ -22,7 +22,7 @@ SECRET = KEYS[PLAYGROUND].encode()
 _SPACE = "{http://mns.aliyuncs.com/doc/v1}"
 _WARM_UP = 300
 _MEMORY_BYTES = 64 * 1024 * 1024
-_OF_THE_CONNECTION = frozenset({400, 408, 413, 414, 431})
+_OF_THE_CONNECTION = frozenset({400, 408, 413, 414, 421, 431})
 """What is told as plain text before anybody knows which protocol it is."""
 
 

@@ -265,8 +265,11 @@ class Exchange:
         connection.transport.write(self._head)
         rest = memoryview(body)
         while rest and not self.disconnected:
-            connection.transport.write(rest[:PORTION_BYTES])
+            portion = rest[:PORTION_BYTES]
             rest = rest[PORTION_BYTES:]
+            # The end of the last one may wait for a slow reader when the room was given back: it
+            # must not keep the whole answer in memory.
+            connection.transport.write(portion if rest else bytes(portion))
             self._portions += 1
             if connection.flow.write_paused:
                 await connection.flow.drain()

@@ -145,6 +145,10 @@ class Swept(Protocol):
         """Return what is held for requests without credentials, None if nothing is."""
         ...
 
+    def let_go_of_unread(self, now_s: float) -> None:
+        """End the connection if its client takes nothing of the answers that wait for it."""
+        ...
+
     def crowd_out(self, *, at_once: bool) -> None:
         """Let go of what is held. The client is told why, unless its place is needed *at_once*."""
         ...
@@ -179,6 +183,8 @@ class Guard:
         """Connections on which no credentials have been shown yet, the oldest first."""
         self._unproved_by_address: Counter[str] = Counter()
         self._is_making_room = False
+        self._full_s = float("-inf")
+        """When there was last no room to be made."""
         self._crowded_until_s = float("-inf")
         self.answers = Answers(limits.max_buffered_bytes // ANSWERS_PART, self._count, clock)
         self.refused: Counter[str] = Counter({each.reason: 0 for each in ALL_REFUSALS})
@@ -258,13 +264,26 @@ class Guard:
             each.holder.crowd_out(at_once=False)
 
     def make_room(self, newcomer: Swept) -> bool:
-        """Let the slowest bodies go until there is room; tell whether that was possible."""
+        """Make room for a body; tell whether that was possible.
+
+        Answers that nobody takes go, then the slowest bodies. Where that was not enough nobody
+        looks again before the next sweep, as time is all that could change it.
+        """
         limit, now_s = self.limits.max_buffered_bytes, self.now_s
+        if self._full_s == now_s:
+            return False
+        for each in tuple(self.connections):
+            each.let_go_of_unread(now_s)
+        if self.buffered <= limit:
+            return True
         excess = self.buffered - limit + limit // _ROOM_SHARE
         holding = [each.unfinished(now_s) for each in self.connections if each is not newcomer]
-        for each in slow_to_go((held for held in holding if held is not None), excess):
-            each.holder.crowd_out(at_once=False)
-        return self.buffered <= limit
+        for slow in slow_to_go((held for held in holding if held is not None), excess):
+            slow.holder.crowd_out(at_once=False)
+        if self.buffered <= limit:
+            return True
+        self._full_s = now_s
+        return False
 
     def turn_out_stranger(self, newcomer: Swept) -> bool:
         """Close the oldest connection without credentials; tell whether there was one."""

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from leasehold.http import guard as g
+from leasehold.http.answers import STALLED_S
 from leasehold.http.crowding import Unfinished
 from leasehold.http.exchange import Exchange, scope_of
 from leasehold.http.framing import (
@@ -82,6 +83,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._unsent_since_s: float | None = None
         self._unsent = 0
         """Bytes of answers that the guard counts as buffered: large ones, until they are taken."""
+        self._taken_s = self._since_s
+        """When the client was last seen to take some of them, give or take a sweep."""
         self._rest = b""
         """What has come of a body whose credentials are looked at, behind its first piece."""
         self._held = g.Held(self.guard)
@@ -125,6 +128,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.queued.clear()
         self.guard.buffered -= self._unsent
         self._unsent = 0
+        self._rest = b""
         self.flow.resume_writing()
         self.parser = None  # type: ignore[assignment]  # breaks a reference cycle
 
@@ -320,7 +324,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self.active.proved = True
         self._held.clear()
         if self._rest:
-            self.loop.call_soon(self._feed_rest)
+            # At once: whatever the loop reads next, the end of the stream for one, comes after it.
+            self._feed_rest()
         if not self._is_proved:
             self._is_proved = True
             self.guard.strangers.pop(self, None)
@@ -348,6 +353,18 @@ class GuardedProtocol(HttpToolsProtocol):
         self.guard.refused[g.CROWDED_OUT.reason] += 1
         self.connections.discard(self)
         self._held.clear()
+        self.transport.abort()
+
+    def let_go_of_unread(self, now_s: float) -> None:
+        """See :class:`leasehold.http.guard.Swept`."""
+        since_s = max(self._taken_s, self._since_s)
+        if self._unsent and now_s - self.guard.interval_s - since_s > STALLED_S:
+            self.guard.buffered -= self._unsent
+            self._unsent = 0
+            self._reset_reader()
+
+    def _reset_reader(self) -> None:
+        self.guard.refused[g.SLOW_READER.reason] += 1
         self.transport.abort()
 
     # Answering
@@ -381,6 +398,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._since_s = self.guard.now_s
+        self._unsent_since_s = None  # each answer has its own time
         if not exchange.keep_alive:
             if self._phase is _IDLE:
                 self.transport.close()
@@ -463,7 +481,10 @@ class GuardedProtocol(HttpToolsProtocol):
         limits, transport = self.limits, self.transport
         late_s = now_s - self.guard.interval_s
         if self._unsent:
+            before = self._unsent
             self._count_unsent()
+            if self._unsent != before:
+                self._taken_s = now_s
         if transport.get_write_buffer_size() == 0:
             self._unsent_since_s = None
         elif self._unsent_since_s is None:
@@ -471,8 +492,7 @@ class GuardedProtocol(HttpToolsProtocol):
         elif late_s - self._unsent_since_s > limits.write_timeout_s or (
             self.active is not None and self.active.is_in_the_way(now_s)
         ):
-            self.guard.refused[g.SLOW_READER.reason] += 1
-            transport.abort()
+            self._reset_reader()
             return
         waited_s = late_s - self._since_s
         if self._phase is _LINGER or transport.is_closing():

@@ -15,6 +15,7 @@ import uvloop
 from uvicorn.server import ServerState
 
 from leasehold.http.app import Application
+from leasehold.http.exchange import PORTION_BYTES
 from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.messages import Request, Response
 from leasehold.http.metrics import RequestStats
@@ -31,7 +32,8 @@ GET: Final = b"GET /a HTTP/1.1\r\nHost: test\r\n\r\n"
 class StubDialect:
     """Answers with what it was asked.
 
-    ``/held`` waits for the test, ``/watched`` also for the client to go; ``/large`` is 4 MiB.
+    ``/held`` waits for the test, ``/watched`` also for the client to go; ``/large`` is 4 MiB,
+    ``/portion`` as much as goes out in one piece.
     """
 
     def __init__(self) -> None:
@@ -72,6 +74,8 @@ class StubDialect:
             return Response(200, [(b"x-value", b"a\r\nx-smuggled: b")])
         if path == "/large":
             return Response(200, [], b"x" * (4 * 1024 * 1024))
+        if path == "/portion":
+            return Response(200, [], b"x" * PORTION_BYTES)
         if request.body_too_large:
             return Response(413, [], b"too large")
         if path == "/empty":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,6 +85,16 @@ def test_an_unfinished_body_without_credentials_is_refused_at_once() -> None:
         status, headers, _ = client.answer()
         assert (status, headers["connection"]) == (403, "close")
         assert server.call(lambda: server.guard.buffered) == 0
+
+
+def test_a_body_counts_though_its_client_sends_no_more() -> None:
+    """What was held back comes before the end of the stream."""
+    with Harness() as server, server.connect() as client:
+        client.send(head(40_000, says=b"wait") + b"x" * 40_000)
+        client.sock.shutdown(socket.SHUT_WR)
+        server.wait_for(lambda: server.guard.unproved_bytes > 0)
+        server.call(server.dialect.release.set)
+        assert client.rest().endswith(b"POST /v1/a 40000")
 
 
 def test_nobody_is_told_to_go_on_without_credentials() -> None:

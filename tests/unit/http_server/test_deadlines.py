@@ -163,6 +163,17 @@ def test_reader_that_catches_up_is_served(server: Harness) -> None:
         assert client.ask(GET)[0] == 200
 
 
+def test_each_answer_has_its_own_time(server: Harness) -> None:
+    """A client is not cut off that takes one large answer after the other without a pause."""
+    with server.connect(receive_buffer=4_096) as client:
+        for _ in range(3):
+            client.send(b"GET /large HTTP/1.1\r\nHost: test\r\n\r\n")
+            server.wait_for(lambda: client.peer.transport.get_write_buffer_size() > 0)
+            server.let_pass(WRITE_S - 5)
+            assert is_open(server, client)
+            assert len(client.answer()[2]) == 4 * 1024 * 1024
+
+
 def test_refused_client_that_stays_is_reset(server: Harness) -> None:
     """After a refusal the rest of the request is thrown away, but not for ever."""
     with server.connect() as client:

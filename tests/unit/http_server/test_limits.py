@@ -134,3 +134,20 @@ def test_answers_that_nobody_takes_are_bounded_too() -> None:
             slow.send(get(b"/large"))
             server.wait_for(lambda: server.guard.buffered > 1_000_000)
         server.wait_for(lambda: server.guard.buffered == 0)
+
+
+def test_answers_that_nobody_takes_make_room() -> None:
+    """Who has taken nothing of small answers for seconds goes, so that a body can come."""
+    post = b"POST /a HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nabcde"
+    with Harness(max_buffered_bytes=1_000, write_timeout_s=3_600) as server:
+        with server.connect(receive_buffer=4_096) as slow, server.connect() as other:
+            slow.send(get(b"/portion") * 32)
+            server.wait_for(lambda: slow.peer._unsent > 1_000)
+            other.send(post)
+            assert other.rest().startswith(b"HTTP/1.1 503 ")
+            server.let_pass(1)
+            server.let_pass(4)
+            with server.connect() as again:
+                assert again.ask(post) == (200, b"POST /a 5")
+            server.wait_for(lambda: server.guard.buffered == 0)
+        assert server.call(lambda: server.guard.refused["slow_reader"]) == 1
