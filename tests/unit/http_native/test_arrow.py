@@ -487,6 +487,6 @@ def test_much_is_read_on_a_thread(native: Native, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(arrow, "read_puts", noting)
     large = pa.table({"body": [b"x" * 1_000] * 200})
     assert stage(native, written(large)).json["rows"] == 200
-    assert threads[0].startswith("arrow")
+    assert threads[0].startswith("bodies")
     assert stage(native, written(large.slice(0, 1)), "part=b&chunk=0&queue=orders").status == 200
     assert threads[1] == threading.current_thread().name

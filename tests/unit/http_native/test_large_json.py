@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 
+from leasehold.http.native import messages
 from tests.unit.http_native.support import MESSAGES, Native
 
 
@@ -45,3 +49,22 @@ def test_properties_of_a_large_request_are_kept(native: Native) -> None:
     assert native.send("POST", MESSAGES, of_megabytes(*items)).status == 200
     found = native.post(f"{MESSAGES}/receive", {"max_messages": 30})["messages"][20:]
     assert [each.get("properties") for each in found] == [{"k": "v"}, None, None]
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_large_request_is_read_on_a_thread(
+    native: Native, monkeypatch: pytest.MonkeyPatch, *, is_large: bool
+) -> None:
+    """There it holds up nobody; a small one is read at once."""
+    threads: set[str] = set()
+    read = messages.read_put
+
+    def noting(*given: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return read(*given)
+
+    monkeypatch.setattr(messages, "read_put", noting)
+    body = of_megabytes() if is_large else b'{"messages":[{"body":"a"}]}'
+    assert native.send("POST", MESSAGES, body).status == 200
+    (name,) = threads
+    assert name.startswith("bodies") is is_large

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import ModuleType
 from typing import Final, TypeAlias, cast
 
 from leasehold.domain.claims import MemberColumns, MemberPage
 from leasehold.domain.commands import Put
+from leasehold.http.native.apart import apart
 from leasehold.http.native.call import Call
 from leasehold.http.native.problems import Refused, problem
 from leasehold.http.native.puts import PutReader
@@ -25,7 +26,6 @@ _ARROW: Final = ARROW.decode("ascii")
 _MODULE: Final = "leasehold.http.native.arrow"
 _READ_AT_ONCE_BYTES: Final = 128 * 1024
 """A stream of so many bytes is read in a few milliseconds."""
-_READING: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="arrow")
 _LOADED: Final[dict[str, ModuleType]] = {}
 
 
@@ -58,20 +58,16 @@ async def reader() -> ReadPuts:
     return cast("ReadPuts", await _find("read_puts", "arrow-not-taken"))
 
 
-async def apart(
+async def read_apart(
     read_puts: ReadPuts, content: bytes, reader: PutReader, queue: str | None
 ) -> tuple[Put, ...]:
-    """Read messages to put; many of them on a thread, where they hold up nobody.
-
-    One request after the other: each thread that works takes its share from the event loop.
+    """Read messages to put; many of them on a thread.
 
     Raises:
         Refused: As *read_puts* says.
     """
-    if len(content) <= _READ_AT_ONCE_BYTES:
-        return read_puts(content, reader, queue)
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_READING, read_puts, content, reader, queue)
+    read = partial(read_puts, content, reader, queue)
+    return await apart(len(content), read, at_once_bytes=_READ_AT_ONCE_BYTES)
 
 
 async def _find(name: str, code: str) -> object:

@@ -14,6 +14,7 @@ from leasehold.domain.ids import ENTROPY_BYTES
 from leasehold.domain.staging import Committed, CommitTogether
 from leasehold.http.messages import Response
 from leasehold.http.native import flow_shapes
+from leasehold.http.native.apart import apart
 from leasehold.http.native.call import Call
 from leasehold.http.native.items import MAX_ITEMS, BatchReader, ItemCommand, Items, too_many
 from leasehold.http.native.messages import (
@@ -46,7 +47,8 @@ _SHOWN: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 async def commit(call: Call) -> Response:
     """Carry everything out in one transaction, or nothing."""
-    request = _COMMIT.read(call)
+    size = len(call.request.body)
+    request = await apart(size, _COMMIT.read, call)
     given: dict[str, Sequence[Any]] = {name: getattr(request, name) or () for name in _SHOWN}
     count = sum(map(len, given.values()))
     if count > MAX_ITEMS:
@@ -56,7 +58,7 @@ async def commit(call: Call) -> Response:
         raise invalid("$", "There is nothing to commit.")
     name = None if request.name is None else checked_name("$.name", request.name)
     await _authorize(call, given, sends=bool(given["send"] or publish))
-    lists = _read(call, given)
+    lists = await apart(size, _read, call, given)
     if any(items.refused for items in lists.values()):
         committed = Committed(tuple([NotDone()] * count))
     else:

@@ -18,6 +18,7 @@ from leasehold.domain.limits import LOOK_BYTES, NATIVE
 from leasehold.domain.types import ErrorReport, Lease, Outcome, Progress
 from leasehold.http.messages import Response
 from leasehold.http.native import shapes
+from leasehold.http.native.apart import apart
 from leasehold.http.native.bodies import peeked, received
 from leasehold.http.native.call import Call
 from leasehold.http.native.items import PART, BatchReader, Items
@@ -60,6 +61,11 @@ _RELEASE: Final = BatchReader(shapes.ReleaseRequest, items=shapes.ReleaseItem)
 
 async def put(call: Call) -> Response:
     """Put messages."""
+    items, atomic = await apart(len(call.request.body), _read_puts, call)
+    return await items.answer(call, show_put, atomic=atomic)
+
+
+def _read_puts(call: Call) -> tuple[Items, bool | None]:
     request = _PUT.read(call)
     given = request.messages
     items = Items("$.messages", given)
@@ -77,7 +83,7 @@ async def put(call: Call) -> Response:
         drawn = entropy[at : at + ENTROPY_BYTES]
         at += ENTROPY_BYTES
         commands.append(Put(account, queue, body, delay_s, life_s, drawn, detail, priority))
-    return await items.answer(call, show_put, atomic=request.atomic)
+    return items, request.atomic
 
 
 # --- receive -------------------------------------------------------------------------------------
@@ -162,6 +168,11 @@ async def peek(call: Call) -> Response:
 
 async def renew(call: Call) -> Response:
     """Renew leases."""
+    items, atomic = await apart(len(call.request.body), _read_renewals, call)
+    return await items.answer(call, show_renewal, atomic=atomic)
+
+
+def _read_renewals(call: Call) -> tuple[Items, bool | None]:
     request = _RENEW.read(call)
     items = Items("$.items", request.items)
     commands = items.commands
@@ -172,7 +183,7 @@ async def renew(call: Call) -> Response:
             commands.append(read_renew(item, call, queue, limit_bytes))
         except Refused as refused:
             items.refuse(number, refused)
-    return await items.answer(call, show_renewal, atomic=request.atomic)
+    return items, request.atomic
 
 
 def read_renew(item: shapes.RenewItem, call: Call, queue: str, limit_bytes: int) -> Renew:
@@ -218,11 +229,16 @@ def show_renewal(_: Renew, lease: Lease) -> shapes.RenewResult:
 
 async def complete(call: Call) -> Response:
     """Complete messages."""
+    items, atomic = await apart(len(call.request.body), _read_completions, call)
+    return await items.answer(call, show_completion, atomic=atomic)
+
+
+def _read_completions(call: Call) -> tuple[Items, bool | None]:
     request = _COMPLETE.read(call)
     items = Items("$.items", request.items)
     account, queue = call.account, call.queue
     items.commands = [Complete(account, queue, item.id, item.receipt) for item in request.items]
-    return await items.answer(call, show_completion, atomic=request.atomic)
+    return items, request.atomic
 
 
 def show_completion(command: Complete, _: object) -> shapes.CompleteResult:
@@ -232,6 +248,11 @@ def show_completion(command: Complete, _: object) -> shapes.CompleteResult:
 
 async def release(call: Call) -> Response:
     """Give messages back."""
+    items, atomic = await apart(len(call.request.body), _read_releases, call)
+    return await items.answer(call, show_release, atomic=atomic)
+
+
+def _read_releases(call: Call) -> tuple[Items, bool | None]:
     request = _RELEASE.read(call)
     items = Items("$.items", request.items)
     commands = items.commands
@@ -241,7 +262,7 @@ async def release(call: Call) -> Response:
             commands.append(read_release(item, account, queue))
         except Refused as refused:
             items.refuse(number, refused)
-    return await items.answer(call, show_release, atomic=request.atomic)
+    return items, request.atomic
 
 
 def read_release(item: shapes.ReleaseItem, account: str, queue: str) -> Release:

@@ -40,6 +40,7 @@ from leasehold.domain.staging import StreamSettled
 from leasehold.domain.types import MessageState
 from leasehold.http.messages import Response
 from leasehold.http.native import arrow_door, flow_shapes, shapes
+from leasehold.http.native.apart import apart
 from leasehold.http.native.call import Call
 from leasehold.http.native.items import MAX_ITEMS, BatchReader, too_many
 from leasehold.http.native.messages import (
@@ -330,7 +331,7 @@ def _sizes(page: MemberPage | MemberColumns) -> list[int]:
 
 async def exempt(call: Call) -> Response:
     """Note what becomes of members when their claim is settled."""
-    request = _EXEMPT.read(call)
+    request = await apart(len(call.request.body), _EXEMPT.read, call)
     if not 1 <= len(request.exemptions) <= MAX_ITEMS:
         raise too_many("$.exemptions", len(request.exemptions))
     number = number_of(call)
@@ -361,13 +362,14 @@ async def bind(call: Call) -> Response:
 
 async def settle(call: Call) -> Response:
     """Complete all members of all claims up to a number, but for the exemptions."""
-    request = _SETTLE.read(call)
+    size = len(call.request.body)
+    request = await apart(size, _SETTLE.read, call)
     exemptions, sends = request.exemptions or (), request.sends or ()
     for path, given in (("$.exemptions", exemptions), ("$.sends", sends)):
         if len(given) > MAX_ITEMS:
             raise too_many(path, len(given))
     publish = published_names(request.publish)
-    puts = PutReader(call).read("$.sends", sends)
+    puts = await apart(size, PutReader(call).read, "$.sends", sends)
     await _authorize_settling(call, puts, publish)
     command = SettleClaims(
         *_stream_of(call),

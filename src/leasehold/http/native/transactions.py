@@ -23,6 +23,7 @@ from leasehold.domain.staging import (
 )
 from leasehold.http.messages import Response
 from leasehold.http.native import arrow_door, flow_shapes
+from leasehold.http.native.apart import apart
 from leasehold.http.native.call import Call
 from leasehold.http.native.items import MAX_ITEMS, BatchReader, too_many
 from leasehold.http.native.names import MAX_NAME, NUMBERS, checked_name
@@ -68,7 +69,7 @@ async def stage(call: Call) -> Response:
         command = await _stage_of_arrow(call)
     else:
         _refuse_params(call)
-        command = _stage_of_json(call)
+        command = await apart(len(call.request.body), _stage_of_json, call)
     staged = await call.services.perform(command)
     assert isinstance(staged, Staged)
     return call.reply(staged._asdict())
@@ -93,7 +94,7 @@ async def _stage_of_arrow(call: Call) -> Stage:
     queue = params.get("queue") or None
     if queue is not None:
         queue_name("queue", queue)
-    puts = await arrow_door.apart(read_puts, call.request.body, PutReader(call), queue)
+    puts = await arrow_door.read_apart(read_puts, call.request.body, PutReader(call), queue)
     timeout_s = param_int(call, "timeout_s", TIMEOUTS_S)
     return _checked(call, "", _Chunk(part, chunk, timeout_s, puts))
 
