@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.http.native import messages
+from leasehold.http.native.puts import read_put
 from tests.unit.http_native.support import MESSAGES, Native
 
 
@@ -57,13 +57,12 @@ def test_a_large_request_is_read_on_a_thread(
 ) -> None:
     """There it holds up nobody; a small one is read at once."""
     threads: set[str] = set()
-    read = messages.read_put
 
     def noting(*given: Any) -> Any:
         threads.add(threading.current_thread().name)
-        return read(*given)
+        return read_put(*given)
 
-    monkeypatch.setattr(messages, "read_put", noting)
+    monkeypatch.setattr("leasehold.http.native.messages.read_put", noting)
     body = of_megabytes() if is_large else b'{"messages":[{"body":"a"}]}'
     assert native.send("POST", MESSAGES, body).status == 200
     (name,) = threads

@@ -327,6 +327,7 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Problem]]] = {
     auth.BadSignature: _UNAUTHENTICATED,
     auth.UnknownAccount: _UNAUTHENTICATED,
     auth.NotAllowed: _FORBIDDEN,
+    auth.ForeignPage: _FORBIDDEN,
     auth.PermissionMissing: _FORBIDDEN,
     auth.ProtocolMismatch: _FORBIDDEN,
     auth.SourceAddressMismatch: _FORBIDDEN,
