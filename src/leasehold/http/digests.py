@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+_T = TypeVar("_T")
 
 _AT_ONCE_BYTES: Final = 262_144
 """Half a millisecond; more goes to a thread, as the library lets others run meanwhile."""
@@ -12,7 +15,15 @@ _AT_ONCE_BYTES: Final = 262_144
 
 async def md5_of(body: bytes) -> bytes:
     """Return the MD5 of a body."""
-    if len(body) <= _AT_ONCE_BYTES:
-        return hashlib.md5(body, usedforsecurity=False).digest()
-    digest = await asyncio.to_thread(hashlib.md5, body, usedforsecurity=False)
-    return digest.digest()
+    return await digesting(len(body), _md5_of, body)
+
+
+async def digesting(size: int, write: Callable[..., _T], *of: Any) -> _T:
+    """Return ``write(*of)``, which takes digests of *size* bytes; of many on a thread."""
+    if size <= _AT_ONCE_BYTES:
+        return write(*of)
+    return await asyncio.to_thread(write, *of)
+
+
+def _md5_of(body: bytes) -> bytes:
+    return hashlib.md5(body, usedforsecurity=False).digest()

@@ -16,6 +16,7 @@ from leasehold.domain.commands import Batch, Command, Complete, Duplicate, Put, 
 from leasehold.domain.errors import LeaseholdError, QueueNotFound, ReceiptMalformed, Unavailable
 from leasehold.domain.limits import MNS
 from leasehold.domain.types import Lease
+from leasehold.http.digests import digesting
 from leasehold.http.messages import Response
 from leasehold.http.mns.call import Call
 from leasehold.http.mns.errors import Fault, fault_of, invalid_argument
@@ -36,7 +37,8 @@ async def send(call: Call, perform: Perform) -> Response:
     """Answer SendMessage or BatchSendMessage; the root of the document says which it is."""
     entries = _read_send(call)
     if isinstance(entries, Put):
-        return render_sent(call, cast("Lease | Duplicate", await perform(entries)), entries.body)
+        body, sent = entries.body, cast("Lease | Duplicate", await perform(entries))
+        return await digesting(len(body), render_sent, call, sent, body)
     results = await _carry_out(call, entries, perform)
     failed = _first_failure(results)
     if failed is None:

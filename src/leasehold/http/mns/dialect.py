@@ -22,7 +22,7 @@ from leasehold.domain.limits import check_queue_name
 from leasehold.domain.queue_settings import LapsedReceipts
 from leasehold.domain.types import Queue
 from leasehold.http.admission import LongReceive
-from leasehold.http.digests import md5_of
+from leasehold.http.digests import digesting, md5_of
 from leasehold.http.logs import log_internal_error
 from leasehold.http.messages import Request, Response
 from leasehold.http.mns import batches, messages, queues
@@ -208,9 +208,12 @@ class MnsDialect:
         command = handler.read(call)
         wait_s = 0 if handler.wait_s is None else handler.wait_s(call)
         if wait_s and self._receive is not None and type(command) is Receive:
-            leases = await self._receive(command, wait_s, call.request.gone)
-            return handler.write(call, leases)
-        return handler.write(call, await self._perform(command))
+            shown: Any = await self._receive(command, wait_s, call.request.gone)
+        else:
+            shown = await self._perform(command)
+        if handler is _RECEIVE or handler is _PEEK:
+            return await digesting(messages.bytes_of(shown), handler.write, call, shown)
+        return handler.write(call, shown)
 
     def _enter(self, call: Call) -> None:
         """Find what a request wants, and whether it may."""

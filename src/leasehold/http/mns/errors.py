@@ -120,6 +120,7 @@ _DATE_CODES: Final = {
 }
 
 _NEVER_ASKED: Final = (
+    domain.SettingsDiffer,
     domain.MessageLeased,
     domain.MessageNotLeased,
     domain.JobNotFound,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from leasehold.domain.commands import (
@@ -165,6 +165,12 @@ def render_peeked(call: Call, messages: tuple[Message, ...]) -> Response:
         ]
         return call.reply_xml(200, document(b"Messages", *entries))
     return call.reply_xml(200, document(b"Message", _message_fields(shown[0], "  ")))
+
+
+def bytes_of(shown: Sequence[Lease | Message]) -> int:
+    """Return how many bytes the bodies of messages have together, those of an answer."""
+    found = [each.message if isinstance(each, Lease) else each for each in shown]
+    return sum([len(each.body) for each in found])
 
 
 def _is_unread(message: Message) -> bool:
