@@ -302,8 +302,8 @@ def _workers(per_h: float, mean_s: float) -> int:
 
 def _because(known: Forecast, last: ForecastPoint, chance: float) -> str:
     told = (
-        f"{known.put_per_h:,.0f} messages came and {known.completed_per_h:,.0f} were done per hour "
-        f"of the last day, and the workers can do {known.capacity_per_h:,.0f}; in "
+        f"messages per hour of the last day: {known.put_per_h:,.0f} came, "
+        f"{known.completed_per_h:,.0f} were done, {known.capacity_per_h:,.0f} can be; in "
         f"{HORIZON_H} hours {last.median:,.0f} wait ({last.low:,.0f} to {last.high:,.0f})"
     )
     if known.time_to_live_s is not None:

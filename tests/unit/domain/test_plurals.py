@@ -30,7 +30,6 @@ SEVERAL = {
     "domain/wording.py: {number} times",
     "http/native/problems.py: {-(-size_bytes // limit_bytes)} messages",
     "cli/simulate_playing.py: {rate * given['lasts_s']:,.0f} messages",
-    "spark/stream/opening.py: {error.size} messages",
     "worker/leases/learning.py: {len(self._failed)} renewals",
     "worker/payloads/claim_check.py: {reference.size} bytes",
     "spark/sink/writers.py: {len(parts):,} tasks",
