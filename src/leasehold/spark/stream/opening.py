@@ -12,7 +12,7 @@ from leasehold.client.errors import ClaimBroken
 from leasehold.client.handles import Stream
 from leasehold.client.models import ClaimInfo
 from leasehold.clock import Clock
-from leasehold.domain.wording import count_of
+from leasehold.domain.wording import form_of
 from leasehold.spark.options import ReadOptions
 from leasehold.spark.stream.admission import is_due
 from leasehold.spark.stream.problems import report_loss
@@ -92,7 +92,8 @@ class Opener:
         except ClaimBroken as error:
             report_loss(
                 self._options,
-                f"claim {number} has lost {error.lost} of {count_of(error.size, 'message')}. Either it "
+                f"claim {number} has lost {error.lost} of its {error.size} "
+                f"{form_of(error.size or 0, 'message')}. Either it "
                 "lapsed, and others have taken them or they have expired: then visibilityTimeout "
                 "or replayWindow was too short for the time that the query or the server was away. "
                 "Or somebody has removed them",
