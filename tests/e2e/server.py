@@ -126,7 +126,9 @@ class Server:
         scheme = "https" if self._ca_file else "http"
         self._data.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "leasehold.cli", "serve", "--host", "127.0.0.1"]
-        command += ["--port", str(self._port), "--data", str(self._data)]
+        command += ["--port", str(self._port)]
+        if "--store-url" not in self._options:
+            command += ["--data", str(self._data)]
         for name, value in self._options.items():
             command += [name, value]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LEASEHOLD_")}
