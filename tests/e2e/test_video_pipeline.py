@@ -118,7 +118,9 @@ def test_who_was_suspended_steps_back(run: Run) -> None:
     assert encodes[-1][1] == "done"
     assert encodes[-1][0] != encodes[0][0]
     events = run.video("cellar-walk")["events"]
-    assert f"{encodes[0][0]} stepped back: it was not renewed in time" in events
+    # Whichever of its threads has a turn first: that of the leases, or that of the session.
+    reasons = {"it was not renewed in time", "the session is lost, and all its leases with it"}
+    assert any(f"{encodes[0][0]} stepped back: {reason}" in events for reason in reasons)
     assert "fence 1 is too old" in run.check("who woke up")["detail"]
 
 

@@ -64,7 +64,7 @@ async def open_store(
     if settings.store_url is None:
         return Opened(_open_folder(settings), system, None)
     _warn_of_folders(settings)
-    return await _open_shared(settings.store_url, system, patience_s)
+    return await _open_shared(settings.store_url, settings, system, patience_s)
 
 
 class Placed(NamedTuple):
@@ -88,7 +88,7 @@ async def open_account_stores(
     placed: list[Placed] = []
     try:
         for url, accounts in by_url.items():
-            opened = await _open_shared(url, system, patience_s)
+            opened = await _open_shared(url, settings, system, patience_s)
             placed.append(Placed(tuple(accounts), opened))
     except StartFailed:
         for each_placed in placed:
@@ -154,7 +154,9 @@ def _warn_of_folders(settings: Settings) -> None:
             )
 
 
-async def _open_shared(url: StoreUrl, system: Clock, patience_s: float) -> Opened:
+async def _open_shared(
+    url: StoreUrl, settings: Settings, system: Clock, patience_s: float
+) -> Opened:
     """Open a store that other servers may use as well; wait for the database for a while."""
     try:
         # Late, because the library is an extra.
@@ -179,7 +181,9 @@ async def _open_shared(url: StoreUrl, system: Clock, patience_s: float) -> Opene
     until_s = system.monotonic_s() + patience_s
     while True:
         try:
-            return await asyncio.to_thread(_connect, url, address)
+            return await asyncio.to_thread(
+                _connect, url, address, is_virtual=settings.clock == "virtual"
+            )
         except (psycopg.Error, LeaseholdError) as error:
             cause = _first_cause(error)
             reason = " ".join(str(cause).split())
@@ -202,13 +206,19 @@ def _first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def _connect(url: StoreUrl, address: Address) -> Opened:
-    """Open the store, and the link to its other servers."""
+def _connect(url: StoreUrl, address: Address, *, is_virtual: bool) -> Opened:
+    """Open the store, and the link to its other servers.
+
+    Batches with the time of a virtual clock are not held against the time that servers share.
+    """
     from leasehold.stores.postgres.peers import PostgresPeers  # noqa: PLC0415 - as above
     from leasehold.stores.postgres.shared_time import open_time  # noqa: PLC0415
     from leasehold.stores.postgres.store import PostgresStore  # noqa: PLC0415
 
     shared = open_time(address)
     name = f"{socket.gethostname()}:{os.getpid()}"
-    store = PostgresStore(url.reveal(), name=name, now_ms=shared.clock.now_ms(), shared_time=shared)
+    checked = None if is_virtual else shared
+    store = PostgresStore(
+        url.reveal(), name=name, now_ms=shared.clock.now_ms(), shared_time=checked
+    )
     return Opened(store, shared.clock, PostgresPeers(address, store, shared))

@@ -45,6 +45,7 @@ MOVED_VALUES = {
 OWN_VALUES = {
     *("mark", "last_mark"),  # of the folder, not of what is in it
     *("event_bytes", "event_bytes_seq"),  # added up anew
+    "retired_counted",  # of counts that each store makes itself
     "row_keys_after",  # of blocks that servers have taken
 }
 

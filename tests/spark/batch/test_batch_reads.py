@@ -108,5 +108,5 @@ def test_mistakes_reach_the_user(spark: SparkSession, server: InProcessServer) -
     """What is asked for wrongly is said in our words."""
     with pytest.raises(PySparkException, match=r"no column stat\. Did you mean state"):
         read(spark, **here(server, "snapshot"), columns="stat")
-    with pytest.raises(PySparkException, match="QueueNotFound"):
+    with pytest.raises(PySparkException, match="there is no queue"):
         read(spark, **{**here(server, "snapshot"), "queueName": "nowhere"}).count()

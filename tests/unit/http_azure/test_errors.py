@@ -93,6 +93,7 @@ _CASES: list[tuple[Error, int, str, dict[str, str]]] = [
     (domain.MemberNotFound("m"), 500, "InternalError", {}),
     (domain.StagedNotFound("t"), 500, "InternalError", {}),
     (domain.AlreadyPublished(), 500, "InternalError", {}),
+    (domain.SettingsDiffer(), 500, "InternalError", {}),
     (domain.ChunkOutOfTurn(1), 500, "InternalError", {}),
     (domain.BodyUnreadable("id", "missing"), 500, "InternalError", {}),
     (domain.SessionNotFound(), 404, "ResourceNotFound", _SESSION),
@@ -114,6 +115,16 @@ _CASES: list[tuple[Error, int, str, dict[str, str]]] = [
         {"AuthenticationErrorDetail": "'GET\n'"},
     ),
     (auth.NotAllowed(), 403, "AuthorizationFailure", {}),
+    (
+        auth.ForeignPage(),
+        403,
+        "AuthorizationFailure",
+        {
+            "AuthenticationErrorDetail": (
+                "A web page of another origin may not do this without a rule for it."
+            )
+        },
+    ),
     (auth.PermissionMissing(), 403, "AuthorizationPermissionMismatch", {}),
     (auth.ProtocolMismatch(), 403, "AuthorizationProtocolMismatch", {}),
     (auth.SourceAddressMismatch(), 403, "AuthorizationSourceIPMismatch", {}),

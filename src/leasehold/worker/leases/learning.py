@@ -144,7 +144,8 @@ class LeaseLearner:
         ]
         if count < _ENOUGH_MESSAGES and wanted_s <= self._start_s:
             wanted_s = self._start_s
-            reasons = [f"{count_of(count, 'message')} so far, too few to go by"]
+            were = "was" if count == 1 else "were"
+            reasons = [f"there {were} {count_of(count, 'message')} so far, too few to go by"]
         if self._is_frozen() and wanted_s < kind.lease_s:
             wanted_s = kind.lease_s
             share = f"{sum(self._failed)} of the last {len(self._failed)} renewals failed"

@@ -113,7 +113,7 @@ def test_single_rows_can_be_set_aside_or_tried_again() -> None:
 
 def test_rows_that_are_missing_are_an_error() -> None:
     """Nobody's state becomes that of another."""
-    with pytest.raises(ValueError, match="2 messages and returned 1 rows"):
+    with pytest.raises(ValueError, match="2 messages and returned 1 row"):
         read_result(pa.table({"state": [1]}), given(0, 0))
     with pytest.raises(ValueError, match="no row for message m1"):
         read_result(pa.table({"message_id": ["m0"], "state": [1]}), given(0, 0))

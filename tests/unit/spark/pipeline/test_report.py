@@ -78,7 +78,7 @@ def test_other_forms_are_refused_before_anything_is_done(report: Report, tmp_pat
         check_path("all.xls")
     with pytest.raises(ValueError, match="is written as"):
         report.write(tmp_path / "all.csv")
-    with pytest.raises(ValueError, match="'message' or 'delivery'"):
+    with pytest.raises(ValueError, match="'message', 'delivery' or 'expired'"):
         report.write(tmp_path / "all.json", each="stage")
 
 

@@ -7,7 +7,9 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,11 +63,18 @@ def wait_for_end(pid: int) -> None:
     pytest.fail("it goes on")
 
 
-def test_processes_of_a_local_session_go_without_a_word(tmp_path: Path) -> None:
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose name is short enough for the address of a socket."""
+    with tempfile.TemporaryDirectory(prefix="lh", dir="/tmp") as made:
+        yield Path(made)
+
+
+def test_processes_of_a_local_session_go_without_a_word(folder: Path) -> None:
     """No traceback stands in the terminal of somebody whose session is a minute old."""
-    assert said_when_let_go(tmp_path, ON_UNIX_SOCKETS) == ""
+    assert said_when_let_go(folder, ON_UNIX_SOCKETS) == ""
 
 
-def test_on_unix_sockets_they_do_not(tmp_path: Path) -> None:
+def test_on_unix_sockets_they_do_not(folder: Path) -> None:
     """They answer into what is closed; were this mended in Spark, sessions could use them."""
-    assert "BrokenPipeError" in said_when_let_go(tmp_path, "true")
+    assert "BrokenPipeError" in said_when_let_go(folder, "true")

@@ -422,7 +422,7 @@ def test_a_client_that_answers_too_little(bench: Bench) -> None:
     bench.time.advance(15)
     bench.queue.renew = original  # type: ignore[method-assign]
     bench.time.advance(3)
-    assert str(bench.told.failures[0]) == "2 renewals, 0 answers"
+    assert str(bench.told.failures[0]) == "0 answers to 2 renewals"
     assert bench.manager.counts.renewals >= 1
 
 

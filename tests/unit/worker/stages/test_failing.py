@@ -62,7 +62,7 @@ def test_past_its_budget_the_message_fails() -> None:
 def test_past_its_budget_the_message_can_be_set_aside() -> None:
     """A stage can be declared so that its last failure is final."""
     pipeline, _ = failing(9, [], retries=1, exhausted="poison")
-    with pytest.raises(Poison, match=r"stage 'a' failed 2 times: OSError\('failure 2'\)"):
+    with pytest.raises(Poison, match=r"stage 'a' failed twice: OSError\('failure 2'\)"):
         pipeline(Bench().receive())
 
 
