@@ -72,7 +72,7 @@ def request(kind: str) -> bytes:
     method, path, body, more = _ASKED[kind]
     head = "".join(f"{name}: {value}\r\n" for name, value in _HEADERS.items())
     return (
-        f"{method} {path} HTTP/1.1\r\nHost: flood\r\n{head}{more}"
+        f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{head}{more}"
         f"Content-Length: {len(body)}\r\n\r\n{body}"
     ).encode()
 
