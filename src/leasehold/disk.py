@@ -56,13 +56,20 @@ def make_folder(folder: Path, *, mode: int = 0o777) -> None:
         inner = outer
 
 
-def write_file(path: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """Write a file in place of what it had, and wait until its content is durable; not its name.
+def write_file(path: Path, content: bytes, *, mode: int = 0o666, is_new: bool = False) -> None:
+    """Write a file, and wait until its content is durable; not its name.
+
+    Args:
+        path: Of the file.
+        content: In place of what it had.
+        mode: Of a file that is made.
+        is_new: There must be no such file.
 
     Raises:
         OSError: There is no room, or the disk fails; part of the content may then be there.
     """
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    kind = os.O_EXCL if is_new else os.O_TRUNC
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | kind | os.O_CLOEXEC, mode)
     try:
         rest = memoryview(content)
         while rest:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from leasehold.bodies.base import BodyMissing, KeptBody, is_key
-from leasehold.disk import make_folder, sync
+from leasehold.disk import make_folder, sync, write_file
 from leasehold.domain.errors import StoreFull, Unavailable
 
 THREADS: Final = 8
@@ -94,7 +94,7 @@ class DirectoryBodies:
         try:
             if self._incoming not in self._made:
                 self._make_base()
-            _write_file(incoming, data)
+            write_file(incoming, data, mode=0o600, is_new=True)
             self._make_folder(path.parent)
             incoming.rename(path)
             sync(path.parent)
@@ -154,14 +154,3 @@ def _list(folder: Path) -> list[KeptBody]:
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 found.append(KeptBody(entry.name, entry.stat().st_mtime_ns // _NS_PER_MS))
     return found
-
-
-def _write_file(path: Path, data: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(file, rest) :]
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -50,8 +50,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._decoder = Decoder(options, schema)
         self._consumer: Consumer | None = None
-        limit = ReadMaxRows(options.max_messages_per_trigger)
-        self._taking = self._most(limit)
+        self._taking = self._most(self.getDefaultReadLimit())
         self.task: Callable[[], TaskIdentity] = current_task
         """Tells which task reads."""
 
