@@ -27,12 +27,11 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from benchmarks.analytics_scale import peak_mib, processor_s
 from benchmarks.single import Record, print_bars
-from leasehold.eventlog.names import file_of, folder_of, hour_of
-from leasehold.spark.analytics.generating import EVENTS_PER_MESSAGE, World, event_log
-from leasehold.spark.analytics.incremental import read_tables, update
-from leasehold.spark.analytics.keeping import Folder
-from leasehold.spark.analytics.schemas import Fate
-from leasehold.spark.analytics.sources import ExportedFiles
+from leasehold.advisor.tables.incremental import Folder, read_tables, update
+from leasehold.advisor.tables.schemas import Fate
+from leasehold.advisor.tables.sources import ExportedFiles
+from leasehold.advisor.tables.synthetic import EVENTS_PER_MESSAGE, World, event_log
+from leasehold.events.names import file_of, folder_of, hour_of
 from leasehold.spark.session import local_session
 
 EVENTS: Final = 20_000_000

@@ -23,13 +23,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from benchmarks.single import Record, print_bars
-from leasehold.analysis.advising import recommend
-from leasehold.analysis.asking import Asked
-from leasehold.analysis.summaries import LogSummary
-from leasehold.spark.analytics.generating import EVENTS_PER_MESSAGE, event_log
-from leasehold.spark.analytics.incremental import Tables, read_tables, update
-from leasehold.spark.analytics.sources import Given
-from leasehold.spark.analytics.summaries import Made, summarize_tables
+from leasehold.advisor.recommendation import Asked, recommend
+from leasehold.advisor.summaries import LogSummary
+from leasehold.advisor.tables.incremental import Tables, read_tables, update
+from leasehold.advisor.tables.sources import Given
+from leasehold.advisor.tables.summarize import Made, summarize_tables
+from leasehold.advisor.tables.synthetic import EVENTS_PER_MESSAGE, event_log
 from leasehold.spark.session import local_session
 
 SIZES: Final = (10_000_000, 100_000_000)

@@ -23,7 +23,7 @@ from benchmarks.workspace import Workspace, disk_bytes
 from leasehold.clock import SystemClock
 from leasehold.domain.commands import Command, CreateQueue, Put
 from leasehold.domain.errors import LeaseholdError
-from leasehold.domain.ids import ENTROPY_BYTES
+from leasehold.domain.model import ENTROPY_BYTES
 from leasehold.stores import sqlite
 from leasehold.stores.base import Store
 

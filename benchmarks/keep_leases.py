@@ -23,10 +23,10 @@ import psutil
 from benchmarks.load.job import EMULATOR_ACCOUNT, EMULATOR_KEY
 from benchmarks.long_poll import running_server
 from benchmarks.single import Record
+from leasehold.worker.adapters.native import NativeQueue
+from leasehold.worker.adapters.protocol import Outgoing
 from leasehold.worker.leases import Held, LeaseManager, LeaseSettings
 from leasehold.worker.leases.process import ProcessLeaseManager
-from leasehold.worker.queues.native import NativeQueue
-from leasehold.worker.queues.protocol import Outgoing
 
 LEASES: Final = 10_000
 LEASE_S: Final = 30

@@ -67,7 +67,7 @@ class Server(Subject):
         """See :class:`Subject`."""
         return [
             *python("-m", "leasehold.cli", "serve", "--host", "127.0.0.1"),
-            *("--port", str(self.port), "--store-url", self._url),
+            *("--port", str(self.port), "--mns-port", "0", "--store-url", self._url),
         ]
 
     def is_ready(self) -> bool:

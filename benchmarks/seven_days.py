@@ -24,19 +24,18 @@ from statistics import median
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from benchmarks.machine import describe_machine
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import LeaseholdError
-from leasehold.domain.ids import ENTROPY_BYTES
+from leasehold.domain.model import ENTROPY_BYTES, Lease, Outcome
 from leasehold.domain.queue_settings import Backoff, FailurePolicy, QueueSettings
-from leasehold.domain.types import Lease, Outcome
 from leasehold.engine import Engine, MaintenancePlan
-from leasehold.engine.travel import travel
+from leasehold.http.test_mode import travel
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import InProcessServer, ManualClock
-from leasehold.testing._quiet import quiet_logs
+from leasehold.testing.server import quiet_logs
 
 HOUR_S: Final = 3_600
 DAY_S: Final = 24 * HOUR_S

@@ -22,13 +22,8 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.single import Record, print_bars
-from leasehold.client import LeaseLost, QueueHandle
-from leasehold.client.errors import MessageNotFound
-from leasehold.client.models import ReceivedMessage
-from leasehold.domain.queue_settings import LapsedReceipts
-from leasehold.testing import InProcessServer
-from leasehold.tuning.attempts import Floats
-from leasehold.tuning.simulate import (
+from leasehold.advisor.attempts import Floats
+from leasehold.advisor.simulate import (
     Crew,
     Handling,
     Load,
@@ -41,6 +36,11 @@ from leasehold.tuning.simulate import (
     lives,
     simulate,
 )
+from leasehold.client import LeaseLost, QueueHandle
+from leasehold.client.errors import MessageNotFound
+from leasehold.client.models import ReceivedMessage
+from leasehold.domain.queue_settings import LapsedReceipts
+from leasehold.testing import InProcessServer
 
 SEED: Final = 20_061
 MESSAGES: Final = 1_500

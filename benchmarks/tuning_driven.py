@@ -29,16 +29,15 @@ from scipy import stats
 from benchmarks.single import Record, print_bars
 from benchmarks.tuning_log import summary_of
 from benchmarks.tuning_worlds import Work
-from leasehold.analysis.advising import Recommendation, recommend
-from leasehold.analysis.asking import Asked, Today
+from leasehold.advisor import Lengths
+from leasehold.advisor.advice import price
+from leasehold.advisor.attempts import Floats
+from leasehold.advisor.recommendation import Asked, Recommendation, Today, recommend
 from leasehold.domain import commands as c
 from leasehold.domain.events import EventPage, EventType, ReadEvents
+from leasehold.domain.model import Lease
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
-from leasehold.domain.types import Lease
 from leasehold.stores.memory import MemoryStore
-from leasehold.tuning import Lengths
-from leasehold.tuning.advice import price
-from leasehold.tuning.attempts import Floats
 
 OUT: Final = Path(__file__).parent / "results" / "tuning_driven.json"
 ACCOUNT: Final = "acme"

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from leasehold.analysis.summaries import (
+from leasehold.advisor.attempts import Attempt, Ending, Lease, observe
+from leasehold.advisor.summaries import (
     BIN_RATIO,
     SHORTEST_BIN_S,
     Bin,
@@ -18,9 +19,7 @@ from leasehold.analysis.summaries import (
 from leasehold.client import models
 from leasehold.domain import events
 from leasehold.domain.failures import MAX_DELIVERIES, MAX_LAPSES
-from leasehold.eventlog.names import TYPE_NAMES
-from leasehold.tuning.attempts import Attempt
-from leasehold.tuning.observing import Ending, Lease, observe
+from leasehold.events.names import TYPE_NAMES
 
 
 @dataclass

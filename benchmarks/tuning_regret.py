@@ -28,12 +28,11 @@ import numpy as np
 
 from benchmarks.single import Record, print_bars
 from benchmarks.tuning_worlds import CRASH_RATES, WORKS, Handling, Sight, Work, leases
-from leasehold.tuning.advice import AS_GOOD, Lengths, Question, advise, price
-from leasehold.tuning.attempts import Attempt, Floats
-from leasehold.tuning.costs import DOUBLING, FIXED, Growth, Prices
-from leasehold.tuning.model import DurationModel
-from leasehold.tuning.observing import Ending, Lease, observe
-from leasehold.tuning.starting import start_timeout
+from leasehold.advisor.advice import AS_GOOD, Lengths, Question, advise, price
+from leasehold.advisor.attempts import Attempt, Ending, Floats, Lease, observe
+from leasehold.advisor.costs import DOUBLING, FIXED, Growth, Prices
+from leasehold.advisor.rules import start_timeout
+from leasehold.advisor.statistics import DurationModel
 
 ROUNDS: Final = 5
 ATTEMPTS: Final = 200

@@ -9,9 +9,8 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 from scipy import stats
 
-from leasehold.tuning.attempts import Floats
-from leasehold.tuning.model import DurationModel, from_chances
-from leasehold.tuning.observing import Ending, Lease
+from leasehold.advisor.attempts import Ending, Floats, Lease
+from leasehold.advisor.statistics import DurationModel, from_chances
 
 CRASH_RATES: Final = (1e-4, 1e-3)
 """Per second of work."""

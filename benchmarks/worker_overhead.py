@@ -28,9 +28,9 @@ import psutil
 from benchmarks.load.job import EMULATOR_ACCOUNT, EMULATOR_KEY
 from benchmarks.long_poll import running_server
 from benchmarks.single import Record, print_bars
+from leasehold.worker.adapters import Outgoing, QueueClient
+from leasehold.worker.adapters.specs import QueueSpec
 from leasehold.worker.message import Message
-from leasehold.worker.queues import Outgoing, QueueClient
-from leasehold.worker.queues.specs import QueueSpec
 from leasehold.worker.worker import Worker
 
 MESSAGES: Final = 40_000

@@ -26,7 +26,7 @@ def pytest_configure() -> None:
 
     On stdout they would be among what commands print.
     """
-    importlib.import_module("leasehold.testing._quiet")  # notes first how logs are as they come
+    importlib.import_module("leasehold.testing.server")  # notes first how logs are as they come
     structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leasehold.domain import commands as c
-from leasehold.engine.batching import STAND_BACK_S
+from leasehold.engine.batcher import STAND_BACK_S
 from leasehold.stores.base import NotInTime
 from leasehold.stores.postgres import PostgresStore
 

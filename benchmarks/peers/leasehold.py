@@ -46,7 +46,8 @@ class Leasehold(Subject):
     def command(self) -> list[str]:
         """See :class:`Subject`."""
         return [
-            *(*_program(), "serve", "--host", "127.0.0.1", "--port", str(self.port)),
+            *(*_program(), "serve", "--host", "127.0.0.1"),
+            *("--port", str(self.port), "--mns-port", "0"),
             *("--data", str(self.folder)),
         ]
 

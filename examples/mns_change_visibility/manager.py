@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+from leasehold.worker.adapters import Delivery
+from leasehold.worker.adapters.mns import MNS, MnsQueue
 from leasehold.worker.errors import LeaseLost
 from leasehold.worker.leases import Held, LeaseManager, LeaseSettings
-from leasehold.worker.queues import Delivery
-from leasehold.worker.queues.mns import MNS, MnsQueue
 from leasehold.worker.timing import SystemTime
 
 NAMES: Final = {

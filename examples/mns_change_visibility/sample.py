@@ -11,8 +11,8 @@ from typing import Any, Final
 from examples.mns_change_visibility.manager import Manager, SampleSettings
 from mns.queue import Message, QueueMeta
 
+from leasehold.worker.adapters.mns import MnsQueue
 from leasehold.worker.leases import Held, Loss
-from leasehold.worker.queues.mns import MnsQueue
 
 STUCK: Final = "the one that gets stuck"
 WORKERS: Final = 3

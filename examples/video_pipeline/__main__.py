@@ -25,7 +25,7 @@ from rich.text import Text
 
 from leasehold.client.errors import LeaseholdClientError
 from leasehold.spark.cluster import ClusterFailed
-from leasehold.spark.java import NoJava
+from leasehold.spark.session import NoJava
 
 _MARK: Final = ".video-pipeline"
 """A file that says that the folder may be emptied by the next run."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from leasehold.worker.once import FencedTable
+from leasehold.worker.idempotency import FencedTable
 
 _OUTPUTS: Final = FencedTable("output", key="name")
 _PATIENCE_S: Final = 10.0

@@ -16,7 +16,7 @@ from typing import Any
 from examples.video_pipeline.journal import Journal
 from examples.video_pipeline.work import Job, Workshop
 
-from leasehold.spark.cluster_processes import processes
+from leasehold.spark.cluster import processes
 from leasehold.worker import LeaseLost, Poison
 from leasehold.worker.errors import WorkerError
 

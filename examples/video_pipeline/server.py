@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
+import re
 import subprocess
 import sys
 import time
@@ -14,11 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from leasehold.settings import DEV_ACCOUNT
-from leasehold.settings.values import DEV_KEY
+from leasehold.server.settings import DEV_ACCOUNT
+from leasehold.server.settings.values import DEV_KEY
 
 READY_WITHIN_S: Final = 20
 STOPPED_WITHIN_S: Final = 10
+
+_ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:(\d+)")
+"""In the log, first of all that of the Azure and the native dialect."""
 
 
 class ServerFailed(Exception):
@@ -31,11 +34,10 @@ def running_server(root: Path) -> Iterator[str]:
 
     The data is in *root*``/server``, the log in *root*``/logs/server.log``.
     """
-    port = _free_port()
     log = root / "logs" / "server.log"
     command = (
         *(sys.executable, "-m", "leasehold.cli", "serve"),
-        *("--data", str(root / "server"), "--host", "127.0.0.1", "--port", str(port)),
+        *("--data", str(root / "server"), "--host", "127.0.0.1", "--port", "0"),
     )
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -47,8 +49,7 @@ def running_server(root: Path) -> Iterator[str]:
             start_new_session=True,  # Ctrl-C stops the story first, and the story stops the server
         )
     try:
-        _wait_until_ready(process, f"http://127.0.0.1:{port}/readyz", log)
-        yield connection_string(port)
+        yield connection_string(_port_when_ready(process, log))
     finally:
         process.terminate()
         try:
@@ -66,12 +67,6 @@ def connection_string(port: int) -> str:
     )
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
-
-
 def _environment() -> dict[str, str]:
     """Let the server be found when Leasehold is not installed but lies in ``src``."""
     source = Path(__file__).resolve().parents[2] / "src"
@@ -81,14 +76,18 @@ def _environment() -> dict[str, str]:
     return {**ours, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def _port_when_ready(process: subprocess.Popen[bytes], log: Path) -> int:
+    """Return the port that the server has chosen itself: one that was looked for may be taken."""
     give_up_at_s = time.monotonic() + READY_WITHIN_S
     while process.poll() is None and time.monotonic() < give_up_at_s:
+        found = _ADDRESS.search(log.read_text(errors="replace"))
         try:
-            with urllib.request.urlopen(url, timeout=1):
-                return
+            if found:
+                with urllib.request.urlopen(f"{found[0]}/readyz", timeout=1):
+                    return int(found[1])
         except (urllib.error.URLError, OSError):
-            time.sleep(0.05)
+            pass
+        time.sleep(0.05)
     tail = log.read_text(errors="replace").strip().splitlines()[-5:]
     state = "does not answer" if process.poll() is None else f"ended with {process.returncode}"
     raise ServerFailed("\n  ".join((f"leasehold serve {state}; the end of {log}:", *tail)))

@@ -20,7 +20,7 @@ from leasehold.spark.cluster import Cluster, Executor, running_cluster
 from leasehold.spark.pipeline import Pipeline, PipelineFailed, PipelineRun
 from leasehold.spark.session import cluster_session
 from leasehold.worker.leases import LeaseSettings
-from leasehold.worker.retrying import PoisonRule, RetryRule
+from leasehold.worker.retry_policy import PoisonRule, RetryRule
 
 STAGE_TIMEOUT_S: Final = 120.0
 EXECUTOR_MEMORY: Final = "512m"

@@ -28,7 +28,7 @@ from examples.video_pipeline.server_log import ServerLog, as_events
 from leasehold.client import Client
 from leasehold.client.errors import LeaseholdClientError
 from leasehold.clock import SystemClock
-from leasehold.worker.once import Fenced
+from leasehold.worker.idempotency import Fenced
 
 LOOK_EVERY_S: Final = 0.1
 DISMISS_WITHIN_S: Final = 30.0

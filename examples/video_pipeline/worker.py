@@ -14,12 +14,12 @@ from azure.storage.queue import QueueClient
 from examples.video_pipeline.journal import Journal
 from examples.video_pipeline.work import STAGES, Job, Workshop
 
+from leasehold.worker.adapters import Delivery, Lease, QueueError, Renewed
+from leasehold.worker.adapters.azure import AzureQueue
 from leasehold.worker.hooks import Hooks
 from leasehold.worker.leases import LeaseSettings
 from leasehold.worker.outcomes import Kind, Outcome
-from leasehold.worker.queues import Delivery, Lease, QueueError, Renewed
-from leasehold.worker.queues.azure import AzureQueue
-from leasehold.worker.retrying import PoisonRule, RetryRule
+from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.stages import StageHooks
 from leasehold.worker.worker import Worker
 

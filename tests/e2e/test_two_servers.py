@@ -133,8 +133,8 @@ def test_a_password_is_never_shown(tmp_path: Path) -> None:
     """A database that cannot be reached ends the start with code 70, and its password is secret."""
     url = "postgresql://leasehold:geheim@127.0.0.1:1/postgres?password=geheim"
     script = (
-        "import sys; from leasehold.http import opening; opening.START_PATIENCE_S = 0.0;"
-        "opening.open_store.__kwdefaults__['patience_s'] = 0.0;"
+        "import sys; from leasehold.server import startup;"
+        "startup.open_store.__kwdefaults__['patience_s'] = 0.0;"
         "from leasehold.cli.root import main; sys.exit(main())"
     )
     done = subprocess.run(

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Self
 
 from leasehold.domain import commands as c
-from leasehold.domain.types import Lease
+from leasehold.domain.model import Lease
 from leasehold.engine import Engine
 from leasehold.engine.maintenance import MaintenancePlan
 from leasehold.stores.postgres import PostgresStore

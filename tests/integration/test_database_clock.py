@@ -12,7 +12,7 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import Unavailable
-from leasehold.domain.types import Lease
+from leasehold.domain.model import Lease
 from leasehold.engine.maintenance import Maintenance
 from leasehold.stores.postgres.connection import Address, connect
 from tests.integration.servers import SCHEMA, Server, answer_of, until

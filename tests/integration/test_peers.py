@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from psycopg.errors import LockNotAvailable
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.claims import AttachStream, OpenClaim
 from leasehold.domain.errors import QueueNotFound
+from leasehold.domain.model import NEVER_MS, Lease, Outcome
 from leasehold.domain.queue_settings import QueueSettings
-from leasehold.domain.types import NEVER_MS, Lease, Outcome
 from leasehold.stores.postgres import peers
-from leasehold.stores.postgres.peer_link import Key, Link
+from leasehold.stores.postgres.peers import Key, Link
 from tests.integration.servers import (
     PATIENCE_S,
     SCHEMA,

@@ -17,8 +17,8 @@ from typing import Any
 
 import apsw
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.claims import (
     AttachStream,
     BindClaim,
@@ -30,10 +30,10 @@ from leasehold.domain.claims import (
 )
 from leasehold.domain.commands import ReapDropped
 from leasehold.domain.events import KeepNote
+from leasehold.domain.model import AccessPolicy, BodyRef, Detail, ErrorReport, Lease, Outcome
 from leasehold.domain.queue_settings import Backoff, FailurePolicy, QueueSettings
 from leasehold.domain.sessions import OpenSession
-from leasehold.domain.staging import Publish, Stage
-from leasehold.domain.types import AccessPolicy, BodyRef, Detail, ErrorReport, Lease, Outcome
+from leasehold.domain.transactions import Publish, Stage
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.stores.sqlite.store import FILE_NAME
 

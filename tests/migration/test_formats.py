@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
-from leasehold.domain.bodies import KnownBodies
 from leasehold.domain.claims import BindClaim, GetStream, ReadClaim, SettleClaims
 from leasehold.domain.events import EventType, ReadEvents, ReadNote
+from leasehold.domain.model import AccessPolicy, Detail, KnownBodies, MessageState
 from leasehold.domain.sessions import ListSessions
-from leasehold.domain.staging import GetTransaction, Publish, Stage
-from leasehold.domain.types import AccessPolicy, Detail, MessageState
-from leasehold.stores.sql_files import load_migrations
+from leasehold.domain.transactions import GetTransaction, Publish, Stage
+from leasehold.stores.sql.statements import load_migrations
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.stores.sqlite.store import FILE_NAME
 

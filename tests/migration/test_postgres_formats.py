@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from leasehold.domain import commands as c
-from leasehold.domain.types import Detail
+from leasehold.domain.model import Detail
 from leasehold.stores.postgres.connection import Address, connect
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import Asker

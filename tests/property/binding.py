@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 from hypothesis.stateful import rule
 
 from leasehold.domain import claims as cl
-from leasehold.domain import staging as sg
-from leasehold.domain.types import ErrorReport, Outcome
+from leasehold.domain import transactions as sg
+from leasehold.domain.model import ErrorReport, Outcome
 
 from .claiming import (
     BACK,

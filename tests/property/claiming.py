@@ -10,14 +10,14 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis.stateful import invariant, rule
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
-from leasehold.domain import staging as sg
+from leasehold.domain import transactions as sg
+from leasehold.domain.model import Message, MessageState, Outcome, Progress
 from leasehold.domain.queue_settings import QueueSettings
-from leasehold.domain.types import Message, MessageState, Outcome, Progress
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 

@@ -19,11 +19,11 @@ from hypothesis.stateful import (
     rule,
 )
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import LeaseholdError, MemberNotFound
+from leasehold.domain.model import NO_DETAIL, Detail, Lease, Message
 from leasehold.domain.sessions import Beat, CancelNotice
-from leasehold.domain.types import NO_DETAIL, Detail, Lease, Message
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore

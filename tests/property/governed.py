@@ -7,8 +7,9 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
+from leasehold.domain.model import NEVER_MS, ErrorReport, MessageState, Outcome, Progress
 from leasehold.domain.queue_settings import (
     Adapted,
     Adaptive,
@@ -18,7 +19,6 @@ from leasehold.domain.queue_settings import (
     LapsedReceipts,
     QueueSettings,
 )
-from leasehold.domain.types import NEVER_MS, ErrorReport, MessageState, Outcome, Progress
 
 from .comparison import ACCOUNT, BODIES, DELAYS, LIMITS, QUEUES, OracleComparison, Pair, shape
 

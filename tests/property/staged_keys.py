@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis.stateful import initialize, rule
 
 from leasehold.domain import commands as c
-from leasehold.domain import staging as sg
+from leasehold.domain import transactions as sg
 from leasehold.domain.queue_settings import QueueSettings
 
 from .binding import BindingComparison

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 from leasehold.domain import claims as cl
 from leasehold.stores.postgres import store as postgres_store
-from leasehold.stores.postgres.sessions import SharedSessionVerbs
+from leasehold.stores.postgres.command_handlers import SharedSessionHandlers
 
 from .on_postgres import (
     BindingOnPostgres,
@@ -79,7 +79,7 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_server_that_hears_no_other_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """As well as one that does not read what other servers have heard of sessions."""
-    monkeypatch.setattr(SharedSessionVerbs, "_refresh", lambda _: None)
+    monkeypatch.setattr(SharedSessionHandlers, "_refresh", lambda _: None)
     with pytest.raises(AssertionError):
         play_many(range(1, 40), 40)
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
-from leasehold.domain import staging as sg
+from leasehold.domain import transactions as sg
 from leasehold.domain.errors import LeaseholdError
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
@@ -215,7 +215,17 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("fault", PLANTED)
+FOUND_LATE = {"ends leases that have lapsed", "saves the first for ever"}
+"""Faults that take more than ten seconds to be found."""
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=pytest.mark.slow if fault in FOUND_LATE else ())
+        for fault in PLANTED
+    ],
+)
 def test_a_planted_fault_is_found(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

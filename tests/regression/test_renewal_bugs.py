@@ -18,12 +18,8 @@ from typing import Any, Final
 import pytest
 
 from leasehold.testing import ManualTime
-from leasehold.worker import crew
-from leasehold.worker.errors import Poison, Retry, UnsafeWorker
-from leasehold.worker.leases import LeaseLearner
-from leasehold.worker.message import Message
-from leasehold.worker.outcomes import Kind
-from leasehold.worker.queues import (
+from leasehold.worker import threads
+from leasehold.worker.adapters import (
     Delivery,
     Fault,
     Lease,
@@ -33,8 +29,12 @@ from leasehold.worker.queues import (
     Renewed,
     Unreachable,
 )
-from leasehold.worker.queues.memory import MEMORY, MemoryQueue
-from leasehold.worker.retrying import PoisonRule
+from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
+from leasehold.worker.errors import Poison, Retry, UnsafeWorker
+from leasehold.worker.leases import LeaseLearner
+from leasehold.worker.message import Message
+from leasehold.worker.outcomes import Kind
+from leasehold.worker.retry_policy import PoisonRule
 from leasehold.worker.worker import Worker
 from tests.regression.renewal_index import DECISIONS, FAILURES, HERE, INDEX, SHIPPED
 from tests.unit.worker.worker.support import PATIENCE_S, Heard, Held, filled, left, running
@@ -251,7 +251,7 @@ def test_handlers_end_while_the_worker_gives_them_up(
     later_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each message is completed or given back, and never both, nor tried twice."""
-    monkeypatch.setattr(crew, "CANCEL_S", 0)
+    monkeypatch.setattr(threads, "CANCEL_S", 0)
     queue = Counted("orders")
     queue.put([Outgoing(body=str(number)) for number in range(16)])
     begun, end, resting = threading.Semaphore(0), threading.Event(), threading.Event()

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from leasehold import eventlog
-from leasehold.domain.events import Event, EventType
-from leasehold.domain.replay import Replay, ReplayedMessage
-from leasehold.domain.types import NEVER_MS, Phase
-from leasehold.eventlog.names import PHASE_NAMES, TYPE_NAMES
-from leasehold.eventlog.schema import events_of
+from leasehold import events as eventlog
+from leasehold.domain.events import Event, EventType, Replay, ReplayedMessage
+from leasehold.domain.model import NEVER_MS, Phase
+from leasehold.events.names import PHASE_NAMES, TYPE_NAMES
+from leasehold.events.parquet import events_of
 from tests.e2e.server import DEV_ACCOUNT
 from tests.reliability.claim_calls import INLINE_BYTES, Line, Request, name_in
 from tests.reliability.claim_history import MARK, Found

@@ -26,10 +26,10 @@ from leasehold import disk
 from leasehold.clock import SystemClock
 from leasehold.domain import commands as c
 from leasehold.domain.events import Event, EventPage, KeepNote, ReadEvents, TrimEvents
-from leasehold.domain.types import Lease
-from leasehold.engine import Engine, exporting, trimming
-from leasehold.engine.exporting import EventLogPlan
-from leasehold.eventlog import notes, writing
+from leasehold.domain.model import Lease
+from leasehold.engine import Engine, event_export
+from leasehold.engine.event_export import EventLogPlan
+from leasehold.events import files, parquet
 from leasehold.http.logs import configure_logs
 from leasehold.stores.sqlite import SqliteStore
 
@@ -93,17 +93,17 @@ def lay_traps(deadly: Deadly, engine: Engine) -> None:
     """Let the exporter come to the points."""
     exporter = engine.exporter
     assert exporter is not None
-    builder: Any = writing.FileBuilder
+    builder: Any = parquet.FileBuilder
     builder.add = deadly.after("gathered", builder.add)
     builder._write_rows = deadly.after("written", builder._write_rows)
-    setattr(writing, "sync", deadly.after("synced", disk.sync))  # noqa: B010 - mypy would object
+    setattr(parquet, "sync", deadly.after("synced", disk.sync))  # noqa: B010 - mypy would object
     setattr(Path, "replace", deadly.after("named", Path.replace))  # noqa: B010 - as above
     perform = exporter._perform
 
     async def watched(command: c.Command) -> c.Result:
         result = await perform(command)
         if isinstance(command, KeepNote):
-            planned = notes.read_note(command.content).plan is not None
+            planned = files.read_note(command.content).plan is not None
             deadly.reached("plan-noted" if planned else "done-noted")
         elif isinstance(command, TrimEvents):
             deadly.reached("trimmed")
@@ -115,13 +115,13 @@ def lay_traps(deadly: Deadly, engine: Engine) -> None:
 
 def forget_plans() -> None:
     """Break what makes each event come once."""
-    text = notes.ExportNote.text
+    text = files.ExportNote.text
 
-    def planless(self: notes.ExportNote) -> str:
-        return text(notes.ExportNote(log=self.log, done_seq=self.done_seq))
+    def planless(self: files.ExportNote) -> str:
+        return text(files.ExportNote(log=self.log, done_seq=self.done_seq))
 
-    setattr(notes.ExportNote, "text", planless)  # noqa: B010 - as above
-    setattr(exporting, "prepare", lambda root, *_: root.mkdir(exist_ok=True))  # noqa: B010
+    setattr(files.ExportNote, "text", planless)  # noqa: B010 - as above
+    setattr(event_export, "prepare", lambda root, *_: root.mkdir(exist_ok=True))  # noqa: B010
 
 
 async def work(engine: Engine, number: int, stopped: asyncio.Event) -> None:
@@ -149,9 +149,9 @@ async def main(folder: Path) -> None:
         forget_plans()
     lay_traps(Deadly(os.environ.get("EXPORT_KILL_AT", "")), engine)
     # Small, so that there are many.
-    setattr(writing, "MAX_ROWS", int(os.environ.get("EXPORT_MAX_ROWS", "400")))  # noqa: B010 - as above
-    setattr(exporting, "PAGE_EVENTS", 50)  # noqa: B010
-    setattr(trimming, "SLICE_BATCHES", 20)  # noqa: B010
+    setattr(parquet, "MAX_ROWS", int(os.environ.get("EXPORT_MAX_ROWS", "400")))  # noqa: B010 - as above
+    setattr(event_export, "PAGE_EVENTS", 50)  # noqa: B010
+    setattr(event_export, "SLICE_BATCHES", 20)  # noqa: B010
     await engine.start()
     if engine.find_queue("shop", "orders") is None:
         await engine.perform(c.CreateQueue("shop", "orders", {}))

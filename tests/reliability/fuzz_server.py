@@ -20,7 +20,9 @@ def serving(folder: Path, **options: str) -> Iterator[KillableServer]:
     """Have a server with two accounts run, its data in a folder; *options* are further ones."""
     config = folder / "leasehold.toml"
     config.write_text("".join(f'[accounts.{name}]\nkey1 = "{KEYS[name]}"\n' for name in KEYS))
-    given = {"--config": str(config), "--disk-reserve-mib": "4", **options}
+    # Connections of this test may rest for as long as a busy machine takes over the others.
+    idle = {"--idle-timeout-s": "3600"}
+    given = {"--config": str(config), "--disk-reserve-mib": "4", **idle, **options}
     server = KillableServer(folder / "data", options=given)
     server.start()
     try:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from leasehold.http.messages import Response
+from leasehold.http.requests import Response
 from tests.reliability.fuzz_shots import KEYS, PLAYGROUND, SENTINEL
 from tests.reliability.fuzzing import BELOW_THE_PROTOCOL, TIMEOUT_S, Sentinel
 from tests.reliability.running import Answer, Client, Connection, serialize

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 
-from leasehold.domain.types import NO_DETAIL, Message, Phase
+from leasehold.domain.model import NO_DETAIL, Message, Phase
 from tests.reliability.postgres_ledger import Ledger
 from tests.reliability.running import CLOCK, Client, Delivery, deliveries
 

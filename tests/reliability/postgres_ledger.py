@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from leasehold.domain.types import Lease, Message
+from leasehold.domain.model import Lease, Message
 
 
 class Grant(NamedTuple):

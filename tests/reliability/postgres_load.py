@@ -12,10 +12,10 @@ from typing import Any, Final
 from leasehold.clock import SystemClock
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
-from leasehold.domain import staging as sg
+from leasehold.domain import transactions as sg
 from leasehold.domain.errors import LeaseholdError, Unavailable
-from leasehold.domain.replay import Replay, ReplayedMessage
-from leasehold.domain.types import Lease, Message, Outcome
+from leasehold.domain.events import Replay, ReplayedMessage
+from leasehold.domain.model import Lease, Message, Outcome
 from leasehold.stores.postgres import PostgresStore
 from leasehold.stores.postgres.connection import Address, connect
 from leasehold.testing import ManualClock

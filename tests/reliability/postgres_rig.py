@@ -16,7 +16,7 @@ import psycopg
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import Unavailable
-from leasehold.domain.types import Lease
+from leasehold.domain.model import Lease
 from leasehold.stores.postgres import PostgresStore, primary
 from leasehold.stores.postgres.connection import Address, connect
 from leasehold.testing import ManualClock

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
-from leasehold.domain.types import NO_DETAIL, Detail, Lease, MessageState, Outcome
-from leasehold.http.startup import DataLock
+from leasehold.domain.model import NO_DETAIL, Detail, Lease, MessageState, Outcome
+from leasehold.server.startup import DataLock
 from leasehold.stores.sqlite import SqliteStore, connection
 
 from .recording import RECORD, VFS_NAME, Operation, RecordingVfs, recording

@@ -19,8 +19,7 @@ from xml.sax.saxutils import escape
 
 from leasehold.auth.sas import SasTerms, make_account_sas
 from leasehold.auth.sharedkey import sign
-from leasehold.auth.times import format_http_date
-from leasehold.auth.types import BadSignature, SignedRequest
+from leasehold.auth.types import BadSignature, SignedRequest, format_http_date
 from leasehold.clock import SystemClock
 from tests.e2e.server import DEV_ACCOUNT, DEV_KEY, Endpoint, Server
 

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 from benchmarks.tuning_log import summary_of
 
-from leasehold.analysis.advising import recommend
-from leasehold.analysis.applying import change_for, undo_for
-from leasehold.analysis.asking import Asked, Today
-from leasehold.cli.analyze_applying import current_of
+from leasehold.advisor import Lengths
+from leasehold.advisor.advice import price, timeout_grid
+from leasehold.advisor.apply import change_for, undo_for
+from leasehold.advisor.attempts import Floats
+from leasehold.advisor.recommendation import Asked, Today, recommend
+from leasehold.advisor.statistics import from_chances
+from leasehold.cli.analyze_output import current_of
 from leasehold.client import Client, QueueHandle
 from leasehold.testing import InProcessServer
-from leasehold.tuning import Lengths
-from leasehold.tuning.advice import price, timeout_grid
-from leasehold.tuning.attempts import Floats
-from leasehold.tuning.model import from_chances
 from tests.reliability.advice_drive import Drive, Round
 
 NAME = "hidden"

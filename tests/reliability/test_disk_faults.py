@@ -13,7 +13,7 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull
-from leasehold.domain.types import Lease
+from leasehold.domain.model import Lease
 from leasehold.stores.sqlite import SqliteStore
 
 from .disks import mounted

@@ -14,10 +14,10 @@ from typing import Final
 
 import pytest
 
-from leasehold import eventlog
+from leasehold import events as eventlog
 from leasehold.domain.events import Event
-from leasehold.eventlog.names import range_of
-from leasehold.eventlog.schema import events_of
+from leasehold.events.names import range_of
+from leasehold.events.parquet import events_of
 from tests.reliability.exporter_process import EPOCH_MS, POINTS, read_log
 from tests.reliability.running import CLOCK
 from tests.unit.eventlog.make_sample import events as sample

@@ -12,12 +12,12 @@ import pytest
 
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
-from leasehold.domain import staging as sg
+from leasehold.domain import transactions as sg
 from leasehold.domain.errors import StoreFull
 from leasehold.domain.events import Extent, LogExtent
-from leasehold.domain.types import Lease
+from leasehold.domain.model import Lease
 from leasehold.engine import Engine
-from leasehold.engine.exporting import EventLogPlan
+from leasehold.engine.event_export import EventLogPlan
 from leasehold.engine.maintenance import MaintenancePlan
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import apsw
 import pytest
 
-from leasehold.eventlog.writing import FileBuilder
+from leasehold.events.parquet import FileBuilder
 from tests.reliability.claim_audit import Auditor
 from tests.reliability.claim_campaign import ClaimCampaign
 from tests.reliability.claim_history import LONG_S, Deed, Found, Judge

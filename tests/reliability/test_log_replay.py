@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.domain.events import EventType
-from leasehold.domain.replay import Replay
+from leasehold.domain.events import EventType, Replay
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import Asker

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.stores.moving.marks import StoreMoved
+from leasehold.stores.migrate.marks import StoreMoved
 from tests.contract.moving.support import Place, all_of, move_between, worked_on
 
 _PROGRAM = """
 import os, signal, sys
-from leasehold.stores.moving.moving import Wanted, move
-from leasehold.stores.moving.postgres_end import PostgresEnd
-from leasehold.stores.moving.sqlite_end import SqliteEnd
+from leasehold.stores.migrate.migrate import Wanted, move
+from leasehold.stores.migrate.postgres import PostgresEnd
+from leasehold.stores.migrate.sqlite import SqliteEnd
 from pathlib import Path
 
 def end(named):

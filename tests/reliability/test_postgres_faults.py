@@ -17,11 +17,11 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import StoreFull, Unavailable
-from leasehold.domain.types import Lease
+from leasehold.domain.model import Lease
 from leasehold.stores.postgres import PostgresStore, primary
 from leasehold.stores.postgres import store as postgres_store
 from leasehold.stores.postgres.connection import Address, connect
-from leasehold.stores.postgres.faults import Fault, fault_of
+from leasehold.stores.postgres.store import Fault, fault_of
 from tests.contract.stores.conftest import ACCOUNT, QUEUE
 from tests.hurried import HurriedStore
 from tests.postgres import USER, Cluster, find_programs

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from leasehold import disk
-from leasehold.stores.sqlite import connection, epoch, store
+from leasehold.stores.sqlite import connection, store
+from leasehold.stores.sqlite import connection as epoch
 
 from .powercut import frequent_checkpoints, replay, replay_births
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from leasehold import disk
-from leasehold.bodies.directory import DirectoryBodies
-from leasehold.eventlog import folder as events_folder
-from leasehold.eventlog.names import MARKER
-from leasehold.eventlog.writing import FileBuilder
+from leasehold.bodies.base import DirectoryBodies
+from leasehold.events import files as events_folder
+from leasehold.events.names import MARKER
+from leasehold.events.parquet import FileBuilder
 from tests.unit.eventlog.support import put
 
 from .powercut import Names, check_complete, crash, lay_out

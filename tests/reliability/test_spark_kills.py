@@ -57,6 +57,7 @@ def test_each_message_is_sent_on_once_however_the_server_dies(
     _check(campaign.play(kills, messages=200, limit=50), len(kills))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_each_message_is_sent_on_once_when_an_executor_dies(
     server: KillableServer, tmp_path: Path

@@ -12,8 +12,8 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.worker.queues import Outgoing
-from leasehold.worker.queues.azure import AzureQueue
+from leasehold.worker.adapters import Outgoing
+from leasehold.worker.adapters.azure import AzureQueue
 from tests.contract.queues.azurite import Azurite
 from tests.reliability.running import eventually
 from tests.reliability.worker_campaign import QUEUE, Audit, WorkerProcess

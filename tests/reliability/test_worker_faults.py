@@ -153,7 +153,8 @@ def test_what_a_killed_worker_has_started_ends(tmp_path: Path, processes: Any) -
     with Rig(tmp_path, concurrency=2, prefetch=0, handler_s=1000, **processes) as rig:
         rig.send(2)
         worker = rig.start(0)
-        rig.await_noted("begun", 2)
+        with rig.conductor.slowly():  # nobody waits for the processes to start
+            rig.await_noted("begun", 2)
         assert worker.relatives != []
         worker.kill()
         eventually(lambda: worker.relatives == [], "all are gone")

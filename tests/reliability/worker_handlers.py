@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
+from leasehold.worker.adapters.protocol import Lease, QueueClient, Release, Saved
+from leasehold.worker.adapters.specs import QueueSpec
 from leasehold.worker.errors import Stopped
 from leasehold.worker.message import Message
-from leasehold.worker.queues.protocol import Lease, QueueClient, Release, Saved
-from leasehold.worker.queues.specs import QueueSpec
 from tests.reliability.worker_ledger import Journal, Ledger
 from tests.reliability.worker_time import MachineTime, SharedTime
 

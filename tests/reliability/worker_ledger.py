@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
-from leasehold.worker.once import FencedTable, Once
+from leasehold.worker.idempotency import FencedTable, Once
 
 _LEDGER: Final = "ledger.db"
 _JOURNAL: Final = "journal-*.jsonl"

@@ -15,12 +15,11 @@ from functools import partial
 from typing import Any
 
 from leasehold.client import _sessions as client_sessions
-from leasehold.client._sync import session as client_session
+from leasehold.client._sync import account as client_session
+from leasehold.worker.adapters.protocol import Delivery, Lease, QueueClient, QueueError, Renewed
 from leasehold.worker.hooks import Hooks
 from leasehold.worker.outcomes import Outcome
-from leasehold.worker.queues.errors import QueueError
-from leasehold.worker.queues.protocol import Delivery, Lease, QueueClient, Renewed
-from leasehold.worker.retrying import PoisonRule
+from leasehold.worker.retry_policy import PoisonRule
 from leasehold.worker.timing import SystemTime, Time
 from leasehold.worker.worker import Worker
 from tests.reliability import worker_handlers

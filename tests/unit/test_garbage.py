@@ -11,7 +11,7 @@ from leasehold.garbage import THRESHOLDS
 _TELL = "print(gc.get_threshold(), gc.get_freeze_count() > 1_000, flush=True)"
 _SERVE = f"""
 import gc
-import leasehold.http.server as server
+import leasehold.server.main as server
 spare = server.spare_collecting
 def spared():
     spare()

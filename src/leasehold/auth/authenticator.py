@@ -12,23 +12,24 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from leasehold.auth.recent import Recent
 from leasehold.auth.roles import (
     BEARER_SINCE,
     INSPECTOR_OPERATIONS,
     OPERATION_SINCE,
+    Recent,
     operations_of,
 )
-from leasehold.auth.sas import SasKind, string_to_sign
-from leasehold.auth.sas_rules import (
+from leasehold.auth.sas import (
     FindPolicy,
     Pairs,
     Sas,
+    SasKind,
     check_conditions,
     expected_signature,
     is_signed,
     parse_sas,
     sas_fields,
+    string_to_sign,
 )
 from leasehold.auth.sharedkey import SharedKeyHeader, check_shared_key, parse_authorization
 from leasehold.auth.types import (

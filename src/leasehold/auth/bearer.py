@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 
 import jwt
 
-from leasehold.auth.recent import Recent
+from leasehold.auth.roles import Recent
 from leasehold.auth.types import BadToken
-from leasehold.domain.types import NEVER_MS
+from leasehold.domain.model import NEVER_MS
 
 REFRESH_MS: Final = 5 * 60 * 1000
 """Age at which a fetched key set is fetched again: the delay until a withdrawn key is refused."""
@@ -64,7 +64,7 @@ class BearerConfig:
     accounts: frozenset[str] | None = None
     """Accounts that tokens may use; None for all."""
     roles_claim: str = "roles"
-    """Claim that lists the roles; see :mod:`leasehold.auth.roles`."""
+    """Claim that lists the roles; see :mod:`leasehold.auth.bearer`."""
     default_roles: frozenset[str] = frozenset()
     """Roles of a token that has no such claim at all."""
     leeway_s: int = 0

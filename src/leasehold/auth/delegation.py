@@ -14,8 +14,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Final
 
-from leasehold.auth.times import format_iso_time
-from leasehold.auth.types import Account
+from leasehold.auth.types import Account, format_iso_time
 from leasehold.domain.errors import OutOfRange
 from leasehold.domain.limits import WEEK_S
 

@@ -1,23 +1,22 @@
-"""Roles of bearer tokens: which role may do what, as data.
+"""Roles of bearer tokens: which role may do what, as data; and what was verified lately.
 
 Roles carry the names of Azure's built-in ones and the actions those have on queues; an operation
 asks for actions.
 
 Sources: Azure RBAC, "Azure built-in roles for Storage"; Azure Storage, "Authorize with Microsoft
-Entra ID", permissions for calling queue operations; for the versions the release notes of Azure's
-client libraries.
+Entra ID", permissions for calling queue operations; for the versions the release notes of
+Azure's client libraries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from leasehold.auth.types import Operation
 
-# Actions below Microsoft.Storage/storageAccounts/queueServices/.
 _SERVICE_READ: Final = "read"
 _SERVICE_WRITE: Final = "write"
 _DELEGATE: Final = "generateUserDelegationKey/action"
@@ -117,3 +116,43 @@ def operations_of(roles: frozenset[str]) -> frozenset[Operation]:
 
 INSPECTOR_OPERATIONS: Final = operations_of(frozenset({"Storage Queue Data Reader"}))
 """What an inspector's key may do: look at queues and messages, and change nothing."""
+
+
+# --- recent ------------------------------------------------------------------------------------
+#
+# A small bounded memory of what was verified lately.
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Recent(Generic[K, V]):
+    """Keeps at least the *capacity* entries used last, and at most twice as many.
+
+    Two generations of a dictionary: when the young one is full it becomes the old one, and what
+    stood in the old one unused is forgotten. A hit costs one look-up, not a list operation.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._young: dict[K, V] = {}
+        self._old: dict[K, V] = {}
+
+    def get(self, key: K) -> V | None:
+        """Return what was kept under *key*, or None."""
+        value = self._young.get(key)
+        if value is None and self._old:
+            value = self._old.get(key)
+            if value is not None:
+                self.keep(key, value)
+        return value
+
+    def keep(self, key: K, value: V) -> None:
+        """Keep *value* under *key*."""
+        if len(self._young) >= self._capacity:
+            self._old, self._young = self._young, {}
+        self._young[key] = value
+
+    def __len__(self) -> int:
+        return len(self._young.keys() | self._old.keys())

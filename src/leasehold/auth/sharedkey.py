@@ -17,13 +17,13 @@ from binascii import b2a_base64
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from leasehold.auth.times import parse_http_date
 from leasehold.auth.types import (
     Account,
     BadSignature,
     MalformedCredentials,
     SignedRequest,
     Target,
+    parse_http_date,
 )
 
 MAX_SKEW_MS: Final = 15 * 60 * 1000

@@ -9,8 +9,7 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from leasehold.cli.remote import CONNECTION, OUTPUT, RemoteCommand
-from leasehold.cli.session import Session
+from leasehold.cli.remote import CONNECTION, OUTPUT, RemoteCommand, Session
 from leasehold.cli.values import FRACTIONAL, LENGTH, When
 from leasehold.domain.limits import NATIVE
 
@@ -53,7 +52,7 @@ class AnalyzeCommand(RemoteCommand):
     "--tables",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Read the lifecycle tables in this folder, in place of a log; leasehold.spark.analytics "
+    help="Read the lifecycle tables in this folder, in place of a log; leasehold.advisor.tables "
     "keeps them.",
 )
 @click.option(
@@ -194,12 +193,12 @@ def analyze(session: Session, given: dict[str, Any], **wishes: Any) -> None:
     """
     _check(wishes)
     if wishes["undo"]:
-        from leasehold.cli.analyze_applying import undo  # noqa: PLC0415 - needs no statistics
+        from leasehold.cli.analyze_output import undo  # noqa: PLC0415 - needs no statistics
 
         undo(session, wishes["queues"], dry_run=wishes["dry_run"], yes=wishes["yes"])
         return
     # Late: --help and --undo need none of it.
-    from leasehold.cli.analyze_running import Wishes, run  # noqa: PLC0415
+    from leasehold.cli.analyze_run import Wishes, run  # noqa: PLC0415
 
     del wishes["undo"]
     run(session, given, Wishes(**wishes))

@@ -12,14 +12,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from leasehold.cli.lazy import OrderedGroup
+from leasehold.cli.output import clean
 from leasehold.cli.queues import QUEUE
-from leasehold.cli.remote import remote
-from leasehold.cli.session import Session
-from leasehold.cli.texts import clean
+from leasehold.cli.remote import Session, remote
+from leasehold.cli.root import OrderedGroup
 from leasehold.client import Client
 from leasehold.client.models import Event
-from leasehold.eventlog import story
+from leasehold.events import trace as story
 
 _PAGE: Final = 1_000
 _LAST: Final = 20

@@ -9,15 +9,22 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from leasehold.cli.exit_codes import ExitCode
-from leasehold.cli.filters import filter_of, filter_options
-from leasehold.cli.lazy import OrderedGroup
-from leasehold.cli.listing import Cell, Column, Listing
-from leasehold.cli.remote import WATCH, YES, remote
-from leasehold.cli.rendering import facts, sections, state
-from leasehold.cli.session import Session
-from leasehold.cli.texts import age, clean, counted, moment, number
-from leasehold.cli.values import how_many
+from leasehold.cli.output import (
+    Cell,
+    Column,
+    Listing,
+    age,
+    clean,
+    counted,
+    facts,
+    moment,
+    number,
+    sections,
+    state,
+)
+from leasehold.cli.remote import WATCH, YES, ExitCode, Session, remote
+from leasehold.cli.root import OrderedGroup
+from leasehold.cli.values import filter_of, filter_options, how_many
 from leasehold.client import QueueHandle
 from leasehold.client.models import Filter, Job
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from leasehold.cli.lazy import OrderedGroup
+from leasehold.cli.root import OrderedGroup
 from leasehold.cli.values import Length, Pair
 from leasehold.cli.worker import LocalCommand, RunCommand
 
@@ -128,7 +128,7 @@ def run_pipeline(given: dict[str, Any], **wishes: Any) -> None:
     Example: leasehold pipeline run video:pipeline --master spark://cluster:7077 --report all.json
     """
     # Late: Spark takes a while to load, and --help needs none of it.
-    from leasehold.cli.pipeline_running import Wishes, run  # noqa: PLC0415
+    from leasehold.cli.pipeline_run import Wishes, run  # noqa: PLC0415
 
     sys.exit(run(Wishes(**wishes), given))
 
@@ -141,7 +141,7 @@ def describe_pipeline(pipeline: str, mermaid: bool, as_json: bool, no_color: boo
 
     Example: leasehold pipeline describe video:pipeline
     """
-    from leasehold.cli.pipeline_running import describe  # noqa: PLC0415 - as above
-    from leasehold.cli.rendering import Screen  # noqa: PLC0415
+    from leasehold.cli.output import Screen  # noqa: PLC0415
+    from leasehold.cli.pipeline_run import describe  # noqa: PLC0415 - as above
 
     sys.exit(describe(Screen(as_json=as_json, no_color=no_color), pipeline, mermaid=mermaid))

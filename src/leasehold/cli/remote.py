@@ -1,17 +1,193 @@
-"""Commands that speak to a server: the options they share, and how they end."""
+"""What a command that speaks to a server works with: the client, the screen, the time."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, Final
+import ssl
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
+import httpx
+import msgspec
+from rich.console import RenderableType
+from rich.live import Live
+from rich.text import Text
 
-from leasehold.cli.exit_codes import EPILOG, ExitCode
-from leasehold.cli.failures import report
-from leasehold.cli.session import Surroundings, open_session
-from leasehold.client.errors import LeaseholdClientError
+from leasehold.cli.output import Screen, clean
+from leasehold.client import Client, QueueHandle
+from leasehold.client.errors import (
+    ConnectionFailed,
+    LeaseholdClientError,
+    ServerProblem,
+    UnexpectedAnswer,
+)
+from leasehold.clock import Clock, SystemClock
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What tests replace: click hands it on as ``obj``."""
+
+    clock: Clock
+    sleep: Callable[[float], None] = time.sleep
+    transport: httpx.BaseTransport | None = None
+    is_interactive: bool | None = None
+    """Whether somebody can be asked; None: if standard input and error are a terminal."""
+
+
+class Session:
+    """Handed to every command that speaks to a server."""
+
+    def __init__(
+        self,
+        client: Client,
+        screen: Screen,
+        around: Surroundings,
+        ca_file: str | None = None,
+    ) -> None:
+        self.client = client
+        self.screen = screen
+        self._around = around
+        self._ca_file = ca_file
+
+    @property
+    def now_ms(self) -> int:
+        """This machine's time of day, Unix milliseconds."""
+        return self._around.clock.now_ms()
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether somebody can be asked."""
+        if self._around.is_interactive is not None:
+            return self._around.is_interactive
+        return can_ask()
+
+    def web(self, timeout_s: float) -> httpx.Client:
+        """Return what fetches the server's own pages, which need no credential."""
+        trusted = (
+            None if self._ca_file is None else ssl.create_default_context(cafile=self._ca_file)
+        )
+        return httpx.Client(
+            transport=self._around.transport,
+            verify=True if trusted is None else trusted,
+            timeout=timeout_s,
+        )
+
+    def queue(self, name: str) -> QueueHandle:
+        """Return the handle of a queue."""
+        return self.client.queue(name)
+
+    def sleep(self, length_s: float) -> None:
+        """Wait."""
+        self._around.sleep(length_s)
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Go on only if the caller has said so, beforehand or now.
+
+        Raises:
+            click.UsageError: Nobody can be asked.
+            click.exceptions.Exit: They said no.
+        """
+        if not yes:
+            confirm(self.screen, question, is_interactive=self.is_interactive)
+
+    def present(
+        self,
+        fetch: Callable[[], _T],
+        render: Callable[[_T], RenderableType],
+        lines: Callable[[_T], Iterable[object]] | None = None,
+        every_s: float | None = None,
+    ) -> None:
+        """Show what *fetch* gives, once or again and again.
+
+        Args:
+            fetch: Asks the server.
+            render: Shows it to people.
+            lines: Makes one line of JSON of each part; None: it is one document.
+            every_s: Seconds between two looks, until Ctrl+C; None: look once.
+        """
+        screen = self.screen
+
+        def write(found: _T) -> None:
+            if not screen.as_json:
+                screen.show(render(found))
+            elif lines is not None:
+                for each in lines(found):
+                    screen.line(each)
+            elif every_s is None:
+                screen.document(found)
+            else:
+                screen.line(found)
+
+        if every_s is None:
+            write(fetch())
+            return
+        try:
+            if screen.is_terminal and not screen.as_json:
+                self._refresh(fetch, render, every_s)
+            while True:
+                write(fetch())
+                self.sleep(every_s)
+        except KeyboardInterrupt:
+            # It was to go on until then.
+            return
+
+    def _refresh(
+        self, fetch: Callable[[], _T], render: Callable[[_T], RenderableType], every_s: float
+    ) -> NoReturn:
+        first = render(fetch())
+        with Live(first, console=self.screen.out, auto_refresh=False) as live:
+            while True:
+                self.sleep(every_s)
+                live.update(render(fetch()), refresh=True)
+
+
+def open_session(given: dict[str, Any], around: Surroundings | None) -> Session:
+    """Make a session from the options that all commands share.
+
+    Raises:
+        click.UsageError: They do not go together, or a connection string is malformed.
+    """
+    around = around or Surroundings(clock=SystemClock())
+    screen = Screen(as_json=given["as_json"], no_color=given["no_color"])
+    try:
+        client = _client(given, around.transport)
+    except (ValueError, OSError) as error:
+        raise click.UsageError(f"The server cannot be addressed: {error}.") from None
+    return Session(client, screen, around, given["ca_file"])
+
+
+def _client(given: dict[str, Any], transport: httpx.BaseTransport | None) -> Client:
+    url, account, key_file = given["url"], given["account"], given["key_file"]
+    common: dict[str, Any] = {"send_key": given["send_key"], "transport": transport}
+    if given["ca_file"] is not None:
+        common["ssl_context"] = ssl.create_default_context(cafile=given["ca_file"])
+    if url is None and account is None and key_file is None:
+        return Client.from_connection_string(given["connection_string"], **common)
+    if given["connection_string"] is not None:
+        raise click.UsageError(
+            "--connection-string says all that --url, --account and --key-file say: give one or "
+            "the other."
+        )
+    given_names = {"url": url, "account": account}
+    common |= {name: value for name, value in given_names.items() if value is not None}
+    if key_file is not None:
+        common["key"] = Path(key_file).read_text("utf-8").strip()
+    return Client(**common)
+
+
+# --- remote ------------------------------------------------------------------------------------
+#
+# Commands that speak to a server: the options they share, and how they end.
+
 
 CONNECTION: Final = (
     click.Option(
@@ -157,3 +333,133 @@ def remote(
 def own_options(command: click.Command) -> list[click.Parameter]:
     """Return the parameters of a command that not every such command has."""
     return [each for each in command.params if each not in _SHARED]
+
+
+# --- failures ----------------------------------------------------------------------------------
+#
+# What is printed when a call to the server does not succeed.
+
+
+_SERVER_ERROR: Final = 500
+_REMEDIES: Final = {
+    "queue-not-found": "Look at the names with leasehold queue list, or create it with leasehold "
+    "queue create.",
+    "queue-exists": "Leave --metadata out to take it as it is, or change it with leasehold queue "
+    "set.",
+    "settings-differ": "Leave the settings out to take it as it is, or change them with leasehold "
+    "queue set.",
+    "message-not-found": "Look at what is there with leasehold message list.",
+    "message-leased": "Wait until then, or add --force to end the lease as well.",
+    "job-not-found": "Look at what is there with leasehold job list.",
+    "session-not-found": "Look at what is there with leasehold session list.",
+    "stream-not-found": "Look at what is there with leasehold stream list.",
+    "claim-not-found": "Look at what is there with leasehold stream show.",
+    "claim-lapsed": "Its consumer can open it again with the same number; leasehold stream show "
+    "tells how many members it has lost.",
+    "claim-broken": "Its consumer can open it with what remains. To give it up: leasehold stream "
+    "give-back.",
+    "claim-out-of-turn": "Look at the claims that there are with leasehold stream show.",
+    "claim-settled": "Look at the claims that there are with leasehold stream show.",
+    "body-unreadable": "Put the body back from a backup; or give the message a new one with "
+    "leasehold message amend, or remove it with leasehold message remove.",
+    "body-too-large": "Split it, or let the queue take larger ones: leasehold queue set "
+    "--max-body-bytes.",
+    "staged-not-found": "Look at what is there with leasehold transaction list.",
+    "stale-token": "A consumer has attached meanwhile: look at the stream, then try again.",
+}
+"""By code: what to do, where the server speaks of requests and a person here of commands."""
+
+
+def report(error: LeaseholdClientError, screen: Screen) -> ExitCode:
+    """Print why a call did not succeed, to standard error, and return the exit code."""
+    if screen.as_json:
+        screen.error_line({"error": error_members(error)})
+    elif isinstance(error, ServerProblem):
+        print_problem(error, screen)
+    else:
+        screen.error(Text.assemble(("Error: ", "bold red"), clean(str(error))))
+    unreachable = isinstance(error, ConnectionFailed | UnexpectedAnswer)
+    return ExitCode.NO_CONNECTION if unreachable else ExitCode.REFUSED
+
+
+def error_members(error: LeaseholdClientError) -> dict[str, Any]:
+    """Return an error as JSON has it; those that are not the server's have codes of our own."""
+    if isinstance(error, ServerProblem):
+        members: dict[str, Any] = msgspec.to_builtins(error.problem)
+        return {name: value for name, value in members.items() if value not in {None, "", False}}
+    code = "no-connection" if isinstance(error, ConnectionFailed) else "unexpected-answer"
+    return {"code": code, "detail": str(error)}
+
+
+def print_problem(error: ServerProblem, screen: Screen) -> None:
+    """Print a refusal: its code, what is wrong, what to do about it."""
+    problem = error.problem
+    head = Text.assemble(("Refused: ", "bold red"), (problem.code, "bold"))
+    if problem.status:
+        head.append(f" ({problem.status})")
+    detail = problem.detail or problem.title
+    lines = [head, Text(clean(detail))]
+    if problem.field is not None and problem.field not in detail:
+        lines.append(Text(f"At {clean(problem.field)}."))
+    remedy = _REMEDIES.get(problem.code, problem.remedy)
+    if remedy:
+        lines.append(Text.assemble(("What to do: ", "bold"), clean(remedy)))
+    if problem.repeated:
+        lines.append(Text("An earlier try had no clear answer and may have succeeded."))
+    if problem.request_id and problem.status >= _SERVER_ERROR:
+        lines.append(Text(f"The server's log has it as request {clean(problem.request_id)}."))
+    for line in lines:
+        screen.error(line)
+
+
+# --- exit codes --------------------------------------------------------------------------------
+#
+# How a command that speaks to a server ends.
+
+
+class ExitCode(IntEnum):
+    """Exit codes; those of ``leasehold serve`` are its own."""
+
+    DONE = 0
+    REFUSED = 1
+    """The server refused it, or part of it; a job was stopped; or the caller said no."""
+    USAGE = 2
+    """The command line is wrong, or nobody could be asked to confirm."""
+    NO_CONNECTION = 3
+    """No Leasehold server answers at the address."""
+    INTERRUPTED = 130
+    """Ctrl+C, as shells count it."""
+
+
+EPILOG: Final = """\b
+Exit codes:
+  0    done
+  1    refused by the server, a job that was stopped, or you said no
+  2    a mistake in the command line, or nobody to confirm and no --yes
+  3    no Leasehold server answers at the address
+  130  Ctrl+C
+"""
+
+
+# --- asking ------------------------------------------------------------------------------------
+#
+# Asks people before something is done that cannot be taken back.
+
+
+def can_ask() -> bool:
+    """Tell whether there is somebody to be asked: standard input and error are a terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(screen: Screen, question: str, *, is_interactive: bool) -> None:
+    """Go on only if somebody agrees.
+
+    Raises:
+        click.UsageError: Nobody can be asked.
+        click.exceptions.Exit: They said no.
+    """
+    if not is_interactive:
+        raise click.UsageError(f"{question} There is nobody here to ask: add --yes.")
+    if not click.confirm(question, default=False, err=True):
+        screen.hint("Nothing was done.")
+        raise click.exceptions.Exit(ExitCode.REFUSED)

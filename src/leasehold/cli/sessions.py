@@ -8,12 +8,22 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from leasehold.cli.lazy import OrderedGroup
-from leasehold.cli.listing import Cell, Column, Listing
-from leasehold.cli.remote import WATCH, YES, remote
-from leasehold.cli.rendering import facts, sections, state
-from leasehold.cli.session import Session
-from leasehold.cli.texts import age, clean, counted, length, moment, number
+from leasehold.cli.output import (
+    Cell,
+    Column,
+    Listing,
+    age,
+    clean,
+    counted,
+    facts,
+    length,
+    moment,
+    number,
+    sections,
+    state,
+)
+from leasehold.cli.remote import WATCH, YES, Session, remote
+from leasehold.cli.root import OrderedGroup
 from leasehold.client.models import SessionInfo
 
 _SESSION = click.argument("session_id", metavar="SESSION")

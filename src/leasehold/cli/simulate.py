@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import click
 
-from leasehold.cli.rendering import Screen
-from leasehold.cli.simulate_playing import play
-from leasehold.cli.simulate_reading import Away, Work
+from leasehold.cli.output import Screen
+from leasehold.cli.simulate_run import Away, Work, play
 from leasehold.cli.values import FRACTIONAL
 from leasehold.cli.worker import LocalCommand
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
 
 import click
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
-from leasehold.cli.lazy import OrderedGroup
+from leasehold.cli.remote import ExitCode, Session, remote
+from leasehold.cli.root import OrderedGroup
+from leasehold.spark.doctor import Finding, Level, worst
+from leasehold.spark.doctor.server import check_program, check_server
+from leasehold.spark.doctor.server import gather as gather_server
 
 
 @click.group("spark", cls=OrderedGroup)
@@ -73,3 +85,113 @@ def cluster(folder: str | None, **numbers: int | str) -> None:
     if folder is not None:
         arguments += ["--folder", folder]
     sys.exit(clusters.main(arguments))
+
+
+# --- doctor ------------------------------------------------------------------------------------
+#
+# ``leasehold doctor``: what is wrong, what it means, what to do about it.
+
+
+WARNED: Final = 4
+"""Exit code: it works, and may not go on to."""
+_CODES: Final = {Level.OK: ExitCode.DONE, Level.WARN: WARNED, Level.FAIL: ExitCode.REFUSED}
+_PATIENCE_S: Final = 10.0
+_STYLES: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+
+
+@remote("doctor")
+@click.option("--spark", is_flag=True, help="Also look at what Spark will meet on this machine.")
+@click.option(
+    "--conf",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of Spark that your program will use. May be given again.",
+)
+@click.option(
+    "--program",
+    "programs",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also read this Python program for calls that go badly with a queue; it is not run. May "
+    "be given again.",
+)
+@click.option("--no-server", is_flag=True, help="Do not look at a server.")
+def doctor(
+    session: Session,
+    spark: bool,
+    settings: tuple[str, ...],
+    programs: tuple[Path, ...],
+    no_server: bool,
+) -> None:
+    """Look for what is wrong, say what it means and what to do about it.
+
+    Looks at the server: whether it answers, whether it can write, its version, its clock. With
+    --spark also at Java, Python and the libraries that Spark will use here. Nothing is changed.
+
+    The exit code tells the worst that was found: 0 all is well, 4 something may go wrong, 1
+    something does not work.
+
+    Example: leasehold doctor --spark --program job.py
+    """
+    findings: list[Finding] = []
+    if not no_server:
+        with session.web(_PATIENCE_S) as web:
+            facts = gather_server(session.client, web, lambda: session.now_ms)
+        findings += check_server(facts)
+    if spark or settings:
+        findings += _look_at_spark(settings)
+    for path in programs:
+        findings += check_program(str(path), path.read_text(encoding="utf-8"))
+    screen = session.screen
+    if screen.as_json:
+        screen.document({"level": worst(findings).name.lower(), "findings": _plain(findings)})
+    else:
+        screen.show(_shown(findings))
+    raise click.exceptions.Exit(_CODES[worst(findings)])
+
+
+def _look_at_spark(settings: Iterable[str]) -> list[Finding]:
+    # Late: without the option nothing of Spark is looked at.
+    from leasehold.spark.doctor.machine import check_spark, gather  # noqa: PLC0415
+
+    given = {}
+    for each in settings:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise click.UsageError(f"--conf {each}: write NAME=VALUE.")
+        given[name] = value
+    return check_spark(gather(os.environ, given))
+
+
+def _plain(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    return [
+        {
+            "check": each.check,
+            "level": each.level.name.lower(),
+            "found": each.found,
+            "meaning": each.meaning,
+            "cure": each.cure,
+        }
+        for each in findings
+    ]
+
+
+def _shown(findings: list[Finding]) -> RenderableType:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for each in findings:
+        told: list[Text] = [Text(each.found, style="" if each.level is Level.OK else "bold")]
+        if each.meaning:
+            told.append(Text(each.meaning))
+        if each.cure:
+            told.append(Text.assemble(("What to do: ", "bold"), each.cure))
+        level = Text(each.level.name.lower(), style=_STYLES[each.level])
+        table.add_row(level, Text(each.check), Group(*told))
+    bad = sum(each.level is not Level.OK for each in findings)
+    verdict = f"{bad} of {len(findings)} checks have something to say" if bad else "All is well"
+    style = _STYLES[worst(findings)]
+    return Group(table, Padding(Text(f"{verdict}.", style=style), (1, 0, 0, 0)))

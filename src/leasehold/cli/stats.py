@@ -10,12 +10,9 @@ import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
-from leasehold.cli.listing import Cell, Column, Listing
-from leasehold.cli.queue_settings import paused_text
-from leasehold.cli.remote import WATCH, remote
-from leasehold.cli.rendering import STATE_STYLES
-from leasehold.cli.session import Session
-from leasehold.cli.texts import number, per_second, rough
+from leasehold.cli.output import STATE_STYLES, Cell, Column, Listing, number, per_second, rough
+from leasehold.cli.queues import paused_text
+from leasehold.cli.remote import WATCH, Session, remote
 from leasehold.client.errors import QueueNotFound
 from leasehold.client.models import Activity, Counts, QueueInfo
 

@@ -7,8 +7,8 @@ from typing import Final
 
 import click
 
-from leasehold.cli.lazy import OrderedGroup
 from leasehold.cli.remote import YES
+from leasehold.cli.root import OrderedGroup
 from leasehold.cli.worker import LocalCommand
 
 _EPILOG: Final = """\b
@@ -55,10 +55,10 @@ def migrate(source: str, target: str, *, as_json: bool, no_color: bool) -> None:
     Example: leasehold store migrate ./data postgresql://leasehold@db/queues
     """
     # Late: --help needs neither database.
-    from leasehold.cli import store_moving  # noqa: PLC0415
+    from leasehold.cli import store_run  # noqa: PLC0415
 
-    wishes = store_moving.Wishes(source=source, target=target, account=None)
-    sys.exit(store_moving.run(wishes, as_json=as_json, no_color=no_color))
+    wishes = store_run.Wishes(source=source, target=target, account=None)
+    sys.exit(store_run.run(wishes, as_json=as_json, no_color=no_color))
 
 
 @group.command("move-account", cls=StoreCommand)
@@ -102,9 +102,9 @@ def move_account(  # noqa: PLR0913 - each is an option of the command
     if (bodies_from is None) != (bodies_to is None):
         raise click.UsageError("--bodies-from and --bodies-to go together.")
     # Late: --help needs neither database.
-    from leasehold.cli import store_moving  # noqa: PLC0415
+    from leasehold.cli import store_run  # noqa: PLC0415
 
-    wishes = store_moving.Wishes(
+    wishes = store_run.Wishes(
         source=source,
         target=target,
         account=account,
@@ -112,7 +112,7 @@ def move_account(  # noqa: PLR0913 - each is an option of the command
         bodies_from=bodies_from,
         bodies_to=bodies_to,
     )
-    sys.exit(store_moving.run(wishes, as_json=as_json, no_color=no_color))
+    sys.exit(store_run.run(wishes, as_json=as_json, no_color=no_color))
 
 
 @group.command(cls=StoreCommand, params=[YES])
@@ -127,9 +127,9 @@ def undo(store: str, copy: str | None, *, yes: bool, as_json: bool, no_color: bo
     Example: leasehold store undo ./data --copy postgresql://leasehold@db/queues
     """
     # Late: --help needs neither database.
-    from leasehold.cli import store_moving  # noqa: PLC0415
+    from leasehold.cli import store_run  # noqa: PLC0415
 
-    sys.exit(store_moving.undo(store, copy, yes=yes, as_json=as_json, no_color=no_color))
+    sys.exit(store_run.undo(store, copy, yes=yes, as_json=as_json, no_color=no_color))
 
 
 @group.command(cls=StoreCommand, params=[YES])
@@ -145,9 +145,9 @@ def restored(store: str, *, yes: bool, as_json: bool, no_color: bool) -> None:
     Example: leasehold store restored postgresql://leasehold@db/queues
     """
     # Late: --help needs neither database.
-    from leasehold.cli import store_moving  # noqa: PLC0415
+    from leasehold.cli import store_run  # noqa: PLC0415
 
-    sys.exit(store_moving.restored(store, yes=yes, as_json=as_json, no_color=no_color))
+    sys.exit(store_run.restored(store, yes=yes, as_json=as_json, no_color=no_color))
 
 
 @group.command(cls=StoreCommand)
@@ -161,6 +161,6 @@ def check(store: str, *, as_json: bool, no_color: bool) -> None:
     Example: leasehold store check ./data
     """
     # Late: --help needs neither database.
-    from leasehold.cli import store_checking  # noqa: PLC0415
+    from leasehold.cli import store_run  # noqa: PLC0415
 
-    sys.exit(store_checking.run(store, as_json=as_json, no_color=no_color))
+    sys.exit(store_run.run_check(store, as_json=as_json, no_color=no_color))

@@ -2,24 +2,218 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import click
+import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
-from leasehold.cli.claims import NUMBER, STREAM, claim_table, settled_sentence
-from leasehold.cli.lazy import OrderedGroup
-from leasehold.cli.listing import Cell, Column, Listing
+from leasehold.cli.messages import message_table
+from leasehold.cli.output import (
+    Cell,
+    Column,
+    Listing,
+    age,
+    clean,
+    counted,
+    facts,
+    moment,
+    number,
+    repeated,
+    rough,
+    sections,
+    size,
+    state,
+    times,
+)
 from leasehold.cli.queues import QUEUE
-from leasehold.cli.remote import WATCH, YES, remote
-from leasehold.cli.rendering import facts, sections
-from leasehold.cli.session import Session
-from leasehold.cli.texts import age, clean, counted, moment, number
-from leasehold.cli.values import LENGTH
+from leasehold.cli.remote import WATCH, YES, Session, remote
+from leasehold.cli.root import OrderedGroup
+from leasehold.cli.values import LENGTH, how_many
 from leasehold.client.handles import Stream
-from leasehold.client.models import Settled, StreamInfo
+from leasehold.client.models import (
+    BoundClaim,
+    ClaimInfo,
+    Settled,
+    StreamInfo,
+    StreamSettled,
+    TransactionInfo,
+)
+
+# --- claims ------------------------------------------------------------------------------------
+#
+# ``leasehold claim``: one claim, and what is in it.
+
+
+STREAM: Final = click.argument("stream", metavar="STREAM")
+NUMBER: Final = click.argument("number", metavar="NUMBER", type=click.IntRange(min=1))
+_SHOWN: Final = 100
+_MS: Final = 1000
+_HIDING: Final = frozenset({"opening", "open", "parked"})
+_MEANINGS: Final = {
+    "opening": "it is still taking messages",
+    "open": "a consumer works on it",
+    "parked": "it is kept for a replay, although nobody extends it",
+    "lapsed": "nobody extended it in time, and everybody can receive its messages. Until somebody "
+    "does, its consumer can open it again",
+    "broken": "others have some of its messages. Its consumer can open it with the rest "
+    "(accept_loss), or give it back",
+}
+
+
+@click.group("claim", cls=OrderedGroup)
+def claim() -> None:
+    """Look at a claim, and read its messages."""
+
+
+@remote("show", WATCH, add_to=claim)
+@QUEUE
+@STREAM
+@NUMBER
+def show_claim(
+    session: Session, queue: str, stream: str, number: int, every_s: float | None
+) -> None:
+    """Show a claim: its state, how much it holds, until when.
+
+    Example: leasehold claim show orders totals 17
+    """
+    handle = session.queue(queue).stream(stream)
+    session.present(
+        lambda: handle.get_claim(number),
+        lambda found: _whole_claim(found, f"{stream}/{number}", session.now_ms),
+        every_s=every_s,
+    )
+
+
+@remote("read", add_to=claim)
+@click.option(
+    "--part",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Which part, counted from 0.",
+)
+@click.option(
+    "--parts",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="In how many equal parts it is read.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"How many at most, 0 for all. Unless told, {_SHOWN}, and all with --json.",
+)
+@QUEUE
+@STREAM
+@NUMBER
+def read(  # noqa: PLR0913 - click passes each option by its name
+    session: Session,
+    queue: str,
+    stream: str,
+    number: int,
+    *,
+    part: int,
+    parts: int,
+    limit: int | None,
+) -> None:
+    """Read the messages of a claim in their order. Nothing is changed.
+
+    Example: leasehold claim read orders totals 17 --part 0 --parts 8
+    """
+    if part >= parts:
+        raise click.UsageError(f"--part is 0 to {parts - 1} with --parts {parts}.")
+    screen = session.screen
+    if limit is None:
+        limit = 0 if screen.as_json else _SHOWN
+    found = itertools.islice(
+        session.queue(queue).stream(stream).read(number, part, parts), limit or None
+    )
+    if screen.as_json:
+        # As they come: there may be a million.
+        for each in found:
+            screen.line(each)
+        return
+    # All of them are in this claim.
+    rows = [msgspec.structs.replace(each, under=None) for each in found]
+    screen.show(message_table(rows, session.now_ms, screen, why=False))
+    if limit and len(rows) == limit:
+        screen.hint("There may be more: --limit 0 shows all.")
+
+
+def claim_table(found: Iterable[ClaimInfo], now_ms: int) -> RenderableType:
+    """Return claims, one a line; notes and transactions as far as one of them has any."""
+    found = list(found)
+    noted, bound = any(each.noted for each in found), any(each.transaction for each in found)
+    columns = [
+        Column("CLAIM", right=True),
+        Column("STATE"),
+        Column("MESSAGES", right=True),
+        Column("LOST", right=True),
+        Column("AGE", right=True, drop=2),
+        Column("LEFT", right=True),
+        Column("EXTENDED", right=True, drop=1),
+        *([Column("EXEMPTED", right=True, drop=3)] if noted else ()),
+        *([Column("SETTLED WITH", cut=True)] if bound else ()),
+        Column("HOLDER", cut=True),
+    ]
+    rows: list[tuple[Cell, ...]] = [
+        (
+            str(each.number),
+            state(each.state),
+            number(each.remaining),
+            number(each.lost) if each.lost else "",
+            age(each.opened_at_ms, now_ms),
+            rough(max(0, each.until_ms - now_ms) // _MS) if each.state in _HIDING else "",
+            times(each.extensions),
+            *([number(each.noted) if each.noted else ""] if noted else ()),
+            *([clean(each.transaction or "")] if bound else ()),
+            clean(each.holder or ""),
+        )
+        for each in found
+    ]
+    return Listing(columns, rows)
+
+
+def settled_sentence(done: StreamSettled) -> str:
+    """Say what publishing did to a stream."""
+    many = f"{counted(done.completed, 'message')}"
+    which = f"Stream {clean(done.stream)} of queue {clean(done.queue)}"
+    sentence = f"{which} is settled up to {done.last_settled}: {many} completed"
+    return f"{sentence}, {number(done.exempted)} exempted." if done.exempted else f"{sentence}."
+
+
+def _whole_claim(found: ClaimInfo, name: str, now_ms: int) -> RenderableType:
+    holds = f"{number(found.remaining)} of at most {counted(found.limit, 'message')}"
+    if found.max_bytes is not None:
+        holds += f" or {size(found.max_bytes)}"
+    meaning = _MEANINGS.get(found.state)
+    shown = Text.assemble(state(found.state), f": {meaning}") if meaning else state(found.state)
+    rows: list[tuple[str, Cell]] = [("state", shown), ("holds", holds)]
+    if found.lost:
+        rows.append(("lost", f"{number(found.lost)} of {number(found.size)}, to others"))
+    rows += [
+        ("opened", moment(found.opened_at_ms, now_ms)),
+        ("until", f"{moment(found.until_ms, now_ms)}, {repeated(found.extensions, 'extended')}"),
+    ]
+    if found.noted:
+        rows.append(("exempted", f"{number(found.noted)} are not completed when it is settled"))
+    if found.transaction:
+        rows.append(("settled with", f"transaction {clean(found.transaction)}"))
+    if found.holder:
+        rows.append(("holder", clean(found.holder)))
+    return sections((clean(name), facts(rows)))
+
+
+# --- streams -----------------------------------------------------------------------------------
+
 
 _TOKEN: Final = click.Option(
     ["--token"],
@@ -241,3 +435,172 @@ def _whole_stream(found: StreamInfo, now_ms: int) -> RenderableType:
 
 def _messages(many: int) -> str:
     return counted(many, "message")
+
+
+# --- transactions ------------------------------------------------------------------------------
+#
+# ``leasehold transaction``: messages staged under a name.
+
+
+_NAME: Final = click.argument("name", metavar="NAME")
+_PARTS: Final = click.Option(
+    ["--part", "parts"],
+    metavar="PART",
+    multiple=True,
+    help="Only this part; may be given more than once.",
+)
+
+
+@click.group("transaction", cls=OrderedGroup)
+def transaction() -> None:
+    """Look at staged messages; publish and discard them."""
+
+
+@remote("list", WATCH, add_to=transaction)
+@click.option(
+    "--state",
+    "wanted",
+    type=click.Choice(["staged", "published"]),
+    help="Only transactions that are so.",
+)
+@how_many
+def list_transactions(session: Session, wanted: Any, limit: int, every_s: float | None) -> None:
+    """List transactions by name. Published ones are remembered for a week.
+
+    Example: leasehold transaction list --state staged
+    """
+    session.present(
+        lambda: session.client.transactions(wanted, limit=limit),
+        lambda found: _transaction_table(found, session.now_ms),
+        lambda found: found,
+        every_s,
+    )
+
+
+@remote("show", WATCH, add_to=transaction)
+@_NAME
+def show_transaction(session: Session, name: str, every_s: float | None) -> None:
+    """Show a transaction and its parts.
+
+    Example: leasehold transaction show import-2026-11-21
+    """
+    session.present(
+        session.client.transaction(name).get,
+        lambda found: _whole_transaction(found, session.now_ms),
+        every_s=every_s,
+    )
+
+
+@remote("publish", _PARTS, YES, add_to=transaction)
+@_NAME
+def publish(session: Session, name: str, parts: tuple[str, ...], yes: bool) -> None:
+    """Make staged messages visible, all at once, after asking.
+
+    With --part the other parts are dropped. So is a message whose deduplication key had been used.
+    Claims that are bound to the transaction are settled.
+
+    Example: leasehold transaction publish import-2026-11-21
+    """
+    handle = session.client.transaction(name)
+    if not yes:
+        found = handle.get()
+        settled = ", ".join(_claim(each) for each in found.claims)
+        also = f", and settle up to {settled}" if settled else ""
+        session.confirm(f"Publish {_meant(found, parts)} of transaction {name}{also}?", yes=yes)
+    done = handle.publish(parts or None)
+    if session.screen.as_json:
+        session.screen.document(done)
+    else:
+        verb = "were published before" if done.already else "are published"
+        sentences = [f"{_messages(done.rows)} {verb}."]
+        if done.duplicates:
+            why = "was dropped: its key" if done.duplicates == 1 else "were dropped: their keys"
+            sentences.append(f"{_messages(done.duplicates)} {why} had been used.")
+        sentences += map(settled_sentence, done.settled)
+        session.screen.say(" ".join(sentences))
+
+
+@remote("discard", _PARTS, YES, add_to=transaction)
+@_NAME
+def discard(session: Session, name: str, parts: tuple[str, ...], yes: bool) -> None:
+    """Drop staged messages, after asking. What was published stays.
+
+    Example: leasehold transaction discard import-2026-11-21
+    """
+    handle = session.client.transaction(name)
+    if not yes:
+        meant = _meant(handle.get(), parts, others="keep")
+        session.confirm(f"Drop {meant} of transaction {name}?", yes=yes)
+    done = handle.discard(parts or None)
+    if session.screen.as_json:
+        session.screen.document(done)
+    elif done.published:
+        session.screen.say("It had been published: nothing was dropped.")
+    elif done.rows:
+        session.screen.say(f"{_messages(done.rows)} dropped.")
+    else:
+        session.screen.say("Nothing is staged there: nothing was dropped.")
+
+
+def _transaction_table(found: Iterable[TransactionInfo], now_ms: int) -> RenderableType:
+    columns = (
+        Column("TRANSACTION", cut=True, least=24),
+        Column("STATE"),
+        Column("MESSAGES", right=True),
+        Column("PARTS", right=True, drop=1),
+        Column("AGE", right=True, drop=3),
+        Column("LEFT", right=True, drop=2),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            clean(each.name),
+            state(each.state),
+            number(each.rows),
+            number(len(each.parts)) if each.parts else "",
+            age(each.created_at_ms, now_ms),
+            rough(max(0, each.until_ms - now_ms) // _MS),
+        )
+        for each in found
+    ]
+    return Listing(columns, rows) if rows else Text("There are no transactions.")
+
+
+def _whole_transaction(found: TransactionInfo, now_ms: int) -> RenderableType:
+    end = "forgotten" if found.state == "published" else "vanishes"
+    rows: list[tuple[str, Cell]] = [
+        ("state", state(found.state)),
+        ("messages", number(found.rows)),
+        *([("duplicates", f"{number(found.duplicates)} dropped")] if found.duplicates else []),
+        ("begun", moment(found.created_at_ms, now_ms)),
+        (end, moment(found.until_ms, now_ms)),
+    ]
+    parts: list[tuple[str, RenderableType]] = [(clean(found.name), facts(rows))]
+    if found.parts:
+        columns = (
+            Column("PART", cut=True),
+            Column("MESSAGES", right=True),
+            Column("CHUNKS", right=True),
+        )
+        lines = [
+            (clean(each.part) or "(no name)", number(each.rows), number(each.chunks))
+            for each in found.parts
+        ]
+        parts.append(("Parts", Listing(columns, lines)))
+    if found.claims:
+        parts.append(("Claims", Text("\n").join(Text(_claim(each)) for each in found.claims)))
+    return sections(*parts)
+
+
+def _claim(bound: BoundClaim) -> str:
+    return f"claim {bound.number} of {clean(bound.stream)} in {clean(bound.queue)}"
+
+
+def _meant(found: TransactionInfo, parts: Iterable[str], others: str = "drop") -> str:
+    """Return what is to be published or dropped, and what becomes of the other parts."""
+    if not (wanted := set(parts)):
+        return f"the {_messages(found.rows)}"
+    many = sum(each.rows for each in found.parts if each.part in wanted)
+    rest = sum(each.rows for each in found.parts if each.part not in wanted)
+    named = ", ".join(clean(each) or "(no name)" for each in sorted(wanted))
+    meant = f"the {_messages(many)} of part {named}"
+    return f"{meant}, and {others} the {number(rest)} of other parts," if rest else meant

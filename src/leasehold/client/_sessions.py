@@ -13,7 +13,15 @@ import msgspec
 from msgspec import Struct
 
 from leasehold.client._answers import Answer, decoded
-from leasehold.client._calls import Call, Leased, account_path, path_segment, send
+from leasehold.client._calls import (
+    Call,
+    Leased,
+    account_path,
+    get,
+    message_path,
+    path_segment,
+    send,
+)
 from leasehold.client.errors import (
     LeaseholdClientError,
     Problem,
@@ -22,7 +30,7 @@ from leasehold.client.errors import (
     SessionOver,
     usual_status,
 )
-from leasehold.client.models import Beat, CancelNotice, Progress, SessionInfo
+from leasehold.client.models import Beat, CancelNotice, EventPage, Faults, Progress, SessionInfo
 from leasehold.clock import Clock, SystemClock
 
 BEATS_PER_TIMEOUT: Final = 4
@@ -330,3 +338,66 @@ def _call(callback: Callable[[_T], object] | None, value: _T) -> None:
         callback(value)
     except Exception:  # noqa: BLE001 - it is logged
         _log.exception("a callback of a session failed")
+
+
+# --- events ------------------------------------------------------------------------------------
+#
+# The event log and the test mode without I/O: requests and answers.
+
+
+CLOCK: Final = "/v1/test/clock"
+ADVANCE: Final = "/v1/test/advance"
+FAULTS: Final = "/v1/test/faults"
+
+
+class _Clock(Struct):
+    now_ms: int
+
+
+_PAGE = msgspec.json.Decoder(EventPage)
+_CLOCK = msgspec.json.Decoder(_Clock)
+_FAULTS = msgspec.json.Decoder(Faults)
+
+
+def events(account: str, after: int, limit: int) -> Call:
+    """Return a call for one page of the account's events."""
+    return get(f"{account_path(account)}/events", _window(after, limit))
+
+
+def trace(queue: str, message_id: str, after: int, limit: int) -> Call:
+    """Return a call for one page of a message's events, given its queue's path."""
+    return get(f"{message_path(queue, message_id)}/trace", _window(after, limit))
+
+
+def advance(length_s: float) -> Call:
+    """Return a call that moves the server's clock. Twice moves it twice."""
+    return send("POST", ADVANCE, {"seconds": length_s}, repeatable=False)
+
+
+def set_faults(wanted: Faults) -> Call:
+    """Return a call that says which failures to make."""
+    return send("PUT", FAULTS, msgspec.structs.asdict(wanted), repeatable=True)
+
+
+def clear_faults() -> Call:
+    """Return a call that ends all failures."""
+    return Call(method="DELETE", path=FAULTS, repeatable=True)
+
+
+def page(answer: Answer) -> EventPage:
+    """Return a page of events."""
+    return decoded(_PAGE, answer)
+
+
+def now_ms(answer: Answer) -> int:
+    """Return the server's time."""
+    return decoded(_CLOCK, answer).now_ms
+
+
+def faults(answer: Answer) -> Faults:
+    """Return the failures that are left to make."""
+    return decoded(_FAULTS, answer)
+
+
+def _window(after: int, limit: int) -> tuple[tuple[str, str], ...]:
+    return (("after", str(after)), ("limit", str(limit)))

@@ -11,19 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from leasehold.domain.bodies import BodyCommand, BodyResult
+from leasehold.domain.admin import Counts, OversightCommand, OversightResult
 from leasehold.domain.claims import ClaimCommand, ClaimResult
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.events import EventCommand, EventResult
-from leasehold.domain.oversight import Counts, OversightCommand, OversightResult
-from leasehold.domain.queue_settings import DEFAULT_SETTINGS, Adapted, QueueSettings
-from leasehold.domain.sessions import SessionCommand, SessionResult
-from leasehold.domain.staging import StagingCommand, StagingResult
-from leasehold.domain.types import (
+from leasehold.domain.model import (
     DEFAULT_PRIORITY,
     NO_DETAIL,
     AccessPolicy,
+    BodyCommand,
     BodyRef,
+    BodyResult,
     Detail,
     ErrorReport,
     Lease,
@@ -32,6 +30,9 @@ from leasehold.domain.types import (
     Progress,
     Queue,
 )
+from leasehold.domain.queue_settings import DEFAULT_SETTINGS, Adapted, QueueSettings
+from leasehold.domain.sessions import SessionCommand, SessionResult
+from leasehold.domain.transactions import StagingCommand, StagingResult
 
 
 @dataclass(frozen=True, slots=True)

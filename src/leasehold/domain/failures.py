@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from leasehold.domain.queue_settings import MAX_BUDGET, Backoff, BackoffKind, FailurePolicy
-from leasehold.domain.types import (
+from leasehold.domain.model import (
     MAX_ATTEMPTS,
     Attempt,
     Detail,
@@ -21,6 +20,7 @@ from leasehold.domain.types import (
     Phase,
     Poisoning,
 )
+from leasehold.domain.queue_settings import MAX_BUDGET, Backoff, BackoffKind, FailurePolicy
 
 _MS: Final = 1000
 

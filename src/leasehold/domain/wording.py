@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from leasehold.domain.types import NEVER_MS
+from leasehold.domain.model import NEVER_MS
 
 _MS: Final = 1000
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))

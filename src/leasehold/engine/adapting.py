@@ -15,8 +15,8 @@ import structlog
 from leasehold.domain import commands as c
 from leasehold.domain.adaptive import Window, decide
 from leasehold.domain.errors import LeaseholdError, LeaseLost, MessageNotFound
-from leasehold.domain.staging import Committed, CommitTogether
-from leasehold.domain.types import Lease, Outcome, Queue
+from leasehold.domain.model import Lease, Outcome, Queue
+from leasehold.domain.transactions import Committed, CommitTogether
 
 MAX_FOLLOWED: Final = 100_000
 """Leases followed at once, some 30 MiB; with more, the oldest are lost sight of."""

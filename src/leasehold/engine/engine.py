@@ -8,26 +8,25 @@ from collections.abc import Callable, Collection, Coroutine
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, NoReturn, cast
 
+import structlog
+
 from leasehold.clock import Clock, LoopTimers, Timers
+from leasehold.domain import admin as o
 from leasehold.domain import claims
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.claims import ClaimState, Dissolving, OpenClaim, Opened
-from leasehold.domain.errors import LeaseholdError, Stopping
-from leasehold.domain.types import Lease, Queue
+from leasehold.domain.errors import AccountMoved, LeaseholdError, Stopping
+from leasehold.domain.model import Lease, Queue
 from leasehold.engine.adapting import Adapting
-from leasehold.engine.batching import INLINE_BELOW_S, Batcher
-from leasehold.engine.bodies import LargeBodies
-from leasehold.engine.census import COUNTED, NOTHING, Census, CensusTaker
-from leasehold.engine.exporting import EventLogPlan, Exporter
-from leasehold.engine.heralding import RECHECK_S, Herald, Peers
+from leasehold.engine.batcher import INLINE_BELOW_S, Batcher
+from leasehold.engine.event_export import EventLogPlan, Exporter
 from leasehold.engine.jobs import JobRunner
+from leasehold.engine.large_bodies import LargeBodies
+from leasehold.engine.long_poll import WaitingRooms
 from leasehold.engine.maintenance import Maintenance, MaintenancePlan, Perform
-from leasehold.engine.moved import MovedAccounts
-from leasehold.engine.noting import Key
-from leasehold.engine.stats import EngineStats, QueueActivity
-from leasehold.engine.waiters import Gone, Taking
-from leasehold.engine.waiting import WaitingRooms
+from leasehold.engine.peers import RECHECK_S, PeerNotifier, Peers
+from leasehold.engine.stats import COUNTED, NOTHING, Census, CensusTaker, EngineStats, QueueActivity
+from leasehold.engine.waiters import Gone, Key, ReceiveOrClaim
 from leasehold.stores.base import Store, StoreHealth
 
 _COUNTED_AT_ONCE: Final = 128
@@ -139,7 +138,7 @@ class Engine:
         """Begin to take commands; call it in the event loop that will use the engine."""
         herald = None
         if self._peers is not None:
-            herald = Herald(self._clock, self._store.find_queue, self._peers)
+            herald = PeerNotifier(self._clock, self._store.find_queue, self._peers)
             self._meet(self._peers, herald)
         self._batcher = Batcher(
             self._store,
@@ -194,7 +193,7 @@ class Engine:
 
     # --- other servers -----------------------------------------------------------------------
 
-    def _meet(self, peers: Peers, herald: Herald) -> None:
+    def _meet(self, peers: Peers, herald: PeerNotifier) -> None:
         """Let other servers know who waits here, and hear from them."""
         self.waiting.on_opened = peers.begin_waiting
         self.waiting.on_closed = peers.end_waiting
@@ -333,7 +332,7 @@ class Engine:
             opened = cast("Opened", await self.perform(command))
         return opened
 
-    async def _take(self, command: Taking, wait_s: float, gone: Gone | None) -> c.Result:
+    async def _take(self, command: ReceiveOrClaim, wait_s: float, gone: Gone | None) -> c.Result:
         """Carry out what takes messages; if there are none, wait until there are."""
         self.stats.is_received(command, self._clock.now_ms())
         if wait_s <= 0 or self.waiting.is_draining or self._batcher is None:
@@ -451,3 +450,66 @@ class Engine:
 def always() -> bool:
     """Tell that this server leads: it has the store to itself."""
     return True
+
+
+# --- moved -------------------------------------------------------------------------------------
+#
+# Accounts that were moved to another store while a server goes on to look for them in this one.
+
+
+_log = structlog.get_logger(__name__)
+
+
+class MovedAccounts:
+    """Refuses what is asked of accounts that have left the store.
+
+    A store learns of it with its next batch, so requests are looked at before they are carried out
+    and again after that: what is not there any more must not be taken for something that never was.
+
+    Args:
+        store: Its ``away`` names the accounts.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._told: set[str] = set()
+
+    def names(self) -> frozenset[str]:
+        """Return the accounts that have left, as the last batch knew them."""
+        return self._store.away
+
+    def refuse(self, command: c.Command) -> None:
+        """Refuse a command of an account that has left.
+
+        Raises:
+            AccountMoved: It is.
+        """
+        if self._store.away:
+            self.refuse_account(account_of(command))
+
+    def refuse_account(self, account: str) -> None:
+        """Refuse what is asked of an account that has left.
+
+        Raises:
+            AccountMoved: It has.
+        """
+        if account not in self.names():
+            return
+        if account not in self._told:
+            self._told.add(account)
+            _log.error(
+                "account.moved_away",
+                account=account,
+                meaning="its requests are told 503: name the store that it is in now in "
+                "account_stores, and start the server again; leasehold store check says which",
+            )
+        raise AccountMoved(account)
+
+
+def account_of(command: c.Command) -> str:
+    """Return the account that a command is about; empty if it is about none."""
+    account: str | None = getattr(command, "account", None)
+    if account is None:
+        parts = getattr(command, "commands", None)
+        account = parts[0].account if parts else ""
+    return account

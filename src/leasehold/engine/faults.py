@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from leasehold.domain import bodies as b
+from leasehold.domain import admin as o
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain import oversight as o
+from leasehold.domain import model as b
 from leasehold.domain import sessions as s
-from leasehold.domain import staging as t
+from leasehold.domain import transactions as t
 from leasehold.domain.errors import LeaseholdError, Unavailable
 from leasehold.stores.base import Store, StoreHealth
 

@@ -14,8 +14,9 @@ from typing import Final
 import structlog
 
 from leasehold.clock import LoopTimers, Timers
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
+from leasehold.domain.admin import is_over
 from leasehold.domain.errors import (
     JobNotFound,
     LeaseholdError,
@@ -23,7 +24,6 @@ from leasehold.domain.errors import (
     StoreFailed,
     Unavailable,
 )
-from leasehold.domain.jobs import is_over
 
 STEP_MESSAGES: Final = 250
 """Messages that one step may move, some five milliseconds' worth."""

@@ -19,7 +19,7 @@ from leasehold.domain.claims import LapseClaims
 from leasehold.domain.clock_rules import may_retire
 from leasehold.domain.errors import Unavailable
 from leasehold.domain.sessions import LoseSessions
-from leasehold.domain.staging import ExpireStaged
+from leasehold.domain.transactions import ExpireStaged
 from leasehold.stores.base import Store
 
 SLICE_ROWS: Final = 500

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     ByteType,
+    DataType,
+    DoubleType,
     IntegerType,
     LongType,
     MapType,
@@ -79,3 +85,212 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
     made: Any = to_arrow_schema(schema, timezone="UTC")
     return made
+
+
+# --- schemas -----------------------------------------------------------------------------------
+#
+# The columns of a snapshot and of the event log, for Spark.
+
+
+_INT: Final = IntegerType()
+_LONG: Final = LongType()
+_BYTE: Final = ByteType()
+
+
+def _columns(*columns: tuple[str, DataType]) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns])
+
+
+EVENTS: Final = _columns(
+    ("seq", _LONG),
+    ("place", _INT),
+    ("happened_at", _TIME),
+    ("type", _STRING),
+    ("account", _STRING),
+    ("queue", _STRING),
+    ("message_id", _STRING),
+    ("inserted_at", _TIME),
+    ("expires_at", _TIME),
+    ("visible_at", _TIME),
+    ("dequeue_count", _INT),
+    ("fence", _LONG),
+    ("phase", _STRING),
+    ("since", _TIME),
+    ("visible_since", _TIME),
+    ("renewals", _INT),
+    ("holder", _STRING),
+    ("priority", _BYTE),
+    ("session", _STRING),
+    ("reason", _STRING),
+    ("target", _STRING),
+    ("message_type", _STRING),
+    ("error_type", _STRING),
+    ("error_fingerprint", _STRING),
+    ("error", _STRING),
+)
+"""As exported to Parquet; see ``docs/reference/event-log.md``."""
+
+ATTEMPT: Final = _columns(
+    ("number", _INT),
+    ("leased_at", _TIME),
+    ("ended_at", _TIME),
+    ("outcome", _STRING),
+    ("holder", _STRING),
+    ("renewals", _INT),
+    ("error", _STRING),
+    ("error_type", _STRING),
+)
+"""One lease of a message that has ended without completing it."""
+
+SNAPSHOT: Final = _columns(
+    ("message_id", _STRING),
+    ("queue", _STRING),
+    ("state", _STRING),
+    ("why", _STRING),
+    ("body", BinaryType()),
+    ("body_bytes", _LONG),
+    ("inserted_at", _TIME),
+    ("expires_at", _TIME),
+    ("visible_at", _TIME),
+    ("first_visible_at", _TIME),
+    ("last_visible_at", _TIME),
+    ("dequeue_count", _INT),
+    ("fence", _LONG),
+    ("priority", _BYTE),
+    ("message_type", _STRING),
+    ("traceparent", _STRING),
+    ("properties", MapType(_STRING, _STRING, valueContainsNull=False)),
+    ("dedup_key", _STRING),
+    ("under", _STRING),
+    ("session", _STRING),
+    ("holder", _STRING),
+    ("leased_at", _TIME),
+    ("leased_until", _TIME),
+    ("renewals", _INT),
+    ("progress", DoubleType()),
+    ("progress_note", _STRING),
+    ("failures", _INT),
+    ("interruptions", _INT),
+    ("lapses", _INT),
+    ("error", _STRING),
+    ("error_type", _STRING),
+    ("error_fingerprint", _STRING),
+    ("attempts", ArrayType(ATTEMPT, containsNull=False)),
+    ("failed_in", _STRING),
+    ("poison_reason", _STRING),
+    ("poisoned_at", _TIME),
+    ("redriven", _INT),
+    ("saved", _STRING),
+)
+"""A message in whatever state, as an inspector sees it."""
+
+
+def checked(schema: StructType, known: StructType) -> StructType:
+    """Return *schema*, which a user may have given in place of ours.
+
+    Raises:
+        BadOption: It has a column that is not there, or has another type there.
+    """
+    by_name = {field.name: field.dataType for field in known.fields}
+    for field in schema.fields:
+        kind = by_name.get(field.name)
+        if kind is None:
+            near = nearest(field.name, [*by_name])
+            raise BadOption(f"there is no column {field.name} to read.{near}")
+        if kind != field.dataType:
+            raise BadOption(
+                f"the column {field.name} is {kind.simpleString()}, and not "
+                f"{field.dataType.simpleString()}"
+            )
+    return schema
+
+
+# --- tables ------------------------------------------------------------------------------------
+#
+# From rows as they were read to the record batches that Spark takes.
+
+
+ROWS: Final = 10_000
+"""Of one record batch at most; Spark passes them on as they are."""
+
+
+def shaped(batches: Iterable[Any], target: pa.Schema, limit: int | None) -> Iterator[Any]:
+    """Yield the same rows with the columns, names and types of *target*, *limit* at most.
+
+    Args:
+        batches: Have the columns of *target*, in any order and in types that can be cast.
+        target: What Spark takes the rows as.
+        limit: None for all rows.
+    """
+    left = limit
+    for batch in batches:
+        for start in range(0, batch.num_rows, ROWS):
+            rows = batch.slice(start, ROWS if left is None else min(ROWS, left))
+            if rows.num_rows:
+                columns = [rows.column(field.name).cast(field.type) for field in target]
+                yield pa.RecordBatch.from_arrays(columns, schema=target)
+            if left is not None:
+                left -= rows.num_rows
+                if left <= 0:
+                    return
+
+
+# --- splitting ---------------------------------------------------------------------------------
+#
+# How a batch read is cut into parts that are read side by side.
+
+
+_T = TypeVar("_T")
+_FEWEST: Final = 2
+_MOST: Final = 16
+
+
+def part_count(wanted: int | None, limit: int | None, size: int, worthwhile: int) -> int:
+    """Return in how many parts to read.
+
+    Args:
+        wanted: What the user says, if anything.
+        limit: With one, a single part: only whoever reads it all can stop in time.
+        size: How much there is, in any unit.
+        worthwhile: So much should be in a part at least, unless the user says how many.
+    """
+    if limit is not None or size <= 1:
+        return 1
+    if wanted is not None:
+        return min(wanted, size)
+    processors = min(max(os.cpu_count() or _FEWEST, _FEWEST), _MOST)
+    return max(1, min(processors, size // worthwhile))
+
+
+def ranges(first: int, end: int, count: int) -> Iterator[tuple[int, int]]:
+    """Yield *count* ranges of numbers of equal length, the end not included."""
+    length = end - first
+    yield from pairwise(first + length * number // count for number in range(count + 1))
+
+
+def groups(items: Sequence[tuple[_T, int]], count: int) -> list[list[_T]]:
+    """Return items with sizes in groups of about the same size, in their order; none is empty."""
+    whole = sum(size for _, size in items) or 1
+    found: list[list[_T]] = [[] for _ in range(count)]
+    before = 0
+    for item, size in items:
+        found[min(before * count // whole, count - 1)].append(item)
+        before += size
+    return [group for group in found if group]
+
+
+def first_where(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the first number of ``low..high`` for which *holds*, or *high*.
+
+    Args:
+        holds: False up to some number and true from there on.
+        low: The first number.
+        high: The last one; it is not asked for.
+    """
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from leasehold.spark.naming import FORMAT_NAME
+from leasehold.spark.connection import FORMAT_NAME
 from leasehold.spark.options import (
     NO_TABLES,
     BadOption,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from leasehold.domain.commands import Command, Result
-from leasehold.domain.types import Queue
+from leasehold.domain.model import Queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

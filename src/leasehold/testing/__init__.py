@@ -7,8 +7,7 @@ for.
 
 from typing import TYPE_CHECKING, Any
 
-from leasehold.testing.clock import ManualClock
-from leasehold.testing.time import ManualTime
+from leasehold.testing.time import ManualClock, ManualTime
 
 if TYPE_CHECKING:
     from leasehold.testing.server import AsyncInProcessServer, InProcessServer

@@ -4,38 +4,98 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+import structlog
 import uvloop
 
 from leasehold.clock import Clock, LoopTimers, SystemClock, VirtualClock
 from leasehold.engine.faults import Faults
-from leasehold.http.controls import Controls
-from leasehold.http.opening import Opened, data_lock, open_store
-from leasehold.http.server import HttpServer, Running, Times, serve_store
-from leasehold.http.startup import (
+from leasehold.http.test_mode import Controls
+from leasehold.server.main import HttpServer, Running, Times, serve_store
+from leasehold.server.settings import DEV_ACCOUNT, Settings, StoreUrl
+from leasehold.server.settings.values import DEV_KEY
+from leasehold.server.startup import (
+    Opened,
     StartFailed,
+    data_lock,
     listen_for_mns,
     listen_on,
+    open_store,
     url_of,
 )
-from leasehold.settings import DEV_ACCOUNT, Settings, StoreUrl
-from leasehold.settings.values import DEV_KEY
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore
-from leasehold.testing._quiet import quiet_logs
-from leasehold.testing.clock import START_MS
+from leasehold.testing.time import START_MS
 
 if TYPE_CHECKING:
     from leasehold.client import AsyncClient, Client
+
+
+# --- quiet -------------------------------------------------------------------------------------
+#
+# Keeps what a server logs out of the way of a test that has said nothing about logs.
+
+
+_lock = threading.Lock()
+_users: list[object] = []
+
+
+def _settings() -> tuple[object, ...]:
+    found = structlog.get_config()
+    return (found["logger_factory"], found["wrapper_class"], *found["processors"])
+
+
+_first = None if structlog.is_configured() else _settings()
+"""How structlog logs, to stdout, until it is told otherwise."""
+
+
+def _is_as_it_came() -> bool:
+    # Whoever has captured logs leaves structlog "configured", though with what it came with.
+    return not structlog.is_configured() or _settings() == _first
+
+
+@contextmanager
+def quiet_logs() -> Iterator[None]:
+    """Show warnings only, on stderr, unless the process has configured structlog itself."""
+    me = object()
+    with _lock:
+        if _users or _is_as_it_came():
+            if not _users:
+                structlog.configure(
+                    wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+                    logger_factory=_to_stderr,
+                )
+            _users.append(me)
+    try:
+        yield
+    finally:
+        with _lock:
+            if me in _users:
+                _users.remove(me)
+                # Somebody may have configured it meanwhile, and means that.
+                if not _users and structlog.get_config()["logger_factory"] is _to_stderr:
+                    structlog.reset_defaults()
+
+
+def _to_stderr(*_: object) -> structlog.PrintLogger:
+    # Looked up anew each time: pytest puts another one in its place for each test.
+    return structlog.PrintLogger(sys.stderr)
+
+
+# --- server ------------------------------------------------------------------------------------
+
 
 _T = TypeVar("_T")
 
@@ -73,8 +133,8 @@ class InProcessServer:
         settings: Further settings of the server, by name.
 
     Raises:
-        leasehold.settings.SettingsError: A setting will not do.
-        leasehold.http.startup.StartFailed: On entering: the server cannot start.
+        leasehold.server.settings.SettingsError: A setting will not do.
+        leasehold.server.startup.StartFailed: On entering: the server cannot start.
 
     Added in 0.2.
     """

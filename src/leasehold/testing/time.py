@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Final
 
-from leasehold.clock import SystemClock
+from leasehold.clock import SystemClock, VirtualClock
 
 _PATIENCE_S: Final = 10.0
 """Of the machine's time: how long threads may need to come to rest."""
@@ -175,3 +176,18 @@ class Gate:
         """Let whoever comes wait."""
         with self._condition:
             self._is_open = False
+
+
+# --- clock ------------------------------------------------------------------------------------
+
+START_MS: Final = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
+
+
+class ManualClock(VirtualClock):
+    """The clock of a test: midnight of 2026-01-01, UTC, unless told other.
+
+    See :class:`leasehold.clock.VirtualClock`, which ``leasehold serve --clock virtual`` uses.
+    """
+
+    def __init__(self, start_ms: int = START_MS) -> None:
+        super().__init__(start_ms)

@@ -1,8 +1,8 @@
 """The worker library: a person writes a handler, and the leases are somebody else's business.
 
-It speaks to a queue through :class:`leasehold.worker.queues.QueueClient`, so that the same worker
+It speaks to a queue through :class:`leasehold.worker.adapters.QueueClient`, so that the same worker
 runs on Leasehold, Azure Queue Storage and Alibaba MNS. More names are in the modules:
-``leasehold.worker.queues`` (services), ``leases`` (how leases are kept), ``stages`` (work that
+``leasehold.worker.adapters`` (services), ``leases`` (how leases are kept), ``stages`` (work that
 resumes), ``once`` (effects that happen once), ``payloads`` (bodies of every kind).
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leasehold.worker.hooks import Hooks, StopMessage
     from leasehold.worker.leases import LeaseSettings
     from leasehold.worker.message import Message
-    from leasehold.worker.retrying import PoisonRule, RetryRule
+    from leasehold.worker.retry_policy import PoisonRule, RetryRule
     from leasehold.worker.worker import Worker
 
 __all__ = [
@@ -45,7 +45,7 @@ _HOMES = {
     "hooks": ("Hooks", "StopMessage"),
     "leases": ("LeaseSettings",),
     "message": ("Message",),
-    "retrying": ("PoisonRule", "RetryRule"),
+    "retry_policy": ("PoisonRule", "RetryRule"),
     "worker": ("Worker",),
 }
 

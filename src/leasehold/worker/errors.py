@@ -67,7 +67,7 @@ class GiveBack(WorkerError):
     """Somebody else shall have the message, now; nothing went wrong and no attempt is counted.
 
     A service whose dequeue count cannot be taken back counts it all the same; see
-    :attr:`leasehold.worker.queues.Capabilities.counts_returns`.
+    :attr:`leasehold.worker.adapters.Capabilities.counts_returns`.
     """
 
 

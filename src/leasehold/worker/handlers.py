@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+from leasehold.worker.adapters.protocol import NotSupported, QueueClient
 from leasehold.worker.message import Message
-from leasehold.worker.queues.errors import NotSupported
-from leasehold.worker.queues.protocol import QueueClient
 
 Handler: TypeAlias = Callable[[Message], Any]
 """``def handle(message)`` or ``async def handle(message)``. What it returns is not looked at."""

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from leasehold.worker.adapters.protocol import Delivery
 from leasehold.worker.errors import GiveBack, Poison, Retry
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Outcome
-from leasehold.worker.queues.protocol import Delivery
 
 if TYPE_CHECKING:
     from leasehold.worker.worker import Worker

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
+from leasehold.worker.adapters.protocol import Delivery, Saved, WorkerSession
 from leasehold.worker.errors import Cancelled, Poison
-from leasehold.worker.queues.protocol import Delivery, Saved, WorkerSession
 from leasehold.worker.timing import Time
 
 KEEP: Final[Any] = object()

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
-from leasehold.worker.stats import BOUNDS_S
+from leasehold.worker.reporting import BOUNDS_S
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

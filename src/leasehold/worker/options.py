@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
+from leasehold.worker.adapters.protocol import QueueClient
+from leasehold.worker.adapters.specs import QueueSpec
 from leasehold.worker.errors import UnsafeWorker
 from leasehold.worker.handlers import Handlers, not_portable
 from leasehold.worker.leases.settings import LeaseSettings
-from leasehold.worker.queues.protocol import QueueClient
-from leasehold.worker.queues.specs import QueueSpec
-from leasehold.worker.retrying import PoisonRule, RetryRule
+from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.timing import ScaledTime, SystemTime, Time
 
 Queue: TypeAlias = QueueClient | QueueSpec | str

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
-from types import TracebackType
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from types import FrameType, TracebackType
 from typing import Any, Final, Literal, Self
 
 from leasehold.worker import metrics
+from leasehold.worker.adapters.protocol import LeaseGone, Unreachable
 from leasehold.worker.core import Core, sources_of
-from leasehold.worker.crew import Crew
 from leasehold.worker.handlers import Handler, Handlers, name_of
 from leasehold.worker.hooks import HookCalls, Hooks
-from leasehold.worker.leases import Keeping, LeaseHooks, LeaseLearner, LeaseManager, LeaseSettings
+from leasehold.worker.leases import (
+    BaseLeaseManager,
+    LeaseHooks,
+    LeaseLearner,
+    LeaseManager,
+    LeaseSettings,
+)
 from leasehold.worker.options import (
     Decoder,
     Options,
@@ -27,14 +34,11 @@ from leasehold.worker.options import (
     reader_of,
 )
 from leasehold.worker.outcomes import Kind
-from leasehold.worker.queues.errors import LeaseGone, Unreachable
-from leasehold.worker.reporting import Reporter, Snapshot
-from leasehold.worker.retrying import PoisonRule, RetryRule
-from leasehold.worker.signals import stopping_on_signals
-from leasehold.worker.stats import Stats
+from leasehold.worker.reporting import Reporter, Snapshot, Stats
+from leasehold.worker.retry_policy import PoisonRule, RetryRule
+from leasehold.worker.threads import LateRenewals, WorkerThreads
 from leasehold.worker.timing import ScaledTime, SystemTime, Time
 from leasehold.worker.tracing import Tracing, is_used
-from leasehold.worker.watching import LateRenewals
 
 _log: Final = logging.getLogger("leasehold.worker")
 _LOOK_S: Final = 0.5
@@ -141,7 +145,7 @@ class Worker:
         self.name = name or name_of(handlers.each()[0])
         self._time = self._options.time
         self._learner = learner
-        self._manager: Keeping | None = None
+        self._manager: BaseLeaseManager | None = None
         self._hooks = HookCalls([*([Tracing()] if tracing and is_used() else []), *hooks])
         self._core = Core(
             sources_of(clients, weights, handlers),
@@ -152,7 +156,7 @@ class Worker:
             lease_s=self._lease_s,
             decode=decode,
         )
-        self._crew: Crew | None = None
+        self._crew: WorkerThreads | None = None
         self._state: Literal["new", "running", "stopping", "stopped"] = "new"
         self._lock = threading.Lock()
         self._starting = threading.Lock()
@@ -365,7 +369,7 @@ class Worker:
         reporter = None
         if options.report_s is not None:
             reporter = Reporter(self.name, self.snapshot, self._time, interval_s=options.report_s)
-        self._crew = Crew(
+        self._crew = WorkerThreads(
             self._core,
             options,
             self._manager,
@@ -376,7 +380,7 @@ class Worker:
         self._hooks.quietly(self._hooks.starting, self)
         self._crew.start()
 
-    def _keeping(self) -> Keeping:
+    def _keeping(self) -> BaseLeaseManager:
         options, time = self._options, self._time
         hooks = _LeaseHooks(self, LateRenewals(self._core, options.lease.message_minimal_life_s))
         if options.renewer == "process":
@@ -445,3 +449,37 @@ class _LeaseHooks(LeaseHooks):
     def stopped(self, error: BaseException) -> None:
         """See :class:`LeaseHooks`."""
         self._worker.fail(error)
+
+
+# --- signals -----------------------------------------------------------------------------------
+#
+# SIGINT and SIGTERM as a wish to stop.
+
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def stopping_on_signals(stop: Callable[[int], None]) -> Iterator[None]:
+    """Have *stop* called with 1 at the first such signal, with 2 at the second, and so on.
+
+    It is called in a thread of its own, since a signal may come while the main thread holds a lock.
+    Only the main thread can receive signals: in others this does nothing. The handlers that were
+    there before come back at the end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    count = 0
+
+    def heard(_number: int, _frame: FrameType | None) -> None:
+        nonlocal count
+        count += 1
+        threading.Thread(target=stop, args=(count,), name="leasehold-signal", daemon=True).start()
+
+    before: dict[signal.Signals, Any] = {each: signal.signal(each, heard) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -7,20 +7,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
-from leasehold.domain import staging as sg
+from leasehold.domain import transactions as sg
+from leasehold.domain.model import Detail
 from leasehold.domain.queue_settings import QueueSettings
-from leasehold.domain.types import Detail
 from leasehold.stores.base import Store
-from leasehold.stores.moving.checking import Checked, Level, check, read_sqlite
-from leasehold.stores.moving.ends import End
-from leasehold.stores.moving.moving import Moved, Wanted, move, undo
-from leasehold.stores.moving.postgres_end import PostgresEnd
-from leasehold.stores.moving.postgres_reader import read_postgres
-from leasehold.stores.moving.sqlite_end import SqliteEnd
+from leasehold.stores.migrate.checking import Checked, Level, check, read_sqlite
+from leasehold.stores.migrate.ends import End
+from leasehold.stores.migrate.migrate import Moved, Wanted, move, undo
+from leasehold.stores.migrate.postgres import PostgresEnd, read_postgres
+from leasehold.stores.migrate.sqlite import SqliteEnd
 from leasehold.stores.postgres import PostgresStore
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.stores.sqlite.store import FILE_NAME

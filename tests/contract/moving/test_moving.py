@@ -9,9 +9,9 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import StoreFailed, Unavailable
-from leasehold.stores.moving import moving
-from leasehold.stores.moving.ends import End, MoveRefused
-from leasehold.stores.moving.marks import StoreMoved
+from leasehold.stores.migrate import migrate
+from leasehold.stores.migrate.ends import End, MoveRefused
+from leasehold.stores.migrate.marks import StoreMoved
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import ACCOUNT, QUEUE, Asker
 from tests.contract.stores.random_work import QUEUES, replayed_and_live
@@ -198,7 +198,7 @@ def test_a_move_of_an_account_is_given_up(
     asker.store.close()
     with monkeypatch.context() as patched:
         if at == "out":
-            patched.setattr(moving, "_take_out", _no_end)
+            patched.setattr(migrate, "_take_out", _no_end)
         else:
             _cut_commit(patched, at)
         with pytest.raises(Stopped):
@@ -245,9 +245,9 @@ def test_a_move_that_is_cut_short(
     asker.store.close()
     with monkeypatch.context() as patched:
         if at == "compare":
-            patched.setattr(moving, "_compare", _no_end)
+            patched.setattr(migrate, "_compare", _no_end)
         elif at == "out":
-            patched.setattr(moving, "_take_out", _no_end)
+            patched.setattr(migrate, "_take_out", _no_end)
         else:
             _cut_commit(patched, at)
         with pytest.raises(Stopped):
@@ -272,13 +272,13 @@ def test_a_move_that_is_cut_short(
 
 def _cut_commit(patched: pytest.MonkeyPatch, at: str) -> None:
     """Let the process end where the source, or the target, would be committed for good."""
-    settled = moving._settle_target
+    settled = migrate._settle_target
 
     def settling(source: End, target: End, *rest: object, **more: object) -> None:
         settled(source, target, *rest, **more)  # type: ignore[arg-type]  # as they come
         patched.setattr(source if at == "source" else target, "commit", _no_end)
 
-    patched.setattr(moving, "_settle_target", settling)
+    patched.setattr(migrate, "_settle_target", settling)
 
 
 @pytest.mark.parametrize(("here", "there"), PAIRS)

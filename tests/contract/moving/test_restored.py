@@ -10,9 +10,9 @@ import pytest
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseLost, StaleToken
-from leasehold.domain.types import Lease
-from leasehold.stores.moving.ends import MoveRefused
-from leasehold.stores.moving.restored import begin_epoch
+from leasehold.domain.model import Lease
+from leasehold.stores.migrate.ends import MoveRefused
+from leasehold.stores.migrate.marks import begin_epoch
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import ACCOUNT, QUEUE, STREAM, Asker
 

@@ -11,6 +11,7 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
+from leasehold.domain.model import NEVER_MS, Detail
 from leasehold.domain.queue_settings import (
     Adaptive,
     Advised,
@@ -19,7 +20,6 @@ from leasehold.domain.queue_settings import (
     MnsAttributes,
     QueueSettings,
 )
-from leasehold.domain.types import NEVER_MS, Detail
 from leasehold.engine.adapting import Adapting
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.stores.moving.marks import ARRIVED, AWAY, MARK
-from leasehold.stores.moving.tables import TABLES, Kind
+from leasehold.stores.migrate.ends import TABLES, Kind
+from leasehold.stores.migrate.marks import ARRIVED, AWAY, MARK
 
 from .support import Place, worked_on
 

@@ -14,17 +14,17 @@ from mns.account import Account
 from leasehold.client import Client, RetryPolicy
 from leasehold.testing import InProcessServer
 from leasehold.testing.time import ManualTime
-from leasehold.worker.queues.azure import AzureQueue
-from leasehold.worker.queues.errors import QueueError
-from leasehold.worker.queues.memory import MemoryQueue
-from leasehold.worker.queues.mns import MnsQueue
-from leasehold.worker.queues.native import NativeQueue
-from leasehold.worker.queues.protocol import (
+from leasehold.worker.adapters.azure import AzureQueue
+from leasehold.worker.adapters.memory import MemoryQueue
+from leasehold.worker.adapters.mns import MnsQueue
+from leasehold.worker.adapters.native import NativeQueue
+from leasehold.worker.adapters.protocol import (
     Capabilities,
     Delivery,
     Lease,
     Outgoing,
     QueueClient,
+    QueueError,
     Renewed,
 )
 from tests.contract.queues.azurite import Azurite

@@ -23,9 +23,8 @@ from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
 from leasehold.testing.time import ManualTime
-from leasehold.worker.queues.errors import QueueMissing
-from leasehold.worker.queues.memory import MEMORY, MemoryQueue
-from leasehold.worker.queues.protocol import Delivery, Lease, Outgoing, Renewed
+from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
+from leasehold.worker.adapters.protocol import Delivery, Lease, Outgoing, QueueMissing, Renewed
 
 ANSWERS: Final = {
     path.stem: Template(path.read_text())

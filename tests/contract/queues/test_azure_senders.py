@@ -21,8 +21,8 @@ from azure.storage.queue import (
     generate_account_sas,
 )
 
-from leasehold.worker.queues.azure import AzureQueue
-from leasehold.worker.queues.protocol import Delivery, Fault, Lease, Outgoing, Saved
+from leasehold.worker.adapters.azure import AzureQueue
+from leasehold.worker.adapters.protocol import Delivery, Fault, Lease, Outgoing, Saved
 
 TEXT: Final = '{"order": 7, "to": "Zoë & <Bob>"}'
 SENDERS: Final[dict[str, tuple[Any, str | bytes]]] = {

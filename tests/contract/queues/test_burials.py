@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.worker.queues.azure import AzureQueue
-from leasehold.worker.queues.errors import LeaseGone, Unreachable
-from leasehold.worker.queues.memory import MemoryQueue
-from leasehold.worker.queues.mns import MnsQueue
-from leasehold.worker.queues.native import NativeQueue
-from leasehold.worker.queues.protocol import Delivery, Fault, Lease, Release, Saved, Tried
+from leasehold.worker.adapters.azure import AzureQueue
+from leasehold.worker.adapters.memory import MemoryQueue
+from leasehold.worker.adapters.mns import MnsQueue
+from leasehold.worker.adapters.native import NativeQueue
+from leasehold.worker.adapters.protocol import (
+    Delivery,
+    Fault,
+    Lease,
+    LeaseGone,
+    Release,
+    Saved,
+    Tried,
+    Unreachable,
+)
 from tests.contract.queues.conftest import Bench
 
 FAULT = Fault(text="no such customer", type="ValueError", fingerprint="abc")

@@ -9,13 +9,21 @@ import pytest
 
 from leasehold.client import Client, RetryPolicy
 from leasehold.testing import InProcessServer
-from leasehold.worker.queues.azure import AzureQueue
-from leasehold.worker.queues.errors import Denied, LeaseGone, QueueError, Unreachable
-from leasehold.worker.queues.memory import MemoryQueue
-from leasehold.worker.queues.mns import MnsQueue
-from leasehold.worker.queues.native import NativeQueue
-from leasehold.worker.queues.protocol import Delivery, Outgoing, QueueClient, Saved
-from leasehold.worker.queues.specs import QueueSpec
+from leasehold.worker.adapters.azure import AzureQueue
+from leasehold.worker.adapters.memory import MemoryQueue
+from leasehold.worker.adapters.mns import MnsQueue
+from leasehold.worker.adapters.native import NativeQueue
+from leasehold.worker.adapters.protocol import (
+    Delivery,
+    Denied,
+    LeaseGone,
+    Outgoing,
+    QueueClient,
+    QueueError,
+    Saved,
+    Unreachable,
+)
+from leasehold.worker.adapters.specs import QueueSpec
 from tests.contract.queues.conftest import Bench, make_bench
 from tests.contract.queues.mns_player import MnsPlayer
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.worker.queues.errors import LeaseGone, QueueError
-from leasehold.worker.queues.protocol import Delivery, Lease, Outgoing, Renewed
+from leasehold.worker.adapters.protocol import (
+    Delivery,
+    Lease,
+    LeaseGone,
+    Outgoing,
+    QueueError,
+    Renewed,
+)
 from tests.contract.queues.conftest import Bench
 
 

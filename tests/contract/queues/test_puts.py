@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.worker.queues.errors import BodyTooLarge, Denied, NotSupported
-from leasehold.worker.queues.protocol import Outgoing
+from leasehold.worker.adapters.protocol import BodyTooLarge, Denied, NotSupported, Outgoing
 from tests.contract.queues.conftest import Bench
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

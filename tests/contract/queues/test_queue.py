@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from leasehold.worker.queues.errors import NotSupported
-from leasehold.worker.queues.protocol import Outgoing, QueueClient
+from leasehold.worker.adapters.protocol import NotSupported, Outgoing, QueueClient
 from tests.contract.queues.conftest import Bench
 
 

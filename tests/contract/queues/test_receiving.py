@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from leasehold.worker.queues.errors import QueueMissing
-from leasehold.worker.queues.protocol import Delivery, Outgoing
+from leasehold.worker.adapters.protocol import Delivery, Outgoing, QueueMissing
 from tests.contract.queues.conftest import Bench
 
 BODIES = (

@@ -6,12 +6,12 @@ from typing import Final
 
 import pytest
 
-from leasehold.worker.queues.errors import LeaseGone
-from leasehold.worker.queues.protocol import (
+from leasehold.worker.adapters.protocol import (
     CountsFailures,
     Delivery,
     Fault,
     GivenBack,
+    LeaseGone,
     Release,
     Tried,
 )

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.worker.queues.errors import BodyTooLarge, LeaseGone, NotSupported
-from leasehold.worker.queues.protocol import Delivery, Lease, Saved
+from leasehold.worker.adapters.protocol import (
+    BodyTooLarge,
+    Delivery,
+    Lease,
+    LeaseGone,
+    NotSupported,
+    Saved,
+)
 from tests.contract.queues.conftest import Bench
 
 SAVED = Saved(stage="encode", state={"frame": 1200, "names": ["ä", "\x01"]}, fraction=0.4)

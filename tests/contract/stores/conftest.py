@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
-from leasehold.domain import staging as sg
+from leasehold.domain import transactions as sg
+from leasehold.domain.model import ErrorReport, Lease, Message, MessageState, Outcome
 from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts, QueueSettings
-from leasehold.domain.types import ErrorReport, Lease, Message, MessageState, Outcome
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore

@@ -6,17 +6,15 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
-from leasehold.domain import staging as sg
+from leasehold.domain import transactions as sg
 from leasehold.domain.claims import Exemption
-from leasehold.domain.events import EventType
-from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts, QueueSettings
-from leasehold.domain.replay import Replay, ReplayedMessage
-from leasehold.domain.types import (
+from leasehold.domain.events import EventType, Replay, ReplayedMessage
+from leasehold.domain.model import (
     NEVER_MS,
     NO_DETAIL,
     Detail,
@@ -26,6 +24,7 @@ from leasehold.domain.types import (
     Outcome,
     Progress,
 )
+from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts, QueueSettings
 
 from .conftest import ACCOUNT, QUEUE, Asker
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import (
     LeaseLost,
     MessageLeased,
@@ -16,7 +16,7 @@ from leasehold.domain.errors import (
     QueueNotFound,
     VisibilityPastExpiry,
 )
-from leasehold.domain.types import NEVER_MS, Detail, Lease, MessageState, Outcome
+from leasehold.domain.model import NEVER_MS, Detail, Lease, MessageState, Outcome
 
 from .conftest import ACCOUNT, POISON, QUEUE, Asker
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import (
     LeaseLost,
     NamedTwice,
@@ -15,8 +15,8 @@ from leasehold.domain.errors import (
     QueueNotFound,
     VisibilityPastExpiry,
 )
+from leasehold.domain.model import Lease, Outcome
 from leasehold.domain.queue_settings import LapsedReceipts
-from leasehold.domain.types import Lease, Outcome
 
 from .conftest import ACCOUNT, POISON, QUEUE, Asker
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
-from leasehold.domain import staging as sg
+from leasehold.domain import transactions as sg
 from leasehold.domain.errors import (
     AlreadyPublished,
     ClaimBroken,
@@ -23,10 +23,9 @@ from leasehold.domain.errors import (
     StaleToken,
     StreamNotFound,
 )
-from leasehold.domain.events import EventType
-from leasehold.domain.replay import replay
-from leasehold.domain.staging import BoundClaim, StreamSettled, TransactionState
-from leasehold.domain.types import Outcome
+from leasehold.domain.events import EventType, replay
+from leasehold.domain.model import Outcome
+from leasehold.domain.transactions import BoundClaim, StreamSettled, TransactionState
 
 from .conftest import ACCOUNT, QUEUE, STREAM, Asker
 

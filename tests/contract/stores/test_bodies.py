@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from leasehold.domain import bodies as b
 from leasehold.domain import commands as c
-from leasehold.domain.types import NEVER_MS, BodyRef, Detail, Lease
+from leasehold.domain import model as b
+from leasehold.domain.model import NEVER_MS, BodyRef, Detail, Lease
 
 from .conftest import ACCOUNT, QUEUE, Asker
 

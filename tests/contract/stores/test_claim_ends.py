@@ -20,8 +20,8 @@ from leasehold.domain.errors import (
     StreamNotFound,
     VisibilityPastExpiry,
 )
+from leasehold.domain.model import Detail, ErrorReport, Lease, Outcome, Phase
 from leasehold.domain.queue_settings import Backoff, BackoffKind, FailurePolicy
-from leasehold.domain.types import Detail, ErrorReport, Lease, Outcome, Phase
 
 from .conftest import ACCOUNT, POISON, QUEUE, STREAM, Asker
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.claims import ClaimState
 from leasehold.domain.errors import ClaimBroken, LeaseLost, MessageNotFound, QueueNotFound
-from leasehold.domain.types import Lease, MessageState
+from leasehold.domain.model import Lease, MessageState
 
 from .conftest import ACCOUNT, POISON, QUEUE, STREAM, Asker
 

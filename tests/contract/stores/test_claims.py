@@ -13,7 +13,7 @@ from leasehold.domain.errors import (
     StaleToken,
     StreamNotFound,
 )
-from leasehold.domain.types import NEVER_MS, Outcome, Phase
+from leasehold.domain.model import NEVER_MS, Outcome, Phase
 
 from .conftest import ACCOUNT, POISON, QUEUE, STREAM, Asker
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import QueueNotFound
-from leasehold.domain.types import Lease, Outcome
+from leasehold.domain.model import Lease, Outcome
 
 from .conftest import ACCOUNT, POISON, QUEUE, Asker
 

@@ -9,7 +9,7 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import VisibilityPastExpiry
-from leasehold.domain.types import Detail, Lease, Outcome
+from leasehold.domain.model import Detail, Lease, Outcome
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
 

@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.claims import ClaimState
 from leasehold.domain.errors import ClaimNotFound, ClaimOutOfTurn, StreamNotFound
-from leasehold.domain.types import Lease, MessageState, Outcome, Phase
+from leasehold.domain.model import Lease, MessageState, Outcome, Phase
 
 from .conftest import ACCOUNT, QUEUE, STREAM, Asker
 from .random_work import replayed_and_live

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import (
     LeaseLost,
     MessageNotFound,
@@ -11,7 +11,7 @@ from leasehold.domain.errors import (
     QueueNotFound,
     VisibilityPastExpiry,
 )
-from leasehold.domain.types import Attempt, ErrorReport, MessageState, Outcome
+from leasehold.domain.model import Attempt, ErrorReport, MessageState, Outcome
 
 from .conftest import ACCOUNT, QUEUE, Asker
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
 from leasehold.domain.claims import Exemption
-from leasehold.domain.event_log import late
+from leasehold.domain.event_recorder import late
 from leasehold.domain.events import EventType
-from leasehold.domain.receipts import ReceiptParts
-from leasehold.domain.types import (
+from leasehold.domain.model import (
     MAX_ATTEMPTS,
     NO_DETAIL,
     Attempt,
     Detail,
     ErrorReport,
     Outcome,
+    ReceiptParts,
 )
 
 from .conftest import ACCOUNT, Asker

@@ -7,7 +7,7 @@ from typing import Any
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
 from leasehold.domain.events import Event, EventType
-from leasehold.domain.types import Phase
+from leasehold.domain.model import Phase
 
 from .conftest import ACCOUNT, QUEUE, Asker
 

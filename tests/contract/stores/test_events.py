@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
-from leasehold.domain import staging as sg
+from leasehold.domain import transactions as sg
 from leasehold.domain.claims import Exemption
 from leasehold.domain.events import Event, EventType
-from leasehold.domain.types import Lease, Outcome, Phase
+from leasehold.domain.model import Lease, Outcome, Phase
 
 from .conftest import ACCOUNT, POISON, QUEUE, STREAM, Asker
 from .random_work import RandomWork, replayed_and_live

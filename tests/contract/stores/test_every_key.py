@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from leasehold.domain import commands as c
-from leasehold.domain import staging as sg
-from leasehold.domain.types import Detail, Lease
+from leasehold.domain import transactions as sg
+from leasehold.domain.model import Detail, Lease
 
 from .conftest import ACCOUNT, Asker
 

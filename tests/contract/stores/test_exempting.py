@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import (
     ClaimBroken,
     ClaimLapsed,
@@ -19,8 +19,8 @@ from leasehold.domain.errors import (
     StreamNotFound,
     VisibilityPastExpiry,
 )
+from leasehold.domain.model import ErrorReport, Outcome
 from leasehold.domain.queue_settings import Backoff, BackoffKind
-from leasehold.domain.types import ErrorReport, Outcome
 
 from .conftest import ACCOUNT, POISON, QUEUE, STREAM, Asker
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import InvalidMarker, MessageNotFound, QueueNotFound
-from leasehold.domain.types import Detail, ErrorReport, Lease, MessageState, Outcome, Progress
+from leasehold.domain.model import Detail, ErrorReport, Lease, MessageState, Outcome, Progress
 
 from .conftest import ACCOUNT, POISON, QUEUE, Asker
 

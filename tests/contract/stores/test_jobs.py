@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
+from leasehold.domain.admin import JobKind, JobState, MessageFilter
 from leasehold.domain.errors import JobNotFound, LeaseLost, QueueNotFound
-from leasehold.domain.oversight import JobKind, JobState, MessageFilter
+from leasehold.domain.model import NEVER_MS, Lease, MessageState, Outcome
 from leasehold.domain.queue_settings import FailurePolicy
-from leasehold.domain.types import NEVER_MS, Lease, MessageState, Outcome
 
 from .conftest import ACCOUNT, POISON, QUEUE, STEPS, Asker
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import MessageNotFound
 from leasehold.domain.events import EventType
-from leasehold.domain.types import Lease
+from leasehold.domain.model import Lease
 
 from .conftest import ACCOUNT, POISON, QUEUE, Asker
 

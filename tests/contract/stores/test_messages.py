@@ -8,7 +8,7 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import QueueNotFound, VisibilityPastExpiry
-from leasehold.domain.types import NEVER_MS
+from leasehold.domain.model import NEVER_MS
 
 from .conftest import ACCOUNT, QUEUE, Asker
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.domain import oversight as o
+from leasehold.domain import admin as o
 from leasehold.domain.errors import QueueNotFound
-from leasehold.domain.types import NEVER_MS
+from leasehold.domain.model import NEVER_MS
 
 from .conftest import ACCOUNT, Asker
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.limits import LOOK_BYTES
 from tests.contract.stores.conftest import ACCOUNT, QUEUE, STEPS, STREAM, Asker
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.domain.types import DEFAULT_PRIORITY
+from leasehold.domain.model import DEFAULT_PRIORITY
 
 from .conftest import POISON, Asker
 

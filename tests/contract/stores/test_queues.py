@@ -8,8 +8,8 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import QueueExists, QueueNotFound, SettingsDiffer
+from leasehold.domain.model import AccessPolicy, Queue
 from leasehold.domain.queue_settings import Adaptive, FailurePolicy, QueueSettings
-from leasehold.domain.types import AccessPolicy, Queue
 
 from .conftest import ACCOUNT, QUEUE, Asker
 

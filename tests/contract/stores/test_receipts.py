@@ -14,7 +14,7 @@ from leasehold.domain.errors import (
     ReceiptMalformed,
     VisibilityPastExpiry,
 )
-from leasehold.domain.types import Lease
+from leasehold.domain.model import Lease
 
 from .conftest import ACCOUNT, QUEUE, Asker
 

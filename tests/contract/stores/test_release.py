@@ -8,8 +8,8 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseLost, MessageNotFound, VisibilityPastExpiry
+from leasehold.domain.model import NEVER_MS, Attempt, ErrorReport, Message, Outcome
 from leasehold.domain.queue_settings import Backoff, BackoffKind, FailurePolicy, QueueSettings
-from leasehold.domain.types import NEVER_MS, Attempt, ErrorReport, Message, Outcome
 
 from .conftest import ACCOUNT, POISON, QUEUE, Asker
 

@@ -10,7 +10,7 @@ import pytest
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseLost, MessageNotFound, VisibilityPastExpiry
 from leasehold.domain.events import EventType
-from leasehold.domain.types import BodyRef, Lease, Progress
+from leasehold.domain.model import BodyRef, Lease, Progress
 
 from .conftest import ACCOUNT, QUEUE, Asker
 

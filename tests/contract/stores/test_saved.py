@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.commands import REMOVE_SAVED
-from leasehold.domain.types import Lease, Outcome, Progress
+from leasehold.domain.model import Lease, Outcome, Progress
 
 from .conftest import ACCOUNT, POISON, QUEUE, Asker
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
 from leasehold.domain.errors import (
     LeaseLost,
@@ -18,8 +18,7 @@ from leasehold.domain.errors import (
     SessionNotFound,
     SessionOver,
 )
-from leasehold.domain.sessions import SessionState
-from leasehold.domain.types import (
+from leasehold.domain.model import (
     CancelRequest,
     ErrorReport,
     Lease,
@@ -29,6 +28,7 @@ from leasehold.domain.types import (
     Phase,
     Progress,
 )
+from leasehold.domain.sessions import SessionState
 
 from .conftest import ACCOUNT, POISON, QUEUE, Asker
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
 from leasehold.domain.errors import (
     QueueNotFound,
     SessionNotFound,
 )
+from leasehold.domain.model import Lease, Message, MessageState, Progress
 from leasehold.domain.sessions import SessionState
-from leasehold.domain.types import (
-    Lease,
-    Message,
-    MessageState,
-    Progress,
-)
 
 from .conftest import ACCOUNT, QUEUE, Asker
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import LeaseLost, QueueNotFound
+from leasehold.domain.model import NEVER_MS
 from leasehold.domain.queue_settings import (
     DEFAULT_SETTINGS,
     Adapted,
@@ -19,7 +20,6 @@ from leasehold.domain.queue_settings import (
     LapsedReceipts,
     QueueSettings,
 )
-from leasehold.domain.types import NEVER_MS
 
 from .conftest import ACCOUNT, QUEUE, Asker
 

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from leasehold.domain import commands as c
-from leasehold.domain import staging as sg
-from leasehold.domain.bodies import KnownBodies
+from leasehold.domain import transactions as sg
 from leasehold.domain.events import EventType
-from leasehold.domain.types import BodyRef, Detail, Lease
-from leasehold.stores.sql import staging
+from leasehold.domain.model import BodyRef, Detail, KnownBodies, Lease
+from leasehold.stores.sql import transactions
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
 
@@ -213,7 +212,7 @@ def test_publishing_without_keys_looks_for_none(
         looked.append(1)
         return []
 
-    monkeypatch.setattr(staging, "claim_keys", look)
+    monkeypatch.setattr(transactions, "claim_keys", look)
     asker = Asker(SqliteStore(tmp_path, cache_mib=2), clock)
     asker.create()
     stage(asker, asker.put_command("a", detail=Detail(message_type="t")), part="p")

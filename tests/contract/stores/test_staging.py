@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
-from leasehold.domain import staging as sg
+from leasehold.domain import transactions as sg
 from leasehold.domain.errors import (
     AlreadyPublished,
     ChunkOutOfTurn,
@@ -19,9 +19,9 @@ from leasehold.domain.errors import (
     StagedNotFound,
     VisibilityPastExpiry,
 )
-from leasehold.domain.replay import replay
-from leasehold.domain.staging import StagedPart, TransactionState
-from leasehold.domain.types import NEVER_MS, Detail, MessageState, Outcome, Phase
+from leasehold.domain.events import replay
+from leasehold.domain.model import NEVER_MS, Detail, MessageState, Outcome, Phase
+from leasehold.domain.transactions import StagedPart, TransactionState
 
 from .conftest import ACCOUNT, QUEUE, Asker
 

@@ -10,7 +10,7 @@ import pytest
 from mns.account import Account
 from mns.queue import QueueMeta
 
-from leasehold.settings import AccessKeyPair, Secret
+from leasehold.server.settings import AccessKeyPair, Secret
 from leasehold.testing import InProcessServer
 
 KEY_ID = "LTAI5tExampleExample1234"

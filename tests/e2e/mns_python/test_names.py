@@ -15,8 +15,8 @@ from mns.queue import Message
 from leasehold.cli import main
 from leasehold.client import Client
 from leasehold.testing import InProcessServer
-from leasehold.worker.queues import Fault
-from leasehold.worker.queues.specs import QueueSpec
+from leasehold.worker.adapters import Fault
+from leasehold.worker.adapters.specs import QueueSpec
 from tests.e2e.mns_python.conftest import meta
 
 NAMES: Final = ("My-Queue-1", "X", "two--dashes", "Behind-", "Long" + "x" * 252)

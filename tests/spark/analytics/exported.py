@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from leasehold.domain.events import Event
-from leasehold.eventlog.names import file_of, folder_of, hour_of
-from leasehold.eventlog.schema import METADATA, SCHEMA
+from leasehold.events.names import file_of, folder_of, hour_of
+from leasehold.events.parquet import METADATA, SCHEMA
 from tests.spark.analytics.logs import table_of
 
 

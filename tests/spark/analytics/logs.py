@@ -9,16 +9,16 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
-from leasehold.domain import staging as sg
+from leasehold.domain import transactions as sg
 from leasehold.domain.events import Event, EventPage, ReadEvents
+from leasehold.domain.model import NO_DETAIL, Detail, ErrorReport, Lease, Message, Outcome
 from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts, QueueSettings
-from leasehold.domain.types import NO_DETAIL, Detail, ErrorReport, Lease, Message, Outcome
-from leasehold.eventlog.schema import batch_of
-from leasehold.spark.batch.schemas import EVENTS
+from leasehold.events.parquet import batch_of
+from leasehold.spark.schemas import EVENTS
 from leasehold.stores.memory import MemoryStore
 
 ACCOUNT: Final = "acme"

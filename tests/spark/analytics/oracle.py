@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leasehold.domain.events import Event, EventType
-from leasehold.domain.types import NEVER_MS, Phase
+from leasehold.domain.model import NEVER_MS, Phase
 
 T = EventType
 Row = dict[str, Any]

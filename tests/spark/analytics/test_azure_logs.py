@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from leasehold.spark.analytics.azure_logs import read_lines, tables
+from leasehold.advisor.tables.azure_logs import read_lines, tables
 
 _BASE = "https://acme.queue.core.windows.net:443/orders/messages"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from leasehold.cli.analyze_cutting import cut
-from leasehold.spark.analytics.schemas import ATTEMPTS, MESSAGES
+from leasehold.advisor.tables.schemas import ATTEMPTS, MESSAGES
+from leasehold.cli.analyze_input import cut
 
 HOUR_MS = 3_600_000
 MEMBERS = {"account": "a", "queue": "q", "lease_s": 30.0, "first_lease_s": 30.0, "renewals": 0}

@@ -8,11 +8,15 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from leasehold.analysis.summaries import LogSummary, QueueSummary
-from leasehold.spark.analytics.kinds import MOST_TYPES, OTHER_TYPES
-from leasehold.spark.analytics.observing import observed_together, told
-from leasehold.spark.analytics.schemas import ATTEMPTS, MESSAGES
-from leasehold.spark.analytics.summaries import summarize_tables
+from leasehold.advisor.summaries import LogSummary, QueueSummary
+from leasehold.advisor.tables.schemas import ATTEMPTS, MESSAGES
+from leasehold.advisor.tables.summarize import (
+    MOST_TYPES,
+    OTHER_TYPES,
+    observed_together,
+    summarize_tables,
+    told,
+)
 
 _HOUR_MS = 3_600_000
 _BEGIN_MS = 400_000 * _HOUR_MS

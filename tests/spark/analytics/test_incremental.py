@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from leasehold.analysis.summaries import Worker
+from leasehold.advisor.summaries import Worker
+from leasehold.advisor.tables.incremental import STATE, OtherLog, Tables, read_tables, update
+from leasehold.advisor.tables.schemas import QUEUES, WORKERS
+from leasehold.advisor.tables.sources import ExportedFiles
+from leasehold.advisor.tables.summarize import Made, summarize_tables
 from leasehold.domain.events import Event
-from leasehold.spark.analytics.incremental import Tables, read_tables, update
-from leasehold.spark.analytics.keeping import STATE, OtherLog
-from leasehold.spark.analytics.schemas import QUEUES, WORKERS
-from leasehold.spark.analytics.sources import ExportedFiles
-from leasehold.spark.analytics.summaries import Made, summarize_tables
 from tests.spark.analytics.comparing import ATTEMPT, MESSAGE, differing, expected, found
 from tests.spark.analytics.exported import cut, export
 from tests.spark.analytics.logs import made
@@ -122,6 +121,7 @@ def _rounded(worker: Worker) -> Worker:
     return replace(worker, work_s=round(worker.work_s, 6))
 
 
+@pytest.mark.slow
 def test_files_that_come_late_or_twice_change_nothing(
     spark: SparkSession, events: list[Event], oracle: tuple[list[Row], list[Row]], tmp_path: Path
 ) -> None:
@@ -161,19 +161,20 @@ def test_a_run_that_was_interrupted_is_done_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Tables that are in their place, but were not committed, do not count."""
-    half = events[len(events) // 2].seq
-    for piece in cut(events, [half]):
-        export(tmp_path / "log", piece)
-        source = ExportedFiles(tmp_path / "log")
+    log, source = tmp_path / "log", ExportedFiles(tmp_path / "log")
+    before, after = cut(events, [events[len(events) // 2].seq])
+    export(log, before)
+    update(spark, source, tmp_path / "tables")
 
-        def torn(*_: object) -> None:
-            raise _Torn
+    def torn(*_: object) -> None:
+        raise _Torn
 
-        with monkeypatch.context() as patch:
-            patch.setattr("leasehold.spark.analytics.keeping.Folder.commit", torn)
-            with pytest.raises(_Torn):
-                update(spark, source, tmp_path / "tables")
-        update(spark, source, tmp_path / "tables")
+    export(log, after)
+    with monkeypatch.context() as patch:
+        patch.setattr("leasehold.advisor.tables.incremental.Folder.commit", torn)
+        with pytest.raises(_Torn):
+            update(spark, source, tmp_path / "tables")
+    update(spark, source, tmp_path / "tables")
     check(read_tables(spark, tmp_path / "tables"), oracle)
 
 

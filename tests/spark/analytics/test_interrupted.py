@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from leasehold.advisor.tables import incremental
+from leasehold.advisor.tables.incremental import STATE, Folder, Tables, read_tables, update
+from leasehold.advisor.tables.sources import ExportedFiles
 from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
 from leasehold.domain.events import Event, EventType, ReadEvents
 from leasehold.domain.queue_settings import QueueSettings
-from leasehold.spark.analytics import incremental
-from leasehold.spark.analytics.incremental import Tables, read_tables, update
-from leasehold.spark.analytics.keeping import STATE, Folder
-from leasehold.spark.analytics.sources import ExportedFiles
 from leasehold.stores.memory import MemoryStore
 from tests.spark.analytics.comparing import ATTEMPT, MESSAGE, found
 from tests.spark.analytics.exported import export

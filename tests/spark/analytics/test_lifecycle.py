@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from leasehold.advisor.tables.derive import Lifecycle, split
+from leasehold.advisor.tables.incremental import others, plain, plain_stages
+from leasehold.advisor.tables.lifecycle import marks, normal, staged
+from leasehold.advisor.tables.schemas import OPEN
+from leasehold.advisor.tables.sources import empty
 from leasehold.domain.events import Event, EventType
-from leasehold.domain.types import Message, Outcome
-from leasehold.spark.analytics.deriving import Lifecycle, split
-from leasehold.spark.analytics.lifecycle import staged
-from leasehold.spark.analytics.normal import marks, normal
-from leasehold.spark.analytics.plain import others, plain, plain_stages
-from leasehold.spark.analytics.schemas import OPEN
-from leasehold.spark.analytics.sources import empty
+from leasehold.domain.model import Message, Outcome
 from tests.spark.analytics.comparing import ATTEMPT, MESSAGE, differing, expected, found
 from tests.spark.analytics.logs import frame_of, made
 from tests.spark.analytics.oracle import Oracle

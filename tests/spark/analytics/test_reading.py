@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from leasehold.analysis.summaries import LogSummary
-from leasehold.cli.analyze_reading import Source, check, summarized
-from leasehold.spark.analytics.incremental import update
-from leasehold.spark.analytics.sources import ExportedFiles
+from leasehold.advisor.summaries import LogSummary
+from leasehold.advisor.tables.incremental import update
+from leasehold.advisor.tables.sources import ExportedFiles
+from leasehold.cli.analyze_input import Source, check, summarized
 from tests.spark.analytics.exported import export
 from tests.spark.analytics.logs import made
 

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from leasehold.analysis.saving import from_json, to_json
-from leasehold.analysis.summaries import LogSummary
+from leasehold.advisor import Lease, observe
+from leasehold.advisor.attempts import Ending, Observed
+from leasehold.advisor.summaries import LogSummary, from_json, to_json
+from leasehold.advisor.tables.schemas import ATTEMPTS
+from leasehold.advisor.tables.summarize import observed_together, summarize, told
 from leasehold.domain.events import Event
-from leasehold.spark.analytics.observing import observed_together, told
-from leasehold.spark.analytics.schemas import ATTEMPTS
-from leasehold.spark.analytics.summaries import summarize
-from leasehold.tuning import Lease, observe
-from leasehold.tuning.observing import Ending, Observed
 from tests.spark.analytics.logs import frame_of, made
 from tests.spark.analytics.oracle import Oracle, Row
 

@@ -8,8 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual, assertSchemaEqual
 
-from leasehold.spark.batch.schemas import EVENTS, SNAPSHOT
-from leasehold.spark.schemas import MESSAGE
+from leasehold.spark.schemas import EVENTS, MESSAGE, SNAPSHOT
 from leasehold.testing import InProcessServer
 
 

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from leasehold.spark.cluster import ClusterFailed, running_cluster
-from leasehold.spark.cluster_processes import processes
+from leasehold.spark.cluster import ClusterFailed, processes, running_cluster
 
 pytestmark = pytest.mark.timeout(240)
 PATIENCE_S: Final = 90.0
@@ -149,7 +148,7 @@ def test_a_session_on_the_java_of_the_wheel(tmp_path: Path) -> None:
     code = """
 from pathlib import Path
 import os, sys
-from leasehold.spark.java import bundled_home, wrapped_home
+from leasehold.spark.session import bundled_home, wrapped_home
 os.environ["JAVA_HOME"] = str(wrapped_home(bundled_home(), Path(sys.argv[1])))
 from leasehold.spark.session import local_session
 with local_session(quick=True) as spark:

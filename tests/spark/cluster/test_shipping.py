@@ -21,8 +21,7 @@ import pytest
 
 import leasehold
 from leasehold.client import Client
-from leasehold.spark.cluster import Cluster, running_cluster
-from leasehold.spark.cluster_daemons import spark_home
+from leasehold.spark.cluster import Cluster, running_cluster, spark_home
 from leasehold.spark.session import QUICK_JAVA, prepare
 from tests.e2e.server import Endpoint, Server
 

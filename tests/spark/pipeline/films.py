@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from leasehold.spark.pipeline import Pipeline
-from leasehold.worker.once import Once
+from leasehold.worker.idempotency import Once
 
 HERE = Path(__file__).resolve().parent
 FOLDER = Path(os.environ.get("FILMS_FOLDER", str(HERE)))

@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from leasehold.client import Client
-from leasehold.spark.cluster_daemons import spark_home
-from leasehold.spark.cluster_processes import processes, signal_all, with_descendants
-from leasehold.worker.once import Once
+from leasehold.spark.cluster import processes, signal_all, spark_home, with_descendants
+from leasehold.worker.idempotency import Once
 from tests.e2e.server import Server
 
 FILMS = 12

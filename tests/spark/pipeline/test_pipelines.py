@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from leasehold.client import Client
 from leasehold.spark.pipeline import Pipeline, PipelineFailed
 from leasehold.testing import InProcessServer
+from leasehold.worker.adapters import QueueMissing
 from leasehold.worker.errors import Poison
-from leasehold.worker.queues import QueueMissing
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

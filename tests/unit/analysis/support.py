@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from leasehold.analysis.summaries import (
+from leasehold.advisor.attempts import Attempt
+from leasehold.advisor.summaries import (
     BIN_RATIO,
     SHORTEST_BIN_S,
     Bin,
@@ -21,7 +22,6 @@ from leasehold.analysis.summaries import (
     Work,
     Worker,
 )
-from leasehold.tuning.attempts import Attempt
 
 HOUR_MS = 3_600_000
 UNTIL_MS = 1_767_225_600_000

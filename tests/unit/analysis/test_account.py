@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from leasehold.analysis.advising import recommend
-from leasehold.analysis.asking import Asked, Today
-from leasehold.analysis.findings import Weight, analyze
-from leasehold.analysis.report import render
-from leasehold.analysis.report.page import count, seconds
-from leasehold.analysis.summaries import QueueSummary, Work
+from leasehold.advisor.findings import Weight, analyze
+from leasehold.advisor.recommendation import Asked, Today, recommend
+from leasehold.advisor.report import count, render, seconds
+from leasehold.advisor.summaries import QueueSummary, Work
 from tests.unit.analysis.support import UNTIL_MS, full_log, full_queue, log_normal, work
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leasehold.analysis.advising import recommend
-from leasehold.analysis.asking import Asked, Today
-from leasehold.analysis.lengths import aged, drift_of, naive_choices
-from leasehold.analysis.summaries import Bin, QueueSummary
-from leasehold.analysis.whatif import deliveries_needed, with_renewal, without_renewal
-from leasehold.tuning import Attempt, Basis, Growth, Question, advise
-from leasehold.tuning.advice import price
-from leasehold.tuning.costs import DOUBLING, FIXED
-from leasehold.tuning.model import from_chances
-from leasehold.tuning.renewal import RenewalPlan
-from leasehold.tuning.simulate import Crew, Handling, Load, simulate
+from leasehold.advisor import Attempt, Basis, Growth, Question, advise
+from leasehold.advisor.advice import price
+from leasehold.advisor.costs import DOUBLING, FIXED, RenewalPlan
+from leasehold.advisor.recommendation import (
+    Asked,
+    Today,
+    deliveries_needed,
+    recommend,
+    with_renewal,
+    without_renewal,
+)
+from leasehold.advisor.simulate import Crew, Handling, Load, simulate
+from leasehold.advisor.statistics import from_chances
+from leasehold.advisor.summaries import Bin, QueueSummary, aged, drift_of, naive_choices
 from tests.unit.analysis.support import binned, full_queue, log_normal, work
 
 

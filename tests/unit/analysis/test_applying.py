@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from leasehold.analysis.advising import Recommendation, recommend
-from leasehold.analysis.applying import Current, change_for, stepped, undo_for
-from leasehold.analysis.asking import Asked
-from leasehold.analysis.summaries import QueueSummary
+from leasehold.advisor.apply import Current, change_for, stepped, undo_for
+from leasehold.advisor.recommendation import Asked, Recommendation, recommend
+from leasehold.advisor.summaries import QueueSummary
 from leasehold.domain.queue_settings import Adaptive, Advised
 from tests.unit.analysis.support import log_normal, work
 

@@ -8,14 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leasehold.analysis.asking import Asked, Today
-from leasehold.analysis.findings import QueueFindings, Weight, analyze
-from leasehold.analysis.forecasting import capacity_of, forecast
-from leasehold.analysis.league import standings
-from leasehold.analysis.saving import UnreadableSummary, from_json, load, save, to_json
-from leasehold.analysis.splitting import split
-from leasehold.analysis.summaries import QueueSummary, Work, Worker
-from leasehold.tuning import Bounds
+from leasehold.advisor import Bounds
+from leasehold.advisor.findings import QueueFindings, Weight, analyze, standings
+from leasehold.advisor.forecast import capacity_of, forecast
+from leasehold.advisor.recommendation import Asked, Today
+from leasehold.advisor.splitting import split
+from leasehold.advisor.summaries import (
+    QueueSummary,
+    UnreadableSummary,
+    Work,
+    Worker,
+    from_json,
+    load,
+    save,
+    to_json,
+)
 from tests.unit.analysis.support import (
     HOUR_MS,
     UNTIL_MS,

@@ -6,11 +6,17 @@ from dataclasses import fields, replace
 
 import pytest
 
-from leasehold.analysis.advising import seen_of
-from leasehold.analysis.findings import analyze
-from leasehold.analysis.folding import MOST_TYPES, OTHERS, as_one, folded
-from leasehold.analysis.lengths import count_of
-from leasehold.analysis.summaries import QueueSummary, Work
+from leasehold.advisor.findings import analyze
+from leasehold.advisor.recommendation import seen_of
+from leasehold.advisor.summaries import (
+    MOST_TYPES,
+    OTHERS,
+    QueueSummary,
+    Work,
+    as_one,
+    count_of,
+    folded,
+)
 from tests.unit.analysis.support import full_log, full_queue, log_normal, work
 
 

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from leasehold.analysis.advising import recommend, renews_of
-from leasehold.analysis.applying import Current, change_for
-from leasehold.analysis.asking import Asked, Today
-from leasehold.analysis.summaries import QueueSummary, Work
+from leasehold.advisor.apply import Current, change_for
+from leasehold.advisor.attempts import Attempt
+from leasehold.advisor.recommendation import Asked, Today, recommend, renews_of
+from leasehold.advisor.summaries import QueueSummary, Work
 from leasehold.domain.queue_settings import Advised
-from leasehold.tuning.attempts import Attempt
 from tests.unit.analysis.support import log_normal, work
 
 NOW_MS = 1_767_225_600_000

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.analysis.findings import Findings, analyze
-from leasehold.analysis.report import render, write_report
-from leasehold.analysis.report.drawing import Ink, rows_for
-from leasehold.analysis.report.page import count, seconds
-from leasehold.analysis.summaries import LogSummary
+from leasehold.advisor.findings import Findings, analyze
+from leasehold.advisor.plots import Ink, rows_for
+from leasehold.advisor.report import count, render, seconds, write_report
+from leasehold.advisor.summaries import LogSummary
 from tests.unit.analysis.support import UNTIL_MS, full_log, full_queue
 
 

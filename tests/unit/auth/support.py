@@ -8,9 +8,15 @@ from dataclasses import replace
 from urllib.parse import unquote
 
 from leasehold.auth.sharedkey import sign
-from leasehold.auth.times import format_http_date, parse_iso_time
-from leasehold.auth.types import Account, Operation, SignedRequest, Target
-from leasehold.domain.types import AccessPolicy
+from leasehold.auth.types import (
+    Account,
+    Operation,
+    SignedRequest,
+    Target,
+    format_http_date,
+    parse_iso_time,
+)
+from leasehold.domain.model import AccessPolicy
 
 # The emulator's account, whose key is public.
 NAME = "devstoreaccount1"

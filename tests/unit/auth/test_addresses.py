@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.auth.addresses import address_within, parse_address_range
+from leasehold.auth.sas import address_within, parse_address_range
 
 
 @pytest.mark.parametrize(

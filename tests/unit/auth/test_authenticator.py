@@ -12,8 +12,7 @@ import pytest
 
 from leasehold.auth.authenticator import Authenticator, CredentialKind, Grant
 from leasehold.auth.delegation import DelegationRequest, issue_user_delegation_key
-from leasehold.auth.sas import SasTerms, make_account_sas, make_user_delegation_sas
-from leasehold.auth.sas_rules import parse_sas
+from leasehold.auth.sas import SasTerms, make_account_sas, make_user_delegation_sas, parse_sas
 from leasehold.auth.sharedkey import compute_signature, sign, string_to_sign
 from leasehold.auth.types import (
     Account,
@@ -111,11 +110,11 @@ def test_unknown_account_costs_a_comparison(monkeypatch: pytest.MonkeyPatch) -> 
         signed_for[-1] += 1
         return compute_signature(key, text)
 
+    token = make_account_sas(NAME, b"wrong", _TERMS)
     monkeypatch.setattr("leasehold.auth.sharedkey.compute_signature", counting)
-    monkeypatch.setattr("leasehold.auth.sas_rules.compute_signature", counting)
+    monkeypatch.setattr("leasehold.auth.sas.compute_signature", counting)
     authenticator = Authenticator({"other": ACCOUNTS["other"]}, no_policies)
     header = {**dated(), "authorization": "SharedKey %s:AAAA"}
-    token = make_account_sas(NAME, b"wrong", _TERMS)
     for name in ("other", "nowhere"):
         in_header = {key: value.replace("%s", name) for key, value in header.items()}
         for arrived in (request(headers=in_header), request(query=token)):

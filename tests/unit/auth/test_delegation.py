@@ -16,7 +16,6 @@ from leasehold.auth.delegation import (
     issue_user_delegation_key,
 )
 from leasehold.auth.sas import SasKind, SasTerms, make_user_delegation_sas, string_to_sign
-from leasehold.auth.times import format_iso_time
 from leasehold.auth.types import (
     Account,
     BadSignature,
@@ -25,6 +24,7 @@ from leasehold.auth.types import (
     Operation,
     PermissionMissing,
     ServiceMismatch,
+    format_iso_time,
 )
 from leasehold.domain.errors import OutOfRange
 from tests.unit.auth.support import (

@@ -11,30 +11,29 @@ from hypothesis import given
 from mns.mns_client import MNSClient
 
 from leasehold.auth.mns import (
+    AccessKey,
+    BadDate,
+    DateProblem,
+    MnsAuthenticator,
     MnsHeader,
     MnsRequest,
     canonical_request,
     date_of,
+    keys_of_accounts,
     parse_authorization,
     sign_v2,
     sign_v4,
     string_to_sign_v2,
     string_to_sign_v4,
 )
-from leasehold.auth.mns_keys import (
-    AccessKey,
-    BadDate,
-    DateProblem,
-    MnsAuthenticator,
-    keys_of_accounts,
-)
-from leasehold.auth.times import format_http_date, parse_http_date
 from leasehold.auth.types import (
     Account,
     BadSignature,
     MalformedCredentials,
     NoCredentials,
     UnknownAccount,
+    format_http_date,
+    parse_http_date,
 )
 
 DATE = "Tue, 03 Jun 2025 11:23:48 GMT"

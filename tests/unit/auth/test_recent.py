@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold.auth.recent import Recent
+from leasehold.auth.roles import Recent
 
 
 def test_it_is_bounded() -> None:

@@ -14,13 +14,13 @@ from leasehold.auth.sas import (
     make_service_sas,
     string_to_sign,
 )
-from leasehold.auth.times import format_iso_time
 from leasehold.auth.types import (
     BadSignature,
     MalformedCredentials,
     ProtocolMismatch,
     ServiceMismatch,
     SourceAddressMismatch,
+    format_iso_time,
 )
 from tests.unit.auth.support import (
     HOUR_MS,

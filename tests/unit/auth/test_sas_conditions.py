@@ -21,7 +21,7 @@ from leasehold.auth.types import (
     Operation,
     UnknownAccount,
 )
-from leasehold.domain.types import AccessPolicy
+from leasehold.domain.model import AccessPolicy
 from tests.unit.auth.support import (
     ACCOUNT,
     ACCOUNTS,

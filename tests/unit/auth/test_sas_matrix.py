@@ -7,8 +7,13 @@ from itertools import product
 import pytest
 
 from leasehold.auth.authenticator import Authenticator
-from leasehold.auth.rights import ACCOUNT_RIGHTS, QUEUE_RIGHTS
-from leasehold.auth.sas import SasTerms, make_account_sas, make_service_sas
+from leasehold.auth.sas import (
+    ACCOUNT_RIGHTS,
+    QUEUE_RIGHTS,
+    SasTerms,
+    make_account_sas,
+    make_service_sas,
+)
 from leasehold.auth.types import (
     AuthError,
     NotAllowed,

@@ -11,14 +11,14 @@ import pytest
 from leasehold.auth.authenticator import Authenticator
 from leasehold.auth.delegation import DelegationRequest, issue_user_delegation_key
 from leasehold.auth.sas import (
+    FIELD_NAMES,
     SasTerms,
     make_account_sas,
     make_service_sas,
     make_user_delegation_sas,
 )
-from leasehold.auth.sas_rules import FIELD_NAMES
 from leasehold.auth.types import AuthError, Operation
-from leasehold.domain.types import AccessPolicy
+from leasehold.domain.model import AccessPolicy
 from tests.unit.auth.support import (
     ACCOUNT,
     ACCOUNTS,

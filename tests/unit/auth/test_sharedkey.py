@@ -14,13 +14,14 @@ from leasehold.auth.sharedkey import (
     sign,
     string_to_sign,
 )
-from leasehold.auth.times import format_http_date, parse_http_date
 from leasehold.auth.types import (
     Account,
     BadSignature,
     MalformedCredentials,
     SignedRequest,
     Target,
+    format_http_date,
+    parse_http_date,
 )
 from tests.unit.auth.support import (
     ACCOUNT,

@@ -14,8 +14,8 @@ import pytest
 from azure.storage.queue import QueueClient
 
 from leasehold.clock import SystemClock
-from leasehold.http.startup import ExitCode, StartFailed, large_bodies
-from leasehold.settings import Settings
+from leasehold.server.settings import Settings
+from leasehold.server.startup import ExitCode, StartFailed, large_bodies
 from tests.e2e.server import DEV_KEY, Endpoint, Server
 
 MIB = 1024 * 1024

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from leasehold.bodies import BodyMissing, BodyStore, open_bodies
-from leasehold.bodies.base import is_key
-from leasehold.bodies.directory import DirectoryBodies
+from leasehold.bodies.base import DirectoryBodies, is_key
 from leasehold.domain.errors import Unavailable
 
 KEY = "0123456789abcdef0123456789abcdef"

@@ -11,8 +11,8 @@ import httpx
 from click.testing import CliRunner, Result
 
 from leasehold.cli import main
-from leasehold.cli.session import Surroundings
-from leasehold.testing.clock import START_MS, ManualClock
+from leasehold.cli.remote import Surroundings
+from leasehold.testing.time import START_MS, ManualClock
 from tests.unit.client.support import answer
 
 Reply: TypeAlias = httpx.Response | Exception

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from leasehold.analysis.saving import save
-from leasehold.testing.clock import START_MS
+from leasehold.advisor.summaries import save
+from leasehold.testing.time import START_MS
 from tests.unit.analysis.support import full_log
 from tests.unit.cli.support import QUEUE, Shell
 from tests.unit.client.support import problem

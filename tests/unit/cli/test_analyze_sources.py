@@ -16,13 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from leasehold.analysis.saving import save
-from leasehold.analysis.summaries import LogSummary
-from leasehold.cli import analyze_reading, main
-from leasehold.cli.analyze_reading import Source, check, reason_of
+from leasehold.advisor.summaries import LogSummary, save
+from leasehold.cli import analyze_input, main
+from leasehold.cli.analyze_input import Source, check, reason_of
 from leasehold.domain.events import EVENT_FORMAT
-from leasehold.eventlog.names import file_of, folder_of
-from leasehold.eventlog.schema import METADATA, SCHEMA
+from leasehold.events.names import file_of, folder_of
+from leasehold.events.parquet import METADATA, SCHEMA
 from leasehold.testing import InProcessServer
 from tests.unit.analysis.support import full_log, full_queue
 from tests.unit.cli.support import ID, Shell
@@ -252,7 +251,7 @@ def test_a_servers_log_ends_by_its_own_clock(
         seen.append(source)
         return full_log()
 
-    monkeypatch.setattr(analyze_reading, "read", read)
+    monkeypatch.setattr(analyze_input, "read", read)
     with InProcessServer(start_ms=1_556_668_800_000) as server, server.client() as own:
         queue = own.queue("media")
         queue.create()

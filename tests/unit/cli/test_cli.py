@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from leasehold import __version__
 from leasehold.cli import main
-from leasehold.http import server
-from leasehold.settings import Settings, all_settings
+from leasehold.server import main as server
+from leasehold.server.settings import Settings, all_settings
 
 KEY = "a2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s="
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from leasehold.testing.clock import START_MS
+from leasehold.testing.time import START_MS
 from tests.unit.cli.support import ACCOUNT, ID, Shell
 from tests.unit.client.support import answer
 

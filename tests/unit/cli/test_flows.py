@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from leasehold.testing.clock import START_MS
+from leasehold.testing.time import START_MS
 from tests.unit.cli.support import ID, QUEUE, VIEW, Shell
 from tests.unit.client.support import answer, problem
 

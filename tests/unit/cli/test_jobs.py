@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leasehold.client import Client
-from leasehold.testing.clock import START_MS
+from leasehold.testing.time import START_MS
 from tests.unit.cli.support import COUNTS, JOB, Shell
 
 RUNNING = JOB | {"state": "running", "examined": 10, "matched": 8, "moved": 8}

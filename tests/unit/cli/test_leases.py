@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.testing.clock import START_MS
+from leasehold.testing.time import START_MS
 from tests.unit.cli.support import ID, MESSAGE, RECEIPT, Shell
 from tests.unit.client.support import problem, refused, results
 

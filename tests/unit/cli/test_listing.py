@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from leasehold.cli.listing import Cell, Column, Listing
+from leasehold.cli.output import Cell, Column, Listing
 
 COLUMNS = (
     Column("ID"),

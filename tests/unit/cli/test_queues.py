@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leasehold.cli import main
-from leasehold.domain.types import NEVER_MS
+from leasehold.domain.model import NEVER_MS
 from leasehold.testing import InProcessServer
-from leasehold.testing.clock import START_MS
+from leasehold.testing.time import START_MS
 from tests.unit.cli.support import COUNTS, QUEUE, Shell
 from tests.unit.client.support import answer
 

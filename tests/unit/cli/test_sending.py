@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from leasehold.testing.clock import START_MS
+from leasehold.testing.time import START_MS
 from tests.unit.cli.support import ID, Shell
 from tests.unit.client.support import PUT_RESULT, problem, refused, results
 

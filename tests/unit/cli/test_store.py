@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 from leasehold.bodies import open_bodies
 from leasehold.cli import main
 from leasehold.domain import commands as c
-from leasehold.domain.types import BodyRef, Detail
-from leasehold.http.startup import DataLock
-from leasehold.stores.moving.marks import StoreMoved
+from leasehold.domain.model import BodyRef, Detail
+from leasehold.server.startup import DataLock
+from leasehold.stores.migrate.marks import StoreMoved
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.stores.sqlite.store import FILE_NAME
 from leasehold.testing import ManualClock

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from leasehold.cli.texts import (
+from leasehold.cli.output import (
     age,
     clean,
     clean_lines,
@@ -19,8 +19,8 @@ from leasehold.cli.texts import (
     size,
     times,
 )
-from leasehold.domain.types import NEVER_MS
-from leasehold.testing.clock import START_MS
+from leasehold.domain.model import NEVER_MS
+from leasehold.testing.time import START_MS
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.cli.worker_finding import (
-    NotFound,
-    find,
-    find_function,
-    find_stages,
-    find_target,
-)
+from leasehold.cli.worker_setup import NotFound, find, find_function, find_stages, find_target
 from tests.unit.cli.worker_support import Folder, clean_modules
 
 

@@ -13,7 +13,7 @@ from leasehold.cli.worker import LocalCommand, worker
 from tests.unit.cli.worker_support import Folder, clean_modules
 
 BANK = """
-    from leasehold.worker.once import Fenced
+    from leasehold.worker.idempotency import Fenced
     from leasehold.worker.stages import Stages
     from leasehold.worker.errors import LeaseLost
     log, kept = [], {}

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from leasehold.cli.worker_queues import QueueOpener, read_weight
-from leasehold.settings.values import DEV_KEY
-from leasehold.worker.queues import QueueClient
-from leasehold.worker.queues.memory import MemoryQueue
-from leasehold.worker.queues.native import NativeQueue
-from leasehold.worker.queues.specs import QueueSpec
+from leasehold.cli.worker_setup import QueueOpener, read_weight
+from leasehold.server.settings.values import DEV_KEY
+from leasehold.worker.adapters import QueueClient
+from leasehold.worker.adapters.memory import MemoryQueue
+from leasehold.worker.adapters.native import NativeQueue
+from leasehold.worker.adapters.specs import QueueSpec
 
 KEY = "c2VjcmV0a2V5"
 NOTHING: dict[str, Any] = {

@@ -12,11 +12,11 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from leasehold.cli import main
-from leasehold.cli.worker_preparing import WorkerSurroundings
+from leasehold.cli.worker_setup import WorkerSurroundings
+from leasehold.worker.adapters import Outgoing, QueueClient
+from leasehold.worker.adapters.memory import MemoryQueue
+from leasehold.worker.adapters.specs import QueueSpec
 from leasehold.worker.hooks import Hooks
-from leasehold.worker.queues import Outgoing, QueueClient
-from leasehold.worker.queues.memory import MemoryQueue
-from leasehold.worker.queues.specs import QueueSpec
 
 PREFIX = "w6_"
 """Of the modules that tests write, so that none stays imported."""

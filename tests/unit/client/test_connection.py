@@ -204,6 +204,6 @@ def test_the_account_may_stand_in_the_address(driver: Driver) -> None:
 
 def test_the_development_key_is_the_published_one() -> None:
     """It is the one that the server takes for the development account."""
-    from leasehold.settings import values  # noqa: PLC0415 - the client itself may not import it
+    from leasehold.server.settings import values  # noqa: PLC0415 - the client itself may not import it
 
     assert DEVELOPMENT_KEY in vars(values).values()

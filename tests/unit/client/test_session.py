@@ -23,7 +23,7 @@ from leasehold.client.errors import (
 )
 from leasehold.client.models import Beat, CancelNotice, LeaseRef, SessionInfo
 from leasehold.client.retries import NO_RETRIES
-from leasehold.testing.clock import ManualClock
+from leasehold.testing.time import ManualClock
 from tests.unit.client.support import ID, SESSION, Driver, answer, problem
 
 BEAT = {"until_ms": 17_000, "cancels": [], "lost": []}

@@ -15,12 +15,12 @@ from leasehold.client import (
     AsyncQueueHandle,
     Client,
     QueueHandle,
-    _flows,
-    _queue_models,
+    _flow_models,
     errors,
     handles,
     models,
 )
+from leasehold.client import models as _queue_models
 
 ROOT = Path(__file__).resolve().parents[3]
 RENAMED = {"aclose": "close", "__aenter__": "__enter__", "__aexit__": "__exit__"}
@@ -41,7 +41,7 @@ def test_the_synchronous_client_is_up_to_date() -> None:
 PAIRS = [
     (AsyncClient, Client),
     (AsyncQueueHandle, QueueHandle),
-    (handles.AsyncRig, handles.Rig),
+    (handles.AsyncTestControl, handles.TestControl),
     (handles.AsyncSession, handles.Session),
     (handles.AsyncStream, handles.Stream),
     (handles.AsyncTransaction, handles.Transaction),
@@ -81,7 +81,7 @@ def test_the_client_does_not_bring_the_server_along() -> None:
     """To import it needs neither the server's modules nor its dependencies."""
     program = (
         "import sys, leasehold.client\n"
-        "bad = ('leasehold.http', 'leasehold.engine', 'leasehold.stores', 'leasehold.settings',"
+        "bad = ('leasehold.http', 'leasehold.engine', 'leasehold.stores', 'leasehold.server',"
         " 'leasehold.cli', 'apsw', 'uvicorn', 'structlog', 'jwt')\n"
         "print([name for name in bad if name in sys.modules])"
     )
@@ -104,7 +104,7 @@ def test_every_model_and_handle_is_exported() -> None:
     assert found <= set(models.__all__)
     defined = {
         name
-        for module in (_flows, _queue_models)
+        for module in (_flow_models, _queue_models)
         for name, value in vars(module).items()
         if inspect.isclass(value) and value.__module__ == module.__name__
     }

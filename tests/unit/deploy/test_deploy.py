@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from leasehold.settings import all_settings, load_settings
-from leasehold.settings.sources import FILE_VARIABLE, PREFIX
+from leasehold.server.settings import all_settings, load_settings
+from leasehold.server.settings.sources import FILE_VARIABLE, PREFIX
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from leasehold.domain.admin import Counts
 from leasehold.domain.explain import Activity, QueueFacts
-from leasehold.domain.oversight import Counts
 from leasehold.domain.queue_settings import QueueSettings
 
 S, MIN, H, D = 1_000, 60_000, 3_600_000, 86_400_000

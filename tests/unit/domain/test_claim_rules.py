@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from leasehold.domain import claim_rules as rules
+from leasehold.domain import claims as rules
 from leasehold.domain.claims import (
     AGAIN_STEP,
     CLAIM_STEP,
@@ -31,7 +31,7 @@ from leasehold.domain.errors import (
     StaleToken,
 )
 from leasehold.domain.events import EventType
-from leasehold.domain.types import BodyRef, Detail, Message, Outcome, Phase
+from leasehold.domain.model import BodyRef, Detail, Message, Outcome, Phase
 
 NOW = 1_000_000
 

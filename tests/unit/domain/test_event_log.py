@@ -6,10 +6,10 @@ import pytest
 
 from leasehold.domain.claims import Claim, ClaimState
 from leasehold.domain.errors import LeaseLost
-from leasehold.domain.event_log import Recorder, event_of_renewal, is_recorded
+from leasehold.domain.event_recorder import Recorder, event_of_renewal, is_recorded
 from leasehold.domain.events import REMOVING, Event, EventType, event_of, is_removing
+from leasehold.domain.model import Message, Phase
 from leasehold.domain.sessions import Session, SessionState
-from leasehold.domain.types import Message, Phase
 
 NOW = 1_000_000
 MESSAGE = Message(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from leasehold.domain.admin import Seen
 from leasehold.domain.explain import (
     Activity,
     Explanation,
@@ -16,10 +17,7 @@ from leasehold.domain.explain import (
     why,
 )
 from leasehold.domain.failures import close_attempt
-from leasehold.domain.ids import make_message_id
-from leasehold.domain.oversight import Seen
-from leasehold.domain.queue_settings import FailurePolicy
-from leasehold.domain.types import (
+from leasehold.domain.model import (
     NEVER_MS,
     CancelRequest,
     Detail,
@@ -30,7 +28,9 @@ from leasehold.domain.types import (
     Phase,
     Poisoning,
     Progress,
+    make_message_id,
 )
+from leasehold.domain.queue_settings import FailurePolicy
 from leasehold.domain.visibility import state_of
 from tests.unit.domain.queue_facts import BUSY, MIN, NOW, STARTED, D, H, S, around
 

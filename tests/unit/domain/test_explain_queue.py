@@ -9,7 +9,7 @@ import pytest
 
 from leasehold.domain.claims import Claim, ClaimState
 from leasehold.domain.explain import Activity, explain_queue
-from leasehold.domain.types import NEVER_MS, MessageState
+from leasehold.domain.model import NEVER_MS, MessageState
 from tests.unit.domain.queue_facts import BUSY, MIN, NOW, STARTED, S, around
 
 

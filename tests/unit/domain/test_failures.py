@@ -15,8 +15,7 @@ from leasehold.domain.failures import (
     last_error,
     release_reason,
 )
-from leasehold.domain.queue_settings import Backoff, BackoffKind, FailurePolicy
-from leasehold.domain.types import (
+from leasehold.domain.model import (
     MAX_ATTEMPTS,
     Attempt,
     Detail,
@@ -26,6 +25,7 @@ from leasehold.domain.types import (
     Phase,
     Progress,
 )
+from leasehold.domain.queue_settings import Backoff, BackoffKind, FailurePolicy
 
 LEASED_MS = 1_000
 ENDED_MS = 9_000

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.domain.matching import (
+from leasehold.domain.admin import (
+    EVERYTHING,
+    MessageFilter,
     check_filter,
     matches,
     needs_body,
@@ -19,8 +21,7 @@ from leasehold.domain.matching import (
     parse_json_path,
     parse_json_value,
 )
-from leasehold.domain.oversight import EVERYTHING, MessageFilter
-from leasehold.domain.types import (
+from leasehold.domain.model import (
     Attempt,
     Detail,
     ErrorReport,

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import leasehold
-from leasehold.cli.texts import counted
+from leasehold.cli.output import counted
 from leasehold.domain.wording import count_of, form_of
 
 SOURCE = Path(leasehold.__file__).parent
-_FIGURES = ("analysis/", "tuning/")
+_FIGURES = ("advisor/",)
 """Advice is given on samples of twenty attempts and more, and its pages round their figures."""
 _NOUNS = re.compile(
     r"^ (messages|queues|deliveries|events|tasks|executors|files|rows|lines|claims|leases|members"
@@ -23,17 +23,17 @@ _NOUNS = re.compile(
 )
 SEVERAL = {
     "cli/stats.py: {len(rows)} queues",
-    "cli/texts.py: {number(many)} times",
+    "cli/output.py: {number(many)} times",
     "domain/explain.py: {counts.total} messages",
     "domain/explain.py: {len(claims)} claims",
     "domain/explain.py: {number} messages",
     "domain/wording.py: {number} times",
-    "http/native/problems.py: {-(-size_bytes // limit_bytes)} messages",
-    "cli/simulate_playing.py: {rate * given['lasts_s']:,.0f} messages",
+    "http/native/errors.py: {-(-size_bytes // limit_bytes)} messages",
+    "cli/simulate_run.py: {rate * given['lasts_s']:,.0f} messages",
     "worker/leases/learning.py: {len(self._failed)} renewals",
     "worker/payloads/claim_check.py: {reference.size} bytes",
     "spark/sink/writers.py: {len(parts):,} tasks",
-    "worker/once/proving/report.py: {scenario.tried} places",
+    "testing/fencing_proof.py: {scenario.tried} places",
 }
 """Where the number is always above one, or has words for less."""
 _BOUND = re.compile(r"(?i)^(max|limit|longest|most|least|size|len\(|self\.max|self\._size|error\.)")

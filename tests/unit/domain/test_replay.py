@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from leasehold.domain.events import REMOVING, Event, EventType
-from leasehold.domain.replay import ReplayedMessage, replay
-from leasehold.domain.types import Phase
+from leasehold.domain.events import REMOVING, Event, EventType, ReplayedMessage, replay
+from leasehold.domain.model import Phase
 
 
 def event(kind: EventType, message_id: str | None = "m", **fields: Any) -> Event:

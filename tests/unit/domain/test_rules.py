@@ -20,7 +20,6 @@ from leasehold.domain.errors import (
     OutOfRange,
     ReceiptMalformed,
 )
-from leasehold.domain.ids import MAX_ROW_KEY, make_message_id, row_key_of
 from leasehold.domain.limits import (
     AZURE,
     check_azure_queue_name,
@@ -28,15 +27,24 @@ from leasehold.domain.limits import (
     check_queue_name,
     check_range,
 )
+from leasehold.domain.model import (
+    MAX_ROW_KEY,
+    NEVER_MS,
+    Message,
+    MessageState,
+    Phase,
+    issue_receipt,
+    make_message_id,
+    read_receipt,
+    row_key_of,
+)
 from leasehold.domain.queue_settings import (
     DEFAULT_SETTINGS,
     has_room_for_poison,
     poison_queue_of,
 )
-from leasehold.domain.receipts import issue_receipt, read_receipt
-from leasehold.domain.types import NEVER_MS, Message, MessageState, Phase
 from leasehold.domain.visibility import expiry_of, is_receivable, state_of
-from leasehold.worker.queues._poison import poison_name
+from leasehold.worker.adapters.fallbacks import poison_name
 
 NOW_MS = 1_000_000
 

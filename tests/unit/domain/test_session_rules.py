@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from leasehold.domain import session_rules as rules
+from leasehold.domain import sessions as rules
 from leasehold.domain.errors import SessionOver
+from leasehold.domain.model import Detail, ErrorReport, Message, Outcome, Phase, Progress
 from leasehold.domain.sessions import (
     REMEMBER_SESSION_MS,
     OpenSession,
@@ -15,7 +16,6 @@ from leasehold.domain.sessions import (
     SessionState,
     is_silent,
 )
-from leasehold.domain.types import Detail, ErrorReport, Message, Outcome, Phase, Progress
 
 NOW = 1_000_000
 LIVE = rules.begin(OpenSession("coho", "w1", bytes(range(10)), 10, 30), NOW)

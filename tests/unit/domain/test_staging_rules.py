@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.domain import staging_rules as rules
+from leasehold.domain import transactions as rules
 from leasehold.domain.commands import Put
 from leasehold.domain.errors import (
     ChunkOutOfTurn,
     StagedNotFound,
     VisibilityPastExpiry,
 )
-from leasehold.domain.types import NEVER_MS, Detail, Message, Phase
+from leasehold.domain.model import NEVER_MS, Detail, Message, Phase
 
 NOW = 1_000_000
 PUT = Put("coho", "videos", b"work", 5, 10, bytes(10))

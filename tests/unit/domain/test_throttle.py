@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.domain.throttle import Bucket, allowance, next_token_ms, spend
-from leasehold.domain.types import NEVER_MS
+from leasehold.domain.model import NEVER_MS
+from leasehold.domain.visibility import Bucket, allowance, next_token_ms, spend
 
 NOW_MS = 1_700_000_000_000
 

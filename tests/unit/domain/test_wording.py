@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.domain.types import NEVER_MS
+from leasehold.domain.model import NEVER_MS
 from leasehold.domain.wording import count_of, enumeration, length_of, quote, time_of, times_of
 
 

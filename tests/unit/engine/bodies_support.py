@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
-from leasehold.domain import bodies as b
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
+from leasehold.domain import model as b
 from leasehold.domain.errors import LeaseholdError
-from leasehold.domain.types import Lease, Message
+from leasehold.domain.model import Lease, Message
 from leasehold.engine import Engine
-from leasehold.engine.bodies import LargeBodies
+from leasehold.engine.large_bodies import LargeBodies
 from leasehold.engine.maintenance import MaintenancePlan
 from leasehold.stores.base import StoreHealth
 from leasehold.testing import ManualClock

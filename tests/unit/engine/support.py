@@ -7,11 +7,11 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Self
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.claims import AttachStream, Claim, OpenClaim, Opened, Stream
+from leasehold.domain.model import Lease
 from leasehold.domain.queue_settings import QueueSettings
-from leasehold.domain.types import Lease
 from leasehold.engine import Engine
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock

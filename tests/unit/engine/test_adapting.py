@@ -11,8 +11,8 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import MessageNotFound
+from leasehold.domain.model import Lease, Outcome
 from leasehold.domain.queue_settings import Adaptive, FailurePolicy, QueueSettings
-from leasehold.domain.types import Lease, Outcome
 from leasehold.engine.adapting import MAX_FOLLOWED, Adapting
 
 from .support import World, put

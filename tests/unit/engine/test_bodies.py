@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
-from leasehold.domain import staging as t
+from leasehold.domain import transactions as t
 from leasehold.domain.errors import (
     LeaseholdError,
     LeaseLost,
@@ -22,7 +22,7 @@ from leasehold.domain.errors import (
     StoreFull,
     Unavailable,
 )
-from leasehold.domain.types import Detail, Lease
+from leasehold.domain.model import Detail, Lease
 from tests.unit.engine.bodies_support import (
     INLINE,
     LARGE,

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from leasehold.bodies import open_bodies
-from leasehold.domain import bodies as b
+from leasehold.domain import admin as o
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
-from leasehold.domain import staging as t
+from leasehold.domain import model as b
+from leasehold.domain import transactions as t
+from leasehold.domain.admin import EVERYTHING
 from leasehold.domain.errors import LeaseholdError, StoreFull
-from leasehold.domain.oversight import EVERYTHING
+from leasehold.domain.model import Lease, Outcome
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
-from leasehold.domain.types import Lease, Outcome
 from leasehold.engine import Engine
-from leasehold.engine.bodies import ORPHAN_AGE_MS, LargeBodies
+from leasehold.engine.large_bodies import ORPHAN_AGE_MS, LargeBodies
 from leasehold.stores.sqlite.store import SqliteStore
 from leasehold.testing import ManualClock
 from tests.unit.engine.support import ENTROPY

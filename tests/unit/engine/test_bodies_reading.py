@@ -7,20 +7,19 @@ import asyncio
 import pytest
 import structlog
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
+from leasehold.domain.admin import EVERYTHING
 from leasehold.domain.errors import (
     BodyUnreadable,
     MessageNotFound,
     Overloaded,
     Unavailable,
 )
-from leasehold.domain.oversight import EVERYTHING
+from leasehold.domain.model import Outcome, Queue
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
-from leasehold.domain.types import Outcome, Queue
-from leasehold.engine.body_portions import Portions
-from leasehold.engine.body_reading import UNREACHABLE_DELAY_S, UNREADABLE_DELAY_S
+from leasehold.engine.body_reading import UNREACHABLE_DELAY_S, UNREADABLE_DELAY_S, Portions
 from leasehold.http.logs import mask_event
 from tests.unit.engine.bodies_support import (
     BUDGET,
@@ -427,7 +426,7 @@ def test_a_message_that_cannot_be_given_back_is_left_to_its_lease() -> None:
 
 def test_portions_of_many_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many queues take large bodies, what is known of them does not grow for ever."""
-    monkeypatch.setattr("leasehold.engine.body_portions.MAX_QUEUES", 3)
+    monkeypatch.setattr("leasehold.engine.body_reading.MAX_QUEUES", 3)
     portions = Portions(inline_bytes=10, answer_bytes=100)
     settings = QueueSettings(max_body_bytes=20)
     for number in range(10):

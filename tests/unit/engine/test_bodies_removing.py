@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from leasehold.domain import bodies as b
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
+from leasehold.domain import model as b
 from leasehold.domain.errors import (
     StoreFailed,
     StoreFull,
     Unavailable,
 )
-from leasehold.domain.types import Lease, Outcome
+from leasehold.domain.model import Lease, Outcome
 from leasehold.engine import Engine
-from leasehold.engine.bodies import ORPHAN_AGE_MS, SEARCH_INTERVAL_S, STEP
+from leasehold.engine.large_bodies import ORPHAN_AGE_MS, SEARCH_INTERVAL_S, STEP
 from leasehold.engine.maintenance import MaintenancePlan
 from tests.unit.engine.bodies_support import (
     LARGE,

@@ -8,12 +8,12 @@ from typing import Any
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
-from leasehold.domain import staging as t
+from leasehold.domain import transactions as t
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.events import Extent, LogExtent
+from leasehold.domain.model import Outcome
 from leasehold.domain.queue_settings import Adaptive
-from leasehold.domain.types import Outcome
-from leasehold.engine.census import NOTHING, CensusTaker
+from leasehold.engine.stats import NOTHING, CensusTaker
 from leasehold.stores.memory import MemoryStore
 from tests.unit.engine.support import World, claim, play, put, receive
 

@@ -10,7 +10,7 @@ import pytest
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
-from leasehold.domain import staging as t
+from leasehold.domain import transactions as t
 from leasehold.domain.errors import (
     ClaimBroken,
     ClaimOutOfTurn,
@@ -20,7 +20,7 @@ from leasehold.domain.errors import (
     StaleToken,
     StreamNotFound,
 )
-from leasehold.domain.types import Outcome
+from leasehold.domain.model import Outcome
 from tests.unit.engine.support import World, claim, put
 from tests.unit.engine.test_waiting_races import QUEUES, Storm
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 import pytest
 
 from leasehold.domain import commands as c
+from leasehold.domain.admin import NextDue
 from leasehold.domain.claims import OpenClaim, SettleClaims
 from leasehold.domain.errors import (
     LeaseholdError,
@@ -18,10 +19,9 @@ from leasehold.domain.errors import (
     StoreFailed,
     StoreFull,
 )
-from leasehold.domain.oversight import NextDue
+from leasehold.domain.model import Outcome
 from leasehold.domain.sessions import Heartbeat, LoseSessions
-from leasehold.domain.staging import Stage
-from leasehold.domain.types import Outcome
+from leasehold.domain.transactions import Stage
 from leasehold.engine import Engine, MaintenancePlan
 from leasehold.engine.stats import QueueActivity
 from leasehold.stores.base import StoreHealth

@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from leasehold import eventlog
+from leasehold import events
 from leasehold.domain import commands as c
 from leasehold.domain.errors import Stopping
 from leasehold.domain.events import Event, KeepNote, ReadEvents
-from leasehold.engine import exporting
-from leasehold.engine.exporting import EventLogPlan, Exporter
-from leasehold.eventlog.notes import NOTE
-from leasehold.eventlog.schema import events_of
-from leasehold.eventlog.writing import FileBuilder
+from leasehold.engine import event_export
+from leasehold.engine.event_export import EventLogPlan, Exporter
+from leasehold.events.files import NOTE
+from leasehold.events.parquet import FileBuilder, events_of
 from leasehold.testing import ManualClock
 from tests.unit.eventlog.support import DAY_MS, EVENT_BYTES, HOUR_MS, TEN_MS, FakeLog, put
 
@@ -60,7 +59,7 @@ class World:
     def exported(self) -> list[Event]:
         """Return what is in the folder, in order."""
         assert self.folder is not None
-        return list(events_of(eventlog.read(self.folder)))
+        return list(events_of(events.read(self.folder)))
 
     def files(self) -> list[str]:
         """Return all files but the folder's mark."""
@@ -131,7 +130,7 @@ def test_files_are_limited_by_rows_and_hours(world: World) -> None:
 
 def test_a_long_backlog_is_read_in_pages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of limited size, also where one file takes many of them."""
-    monkeypatch.setattr(exporting, "PAGE_EVENTS", 10)
+    monkeypatch.setattr(event_export, "PAGE_EVENTS", 10)
     for _ in range(20):
         world.add(4)
     world.round()
@@ -229,7 +228,7 @@ def test_an_end_before_the_file_is_named_gives_the_same_file(
     assert world.files() == []
     world.add()
     world.round(world.exporter(max_rows=1))
-    assert [eventlog.names.range_of(Path(name).name) for name in world.files()] == [(1, 1), (2, 2)]
+    assert [events.names.range_of(Path(name).name) for name in world.files()] == [(1, 1), (2, 2)]
     assert world.exported() == world.history
 
 

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from leasehold.domain import commands as c
-from leasehold.domain.staging import Stage
-from leasehold.engine.weighing import MAX_BATCH, weight_of
+from leasehold.domain.transactions import Stage
+from leasehold.engine.batcher import MAX_BATCH, weight_of
 from tests.unit.engine.support import World, play, put
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import QueueNotFound
+from leasehold.domain.model import Outcome
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
-from leasehold.domain.types import Outcome
 from leasehold.engine import Engine, MaintenancePlan
-from leasehold.engine.heralding import RECHECK_S
-from leasehold.engine.noting import Key
+from leasehold.engine.peers import RECHECK_S
+from leasehold.engine.waiters import Key
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
 from tests.unit.engine.support import put, receive

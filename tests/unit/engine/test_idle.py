@@ -8,7 +8,7 @@ from pathlib import Path
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
-from leasehold.domain import staging as t
+from leasehold.domain import transactions as t
 from leasehold.engine import Engine
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock

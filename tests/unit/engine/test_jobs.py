@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import StoreFull
-from leasehold.domain.types import Outcome
+from leasehold.domain.model import Outcome
 from leasehold.engine import Engine, MaintenancePlan
 from leasehold.engine.jobs import JobRunner
 
@@ -85,7 +85,7 @@ def test_a_rate_is_kept_by_pauses() -> None:
             )
             assert isinstance(job, o.Job)
             runner.run(job)
-            over = await runner.wait("a", "job", 10)
+            over = await runner.wait("a", "job", 120)
             assert (over.state, over.moved) == (o.JobState.DONE, 5)
             assert pauses.seconds[:2] == [0.1, 0.1]
 
@@ -113,7 +113,7 @@ def test_a_canary_is_looked_at_until_its_fate_is_known() -> None:
             (lease,) = await engine.receive(receive(), 0)
             named = ("a", "queue", lease.message.message_id, lease.receipt)
             await engine.perform(c.Complete(*named))
-            over = await runner.wait("a", "job", 10)
+            over = await runner.wait("a", "job", 120)
             assert (over.state, over.moved) == (o.JobState.DONE, 3)
 
     asyncio.run(scenario())
@@ -152,7 +152,7 @@ def test_a_full_disk_delays_a_job() -> None:
             assert isinstance(job, o.Job)
             world.store.errors = [StoreFull(), StoreFull()]
             runner.run(job)
-            over = await runner.wait("a", "job", 10)
+            over = await runner.wait("a", "job", 120)
             assert (over.state, over.moved) == (o.JobState.DONE, 1)
             assert pauses.seconds[0] == 1.0
 
@@ -183,7 +183,7 @@ def test_a_job_that_keeps_failing_is_stopped() -> None:
             assert isinstance(job, o.Job)
             world.store.errors = [ValueError("unforeseen")] * 10
             runner.run(job)
-            over = await runner.wait("a", "job", 10)
+            over = await runner.wait("a", "job", 120)
             assert (over.state, over.moved) == (o.JobState.STOPPED, 0)
 
     asyncio.run(scenario())

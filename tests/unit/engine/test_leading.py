@@ -13,8 +13,8 @@ from leasehold.domain import commands as c
 from leasehold.domain.claims import LapseClaims
 from leasehold.domain.errors import Unavailable
 from leasehold.domain.sessions import LoseSessions
-from leasehold.engine.bodies import LargeBodies
-from leasehold.engine.exporting import Exporter
+from leasehold.engine.event_export import Exporter
+from leasehold.engine.large_bodies import LargeBodies
 from leasehold.engine.maintenance import Maintenance, MaintenancePlan
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
@@ -198,6 +198,6 @@ def test_only_the_leader_collects_bodies(leads: bool, monkeypatch: pytest.Monkey
         task.cancel()  # type: ignore[attr-defined]
         await asyncio.gather(task, return_exceptions=True)
 
-    monkeypatch.setattr("leasehold.engine.bodies.asyncio.sleep", sleep)
+    monkeypatch.setattr("leasehold.engine.large_bodies.asyncio.sleep", sleep)
     asyncio.run(run())
     assert done[:3] == (["collect", "search", "collect"] if leads else [])

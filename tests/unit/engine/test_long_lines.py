@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.claims import ReadClaim, SettleClaims
 from leasehold.domain.queue_settings import FailurePolicy
 from leasehold.domain.sessions import Heartbeat
-from leasehold.domain.staging import CommitTogether, Publish, Stage
-from leasehold.stores.memory import taking
+from leasehold.domain.transactions import CommitTogether, Publish, Stage
+from leasehold.stores.memory import tables
 from tests.unit.engine.support import World, bodies, play, put, receive
 
 
@@ -42,7 +42,7 @@ def test_looks_at_many_messages_are_few_to_a_batch() -> None:
 
 def test_who_waits_gets_what_is_behind_much_poison(monkeypatch: pytest.MonkeyPatch) -> None:
     """A receive that only moved poison has not shown that there is nothing: the room goes on."""
-    monkeypatch.setattr(taking, "POISONED_AT_ONCE", 2)
+    monkeypatch.setattr(tables, "POISONED_AT_ONCE", 2)
 
     async def scenario(world: World) -> None:
         await world.do(*[put()] * 7, receive(limit=7, lease_s=5))

@@ -11,11 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from leasehold.clock import VirtualClock
+from leasehold.domain import admin as o
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
-from leasehold.domain import staging as t
+from leasehold.domain import transactions as t
 from leasehold.engine.maintenance import Maintenance, MaintenancePlan
 from leasehold.stores.base import StoreHealth
 from leasehold.stores.memory import MemoryStore

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import uvloop
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
+from leasehold.domain.admin import JobKind, JobPlan
 from leasehold.domain.errors import QueueNotFound, Stopping
-from leasehold.domain.oversight import JobKind, JobPlan
+from leasehold.engine.account_router import AccountRouter
 from leasehold.engine.engine import Engine
-from leasehold.engine.placement import Placement
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
 
@@ -23,11 +23,11 @@ ENTROPY = bytes(10)
 
 
 @asynccontextmanager
-async def placed() -> AsyncIterator[tuple[Placement, Engine, Engine]]:
+async def placed() -> AsyncIterator[tuple[AccountRouter, Engine, Engine]]:
     """Yield two engines with a placement before them; shop has the second store."""
     clock = ManualClock()
     engines = [Engine(MemoryStore(), clock) for _ in range(2)]
-    placement = Placement(engines[0], {"shop": engines[1], "till": engines[1]})
+    placement = AccountRouter(engines[0], {"shop": engines[1], "till": engines[1]})
     await placement.start()
     try:
         for account in ("bank", "shop"):
@@ -37,7 +37,7 @@ async def placed() -> AsyncIterator[tuple[Placement, Engine, Engine]]:
         await placement.stop()
 
 
-def run(test: Callable[[Placement, Engine, Engine], Awaitable[None]]) -> None:
+def run(test: Callable[[AccountRouter, Engine, Engine], Awaitable[None]]) -> None:
     """Run a test in an event loop."""
 
     async def main() -> None:
@@ -55,7 +55,7 @@ def put(account: str, body: bytes) -> c.Put:
 def test_commands_go_to_the_store_of_their_account() -> None:
     """Also those that hold other commands, and those that wait."""
 
-    async def test(placement: Placement, first: Engine, second: Engine) -> None:
+    async def test(placement: AccountRouter, first: Engine, second: Engine) -> None:
         await placement.perform(put("bank", b"money"))
         batch: Any = await placement.perform(c.Batch((put("shop", b"a"), put("shop", b"b")), True))
         assert len(batch) == 2
@@ -75,7 +75,7 @@ def test_commands_go_to_the_store_of_their_account() -> None:
 def test_figures_are_those_of_all_stores() -> None:
     """Counts, sessions and counters, as if it were one."""
 
-    async def test(placement: Placement, *_: Engine) -> None:
+    async def test(placement: AccountRouter, *_: Engine) -> None:
         for account in ("bank", "shop"):
             await placement.perform(put(account, b"work"))
             await placement.perform(s.OpenSession(account, "w1", ENTROPY))
@@ -95,7 +95,7 @@ def test_figures_are_those_of_all_stores() -> None:
 def test_jobs_are_waited_for_where_they_are() -> None:
     """A purge in the second store ends, and is found."""
 
-    async def test(placement: Placement, *_: Engine) -> None:
+    async def test(placement: AccountRouter, *_: Engine) -> None:
         await placement.perform(put("shop", b"work"))
         plan = JobPlan(kind=JobKind.PURGE)
         job: Any = await placement.perform(o.StartJob("shop", "jobs", "job1", plan))
@@ -108,7 +108,7 @@ def test_jobs_are_waited_for_where_they_are() -> None:
 def test_any_store_that_fails_ends_the_server() -> None:
     """One event tells of all."""
 
-    async def test(placement: Placement, _: Engine, second: Engine) -> None:
+    async def test(placement: AccountRouter, _: Engine, second: Engine) -> None:
         second._fail()
         assert placement.failed.is_set()
 

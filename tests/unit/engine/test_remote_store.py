@@ -11,7 +11,7 @@ import pytest
 from leasehold.domain import commands as c
 from leasehold.domain.errors import Unavailable
 from leasehold.engine import Engine
-from leasehold.engine.batching import STAND_BACK_S
+from leasehold.engine.batcher import STAND_BACK_S
 from leasehold.stores.base import NotInTime
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock

@@ -8,8 +8,8 @@ import pytest
 
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
-from leasehold.domain import staging as t
-from leasehold.domain.types import Outcome
+from leasehold.domain import transactions as t
+from leasehold.domain.model import Outcome
 from leasehold.engine.stats import EngineStats
 from leasehold.stores.memory import MemoryStore
 

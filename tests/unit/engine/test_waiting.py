@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.model import NEVER_MS, Outcome
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
-from leasehold.domain.types import NEVER_MS, Outcome
 from leasehold.stores.memory import MemoryStore
 from tests.unit.engine.support import Acts, World, bodies, play, put, receive
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import (
     ClaimOutOfTurn,
     QueueNotFound,
@@ -16,7 +16,7 @@ from leasehold.domain.errors import (
     StoreFailed,
     StreamNotFound,
 )
-from leasehold.engine.weighing import MAX_BATCH, weight_of
+from leasehold.engine.batcher import MAX_BATCH, weight_of
 from leasehold.stores.memory import MemoryStore
 from tests.unit.engine.support import World, bodies, claim, claimed, play, put, receive
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import LeaseholdError, QueueNotFound
+from leasehold.domain.model import NEVER_MS, Lease, Outcome
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
-from leasehold.domain.types import NEVER_MS, Lease, Outcome
 from tests.unit.engine.support import Acts, Received, World, put, receive
 
 QUEUES: Final = ("queue", "queue-poison")

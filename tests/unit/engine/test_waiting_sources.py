@@ -11,9 +11,9 @@ import pytest
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
-from leasehold.domain import staging as t
+from leasehold.domain import transactions as t
+from leasehold.domain.model import Outcome
 from leasehold.domain.queue_settings import FailurePolicy
-from leasehold.domain.types import Outcome
 from tests.unit.engine.support import World, bodies, claim, claimed, play, put, receive
 
 Prepare = Callable[[World], Awaitable[Any]]

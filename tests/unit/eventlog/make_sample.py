@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from leasehold.domain.events import Event, EventType
-from leasehold.domain.types import Phase
-from leasehold.eventlog.writing import FileBuilder
+from leasehold.domain.model import Phase
+from leasehold.events.parquet import FileBuilder
 from tests.unit.eventlog.support import TEN_MS, id_of, put
 
 SAMPLES: Final = Path(__file__).parent / "samples"

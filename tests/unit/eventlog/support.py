@@ -18,7 +18,7 @@ from leasehold.domain.events import (
     ReadNote,
     TrimEvents,
 )
-from leasehold.domain.types import NEVER_MS, Phase
+from leasehold.domain.model import NEVER_MS, Phase
 
 TEN_MS: Final = 1_795_255_200_000
 """2026-11-21T10:00:00Z."""

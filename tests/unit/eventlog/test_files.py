@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from leasehold.domain.events import EVENT_FORMAT, Event, EventType
-from leasehold.eventlog.names import FORMAT_KEY, TEMPORARY, date_in, hour_in, range_of
-from leasehold.eventlog.schema import SCHEMA, events_of
-from leasehold.eventlog.writing import ROW_GROUP_ROWS, FileBuilder, confirm
+from leasehold.events.names import FORMAT_KEY, TEMPORARY, date_in, hour_in, range_of
+from leasehold.events.parquet import ROW_GROUP_ROWS, SCHEMA, FileBuilder, confirm, events_of
 from tests.unit.eventlog.support import HOUR_MS, TEN_MS, FakeLog, id_of, put, session_lost
 
 

@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.eventlog.folder import FolderRefused, last_seq_in, prepare, remove_before
-from leasehold.eventlog.names import MARKER, TEMPORARY, file_of, folder_of, hour_of
-from leasehold.eventlog.notes import ExportNote, FilePlan, NoteUnreadable, read_note
+from leasehold.events.files import (
+    ExportNote,
+    FilePlan,
+    FolderRefused,
+    NoteUnreadable,
+    last_seq_in,
+    prepare,
+    read_note,
+    remove_before,
+)
+from leasehold.events.names import MARKER, TEMPORARY, file_of, folder_of, hour_of
 from tests.unit.eventlog.support import DAY_MS, HOUR_MS, TEN_MS
 
 

@@ -9,11 +9,10 @@ from typing import Any, Final
 
 import pytest
 
-from leasehold import eventlog
+from leasehold import events as eventlog
 from leasehold.domain.events import EVENT_FORMAT
-from leasehold.eventlog.names import FORMAT_KEY, TYPE_NAMES
-from leasehold.eventlog.schema import SCHEMA
-from leasehold.eventlog.writing import MAX_ROWS, ROW_GROUP_ROWS, FileBuilder
+from leasehold.events.names import FORMAT_KEY, TYPE_NAMES
+from leasehold.events.parquet import MAX_ROWS, ROW_GROUP_ROWS, SCHEMA, FileBuilder
 from tests.docs.pages import DOCS, Block, blocks, code, read, rows, section
 from tests.unit.eventlog.make_sample import events
 

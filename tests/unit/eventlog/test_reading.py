@@ -11,12 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from leasehold import eventlog
+from leasehold import events as eventlog
 from leasehold.domain.events import EVENT_FORMAT, Event
-from leasehold.eventlog.names import FORMAT_KEY, TEMPORARY
-from leasehold.eventlog.reading import files_of
-from leasehold.eventlog.schema import METADATA, SCHEMA, events_of
-from leasehold.eventlog.writing import FileBuilder
+from leasehold.events.names import FORMAT_KEY, TEMPORARY
+from leasehold.events.parquet import METADATA, SCHEMA, FileBuilder, events_of, files_of
 from tests.unit.eventlog.make_sample import SAMPLES, events, events_with_errors
 from tests.unit.eventlog.support import HOUR_MS, TEN_MS, FakeLog, id_of, put
 

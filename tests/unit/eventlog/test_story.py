@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from leasehold.domain.types import NEVER_MS
-from leasehold.eventlog.names import TYPE_NAMES
-from leasehold.eventlog.story import Tone, known_types, lines, tell
+from leasehold.domain.model import NEVER_MS
+from leasehold.events.names import TYPE_NAMES
+from leasehold.events.trace import Tone, known_types, lines, tell
 from tests.unit.eventlog.support import DAY_MS, TEN_MS
 
 S = 1_000
@@ -258,7 +258,7 @@ def test_lengths(length_ms: int, text: str) -> None:
 def test_the_story_needs_no_library() -> None:
     """The client can tell it without pyarrow, or anything else that has to be installed."""
     script = (
-        "import sys, leasehold.eventlog.story; "
+        "import sys, leasehold.events.trace; "
         "print([n for n in ('pyarrow', 'structlog', 'msgspec', 'apsw') if n in sys.modules])"
     )
     done = subprocess.run(

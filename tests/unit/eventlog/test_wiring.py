@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from leasehold import eventlog
+from leasehold import events
 from leasehold.domain import commands as c
 from leasehold.domain.events import Event, EventPage, EventType, ReadEvents
-from leasehold.domain.types import Lease
+from leasehold.domain.model import Lease
 from leasehold.engine import Engine
-from leasehold.engine.exporting import EventLogPlan
-from leasehold.eventlog.schema import events_of
-from leasehold.http.startup import ExitCode, StartFailed, event_log_plan
-from leasehold.settings import Settings, all_settings, load_settings
+from leasehold.engine.event_export import EventLogPlan
+from leasehold.events.parquet import events_of
+from leasehold.server.settings import Settings, all_settings, load_settings
+from leasehold.server.startup import ExitCode, StartFailed, event_log_plan
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore
@@ -68,7 +68,7 @@ def test_an_engine_exports_what_its_store_records(tmp_path: Path, store: str) ->
 
     made = STORES[store](tmp_path / "data")
     log = asyncio.run(run())
-    assert list(events_of(eventlog.read(tmp_path / "events"))) == log
+    assert list(events_of(events.read(tmp_path / "events"))) == log
     types = [event.type for event in log]
     assert types.count(EventType.PUT) == types.count(EventType.RECEIVED) == 3
     assert types[-1] is EventType.COMPLETED
@@ -103,7 +103,7 @@ def test_the_plan_is_what_the_settings_say() -> None:
 
 def test_a_missing_library_is_said_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not an hour later in the log; and only if there is something to export."""
-    monkeypatch.setitem(sys.modules, "leasehold.eventlog.writing", None)
+    monkeypatch.setitem(sys.modules, "leasehold.events.parquet", None)
     assert event_log_plan(Settings()).folder is None
     with pytest.raises(StartFailed, match="extra arrow") as failure:
         event_log_plan(Settings(events_folder=Path("somewhere")))

@@ -32,10 +32,10 @@ from leasehold.domain.commands import (
     SetQueueMetadata,
     SetQueuePolicies,
 )
-from leasehold.domain.types import Lease, Message, Queue
+from leasehold.domain.model import Lease, Message, Queue
 from leasehold.http.azure import AzureDialect
-from leasehold.http.messages import Request, Response
-from leasehold.http.xml_tree import PORTION_BYTES
+from leasehold.http.requests import Request, Response
+from leasehold.http.xml import PORTION_BYTES
 from leasehold.testing import ManualClock
 
 ACCOUNT = "devstoreaccount1"

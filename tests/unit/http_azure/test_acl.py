@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasehold.domain.commands import GetQueue, QueueInfo, SetQueuePolicies
-from leasehold.domain.types import AccessPolicy, Queue
+from leasehold.domain.model import AccessPolicy, Queue
 from tests.unit.http_azure.support import ACCOUNT, BOM, Harness, error_of
 
 _QUEUE = f"/{ACCOUNT}/orders"

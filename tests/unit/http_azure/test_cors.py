@@ -10,7 +10,7 @@ import pytest
 from leasehold.auth.types import Account
 from leasehold.domain.commands import Clear, Command, GetAccountDocument, Receive, Result
 from leasehold.domain.errors import Overloaded, QueueNotFound
-from leasehold.http.azure import AzureDialect, properties
+from leasehold.http.azure import AzureDialect, service
 from tests.unit.http_azure.support import (
     ACCOUNT,
     MESSAGES,
@@ -37,7 +37,7 @@ def _rule(origins: list[str], methods: list[str], **fields: object) -> dict[str,
 
 
 def _keep(azure: Harness, *rules: dict[str, object], account: str = ACCOUNT) -> None:
-    document = properties.load(None) | {"cors": list(rules)}
+    document = service.load(None) | {"cors": list(rules)}
     azure.documents[account] = json.dumps(document)
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.auth.times import parse_iso_time
-from leasehold.domain.types import NEVER_MS
-from leasehold.http.azure.dates import iso8601, normal_iso8601, rfc1123
+from leasehold.auth.types import parse_iso_time
+from leasehold.domain.model import NEVER_MS
+from leasehold.http.azure.call import iso8601, normal_iso8601, rfc1123
 
 
 @given(st.integers(0, NEVER_MS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from leasehold.domain.admin import Counts, Inspect, MessagePage, Seen
 from leasehold.domain.commands import (
     Duplicate,
     GetQueue,
@@ -14,9 +15,8 @@ from leasehold.domain.commands import (
     Renew,
 )
 from leasehold.domain.errors import LeaseholdError, SessionNotFound, SessionOver
-from leasehold.domain.oversight import Counts, Inspect, MessagePage, Seen
+from leasehold.domain.model import NO_DETAIL, CancelRequest, Detail, Lease, MessageState, Queue
 from leasehold.domain.queue_settings import Adapted, Adaptive, Advised, QueueSettings
-from leasehold.domain.types import NO_DETAIL, CancelRequest, Detail, Lease, MessageState, Queue
 
 from .support import (
     ACCOUNT,

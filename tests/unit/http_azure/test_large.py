@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from leasehold.auth.types import BadSignature
+from leasehold.domain.admin import Inspect, MessagePage, Seen
 from leasehold.domain.commands import Peek, Put, Renew
-from leasehold.domain.oversight import Inspect, MessagePage, Seen
+from leasehold.domain.model import BodyRef, Detail, MessageState, Queue
 from leasehold.domain.queue_settings import MAX_BODY_BYTES, QueueSettings
-from leasehold.domain.types import BodyRef, Detail, MessageState, Queue
 from leasehold.http.azure import MAX_REQUEST_BODY_BYTES
 from tests.unit.http_azure.support import (
     ACCOUNT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasehold.domain.commands import ListQueues, QueuePage
-from leasehold.domain.types import Queue
+from leasehold.domain.model import Queue
 from tests.unit.http_azure.support import ACCOUNT, BOM, Harness, error_of, root_of
 
 _ROOT = f"/{ACCOUNT}"

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from leasehold.domain.commands import Clear, Complete, Peek, Put, Receive, Renew
-from leasehold.domain.types import NEVER_MS
+from leasehold.domain.model import NEVER_MS
 from leasehold.http.azure import MAX_REQUEST_BODY_BYTES
 from tests.unit.http_azure.support import (
     ACCOUNT,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from leasehold.domain.errors import OutOfRange
 from leasehold.http.azure.errors import Fault
-from leasehold.http.azure.parameters import (
+from leasehold.http.azure.routing import (
     optional_integer,
     parse_query,
     required,
@@ -18,7 +18,7 @@ from leasehold.http.azure.parameters import (
     timeout_s,
     whole_number,
 )
-from leasehold.http.percent import percent_decode
+from leasehold.http.requests import percent_decode
 
 _NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 _VALUES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

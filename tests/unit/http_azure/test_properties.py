@@ -11,8 +11,8 @@ import pytest
 from leasehold.auth.types import Account
 from leasehold.domain.commands import Command, GetAccountDocument, Result, SetAccountDocument
 from leasehold.domain.errors import Overloaded, StoreFull
-from leasehold.http.azure import AzureDialect, properties
-from leasehold.http.messages import Response
+from leasehold.http.azure import AzureDialect, service
+from leasehold.http.requests import Response
 from tests.unit.http_azure.support import ACCOUNT, BOM, Harness, error_of, make_request, root_of
 
 _QUERY = "restype=service&comp=properties"
@@ -208,7 +208,7 @@ def test_document_is_json_of_its_own_kind(azure: Harness) -> None:
     _set(azure, _LOGGING)
     document = json.loads(azure.documents[ACCOUNT])
     assert set(document) == {"logging", "hour", "minute", "cors"}
-    assert properties.DOCUMENT_KIND == "azure-service-properties"
+    assert service.DOCUMENT_KIND == "azure-service-properties"
 
 
 def test_accounts_have_their_own_properties(azure: Harness) -> None:

@@ -12,7 +12,7 @@ from leasehold.domain.commands import (
     QueueInfo,
     SetQueueMetadata,
 )
-from leasehold.domain.types import Queue
+from leasehold.domain.model import Queue
 from tests.unit.http_azure.support import ACCOUNT, Harness, error_of, header, make_request
 
 _QUEUE = f"/{ACCOUNT}/orders"

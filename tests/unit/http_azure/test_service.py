@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from leasehold.auth.delegation import DelegationScope, derive_value
-from leasehold.http.messages import Response
+from leasehold.http.requests import Response
 from tests.unit.http_azure.support import ACCOUNT, BOM, Harness, error_of, root_of
 
 _STATS = "restype=service&comp=stats"

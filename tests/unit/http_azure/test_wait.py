@@ -9,7 +9,7 @@ import pytest
 from leasehold.auth.types import Account
 from leasehold.domain.commands import Receive
 from leasehold.domain.errors import QueueNotFound
-from leasehold.domain.types import Lease
+from leasehold.domain.model import Lease
 from leasehold.http.azure import AzureDialect
 from tests.unit.http_azure.support import (
     ACCOUNT,

@@ -9,15 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leasehold.http.azure.errors import Fault
-from leasehold.http.azure.xml_in import (
+from leasehold.http.azure.xml import (
     MAX_DEPTH,
     MAX_NODES,
+    escape_bytes,
     message_text,
     parse_tree,
     parsed_message_text,
     plain_message_text,
 )
-from leasehold.http.azure.xml_out import escape_bytes
 from tests.unit.http_azure.support import BOM, message_xml
 
 _PYTHON = b"<?xml version='1.0' encoding='utf-8'?>\n"

@@ -6,13 +6,12 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 from xml.etree import ElementTree as ET
 
-from leasehold.auth.mns import MnsRequest, sign_v2, string_to_sign_v2
-from leasehold.auth.mns_keys import AccessKey, MnsAuthenticator
-from leasehold.auth.times import format_http_date
+from leasehold.auth.mns import AccessKey, MnsAuthenticator, MnsRequest, sign_v2, string_to_sign_v2
+from leasehold.auth.types import format_http_date
 from leasehold.domain.commands import Command, Result
 from leasehold.domain.errors import LeaseholdError
-from leasehold.http.messages import Request, Response
 from leasehold.http.mns import MnsDialect
+from leasehold.http.requests import Request, Response
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
 

@@ -9,12 +9,12 @@ from hashlib import md5
 
 import pytest
 
-from leasehold.auth import mns_keys
+from leasehold.auth import mns as mns_keys
 from leasehold.auth import types as auth
 from leasehold.domain import errors as domain
 from leasehold.domain.commands import Put
-from leasehold.http.messages import Response
 from leasehold.http.mns.errors import CODES, TABLE, Fault, fault_of
+from leasehold.http.requests import Response
 from tests.unit.http_mns.support import MESSAGES, Whole, error_of, header, message_xml, root_of, run
 
 DEAD = f"{'0' * 32}-{'A' * 36}"

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.http.mns.errors import Fault
-from leasehold.http.mns.xml_in import local_name, parsed_root, plain_root
-from leasehold.http.xml_plain import PROLOGS
-from leasehold.http.xml_tree import Element
+from leasehold.http.mns.xml import local_name, parsed_root, plain_root
+from leasehold.http.xml import PROLOGS, Element
 
 _SPACES: Final = (
     "",

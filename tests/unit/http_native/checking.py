@@ -13,9 +13,9 @@ from typing import Any, Final, cast
 
 from jsonschema import Draft202012Validator
 
-from leasehold.http.messages import Response
-from leasehold.http.native.codes import CODES
-from leasehold.http.native.document import openapi_json
+from leasehold.http.native.errors import CODES
+from leasehold.http.native.routes import openapi_json
+from leasehold.http.requests import Response
 
 METHODS: Final = frozenset({"get", "put", "post", "patch", "delete"})
 _PARTS: Final = ("items", "additionalProperties", "propertyNames")

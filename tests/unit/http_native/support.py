@@ -11,16 +11,15 @@ from typing import Any, cast
 
 from leasehold.auth.authenticator import Authenticator
 from leasehold.auth.types import Account
+from leasehold.domain.admin import GetJob, Job, StepJob, is_over
 from leasehold.domain.claims import ClaimState, OpenClaim, Opened
 from leasehold.domain.commands import Command, Receive, Result
 from leasehold.domain.errors import LeaseholdError
-from leasehold.domain.jobs import is_over
-from leasehold.domain.oversight import GetJob, Job, StepJob
-from leasehold.domain.types import AccessPolicy, Lease
+from leasehold.domain.model import AccessPolicy, Lease
+from leasehold.engine.long_poll import Gone
 from leasehold.engine.stats import EngineStats
-from leasehold.engine.waiting import Gone
-from leasehold.http.messages import Request, Response
 from leasehold.http.native import NativeDialect, Services
+from leasehold.http.requests import Request, Response
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
 from tests.unit.http_native import checking

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leasehold.domain.claims import ExemptMembers
-from leasehold.domain.types import Outcome
+from leasehold.domain.model import Outcome
 from tests.unit.http_native.support import BASE, MESSAGES, QUEUE, Native
 
 STREAM = f"{QUEUE}/streams/daily"

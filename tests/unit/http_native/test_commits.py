@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leasehold.domain.errors import StoreFull
-from leasehold.domain.staging import Committed, CommitTogether
+from leasehold.domain.transactions import Committed, CommitTogether
 from tests.unit.http_native.support import BASE, MESSAGES, Native
 
 COMMIT = f"{BASE}/commit"

@@ -11,15 +11,15 @@ from jsonschema import Draft202012Validator
 from leasehold import __version__
 from leasehold.domain.claims import MAX_CLAIM, ClaimState
 from leasehold.domain.limits import MAX_SAVED_BYTES, NATIVE
+from leasehold.domain.model import MessageState, Outcome
 from leasehold.domain.sessions import PROGRESS_TIMEOUTS_S, SESSION_TIMEOUTS_S, SessionState
-from leasehold.domain.staging import TransactionState
-from leasehold.domain.types import MessageState, Outcome
-from leasehold.http.native.codes import CODES
+from leasehold.domain.transactions import TransactionState
+from leasehold.http.native.account import MAX_PROGRESS
+from leasehold.http.native.errors import CODES
 from leasehold.http.native.items import MAX_ITEMS
-from leasehold.http.native.names import MAX_NAME, MAX_PUBLISHED, NUMBERS
+from leasehold.http.native.queues import RANGES
+from leasehold.http.native.reading import MAX_NAME, MAX_PUBLISHED, NUMBERS
 from leasehold.http.native.routes import ROUTES, Route
-from leasehold.http.native.sessions import MAX_PROGRESS
-from leasehold.http.native.settings_json import RANGES
 from leasehold.http.native.transactions import CHUNKS, MAX_PARTS, TIMEOUTS_S
 from tests.unit.http_native.checking import document, errors_of, follow, operations
 from tests.unit.http_native.support import ACCOUNT, Native

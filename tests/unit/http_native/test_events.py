@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from leasehold.domain.events import Event, EventPage, EventType, ReadEvents
-from leasehold.domain.types import NEVER_MS
-from leasehold.http.native.events import TYPES, ShownEvent, show_event
+from leasehold.domain.model import NEVER_MS
+from leasehold.http.native.account import TYPES, ShownEvent, show_event
 from tests.unit.http_native.checking import document
 from tests.unit.http_native.support import BASE, MESSAGES, QUEUE, Native
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from leasehold.domain.oversight import JobKind, StartJob
-from leasehold.domain.types import MessageState
+from leasehold.domain.admin import JobKind, StartJob
+from leasehold.domain.model import MessageState
 from tests.unit.http_native.support import BASE, MESSAGES, QUEUE, Native
 
 

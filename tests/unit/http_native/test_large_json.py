@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.http.native.puts import read_put
+from leasehold.http.native.items import read_put
 from tests.unit.http_native.support import MESSAGES, Native
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from leasehold.auth import types as auth
 from leasehold.domain import errors
-from leasehold.http.native.codes import CODES
-from leasehold.http.native.problems import TABLE, document, item_problem, problem_of
+from leasehold.http.native.errors import CODES, TABLE, document, item_problem, problem_of
 from tests.unit.http_native.checking import errors_of
 from tests.unit.http_native.support import MESSAGES, QUEUE, Native
 

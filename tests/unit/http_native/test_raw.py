@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
-from leasehold.domain.types import BodyRef, Detail, Lease
-from leasehold.http.messages import Request
+from leasehold.domain.model import BodyRef, Detail, Lease
+from leasehold.http.requests import Request
 from tests.unit.http_native.support import ACCOUNT, KEY, MESSAGES, QUEUE, Answer, Native
 
 BYTES = bytes(range(256))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leasehold.domain.sessions import DEFAULT_SESSION_TIMEOUT_S, LoseSessions
-from leasehold.http.native.sessions import MAX_HEARTBEAT_BYTES, MAX_PROGRESS
+from leasehold.http.native.account import MAX_HEARTBEAT_BYTES, MAX_PROGRESS
 from tests.unit.http_native.support import BASE, MESSAGES, Native
 
 SESSIONS = f"{BASE}/sessions"

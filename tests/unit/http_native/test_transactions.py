@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.domain.staging import DEFAULT_STAGING_TIMEOUT_S, Stage
+from leasehold.domain.transactions import DEFAULT_STAGING_TIMEOUT_S, Stage
 from tests.unit.http_native.support import BASE, MESSAGES, QUEUE, Native
 
 TRANSACTION = f"{BASE}/transactions/batch:1"

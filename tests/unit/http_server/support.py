@@ -15,11 +15,11 @@ import uvloop
 from uvicorn.server import ServerState
 
 from leasehold.http.app import Application
-from leasehold.http.exchange import PORTION_BYTES
+from leasehold.http.connection import GuardedProtocol, protocol_class
 from leasehold.http.guard import ConnectionLimits, Guard
-from leasehold.http.messages import Request, Response
-from leasehold.http.metrics import RequestStats
-from leasehold.http.protocol import GuardedProtocol, protocol_class
+from leasehold.http.request_cycle import PORTION_BYTES
+from leasehold.http.requests import Request, Response
+from leasehold.server.metrics import RequestStats
 from leasehold.testing import ManualClock
 
 MAX_BODY_BYTES: Final = 100_000

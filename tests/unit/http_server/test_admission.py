@@ -9,10 +9,10 @@ import pytest
 from leasehold.domain import commands as c
 from leasehold.domain.claims import ExtendClaim, OpenClaim, Opened, SettleClaims
 from leasehold.domain.errors import Overloaded, QueueNotFound
+from leasehold.domain.model import Lease
 from leasehold.domain.sessions import EndSession, Heartbeat
-from leasehold.domain.staging import CommitTogether
-from leasehold.domain.types import Lease
-from leasehold.engine.waiting import Gone
+from leasehold.domain.transactions import CommitTogether
+from leasehold.engine.long_poll import Gone
 from leasehold.http.admission import Admission
 
 GET = c.Receive("account", "queue", 1, 30)

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import Overloaded
 from leasehold.domain.limits import LOOK_BYTES
-from leasehold.domain.types import Lease, Message, Phase
-from leasehold.http import answers as a
+from leasehold.domain.model import Lease, Message, Phase
+from leasehold.http import admission as a
 from leasehold.http.admission import Admission
-from leasehold.http.exchange import PORTION_BYTES
+from leasehold.http.request_cycle import PORTION_BYTES
 from leasehold.testing import ManualClock
 from tests.unit.http_server.support import Harness
 

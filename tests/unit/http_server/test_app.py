@@ -10,9 +10,9 @@ import pytest
 import structlog
 
 from leasehold.http.app import Application
-from leasehold.http.exchange import PROVE
-from leasehold.http.messages import Request, Response
-from leasehold.http.metrics import RequestStats
+from leasehold.http.request_cycle import PROVE
+from leasehold.http.requests import Request, Response
+from leasehold.server.metrics import RequestStats
 from leasehold.testing import ManualClock
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import structlog
 
-from leasehold.http.browsers import Hosts, is_foreign
-from leasehold.http.building import hosts_of
-from leasehold.settings import DEV_ACCOUNT, AccountKeys, Secret, Settings
-from leasehold.settings.values import DEV_KEY
+from leasehold.http.app import Hosts, is_foreign
+from leasehold.server.settings import DEV_ACCOUNT, AccountKeys, Secret, Settings
+from leasehold.server.settings.values import DEV_KEY
+from leasehold.server.wiring import hosts_of
 from leasehold.testing import InProcessServer
 
 _QUEUE = f"/v1/accounts/{DEV_ACCOUNT}/queues/orders"

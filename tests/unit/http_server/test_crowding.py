@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.http.crowding import Unfinished, slow_to_go, slowest_first, strangers_to_go
+from leasehold.http.guard import Unfinished, slow_to_go, slowest_first, strangers_to_go
 from tests.unit.http_server.support import Client, Harness
 
 KIB = 1024

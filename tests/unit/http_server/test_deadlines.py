@@ -10,8 +10,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from leasehold.http.connection import protocol_class
 from leasehold.http.guard import LINGER_S, ConnectionLimits, Guard
-from leasehold.http.protocol import protocol_class
 from leasehold.testing import ManualClock
 from tests.unit.http_server.support import GET, Client, Harness
 

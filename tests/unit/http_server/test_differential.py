@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from leasehold.http.exchange import Exchange
+from leasehold.http.connection import protocol_class
 from leasehold.http.guard import ConnectionLimits, Guard
-from leasehold.http.protocol import protocol_class
+from leasehold.http.request_cycle import RequestCycle
 from leasehold.testing import ManualClock
 from tests.unit.http_server.test_smuggling import AMBIGUOUS, CHUNKED, CLEAR, END, HIDDEN, post
 
@@ -87,11 +87,11 @@ async def _app(scope: Any, receive: Any, send: Any) -> None:
 
 def ours(data: bytes) -> Seen:
     """Let our protocol read."""
-    started: list[Exchange] = []
+    started: list[RequestCycle] = []
     base = protocol_class(GUARD)
 
     class Recording(base):  # type: ignore[misc,valid-type]
-        def _begin(self, exchange: Exchange) -> None:
+        def _begin(self, exchange: RequestCycle) -> None:
             started.append(exchange)
             super()._begin(exchange)
 

@@ -9,16 +9,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from leasehold.http.azure.errors import Fault as AzureFault
-from leasehold.http.azure.xml_in import long_message_text, message_text
+from leasehold.http.azure.xml import long_message_text, message_text
 from leasehold.http.mns.errors import Fault as MnsFault
-from leasehold.http.mns.xml_in import raw_text, read_long_root, read_root
-from leasehold.http.xml_tree import (
-    MAX_TAG_BYTES,
-    PORTION_BYTES,
-    XmlError,
-    parse_long_tree,
-    parse_tree,
-)
+from leasehold.http.mns.xml import raw_text, read_long_root, read_root
+from leasehold.http.xml import MAX_TAG_BYTES, PORTION_BYTES, XmlError, parse_long_tree, parse_tree
 
 MIB = 1024 * 1024
 

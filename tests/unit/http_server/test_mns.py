@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from leasehold.http.mns import account_of_host
-from leasehold.http.startup import ExitCode, StartFailed, listen_for_mns
-from leasehold.settings import Settings
+from leasehold.server.settings import Settings
+from leasehold.server.startup import ExitCode, StartFailed, listen_for_mns
 from leasehold.testing import InProcessServer
 from tests.unit.http_server.test_app import Recorder, World
 

@@ -12,9 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from leasehold.clock import SystemClock
-from leasehold.http.opening import data_lock, open_store
-from leasehold.http.startup import ExitCode, StartFailed, large_bodies
-from leasehold.settings import Settings, StoreUrl
+from leasehold.server.settings import Settings, StoreUrl
+from leasehold.server.startup import ExitCode, StartFailed, data_lock, large_bodies, open_store
 
 AWAY = StoreUrl("postgresql://leasehold:geheim@127.0.0.1:1/postgres")
 

@@ -12,19 +12,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from leasehold import __version__
+from leasehold.domain.admin import Counts
 from leasehold.domain.claims import ClaimState
 from leasehold.domain.events import Extent
-from leasehold.domain.oversight import Counts
+from leasehold.domain.model import MessageState
 from leasehold.domain.sessions import SessionState
-from leasehold.domain.types import MessageState
-from leasehold.engine.census import CLAIM_STATES, NOTHING, Census
 from leasehold.engine.engine import Counted, Engine, Served
-from leasehold.engine.stats import EngineStats, QueueStats
-from leasehold.http.admin import AdminPages
+from leasehold.engine.stats import CLAIM_STATES, NOTHING, Census, EngineStats, QueueStats
 from leasehold.http.admission import Admission
 from leasehold.http.guard import ConnectionLimits, Guard
-from leasehold.http.messages import Response
-from leasehold.http.metrics import Metrics, RequestStats
+from leasehold.http.requests import Response
+from leasehold.server.admin import AdminPages
+from leasehold.server.metrics import Metrics, RequestStats
 from leasehold.stores.base import StoreHealth
 from leasehold.testing import ManualClock
 

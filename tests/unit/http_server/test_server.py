@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import pytest
 
-from leasehold.settings.values import DEV_KEY
+from leasehold.server.settings.values import DEV_KEY
 
 ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT_S = 60

@@ -13,8 +13,9 @@ import pytest
 import structlog
 
 from leasehold.auth.bearer import BearerVerifier, IssuersVerifier
-from leasehold.http import startup
-from leasehold.http.startup import (
+from leasehold.server import startup
+from leasehold.server.settings import Settings
+from leasehold.server.startup import (
     DataLock,
     ExitCode,
     StartFailed,
@@ -24,7 +25,6 @@ from leasehold.http.startup import (
     raise_file_limit,
     url_of,
 )
-from leasehold.settings import Settings
 from tests.unit.auth.issuer import jwk_of, nameless, rsa_key
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leasehold.settings import DEV_ACCOUNT
+from leasehold.server.settings import DEV_ACCOUNT
 from leasehold.testing import InProcessServer
 
 TIMEOUT_S = 10.0

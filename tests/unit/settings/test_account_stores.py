@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.settings import Settings, SettingsError, load_settings, show_value
+from leasehold.server.settings import Settings, SettingsError, load_settings, show_value
 
 KEY = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY="
 ACCOUNTS = f"shop:{KEY};bank:{KEY}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.settings import AccessKeyPair, Secret, Settings, SettingsError, load_settings
+from leasehold.server.settings import AccessKeyPair, Secret, Settings, SettingsError, load_settings
 
 PAIR = AccessKeyPair(
     key_id="LTAI5tExample", secret=Secret(b"thirty-characters-of-a-secret-"), account="orders"

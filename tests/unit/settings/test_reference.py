@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from leasehold.settings import (
+from leasehold.server.settings import (
     AccountKeys,
     Secret,
     all_settings,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.settings import (
+from leasehold.server.settings import (
     AccountKeys,
     Secret,
     Settings,

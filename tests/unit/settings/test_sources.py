@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.settings import Loaded, SettingsError, load_settings
+from leasehold.server.settings import Loaded, SettingsError, load_settings
 
 KEY1 = base64.b64encode(b"1" * 32).decode()
 KEY2 = base64.b64encode(b"2" * 64).decode()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.settings import Settings, SettingsError, StoreUrl, load_settings, show_value
+from leasehold.server.settings import Settings, SettingsError, StoreUrl, load_settings, show_value
 
 SECRET = "geheim"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from leasehold.domain import bodies as b
 from leasehold.domain import commands as c
-from leasehold.domain.types import BodyRef, Detail, Lease
+from leasehold.domain import model as b
+from leasehold.domain.model import BodyRef, Detail, Lease
 from leasehold.stores.sqlite import SqliteStore
 
 NOW_MS = 1_767_225_600_000

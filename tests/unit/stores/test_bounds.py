@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
-from leasehold.stores.memory import taking as memory_taking
+from leasehold.stores.memory import tables as memory_taking
 from leasehold.stores.sql import messages as sqlite_messages
-from leasehold.stores.sql import scanning, searching
+from leasehold.stores.sql import scanning
+from leasehold.stores.sql import scanning as searching
 from leasehold.stores.sqlite import SqliteStore
 
 NOW_MS = 1_767_225_600_000

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain import oversight as o
 from leasehold.domain.claims import ClaimState
 from leasehold.domain.events import EventType
+from leasehold.domain.model import BodyRef, Detail, MessageState
 from leasehold.domain.queue_settings import QueueSettings
-from leasehold.domain.types import BodyRef, Detail, MessageState
 from leasehold.stores.sql import claims, recorder
 from leasehold.stores.sql.rows import INLINE_BYTES
 from leasehold.stores.sqlite import SqliteStore

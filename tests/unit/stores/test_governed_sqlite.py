@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.errors import StoreFull
+from leasehold.domain.model import Detail, ErrorReport, Lease, Outcome, Progress
 from leasehold.domain.queue_settings import (
     Adapted,
     Adaptive,
@@ -19,7 +20,6 @@ from leasehold.domain.queue_settings import (
     FailurePolicy,
     QueueSettings,
 )
-from leasehold.domain.types import Detail, ErrorReport, Lease, Outcome, Progress
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
 

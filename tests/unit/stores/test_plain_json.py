@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.domain.oversight import JobKind, JobPlan, MessageFilter
-from leasehold.domain.types import (
+from leasehold.domain.admin import JobKind, JobPlan, MessageFilter
+from leasehold.domain.model import (
     NO_DETAIL,
     Attempt,
     BodyRef,
@@ -16,12 +16,7 @@ from leasehold.domain.types import (
     Poisoning,
     Progress,
 )
-from leasehold.stores.plain_json import (
-    detail_from_json,
-    detail_to_json,
-    from_plain,
-    to_plain,
-)
+from leasehold.stores.sql.plain_json import detail_from_json, detail_to_json, from_plain, to_plain
 
 ATTEMPT = Attempt(
     number=1,

@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from psycopg import errors
 
-from leasehold.domain.types import Phase
+from leasehold.domain.model import Phase
 from leasehold.stores.postgres.connection import Address, connect
-from leasehold.stores.postgres.cursor import array_of
-from leasehold.stores.postgres.direct import Direct
+from leasehold.stores.postgres.cursor import Direct, array_of
 from tests.postgres import find_programs, shared_cluster
 
 pytestmark = pytest.mark.skipif(find_programs() is None, reason="no PostgreSQL is installed")

@@ -11,7 +11,7 @@ from leasehold.domain import commands as c
 from leasehold.stores.base import NotInTime
 from leasehold.stores.postgres import PostgresStore
 from leasehold.stores.postgres.connection import Address, connect
-from leasehold.stores.postgres.direct import Direct
+from leasehold.stores.postgres.cursor import Direct
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import ACCOUNT, QUEUE, Asker
 from tests.postgres import empty, find_programs, shared_cluster

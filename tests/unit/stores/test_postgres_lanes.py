@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from leasehold.domain import commands as c
-from leasehold.domain.types import Lease
+from leasehold.domain.model import Lease
 from leasehold.stores.postgres import PostgresStore
-from leasehold.stores.postgres.catalog import TRUST_MS
+from leasehold.stores.postgres.state import TRUST_MS
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import ACCOUNT, QUEUE, Asker
 from tests.postgres import empty, find_programs, shared_cluster

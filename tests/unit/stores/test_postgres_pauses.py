@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from leasehold.domain import commands as c
-from leasehold.domain.types import Lease
-from leasehold.stores.postgres import PostgresStore, peer_link
+from leasehold.domain.model import Lease
+from leasehold.stores.postgres import PostgresStore, peers
 from leasehold.stores.postgres.connection import Address, connect
-from leasehold.stores.postgres.peer_link import Link
+from leasehold.stores.postgres.peers import Link
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import ACCOUNT, QUEUE, Asker
 from tests.postgres import empty, find_programs, shared_cluster
@@ -82,7 +82,7 @@ def test_others_go_on_while_a_server_does_not_take_its_answers(
     asker: Asker, stopped: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database does not end such a connection by itself; whoever is alive does."""
-    monkeypatch.setattr(peer_link, "STOPPED_S", 0)
+    monkeypatch.setattr(peers, "STOPPED_S", 0)
     asker.store._primary.connection.execute("SET lock_timeout = '60s'")  # type: ignore[attr-defined]
     stopped.pgconn.send_query(LARGE.encode())
     pid = asker.store._primary.writer.pid  # type: ignore[attr-defined]
@@ -101,7 +101,7 @@ def test_whoever_takes_answers_is_left_alone(
     asker: Asker, stopped: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others may wait for a connection that is at work, and for one that nobody waits for."""
-    monkeypatch.setattr(peer_link, "STOPPED_S", 0)
+    monkeypatch.setattr(peers, "STOPPED_S", 0)
     stopped.execute("SET idle_in_transaction_session_timeout = 0")
     pid = asker.store._primary.writer.pid  # type: ignore[attr-defined]
     link = Link(Address.parse(url()), 99)

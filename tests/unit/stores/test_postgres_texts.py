@@ -12,9 +12,9 @@ from hypothesis import strategies as some
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain import staging as sg
-from leasehold.domain.types import BodyRef, Detail, ErrorReport, Outcome
-from leasehold.stores.postgres.texts import from_kept, to_kept
+from leasehold.domain import transactions as sg
+from leasehold.domain.model import BodyRef, Detail, ErrorReport, Outcome
+from leasehold.stores.sql.texts import from_kept, to_kept
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import ACCOUNT, QUEUE, Asker
 from tests.postgres import find_programs, open_empty

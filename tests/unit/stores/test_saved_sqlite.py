@@ -10,8 +10,8 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.commands import REMOVE_SAVED
-from leasehold.domain.types import Lease, Outcome
-from leasehold.stores.sql import setwise
+from leasehold.domain.model import Lease, Outcome
+from leasehold.stores.sql import statements
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import ACCOUNT, QUEUE, Asker
@@ -71,7 +71,7 @@ def test_nothing_is_left_over(
     tried: Tried, monkeypatch: pytest.MonkeyPatch, how: str, set_wise: int
 ) -> None:
     """Whatever removes messages, one or many at once."""
-    monkeypatch.setattr(setwise, "SET_WISE", set_wise)
+    monkeypatch.setattr(statements, "SET_WISE", set_wise)
     leases = tried.saved(3)
     assert len(tried.rows()) == 3
     if how == "complete":

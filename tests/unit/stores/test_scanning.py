@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
-from leasehold.domain.oversight import JobKind, JobState, MessageFilter
-from leasehold.domain.types import Lease, MessageState, Outcome
+from leasehold.domain.admin import JobKind, JobState, MessageFilter
+from leasehold.domain.model import Lease, MessageState, Outcome
 from leasehold.stores.sql import scanning
 from leasehold.stores.sqlite import SqliteStore
 
@@ -196,7 +196,7 @@ def test_a_job_looks_at_no_more_than_a_step_may(
     tried: Tried, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where nothing matches, each step ends soon and the next one goes on."""
-    monkeypatch.setattr("leasehold.stores.sql.jobs.JOB_SCAN", 4)
+    monkeypatch.setattr("leasehold.stores.sql.admin.JOB_SCAN", 4)
     tried.put(A, 30)
     plan = o.JobPlan(kind=JobKind.PURGE, filter=MessageFilter(text="nothing"))
     tried.ask(o.StartJob("a", A, "job", plan))

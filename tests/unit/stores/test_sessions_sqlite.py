@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain import sessions as s
 from leasehold.domain.errors import SessionNotFound
+from leasehold.domain.model import Detail, Lease, MessageState, Outcome, Phase, Progress
 from leasehold.domain.sessions import SessionState
-from leasehold.domain.types import Detail, Lease, MessageState, Outcome, Phase, Progress
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
 

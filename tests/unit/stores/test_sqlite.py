@@ -16,8 +16,7 @@ import pytest
 from leasehold.domain import commands as c
 from leasehold.domain.claims import AttachStream, Stream
 from leasehold.domain.errors import LeaseLost, StoreFailed, Unavailable
-from leasehold.domain.ids import row_key_of
-from leasehold.domain.types import Lease
+from leasehold.domain.model import Lease, row_key_of
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.stores.sqlite.connection import WrongDatabase
 from leasehold.stores.sqlite.store import FILE_NAME

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from leasehold.domain import bodies as b
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain import oversight as o
-from leasehold.domain import staging as st
+from leasehold.domain import model as b
+from leasehold.domain import transactions as st
 from leasehold.domain.errors import ChunkOutOfTurn, StagedNotFound
 from leasehold.domain.events import EventType
+from leasehold.domain.model import BodyRef, Detail, Lease, MessageState
 from leasehold.domain.queue_settings import QueueSettings
-from leasehold.domain.types import BodyRef, Detail, Lease, MessageState
-from leasehold.stores.sql import staging
+from leasehold.stores.sql import transactions
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
 
@@ -341,7 +341,7 @@ def test_each_message_has_its_events_however_many_there_are(
         event._replace(seq=dropped.seq, at_ms=dropped.at_ms, type=EventType.DISCARDED)
         for event, dropped in zip(staged[:4], tried.events(EventType.DISCARDED), strict=True)
     ]
-    monkeypatch.setattr(staging, "_RECORDED_AT_ONCE", 2)
+    monkeypatch.setattr(transactions, "_RECORDED_AT_ONCE", 2)
     tried.publish()
     published = tried.events(EventType.PUBLISHED)
     assert [event.message_id for event in published] == [event.message_id for event in staged[4:]]

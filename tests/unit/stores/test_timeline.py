@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from leasehold.domain.types import Phase
-from leasehold.stores.timeline import Timeline
+from leasehold.domain.model import Phase
+from leasehold.stores.sql.catalog import Timeline
 
 NOW_MS = 1_767_225_600_000
 SECOND = NOW_MS // 1000

@@ -8,11 +8,11 @@ from typing import Any, Self, cast
 
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.model import Lease
 from leasehold.domain.queue_settings import QueueSettings
-from leasehold.domain.types import Lease
 from leasehold.engine import Engine
 from leasehold.engine.faults import Faults, FaultyStore
-from leasehold.engine.travel import travel
+from leasehold.http.test_mode import travel
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.claims import Claim, ClaimState, OpenClaim, Opened
 from leasehold.domain.errors import MessageNotFound, NotDone, QueueNotFound, Unavailable
 from leasehold.engine import faults as f

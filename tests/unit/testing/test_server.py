@@ -16,11 +16,11 @@ from azure.storage.queue import QueueClient
 from leasehold import testing
 from leasehold.client import ConnectionFailed, RetryPolicy, Unavailable
 from leasehold.engine.faults import Faults
-from leasehold.http.startup import StartFailed
-from leasehold.settings import SettingsError
+from leasehold.server.settings import SettingsError
+from leasehold.server.startup import StartFailed
 from leasehold.testing import AsyncInProcessServer, InProcessServer
-from leasehold.testing.clock import START_MS
 from leasehold.testing.server import ServerClock
+from leasehold.testing.time import START_MS
 
 pytest_plugins = "pytester"
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from leasehold.clock import LoopTimers, SystemClock, VirtualClock
-from leasehold.http.server import Times
-from leasehold.http.startup import StartFailed, listen_on
-from leasehold.settings import Settings, SettingsError
+from leasehold.server.main import Times
+from leasehold.server.settings import Settings, SettingsError
+from leasehold.server.startup import StartFailed, listen_on
 from leasehold.testing import ManualClock
 from tests.e2e.server import Server
 

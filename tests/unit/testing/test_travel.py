@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import oversight as o
 from leasehold.domain.claims import AttachStream, OpenClaim, Stream
+from leasehold.domain.model import Outcome
 from leasehold.domain.queue_settings import QueueSettings
 from leasehold.domain.sessions import OpenSession, Session
-from leasehold.domain.types import Outcome
-from leasehold.engine.travel import EXACT_STEPS
+from leasehold.http.test_mode import EXACT_STEPS
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore

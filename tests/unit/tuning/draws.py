@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from benchmarks.tuning_worlds import Work
 
-from leasehold.tuning.attempts import Attempt, Floats
+from leasehold.advisor.attempts import Attempt, Floats
 
 
 class Estimate(NamedTuple):

@@ -9,10 +9,10 @@ import pytest
 from benchmarks import tuning_regret as regret
 from benchmarks.tuning_worlds import CRASH_RATES, WORKS, Sight
 
-from leasehold.tuning import Attempt, Basis, Bounds, Lengths, Prices, Question, advise
-from leasehold.tuning.advice import price
-from leasehold.tuning.costs import FIXED
-from leasehold.tuning.naive import naive_timeouts
+from leasehold.advisor import Attempt, Basis, Bounds, Lengths, Prices, Question, advise
+from leasehold.advisor.advice import price
+from leasehold.advisor.costs import FIXED
+from leasehold.advisor.rules import naive_timeouts
 
 PRICES = Prices(duplicate=60.0)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from benchmarks.tuning_worlds import CRASH_RATES, WORKS, Work
 
-from leasehold.tuning.attempts import Floats
-from leasehold.tuning.costs import (
+from leasehold.advisor.attempts import Floats
+from leasehold.advisor.costs import (
     Growth,
     Prices,
     cost_per_message,
@@ -17,8 +17,7 @@ from leasehold.tuning.costs import (
     cost_renewed,
     duplicates_per_message,
 )
-from leasehold.tuning.crashes import crash_rate
-from leasehold.tuning.model import DurationModel, from_chances
+from leasehold.advisor.statistics import DurationModel, crash_rate, from_chances
 from tests.unit.tuning.draws import Estimate, play_messages, play_redrawn, play_renewed
 
 PRICES = Prices(duplicate=60.0)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leasehold.tuning.attempts import Attempt, Sample
-from leasehold.tuning.kaplan_meier import kaplan_meier
+from leasehold.advisor.attempts import Attempt, Sample
+from leasehold.advisor.statistics import kaplan_meier
 from tests.unit.tuning.draws import censored
 
 

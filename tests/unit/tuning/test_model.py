@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leasehold.tuning.attempts import Attempt, Sample, repeats_are_alike, weight_by_age
-from leasehold.tuning.model import fit, from_chances
-from leasehold.tuning.tails import fit_log_normal, fit_pareto
+from leasehold.advisor.attempts import Attempt, Sample, repeats_are_alike, weight_by_age
+from leasehold.advisor.statistics import fit, fit_log_normal, fit_pareto, from_chances
 
 
 def cut(lengths: np.ndarray, at: float) -> list[Attempt]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.tuning.attempts import Attempt
-from leasehold.tuning.observing import Ending, Lease, observe, silent_after_s
+from leasehold.advisor.attempts import Attempt, Ending, Lease, observe, silent_after_s
 
 
 def test_late_completion_is_a_full_observation() -> None:

@@ -9,23 +9,22 @@ import numpy as np
 import pytest
 from benchmarks.tuning_worlds import WORKS, Work
 
-from leasehold.tuning import Basis, advise
-from leasehold.tuning.attempts import Attempt, Sample
-from leasehold.tuning.batches import largest_batch, largest_batch_drawn
-from leasehold.tuning.bounds import Bounds, settle
-from leasehold.tuning.costs import Prices, cost_renewed
-from leasehold.tuning.drift import find_drift, log_rank
-from leasehold.tuning.kaplan_meier import kaplan_meier
-from leasehold.tuning.promises import attempts_needed, promise
-from leasehold.tuning.renewal import (
+from leasehold.advisor import Basis, advise
+from leasehold.advisor.advice import Bounds, settle
+from leasehold.advisor.attempts import Attempt, Sample
+from leasehold.advisor.costs import (
+    Prices,
     RenewalPlan,
+    cost_renewed,
     guard,
     heartbeat_period,
+    largest_batch,
+    largest_batch_drawn,
     plan_renewal,
     renewal_period,
 )
-from leasehold.tuning.starting import start_timeout
-from leasehold.tuning.suspicion import STUCK, phi
+from leasehold.advisor.rules import attempts_needed, promise, start_timeout
+from leasehold.advisor.statistics import STUCK, find_drift, kaplan_meier, log_rank, phi
 from tests.unit.tuning.draws import censored
 
 PRICES = Prices(duplicate=60.0)

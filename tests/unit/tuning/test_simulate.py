@@ -7,12 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from leasehold.domain.queue_settings import LapsedReceipts
-from leasehold.tuning import Attempt, Prices, Question, advise, observe
-from leasehold.tuning.attempts import Sample
-from leasehold.tuning.costs import DOUBLING, duplicates_per_message
-from leasehold.tuning.model import fit
-from leasehold.tuning.simulate import (
+from leasehold.advisor import Attempt, Prices, Question, advise, observe
+from leasehold.advisor.attempts import Sample
+from leasehold.advisor.costs import DOUBLING, duplicates_per_message
+from leasehold.advisor.simulate import (
     Crew,
     Handling,
     Load,
@@ -28,6 +26,8 @@ from leasehold.tuning.simulate import (
     replayed,
     simulate,
 )
+from leasehold.advisor.statistics import fit
+from leasehold.domain.queue_settings import LapsedReceipts
 
 MANY_S = 6_000.0
 LENIENT, STRICT = LapsedReceipts.UNTIL_RETAKEN, LapsedReceipts.STRICT

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from leasehold.worker.gathering import Gathering
+from leasehold.worker.call_batcher import CallBatcher
 
 _PATIENCE_S = 10
 
@@ -31,14 +31,14 @@ class Service:
         return [ValueError(item) if item < 0 else item * 10 for item in items]
 
 
-def _wait_until_queued(gathering: Gathering[int, int], count: int) -> None:
+def _wait_until_queued(gathering: CallBatcher[int, int], count: int) -> None:
     end = threading.Event()
     while len(gathering._waiting) < count:
         end.wait(0.001)
 
 
 def _asked(
-    pool: ThreadPoolExecutor, gathering: Gathering[int, int], service: Service, items: list[int]
+    pool: ThreadPoolExecutor, gathering: CallBatcher[int, int], service: Service, items: list[int]
 ) -> list[Future[int]]:
     """Have the first item served by a call that is under way when the others come."""
     first = pool.submit(gathering.ask, items[0])
@@ -53,7 +53,7 @@ def _asked(
 def test_what_comes_during_a_call_goes_with_the_next_one() -> None:
     """Two calls serve nine threads, and each gets its own answer."""
     service = Service()
-    gathering: Gathering[int, int] = Gathering(service, most=100)
+    gathering: CallBatcher[int, int] = CallBatcher(service, most=100)
     with ThreadPoolExecutor(9) as pool:
         asked = _asked(pool, gathering, service, list(range(9)))
         service.go_on.release(2)
@@ -65,7 +65,7 @@ def test_what_comes_during_a_call_goes_with_the_next_one() -> None:
 def test_a_call_has_no_more_items_than_it_may() -> None:
     """What is over the limit goes with the call after that."""
     service = Service()
-    gathering: Gathering[int, int] = Gathering(service, most=2)
+    gathering: CallBatcher[int, int] = CallBatcher(service, most=2)
     with ThreadPoolExecutor(4) as pool:
         asked = _asked(pool, gathering, service, [1, 2, 3, 4])
         service.go_on.release(3)
@@ -76,7 +76,7 @@ def test_a_call_has_no_more_items_than_it_may() -> None:
 def test_an_item_that_is_refused_costs_no_other() -> None:
     """An exception among the answers is raised in the thread that asked."""
     service = Service()
-    gathering: Gathering[int, int] = Gathering(service, most=100)
+    gathering: CallBatcher[int, int] = CallBatcher(service, most=100)
     with ThreadPoolExecutor(3) as pool:
         asked = _asked(pool, gathering, service, [1, -2, 3])
         service.go_on.release(2)
@@ -89,7 +89,7 @@ def test_a_call_that_fails_is_told_to_all_and_the_next_is_made() -> None:
     """Nobody waits for ever after an error."""
     service = Service()
     service.error = OSError("down")
-    gathering: Gathering[int, int] = Gathering(service, most=100)
+    gathering: CallBatcher[int, int] = CallBatcher(service, most=100)
     with ThreadPoolExecutor(3) as pool:
         asked = _asked(pool, gathering, service, [1, 2, 3])
         service.go_on.release(2)
@@ -102,7 +102,7 @@ def test_a_call_that_fails_is_told_to_all_and_the_next_is_made() -> None:
 def test_who_is_out_of_patience_asks_alone() -> None:
     """A call that hangs does not hold up others for longer than they bear."""
     service = Service()
-    gathering: Gathering[int, int] = Gathering(service, most=100, patience_s=0.01)
+    gathering: CallBatcher[int, int] = CallBatcher(service, most=100, patience_s=0.01)
     with ThreadPoolExecutor(2) as pool:
         hanging = pool.submit(gathering.ask, 1)
         assert service.begun.acquire(timeout=_PATIENCE_S)
@@ -119,17 +119,17 @@ def test_a_call_that_lingers_takes_what_comes_meanwhile_and_ends_the_wait_when_i
     """Whoever asks first waits for the others, and no longer than until the call has all it may."""
     service = Service()
     service.go_on.release(2)
-    gathering: Gathering[int, int] = Gathering(service, most=3, linger_s=1000)
+    gathering: CallBatcher[int, int] = CallBatcher(service, most=3, linger_s=1000)
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(gathering.ask, item) for item in (1, 2, 3)]
         assert sorted(each.result(_PATIENCE_S) for each in asked) == [10, 20, 30]
     assert [sorted(call) for call in service.calls] == [[1, 2, 3]]
-    alone: Gathering[int, int] = Gathering(service, most=3, linger_s=0.001)
+    alone: CallBatcher[int, int] = CallBatcher(service, most=3, linger_s=0.001)
     assert alone.ask(4) == 40
 
 
 def test_wrong_number_of_answers_is_an_error_for_all() -> None:
     """A service that loses an item cannot hand out the answers of others."""
-    gathering: Gathering[int, int] = Gathering(lambda items: [0, 0, *items], most=10)
+    gathering: CallBatcher[int, int] = CallBatcher(lambda items: [0, 0, *items], most=10)
     with pytest.raises(RuntimeError, match="1 were asked for, 3 answered"):
         gathering.ask(1)

@@ -11,9 +11,8 @@ from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
 from leasehold.client import _streams as streams
 from leasehold.client._answers import Answer, M
-from leasehold.client._async.account import AsyncAccountPart
-from leasehold.client._async.overseer import AsyncOverseer
-from leasehold.client._async.session import AsyncSession, session_id_of
+from leasehold.client._async.account import AsyncAccountPart, AsyncSession, session_id_of
+from leasehold.client._async.admin import AsyncQueueAdmin
 from leasehold.client._async.stream import AsyncStream
 from leasehold.client._calls import Call, Leased
 from leasehold.client.errors import (
@@ -44,7 +43,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class AsyncQueueHandle(AsyncOverseer):
+class AsyncQueueHandle(AsyncQueueAdmin):
     """One queue, whether it exists or not; made by :meth:`AsyncClient.queue`.
 
     Every method raises :class:`~leasehold.client.errors.LeaseholdClientError` or a subclass: of

@@ -13,9 +13,8 @@ from leasehold.client import _calls as calls
 from leasehold.client import _streams as streams
 from leasehold.client._answers import Answer, M
 from leasehold.client._calls import Call, Leased
-from leasehold.client._sync.account import AccountPart
-from leasehold.client._sync.overseer import Overseer
-from leasehold.client._sync.session import Session, session_id_of
+from leasehold.client._sync.account import AccountPart, Session, session_id_of
+from leasehold.client._sync.admin import QueueAdmin
 from leasehold.client._sync.stream import Stream
 from leasehold.client.errors import (
     LeaseholdClientError,
@@ -45,7 +44,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class QueueHandle(Overseer):
+class QueueHandle(QueueAdmin):
     """One queue, whether it exists or not; made by :meth:`Client.queue`.
 
     Every method raises :class:`~leasehold.client.errors.LeaseholdClientError` or a subclass: of

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import count
+from time import gmtime
 from typing import Final, TypeAlias
 
 from leasehold.auth.authenticator import Grant
-from leasehold.auth.types import Operation
-from leasehold.http.azure.dates import iso8601
+from leasehold.auth.types import Operation, format_iso_time, parse_iso_time
 from leasehold.http.azure.errors import Fault
-from leasehold.http.azure.parameters import Pairs
-from leasehold.http.azure.routing import Route
-from leasehold.http.azure.versions import UNREADABLE, Version
-from leasehold.http.azure.xml_out import PROLOG, element, parent
-from leasehold.http.messages import Request, Response
+from leasehold.http.azure.routing import UNREADABLE, Pairs, Route, Version
+from leasehold.http.azure.xml import PROLOG, element, parent
+from leasehold.http.requests import Request, Response
 
 Header: TypeAlias = tuple[bytes, bytes]
 
@@ -127,3 +127,55 @@ def _is_echoed(text: str) -> bool:
         and " " not in text
         and len(text) <= _CLIENT_REQUEST_ID_CHARS
     )
+
+
+# --- dates -------------------------------------------------------------------------------------
+#
+# Times as the protocol writes them: RFC 1123 in most places, ISO 8601 in a few.
+
+
+_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS: Final = (
+    *("Jan", "Feb", "Mar", "Apr", "May", "Jun"),
+    *("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FRACTION_DIGITS: Final = 7  # the service counts in units of 100 ns
+
+
+@lru_cache(maxsize=8192)
+def _rfc1123_of_second(second: int) -> bytes:
+    # strftime would write the day and the month in the language of the process.
+    t = gmtime(second)
+    return (
+        f"{_DAYS[t.tm_wday]}, {t.tm_mday:02} {_MONTHS[t.tm_mon - 1]} {t.tm_year:04} "
+        f"{t.tm_hour:02}:{t.tm_min:02}:{t.tm_sec:02} GMT"
+    ).encode("ascii")
+
+
+def rfc1123(time_ms: int) -> bytes:
+    """Write Unix milliseconds as RFC 1123 in GMT; the fraction of a second is dropped."""
+    return _rfc1123_of_second(time_ms // 1000)
+
+
+def iso8601(time_ms: int) -> str:
+    """Write Unix milliseconds as ISO 8601 in UTC with seven fraction digits."""
+    moment = _EPOCH + timedelta(milliseconds=time_ms)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03}0000Z"
+
+
+def normal_iso8601(text: str) -> str:
+    """Rewrite a time of a policy in UTC with seven fraction digits.
+
+    Raises:
+        ValueError: It is not of a form that :func:`~leasehold.auth.types.parse_iso_time` takes.
+    """
+    at_ms = parse_iso_time(text)
+    if at_ms is None:
+        raise ValueError(text)
+    try:
+        seconds = format_iso_time(at_ms)[:-1]
+    except OverflowError:
+        raise ValueError(text) from None
+    fraction = text.partition(".")[2].rstrip("Z").partition("+")[0].partition("-")[0]
+    return f"{seconds}.{fraction:0<{_FRACTION_DIGITS}.{_FRACTION_DIGITS}}Z"

@@ -10,7 +10,7 @@ import binascii
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from leasehold.auth.authenticator import Grant, is_bearer
 from leasehold.auth.types import (
@@ -23,25 +23,37 @@ from leasehold.auth.types import (
     Target,
 )
 from leasehold.clock import Clock
-from leasehold.domain.commands import Receive
+from leasehold.domain.commands import Command, Receive
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.limits import check_azure_queue_name
-from leasehold.domain.types import Queue
+from leasehold.domain.model import Queue
 from leasehold.http.admission import LongReceive
+from leasehold.http.azure import messages, queues, routing
+from leasehold.http.azure import queues as acl
+from leasehold.http.azure import queues as listing
 from leasehold.http.azure.call import Call, RequestIds
-from leasehold.http.azure.cors import CorsRule, add_headers, preflight_headers
-from leasehold.http.azure.delegation import get_delegation_key
 from leasehold.http.azure.errors import Fault, body_too_large, fault_of
-from leasehold.http.azure.operations import HANDLERS, RULES, Rules
-from leasehold.http.azure.parameters import parse_query, timeout_s
-from leasehold.http.azure.routing import Router, operation_of
-from leasehold.http.azure.service import AccountService, Perform
-from leasehold.http.azure.versions import UNREADABLE, UNSTATED, choose_version
-from leasehold.http.azure.xml_in import long_message_text
-from leasehold.http.digests import md5_of
+from leasehold.http.azure.routing import (
+    UNREADABLE,
+    UNSTATED,
+    Router,
+    choose_version,
+    operation_of,
+    parse_query,
+    timeout_s,
+)
+from leasehold.http.azure.service import (
+    AccountService,
+    CorsRule,
+    Perform,
+    add_headers,
+    get_delegation_key,
+    preflight_headers,
+)
+from leasehold.http.azure.xml import long_message_text
 from leasehold.http.logs import log_internal_error
-from leasehold.http.messages import Request, Response
-from leasehold.http.xml_tree import PORTION_BYTES
+from leasehold.http.requests import Request, Response, md5_of
+from leasehold.http.xml import PORTION_BYTES
 
 MAX_REQUEST_BODY_BYTES: Final = 131_584
 """Largest body of a request: 128 KiB and 512 bytes, the service's own limit for messages."""
@@ -356,3 +368,63 @@ async def _check_body(call: Call, rules: Rules) -> None:
             raise Fault("InvalidMd5")
         if await md5_of(body) != expected:
             raise Fault("Md5Mismatch")
+
+
+# --- operations --------------------------------------------------------------------------------
+#
+# The table of operations: how each is read, written, and what it asks of a request.
+
+
+class Rules(NamedTuple):
+    """What holds for an operation before it is looked at more closely."""
+
+    since: str = routing.OLDEST
+    """First version that has it."""
+    on_secondary: bool = False
+    """Whether the secondary address serves it; that one is read-only, and Get Messages writes."""
+    needs_length: bool = False
+    """Whether the request must say how long its body is, or send it in chunks."""
+
+
+class Handler(NamedTuple):
+    """An operation that is one command."""
+
+    read: Callable[[Call], Command]
+    write: Callable[[Call, Any], Response]
+    wait_s: Callable[[Call], int] | None = None
+    """Reads how many seconds it may wait for a result that is not empty; then it is a Receive."""
+
+
+HANDLERS: Final[Mapping[Operation, Handler]] = {
+    Operation.LIST_QUEUES: Handler(listing.parse_list, listing.render_list),
+    Operation.CREATE_QUEUE: Handler(queues.parse_create, queues.render_create),
+    Operation.DELETE_QUEUE: Handler(queues.parse_delete, messages.render_done),
+    Operation.GET_QUEUE_METADATA: Handler(queues.parse_get_metadata, queues.render_metadata),
+    Operation.SET_QUEUE_METADATA: Handler(queues.parse_set_metadata, messages.render_done),
+    Operation.GET_QUEUE_ACL: Handler(acl.parse_get_acl, acl.render_acl),
+    Operation.SET_QUEUE_ACL: Handler(acl.parse_set_acl, messages.render_done),
+    Operation.PUT_MESSAGE: Handler(messages.parse_put, messages.render_put),
+    Operation.GET_MESSAGES: Handler(messages.parse_get, messages.render_get, messages.wait_s),
+    Operation.PEEK_MESSAGES: Handler(messages.parse_peek, messages.render_peek),
+    Operation.UPDATE_MESSAGE: Handler(messages.parse_update, messages.render_update),
+    Operation.DELETE_MESSAGE: Handler(messages.parse_delete, messages.render_done),
+    Operation.CLEAR_MESSAGES: Handler(messages.parse_clear, messages.render_done),
+}
+"""Operations that are one command each; the others are those of ``service`` and ``delegation``."""
+
+RULES: Final[Mapping[Operation, Rules]] = {
+    **dict.fromkeys(Operation, Rules()),
+    Operation.LIST_QUEUES: Rules(on_secondary=True),
+    Operation.GET_SERVICE_PROPERTIES: Rules(on_secondary=True),
+    Operation.SET_SERVICE_PROPERTIES: Rules(needs_length=True),
+    Operation.GET_SERVICE_STATS: Rules(since=routing.STATS_SINCE, on_secondary=True),
+    Operation.GET_USER_DELEGATION_KEY: Rules(
+        since=routing.DELEGATION_KEY_SINCE, on_secondary=True, needs_length=True
+    ),
+    Operation.GET_QUEUE_METADATA: Rules(on_secondary=True),
+    Operation.GET_QUEUE_ACL: Rules(since=routing.ACL_SINCE, on_secondary=True),
+    Operation.SET_QUEUE_ACL: Rules(since=routing.ACL_SINCE, needs_length=True),
+    Operation.PUT_MESSAGE: Rules(needs_length=True),
+    Operation.PEEK_MESSAGES: Rules(on_secondary=True),
+    Operation.UPDATE_MESSAGE: Rules(since=routing.UPDATE_MESSAGE_SINCE),
+}

@@ -7,14 +7,24 @@ ends in ``.localhost``. Everything else is path style, ``http://{host}/{account}
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from datetime import date
 from enum import Enum
 from functools import lru_cache
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 from leasehold.auth.types import Operation
-from leasehold.http.azure.errors import Fault, invalid_parameter
-from leasehold.http.percent import percent_decode
+from leasehold.domain.limits import (
+    AZURE,
+    AZURE_BEFORE_2011_08_18,
+    AZURE_BEFORE_2017_07_29,
+    Limits,
+    check_range,
+)
+from leasehold.http.azure.errors import Fault, invalid_header, invalid_parameter
+from leasehold.http.requests import percent_decode
 
 _SECONDARY: Final = "-secondary"
 _FEATURES: Final = ("-ipv6", "-dualstack")
@@ -233,3 +243,292 @@ def _refuse_verb(method: str, allowed: Mapping[str, object] | set[str]) -> NoRet
         raise Fault("InvalidHttpVerb")
     verbs = ", ".join(sorted({*allowed, "OPTIONS"}))
     raise Fault("UnsupportedHttpVerb", headers=((b"allow", verbs.encode("ascii")),))
+
+
+# --- parameters --------------------------------------------------------------------------------
+#
+# The query of a request: decoded once, then read strictly.
+
+
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+Params: TypeAlias = Mapping[str, str]
+
+_INTEGER_CHARS: Final = 19
+"""More digits than a 64-bit number has; what is longer is not parsed at all."""
+_MAX_TIMEOUT_S: Final = 30
+_REMEMBERED_CHARS: Final = 256
+"""Longer values are not remembered, which bounds the memory of the cache."""
+_REMEMBERED_QUERY_CHARS: Final = 1024
+_RECEIPT: Final = "popreceipt="
+
+
+def parse_query(raw: str) -> tuple[Pairs, dict[str, str]]:
+    """Take a query string apart.
+
+    Returns:
+        The names and values in the order sent, and the same by lower-case name. The values of a
+        repeated name are joined with a comma, so that none of them is silently preferred.
+
+    Raises:
+        Fault: The query is not ASCII, or its percent-encoding is broken.
+    """
+    if not raw:
+        return (), {}
+    if len(raw) > _REMEMBERED_QUERY_CHARS:
+        return _parse(raw)
+    at = raw.find(_RECEIPT)
+    if at < 0:
+        pairs, params = _parse_before(raw)
+        return pairs, params.copy()
+    end = raw.find("&", at)
+    if at or end < 0:
+        return _parse(raw)
+    # A receipt is of one use, and what stands behind it of many.
+    pairs, params = _parse_before(raw[end + 1 :])
+    ((name, receipt),), _ = _parse(raw[:end])
+    if "popreceipt" in params or not receipt:
+        return _parse(raw)
+    return ((name, receipt), *pairs), {"popreceipt": receipt, **params}
+
+
+def _parse(raw: str) -> tuple[Pairs, dict[str, str]]:
+    if "%" in raw or "+" in raw or not raw.isascii():
+        pairs = _decoded_pairs(raw)
+    else:
+        pairs = [
+            (name, value)
+            for name, _, value in [part.partition("=") for part in raw.split("&")]
+            if name or value
+        ]
+    params = {name.lower(): value for name, value in pairs}
+    if len(params) != len(pairs):
+        params = {}
+        for name, value in pairs:
+            key = name.lower()
+            params[key] = f"{params[key]},{value}" if key in params else value
+    return tuple(pairs), params
+
+
+# A client sends the same signature with each request, and asks for messages in the same words.
+_parse_before = lru_cache(maxsize=1024)(_parse)
+
+
+def _decoded_pairs(raw: str) -> list[tuple[str, str]]:
+    pairs = []
+    try:
+        for part in raw.replace("+", " ").split("&"):
+            name, _, value = part.partition("=")
+            if name or value:
+                pairs.append((_decoded(name), _decoded(value)))
+    except ValueError:
+        raise Fault("RequestUrlFailedToParse") from None
+    return pairs
+
+
+def _decoded(text: str) -> str:
+    if "%" not in text:
+        if not text.isascii():
+            raise ValueError(text)
+        return text
+    return _decoded_before(text) if len(text) <= _REMEMBERED_CHARS else percent_decode(text)
+
+
+# A client sends the same signature, times and permissions with each request.
+_decoded_before = lru_cache(maxsize=4096)(percent_decode)
+
+
+def whole_number(name: str, text: str) -> int:
+    """Read a parameter that must be ASCII digits with an optional minus sign.
+
+    Raises:
+        Fault: It is something else; ``int`` would take underscores, spaces and foreign digits.
+    """
+    digits = text[1:] if text[:1] == "-" else text
+    if len(digits) <= _INTEGER_CHARS and digits.isascii() and digits.isdigit():
+        return int(text)
+    raise invalid_parameter(name, text, "Failed to parse the value as a whole number.")
+
+
+def optional_integer(params: Params, name: str, default: int, bounds: tuple[int, int]) -> int:
+    """Read an integer parameter within *bounds*; absent or empty gives *default*.
+
+    Raises:
+        Fault: It is not a whole number.
+        OutOfRange: It is outside the bounds.
+    """
+    text = params.get(name)
+    if not text:
+        return default
+    value = whole_number(name, text)
+    check_range(name, value, bounds)
+    return value
+
+
+def required(params: Params, name: str) -> str:
+    """Read a parameter that must be there.
+
+    Raises:
+        Fault: It is absent or empty.
+    """
+    text = params.get(name)
+    if not text:
+        raise Fault("MissingRequiredQueryParameter", (("QueryParameterName", name),))
+    return text
+
+
+def required_integer(params: Params, name: str, bounds: tuple[int, int]) -> int:
+    """Read an integer parameter that must be there, within *bounds*.
+
+    Raises:
+        Fault: It is absent, empty or not a whole number.
+        OutOfRange: It is outside the bounds.
+    """
+    value = whole_number(name, required(params, name))
+    check_range(name, value, bounds)
+    return value
+
+
+def timeout_s(params: Params) -> int:
+    """Return how long the client is willing to wait, at most 30 seconds (the default as well).
+
+    Raises:
+        Fault: The timeout is not a whole number, or negative.
+    """
+    text = params.get("timeout")
+    if not text:
+        return _MAX_TIMEOUT_S
+    value = whole_number("timeout", text)
+    if value < 0:
+        raise invalid_parameter("timeout", text, "The value must not be negative.")
+    return min(value, _MAX_TIMEOUT_S)
+
+
+# --- versions ----------------------------------------------------------------------------------
+#
+# Protocol versions: which one a request is under, and what that version can do.
+#
+# A version is a date. Any well-formed date from the oldest supported one on is taken and echoed: a
+# server that refuses what it does not know breaks with every new client library. A date between
+# two versions has the features of the earlier.
+#
+# Source: "Versioning for Azure Storage" and "Previous Azure Storage service versions".
+
+
+OLDEST: Final = "2009-09-19"
+"""The string to sign of earlier versions is another one."""
+NEWEST: Final = "2026-10-06"
+
+UPDATE_MESSAGE_SINCE: Final = "2011-08-18"
+DELAYED_PUT_SINCE: Final = "2011-08-18"
+UPDATE_WITHIN_LIFE_SINCE: Final = "2012-02-12"
+"""Until then a message may be hidden beyond its expiry, which takes precedence: so the team's
+announcement of Update Message. The documentation of the operation refuses it."""
+ACL_SINCE: Final = "2012-02-12"
+CORS_SINCE: Final = "2013-08-15"
+STATS_SINCE: Final = "2013-08-15"
+SAS_FORBIDDEN_SINCE: Final = "2015-04-05"
+PUT_ANSWER_SINCE: Final = "2016-05-31"
+UNLIMITED_TIME_TO_LIVE_SINCE: Final = "2017-07-29"
+ERROR_CODE_HEADER_SINCE: Final = "2017-07-29"
+CLIENT_REQUEST_ID_SINCE: Final = "2019-02-02"
+CHALLENGE_SINCE: Final = "2019-12-12"
+DELEGATION_KEY_SINCE: Final = "2026-02-06"
+DELEGATED_TENANT_SINCE: Final = "2026-04-06"
+
+_WELL_FORMED: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+HEADER: Final = "x-ms-version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One version and its features."""
+
+    text: str
+    """As the client wrote it, ``YYYY-MM-DD``."""
+    header: tuple[bytes, bytes] | None
+    """The echo; None when the client named no version, or none that exists."""
+    limits: Limits
+    put_answers: bool
+    """Put Message answers with the message's id, times and receipt; else with an empty body."""
+    delayed_put: bool
+    """Put Message takes visibilitytimeout."""
+    update_past_expiry: bool
+    """Update Message may hide a message until after it expires; it is removed then all the same."""
+    cors: bool
+    """CORS rules, hour and minute metrics, ServiceEndpoint in the list; else the older forms."""
+    error_code_header: bool
+    """Errors carry x-ms-error-code."""
+    echoes_client_request_id: bool
+    challenges: bool
+    """A request without credentials gets 401 and a challenge; else 404."""
+    sas_forbidden: bool
+    """A refused shared access signature gets 403; else 404."""
+
+
+def _version(text: str, *, echo: bool) -> Version:
+    if text < DELAYED_PUT_SINCE:
+        limits = AZURE_BEFORE_2011_08_18
+    elif text < UNLIMITED_TIME_TO_LIVE_SINCE:
+        limits = AZURE_BEFORE_2017_07_29
+    else:
+        limits = AZURE
+    return Version(
+        text=text,
+        header=(b"x-ms-version", text.encode("ascii")) if echo else None,
+        limits=limits,
+        put_answers=text >= PUT_ANSWER_SINCE,
+        delayed_put=text >= DELAYED_PUT_SINCE,
+        update_past_expiry=text < UPDATE_WITHIN_LIFE_SINCE,
+        cors=text >= CORS_SINCE,
+        error_code_header=text >= ERROR_CODE_HEADER_SINCE,
+        echoes_client_request_id=text >= CLIENT_REQUEST_ID_SINCE,
+        challenges=text >= CHALLENGE_SINCE,
+        sas_forbidden=text >= SAS_FORBIDDEN_SINCE,
+    )
+
+
+UNSTATED: Final = _version(OLDEST, echo=False)
+"""For a request that names no version: it can only be an anonymous one."""
+UNREADABLE: Final = _version(NEWEST, echo=False)
+"""For the error about a version, or an address, that could not be read; and for a preflight, in
+which a browser has no way to name one."""
+
+
+@lru_cache(maxsize=256)
+def read_version(text: str) -> Version:
+    """Return the version called *text*.
+
+    Raises:
+        ValueError: It is not a date, or older than :data:`OLDEST`.
+    """
+    if _WELL_FORMED.fullmatch(text) is None or text < OLDEST:
+        raise ValueError(text)
+    date.fromisoformat(text)
+    return _version(text, echo=True)
+
+
+def choose_version(headers: Mapping[str, str], params: Mapping[str, str]) -> Version:
+    """Return the version a request is under.
+
+    That is its ``x-ms-version``; with a shared access signature, else its ``api-version``, else
+    its ``sv``.
+
+    Raises:
+        Fault: The version is not one, or a request with an Authorization header names none.
+    """
+    text = headers.get(HEADER)
+    if text is not None:
+        try:
+            return read_version(text)
+        except ValueError:
+            raise invalid_header(HEADER, text) from None
+    for name in ("api-version", "sv") if "sig" in params else ():
+        text = params.get(name)
+        if text:
+            try:
+                return read_version(text)
+            except ValueError:
+                raise invalid_parameter(name, text, "This is not a version.") from None
+    if "authorization" in headers:
+        raise Fault("MissingRequiredHeader", (("HeaderName", HEADER),))
+    return UNSTATED

@@ -19,19 +19,27 @@ from leasehold.clock import Clock
 from leasehold.domain.commands import Command, Receive, Result
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.limits import check_queue_name
+from leasehold.domain.model import Queue
 from leasehold.domain.queue_settings import LapsedReceipts
-from leasehold.domain.types import Queue
 from leasehold.http.admission import LongReceive
-from leasehold.http.digests import digesting, md5_of
 from leasehold.http.logs import log_internal_error
-from leasehold.http.messages import Request, Response
-from leasehold.http.mns import batches, messages, queues
-from leasehold.http.mns.call import VERSION, Call, RequestIds
+from leasehold.http.mns import messages, queues
+from leasehold.http.mns import messages as batches
+from leasehold.http.mns.call import (
+    VERSION,
+    Call,
+    Kind,
+    Operation,
+    RequestIds,
+    account_of_host,
+    find_route,
+    operation_of,
+    parse_query,
+)
 from leasehold.http.mns.errors import Fault, fault_of, invalid_argument
-from leasehold.http.mns.parameters import parse_query
-from leasehold.http.mns.routing import Kind, Operation, account_of_host, find_route, operation_of
-from leasehold.http.mns.xml_in import read_long_root
-from leasehold.http.xml_tree import PORTION_BYTES
+from leasehold.http.mns.xml import read_long_root
+from leasehold.http.requests import Request, Response, digesting, md5_of
+from leasehold.http.xml import PORTION_BYTES
 
 MAX_REQUEST_BODY_BYTES: Final = 458_752
 """Largest body of a request: 64 KiB of text in which each character is escaped, and as much again
@@ -54,7 +62,7 @@ _check_queue_name = lru_cache(maxsize=1024)(check_queue_name)
 
 
 class Authorizer(Protocol):
-    """What the dialect asks of :class:`~leasehold.auth.mns_keys.MnsAuthenticator`."""
+    """What the dialect asks of :class:`~leasehold.auth.mns.MnsAuthenticator`."""
 
     def check(self, request: MnsRequest, *, now_ms: int, named: str = "") -> str:
         """Return the account that a request is signed for, or raise AuthError."""

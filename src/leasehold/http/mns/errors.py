@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from leasehold.auth import mns_keys
+from leasehold.auth import mns
 from leasehold.auth import types as auth
 from leasehold.domain import errors as domain
 
@@ -114,9 +114,9 @@ def _too_large(error: domain.BodyTooLarge) -> Fault:
 
 
 _DATE_CODES: Final = {
-    mns_keys.DateProblem.MISSING: "MissingDateHeader",
-    mns_keys.DateProblem.INVALID: "InvalidDateHeader",
-    mns_keys.DateProblem.SKEWED: "TimeExpired",
+    mns.DateProblem.MISSING: "MissingDateHeader",
+    mns.DateProblem.INVALID: "InvalidDateHeader",
+    mns.DateProblem.SKEWED: "TimeExpired",
 }
 
 _NEVER_ASKED: Final = (
@@ -170,7 +170,7 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Fault]]] = {
     auth.MalformedCredentials: lambda error: Fault("InvalidAuthorizationHeader", error.detail),
     auth.UnknownAccount: _plain("InvalidAccessKeyId"),
     auth.BadSignature: lambda error: Fault("SignatureDoesNotMatch", error.detail),
-    mns_keys.BadDate: lambda error: Fault(_DATE_CODES[error.problem]),
+    mns.BadDate: lambda error: Fault(_DATE_CODES[error.problem]),
 }
 
 

@@ -5,13 +5,17 @@ Source: MNS, "Queue API", operations on messages.
 
 from __future__ import annotations
 
+import binascii
 import hashlib
 import os
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from typing import Final
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeAlias, cast
 
 from leasehold.domain.commands import (
+    Batch,
+    Command,
     Complete,
     Done,
     Duplicate,
@@ -19,21 +23,37 @@ from leasehold.domain.commands import (
     Put,
     Receive,
     Renew,
+    Result,
 )
-from leasehold.domain.ids import ENTROPY_BYTES
+from leasehold.domain.errors import LeaseholdError, QueueNotFound, ReceiptMalformed, Unavailable
 from leasehold.domain.limits import MNS, check_body
+from leasehold.domain.model import (
+    DEFAULT_PRIORITY,
+    ENTROPY_BYTES,
+    NO_DETAIL,
+    RECEIPT_CHARS,
+    Detail,
+    Lease,
+    Message,
+    Phase,
+)
 from leasehold.domain.queue_settings import MnsAttributes
-from leasehold.domain.types import DEFAULT_PRIORITY, NO_DETAIL, Lease, Message, Phase
-from leasehold.http.messages import Response
-from leasehold.http.mns.call import Call
-from leasehold.http.mns.errors import Fault, invalid_argument
-from leasehold.http.mns.handles import make_handle, read_handle, wire_id
-from leasehold.http.mns.parameters import whole_number
-from leasehold.http.mns.properties import read_detail, write_detail
-from leasehold.http.mns.xml_in import fields_of, raw_text, text_of
-from leasehold.http.mns.xml_out import document
-from leasehold.http.xml_text import escape_bytes, is_bare, is_legal
-from leasehold.http.xml_tree import Element
+from leasehold.http.mns.call import Call, Operation, whole_number
+from leasehold.http.mns.errors import Fault, fault_of, invalid_argument
+from leasehold.http.mns.xml import (
+    check_root,
+    children_named,
+    document,
+    element,
+    elements,
+    fields_of,
+    parent,
+    raw_text,
+    read_root,
+    text_of,
+)
+from leasehold.http.requests import Response, digesting
+from leasehold.http.xml import Element, escape_bytes, is_bare, is_legal
 
 WAIT_S: Final = (0, 30)
 """How long a receive may wait; longer than the clients' patience would lose messages."""
@@ -254,3 +274,334 @@ def _handle(call: Call) -> str:
     if not handle:
         raise Fault("MissingReceiptHandle")
     return handle
+
+
+# --- batches -----------------------------------------------------------------------------------
+#
+# Sends and deletes of several messages in one request.
+#
+# Each entry is carried out or refused by itself. If any is refused, the answer has the status of
+# the first refusal: clients take every answer with a status below 400 for full success. What
+# concerns the request as a whole is told as a plain error.
+#
+# Source: MNS, "BatchSendMessage" and "BatchDeleteMessage".
+
+
+MAX_ENTRIES: Final = MNS.receive_count[1]
+
+Perform: TypeAlias = Callable[[Command], Awaitable[Result]]
+_Entry: TypeAlias = Put | Complete | Fault
+
+
+async def send(call: Call, perform: Perform) -> Response:
+    """Answer SendMessage or BatchSendMessage; the root of the document says which it is."""
+    entries = _read_send(call)
+    if isinstance(entries, Put):
+        body, sent = entries.body, cast("Lease | Duplicate", await perform(entries))
+        return await digesting(len(body), render_sent, call, sent, body)
+    results = await _carry_out(call, entries, perform)
+    failed = _first_failure(results)
+    if failed is None:
+        written = [_sent(result, entry) for result, entry in zip(results, entries, strict=True)]
+        return call.reply_xml(201, document(b"Messages", *written))
+    # Clients insist on exactly two elements for each message here.
+    written = [
+        parent("Message", elements(_told(result), b"    "))
+        if isinstance(result, Fault)
+        else _sent(result, entry, brief=True)
+        for result, entry in zip(results, entries, strict=True)
+    ]
+    return call.reply_xml(failed.status, document(b"Messages", *written), *failed.headers)
+
+
+def _read_send(call: Call) -> Put | list[_Entry]:
+    """Read a send; the tree of its document is not kept while the send is carried out."""
+    root = call.root or read_root(call.request.body)
+    if check_root(root, "Message", "Messages") == "Message":
+        return read_put(call, root)
+    call.operation = Operation.BATCH_SEND_MESSAGE
+    entries: list[_Entry] = [_entry(call, node) for node in _nodes(root, "Message")]
+    _check_size(call, entries)
+    return entries
+
+
+async def delete(call: Call, perform: Perform) -> Response:
+    """Answer BatchDeleteMessage."""
+    handles = _read_handles(call)
+    results = await _carry_out(call, [_completion(call, each) for each in handles], perform)
+    failed = _first_failure(results)
+    if failed is None:
+        return call.reply(204)
+    written = [
+        parent("Error", elements((*_told(result), ("ReceiptHandle", handle)), b"    "))
+        for result, handle in zip(results, handles, strict=True)
+        if isinstance(result, Fault)
+    ]
+    return call.reply_xml(failed.status, document(b"Errors", *written), *failed.headers)
+
+
+def _read_handles(call: Call) -> list[str]:
+    root = call.root or read_root(call.request.body)
+    check_root(root, "ReceiptHandles")
+    return [text_of(node) for node in _nodes(root, "ReceiptHandle")]
+
+
+def _nodes(root: Element, name: str) -> Sequence[Element]:
+    nodes = children_named(root, name)
+    if not 1 <= len(nodes) <= MAX_ENTRIES:
+        raise invalid_argument(f"A batch has 1 to {MAX_ENTRIES} entries.")
+    return nodes
+
+
+def _entry(call: Call, node: Element) -> Put | Fault:
+    try:
+        return read_put(call, node)
+    except Fault as fault:
+        return fault
+    except LeaseholdError as error:
+        return fault_of(error)
+
+
+def _check_size(call: Call, entries: Sequence[_Entry]) -> None:
+    """Refuse a batch whose bodies together are larger than the largest single one."""
+    largest = None if call.found is None else call.found.settings.max_body_bytes
+    limit = max(MNS.body_bytes, largest or 0)
+    if sum(len(each.body) for each in entries if isinstance(each, Put)) > limit:
+        raise invalid_argument(f"The bodies of the batch have more than {limit} bytes.")
+
+
+def _completion(call: Call, handle: str) -> Complete | Fault:
+    try:
+        return Complete(call.account, call.route.queue, *read_handle(handle))
+    except ReceiptMalformed as error:
+        return fault_of(error)
+
+
+async def _carry_out(
+    call: Call, entries: Sequence[_Entry], perform: Perform
+) -> list[Result | Fault]:
+    """Carry out the entries that can be read; return a result or a fault for each.
+
+    Raises:
+        LeaseholdError: Something that has nothing to do with single entries.
+    """
+    commands = tuple(each for each in entries if not isinstance(each, Fault))
+    done = cast("tuple[Result, ...]", await perform(Batch(commands))) if commands else ()
+    if not commands and call.found is None:
+        raise QueueNotFound
+    for result in done:
+        if isinstance(result, QueueNotFound):
+            raise result
+    if done and all(isinstance(each, Unavailable) for each in done):
+        raise cast("Unavailable", done[0])
+    left = iter(done)
+    results: list[Result | Fault] = []
+    for entry in entries:
+        if isinstance(entry, Fault):
+            results.append(entry)
+            continue
+        result = next(left)
+        results.append(fault_of(result) if isinstance(result, LeaseholdError) else result)
+    return results
+
+
+def _first_failure(results: Sequence[Result | Fault]) -> Fault | None:
+    return next((each for each in results if isinstance(each, Fault)), None)
+
+
+def _told(fault: Fault) -> tuple[tuple[str, str], ...]:
+    return (("ErrorCode", fault.code), ("ErrorMessage", fault.message))
+
+
+def _sent(result: Result | Fault, entry: _Entry, *, brief: bool = False) -> bytes:
+    assert isinstance(result, Lease | Duplicate)
+    assert isinstance(entry, Put)
+    fields = sent_fields(result, entry.body, "    ", with_handle=not brief)
+    return b"  <Message>\n%b  </Message>\n" % fields
+
+
+# --- properties --------------------------------------------------------------------------------
+#
+# What is sent along with a body: user properties, system properties, the group of a message.
+#
+# Elsewhere in the server a message has properties that are texts, and a trace context. A user
+# property becomes one of these; its type, if it is another than STRING, is kept beside it. The
+# trace context is the system property ``traceparent``. Other system properties, and the group,
+# become properties of the same name, of which it is kept that they are no user's.
+#
+# Source: MNS, "SendMessage"; names and types are those of the Python and the Java SDK.
+
+
+USER: Final = "UserProperties"
+SYSTEM: Final = "SystemProperties"
+GROUP: Final = "MessageGroupId"
+MAX_BYTES: Final = 8_192
+"""All names and values together; our own, and the native API's."""
+
+_TRACEPARENT: Final = "traceparent"
+_SYSTEM_NAMES: Final = frozenset(
+    {
+        _TRACEPARENT,
+        *("tracestate", "baggage"),
+        *("DLQMessageType", "DLQSourceArn", "DLQOriginMessageId"),
+    }
+)
+_TEXT: Final = "STRING"
+_IS_SYSTEM: Final = "system"
+_IS_GROUP: Final = "group"
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_LONGEST_TRACEPARENT: Final = 1_024
+
+
+def read_detail(fields: Mapping[str, Element]) -> Detail:
+    """Return what a message brings besides its body.
+
+    Raises:
+        Fault: A property is not complete, has a value that is not of its type, or is repeated; a
+            system property is not known; or all together are too large.
+    """
+    if USER not in fields and SYSTEM not in fields and GROUP not in fields:
+        return NO_DETAIL
+    properties: dict[str, str] = {}
+    types: dict[str, str] = {}
+    traceparent = None
+    for name, value, kind in _entries(fields.get(USER), "PropertyValue"):
+        _check_value(name, value, kind)
+        _keep(properties, name, value)
+        if kind != _TEXT:
+            types[name] = kind
+    for name, value, kind in _entries(fields.get(SYSTEM), "SystemPropertyValue"):
+        if name not in _SYSTEM_NAMES or kind != _TEXT:
+            raise invalid_argument(f"The system property {name} of type {kind} is not known.")
+        if name == _TRACEPARENT:
+            traceparent = value
+        else:
+            _keep(properties, name, value)
+            types[name] = _IS_SYSTEM
+    group = text_of(fields[GROUP]) if GROUP in fields else ""
+    if group:
+        _keep(properties, GROUP, group)
+        types[GROUP] = _IS_GROUP
+    size = sum(len(each.encode()) for pair in properties.items() for each in pair)
+    if size > MAX_BYTES or len(traceparent or "") > _LONGEST_TRACEPARENT:
+        raise invalid_argument(f"The properties are larger than {MAX_BYTES} bytes.")
+    if not properties and traceparent is None:
+        return NO_DETAIL
+    return Detail(properties=properties, property_types=types, traceparent=traceparent)
+
+
+def _entries(group: Element | None, name: str) -> list[tuple[str, str, str]]:
+    """Return name, value and type of each property in a group."""
+    entries = []
+    for child in children_named(group, name) if group is not None else ():
+        fields = fields_of(child)
+        if not ("Name" in fields and "Value" in fields):
+            raise invalid_argument(f"A {name} must hold Name and Value.")
+        key = text_of(fields["Name"])
+        kind = text_of(fields["Type"]) if "Type" in fields else _TEXT
+        if not key:
+            raise invalid_argument(f"The Name of a {name} is empty.")
+        entries.append((key, raw_text(fields["Value"]), kind))
+    return entries
+
+
+def _keep(properties: dict[str, str], name: str, value: str) -> None:
+    if name in properties:
+        raise invalid_argument(f"The property {name} is repeated.")
+    properties[name] = value
+
+
+def _check_value(name: str, value: str, kind: str) -> None:
+    if kind == _TEXT:
+        return
+    if kind == "NUMBER":
+        is_fine = _NUMBER.fullmatch(value) is not None
+    elif kind == "BOOLEAN":
+        is_fine = value.lower() in {"true", "false"}
+    elif kind == "BINARY":
+        is_fine = _is_base64(value)
+    else:
+        raise invalid_argument(f"The property {name} has a type that is not known.")
+    if not is_fine:
+        raise invalid_argument(f"The value of the property {name} is not of its type {kind}.")
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return True
+
+
+def write_detail(message: Message, indent: bytes) -> bytes:
+    """Write what a message brings besides its body; nothing if there is nothing.
+
+    User properties come last: the PHP SDK reads them to the end of the document, and loses what
+    comes behind.
+    """
+    detail = message.detail
+    if detail is NO_DETAIL or not (detail.properties or detail.traceparent):
+        return b""
+    types = detail.property_types
+    user, system, group = b"", b"", b""
+    inner = indent + b"  "
+    if detail.traceparent:
+        system += _property("SystemPropertyValue", _TRACEPARENT, detail.traceparent, _TEXT, inner)
+    for name, value in detail.properties.items():
+        kind = types.get(name, _TEXT)
+        if kind == _IS_SYSTEM:
+            system += _property("SystemPropertyValue", name, value, _TEXT, inner)
+        elif kind == _IS_GROUP:
+            group = element(name, value, indent)
+        else:
+            user += _property("PropertyValue", name, value, kind, inner)
+    return b"".join(
+        (
+            parent(SYSTEM, system, indent) if system else b"",
+            group,
+            parent(USER, user, indent) if user else b"",
+        )
+    )
+
+
+def _property(tag: str, name: str, value: str, kind: str, indent: bytes) -> bytes:
+    pairs = (("Name", name), ("Value", value), ("Type", kind))
+    return parent(tag, elements(pairs, indent + b"  "), indent)
+
+
+# --- handles -----------------------------------------------------------------------------------
+#
+# Ids and receipt handles as this protocol has them.
+#
+# A message id is 32 hexadecimal digits in upper case: ours without its dashes. A receipt handle
+# names the message as well as the lease, because nothing else in a request does:
+# ``{MessageId}-{receipt}``. It is made of ``[A-Za-z0-9_-]``, as some clients put it into an
+# address as it is.
+
+
+_ID_CHARS: Final = 32
+_HANDLE_FORM: Final = re.compile(rf"[0-9A-F]{{{_ID_CHARS}}}-[A-Za-z0-9_-]{{{RECEIPT_CHARS}}}")
+
+
+def wire_id(message_id: str) -> str:
+    """Return a message id in the form of this protocol."""
+    return message_id.replace("-", "").upper()
+
+
+def make_handle(message_id: str, receipt: str) -> str:
+    """Return the handle of a lease."""
+    return f"{wire_id(message_id)}-{receipt}"
+
+
+def read_handle(handle: str) -> tuple[str, str]:
+    """Return the message id and the receipt that a handle is made of.
+
+    Raises:
+        ReceiptMalformed: It is of another form.
+    """
+    if _HANDLE_FORM.fullmatch(handle) is None:
+        raise ReceiptMalformed(handle)
+    digits = handle[:_ID_CHARS].lower()
+    message_id = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    return message_id, handle[_ID_CHARS + 1 :]

@@ -1,6 +1,6 @@
 """Messages as Arrow: members of a claim written, messages to stage read.
 
-This module alone needs pyarrow, which is an extra; :mod:`leasehold.http.native.arrow_door` loads
+This module alone needs pyarrow, which is an extra; :mod:`leasehold.http.native.arrow_loader` loads
 it. What is read comes from clients: nothing of it is looked at before Arrow has validated it in
 full, and forms are refused in which few bytes can stand for many.
 
@@ -21,12 +21,24 @@ import pyarrow.compute as pc
 
 from leasehold.domain.claims import MemberColumns, MemberPage
 from leasehold.domain.commands import Put
-from leasehold.domain.ids import ENTROPY_BYTES
 from leasehold.domain.limits import NATIVE, WEEK_S
-from leasehold.domain.types import DEFAULT_PRIORITY, NEVER_MS, NO_DETAIL, Detail, Message
-from leasehold.http.native.items import MAX_ITEMS, too_many
-from leasehold.http.native.problems import Refused, invalid, shown, too_large
-from leasehold.http.native.puts import NEVER, PRIORITIES, PutReader, check_trace
+from leasehold.domain.model import (
+    DEFAULT_PRIORITY,
+    ENTROPY_BYTES,
+    NEVER_MS,
+    NO_DETAIL,
+    Detail,
+    Message,
+)
+from leasehold.http.native.errors import Refused, invalid, shown, too_large
+from leasehold.http.native.items import (
+    MAX_ITEMS,
+    NEVER,
+    PRIORITIES,
+    PutReader,
+    check_trace,
+    too_many,
+)
 from leasehold.http.native.reading import MAX_SINGLE_BYTES, read_properties, short_text, within
 
 _MS: Final = pa.timestamp("ms", "UTC")

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 import msgspec
 
 from leasehold.auth.types import Operation
+from leasehold.domain.admin import Job
 from leasehold.domain.claims import OpenClaim, Opened
 from leasehold.domain.commands import Command, Result
-from leasehold.domain.oversight import Job
-from leasehold.domain.types import Queue
+from leasehold.domain.model import Queue
+from leasehold.engine.long_poll import Gone
 from leasehold.engine.stats import QueueActivity
-from leasehold.engine.waiting import Gone
 from leasehold.http.admission import LongReceive
-from leasehold.http.controls import Controls
-from leasehold.http.messages import Request, Response
-from leasehold.http.native.problems import Header, Problem, document
+from leasehold.http.native.errors import Header, Problem, document
+from leasehold.http.requests import Request, Response
+from leasehold.http.test_mode import Controls
 
 if TYPE_CHECKING:
     from leasehold.http.native.routes import Route

@@ -24,12 +24,12 @@ from leasehold.clock import Clock
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.limits import check_queue_name
 from leasehold.http.logs import log_internal_error
-from leasehold.http.messages import Request, Response
-from leasehold.http.native import raw
+from leasehold.http.native import routes
 from leasehold.http.native.call import Call, RequestIds, Services
-from leasehold.http.native.problems import Problem, Refused, problem, problem_of
+from leasehold.http.native.errors import Problem, Refused, problem, problem_of
 from leasehold.http.native.reading import percent_decode, read_params, read_query
 from leasehold.http.native.routes import Route, Router, routes_for
+from leasehold.http.requests import Request, Response
 
 MAX_REQUEST_BODY_BYTES: Final = 64 * 1024 * 1024
 """Largest body of a request: a thousand of the largest messages."""
@@ -108,8 +108,8 @@ class NativeDialect:
         """See :class:`leasehold.http.app.Dialect`."""
         try:
             route = call.route = await self._enter(call)
-            if route.handler is raw.put:
-                raw.check_length(call)
+            if route.handler is routes.put:
+                routes.check_length(call)
         except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
             return self._refuse(call, error)
         return None

@@ -13,26 +13,32 @@ from typing import Final
 import msgspec
 
 from leasehold.domain.commands import Complete, Peek, Put, Receive, Release, Released, Renew
-from leasehold.domain.ids import ENTROPY_BYTES
 from leasehold.domain.limits import LOOK_BYTES, NATIVE
-from leasehold.domain.types import ErrorReport, Lease, Outcome, Progress
-from leasehold.http.messages import Response
+from leasehold.domain.model import ENTROPY_BYTES, ErrorReport, Lease, Outcome, Progress
 from leasehold.http.native import shapes
-from leasehold.http.native.apart import apart
-from leasehold.http.native.bodies import peeked, received
 from leasehold.http.native.call import Call
-from leasehold.http.native.items import PART, BatchReader, Items
-from leasehold.http.native.portions import in_portions
-from leasehold.http.native.problems import Refused
-from leasehold.http.native.puts import body_limit, read_put, show_put, trace_of
+from leasehold.http.native.errors import Refused
+from leasehold.http.native.items import (
+    PART,
+    BatchReader,
+    Items,
+    body_limit,
+    read_put,
+    show_put,
+    trace_of,
+)
 from leasehold.http.native.reading import (
     MAX_TEXT,
+    apart,
     body_of,
+    in_portions,
     read_body,
     saved_of,
     short_text,
     within,
 )
+from leasehold.http.native.shapes import peeked, received
+from leasehold.http.requests import Response
 
 MAX_WAIT_S: Final = 60
 MAX_PEEK: Final = 1_000

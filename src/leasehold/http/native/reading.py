@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import binascii
 import difflib
 import re
 from base64 import b64decode
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from leasehold.auth.sas_rules import FIELD_NAMES
+from leasehold.auth.sas import FIELD_NAMES
 from leasehold.domain.commands import REMOVE_SAVED
 from leasehold.domain.errors import InvalidQueueName
 from leasehold.domain.limits import MAX_SAVED_BYTES, NATIVE, check_queue_name
 from leasehold.http.native.call import Call, Pairs
-from leasehold.http.native.problems import (
+from leasehold.http.native.errors import (
     Refused,
     invalid,
     out_of_range,
@@ -366,3 +368,124 @@ def _compact(prefix: str, raw: bytes) -> bytes:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = _reason(error)
         raise invalid(f"{prefix}json", f"`json` cannot be read as JSON: {reason}.") from None
+
+
+# --- names -------------------------------------------------------------------------------------
+#
+# Names and numbers in paths, and lists of names: what they may be.
+
+
+NUMBERS: Final = (1, 2**53)
+"""Of tokens and claims; readers of JSON may not hold larger ones exactly."""
+MAX_NAME: Final = 256
+MAX_PUBLISHED: Final = 1_000
+"""Names of transactions in one request."""
+
+# Clients shorten paths that have a part of one or two dots, and would ask for something else.
+_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:~-]{1,256}")
+_WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,19}")
+_NAMES: Final = msgspec.json.Decoder(list[str] | None)
+
+
+def checked_name(field: str, name: str) -> str:
+    """Return the name of a stream or a transaction.
+
+    Raises:
+        Refused: Neither can be called so.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise invalid(
+            field,
+            f"`{field}` is 1 to {MAX_NAME} of A-Z, a-z, 0-9 and `. _ : ~ -`, and not `.` or `..`.",
+            value=name,
+        )
+    return name
+
+
+def number_of(call: Call) -> int:
+    """Return the number of the claim in the path.
+
+    Raises:
+        Refused: It is no whole number, or outside NUMBERS.
+    """
+    text = call.number
+    if _WHOLE_NUMBER.fullmatch(text) is None:
+        raise invalid("number", "The number of a claim is a whole number.", value=text)
+    return within("number", int(text), NUMBERS)
+
+
+def published_names(raw: msgspec.Raw) -> tuple[str, ...]:
+    """Return the names of transactions in the member ``publish``.
+
+    Raises:
+        Refused: It is no list of names, or of too many.
+    """
+    content = bytes(raw)
+    if not content:
+        return ()
+    if len(content) > MAX_SINGLE_BYTES:
+        raise _too_many(MAX_PUBLISHED + 1)
+    try:
+        names = _NAMES.decode(content) or []
+    except msgspec.ValidationError as error:
+        raise explain_invalid(error, root="$.publish") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise invalid("$.publish", "`publish` cannot be read as JSON.") from None
+    if len(names) > MAX_PUBLISHED:
+        raise _too_many(len(names))
+    return tuple(checked_name(f"$.publish[{number}]", name) for number, name in enumerate(names))
+
+
+def _too_many(number: int) -> Exception:
+    return out_of_range(
+        "$.publish", number, (0, MAX_PUBLISHED), "The figures are names: publish fewer at once."
+    )
+
+
+# --- apart -------------------------------------------------------------------------------------
+#
+# Large bodies are read on a thread, where they hold up nobody.
+
+
+_READING: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bodies")
+
+
+async def apart(
+    size: int, read: Callable[..., _T], *of: Any, at_once_bytes: int = MAX_SINGLE_BYTES
+) -> _T:
+    """Return ``read(*of)``; of more than *at_once_bytes* on the thread.
+
+    One request after the other: each thread that works takes its share from the event loop.
+
+    Args:
+        size: Bytes of the body.
+        read: What reads it. It must leave alone what the event loop uses meanwhile.
+        of: What it is given.
+        at_once_bytes: What can be read in a few milliseconds.
+    """
+    if size <= at_once_bytes:
+        return read(*of)
+    return await asyncio.get_running_loop().run_in_executor(_READING, read, *of)
+
+
+# --- portions ----------------------------------------------------------------------------------
+#
+# Work on many things, in portions between which others have a turn of the event loop.
+
+
+AT_ONCE: Final = 100
+"""Things worked on in one turn; to show a message takes some twenty microseconds."""
+
+_R = TypeVar("_R")
+
+
+async def in_portions(work: Callable[[_T], _R], things: Sequence[_T]) -> list[_R]:
+    """Return what *work* makes of each thing, in their order."""
+    if len(things) <= AT_ONCE:
+        return [work(each) for each in things]
+    made: list[_R] = []
+    for start in range(0, len(things), AT_ONCE):
+        if start:
+            await asyncio.sleep(0)
+        made += [work(each) for each in things[start : start + AT_ONCE]]
+    return made

@@ -2,29 +2,136 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Awaitable, Callable
+from functools import cache
+from importlib import resources
 from typing import Final, NamedTuple, TypeAlias
 
+import msgspec
+
+from leasehold import __version__
 from leasehold.auth.types import Operation
-from leasehold.http.controls import TEST_PREFIX
-from leasehold.http.messages import Response
-from leasehold.http.native import (
-    commits,
-    document,
-    events,
-    filters,
-    jobs,
-    messages,
-    oversight,
-    queues,
-    raw,
-    sessions,
-    streams,
-    testmode,
-    transactions,
-)
+from leasehold.domain.admin import FindMessage, Seen
+from leasehold.domain.commands import Put
+from leasehold.domain.errors import BodyUnreadable, Unavailable
+from leasehold.domain.limits import NATIVE, WEEK_S
+from leasehold.domain.model import DEFAULT_PRIORITY, ENTROPY_BYTES, Detail
+from leasehold.http.native import account, admin, messages, queues, streams, transactions
+from leasehold.http.native import transactions as commits
 from leasehold.http.native.call import Call
-from leasehold.http.native.problems import Refused, problem
+from leasehold.http.native.errors import CODES, PROBLEMS, Refused, out_of_range, problem, too_large
+from leasehold.http.native.items import NEVER, PRIORITIES, body_limit, show_put, trace_of
+from leasehold.http.native.reading import param_int, short_text
+from leasehold.http.requests import Response
+from leasehold.http.test_mode import TEST_PREFIX
+
+# --- document ----------------------------------------------------------------------------------
+#
+# The server's own description: the OpenAPI document, and the pages of the codes.
+
+
+@cache
+def openapi_json() -> bytes:
+    """Return the document; reading it takes a moment, so it is done once."""
+    text = resources.files(__package__ or "").joinpath("openapi.yaml").read_bytes()
+    content = msgspec.yaml.decode(text)
+    content["info"]["version"] = __version__
+    return msgspec.json.encode(content)
+
+
+async def openapi(call: Call) -> Response:
+    """Show the OpenAPI document."""
+    return call.reply(msgspec.Raw(await asyncio.to_thread(openapi_json)))
+
+
+async def explain_code(call: Call) -> Response:
+    """Show what a code means."""
+    code = CODES.get(call.item)
+    if code is None:
+        detail = f"There is no code {call.item[:100]!r}."
+        raise Refused(problem("no-such-route", detail, remedy=f"The codes are {', '.join(CODES)}."))
+    return call.reply({"type": PROBLEMS + call.item, "code": call.item, **code._asdict()})
+
+
+# --- raw ---------------------------------------------------------------------------------------
+#
+# Bodies as they are: put in one request, read in another, without JSON around them.
+
+
+PUT_PARAMS: Final = frozenset({"delay_s", "time_to_live_s", "priority", "type", "dedup_key"})
+
+_BYTES: Final = b"application/octet-stream"
+_BROKEN: Final = frozenset({"missing", "corrupt"})
+
+
+def check_length(call: Call) -> None:
+    """Look at how long a body is going to be, before it is read.
+
+    Raises:
+        Refused: Longer than a message of the queue may be.
+    """
+    size_bytes = int(call.request.headers.get("content-length", "0"))
+    limit_bytes = body_limit(call, call.queue)
+    if size_bytes > limit_bytes:
+        raise too_large(None, size_bytes, limit_bytes)
+
+
+async def put(call: Call) -> Response:
+    """Put one message whose body is that of the request."""
+    body = call.request.body
+    limit_bytes = body_limit(call, call.queue)
+    if len(body) > limit_bytes:
+        raise too_large(None, len(body), limit_bytes)
+    delay_s = param_int(call, "delay_s", NATIVE.delay_s)
+    priority = param_int(call, "priority", PRIORITIES)
+    params = call.params
+    kind = short_text("type", params.get("type") or None)
+    key = short_text("dedup_key", params.get("dedup_key") or None)
+    along = trace_of(call)
+    if kind is not None or key is not None:
+        along = Detail(message_type=kind, dedup_key=key, traceparent=along.traceparent)
+    command = Put(
+        call.account,
+        call.queue,
+        body,
+        delay_s or 0,
+        _life_s(call),
+        os.urandom(ENTROPY_BYTES),
+        along,
+        DEFAULT_PRIORITY if priority is None else priority,
+    )
+    result = await call.services.perform(command)
+    return call.reply(show_put(command, result), 201)  # type: ignore[arg-type]  # the answer to Put
+
+
+def _life_s(call: Call) -> int | None:
+    low, high = NATIVE.time_to_live_s
+    life_s = param_int(call, "time_to_live_s", (NEVER, high))
+    if life_s is None:
+        return WEEK_S
+    if life_s == NEVER:
+        return None
+    if life_s < low:
+        raise out_of_range("time_to_live_s", life_s, (low, high))
+    return life_s
+
+
+async def get(call: Call) -> Response:
+    """Give the body of a message, in whatever state the message is."""
+    seen = await call.services.perform(FindMessage(call.account, call.queue, call.item))
+    assert isinstance(seen, Seen)
+    ref = seen.message.detail.body_ref
+    if ref is not None and ref.problem is not None:
+        if ref.problem in _BROKEN:
+            raise BodyUnreadable(seen.message.message_id, ref.problem)
+        raise Unavailable
+    return call.reply_bytes(_BYTES, seen.message.body)
+
+
+# --- routes ------------------------------------------------------------------------------------
+
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
 
@@ -94,19 +201,19 @@ _PAGE: Final = frozenset({"after", "limit"})
 _PEEK: Final = Operation.PEEK_MESSAGES
 
 _SESSION_ROUTES: Final = (
-    Route("open-session", "POST", _ACCOUNT + "/sessions", _RECEIVE, sessions.open_session),
+    Route("open-session", "POST", _ACCOUNT + "/sessions", _RECEIVE, account.open_session),
     Route(
         "list-sessions",
         "GET",
         _ACCOUNT + "/sessions",
         _RECEIVE,
-        sessions.list_sessions,
+        account.list_sessions,
         frozenset({"limit"}),
         _PEEK,
     ),
-    Route("get-session", "GET", _SESSION, _RECEIVE, sessions.get, instead=_PEEK),
-    Route("heartbeat", "POST", _SESSION + "/heartbeat", _RECEIVE, sessions.heartbeat),
-    Route("end-session", "POST", _SESSION + "/end", _RECEIVE, sessions.end),
+    Route("get-session", "GET", _SESSION, _RECEIVE, account.get, instead=_PEEK),
+    Route("heartbeat", "POST", _SESSION + "/heartbeat", _RECEIVE, account.heartbeat),
+    Route("end-session", "POST", _SESSION + "/end", _RECEIVE, account.end),
 )
 _STREAM_ROUTES: Final = (
     Route(
@@ -169,8 +276,8 @@ _TRANSACTION_ROUTES: Final = (
 )
 
 ROUTES: Final = (
-    Route("openapi", "GET", "/v1/openapi.json", (), document.openapi),
-    Route("problem", "GET", "/v1/problems/{code}", (), document.explain_code),
+    Route("openapi", "GET", "/v1/openapi.json", (), openapi),
+    Route("problem", "GET", "/v1/problems/{code}", (), explain_code),
     Route(
         "list-queues",
         "GET",
@@ -184,21 +291,21 @@ ROUTES: Final = (
     Route("update-queue", "PATCH", _QUEUE, _SET_UP, queues.update),
     Route("delete-queue", "DELETE", _QUEUE, (Operation.DELETE_QUEUE,), queues.delete),
     Route("count-messages", "GET", _QUEUE + "/counts", _LOOK_AT_QUEUE, queues.counts),
-    Route("explain-queue", "GET", _QUEUE + "/explain", _LOOK_AT_QUEUE, oversight.explain_queue),
+    Route("explain-queue", "GET", _QUEUE + "/explain", _LOOK_AT_QUEUE, admin.explain_queue),
     Route("pause-queue", "POST", _QUEUE + "/pause", _SET_UP, queues.pause),
     Route("resume-queue", "POST", _QUEUE + "/resume", _SET_UP, queues.resume),
-    Route("purge", "POST", _QUEUE + "/purge", _CLEAR, jobs.purge),
-    Route("redrive", "POST", _QUEUE + "/redrive", _MOVE, jobs.redrive),
+    Route("purge", "POST", _QUEUE + "/purge", _CLEAR, admin.purge),
+    Route("redrive", "POST", _QUEUE + "/redrive", _MOVE, admin.redrive),
     Route(
         "list-jobs",
         "GET",
         _ACCOUNT + "/jobs",
         _LIST,
-        jobs.list_jobs,
+        admin.list_jobs,
         frozenset({"queue", "limit"}),
     ),
-    Route("get-job", "GET", _JOB, _LIST, jobs.get),
-    Route("stop-job", "POST", _JOB + "/stop", _CLEAR, jobs.stop),
+    Route("get-job", "GET", _JOB, _LIST, admin.get),
+    Route("stop-job", "POST", _JOB + "/stop", _CLEAR, admin.stop),
     Route("put", "POST", _MESSAGES, _PUT, messages.put),
     Route("receive", "POST", _MESSAGES + "/receive", _RECEIVE, messages.receive),
     Route("peek", "POST", _MESSAGES + "/peek", _LOOK, messages.peek),
@@ -210,27 +317,27 @@ ROUTES: Final = (
         "GET",
         _MESSAGES,
         _LOOK,
-        oversight.inspect,
-        _PAGE | {"body"} | filters.PARAMS,
+        admin.inspect,
+        _PAGE | {"body"} | admin.PARAMS,
     ),
-    Route("put-raw", "POST", _MESSAGES + "/raw", _PUT, raw.put, raw.PUT_PARAMS),
-    Route("get-body", "GET", _MESSAGE + "/body", _LOOK, raw.get),
-    Route("get-message", "GET", _MESSAGE, _LOOK, oversight.find),
-    Route("explain-message", "GET", _MESSAGE + "/explain", _LOOK, oversight.explain_message),
-    Route("amend-message", "PATCH", _MESSAGE, _CHANGE, oversight.amend),
-    Route("remove-message", "DELETE", _MESSAGE, _CLEAR, oversight.remove, frozenset({"force"})),
-    Route("end-lease", "POST", _MESSAGE + "/end-lease", _CHANGE, oversight.end_lease),
-    Route("cancel-message", "POST", _MESSAGE + "/cancel", _CHANGE, sessions.cancel_message),
-    Route("trace-message", "GET", _MESSAGE + "/trace", _LOOK, events.trace, _PAGE),
-    Route("list-events", "GET", _ACCOUNT + "/events", _LOOK, events.list_events, _PAGE),
+    Route("put-raw", "POST", _MESSAGES + "/raw", _PUT, put, PUT_PARAMS),
+    Route("get-body", "GET", _MESSAGE + "/body", _LOOK, get),
+    Route("get-message", "GET", _MESSAGE, _LOOK, admin.find),
+    Route("explain-message", "GET", _MESSAGE + "/explain", _LOOK, admin.explain_message),
+    Route("amend-message", "PATCH", _MESSAGE, _CHANGE, admin.amend),
+    Route("remove-message", "DELETE", _MESSAGE, _CLEAR, admin.remove, frozenset({"force"})),
+    Route("end-lease", "POST", _MESSAGE + "/end-lease", _CHANGE, admin.end_lease),
+    Route("cancel-message", "POST", _MESSAGE + "/cancel", _CHANGE, account.cancel_message),
+    Route("trace-message", "GET", _MESSAGE + "/trace", _LOOK, account.trace, _PAGE),
+    Route("list-events", "GET", _ACCOUNT + "/events", _LOOK, account.list_events, _PAGE),
     *_SESSION_ROUTES,
     *_STREAM_ROUTES,
     *_TRANSACTION_ROUTES,
-    Route("get-clock", "GET", TEST_PREFIX + "clock", (), testmode.clock),
-    Route("advance-clock", "POST", TEST_PREFIX + "advance", (), testmode.advance),
-    Route("get-faults", "GET", TEST_PREFIX + "faults", (), testmode.faults),
-    Route("set-faults", "PUT", TEST_PREFIX + "faults", (), testmode.set_faults),
-    Route("clear-faults", "DELETE", TEST_PREFIX + "faults", (), testmode.clear_faults),
+    Route("get-clock", "GET", TEST_PREFIX + "clock", (), account.clock),
+    Route("advance-clock", "POST", TEST_PREFIX + "advance", (), account.advance),
+    Route("get-faults", "GET", TEST_PREFIX + "faults", (), account.faults),
+    Route("set-faults", "PUT", TEST_PREFIX + "faults", (), account.set_faults),
+    Route("clear-faults", "DELETE", TEST_PREFIX + "faults", (), account.clear_faults),
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from leasehold.auth.types import Operation
+from leasehold.domain.admin import Seen
 from leasehold.domain.claims import (
     MAX_CLAIM,
     AttachStream,
@@ -34,15 +35,13 @@ from leasehold.domain.claims import (
 from leasehold.domain.commands import Put
 from leasehold.domain.errors import ClaimNotFound, ClaimSettled, Unavailable
 from leasehold.domain.limits import NATIVE
-from leasehold.domain.oversight import Seen
-from leasehold.domain.pages import fitting
-from leasehold.domain.staging import StreamSettled
-from leasehold.domain.types import MessageState
-from leasehold.http.messages import Response
-from leasehold.http.native import arrow_door, flow_shapes, shapes
-from leasehold.http.native.apart import apart
+from leasehold.domain.model import MessageState, fitting
+from leasehold.domain.transactions import StreamSettled
+from leasehold.http.native import arrow_loader, shapes
+from leasehold.http.native import shapes as flow_shapes
+from leasehold.http.native.admin import show_message
 from leasehold.http.native.call import Call
-from leasehold.http.native.items import MAX_ITEMS, BatchReader, too_many
+from leasehold.http.native.items import MAX_ITEMS, BatchReader, PutReader, too_many
 from leasehold.http.native.messages import (
     ANSWER_BYTES,
     MAX_WAIT_S,
@@ -50,11 +49,19 @@ from leasehold.http.native.messages import (
     dice,
     read_error,
 )
-from leasehold.http.native.names import NUMBERS, checked_name, number_of, published_names
-from leasehold.http.native.oversight import show_message
-from leasehold.http.native.portions import in_portions
-from leasehold.http.native.puts import PutReader
-from leasehold.http.native.reading import param_int, read_body, short_text, within
+from leasehold.http.native.reading import (
+    NUMBERS,
+    apart,
+    checked_name,
+    in_portions,
+    number_of,
+    param_int,
+    published_names,
+    read_body,
+    short_text,
+    within,
+)
+from leasehold.http.requests import Response
 
 DEFAULT_MEMBERS: Final = 1_000
 MAX_MEMBERS: Final = 20_000
@@ -252,7 +259,7 @@ async def give_back(call: Call) -> Response:
 
 async def read(call: Call) -> Response:
     """Read members of a claim, as JSON or Arrow."""
-    write = await arrow_door.writer() if arrow_door.wants_arrow(call) else None
+    write = await arrow_loader.writer() if arrow_loader.wants_arrow(call) else None
     most = MAX_JSON_MEMBERS if write is None else MAX_MEMBERS
     limit = min(param_int(call, "limit", (1, MAX_MEMBERS)) or DEFAULT_MEMBERS, most)
     parts = param_int(call, "parts", (1, MAX_PARTS)) or 1
@@ -275,9 +282,9 @@ async def read(call: Call) -> Response:
         return call.reply({"messages": shown, "next_after": next_after})
     content = write(pages)
     if next_after is None:
-        return call.reply_bytes(arrow_door.ARROW, content)
+        return call.reply_bytes(arrow_loader.ARROW, content)
     place = (NEXT_AFTER, next_after.encode("ascii"))
-    return call.reply_bytes(arrow_door.ARROW, content, place)
+    return call.reply_bytes(arrow_loader.ARROW, content, place)
 
 
 async def _read_pages(

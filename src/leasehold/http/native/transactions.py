@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from leasehold.domain.commands import Put
-from leasehold.domain.staging import (
+from leasehold.auth.types import Operation
+from leasehold.domain.commands import Complete, Put
+from leasehold.domain.errors import NotDone, Unavailable
+from leasehold.domain.model import ENTROPY_BYTES
+from leasehold.domain.transactions import (
     DEFAULT_STAGING_TIMEOUT_S,
     MAX_STAGING_TIMEOUT_S,
+    Committed,
+    CommitTogether,
     Discard,
     Discarded,
     GetTransaction,
@@ -21,17 +29,39 @@ from leasehold.domain.staging import (
     Transaction,
     TransactionState,
 )
-from leasehold.http.messages import Response
-from leasehold.http.native import arrow_door, flow_shapes
-from leasehold.http.native.apart import apart
+from leasehold.http.native import arrow_loader, shapes
 from leasehold.http.native.call import Call
-from leasehold.http.native.items import MAX_ITEMS, BatchReader, too_many
-from leasehold.http.native.names import MAX_NAME, NUMBERS, checked_name
-from leasehold.http.native.problems import Refused, invalid, out_of_range
-from leasehold.http.native.puts import PutReader
+from leasehold.http.native.errors import Refused, invalid, out_of_range
+from leasehold.http.native.items import (
+    MAX_ITEMS,
+    BatchReader,
+    ItemCommand,
+    Items,
+    PutReader,
+    show_put,
+    too_many,
+)
+from leasehold.http.native.messages import (
+    read_release,
+    read_renew,
+    show_completion,
+    show_release,
+    show_renewal,
+)
 from leasehold.http.native.queues import DEFAULT_PAGE, MAX_PAGE
-from leasehold.http.native.reading import param_int, queue_name, read_body, within
+from leasehold.http.native.reading import (
+    MAX_NAME,
+    NUMBERS,
+    apart,
+    checked_name,
+    param_int,
+    published_names,
+    queue_name,
+    read_body,
+    within,
+)
 from leasehold.http.native.streams import show_settled
+from leasehold.http.requests import Response
 
 TIMEOUTS_S: Final = (1, MAX_STAGING_TIMEOUT_S)
 CHUNKS: Final = (0, NUMBERS[1])
@@ -39,8 +69,8 @@ MAX_PARTS: Final = 10_000
 """Parts that one publish or discard names."""
 
 _STATES: Final = tuple(state.value for state in TransactionState)
-_STAGE: Final = BatchReader(flow_shapes.StageRequest, messages=flow_shapes.QueuedPut)
-_PARTS: Final = msgspec.json.Decoder(flow_shapes.PartsRequest)
+_STAGE: Final = BatchReader(shapes.StageRequest, messages=shapes.QueuedPut)
+_PARTS: Final = msgspec.json.Decoder(shapes.PartsRequest)
 
 
 def show_transaction(transaction: Transaction) -> dict[str, Any]:
@@ -65,7 +95,7 @@ def show_transaction(transaction: Transaction) -> dict[str, Any]:
 
 async def stage(call: Call) -> Response:
     """Put messages that nobody sees yet."""
-    if arrow_door.brings_arrow(call):
+    if arrow_loader.brings_arrow(call):
         command = await _stage_of_arrow(call)
     else:
         _refuse_params(call)
@@ -85,7 +115,7 @@ def _stage_of_json(call: Call) -> Stage:
 
 
 async def _stage_of_arrow(call: Call) -> Stage:
-    read_puts = await arrow_door.reader()
+    read_puts = await arrow_loader.reader()
     params = call.params
     part, chunk = params.get("part"), param_int(call, "chunk", CHUNKS)
     if part is None or chunk is None:
@@ -94,7 +124,7 @@ async def _stage_of_arrow(call: Call) -> Stage:
     queue = params.get("queue") or None
     if queue is not None:
         queue_name("queue", queue)
-    puts = await arrow_door.read_apart(read_puts, call.request.body, PutReader(call), queue)
+    puts = await arrow_loader.read_apart(read_puts, call.request.body, PutReader(call), queue)
     timeout_s = param_int(call, "timeout_s", TIMEOUTS_S)
     return _checked(call, "", _Chunk(part, chunk, timeout_s, puts))
 
@@ -200,3 +230,115 @@ def _state_of(call: Call) -> TransactionState | None:
 
 def _no_state(text: str) -> Refused:
     return invalid("state", f"`state` is one of {', '.join(_STATES)}.", value=text)
+
+
+# --- commits -----------------------------------------------------------------------------------
+#
+# Commits: messages sent, completed, given back and renewed, in any queues, as one.
+
+
+_COMMIT: Final = BatchReader(
+    shapes.CommitRequest,
+    send=shapes.QueuedPut,
+    complete=shapes.QueuedComplete,
+    release=shapes.QueuedRelease,
+    renew=shapes.QueuedRenew,
+)
+_SHOWN: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "send": show_put,
+    "complete": show_completion,
+    "release": show_release,
+    "renew": show_renewal,
+}
+"""The lists of a commit, in the order in which they are carried out, and what shows a result."""
+
+
+async def commit(call: Call) -> Response:
+    """Carry everything out in one transaction, or nothing."""
+    size = len(call.request.body)
+    request = await apart(size, _COMMIT.read, call)
+    given: dict[str, Sequence[Any]] = {name: getattr(request, name) or () for name in _SHOWN}
+    count = sum(map(len, given.values()))
+    if count > MAX_ITEMS:
+        raise too_many("$", count)
+    publish = published_names(request.publish)
+    if not count and not publish:
+        raise invalid("$", "There is nothing to commit.")
+    name = None if request.name is None else checked_name("$.name", request.name)
+    await _authorize(call, given, sends=bool(given["send"] or publish))
+    lists = await apart(size, _read, call, given)
+    if any(items.refused for items in lists.values()):
+        committed = Committed(tuple([NotDone()] * count))
+    else:
+        commands = tuple(command for items in lists.values() for command in items.commands)
+        answer = await call.services.perform(CommitTogether(call.account, commands, publish, name))
+        assert isinstance(answer, Committed)
+        committed = answer
+    return call.reply(_shown(lists, committed))
+
+
+async def _authorize(call: Call, given: dict[str, Sequence[Any]], *, sends: bool) -> None:
+    """Ask for the rights that the parts need: the route asks for one of them only."""
+    for needed, operation in (
+        (sends, Operation.PUT_MESSAGE),
+        (given["complete"] or given["release"], Operation.DELETE_MESSAGE),
+        (given["renew"], Operation.UPDATE_MESSAGE),
+    ):
+        if needed:
+            await call.authorize(call, operation, None)
+
+
+def _read(call: Call, given: dict[str, Sequence[Any]]) -> dict[str, Items]:
+    account = call.account
+    reader = PutReader(call)
+
+    def read_send(item: shapes.QueuedPut) -> ItemCommand:
+        return reader.read_one(item, os.urandom(ENTROPY_BYTES))
+
+    def read_complete(item: shapes.QueuedComplete) -> ItemCommand:
+        reader.limit_of(item.queue)
+        return Complete(account, item.queue, item.id, item.receipt)
+
+    def read_released(item: shapes.QueuedRelease) -> ItemCommand:
+        reader.limit_of(item.queue)
+        return read_release(item, account, item.queue)
+
+    def read_renewed(item: shapes.QueuedRenew) -> ItemCommand:
+        return read_renew(item, call, item.queue, reader.limit_of(item.queue))
+
+    readers: dict[str, Callable[[Any], ItemCommand]] = {
+        "send": read_send,
+        "complete": read_complete,
+        "release": read_released,
+        "renew": read_renewed,
+    }
+    lists = {}
+    for name, read in readers.items():
+        items = lists[name] = Items(f"$.{name}", given[name], least=0)
+        for number, item in enumerate(given[name]):
+            try:
+                items.commands.append(read(item))
+            except Refused as refused:
+                items.refuse(number, refused)
+    return lists
+
+
+def _shown(lists: dict[str, Items], committed: Committed) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "already": committed.already,
+        "published": committed.published,
+        "duplicates": committed.duplicates,
+        "settled": show_settled(committed.settled),
+        "failed": 0,
+    }
+    if committed.already:
+        return {**shown, **dict.fromkeys(lists, ())}
+    for result in committed.results:
+        if isinstance(result, Unavailable):
+            raise result  # it has nothing to do with the single items
+    results = iter(committed.results)
+    for name, items in lists.items():
+        own = tuple(islice(results, len(items.commands)))
+        shown[name], failed = items.shown(own, _SHOWN[name])
+        shown["failed"] += failed
+    return shown

@@ -21,16 +21,14 @@ def events_schema(options: ReadOptions) -> StructType:
     Raises:
         BadOption: One of them is not there.
     """
-    from leasehold.spark.batch.schemas import EVENTS  # noqa: PLC0415 - see above
-    from leasehold.spark.schemas import chosen  # noqa: PLC0415
+    from leasehold.spark.schemas import EVENTS, chosen  # noqa: PLC0415
 
     return chosen(EVENTS, options.columns)
 
 
 def snapshot_schema(options: ReadOptions) -> StructType:
     """Return the columns of a snapshot; see :func:`events_schema`."""
-    from leasehold.spark.batch.schemas import SNAPSHOT  # noqa: PLC0415 - see above
-    from leasehold.spark.schemas import chosen  # noqa: PLC0415
+    from leasehold.spark.schemas import SNAPSHOT, chosen  # noqa: PLC0415
 
     return chosen(SNAPSHOT, options.columns)
 

@@ -14,15 +14,19 @@ from pyspark.sql.types import StructType
 from leasehold.client.handles import QueueHandle
 from leasehold.client.models import Filter as Wanted
 from leasehold.client.models import MessageView
-from leasehold.domain.cursors import Place as Cursor
-from leasehold.domain.ids import row_key_of
-from leasehold.domain.types import MessageState
-from leasehold.spark.batch.schemas import SNAPSHOT, checked
-from leasehold.spark.batch.splitting import first_where, part_count, ranges
-from leasehold.spark.batch.tables import shaped
-from leasehold.spark.connecting import connect, missing_queue_named, patient
+from leasehold.domain.model import MessageState, row_key_of
+from leasehold.domain.model import Place as Cursor
+from leasehold.spark.connection import connect, missing_queue_named, patient
 from leasehold.spark.options import BadOption, ReadOptions, nearest
-from leasehold.spark.schemas import arrow_schema
+from leasehold.spark.schemas import (
+    SNAPSHOT,
+    arrow_schema,
+    checked,
+    first_where,
+    part_count,
+    ranges,
+    shaped,
+)
 
 PAGE: Final = 1_000
 _WORTHWHILE: Final = 20_000

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from leasehold.spark.pipeline.declared import Pipeline
-    from leasehold.spark.pipeline.figures import Progress
-    from leasehold.spark.pipeline.report import Report
+    from leasehold.spark.pipeline.report import Progress, Report
     from leasehold.spark.pipeline.running import PipelineFailed, PipelineRun, RunSettings
 
 _WHERE: Final = {
     "Pipeline": "declared",
     "PipelineFailed": "running",
     "PipelineRun": "running",
-    "Progress": "figures",
+    "Progress": "report",
     "Report": "report",
     "RunSettings": "running",
 }

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from leasehold.worker.stages import StageHooks, Stages
-from leasehold.worker.stages.declared import StageTimeout
-from leasehold.worker.stages.resuming import Migration, Older
+from leasehold.worker.stages.declared import Migration, Older, StageTimeout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from leasehold.spark.pipeline.batching import BatchForm
+    from leasehold.spark.pipeline.batch_stage import BatchForm
     from leasehold.spark.pipeline.report import Report
     from leasehold.spark.pipeline.running import PipelineRun
 
@@ -51,7 +50,7 @@ class Pipeline:
 
     Args:
         queue: Name of the queue, or an address that
-            :class:`~leasehold.worker.queues.specs.QueueSpec` reads; it can be given to the run
+            :class:`~leasehold.worker.adapters.specs.QueueSpec` reads; it can be given to the run
             instead.
         version: Of the pipeline; saved with the stage from 2 on.
         renamed: New names of stages by those under which they may be saved.
@@ -102,7 +101,7 @@ class Pipeline:
             run: The function, of a message and a state, ordinary or ``async``; with *batch* of a
                 table.
             batch: ``arrow`` or ``pandas``: the function gets many messages at once; see
-                :mod:`leasehold.spark.pipeline.batching` for the columns.
+                :mod:`leasehold.spark.pipeline.batch_stage` for the columns.
             rows: Messages of such a call at most, 1 to 10,000. A task has no more of them at once
                 than its ``at_once``.
             when: Of the message and the state: whether to do the stage.
@@ -207,7 +206,7 @@ class Pipeline:
         for each in declared:
             run = each.run
             if each.batch is not None:
-                from leasehold.spark.pipeline.batching import BatchStage  # noqa: PLC0415 - Arrow
+                from leasehold.spark.pipeline.batch_stage import BatchStage  # noqa: PLC0415 - Arrow
 
                 run = BatchStage(each.run, each.batch, each.rows)
             made.stage(each.name, **each.settings)(run)

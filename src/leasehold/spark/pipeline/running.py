@@ -5,37 +5,41 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import sys
 import threading
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
+from leasehold.client import Client
+from leasehold.client.errors import LeaseholdClientError
+from leasehold.client.models import Event
 from leasehold.clock import SystemClock
-from leasehold.spark.pipeline.backlog import Backlog
-from leasehold.spark.pipeline.collecting import Collector
-from leasehold.spark.pipeline.expiring import expired_since, server_time_ms
-from leasehold.spark.pipeline.figures import Progress
-from leasehold.spark.pipeline.reconciling import newest_event, unreported
-from leasehold.spark.pipeline.report import Report, Spool
+from leasehold.spark.pipeline.backlog import Backlog, expired_since, server_time_ms
+from leasehold.spark.pipeline.channel import Collector, Left
+from leasehold.spark.pipeline.report import Progress, Report, Row, Spool, Who
 from leasehold.spark.pipeline.showing import Show, shower_for
 from leasehold.spark.pipeline.task import RESULT, Plan
-from leasehold.spark.pipeline.wire import Left
+from leasehold.worker.adapters.specs import CONNECTION_VARIABLE, QueueSpec
 from leasehold.worker.leases import LeaseSettings
 from leasehold.worker.options import MAX_CONCURRENCY
 from leasehold.worker.outcomes import Kind
-from leasehold.worker.queues.specs import CONNECTION_VARIABLE, QueueSpec
-from leasehold.worker.retrying import PoisonRule, RetryRule
-from leasehold.worker.signals import stopping_on_signals
+from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.timing import SystemTime
+from leasehold.worker.worker import stopping_on_signals
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from leasehold.spark.pipeline.declared import Pipeline
+
 
 _log: Final = logging.getLogger("leasehold.spark.pipeline")
 _DEVELOPMENT: Final = "UseDevelopmentStorage=true"
@@ -380,3 +384,118 @@ class PipelineRun:
 
 def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+# --- reconciling -------------------------------------------------------------------------------
+#
+# What tasks have done that died before they could tell: the server's event log knows it.
+
+
+_PAGE: Final = 10_000
+WHY: Final = "its executor died before it could report; the event log has it"
+
+
+def newest_event(spec: QueueSpec) -> int | None:
+    """Return the number of the newest event of the account; None: nobody tells."""
+    if spec.service != "leasehold":
+        return None
+    try:
+        with Client.from_connection_string(spec.connection or None) as client:
+            return client.event_page(limit=1).last_seq
+    except LeaseholdClientError as error:
+        _log.info("the event log cannot be read: %s", error)
+        return None
+
+
+def unreported(
+    spec: QueueSpec, after: int, dead: Collection[Who], reported: Collection[str]
+) -> list[tuple[Who, Row]]:
+    """Return the deliveries that dead tasks have completed and not reported.
+
+    Args:
+        spec: The queue.
+        after: The newest event from before the run.
+        dead: The tasks.
+        reported: Ids of messages that are known to be done.
+    """
+    try:
+        with Client.from_connection_string(spec.connection or None) as client:
+            return list(completed_by(client.events(after, page_size=_PAGE), spec, dead, reported))
+    except LeaseholdClientError as error:
+        _log.warning("what dead executors have done last is not in the report: %s", error)
+        return []
+
+
+def completed_by(
+    events: Iterable[Event], spec: QueueSpec, dead: Collection[Who], reported: Collection[str]
+) -> Iterator[tuple[Who, Row]]:
+    """Yield a row for each completion by one of *dead* that is not among *reported*."""
+    for event in events:
+        message_id, holder = event.message_id, event.holder
+        if event.type != "completed" or event.queue != spec.queue or holder is None:
+            continue
+        if message_id is None or message_id in reported:
+            continue
+        who = next((each for each in dead if each.link in holder), None)
+        if who is None:
+            continue
+        yield (
+            who,
+            Row(
+                message_id=message_id,
+                queue=spec.queue,
+                delivery=event.dequeue_count or 1,
+                fence=event.fence or 0,
+                outcome=Kind.DONE.value,
+                reason=WHY,
+                resumed_at=None,
+                began_at_ms=event.since_ms or event.at_ms,
+                ended_at_ms=event.at_ms,
+                stages=[],
+            ),
+        )
+
+
+# --- shipping ----------------------------------------------------------------------------------
+#
+# Brings modules of the user's folder to executors that would not find them.
+
+
+_NOT_OURS: Final = ("site-packages", "dist-packages")
+_LEFT_OUT: Final = frozenset({"__pycache__"})
+
+
+def own_modules(folder: Path, modules: Mapping[str, ModuleType] | None = None) -> list[Path]:
+    """Return the files and packages of *folder* that are imported, without what is installed.
+
+    Args:
+        folder: Whose modules are the user's own.
+        modules: Those that are imported; None: of this process.
+    """
+    root = folder.resolve()
+    found: dict[Path, None] = {}
+    for name, module in list((sys.modules if modules is None else modules).items()):
+        top = name.partition(".")[0]
+        file = getattr(module, "__file__", None)
+        if not file or top in {"leasehold", "__main__"}:
+            continue
+        path = Path(file).resolve()
+        if not path.is_relative_to(root) or any(part in _NOT_OURS for part in path.parts):
+            continue
+        package, alone = root / top, root / f"{top}.py"
+        if package.is_dir() and path.is_relative_to(package):
+            found[package] = None
+        elif path == alone:
+            found[alone] = None
+    return list(found)
+
+
+def packed(paths: Iterable[Path], target: Path) -> Path:
+    """Write files and packages into an archive that Python can import from, and return it."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in paths:
+            files = [path] if path.is_file() else sorted(path.rglob("*"))
+            for file in files:
+                if file.is_file() and not _LEFT_OUT.intersection(file.parts):
+                    archive.write(file, file.relative_to(path.parent))
+    return target

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TextIO, TypeAlias
 
 from leasehold.domain.wording import count_of
-from leasehold.spark.pipeline.figures import Progress
+from leasehold.spark.pipeline.report import Progress
 from leasehold.worker.reporting import length
 
 if TYPE_CHECKING:

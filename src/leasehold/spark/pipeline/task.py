@@ -11,25 +11,28 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
-from leasehold.clock import SystemClock
+from leasehold.clock import Clock, SystemClock
 from leasehold.spark.pipeline.backlog import Backlog
+from leasehold.spark.pipeline.channel import Address, Answer, Left, Link
 from leasehold.spark.pipeline.declared import Pipeline
-from leasehold.spark.pipeline.hands import Hands
-from leasehold.spark.pipeline.link import Link
-from leasehold.spark.pipeline.recording import Recorder
-from leasehold.spark.pipeline.rows import Figures, Who
-from leasehold.spark.pipeline.wire import Address, Answer, Left
+from leasehold.spark.pipeline.report import UNFINISHED, Figures, Row, StageFigures, StageRun, Who
+from leasehold.worker.adapters import Unreachable
+from leasehold.worker.adapters.protocol import Delivery
+from leasehold.worker.adapters.specs import QueueSpec
+from leasehold.worker.errors import WorkerError
+from leasehold.worker.hooks import Hooks
 from leasehold.worker.leases import LeaseSettings
-from leasehold.worker.queues import Unreachable
-from leasehold.worker.queues.specs import QueueSpec
-from leasehold.worker.retrying import PoisonRule, RetryRule
+from leasehold.worker.message import Message
+from leasehold.worker.outcomes import Kind, Outcome
+from leasehold.worker.retry_policy import PoisonRule, RetryRule
+from leasehold.worker.stages import StageHooks
 from leasehold.worker.timing import SystemTime
 from leasehold.worker.worker import Worker
 
@@ -200,3 +203,314 @@ class Task:
                 self._stop_s = answer.stop_s
             self._hurries = self._hurries or answer.hurry
             self._wishes.notify_all()
+
+
+# --- hands -------------------------------------------------------------------------------------
+#
+# The workers of one task: how many messages it works on at once.
+
+
+FEW: Final = 8
+"""Messages at once, as long as nobody knows how long they take."""
+MORE: Final = 248
+"""Further ones where each takes next to no time, so that their saves can share requests."""
+SHORT_S: Final = 0.1
+LONG_S: Final = 2.0
+_ENOUGH: Final = 50
+_LEAVE_S: Final = 300.0
+_MOMENT_S: Final = 0.005
+
+
+def wants_more(handling_s: float, *, has_more: bool) -> bool:
+    """Return whether a task should work on many messages at once.
+
+    What takes long is better left to tasks that are free; what takes no time mostly waits for the
+    server to note its progress, and that is shared by all who wait.
+
+    Args:
+        handling_s: How long the last messages took on average, waiting included.
+        has_more: Whether it does so now.
+    """
+    return handling_s < (LONG_S if has_more else SHORT_S)
+
+
+class Hands:
+    """Runs one worker, and a second, larger one while messages take next to no time.
+
+    Args:
+        make: Makes a worker that works on so many messages at once.
+        at_once: How many; None: that is found out.
+    """
+
+    def __init__(self, make: Callable[[int], Worker], at_once: int | None) -> None:
+        self._make = make
+        self._adapts = at_once is None
+        self._first = make(FEW if at_once is None else at_once)
+        self._second: Worker | None = None
+        self._leaving: threading.Thread | None = None
+        self._seen = 0
+        self._seen_s = 0.0
+        self.failure: BaseException | None = None
+        """Why the work cannot go on."""
+        self._thread = threading.Thread(target=self._run, name="leasehold-first", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first worker runs when this returns, or has failed."""
+        self._thread.start()
+        while not self._first.is_running and self._thread.is_alive():
+            self._thread.join(_MOMENT_S)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the first worker has ended, by itself or because it was told to."""
+        return not self._thread.is_alive()
+
+    @property
+    def waiting(self) -> int:
+        """How many messages were received and wait for a hand."""
+        return sum(each.snapshot().buffered for each in self._workers())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing in hand."""
+        found = [each.snapshot() for each in self._workers()]
+        return not any(each.in_work or each.buffered for each in found)
+
+    def look(self) -> None:
+        """See whether there should be more hands, or fewer; called several times a second."""
+        if not self._adapts or self.is_over:
+            return
+        queue = self._first.stats.queues[0]
+        many, took_s = sum(queue.handled) - self._seen, queue.handling_s - self._seen_s
+        if many < _ENOUGH and took_s < LONG_S:
+            return
+        self._seen += many
+        self._seen_s += took_s
+        if wants_more(took_s / max(many, 1), has_more=self._second is not None):
+            self._add()
+        else:
+            self._drop()
+
+    def stop(self, grace_s: float) -> None:
+        """Stop all, and return when that is done."""
+        second = self._second
+        self._first.request_stop(grace_s)
+        if second is not None:
+            second.stop(grace_s)
+        self._first.stop(grace_s)
+        if self._leaving is not None:
+            self._leaving.join()
+
+    def hurry(self) -> None:
+        """Have a stop that is under way wait for messages in work no longer."""
+        for each in self._workers():
+            each.hurry()
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _workers(self) -> list[Worker]:
+        second = self._second
+        return [self._first] if second is None else [self._first, second]
+
+    def _run(self) -> None:
+        try:
+            self._first.run(install_signals=False)
+        except BaseException as error:  # noqa: BLE001 - for the thread of the task
+            self.failure = error
+
+    def _add(self) -> None:
+        if self._second is None and (self._leaving is None or not self._leaving.is_alive()):
+            try:
+                second = self._make(MORE)
+                second.start()
+            except (RuntimeError, WorkerError, ValueError) as error:
+                # Such as a limit on threads. The first worker does it all, only slower.
+                _log.warning("no more than %d messages at once: %s", FEW, error)
+                self._adapts = False
+                return
+            self._second = second
+            _log.info("messages take next to no time: %d at once", FEW + MORE)
+
+    def _drop(self) -> None:
+        second, self._second = self._second, None
+        if second is not None:
+            self._leaving = threading.Thread(
+                target=second.stop, args=(_LEAVE_S,), name="leasehold-leaving", daemon=True
+            )
+            self._leaving.start()
+
+
+# --- recording ---------------------------------------------------------------------------------
+#
+# Takes note of what happens to each message in an executor: hooks of the worker and its stages.
+
+
+class _Life:
+    """A message in work."""
+
+    __slots__ = ("began_at_ms", "began_s", "error", "resumed_at", "runs")
+
+    def __init__(self, began_at_ms: int, resumed_at: str | None) -> None:
+        self.began_at_ms = began_at_ms
+        self.resumed_at = resumed_at
+        self.runs: list[StageRun] = []
+        self.began_s = 0.0
+        """When the stage at work began, monotonic."""
+        self.error: str | None = None
+
+
+class Recorder(Hooks, StageHooks):
+    """Makes a row of each delivery, and keeps figures.
+
+    Its methods are called from all threads of a worker.
+
+    Args:
+        stages: Their names, in order.
+        clock: Gives the times.
+        emit: Takes each row; must not block.
+    """
+
+    def __init__(self, stages: Sequence[str], clock: Clock, emit: Callable[[Row], None]) -> None:
+        self._clock = clock
+        self._emit = emit
+        self._lock = threading.Lock()
+        self._lives: dict[tuple[str, int], _Life] = {}
+        self._figures = Figures(stages={name: StageFigures() for name in stages})
+
+    def figures(self, waiting: int = 0, dropped: int = 0) -> Figures:
+        """Return the figures so far; they are not changed any more."""
+        now = self._figures
+        with self._lock:
+            return Figures(
+                stages={
+                    name: StageFigures(
+                        each.working,
+                        each.done,
+                        each.failed,
+                        each.skipped,
+                        each.overdue,
+                        each.seconds,
+                    )
+                    for name, each in now.stages.items()
+                },
+                outcomes=dict(now.outcomes),
+                in_work=len(self._lives),
+                waiting=waiting,
+                resumed=now.resumed,
+                dropped=dropped,
+            )
+
+    # --- hooks of the worker -----------------------------------------------------------------
+
+    def before(self, message: Message) -> None:
+        """See :class:`Hooks`."""
+        saved = message.saved
+        resumed_at = None if saved is None else saved.stage
+        life = _Life(self._clock.now_ms(), resumed_at)
+        with self._lock:
+            self._lives[_key(message.delivery)] = life
+            self._figures.resumed += resumed_at is not None
+
+    def settled(self, delivery: Delivery, outcome: Outcome) -> None:
+        """See :class:`Hooks`."""
+        self._over(delivery, outcome.kind, None if outcome.fault is None else outcome.fault.text)
+
+    def lost(self, delivery: Delivery, why: str) -> None:
+        """See :class:`Hooks`."""
+        self._over(delivery, Kind.LOST, why)
+
+    # --- hooks of the stages -----------------------------------------------------------------
+
+    def begun(self, message: Any, stage: str) -> None:
+        """See :class:`StageHooks`."""
+        with self._lock:
+            life = self._lives.get(_key(message.delivery))
+            if life is None:
+                return
+            self._figures.stages[stage].working += 1
+            life.began_s = self._clock.monotonic_s()
+            last = life.runs[-1] if life.runs else None
+            if last is not None and last.stage == stage and last.outcome == "failed":
+                last.attempts += 1
+                last.outcome = UNFINISHED
+            else:
+                life.runs.append(StageRun(stage, self._clock.now_ms()))
+
+    def finished(self, message: Any, stage: str, took_s: float) -> None:
+        """See :class:`StageHooks`."""
+        with self._lock:
+            figures = self._end(message, stage, "done")
+            if figures is not None:
+                figures.done += 1
+                figures.seconds += took_s
+
+    def failed(self, message: Any, stage: str, error: BaseException, *, again: bool) -> None:
+        """See :class:`StageHooks`."""
+        del again
+        with self._lock:
+            figures = self._end(message, stage, "failed")
+            if figures is not None:
+                figures.failed += 1
+            life = self._lives.get(_key(message.delivery))
+            if life is not None:
+                life.error = f"{type(error).__name__}: {error}"
+
+    def skipped(self, message: Any, stage: str) -> None:
+        """See :class:`StageHooks`."""
+        with self._lock:
+            self._figures.stages[stage].skipped += 1
+            life = self._lives.get(_key(message.delivery))
+            if life is not None:
+                life.runs.append(StageRun(stage, self._clock.now_ms(), 0.0, 0, "skipped"))
+
+    def overdue(self, message: Any, stage: str, limit_s: float) -> None:
+        """See :class:`StageHooks`."""
+        del message, limit_s
+        with self._lock:
+            self._figures.stages[stage].overdue += 1
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _end(self, message: Any, stage: str, outcome: str) -> StageFigures | None:
+        """Note that a stage has ended; None: its message was settled before."""
+        life = self._lives.get(_key(message.delivery))
+        if life is None or not life.runs:
+            return None
+        run = life.runs[-1]
+        run.outcome = outcome
+        run.seconds += self._clock.monotonic_s() - life.began_s
+        figures = self._figures.stages[stage]
+        figures.working -= 1
+        return figures
+
+    def _over(self, delivery: Delivery, kind: Kind, reason: str | None) -> None:
+        with self._lock:
+            life = self._lives.pop(_key(delivery), None)
+            if life is None and kind in {Kind.RETURNED, Kind.LOST}:
+                return  # nobody has begun with it
+            outcomes = self._figures.outcomes
+            outcomes[kind.value] = outcomes.get(kind.value, 0) + 1
+            now_ms = self._clock.now_ms()
+            life = life or _Life(now_ms, None)
+            if life.runs and life.runs[-1].outcome == UNFINISHED:
+                run = life.runs[-1]
+                run.seconds += self._clock.monotonic_s() - life.began_s
+                self._figures.stages[run.stage].working -= 1
+        self._emit(
+            Row(
+                message_id=delivery.message_id,
+                queue=delivery.queue,
+                delivery=delivery.dequeue_count,
+                fence=delivery.fence,
+                outcome=kind.value,
+                reason=reason or (None if kind is Kind.DONE else life.error),
+                resumed_at=life.resumed_at,
+                began_at_ms=life.began_at_ms,
+                ended_at_ms=now_ms,
+                stages=life.runs,
+            )
+        )
+
+
+def _key(delivery: Delivery) -> tuple[str, int]:
+    return delivery.message_id, delivery.dequeue_count

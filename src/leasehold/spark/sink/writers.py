@@ -10,31 +10,51 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import uuid4
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructType,
+)
 
-from leasehold.client.errors import LeaseholdClientError, StagedNotFound
-from leasehold.spark.connecting import connect, missing_queue_named, patient
-from leasehold.spark.naming import current_task, transaction_name
-from leasehold.spark.options import WriteOptions
-from leasehold.spark.sink.columns import Rows
-from leasehold.spark.sink.staging import Stager, TaskDone
+from leasehold.client.errors import (
+    AlreadyPublished,
+    ConnectionFailed,
+    LeaseholdClientError,
+    StagedNotFound,
+)
+from leasehold.spark.connection import (
+    connect,
+    current_task,
+    missing_queue_named,
+    patient,
+    transaction_name,
+)
+from leasehold.spark.options import WriteOptions, nearest
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
-
     from leasehold.client import Client
     from leasehold.client.models import Published
+
 
 Messages = Sequence[WriterCommitMessage | None]
 """One for each task that finished; None for those that did not."""
@@ -191,3 +211,228 @@ def _finished(messages: Messages) -> list[TaskDone]:
 
 def _parts(done: list[TaskDone]) -> list[str]:
     return [each.part for each in done if each.rows]
+
+
+# --- columns -----------------------------------------------------------------------------------
+#
+# From the rows of a table to the messages that they are: which columns, of which types.
+
+
+_TEXT: Final = (StringType,)
+_WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
+
+COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+    "body": (BinaryType, StringType),
+    "queue": _TEXT,
+    "delay_s": _WHOLE,
+    "time_to_live_s": _WHOLE,
+    "priority": _WHOLE,
+    "message_type": _TEXT,
+    "traceparent": _TEXT,
+    "properties": (MapType,),
+    "dedup_key": _TEXT,
+}
+"""What a row may say of its message, and in which types of Spark."""
+
+_PROPERTIES: Final = pa.map_(pa.string(), pa.string())
+_WORDS: Final = {
+    BinaryType: "binary",
+    StringType: "string",
+    ByteType: "a whole number",
+    MapType: "map<string,string>",
+}
+
+
+class BadColumns(ValueError):
+    """The table cannot be sent: it has columns that are no part of a message, or lacks some."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """How the rows of one table become messages. It can be pickled."""
+
+    names: tuple[str, ...]
+    """Names of the columns, in the order of the table."""
+    defaults: tuple[tuple[str, int], ...]
+    """For rows that do not say it themselves."""
+
+    @classmethod
+    def of(cls, options: WriteOptions, schema: StructType) -> Rows:
+        """Return how to send a table with these columns.
+
+        Raises:
+            BadColumns: It has one that is unknown or of a wrong type, or one is missing.
+        """
+        names = tuple(field.name.lower() for field in schema.fields)
+        for field, name in zip(schema.fields, names, strict=True):
+            _check(field.name, name, field.dataType)
+        if len(set(names)) < len(names):
+            raise BadColumns("two columns have the same name, but for upper and lower case")
+        if "body" not in names:
+            raise BadColumns(
+                "the column body is missing: it is the message; "
+                "for JSON of whole rows select to_json(struct(*)) AS body"
+            )
+        if "queue" not in names and options.place.queue is None:
+            raise BadColumns("name the queue: by the option queueName, or in a column queue")
+        given = {
+            "delay_s": options.delay or None,
+            "time_to_live_s": options.time_to_live,
+            "priority": options.priority,
+        }
+        defaults = tuple((name, value) for name, value in given.items() if value is not None)
+        return cls(names=names, defaults=defaults)
+
+    def messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch as the server takes it.
+
+        Raises:
+            BadColumns: A row has no body.
+        """
+        columns = dict(zip(self.names, batch.columns, strict=True))
+        if columns["body"].null_count:
+            raise BadColumns("a row has null for its body; filter such rows out first")
+        for name, value in self.defaults:
+            found = columns.get(name)
+            columns[name] = (
+                pa.repeat(pa.scalar(value, pa.int64()), batch.num_rows)
+                if found is None or pa.types.is_null(found.type)
+                else pc.fill_null(found.cast(pa.int64()), value)
+            )
+        given = {
+            name: _plain(name, column)
+            for name, column in columns.items()
+            if not pa.types.is_null(column.type)
+        }
+        return pa.RecordBatch.from_arrays(list(given.values()), names=list(given))
+
+
+def _plain(name: str, column: Any) -> Any:
+    """Return a column in a type that the server takes."""
+    # Spark names the members of a map's entries as it likes.
+    return column.cast(_PROPERTIES) if name == "properties" else column
+
+
+def _check(shown: str, name: str, kind: DataType) -> None:
+    kinds = COLUMNS.get(name)
+    if kinds is None:
+        raise BadColumns(
+            f"a message has no {shown}.{nearest(name, [*COLUMNS])} Its columns are "
+            f"{', '.join(COLUMNS)}; to send whole rows select to_json(struct(*)) AS body"
+        )
+    fits = isinstance(kind, kinds) or (isinstance(kind, NullType) and name != "body")
+    if isinstance(kind, MapType):
+        fits = fits and isinstance(kind.keyType, StringType)
+        fits = fits and isinstance(kind.valueType, StringType)
+    if not fits:
+        wanted = " or ".join(_WORDS[each] for each in kinds if each in _WORDS)
+        raise BadColumns(f"the column {shown} is {kind.simpleString()}, and has to be {wanted}")
+
+
+# --- staging -----------------------------------------------------------------------------------
+#
+# What one task does: stage its rows in few requests, and clean up after itself if it fails.
+
+
+CHUNK_BYTES: Final = 8 * 1024 * 1024
+"""Of one request, about; the client splits what is more."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDone(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    transaction: str
+    part: str
+    """What it staged its rows as."""
+    rows: int
+    """0 if it staged nothing: then there is no such part."""
+    already: bool = False
+    """The transaction had been published before; the rows were dropped."""
+
+
+class Staging(Protocol):
+    """What is needed of a transaction."""
+
+    @property
+    def name(self) -> str:
+        """The transaction's name."""
+
+    def stage_arrow(
+        self, batch: Any, *, queue: str | None, part: str, timeout_s: int | None
+    ) -> Any:
+        """Stage rows; see :meth:`leasehold.client.handles.Transaction.stage_arrow`."""
+
+    def discard(self, parts: Iterable[str] | None = None) -> Any:
+        """Drop what is staged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stager:
+    """How the rows of a task are staged. It can be pickled."""
+
+    rows: Rows
+    queue: str | None
+    """Of rows that name none."""
+    chunk_rows: int
+    """Most rows of one request."""
+    timeout_s: int
+    """When staged rows vanish that nobody publishes, seconds."""
+
+    def stage(self, transaction: Staging, part: str, batches: Iterable[pa.RecordBatch]) -> TaskDone:
+        """Stage all rows as one part.
+
+        If the transaction has been published already, by an earlier run of the same batch or by
+        another attempt at this task, the rows are dropped: they are there. Whatever else goes
+        wrong, what was staged is dropped as far as the server can be reached.
+
+        Raises:
+            BadColumns: A row cannot be a message.
+            LeaseholdClientError: The server refuses a row, or cannot be reached.
+        """
+        count = 0
+        try:
+            for chunk in in_chunks(map(self.rows.messages, batches), self.chunk_rows):
+                transaction.stage_arrow(
+                    chunk, queue=self.queue, part=part, timeout_s=self.timeout_s
+                )
+                count += chunk.num_rows
+        except AlreadyPublished:
+            return TaskDone(transaction.name, part, 0, already=True)
+        except BaseException as error:
+            # Whoever cannot be reached has been waited for long enough.
+            if count and not isinstance(error, ConnectionFailed):
+                with contextlib.suppress(LeaseholdClientError):
+                    transaction.discard([part])
+            raise
+        return TaskDone(transaction.name, part, count)
+
+
+def in_chunks(batches: Iterable[pa.RecordBatch], most_rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in batches of a size that is worth a request.
+
+    Args:
+        batches: In any sizes.
+        most_rows: Of a chunk, 1 or more. It may also end at about CHUNK_BYTES.
+    """
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for whole in batches:
+        rest = whole
+        while rest.num_rows:
+            piece = rest.slice(0, most_rows - rows)
+            rest = rest.slice(piece.num_rows)
+            gathered.append(piece)
+            rows += piece.num_rows
+            size += piece.nbytes
+            if rows >= most_rows or size >= CHUNK_BYTES:
+                yield _joined(gathered)
+                gathered, rows, size = [], 0, 0
+    if gathered:
+        yield _joined(gathered)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

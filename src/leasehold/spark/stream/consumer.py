@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from leasehold.client import LeaseholdClientError, QueueNotFound, RetryPolicy
+from leasehold.client import Client, LeaseholdClientError, QueueHandle, QueueNotFound, RetryPolicy
 from leasehold.client.errors import (
     ClaimBroken,
     ClaimNotFound,
@@ -20,15 +21,15 @@ from leasehold.client.errors import (
     StaleToken,
     StreamNotFound,
 )
-from leasehold.client.models import ClaimInfo
+from leasehold.client.handles import Stream
+from leasehold.client.models import ClaimInfo, Counts, Settled
 from leasehold.clock import Clock, SystemClock
-from leasehold.spark.connecting import connect, missing_queue_named, patient
+from leasehold.domain.wording import form_of
+from leasehold.spark.connection import connect, missing_queue_named, patient
 from leasehold.spark.options import ReadOptions
 from leasehold.spark.stream import admission
-from leasehold.spark.stream.ahead import Ahead
+from leasehold.spark.stream.admission import is_due
 from leasehold.spark.stream.keeping import Keeper
-from leasehold.spark.stream.numbers import Totals, backlog, stream_address
-from leasehold.spark.stream.opening import Opener, Taking
 from leasehold.spark.stream.problems import (
     DataLost,
     log,
@@ -402,3 +403,260 @@ class Consumer:
             raise DataLost(
                 f"stream {options.stream_id} of queue {options.queue} was deleted meanwhile"
             ) from None
+
+
+# --- opening -----------------------------------------------------------------------------------
+#
+# How claims are opened: anew, again after a crash, or when there are enough messages.
+
+
+_LOOK_S: Final = 0.2
+"""Between two looks at whether there are enough messages."""
+
+
+class Taking(NamedTuple):
+    """How much a micro-batch may have."""
+
+    messages: int
+    bytes: int | None = None
+    """Of bodies; None: any number."""
+
+
+class Opener:
+    """Opens the claims of one stream.
+
+    Args:
+        queue: The queue.
+        stream: The stream; it must be attached before a claim is opened.
+        options: Of the read.
+        clock: Tells how long it has waited for enough messages.
+    """
+
+    def __init__(
+        self, queue: QueueHandle, stream: Stream, options: ReadOptions, clock: Clock
+    ) -> None:
+        self._queue = queue
+        self._stream = stream
+        self._options = options
+        self._clock = clock
+        self._holder = f"Spark stream {options.stream_id} ({socket.gethostname()}:{os.getpid()})"
+        self.opening: int | None = None
+        """Number of a claim that may have been opened, without anybody knowing yet."""
+
+    def open_when_due(self, number: int, taking: Taking) -> ClaimInfo | None:
+        """Open a claim, and wait a while for messages; None if there are not enough."""
+        if not self._options.min_messages_per_trigger:
+            return self.open(number, taking, self._options.wait_seconds)
+        return self.open(number, taking) if self._await_enough() else None
+
+    def open_what_is_there(self, number: int, taking: Taking) -> ClaimInfo | None:
+        """Open a claim of what is there now, however little; None if there is nothing."""
+        found = self.open(number, taking)
+        if found is None and self._queue.counts().visible:
+            # A limit of the queue may hold them back for a moment.
+            found = self.open(number, taking, self._options.wait_seconds)
+        return found
+
+    def open(self, number: int, taking: Taking, wait_s: float = 0) -> ClaimInfo | None:
+        """Open a claim that Spark has never had; None if there is nothing to claim.
+
+        It may have been opened by an earlier process. What it has lost since was nobody's.
+
+        Args:
+            number: Of the claim.
+            taking: How much it may have, if it is new.
+            wait_s: Seconds to wait for a first message.
+        """
+        self.opening = number
+        claim = self._call(number, taking, wait_s, accept_loss=True)
+        self.opening = None
+        return claim
+
+    def open_again(self, number: int) -> ClaimInfo | None:
+        """Open a claim that Spark has had, with the same members; None if it is not there.
+
+        Raises:
+            DataLost: It has lost members, and the options do not accept that.
+        """
+        # How much it may have was said when it was opened first.
+        taking = Taking(1)
+        try:
+            return self._call(number, taking)
+        except ClaimBroken as error:
+            report_loss(
+                self._options,
+                f"claim {number} has lost {error.lost} of its {error.size} "
+                f"{form_of(error.size or 0, 'message')}. Either it "
+                "lapsed, and others have taken them or they have expired: then visibilityTimeout "
+                "or replayWindow was too short for the time that the query or the server was away. "
+                "Or somebody has removed them",
+            )
+        return self._call(number, taking, accept_loss=True)
+
+    def open_ahead(self, number: int, taking: Taking, *, all_there: bool) -> ClaimInfo | None:
+        """Open a claim before anybody asks for it.
+
+        Args:
+            number: Of the claim.
+            taking: How much it may have.
+            all_there: Whether it may be smaller than is usually waited for.
+        """
+        if self._options.min_messages_per_trigger and not all_there and not self._is_enough():
+            return None
+        return self._call(number, taking)
+
+    def _await_enough(self) -> bool:
+        """Wait until there are enough messages, but no longer than ``waitSeconds``."""
+        until_s = self._clock.monotonic_s() + self._options.wait_seconds
+        pause = threading.Event()
+        while not self._is_enough():
+            left_s = until_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                return False
+            pause.wait(min(left_s, _LOOK_S))
+        return True
+
+    def _is_enough(self) -> bool:
+        options = self._options
+        counts = self._queue.counts()
+        return is_due(counts, options.min_messages_per_trigger, options.max_trigger_delay)
+
+    def _call(
+        self, number: int, taking: Taking, wait_s: float = 0, *, accept_loss: bool = False
+    ) -> ClaimInfo | None:
+        return self._stream.open(
+            number,
+            limit=taking.messages,
+            lease_s=self._options.visibility_timeout,
+            wait_s=wait_s,
+            max_bytes=taking.bytes,
+            holder=self._holder,
+            accept_loss=accept_loss,
+        )
+
+
+# --- ahead -------------------------------------------------------------------------------------
+#
+# Opening the next claim while Spark works on this one.
+
+
+class Ahead:
+    """At most one claim, opened in a thread of its own and not yet given to Spark.
+
+    Args:
+        open_claim: Opens a claim by its number; called in the thread.
+    """
+
+    def __init__(self, open_claim: Callable[[int], ClaimInfo | None]) -> None:
+        self._open = open_claim
+        self._thread: threading.Thread | None = None
+        self._number = 0
+        self._claim: ClaimInfo | None = None
+
+    def begin(self, number: int) -> None:
+        """Start opening claim *number*, unless one is being opened or kept already."""
+        if self._thread is not None:
+            return
+        self._number, self._claim = number, None
+        self._thread = threading.Thread(
+            target=self._work, name="leasehold-claim-ahead", daemon=True
+        )
+        self._thread.start()
+
+    def take(self, number: int) -> ClaimInfo | None:
+        """Return claim *number* if it was opened ahead; waits while it is being opened."""
+        if self._thread is None or self._number != number:
+            return None
+        return self.leave()
+
+    @property
+    def under_way(self) -> int | None:
+        """Number of the claim that is being opened just now, if any."""
+        thread = self._thread
+        return self._number if thread is not None and thread.is_alive() else None
+
+    def leave(self, patience_s: float | None = None) -> ClaimInfo | None:
+        """Return the claim that was opened and never taken, and forget it.
+
+        Args:
+            patience_s: Seconds to wait while it is being opened; None: until it is.
+        """
+        thread = self._thread
+        if thread is None:
+            return None
+        thread.join(patience_s)
+        if thread.is_alive():
+            return None
+        self._thread = None
+        claim, self._claim = self._claim, None
+        return claim
+
+    def _work(self) -> None:
+        try:
+            self._claim = self._open(self._number)
+        except LeaseholdClientError as error:
+            # Whoever asks for the claim next opens it again, and is told.
+            log.debug("claim %d could not be opened ahead: %s", self._number, error)
+        except RuntimeError as error:  # the client was closed under it
+            log.debug("claim %d was not opened ahead: %s", self._number, error)
+
+
+# --- numbers -----------------------------------------------------------------------------------
+#
+# What a query tells of itself and of its queue, in ``progress.sources[i].latestOffset``.
+
+
+class Totals:
+    """What the settling of claims has done since this process began."""
+
+    def __init__(self) -> None:
+        self.completed = 0
+        self.exempted = 0
+        self.lost = 0
+
+    def add(self, done: Settled) -> None:
+        """Count what one call has done."""
+        self.completed += done.completed
+        self.exempted += done.exempted
+        self.lost += done.lost
+
+    def as_numbers(self) -> dict[str, int]:
+        """Return all three by name."""
+        return {"completed": self.completed, "exempted": self.exempted, "lost": self.lost}
+
+
+def backlog(counts: Counts) -> dict[str, int]:
+    """Return how many messages are in which state, and how long the oldest one waits, whole s."""
+    return {
+        "visible": counts.visible,
+        "leased": counts.leased,
+        "delayed": counts.delayed,
+        "deferred": counts.deferred,
+        "poisoned": counts.poisoned,
+        "expired": counts.expired,
+        "oldest_age_s": int(counts.oldest_age_s.get("visible", 0)),
+    }
+
+
+def stream_address(client: Client, options: ReadOptions) -> str:
+    """Return what names a stream among all there are. It shows no secret."""
+    return f"{client.url}/{client.account}/{options.queue}/{options.stream_id}"
+
+
+def claim_in(offset: Any) -> int:
+    """Return the number of the claim at which an offset ends.
+
+    Raises:
+        ValueError: It is not an offset of this source.
+    """
+    number = offset.get("claim") if isinstance(offset, dict) else None
+    if not isinstance(number, int):
+        raise ValueError(  # noqa: TRY004 - it is what a checkpoint says, not what a caller passes
+            f"the checkpoint's offset {offset!r} is none of this source: it is of another one"
+        )
+    return number
+
+
+def offset_of(number: int) -> dict[str, int]:
+    """Return the offset at the end of a claim."""
+    return {"claim": number}

@@ -15,9 +15,9 @@ from pyspark.sql.streaming.listener import (
 )
 
 from leasehold.client import Client, LeaseholdClientError
-from leasehold.spark.connecting import connect
+from leasehold.spark.connection import connect
 from leasehold.spark.options import BadOption, read_options
-from leasehold.spark.stream.numbers import claim_in, stream_address
+from leasehold.spark.stream.consumer import claim_in, stream_address
 from leasehold.spark.stream.problems import log
 
 

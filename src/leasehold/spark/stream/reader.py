@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadLimit,
@@ -14,15 +19,27 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from leasehold.spark.naming import TaskIdentity, current_task
-from leasehold.spark.options import BadOption, ReadOptions
+from leasehold.client import Client
+from leasehold.client.errors import (
+    AlreadyPublished,
+    ClaimBroken,
+    ClaimLapsed,
+    ClaimNotFound,
+    ClaimSettled,
+    OutOfRange,
+    QueueNotFound,
+    StaleToken,
+    StreamNotFound,
+)
+from leasehold.client.handles import Stream, Transaction
+from leasehold.client.models import ErrorReport, Exemption
+from leasehold.spark.connection import TaskIdentity, connect, current_task, patient
+from leasehold.spark.options import BadOption, Place, ReadOptions
 from leasehold.spark.stream import admission
-from leasehold.spark.stream.consumer import Consumer
-from leasehold.spark.stream.decoding import Decoder
+from leasehold.spark.stream.consumer import Adopted, Consumer, Taking, claim_in, offset_of
+from leasehold.spark.stream.decoding import Bad, Decoder
 from leasehold.spark.stream.keeping import end_on_sigterm, outlast_sigterm
-from leasehold.spark.stream.numbers import claim_in, offset_of
-from leasehold.spark.stream.opening import Taking
-from leasehold.spark.stream.parts import Part, read_part
+from leasehold.spark.stream.problems import BadRecord, DataLost, log, report_loss, taken
 
 
 class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -133,3 +150,245 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         assert isinstance(partition, Part)
         return read_part(self._options, self._decoder, partition, self.task())
+
+
+# --- parts -------------------------------------------------------------------------------------
+#
+# Parts of a micro-batch, and how an executor reads one.
+#
+# ``read`` of a part may be called again, twice at once, and after the query has moved on: it
+# changes nothing but for notes that can be repeated.
+
+
+PAGE_ROWS: Final = 10_000
+"""Rows of one request and of one batch for Spark, which passes batches on as they are."""
+BATCH_BYTES: Final = 16 << 20
+"""Bytes of bodies of one batch for Spark, whose Java and Python each hold some batches of a task
+whole: a page of 1 KiB bodies is one batch. One body may be larger."""
+_LOOK_S: Final = 0.5
+"""Between two tries to read a claim that its keeper has yet to bring back."""
+_LEAST_LOOKING_S: Final = 30
+"""How long to go on with that at least: the keeper may be in a call that gets no answer."""
+
+
+@dataclass(frozen=True)
+class Part(InputPartition):
+    """What one task reads. It travels to executors, and holds no secret."""
+
+    claim: Adopted
+    part: int
+    parts: int
+    token: int
+    """Proves that nobody else has attached to the stream since."""
+
+    @property
+    def rows(self) -> int:
+        """How many messages the part has."""
+        rows = self.claim.rows
+        return (self.part + 1) * rows // self.parts - self.part * rows // self.parts
+
+
+def read_part(
+    options: ReadOptions, decoder: Decoder, part: Part, task: TaskIdentity
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a part as Spark takes them.
+
+    Raises:
+        StreamTaken: Another query has attached.
+        DataLost: The claim is not there any more, or has lost members.
+        BadRecord: A message cannot be decoded, and the options want an error.
+    """
+    claim = part.claim
+    if claim.is_gone:
+        return
+    if claim.settled_with is not None:
+        _check_own(options, claim.number, claim.settled_with, task)
+        return
+    if options.delivery == "atMostOnce" and (task.attempt or not claim.is_fresh):
+        log.warning("claim %d: %d messages are not read a second time", claim.number, part.rows)
+        return
+    client = shared_client(options)
+    stream = client.queue(options.queue).stream(options.stream_id or "", token=part.token)
+    reading = _Reading(options, decoder, part, stream)
+    try:
+        # A binding of an earlier run would have its publishing refused: it must be made anew.
+        if (options.settle_with_sink or claim.is_bound) and task.transaction is not None:
+            reading.bind(client.transaction(task.transaction))
+        yield from reading.batches()
+    except ClaimSettled as error:
+        _check_own(options, claim.number, error.settled_with, task)
+    except StaleToken:
+        raise taken(options) from None
+    except (QueueNotFound, StreamNotFound) as error:
+        raise DataLost(
+            f"stream {options.stream_id} of queue {options.queue} was deleted while claim "
+            f"{claim.number} was being read: {error.code}"
+        ) from None
+    except (ClaimBroken, ClaimNotFound) as error:
+        # Even if losses are accepted: other parts may have been read as they were before, so only
+        # the whole micro-batch can be read again, after a restart.
+        raise DataLost(
+            f"claim {claim.number} of stream {options.stream_id} has lost messages while it was "
+            f"being read: {error.detail} Start the query again"
+        ) from None
+
+
+def _check_own(
+    options: ReadOptions, number: int, settled_with: str | None, task: TaskIdentity
+) -> None:
+    """Accept that a claim is settled if it was by this very micro-batch, before a crash.
+
+    Raises:
+        DataLost: It was not, and the options do not accept that.
+    """
+    if settled_with is not None and settled_with == task.transaction:
+        log.info("claim %d: this micro-batch was published before", number)
+        return
+    report_loss(options, f"claim {number} is settled, and not by this micro-batch")
+
+
+class _Reading:
+    """One pass over a part."""
+
+    def __init__(self, options: ReadOptions, decoder: Decoder, part: Part, stream: Stream) -> None:
+        self._options = options
+        self._decoder = decoder
+        self._part = part
+        self._stream = stream
+        self._number = part.claim.number
+        self._looks = int(max(options.visibility_timeout, _LEAST_LOOKING_S) / _LOOK_S)
+
+    def bind(self, transaction: Transaction) -> None:
+        """Have the publishing of a transaction settle the claim. One part does it for all.
+
+        All parts are read before anything is published.
+
+        Raises:
+            DataLost: The transaction was published before there was this claim.
+        """
+        if self._part.part:
+            return
+        try:
+            self._when_kept(lambda: self._stream.bind(self._number, transaction.name))
+        except AlreadyPublished:
+            # By an earlier run of this micro-batch, without the claim: it is not published again.
+            if transaction.get().created_at_ms < self._part.claim.opened_at_ms:
+                raise DataLost(
+                    f"claim {self._number} is newer than transaction {transaction.name}, which was "
+                    "published by another micro-batch, so these rows would be dropped: the "
+                    "checkpoint was put back to an earlier state, or is a copy. Start the query "
+                    "with a new checkpoint"
+                ) from None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield what can be decoded; see to what cannot be."""
+        for page in self._pages():
+            for piece in _pieces(page):
+                decoded = self._decoder.decode(piece, self._number)
+                if decoded.bad:
+                    self._refuse(decoded.bad)
+                if decoded.batch.num_rows:
+                    yield decoded.batch
+
+    def _pages(self) -> Iterator[Any]:
+        """Yield pages; after an outage of the server it is the keeper that brings a claim back."""
+        done, looks = 0, self._looks
+        while True:
+            to_skip = done  # the members and their order never change
+            try:
+                for page in self._read():
+                    if to_skip >= page.num_rows:
+                        to_skip -= page.num_rows
+                        continue
+                    rest = page.slice(to_skip)
+                    to_skip = 0
+                    done += rest.num_rows
+                    yield rest
+            except ClaimLapsed:
+                if not looks:
+                    raise
+                looks -= 1
+                threading.Event().wait(_LOOK_S)
+            else:
+                return
+
+    def _read(self) -> Iterator[Any]:
+        part = self._part
+        return self._stream.read_arrow(self._number, part.part, part.parts, page_size=PAGE_ROWS)
+
+    def _refuse(self, bad: Sequence[Bad]) -> None:
+        """Do with messages that cannot be decoded what the options say."""
+        how, number = self._options.on_bad_record, self._number
+        if how == "fail":
+            raise BadRecord(
+                f"message {bad[0].message_id} in claim {number}: {bad[0].error}. It is one of "
+                f"{len(bad)} in this batch; option onBadRecord=poison sets such messages aside"
+            )
+        if how == "keep":
+            return
+        notes = [Exemption(number, each.message_id, "buried", error=_report(each)) for each in bad]
+        try:
+            self._when_kept(lambda: self._stream.exempt(number, notes))
+        except OutOfRange as error:
+            raise BadRecord(
+                f"more messages of claim {number} cannot be decoded than can be set aside "
+                f"({error.maximum}), for example {bad[0].message_id}: {bad[0].error}. Do "
+                "messageEncoding, format and the columns fit what is sent?"
+            ) from None
+        log.warning("claim %d: %d messages go to the poison queue", number, len(bad))
+
+    def _when_kept(self, call: Callable[[], object]) -> None:
+        """Make a call; wait a lease's length for a claim that has lapsed to be extended."""
+        for _ in range(self._looks):
+            with contextlib.suppress(ClaimLapsed):
+                call()
+                return
+            threading.Event().wait(_LOOK_S)
+        call()
+
+
+def _pieces(page: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a page in pieces of at most BATCH_BYTES of bodies, or of one row."""
+    if page.nbytes <= BATCH_BYTES:
+        yield page
+        return
+    first, size = 0, 0
+    for row, length in enumerate(pc.binary_length(page.column("body")).to_pylist()):
+        if row > first and size + length > BATCH_BYTES:
+            yield page.slice(first, row - first)
+            first, size = row, 0
+        size += length
+    yield page.slice(first)
+
+
+def _report(bad: Bad) -> ErrorReport:
+    return ErrorReport(bad.error, "BadRecord")
+
+
+# --- clients -----------------------------------------------------------------------------------
+#
+# Clients of this process: one for each place, kept between tasks.
+
+
+_clients: Final[dict[tuple[int, Place, float], Client]] = {}
+
+
+def shared_client(options: ReadOptions) -> Client:
+    """Return this process's client for where the options point to, made when first asked for.
+
+    Python workers of executors live longer than their tasks, so a connection serves many.
+    """
+    # A process that was forked must not use the connections of the one before.
+    key = (os.getpid(), options.place, options.retry_patience)
+    found = _clients.get(key)
+    if found is None:
+        found = _clients[key] = connect(options.place, patient(options.retry_patience))
+    return found
+
+
+def close_shared() -> None:
+    """Close this process's clients. Tasks that come later make new ones."""
+    while _clients:
+        (pid, _, _), client = _clients.popitem()
+        if pid == os.getpid():
+            client.close()

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
-from leasehold.domain import claim_rules as rules
 from leasehold.domain import claims as cl
+from leasehold.domain import claims as rules
 from leasehold.domain import commands as c
 from leasehold.domain.errors import (
     ClaimNotFound,
@@ -17,15 +17,13 @@ from leasehold.domain.errors import (
     StreamNotFound,
 )
 from leasehold.domain.events import EventType
-from leasehold.domain.ids import row_key_of
 from leasehold.domain.limits import LOOK_BYTES
-from leasehold.domain.pages import fitting
+from leasehold.domain.model import fitting, row_key_of
 from leasehold.domain.visibility import release_refusal
-from leasehold.stores.memory.messages import MessageVerbs
-from leasehold.stores.memory.settling import Plan, Settling, in_order
-from leasehold.stores.memory.shelves import Holding, Shelf, Shelves, StreamShelf
-from leasehold.stores.memory.staging import StagingVerbs
-from leasehold.stores.memory.taking import Taking
+from leasehold.stores.memory.messages import MessageHandlers
+from leasehold.stores.memory.settle import Plan, Settling, in_order
+from leasehold.stores.memory.tables import Holding, Shelf, Shelves, StreamShelf, Taking
+from leasehold.stores.memory.transactions import TransactionHandlers
 
 _OfStream: TypeAlias = (
     cl.OpenClaim
@@ -40,15 +38,15 @@ _OfStream: TypeAlias = (
 )
 
 
-class ClaimVerbs:
+class ClaimHandlers:
     """Each method carries out one command; refusals are raised."""
 
     def __init__(
         self,
         shelves: Shelves,
         taking: Taking,
-        messages: MessageVerbs,
-        staging: StagingVerbs,
+        messages: MessageHandlers,
+        staging: TransactionHandlers,
         settling: Settling,
     ) -> None:
         self._shelves = shelves

@@ -8,14 +8,19 @@ from typing import Any, TypeAlias
 from leasehold.domain import commands as c
 from leasehold.domain.claims import Exemption
 from leasehold.domain.errors import LeaseholdError, NamedTwice, NotDone
-from leasehold.domain.event_log import event_of_renewal
+from leasehold.domain.event_recorder import event_of_renewal
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import backoff_ms, close_attempt, exhausted_on_release
-from leasehold.domain.ids import make_message_id
 from leasehold.domain.limits import LOOK_BYTES
-from leasehold.domain.pages import fitting
-from leasehold.domain.receipts import read_receipt
-from leasehold.domain.types import Lease, Message, Outcome, Phase
+from leasehold.domain.model import (
+    Lease,
+    Message,
+    Outcome,
+    Phase,
+    fitting,
+    make_message_id,
+    read_receipt,
+)
 from leasehold.domain.visibility import (
     after_receive,
     after_release,
@@ -28,13 +33,12 @@ from leasehold.domain.visibility import (
     renew_refusal,
 )
 from leasehold.stores.memory.sessions import Sessions
-from leasehold.stores.memory.shelves import Shelf, Shelves
-from leasehold.stores.memory.taking import NO_POLICY, Taking
+from leasehold.stores.memory.tables import NO_POLICY, Shelf, Shelves, Taking
 
 _BatchCommand: TypeAlias = c.Put | c.Renew | c.Complete | c.Release
 
 
-class MessageVerbs:
+class MessageHandlers:
     """Each method carries out one command; refusals are raised."""
 
     def __init__(self, shelves: Shelves, taking: Taking, sessions: Sessions) -> None:

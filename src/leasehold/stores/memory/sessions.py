@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from leasehold.domain import commands as c
-from leasehold.domain import session_rules as rules
+from leasehold.domain import sessions as rules
 from leasehold.domain import sessions as s
 from leasehold.domain.errors import MessageNotLeased, SessionNotFound
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import newest_error, release_reason
-from leasehold.domain.types import CancelRequest, Message, MessageState, Progress
+from leasehold.domain.model import CancelRequest, Message, MessageState, Progress
 from leasehold.domain.visibility import after_release
-from leasehold.stores.memory.shelves import Shelf, Shelves
-from leasehold.stores.memory.taking import Taking
+from leasehold.stores.memory.tables import Shelf, Shelves, Taking
 
 
 @dataclass(slots=True)
@@ -74,7 +73,7 @@ class Sessions:
         return replace(desk.session, leases=len(list(self.leases(desk.session))))
 
 
-class SessionVerbs:
+class SessionHandlers:
     """Each method carries out one command; refusals are raised."""
 
     def __init__(self, shelves: Shelves, sessions: Sessions, taking: Taking) -> None:

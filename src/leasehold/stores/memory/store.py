@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from leasehold.domain import bodies as b
+from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain import oversight as o
+from leasehold.domain import model as b
 from leasehold.domain import sessions as s
-from leasehold.domain import staging as st
+from leasehold.domain import transactions as st
 from leasehold.domain.errors import LeaseholdError, QueueExists, SettingsDiffer
+from leasehold.domain.event_recorder import Collected, Recorder
 from leasehold.domain.events import EventType
-from leasehold.domain.queues import same_metadata, same_where_given, with_settings
-from leasehold.domain.types import Phase, Queue
+from leasehold.domain.model import (
+    Message,
+    Phase,
+    Queue,
+    same_metadata,
+    same_where_given,
+    with_settings,
+)
 from leasehold.domain.visibility import is_expired
 from leasehold.stores.base import StoreHealth
-from leasehold.stores.memory.bodies import BodyVerbs
-from leasehold.stores.memory.boxes import Boxes
-from leasehold.stores.memory.claims import ClaimVerbs
-from leasehold.stores.memory.events import EventVerbs
-from leasehold.stores.memory.jobs import JobVerbs
-from leasehold.stores.memory.messages import MessageVerbs
-from leasehold.stores.memory.oversight import OversightVerbs
-from leasehold.stores.memory.sessions import Sessions, SessionVerbs
-from leasehold.stores.memory.settling import Settling
-from leasehold.stores.memory.shelves import Shelf, Shelves
-from leasehold.stores.memory.staging import StagingVerbs
-from leasehold.stores.memory.taking import Taking
+from leasehold.stores.memory.admin import AdminHandlers, JobHandlers
+from leasehold.stores.memory.claims import ClaimHandlers
+from leasehold.stores.memory.messages import MessageHandlers
+from leasehold.stores.memory.sessions import SessionHandlers, Sessions
+from leasehold.stores.memory.settle import Settling
+from leasehold.stores.memory.tables import Boxes, Shelf, Shelves, Taking
+from leasehold.stores.memory.transactions import TransactionHandlers
 
 _Verbs: TypeAlias = dict[type, Callable[[Any], c.Result]]
 
@@ -46,19 +48,19 @@ class MemoryStore:
         self._documents: dict[tuple[str, str], str] = {}
         taking = Taking(self._shelves)
         sessions = self._sessions = Sessions(self._shelves)
-        messages = MessageVerbs(self._shelves, taking, sessions)
+        messages = MessageHandlers(self._shelves, taking, sessions)
         boxes: Boxes = {}
         settling = Settling(self._shelves, messages, boxes)
-        staging = StagingVerbs(self._shelves, messages, boxes, settling)
-        oversight = self._oversight = OversightVerbs(self._shelves, staging)
-        claims = self._claims = ClaimVerbs(self._shelves, taking, messages, staging, settling)
-        events = self._events = EventVerbs(self._shelves.log)
+        staging = TransactionHandlers(self._shelves, messages, boxes, settling)
+        oversight = self._oversight = AdminHandlers(self._shelves, staging)
+        claims = self._claims = ClaimHandlers(self._shelves, taking, messages, staging, settling)
+        events = self._events = EventHandlers(self._shelves.log)
         self._verbs: _Verbs = {
             **self._own_verbs(),
-            **_message_verbs(messages, oversight, JobVerbs(self._shelves, oversight)),
+            **_message_verbs(messages, oversight, JobHandlers(self._shelves, oversight)),
             **_claim_verbs(claims, staging),
-            **_session_verbs(SessionVerbs(self._shelves, sessions, taking)),
-            **_log_verbs(events, BodyVerbs(self._shelves, staging)),
+            **_session_verbs(SessionHandlers(self._shelves, sessions, taking)),
+            **_log_verbs(events, BodyHandlers(self._shelves, staging)),
         }
 
     def _own_verbs(self) -> _Verbs:
@@ -267,7 +269,9 @@ class MemoryStore:
         return c.Swept(min(len(old), command.limit))
 
 
-def _message_verbs(messages: MessageVerbs, oversight: OversightVerbs, jobs: JobVerbs) -> _Verbs:
+def _message_verbs(
+    messages: MessageHandlers, oversight: AdminHandlers, jobs: JobHandlers
+) -> _Verbs:
     return {
         c.Put: messages.put,
         c.Receive: messages.receive,
@@ -291,7 +295,7 @@ def _message_verbs(messages: MessageVerbs, oversight: OversightVerbs, jobs: JobV
     }
 
 
-def _claim_verbs(claims: ClaimVerbs, staging: StagingVerbs) -> _Verbs:
+def _claim_verbs(claims: ClaimHandlers, staging: TransactionHandlers) -> _Verbs:
     return {
         cl.AttachStream: claims.attach,
         cl.OpenClaim: claims.open,
@@ -315,7 +319,7 @@ def _claim_verbs(claims: ClaimVerbs, staging: StagingVerbs) -> _Verbs:
     }
 
 
-def _session_verbs(sessions: SessionVerbs) -> _Verbs:
+def _session_verbs(sessions: SessionHandlers) -> _Verbs:
     return {
         s.OpenSession: sessions.open,
         s.Heartbeat: sessions.heartbeat,
@@ -327,7 +331,7 @@ def _session_verbs(sessions: SessionVerbs) -> _Verbs:
     }
 
 
-def _log_verbs(events: EventVerbs, bodies: BodyVerbs) -> _Verbs:
+def _log_verbs(events: EventHandlers, bodies: BodyHandlers) -> _Verbs:
     return {
         e.ReadEvents: events.read,
         e.LogExtent: events.extent,
@@ -338,3 +342,126 @@ def _log_verbs(events: EventVerbs, bodies: BodyVerbs) -> _Verbs:
         b.ForgetBodyGarbage: bodies.forget,
         b.KnownBodies: bodies.known,
     }
+
+
+# --- bodies ------------------------------------------------------------------------------------
+#
+# Keys of large bodies in memory: which of them no message refers to any more.
+
+
+class BodyHandlers:
+    """Each method carries out one command."""
+
+    def __init__(self, shelves: Shelves, staging: TransactionHandlers) -> None:
+        self._shelves = shelves
+        self._staging = staging
+
+    def garbage(self, command: b.ReadBodyGarbage) -> c.Result:
+        """List keys of bodies whose messages are gone."""
+        unused = self._shelves.body_keys - _keys_of(self._messages())
+        return b.BodyKeys(tuple(sorted(unused)[: command.limit]))
+
+    def forget(self, command: b.ForgetBodyGarbage) -> c.Result:
+        """Forget keys whose bodies have been removed."""
+        self._shelves.body_keys -= set(command.keys) - _keys_of(self._messages())
+        return c.DONE
+
+    def known(self, command: b.KnownBodies) -> c.Result:
+        """Tell which of some keys a message refers to."""
+        used = _keys_of(self._messages())
+        return b.BodyKeys(tuple(key for key in command.keys if key in used))
+
+    def _messages(self) -> Iterator[Message]:
+        for shelf in self._shelves.queues.values():
+            yield from shelf.rows.values()
+            yield from shelf.retired.values()
+        yield from self._shelves.dropped
+        yield from self._staging.messages()
+
+
+def _keys_of(messages: Iterable[Message]) -> set[str]:
+    refs = (message.detail.body_ref for message in messages)
+    return {ref.key for ref in refs if ref is not None}
+
+
+# --- events ------------------------------------------------------------------------------------
+#
+# The event log in memory: a list of what each batch changed.
+
+
+_BYTES_PER_EVENT = 100
+
+
+class _Batch(NamedTuple):
+    """The events of one batch."""
+
+    seq: int
+    at_ms: int
+    collected: Collected
+
+
+class EventHandlers:
+    """Each method carries out one command."""
+
+    def __init__(self, log: Recorder) -> None:
+        self._log = log
+        self._batches: list[_Batch] = []
+        self._last_seq = 0
+        self._notes: dict[str, str] = {}
+
+    def write(self, now_ms: int) -> None:
+        """Keep what was recorded of a batch."""
+        collected = self._log.take()
+        if collected.events:
+            self._last_seq += 1
+            self._batches.append(_Batch(self._last_seq, now_ms, collected))
+
+    def read(self, command: e.ReadEvents) -> c.Result:
+        """Read events in their order."""
+        found: list[e.Event] = []
+        reached = command.after_seq
+        for batch in self._batches:
+            if batch.seq <= command.after_seq:
+                continue
+            if len(found) >= command.limit:
+                return e.EventPage(tuple(found), reached, finished=False)
+            reached = batch.seq
+            found += [
+                event
+                for event in _events_in(batch)
+                if command.message_id in {None, event.message_id}
+                and command.account in {None, event.account}
+            ]
+        return e.EventPage(tuple(found), reached, finished=True)
+
+    def extent(self, _command: e.LogExtent) -> c.Result:
+        """Say how much log there is."""
+        if not self._batches:
+            return e.Extent(0, 0, 0, None)
+        first = self._batches[0]
+        events = sum(len(batch.collected.events) for batch in self._batches)
+        return e.Extent(first.seq, self._last_seq, events * _BYTES_PER_EVENT, first.at_ms)
+
+    def trim(self, command: e.TrimEvents) -> c.Result:
+        """Forget the oldest batches; the last one stays."""
+        old = [batch for batch in self._batches[:-1] if batch.seq <= command.upto_seq]
+        count = min(len(old), command.limit)
+        del self._batches[:count]
+        return c.Swept(count)
+
+    def keep_note(self, command: e.KeepNote) -> c.Result:
+        """Keep a text."""
+        self._notes[command.name] = command.content
+        return c.DONE
+
+    def read_note(self, command: e.ReadNote) -> c.Result:
+        """Read a text."""
+        return e.Note(self._notes.get(command.name))
+
+
+def _events_in(batch: _Batch) -> list[e.Event]:
+    of, events = batch.collected
+    return [
+        e.event_of(batch.seq, place, batch.at_ms, of[recorded[1]], recorded)
+        for place, recorded in enumerate(events)
+    ]

@@ -11,8 +11,8 @@ from psycopg import sql
 from psycopg.types.numeric import Int8Dumper
 
 from leasehold.domain.errors import StoreFailed
-from leasehold.stores.postgres.texts import keep_all_texts
-from leasehold.stores.sql_files import load_migrations
+from leasehold.stores.sql.statements import load_migrations
+from leasehold.stores.sql.texts import keep_all_texts
 
 DEFAULT_SCHEMA: Final = "leasehold"
 _MIGRATIONS: Final = "leasehold.stores.postgres.migrations"

@@ -26,7 +26,7 @@ from leasehold.domain.clock_rules import (
 )
 from leasehold.domain.errors import Unavailable
 from leasehold.stores.postgres.connection import Address, connect, migrate
-from leasehold.stores.sql_files import load_queries
+from leasehold.stores.sql.statements import load_queries
 
 _SQL: Final = load_queries("leasehold.stores.postgres", "shared_time.sql")
 _US: Final = 1_000_000

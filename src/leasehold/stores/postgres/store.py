@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum, auto
 from typing import Any, Final, cast
 
 import psycopg
+from psycopg import errors
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain import oversight as o
 from leasehold.domain.clock_rules import Verdict
 from leasehold.domain.errors import StoreFailed, StoreFull, Unavailable
-from leasehold.domain.types import Queue
+from leasehold.domain.model import Queue
 from leasehold.stores.base import NotInTime, StoreHealth
-from leasehold.stores.moving.marks import AccountMoving, StoreMoved
-from leasehold.stores.postgres.completing import SharedCompleteVerb
+from leasehold.stores.migrate.marks import AccountMoving, StoreMoved
+from leasehold.stores.postgres.command_handlers import (
+    SharedCompleteVerb,
+    SharedMessageHandlers,
+    SharedSessionHandlers,
+)
 from leasehold.stores.postgres.connection import Address, migrate, read_back
-from leasehold.stores.postgres.cursor import Cursor
-from leasehold.stores.postgres.direct import Direct
-from leasehold.stores.postgres.faults import Fault, fault_of
-from leasehold.stores.postgres.messages import SharedMessageVerbs
-from leasehold.stores.postgres.outcomes import Outcome, Trace, Writer, number_of, outcome_of
-from leasehold.stores.postgres.primary import NotReplicated, Primary
-from leasehold.stores.postgres.sessions import SharedSessionVerbs
+from leasehold.stores.postgres.cursor import Cursor, Direct
+from leasehold.stores.postgres.primary import (
+    NotReplicated,
+    Outcome,
+    Primary,
+    Trace,
+    Writer,
+    number_of,
+    outcome_of,
+)
 from leasehold.stores.postgres.shared_time import NotTheTime, SharedTime
 from leasehold.stores.postgres.state import NotAlone, SharedState
-from leasehold.stores.sql.verbs import Verbs
-from leasehold.stores.sql_files import load_queries
+from leasehold.stores.sql.command_handlers import CommandHandlers
+from leasehold.stores.sql.statements import load_queries
 
 _QUERIES: Final = load_queries("leasehold.stores.postgres")
 _TRIES: Final = 5
@@ -119,8 +128,8 @@ class PostgresStore:
             if shared_time is not None:
                 shared_time.slot = self._state.slot
             self._state.load()
-            self._verbs = Verbs(
-                self._state, SharedMessageVerbs, SharedSessionVerbs, SharedCompleteVerb
+            self._verbs = CommandHandlers(
+                self._state, SharedMessageHandlers, SharedSessionHandlers, SharedCompleteVerb
             )
             self._primary.commit()
         except BaseException as error:
@@ -262,7 +271,7 @@ class PostgresStore:
                 raise NotAlone
             verbs.claims.lapse_due(now_ms)
         results = verbs.carry_out(batch, now_ms)
-        cast("SharedSessionVerbs", verbs.sessions).write()
+        cast("SharedSessionHandlers", verbs.sessions).write()
         state.write_down(now_ms)
         if state.changed:
             ((self._version,),) = self._cursor.execute(state.sql["raise_version"])
@@ -410,3 +419,52 @@ class PostgresStore:
 
 _STALE: Final = -2
 """Version of what is in memory when a batch was undone: not that of the database."""
+
+
+# --- faults ------------------------------------------------------------------------------------
+#
+# What an error of PostgreSQL means for the batch that met it.
+
+
+class Fault(Enum):
+    """What is to be done about it; the batch is undone in any case."""
+
+    AGAIN = auto()
+    """It came from what others did at the same moment: play the batch again."""
+    LOST = auto()
+    """This connection is of no more use: connect anew, and play the batch again."""
+    FULL = auto()
+    """The disk is full."""
+    BUSY = auto()
+    """The database cannot do that now; the same may work later."""
+    OURS = auto()
+    """The statement is wrong, or the database is damaged: somebody has to look into it."""
+
+
+# https://www.postgresql.org/docs/current/errcodes-appendix.html
+_AGAIN: Final = (errors.DeadlockDetected, errors.SerializationFailure)
+_LOST: Final = (
+    # The server was made read-only, or has become a standby: another host may be the primary.
+    errors.ReadOnlySqlTransaction,
+    # Somebody has changed a table, or thrown away what was prepared; a new connection has neither.
+    errors.FeatureNotSupported,
+    errors.InvalidSqlStatementName,
+)
+
+
+def fault_of(error: psycopg.Error, *, closed: bool) -> Fault:
+    """Return what to do about *error*.
+
+    Args:
+        error: What was raised.
+        closed: Whether the connection is closed now; not every error that ends it says so.
+    """
+    if closed or isinstance(error, _LOST):
+        return Fault.LOST
+    if isinstance(error, _AGAIN):
+        return Fault.AGAIN
+    if isinstance(error, errors.DiskFull):
+        return Fault.FULL
+    if isinstance(error, psycopg.OperationalError):
+        return Fault.BUSY
+    return Fault.OURS

@@ -8,11 +8,12 @@ members there are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any, Final, Protocol, cast
 
-from leasehold.domain import claim_rules as rules
 from leasehold.domain import claims as cl
+from leasehold.domain import claims as rules
 from leasehold.domain import commands as c
 from leasehold.domain.errors import (
     ClaimNotFound,
@@ -20,18 +21,20 @@ from leasehold.domain.errors import (
     InvalidMarker,
     StreamNotFound,
 )
-from leasehold.domain.events import EventType
+from leasehold.domain.events import EventType, core_of
 from leasehold.domain.limits import LOOK_BYTES
-from leasehold.domain.pages import fitting
-from leasehold.domain.staging_rules import Moved
-from leasehold.stores.sql.annexes import Held, StreamBox
-from leasehold.stores.sql.catalog import Entry, lanes_of, priority_of
-from leasehold.stores.sql.claiming import Claiming
-from leasehold.stores.sql.dissolving import Dissolving
-from leasehold.stores.sql.failures import FailureVerbs
-from leasehold.stores.sql.messages import MessageVerbs
-from leasehold.stores.sql.rows import message_of
-from leasehold.stores.sql.settling import Plan, Settling
+from leasehold.domain.model import Phase, fitting
+from leasehold.domain.transactions import Moved
+from leasehold.domain.visibility import after_lapse
+from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, Lane, lane_of, lanes_of, priority_of
+from leasehold.stores.sql.claim_partitions import OpenClaimState, StreamBox
+from leasehold.stores.sql.failures import FailureHandlers
+from leasehold.stores.sql.messages import MessageHandlers
+from leasehold.stores.sql.plain_json import detail_to_json
+from leasehold.stores.sql.recorder import ID_BYTES, Columns, columns_of
+from leasehold.stores.sql.rows import Row, message_of, uncount
+from leasehold.stores.sql.scanning import WITH_SIZES, WITHOUT_BODIES, Search
+from leasehold.stores.sql.settle import Plan, Settling
 from leasehold.stores.sql.state import State
 
 _BEGIN: Final = (-1, -1)
@@ -70,14 +73,14 @@ class Publisher(Protocol):
         ...
 
 
-class ClaimVerbs:
+class ClaimHandlers:
     """Each method carries out one command; refusals are raised."""
 
     def __init__(
         self,
         state: State,
-        messages: MessageVerbs,
-        failures: FailureVerbs,
+        messages: MessageHandlers,
+        failures: FailureHandlers,
         publisher: Publisher,
         settling: Settling,
     ) -> None:
@@ -87,7 +90,7 @@ class ClaimVerbs:
         self._publisher = publisher
         self._settling = settling
         self._claiming = Claiming(state, messages.search)
-        self._dissolving = Dissolving(state)
+        self._dissolving = ClaimRelease(state)
 
     # --- streams -----------------------------------------------------------------------------
 
@@ -145,7 +148,7 @@ class ClaimVerbs:
         self._state.find_next_lapse()
         return cl.Opened(None if opened is None else opened.claim)
 
-    def _reopen(self, held: Held, command: cl.OpenClaim, now_ms: int) -> cl.Claim:
+    def _reopen(self, held: OpenClaimState, command: cl.OpenClaim, now_ms: int) -> cl.Claim:
         claim = rules.after_reopening(held.claim, now_ms, command.lease_s, command.accept_loss)
         held.accepted = held.accepted or command.accept_loss
         self._extend(held, claim)
@@ -164,7 +167,7 @@ class ClaimVerbs:
         return cl.MemberPage(messages, after)
 
     def _members(
-        self, held: Held, command: cl.ReadClaim, query: str
+        self, held: OpenClaimState, command: cl.ReadClaim, query: str
     ) -> tuple[list[Any], str | None]:
         """Return rows of members, and where the part goes on.
 
@@ -221,7 +224,7 @@ class ClaimVerbs:
             rows = [*rows, *self._state.fetch(query, later)]
         return rows
 
-    def _readable(self, stream: StreamBox, number: int) -> Held:
+    def _readable(self, stream: StreamBox, number: int) -> OpenClaimState:
         held = _held(stream, number)
         rules.check_readable(held.claim, held.accepted)
         return held
@@ -235,7 +238,7 @@ class ClaimVerbs:
         self._extend(held, claim)
         return claim
 
-    def _extend(self, held: Held, claim: cl.Claim) -> None:
+    def _extend(self, held: OpenClaimState, claim: cl.Claim) -> None:
         state = self._state
         event = rules.extension_event(held.claim)
         held.claim = claim
@@ -320,7 +323,7 @@ class ClaimVerbs:
             self._let_expire(held)
         state.find_next_lapse()
 
-    def _let_expire(self, held: Held) -> None:
+    def _let_expire(self, held: OpenClaimState) -> None:
         """Have the sweep look at members again that could not expire until now."""
         state = self._state
         for lane in lanes_of(held.partition, held.lanes_used):
@@ -363,7 +366,7 @@ class ClaimVerbs:
         state.find_next_lapse()
 
 
-def _held(stream: StreamBox, number: int) -> Held:
+def _held(stream: StreamBox, number: int) -> OpenClaimState:
     held = stream.claims.get(number)
     if held is None:
         if number <= stream.last_settled:
@@ -395,3 +398,328 @@ def _read_cursor(after: str, length: int) -> tuple[int, int, int, int]:
         raise InvalidMarker
     lane_at, visible_ms, row_key, left = map(int, found.groups())
     return lane_at, visible_ms, row_key, min(left, length)
+
+
+# --- claiming ----------------------------------------------------------------------------------
+#
+# Taking messages into a claim.
+
+
+REMEMBERED: Final = 200_000
+"""Most members of claims, all together, whose columns for the log are kept in memory until they are
+settled, some 40 bytes each: to read them again would take as long as to claim them."""
+FULL_STEP: Final = 500
+"""Messages of one step while the disk is full: what it writes, and what is written until they are
+settled and reaped, must fit in the reserve."""
+_SIZE: Final = 17
+"""Where a row of ``next_visible_with_sizes`` has the length of the body."""
+
+
+class Claiming:
+    """Opens claims, step by step."""
+
+    def __init__(self, state: State, search: Search) -> None:
+        self._state = state
+        self._search = search
+
+    def step(
+        self, stream: StreamBox, held: OpenClaimState | None, command: cl.OpenClaim, now_ms: int
+    ) -> OpenClaimState | None:
+        """Take the next messages into a claim; None if there is nothing, and no claim."""
+        state, entry = self._state, stream.entry
+        claim = rules.begin(command, now_ms) if held is None else held.claim
+        had_bytes = self._bytes_of(held) if claim.max_bytes is not None else 0
+        step = rules.Step(claim, had_bytes, FULL_STEP if state.is_full else None)
+        rows = self._rows(entry, claim, step, now_ms)
+        if held is None:
+            if not rows:
+                return None
+            held = self._begin(stream, claim)
+        event = rules.extension_event(claim)
+        # While the disk is full a claim is as small as a step, so that it can soon be settled.
+        ends = step.is_full(len(rows)) and not state.is_full, step.reaches_bytes
+        held.claim = rules.after_step(claim, len(rows), *ends, now_ms, command.lease_s)
+        if claim.size:
+            state.log.add_claim(event, entry, held.claim)
+        self._take(held, rows, now_ms)
+        held.bytes_taken = step.taken_bytes if held.is_opening else None
+        state.keep_claim(held)
+        return held
+
+    def _rows(self, entry: Entry, claim: cl.Claim, step: rules.Step, now_ms: int) -> Sequence[Row]:
+        sized = claim.max_bytes is not None
+        query = WITH_SIZES if sized else WITHOUT_BODIES
+
+        def takes(row: Row) -> bool:
+            return step.takes(row[5], cast("Any", row)[_SIZE] if sized else 0)
+
+        wanted = step.begin, takes
+        return self._search.next_for_claim(entry, now_ms, step.room, query, wanted)
+
+    def _bytes_of(self, held: OpenClaimState | None) -> int:
+        """Return the bytes that a claim has taken; counted again after a restart."""
+        if held is None:
+            return 0
+        if held.bytes_taken is not None:
+            return held.bytes_taken
+        lanes = lanes_of(held.partition, held.lanes_used)
+        return sum(self._state.fetch("bytes_of_lane", (lane,))[0][0] for lane in lanes)
+
+    def _begin(self, stream: StreamBox, claim: cl.Claim) -> OpenClaimState:
+        partition = self._state.new_partition()
+        held = OpenClaimState(stream, partition, claim)
+        held.recorded = []
+        stream.claims[claim.number] = held
+        stream.entry.claims.append(held)
+        self._state.catalog.claims[partition] = held
+        return held
+
+    def _remembered(self) -> int:
+        """Return how many members are kept in memory by now."""
+        claims = self._state.catalog.claims.values()
+        return sum(len(each.ids) for held in claims for each in held.recorded or ()) // ID_BYTES
+
+    def _take(self, held: OpenClaimState, rows: Sequence[Row], now_ms: int) -> None:
+        """Move messages into the claim: those never received before at once."""
+        fresh = [row for row in rows if not row[5]]
+        if fresh:
+            self._take_fresh(held, fresh, now_ms)
+        if len(fresh) < len(rows):
+            self._take_again(held, [row for row in rows if row[5]], now_ms)
+        for lane in {row[14] for row in rows}:
+            held.lanes_used |= 1 << priority_of(lane)
+
+    def _take_fresh(self, held: OpenClaimState, fresh: Sequence[Row], now_ms: int) -> None:
+        """Move messages into the claim that were never received before."""
+        state, entry = self._state, held.entry
+        keys = state.keys_of([row[0] for row in fresh])
+        bounds = (held.partition, now_ms, held.claim.holder, keys)
+        state.cursor.execute(state.sql["claim_many"], bounds)
+        timeline = entry.timeline
+        if timeline is not None:
+            for row in fresh:
+                timeline.add(row[4], row[8], -1)
+        if entry.logged:
+            _, ids, inserted, expires, visible, _, fences, *rest = zip(*fresh, strict=True)
+            fence = fences[0] + 1 if fences.count(fences[0]) == len(fences) else None
+            risen = fence if fence is not None else [each + 1 for each in fences]
+            until_ms = held.claim.until_ms
+            leased = (now_ms, visible, 0)
+            core = (inserted, expires, until_ms, 1, risen, int(Phase.LEASED), *leased)
+            self._record(held, columns_of(ids, core, rest[7], rest[6]))
+        else:  # it may be before the claim is settled
+            held.recorded = None
+
+    def _record(self, held: OpenClaimState, columns: Columns) -> None:
+        """Record new members, and remember what was said of them."""
+        log, claim = self._state.log, held.claim
+        log.add_columns(EventType.CLAIMED, held.entry, columns, held.under(), claim.holder)
+        if held.recorded is not None:
+            held.recorded.append(columns)
+            if self._remembered() > REMEMBERED:
+                held.recorded = None
+
+    def _take_again(self, held: OpenClaimState, rows: Sequence[Row], now_ms: int) -> None:
+        """Move messages into the claim that were received before: their last leases are over."""
+        state, entry, claim = self._state, held.entry, held.claim
+        bounds = []
+        cores = []
+        for row in rows:
+            before = message_of(row)
+            lapsed = after_lapse(before, now_ms)
+            if lapsed is not before:
+                state.log.add(EventType.LAPSED, entry, lapsed)
+            member = rules.after_claim(lapsed, claim, now_ms)
+            detail = row[13]
+            if member.detail is not before.detail:
+                detail = detail_to_json(member.detail)
+            # When it was visible before is its place in the claim.
+            place_ms = member.visible_since_ms
+            bounds.append((row[0], held.partition, place_ms, detail, now_ms, claim.holder))
+            cores.append((row[1], *core_of(member)[:-1], row[14], row[13]))
+            source = state.catalog.claims.get(row[14] & PARTITION_MASK)
+            if source is not None:
+                uncount(state, entry, 0, 0, source)
+                entry.message_count += 1
+            elif entry.timeline is not None:
+                entry.timeline.add(row[4], row[8], -1)
+        state.cursor.executemany(state.sql["claim_again"], bounds)
+        if entry.logged:
+            ids, *core, lanes, details = zip(*cores, strict=True)
+            self._record(held, columns_of(ids, core, lanes, details))
+        else:
+            held.recorded = None
+
+
+# --- dissolving --------------------------------------------------------------------------------
+#
+# Dissolving claims in a database, in steps: what was given back, and what has lapsed too long ago.
+#
+# A claim that was given back is out of its stream at once, and marked. Until their step comes its
+# members stay as they were; each step is a transaction of its own, and a restart goes on with it.
+
+
+_BEGIN_MS: Final = -1
+
+
+class ClaimRelease:
+    """Gives the members of claims back to their queues.
+
+    Args:
+        state: The store's.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def begin(self, chosen: Iterable[OpenClaimState], now_ms: int) -> c.Result:
+        """Take claims out of their stream, and begin to dissolve them."""
+        state = self._state
+        room, left = cl.FOLD_STEP, 0
+        for held in chosen:
+            held.dissolving, held.recorded, held.bytes_taken = True, None, None
+            del held.stream.claims[held.claim.number]
+            state.catalog.dissolving.append(held)
+            state.touched_claims.add(held)
+            room -= self._step(held, room, now_ms)
+            left += held.claim.remaining
+        state.catalog.dissolving.sort(key=attrgetter("partition"))
+        state.find_next_lapse()
+        return cl.Dissolving(left) if left else c.DONE
+
+    def go_on(self, command: cl.LapseClaims, now_ms: int) -> int:
+        """Dissolve up to so many members, and return how many it was."""
+        left = command.limit
+        for held in tuple(self._state.catalog.dissolving):
+            left -= self._step(held, left, now_ms)
+        if command.fold:
+            for entry in self._state.catalog.entries():
+                if len(entry.lapsed) > cl.MAX_LAPSED:
+                    left -= self._fold_excess(entry, left, now_ms)
+        return command.limit - left
+
+    def _fold_excess(self, entry: Entry, limit: int, now_ms: int) -> int:
+        lapsed = [held for held in entry.lapsed if not held.dissolving]
+        by_claim = {rules.name_of(held.claim): held for held in lapsed}
+        left = limit
+        for claim in rules.to_dissolve([held.claim for held in lapsed]):
+            if left:
+                left -= self._fold(by_claim[rules.name_of(claim)], left, now_ms)
+        return limit - left
+
+    def _step(self, held: OpenClaimState, limit: int, now_ms: int) -> int:
+        """Have up to *limit* members leave a claim that was given back; return how many."""
+        move = self._fold if held.lapsed else self._return
+        moved = move(held, limit, now_ms) if limit else 0
+        if not held.claim.remaining:
+            self._state.forget_claim(held)
+        return moved
+
+    def _leave(self, held: OpenClaimState, count: int) -> None:
+        held.claim = rules.after_loss(held.claim, count)
+        held.recorded = None
+        self._state.touched_claims.add(held)
+
+    def _lanes(self, held: OpenClaimState, limit: int) -> Iterable[tuple[Lane, list[Row]]]:
+        """Go over the first members, lane by lane, with the lane of the queue they go to."""
+        state, left = self._state, limit
+        for number in lanes_of(held.partition, held.lanes_used):
+            if not left:
+                return
+            rows = state.fetch("members_without_bodies", (number, _BEGIN_MS, left, 0))
+            if rows:
+                left -= len(rows)
+                yield state.open_lane(held.entry, priority_of(number)), rows
+
+    # --- claims that have lapsed -------------------------------------------------------------
+
+    def _fold(self, held: OpenClaimState, limit: int, now_ms: int) -> int:
+        """Move members of a lapsed claim to their queue, where they are as they were."""
+        state, entry = self._state, held.entry
+        until_ms = held.claim.until_ms
+        moved = 0
+        for own, rows in self._lanes(held, limit):
+            keys = state.keys_of([row[0] for row in rows])
+            state.cursor.execute(state.sql["unclaim_many"], (entry.partition, until_ms, keys))
+            own.live_from_ms = min(own.live_from_ms, until_ms)
+            if until_ms > now_ms:  # the clock was set back: they are invisible once more
+                own.leased_since(min(row[9] for row in rows))
+            if entry.timeline is not None:
+                entry.timeline.add(until_ms, Phase.LEASED, len(rows))
+            cores = [(*row[1:4], until_ms, *row[5:7], *row[8:12], row[14], row[13]) for row in rows]
+            log, holder = state.log, held.claim.holder
+            log.add_many(EventType.UNCLAIMED, entry, cores, held.under(), holder)
+            moved += len(rows)
+        if moved:
+            self._leave(held, moved)
+        return moved
+
+    # --- claims that hide their members ------------------------------------------------------
+
+    def _return(self, held: OpenClaimState, limit: int, now_ms: int) -> int:
+        """Make members visible; those never received before are alike, and go at once."""
+        state, entry = self._state, held.entry
+        moved = 0
+        for own, rows in self._lanes(held, limit):
+            alike: dict[tuple[int, int], list[Row]] = {}
+            others = []
+            for row in rows:
+                if row[5] == 1 and row[13] is None:
+                    alike.setdefault((row[6], row[9]), []).append(row)
+                else:
+                    others.append(row)
+            for same in alike.values():
+                self._return_many(held, same, now_ms)
+            if others:
+                self._return_each(held, others, now_ms)
+            own.live_from_ms = min(own.live_from_ms, now_ms)
+            own.oldest_from_ms[Phase.DEFERRED] = min(own.oldest_from_ms[Phase.DEFERRED], now_ms)
+            if entry.timeline is not None:
+                entry.timeline.add(now_ms, Phase.DEFERRED, len(rows))
+            first_ms = min(row[3] for row in rows)
+            if first_ms < state.retired_until_ms:
+                state.set_retired_until(first_ms)
+            moved += len(rows)
+        if moved:
+            self._leave(held, moved)
+        return moved
+
+    def _return_many(self, held: OpenClaimState, rows: Sequence[Row], now_ms: int) -> None:
+        """Return members of which the detail will be the same."""
+        state, entry = self._state, held.entry
+        one = rules.after_return(message_of(rows[0]), now_ms)
+        keys = state.keys_of([row[0] for row in rows])
+        bounds = (entry.partition, now_ms, detail_to_json(one.detail), keys)
+        state.cursor.execute(state.sql["return_many"], bounds)
+        alike = (int(one.phase), now_ms)
+        cores = [
+            (*row[1:4], now_ms, row[5], row[6] + 1, *alike, *row[10:12], row[14], None)
+            for row in rows
+        ]
+        log, holder = state.log, held.claim.holder
+        log.add_many(EventType.UNCLAIMED, entry, cores, held.under(), holder)
+
+    def _return_each(self, held: OpenClaimState, rows: Sequence[Row], now_ms: int) -> None:
+        state, entry = self._state, held.entry
+        bounds = []
+        for row in rows:
+            after = rules.after_return(message_of(row), now_ms)
+            bounds.append(
+                (
+                    after.visible_at_ms,
+                    after.fence,
+                    row[0],
+                    after.phase,
+                    after.since_ms,
+                    after.renewals,
+                    detail_to_json(after.detail),
+                    lane_of(entry.partition, after.priority),
+                    after.expires_at_ms,
+                    after.dequeue_count,
+                    after.visible_since_ms,
+                    after.holder,
+                    after.session,
+                )
+            )
+            state.log.add(EventType.UNCLAIMED, entry, after, None, held.under())
+        state.cursor.executemany(state.sql["rewrite"], bounds)

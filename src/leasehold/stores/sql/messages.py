@@ -7,11 +7,12 @@ comparison with the memory store hold the two together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from leasehold.domain import commands as c
+from leasehold.domain.commands import Receive
 from leasehold.domain.errors import (
     LeaseholdError,
     LeaseLost,
@@ -19,14 +20,24 @@ from leasehold.domain.errors import (
     QueueNotFound,
     ReceiptMalformed,
 )
-from leasehold.domain.event_log import is_recorded, late, late_elsewhere
-from leasehold.domain.events import EventType
+from leasehold.domain.event_recorder import is_recorded, late, late_elsewhere
+from leasehold.domain.events import Core, EventType
 from leasehold.domain.failures import exhausted_on_receive
-from leasehold.domain.ids import id_from_blob, make_id_blob, row_key_of
 from leasehold.domain.limits import AZURE, LOOK_BYTES
-from leasehold.domain.pages import fitting
-from leasehold.domain.receipts import ReceiptParts, issue_receipt, read_receipt
-from leasehold.domain.types import Lease, Message, Outcome, Phase
+from leasehold.domain.model import (
+    Lease,
+    Message,
+    Outcome,
+    Phase,
+    ReceiptParts,
+    fitting,
+    id_from_blob,
+    id_to_blob,
+    issue_receipt,
+    make_id_blob,
+    read_receipt,
+    row_key_of,
+)
 from leasehold.domain.visibility import (
     after_lapse,
     after_receive,
@@ -39,22 +50,22 @@ from leasehold.domain.visibility import (
     receipt_refusal,
     renew_refusal,
 )
-from leasehold.stores.plain_json import detail_to_json
-from leasehold.stores.sql import setwise
-from leasehold.stores.sql.catalog import PARTITION_MASK, Entry
-from leasehold.stores.sql.dedup import first_with, keep_key
+from leasehold.stores.sql import statements
+from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, priority_of
+from leasehold.stores.sql.plain_json import detail_to_json
 from leasehold.stores.sql.rows import (
+    Judge,
     Kept,
     Row,
     kept_in,
     message_of,
     rewrite,
     row_of,
+    uncount,
 )
-from leasehold.stores.sql.searching import WITH_SIZES, Search
-from leasehold.stores.sql.sessions_book import SessionBook
+from leasehold.stores.sql.scanning import WITH_SIZES, Search
 from leasehold.stores.sql.state import State
-from leasehold.stores.sql_files import many_rows
+from leasehold.stores.sql.statements import many_rows
 
 _PEEKED_AT_ONCE: Final = 1_000
 """A peek looks at so many messages, or twice as many, for some that are not due for poison."""
@@ -73,14 +84,14 @@ class _Terms(NamedTuple):
     session: str | None
 
 
-class MessageVerbs:
+class MessageHandlers:
     """The verbs on messages."""
 
     def __init__(self, state: State, sessions: SessionBook) -> None:
         self.search = Search(state)
         self._state = state
         self._sessions = sessions
-        self._put_at_once = many_rows(state.sql["put"], setwise.ROWS_AT_ONCE)
+        self._put_at_once = many_rows(state.sql["put"], statements.ROWS_AT_ONCE)
 
     # --- put ---------------------------------------------------------------------------------
 
@@ -145,9 +156,9 @@ class MessageVerbs:
     def insert(self, rows: list[tuple[object, ...]], bodies: list[tuple[int, bytes]]) -> None:
         """Insert new messages; many rows in one statement cost 0.9 us each and not 1.5."""
         sql, cursor = self._state.sql["put"], self._state.cursor
-        whole = len(rows) // setwise.ROWS_AT_ONCE * setwise.ROWS_AT_ONCE
-        for start in range(0, whole, setwise.ROWS_AT_ONCE):
-            part = rows[start : start + setwise.ROWS_AT_ONCE]
+        whole = len(rows) // statements.ROWS_AT_ONCE * statements.ROWS_AT_ONCE
+        for start in range(0, whole, statements.ROWS_AT_ONCE):
+            part = rows[start : start + statements.ROWS_AT_ONCE]
             cursor.execute(self._put_at_once, tuple(chain.from_iterable(part)))
         cursor.executemany(sql, rows[whole:])
         if bodies:
@@ -277,7 +288,7 @@ class MessageVerbs:
                 timeline.add(was_visible_ms, row[8], -1)
                 timeline.add(visible_at_ms, Phase.LEASED, 1)
             leases.append(Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1)))
-        if len(first) >= setwise.SET_WISE:
+        if len(first) >= statements.SET_WISE:
             keys = state.keys_of([bounds[5] for bounds in first])  # type: ignore[misc]
             state.cursor.execute(state.sql["lease_many"], (visible_at_ms, now_ms, holder, keys))
         else:
@@ -455,3 +466,231 @@ def _can_be_had(entry: Entry, message: Message, now_ms: int) -> bool:
     """Tell whether a visible message would be received, and not moved to the poison queue."""
     policy = entry.queue.settings.failure_policy
     return policy is None or exhausted_on_receive(after_lapse(message, now_ms), policy) is None
+
+
+# --- completing --------------------------------------------------------------------------------
+#
+# Completing messages in a database: one by one, or many at once.
+
+
+Completion: TypeAlias = tuple[int, int, int, str, bool]
+"""Row key, partition, fence, message id, whether the queue is strict about lapsed receipts."""
+
+Removed: TypeAlias = tuple[int, int, Core, int, str | None, str | None]
+"""When it became visible, its phase, and what the log says of it: core, priority, session, and what
+its detail has of it."""
+
+
+def removed_of(row: tuple[Any, ...], fence: int) -> Removed:
+    """Return what was removed, of a row that the statement ``complete`` returns."""
+    return (
+        row[1],
+        row[2],
+        (row[3], row[4], row[1], row[5], fence, row[2], *row[6:10]),
+        priority_of(row[10]),
+        row[11],
+        row[12],
+    )
+
+
+class CompleteVerb:
+    """Removes messages whose work is done.
+
+    Args:
+        state: The store's.
+        judge: Decides by the rules, one message at a time.
+    """
+
+    def __init__(self, state: State, judge: Judge) -> None:
+        self._state = state
+        self._judge = judge
+
+    def complete(self, run: Sequence[c.Complete], now_ms: int) -> Sequence[c.Result]:
+        """Remove a run of messages; what checks the receipt is what acts, or acts with it."""
+        state = self._state
+        plans, entries = self._completions(run)
+        removed: dict[int, Removed] = {}
+        log = state.log
+        likely = [plan for plan in plans if plan is not None]
+        # Of two that name one message, what the first does decides on the second.
+        if len({plan[0] for plan in likely}) == len(likely):
+            if len(likely) < state.removes_all_from:
+                removed = self._remove_each(likely, now_ms)
+            else:
+                removed = self._remove_all(likely, now_ms)
+        results: list[c.Result] = []
+        for command, plan, entry in zip(run, plans, entries, strict=True):
+            gone = removed.get(plan[0]) if plan is not None else None
+            if gone is None or entry is None:
+                results.append(self._complete_slowly(command, now_ms))
+                continue
+            entry.message_count -= 1
+            state.touched.add(entry)
+            if entry.timeline is not None:
+                entry.timeline.add(gone[0], gone[1], -1)
+            if entry.logged:
+                log.add_one(EventType.COMPLETED, entry, command.message_id, *gone[2:])
+            results.append(c.DONE)
+        return results
+
+    def _completions(
+        self, run: Sequence[c.Complete]
+    ) -> tuple[list[Completion | None], list[Entry | None]]:
+        """Return what each wants removed, None if it is sure to be refused."""
+        state = self._state
+        receipt_key = state.receipt_key
+        plans: list[Completion | None] = []
+        entries: list[Entry | None] = []
+        entry, of = None, ("", "")
+        for account, queue, message_id, receipt in run:
+            if (account, queue) != of:
+                entry, of = state.catalog.find(account, queue), (account, queue)
+            entries.append(entry)
+            plan = None
+            if entry is not None:
+                try:
+                    row_key, fence, genuine = read_receipt(receipt_key, receipt)
+                except ReceiptMalformed:
+                    pass
+                else:
+                    if genuine:
+                        plan = row_key, entry.partition, fence, message_id, entry.strict
+            plans.append(plan)
+        return plans, entries
+
+    def _remove_each(self, plans: Sequence[Completion], now_ms: int) -> dict[int, Removed]:
+        """Remove messages one by one; the statement that deletes also checks the receipt.
+
+        Returns:
+            By row key.
+        """
+        bounds = []
+        fences = {}
+        for row_key, partition, fence, message_id, strict in plans:
+            try:
+                blob = id_to_blob(message_id)
+            except ValueError:
+                continue
+            fences[row_key] = fence
+            bounds.append((row_key, partition, fence, blob, now_ms, now_ms if strict else -1))
+        rows = self._state.cursor.executemany(self._state.sql["complete"], bounds)
+        return {row[0]: removed_of(row, fences[row[0]]) for row in rows}
+
+    def _remove_all(self, plans: Sequence[Completion], now_ms: int) -> dict[int, Removed]:
+        """Remove many messages with two statements: one looks, the other removes.
+
+        Nothing can come between them: there is one connection that writes, and it is in the middle
+        of a transaction. It costs 1.1 us a message and not 2.9.
+        """
+        state = self._state
+        keys = [plan[0] for plan in plans]
+        there = {row[0]: row for row in state.fetch("to_complete", (state.keys_of(keys),))}
+        removed = {}
+        for row_key, partition, fence, message_id, strict in plans:
+            row = there.get(row_key)
+            if row is None:
+                continue
+            _, lane, its_fence, blob, expires_at_ms, visible_at_ms, phase = row[:7]
+            if (
+                its_fence == fence
+                and lane & PARTITION_MASK == partition
+                and expires_at_ms > now_ms
+                and visible_at_ms > (now_ms if strict else -1)
+                and id_from_blob(blob) == message_id
+            ):
+                inserted_at_ms, count = row[7:9]
+                core = (inserted_at_ms, expires_at_ms, visible_at_ms, count, fence, phase)
+                removed[row_key] = (
+                    visible_at_ms,
+                    phase,
+                    (*core, *row[9:13]),
+                    priority_of(lane),
+                    row[13],
+                    row[14],
+                )
+        if removed:
+            state.cursor.execute(state.sql["remove_many"], (state.keys_of(removed),))
+        return removed
+
+    def _complete_slowly(self, command: c.Complete, now_ms: int) -> c.Result:
+        """Complete one message by the rules, and if that may not be, say why."""
+        try:
+            entry, row_key, message, held = self._judge(command, now_ms)
+        except LeaseholdError as refusal:
+            return refusal
+        self._state.cursor.execute(self._state.sql["remove"], (row_key,))
+        uncount(self._state, entry, message.visible_at_ms, message.phase, held)
+        self._state.log.add(EventType.COMPLETED, entry, message)
+        return c.DONE
+
+
+# --- dedup -------------------------------------------------------------------------------------
+#
+# Deduplication keys in a database.
+
+
+def first_with(state: State, entry: Entry, key: str, now_ms: int) -> c.Duplicate | None:
+    """Return the message that has used a deduplication key, if its window is open."""
+    rows = state.fetch("find_key", (entry.scope, key, now_ms))
+    if not rows:
+        return None
+    blob, inserted_at_ms, expires_at_ms, visible_at_ms = rows[0]
+    message_id = id_from_blob(blob)
+    row_key = row_key_of(message_id)
+    assert row_key is not None
+    receipt = issue_receipt(state.receipt_key, row_key, 0)
+    return c.Duplicate(message_id, receipt, inserted_at_ms, expires_at_ms, visible_at_ms)
+
+
+def claim_keys(state: State, entry: Entry, lanes: Iterable[int], now_ms: int) -> list[int]:
+    """Remember the keys of staged rows that are about to be published to a queue.
+
+    Returns:
+        Row keys of those that are not to be published, as a message has used their key before.
+    """
+    lanes = tuple(lanes)
+    window_s = entry.queue.settings.dedup_window_s
+    if window_s:
+        until_ms = now_ms + window_s * 1000
+        bounds = state.keys_of(lanes), now_ms, entry.scope, until_ms
+        state.cursor.execute(state.sql["keep_staged_keys"], bounds)
+    found = state.fetch("staged_duplicates", (state.keys_of(lanes), now_ms, entry.scope))
+    return [row_key for (row_key,) in found]
+
+
+def keep_key(state: State, entry: Entry, key: str, message: Message) -> None:
+    """Remember the key of a message that was put, for as long as the queue's window."""
+    window_s = entry.queue.settings.dedup_window_s
+    if window_s:
+        bounds = (
+            entry.scope,
+            key,
+            id_to_blob(message.message_id),
+            message.inserted_at_ms,
+            message.expires_at_ms,
+            message.visible_at_ms,
+            message.inserted_at_ms + window_s * 1000,
+        )
+        state.cursor.execute(state.sql["keep_key"], bounds)
+
+
+# --- sessions book -----------------------------------------------------------------------------
+#
+# What the verbs on messages ask of sessions.
+
+
+class SessionBook(Protocol):
+    """Knows the sessions of a store."""
+
+    def receives(self, command: Receive, now_ms: int) -> str:
+        """Return the holder of the session that receives, which is alive from now on.
+
+        Raises:
+            SessionNotFound: There is no such session.
+            SessionOver: It is over.
+        """
+        ...
+
+    def renewed(self, message: Message, now_ms: int) -> None:
+        """Note that a lease of a session was renewed."""
+        ...

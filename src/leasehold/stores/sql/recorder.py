@@ -11,10 +11,10 @@ import msgspec
 
 from leasehold.domain.claims import Claim
 from leasehold.domain.events import Core, encodable, more_of
-from leasehold.domain.types import NO_DETAIL, ErrorReport, Message
-from leasehold.stores.plain_json import type_in_json
+from leasehold.domain.model import NO_DETAIL, ErrorReport, Message
 from leasehold.stores.sql.catalog import Entry, priority_of
-from leasehold.stores.sql.cursor import Cursor
+from leasehold.stores.sql.plain_json import type_in_json
+from leasehold.stores.sql.statements import Cursor
 
 ENCODE: Final = msgspec.msgpack.Encoder().encode
 SWAPPED: Final = sys.byteorder != "little"

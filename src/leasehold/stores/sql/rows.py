@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
 from leasehold.domain import commands as c
-from leasehold.domain.claim_rules import after_loss, as_member
-from leasehold.domain.ids import id_from_blob
-from leasehold.domain.types import NO_DETAIL, Message, Phase
-from leasehold.stores.plain_json import detail_from_json, detail_to_json
-from leasehold.stores.sql.annexes import Held
+from leasehold.domain.claims import after_loss, as_member
+from leasehold.domain.model import NO_DETAIL, Message, Phase, id_from_blob
 from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, Lane, priority_of
+from leasehold.stores.sql.claim_partitions import OpenClaimState
+from leasehold.stores.sql.plain_json import detail_from_json, detail_to_json
 from leasehold.stores.sql.state import State
 
 Row: TypeAlias = tuple[
@@ -70,7 +69,7 @@ class Kept(NamedTuple):
     entry: Entry
     row_key: int
     message: Message
-    held: Held | None = None
+    held: OpenClaimState | None = None
     """The claim that it is a member of."""
 
 
@@ -122,7 +121,7 @@ def count(state: State, entry: Entry, lane: Lane, message: Message) -> None:
 
 
 def uncount(
-    state: State, entry: Entry, visible_at_ms: int, phase: int, held: Held | None = None
+    state: State, entry: Entry, visible_at_ms: int, phase: int, held: OpenClaimState | None = None
 ) -> None:
     """Count a message out, of its claim too."""
     entry.message_count -= 1

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from leasehold.domain import commands as c
-from leasehold.domain import session_rules as rules
+from leasehold.domain import sessions as rules
 from leasehold.domain import sessions as s
 from leasehold.domain.errors import (
     MessageNotFound,
@@ -22,11 +22,17 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import newest_error, release_reason
-from leasehold.domain.ids import row_key_of
-from leasehold.domain.types import NEVER_MS, CancelRequest, Message, MessageState, Progress
+from leasehold.domain.model import (
+    NEVER_MS,
+    CancelRequest,
+    Message,
+    MessageState,
+    Progress,
+    row_key_of,
+)
 from leasehold.domain.visibility import after_release
-from leasehold.stores.plain_json import detail_to_json, from_plain, to_plain
-from leasehold.stores.sql.failures import FailureVerbs, poison
+from leasehold.stores.sql.failures import FailureHandlers, poison
+from leasehold.stores.sql.plain_json import detail_to_json, from_plain, to_plain
 from leasehold.stores.sql.rows import Kept, Row, kept_in, message_of, rewrite
 from leasehold.stores.sql.scanning import seen_of
 from leasehold.stores.sql.state import State
@@ -111,10 +117,10 @@ class Known:
         return replace(self.session, last_heartbeat_ms=self.heard_ms)
 
 
-class SessionVerbs:
+class SessionHandlers:
     """Each method carries out one command; refusals are raised."""
 
-    def __init__(self, state: State, _failures: FailureVerbs) -> None:
+    def __init__(self, state: State, _failures: FailureHandlers) -> None:
         self._state = state
         self._known: dict[str, Known] = {}
         self._looked_ms = 0

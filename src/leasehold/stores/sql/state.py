@@ -8,22 +8,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from leasehold.domain.errors import AccountMoved
-from leasehold.domain.throttle import Bucket
-from leasehold.domain.types import NEVER_MS
-from leasehold.stores.moving.marks import away_in, refuse_marked
-from leasehold.stores.plain_json import to_plain
-from leasehold.stores.sql import setwise
-from leasehold.stores.sql.annexes import Held, StreamBox, load_annexes
-from leasehold.stores.sql.catalog import Catalog, Entry, Lane, QueueRow
-from leasehold.stores.sql.cursor import Cursor
+from leasehold.domain.model import NEVER_MS
+from leasehold.domain.visibility import Bucket
+from leasehold.stores.migrate.marks import away_in, refuse_marked
+from leasehold.stores.sql import statements
+from leasehold.stores.sql.catalog import Catalog, Entry, Lane, QueueRow, Timeline
+from leasehold.stores.sql.claim_partitions import OpenClaimState, StreamBox, load_annexes
+from leasehold.stores.sql.plain_json import to_plain
 from leasehold.stores.sql.recorder import Recorder
-from leasehold.stores.timeline import Timeline
+from leasehold.stores.sql.statements import Cursor
 
 
 class State(ABC):
     """Shared state of one store; counts and row keys taken belong to the open batch."""
 
-    removes_all_from: int = setwise.SET_WISE
+    removes_all_from: int = statements.SET_WISE
     """From so many messages on, looking at all and then removing them is the faster way."""
 
     def __init__(
@@ -37,7 +36,7 @@ class State(ABC):
         self.catalog = catalog
         self.receipt_key = b""
         self.touched: set[Entry] = set()
-        self.touched_claims: set[Held] = set()
+        self.touched_claims: set[OpenClaimState] = set()
         self.log = Recorder(cursor, queries)
         self.is_full = False
         """Whether the disk is full: what can be had in small steps is."""
@@ -188,7 +187,7 @@ class State(ABC):
         figures = stream.token, stream.last_settled, stream.attached_at_ms, stream.settled_with
         self.cursor.execute(self.sql["set_stream"], (stream.stream_id, *figures))
 
-    def keep_claim(self, held: Held) -> None:
+    def keep_claim(self, held: OpenClaimState) -> None:
         """Write a claim as it is now."""
         content = {
             "claim": to_plain(held.claim),
@@ -200,7 +199,7 @@ class State(ABC):
         self.cursor.execute(self.sql["keep_claim"], bounds)
         self.touched_claims.discard(held)
 
-    def forget_claim(self, held: Held) -> None:
+    def forget_claim(self, held: OpenClaimState) -> None:
         """Take a claim without members out, with what is noted of them."""
         self.cursor.execute(self.sql["drop_claim"], (held.partition,))
         self.forget_notes(held)
@@ -214,7 +213,7 @@ class State(ABC):
         if held.lapsed:
             held.entry.lapsed.remove(held)
 
-    def forget_notes(self, held: Held) -> None:
+    def forget_notes(self, held: OpenClaimState) -> None:
         """Forget what is noted of the members of a claim."""
         if held.claim.noted:
             self.cursor.execute(self.sql["forget_exemptions"], (held.partition,))

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 import apsw
 
-from leasehold.stores.sql.catalog import Catalog, Entry
+from leasehold.stores.sql.catalog import Catalog, Entry, Timeline
 from leasehold.stores.sql.state import State
-from leasehold.stores.sqlite.epoch import was_put_back
-from leasehold.stores.timeline import Timeline
+from leasehold.stores.sqlite.connection import was_put_back
 
 _BLOCK: Final = 65_536
 """Row keys are reserved in blocks, so that a restart never uses one twice and puts need not write
@@ -39,7 +38,7 @@ class SqliteState(State):
         self._has_loaded = False
 
     def mark(self, beside: str | None, new_mark: str, new_key: bytes) -> bool:
-        """Mark the database as opened; see :mod:`leasehold.stores.sqlite.epoch`.
+        """Mark the database as opened; see :mod:`leasehold.stores.sqlite.connection`.
 
         Args:
             beside: The mark in the file beside the database, or None.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 from collections.abc import Sequence
 from functools import partial
@@ -14,16 +15,20 @@ import apsw
 from leasehold.disk import make_folder
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull, Unavailable
-from leasehold.domain.receipts import KEY_BYTES
-from leasehold.domain.types import Queue
+from leasehold.domain.model import KEY_BYTES, Queue
 from leasehold.stores.base import StoreHealth
-from leasehold.stores.moving.marks import AccountMoving, StoreMoved
+from leasehold.stores.migrate.marks import AccountMoving, StoreMoved
 from leasehold.stores.sql.catalog import Catalog
-from leasehold.stores.sql.verbs import Verbs
-from leasehold.stores.sql_files import load_queries
-from leasehold.stores.sqlite.connection import open_database, read_back
-from leasehold.stores.sqlite.epoch import adopt_mark, keep_mark, prepare_mark, read_mark
-from leasehold.stores.sqlite.reserve import Reserve
+from leasehold.stores.sql.command_handlers import CommandHandlers
+from leasehold.stores.sql.statements import load_queries
+from leasehold.stores.sqlite.connection import (
+    adopt_mark,
+    keep_mark,
+    open_database,
+    prepare_mark,
+    read_back,
+    read_mark,
+)
 from leasehold.stores.sqlite.state import SqliteState
 
 FILE_NAME: Final = "leasehold.db"
@@ -81,7 +86,7 @@ class SqliteStore:
             self._connection.close(force=True)
             raise
         self._state.is_full = not self._reserve.take()
-        self._verbs = Verbs(self._state)
+        self._verbs = CommandHandlers(self._state)
 
     def _begin_epoch(self) -> None:
         """Mark the database and the folder as opened by this store.
@@ -224,3 +229,59 @@ class SqliteStore:
             self._verbs.sessions.load()
         except apsw.Error as error:
             raise StoreFailed from error
+
+
+# --- reserve -----------------------------------------------------------------------------------
+#
+# Room kept aside so that a full disk can still be drained.
+#
+# SQLite needs disk space to delete: the change goes to the WAL first. A file of real, allocated
+# blocks stands in reserve; when the disk is full it is given up, puts are refused, and completes
+# and receives go on in the room it leaves.
+
+
+_MARGIN: Final = 4
+"""There must be room for one in so many parts of the reserve more before it is taken again."""
+
+
+class Reserve:
+    """The reserve file.
+
+    Args:
+        path: Where it stands; on the disk of the database.
+        size_bytes: How much room it keeps; 0 keeps none.
+    """
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        self._path = path
+        self._size_bytes = size_bytes
+
+    def take(self, *, again: bool = False) -> bool:
+        """Allocate the reserve, if it is not there already; tell whether it is there now.
+
+        Args:
+            again: Whether it was given up before. Without some room besides, it would have to be
+                given up at the next put, and so on.
+        """
+        if self._size_bytes == 0:
+            return True
+        margin_bytes = self._size_bytes // _MARGIN if again else 0
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError:
+            return False
+        try:
+            os.ftruncate(descriptor, self._size_bytes)
+            os.posix_fallocate(descriptor, 0, self._size_bytes + margin_bytes)
+            os.ftruncate(descriptor, self._size_bytes)
+        except OSError:
+            os.ftruncate(descriptor, 0)
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def give_up(self) -> None:
+        """Free the room for whoever drains."""
+        with contextlib.suppress(OSError):
+            os.truncate(self._path, 0)

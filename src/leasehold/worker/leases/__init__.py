@@ -3,15 +3,16 @@
 from typing import TYPE_CHECKING, Any
 
 from leasehold.worker.errors import LeaseLost
-from leasehold.worker.leases._keeping import Keeping, RenewerStopped
+from leasehold.worker.leases.base import BaseLeaseManager, RenewerStopped
 from leasehold.worker.leases.held import (
     AlreadySettled,
     Held,
     HeldState,
+    LeaseCounts,
+    LeaseHooks,
     Loss,
     LossKind,
 )
-from leasehold.worker.leases.hooks import LeaseCounts, LeaseHooks
 from leasehold.worker.leases.learning import LeaseLearner
 from leasehold.worker.leases.manager import LeaseManager
 from leasehold.worker.leases.settings import LeaseSettings, SettingProblem, UnsafeSettings
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadySettled",
+    "BaseLeaseManager",
     "Held",
     "HeldState",
-    "Keeping",
     "LeaseCounts",
     "LeaseHooks",
     "LeaseLearner",

@@ -6,18 +6,18 @@ import enum
 import math
 from typing import Final, Protocol
 
-from leasehold.worker.leases.held import HeldState
-from leasehold.worker.leases.settings import LeaseSettings
-from leasehold.worker.queues.errors import (
+from leasehold.worker.adapters.protocol import (
     BodyTooLarge,
     Denied,
     LeaseGone,
     NotSupported,
     PastExpiry,
     QueueMissing,
+    Renewed,
     Unreachable,
 )
-from leasehold.worker.queues.protocol import Renewed
+from leasehold.worker.leases.held import HeldState
+from leasehold.worker.leases.settings import LeaseSettings
 
 MIN_CALL_TIMEOUT_S = 0.05
 """No request is given less, however near its deadline."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+from leasehold.worker.adapters.protocol import Delivery, Lease, QueueClient, QueueError, Saved
 from leasehold.worker.errors import LeaseLost
 from leasehold.worker.leases.settings import LeaseSettings
-from leasehold.worker.queues.errors import QueueError
-from leasehold.worker.queues.protocol import Delivery, Lease, QueueClient, Saved
 
 LossKind: TypeAlias = Literal[
     "lapsed", "expired", "gone", "timed out", "denied", "session", "renewer", "let go", "cancelled"
@@ -278,3 +278,58 @@ class Held:
     def let_go(self, why: str = "the worker has let it go") -> None:
         """Keep it no longer, and settle nothing: it comes back when its lease ends."""
         self._keeper.lose(self, Loss("let go", why))
+
+
+# --- hooks -------------------------------------------------------------------------------------
+#
+# What a manager of leases tells whoever wants to know.
+
+
+class LeaseHooks:
+    """Called by the threads of a manager; every method does nothing until it is overridden.
+
+    They must not wait for anything. What they raise is logged and counted.
+    """
+
+    def renewed(self, helds: Sequence[Held], took_s: float) -> None:
+        """Hear of leases that one request has renewed.
+
+        Args:
+            helds: They have their new receipts and deadlines.
+            took_s: Seconds until the answer was there.
+        """
+
+    def failed(self, helds: Sequence[Held], error: Exception) -> None:
+        """Hear of renewals that failed, and are tried again as long as their leases last."""
+
+    def lost(self, held: Held, loss: Loss) -> None:
+        """Hear that the work on a message has to stop."""
+
+    def late(self, lag_s: float) -> None:
+        """Hear that the manager ran later than is good for leases.
+
+        Called for each round that was late, however many there are in a row. A manager whose hooks
+        do not override this logs a warning when it begins. In most cases a handler keeps the lock
+        of the interpreter; see ``ProcessLeaseManager``.
+        """
+
+    def stopped(self, error: BaseException) -> None:
+        """Hear that nobody renews leases any more: all are lost, and the worker has to stop."""
+
+
+@dataclass(slots=True)
+class LeaseCounts:
+    """What a manager has done so far."""
+
+    requests: int = 0
+    """That renew; with batches fewer than renewals."""
+    renewals: int = 0
+    """Leases that were renewed."""
+    failures: int = 0
+    """Renewals that failed and could be tried again."""
+    late_ticks: int = 0
+    """Ticks that were later than allowed, or found a renewal still under way."""
+    hook_errors: int = 0
+    """Hooks and callbacks that raised."""
+    losses: Counter[str] = field(default_factory=Counter)
+    """By kind; see :class:`~leasehold.worker.leases.held.Loss`."""

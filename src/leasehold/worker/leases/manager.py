@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
+import math
 import threading
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Final
 
 from leasehold.domain.wording import count_of
-from leasehold.worker.leases._episodes import Episodes
-from leasehold.worker.leases._keeping import Keeping, RenewerStopped
-from leasehold.worker.leases._ledger import Notice, lapse_of, lease_of
-from leasehold.worker.leases._pool import Batch, RenewalPool
-from leasehold.worker.leases._wheel import Wheel
+from leasehold.worker.adapters.protocol import (
+    PastExpiry,
+    QueueClient,
+    QueueError,
+    Renewed,
+    Unreachable,
+)
+from leasehold.worker.leases.base import (
+    BaseLeaseManager,
+    Episodes,
+    Notice,
+    RenewerStopped,
+    lapse_of,
+    lease_of,
+)
 from leasehold.worker.leases.decisions import (
     Action,
     Verdict,
@@ -23,14 +37,10 @@ from leasehold.worker.leases.decisions import (
     look_again_s,
     retry_s,
 )
-from leasehold.worker.leases.held import Flight, Held, HeldState, Loss
-from leasehold.worker.leases.hooks import LeaseHooks
+from leasehold.worker.leases.held import Flight, Held, HeldState, LeaseHooks, Loss
 from leasehold.worker.leases.learning import LeaseLearner
 from leasehold.worker.leases.settings import LeaseSettings
-from leasehold.worker.pacing import start_thread
-from leasehold.worker.queues.errors import PastExpiry, QueueError, Unreachable
-from leasehold.worker.queues.protocol import Renewed
-from leasehold.worker.timing import Time
+from leasehold.worker.timing import Time, start_thread
 
 _log: Final = logging.getLogger("leasehold.worker.leases")
 _LATE: Final = (
@@ -39,7 +49,7 @@ _LATE: Final = (
 )
 
 
-class LeaseManager(Keeping):
+class LeaseManager(BaseLeaseManager):
     """Keeps the leases of one process, by threads of this process.
 
     A handler that keeps the lock of the interpreter for long keeps these threads from running: see
@@ -322,3 +332,212 @@ class LeaseManager(Keeping):
 def _timed_out(held: Held) -> Loss:
     seconds = held.settings.message_timeout_s
     return Loss("timed out", f"the work has taken longer than message_timeout_s, {seconds:g} s")
+
+
+# --- wheel -------------------------------------------------------------------------------------
+#
+# Which leases to look at, at which tick: no tick looks at any other.
+
+
+class Wheel:
+    """Leases by the tick at which something is due; ticks come at whole multiples of an interval.
+
+    Nothing stays in it that was removed: what is settled must not keep its body in memory.
+
+    Args:
+        interval_s: From tick to tick.
+        start_s: The moment of tick 0.
+    """
+
+    def __init__(self, interval_s: float, start_s: float) -> None:
+        self._interval_s = interval_s
+        self._start_s = start_s
+        self._slots: dict[int, set[Held]] = {}
+        self._retries: list[tuple[float, int, Held]] = []
+        self._numbers = count()
+
+    def place(self, held: Held, moment_s: float, now_s: float) -> float | None:
+        """Look at it at the first tick from *moment_s* on that is still to come.
+
+        Returns:
+            When that is, if nobody else is looked at then; else None.
+        """
+        self.remove(held)
+        start_s, interval_s = self._start_s, self._interval_s
+        slot = math.ceil((moment_s - start_s) / interval_s)
+        slot = max(slot, math.floor((now_s - start_s) / interval_s) + 1)
+        if start_s + slot * interval_s <= now_s:
+            slot += 1  # the division was rounded down: that tick is not still to come
+        held.slot = slot
+        others = self._slots.get(slot)
+        if others is not None:
+            others.add(held)
+            return None
+        self._slots[slot] = {held}
+        return start_s + slot * interval_s
+
+    def remove(self, held: Held) -> None:
+        """Look at it no more."""
+        slot, held.slot = held.slot, None
+        if slot is not None and (others := self._slots.get(slot)) is not None:
+            others.discard(held)
+            if not others:
+                del self._slots[slot]
+
+    def retry(self, held: Held, moment_s: float) -> None:
+        """Look at it at exactly this moment as well."""
+        heapq.heappush(self._retries, (moment_s, next(self._numbers), held))
+
+    def next_s(self) -> float | None:
+        """Return when somebody has to be looked at next."""
+        next_s = None if not self._slots else self._start_s + min(self._slots) * self._interval_s
+        if self._retries and (next_s is None or self._retries[0][0] < next_s):
+            return self._retries[0][0]
+        return next_s
+
+    def due(self, now_s: float) -> list[Held]:
+        """Take out, and return, who has to be looked at by now."""
+        due: dict[Held, None] = {}
+        for slot in sorted(self._slots):
+            if self._start_s + slot * self._interval_s > now_s:
+                break
+            for held in self._slots.pop(slot):
+                held.slot = None
+                due[held] = None
+        retries = self._retries
+        while retries and retries[0][0] <= now_s:
+            held = heapq.heappop(retries)[2]
+            self.remove(held)
+            due[held] = None
+        return list(due)
+
+
+# --- pool --------------------------------------------------------------------------------------
+#
+# The threads that send renewals: as many as needed, up to a bound, and fair to queues.
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Leases to be renewed by one request."""
+
+    client: QueueClient
+    settings: LeaseSettings
+    helds: list[Held]
+    lease_s: int
+    """What is asked for."""
+
+
+class _Lane:
+    """What is to be sent to one queue."""
+
+    def __init__(self) -> None:
+        self.batches: deque[Batch] = deque()
+        self.running = 0
+
+
+class RenewalPool:
+    """Serves batches by a bounded number of threads, which are started when they are needed.
+
+    Args:
+        parallel: Most threads.
+        lock: Held by whoever calls :meth:`submit`; threads take it to look for work.
+        time: By which they wait.
+        serve: Sends one batch.
+        failed: Called when *serve* raises, which is a fault of this library.
+    """
+
+    def __init__(
+        self,
+        parallel: int,
+        lock: threading.Lock,
+        time: Time,
+        *,
+        serve: Callable[[Batch], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._parallel = parallel
+        self._time = time
+        self._serve = serve
+        self._failed = failed
+        self._work = threading.Condition(lock)
+        self._lanes: dict[int, _Lane] = {}
+        self._threads: set[threading.Thread] = set()
+        self._started = 0
+        self._idle = 0
+        self._waiting = 0
+        self._closing = False
+        self.clients = 1
+        """How many queues there are leases of. Each but the busiest finds a thread free."""
+
+    def submit(self, batch: Batch) -> None:
+        """Have a batch sent. The caller holds the lock."""
+        lane = self._lanes.setdefault(id(batch.client), _Lane())
+        lane.batches.append(batch)
+        self._waiting += 1
+        self._work.notify()
+        if self._waiting > self._idle and len(self._threads) < self._parallel:
+            self._start_one()
+
+    def close(self) -> None:
+        """Send nothing more. The caller holds the lock."""
+        self._closing = True
+        self._lanes.clear()
+        self._work.notify_all()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for requests that are under way, *timeout_s* altogether or not much longer."""
+        for thread in list(self._threads):
+            if thread is not threading.current_thread():
+                thread.join(timeout_s)
+                if thread.is_alive():  # it ends with the process
+                    timeout_s = 0
+
+    def _start_one(self) -> None:
+        name = f"leasehold-renew-{self._started}"
+        self._started += 1
+        try:
+            self._threads.add(start_thread(name, self._time, self._run))
+        except RuntimeError:
+            if not self._threads:
+                raise
+            _log.warning("no more threads to renew leases with; %d go on", len(self._threads))
+
+    def _run(self) -> None:
+        try:
+            while (found := self._next()) is not None:
+                key, batch = found
+                self._serve(batch)
+                self._served(key)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, leases are not kept
+            self._failed(error)
+
+    def _next(self) -> tuple[int, Batch] | None:
+        with self._work:
+            while not self._closing:
+                found = self._pick()
+                if found is not None:
+                    return found
+                self._idle += 1
+                self._time.wait(self._work, None)
+                self._idle -= 1
+            return None
+
+    def _pick(self) -> tuple[int, Batch] | None:
+        most = max(1, self._parallel - self.clients + 1)
+        for key, lane in self._lanes.items():
+            if lane.batches and lane.running < most:
+                lane.running += 1
+                self._waiting -= 1
+                # Behind the others, for the next one who looks.
+                self._lanes[key] = self._lanes.pop(key)
+                return key, lane.batches.popleft()
+        return None
+
+    def _served(self, key: int) -> None:
+        with self._work:
+            lane = self._lanes.get(key)
+            if lane is not None:
+                lane.running -= 1
+                if not lane.running and not lane.batches:
+                    del self._lanes[key]

@@ -16,10 +16,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from leasehold.worker.leases._keeping import Keeping, RenewerStopped
-from leasehold.worker.leases._ledger import lapse_of
-from leasehold.worker.leases._renewer import BEAT_S
-from leasehold.worker.leases._wire import (
+from leasehold.worker.adapters.protocol import QueueClient, Unreachable
+from leasehold.worker.adapters.specs import QueueSpec
+from leasehold.worker.leases._renewer import (
+    BEAT_S,
     Ask,
     Asked,
     Beat,
@@ -41,14 +41,11 @@ from leasehold.worker.leases._wire import (
     Taken,
     ToRenewer,
 )
+from leasehold.worker.leases.base import BaseLeaseManager, RenewerStopped, lapse_of
 from leasehold.worker.leases.decisions import look_again_s
-from leasehold.worker.leases.held import Flight, Held, HeldState
-from leasehold.worker.leases.hooks import LeaseHooks
+from leasehold.worker.leases.held import Flight, Held, HeldState, LeaseHooks
 from leasehold.worker.leases.learning import LeaseLearner
 from leasehold.worker.leases.settings import LeaseSettings
-from leasehold.worker.queues.errors import Unreachable
-from leasehold.worker.queues.protocol import QueueClient
-from leasehold.worker.queues.specs import QueueSpec
 from leasehold.worker.timing import ScaledTime, SystemTime
 
 _log: Final = logging.getLogger("leasehold.worker.leases")
@@ -64,7 +61,7 @@ _CODE: Final = "from leasehold.worker.leases._renewer import main; main()"
 _SpecKey: TypeAlias = tuple[str, str, str, tuple[tuple[str, str], ...]]
 
 
-class ProcessLeaseManager(Keeping):
+class ProcessLeaseManager(BaseLeaseManager):
     """Keeps the leases of this process by threads of another one.
 
     A handler that holds the lock of the interpreter for minutes loses no lease. The other process

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from leasehold.worker.queues.protocol import Capabilities
+from leasehold.worker.adapters.protocol import Capabilities
 
 MAX_ALLOWED_LAG_S: Final = 1.0
 """So late a tick may be without harm, where leases are long enough for that."""

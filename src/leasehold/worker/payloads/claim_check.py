@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
+import json
+import logging
 import os
+import re
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib import import_module
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Self
+from urllib.parse import urlsplit
 
 from leasehold.clock import Clock, SystemClock
 from leasehold.disk import sync
-from leasehold.worker.errors import Poison
-from leasehold.worker.payloads.codecs import BytesCodec, Codec
-from leasehold.worker.payloads.reading import CheckedReader
-from leasehold.worker.payloads.reference import (
-    ClaimCheckProblem,
-    KeptBody,
-    Reference,
-    is_object_name,
-    looks_like_reference,
-    name_below,
-    object_name,
-    read_reference,
-    without_credentials,
+from leasehold.worker.adapters.protocol import (
+    Around,
+    BodyTooLarge,
+    Capabilities,
+    Delivery,
+    Fault,
+    Lease,
+    Outgoing,
+    QueueClient,
+    QueueError,
+    WorkerSession,
 )
+from leasehold.worker.errors import Poison
+from leasehold.worker.payloads.codecs import BytesCodec, Codec, marked
 
 THRESHOLD_BYTES: Final = 32 * 1024
 """In base64 this leaves a third of the 64 KiB of Azure and MNS for progress."""
@@ -341,3 +349,356 @@ def _twice(source: IO[bytes], most_bytes: int) -> Iterator[IO[bytes]]:
                 break  # whoever reads it says so
         file.seek(0)
         yield file
+
+
+# --- claim checked -----------------------------------------------------------------------------
+#
+# A queue whose large bodies are kept elsewhere.
+
+
+_log: Final = logging.getLogger("leasehold.worker.payloads")
+_REMEMBERED: Final = 10_000
+
+
+class ClaimChecked(Around):
+    """A queue client that puts large bodies elsewhere, and removes them after completion.
+
+    What is received still has its reference as its body: :class:`ClaimCheckCodec` follows it when
+    the handler asks for the payload. A message in the poison queue keeps its object.
+
+    Args:
+        client: The queue.
+        check: Where bodies are kept.
+        delete_after: Remove the object of a message once that is completed. Leave it out if the
+            same reference may be in several messages.
+    """
+
+    def __init__(
+        self, client: QueueClient, check: ClaimCheck, *, delete_after: bool = False
+    ) -> None:
+        super().__init__(client)
+        self._check = check
+        self._delete_after = delete_after
+        self._lock = threading.Lock()
+        self._held: OrderedDict[str, bytes] = OrderedDict()
+        """References of messages that were received, by their ids."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the service, with the limit of what can be kept elsewhere."""
+        return replace(self.client.capabilities, max_body_bytes=self._check.max_bytes)
+
+    def put(self, messages: Sequence[Outgoing]) -> list[QueueError | None]:
+        """Put messages; the objects of large ones are written first.
+
+        Raises:
+            QueueError: Nothing was put.
+            OSError: An object could not be written; nothing was put.
+        """
+        outcomes: list[QueueError | None] = [None] * len(messages)
+        sent: dict[int, Outgoing] = {}
+        written: dict[int, bytes] = {}
+        try:
+            for place, each in enumerate(messages):
+                body = each.body.encode() if isinstance(each.body, str) else each.body
+                try:
+                    kept = self._check.put(body)
+                except ValueError as error:
+                    outcomes[place] = BodyTooLarge(str(error))
+                    continue
+                if kept is not body:
+                    written[place] = kept
+                sent[place] = replace(each, body=kept) if place in written else each
+            answers = super().put(list(sent.values())) if sent else []
+        except BaseException as error:
+            if not _may_have_arrived(error):
+                self._delete_all(written.values())
+            raise
+        for place, answer in zip(sent, answers, strict=True):
+            outcomes[place] = answer
+            if answer is not None and place in written and not _may_have_arrived(answer):
+                self._delete(written[place])
+        return outcomes
+
+    def receive(
+        self,
+        max_messages: int,
+        *,
+        visibility_timeout_s: int,
+        wait_s: float = 0,
+        holder: str | None = None,
+        session: WorkerSession | None = None,
+    ) -> list[Delivery]:
+        """Lease messages; bodies that are kept elsewhere are not fetched."""
+        received = super().receive(
+            max_messages,
+            visibility_timeout_s=visibility_timeout_s,
+            wait_s=wait_s,
+            holder=holder,
+            session=session,
+        )
+        if self._delete_after:
+            with self._lock:
+                for each in received:
+                    if looks_like_reference(each.body):
+                        self._held[each.message_id] = each.body
+                # A message that was lost is never completed here. What is forgotten is swept.
+                while len(self._held) > _REMEMBERED:
+                    self._held.popitem(last=False)
+        return received
+
+    def complete(
+        self, leases: Sequence[Lease], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
+        """Remove messages whose work is done, and then their objects."""
+        results = super().complete(leases, timeout_s=timeout_s)
+        if self._delete_after and self._held:
+            for lease, result in zip(leases, results, strict=True):
+                with self._lock:
+                    body = self._held.pop(lease.message_id, None) if result is None else None
+                if body is not None:
+                    self._delete(body)
+        return results
+
+    def bury(
+        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
+    ) -> None:
+        """Move a message to the poison queue; its object stays."""
+        super().bury(delivery, receipt, fault, timeout_s=timeout_s)
+        with self._lock:
+            self._held.pop(delivery.message_id, None)
+
+    def _delete_all(self, bodies: Iterable[bytes]) -> None:
+        for each in bodies:
+            self._delete(each)
+
+    def _delete(self, body: bytes) -> None:
+        try:
+            self._check.delete(body)
+        except ClaimCheckProblem:
+            return  # a forged reference: it is nothing of ours
+        except Exception:  # noqa: BLE001 - the message is settled; the object is swept some day
+            _log.warning("object_not_removed", exc_info=True, extra={"queue": self.name})
+
+
+def _may_have_arrived(error: BaseException) -> bool:
+    """Return whether a message may have been put although there is an error."""
+    if isinstance(error, QueueError):
+        return error.outcome_unknown
+    return not isinstance(error, OSError)
+
+
+# --- reference ---------------------------------------------------------------------------------
+
+
+MARKER: Final = "leasehold.claim_check"
+"""What a message carries in place of a body that lies elsewhere. Pure functions.
+
+The reference is JSON, for any SDK to read::
+
+    {"leasehold.claim_check": 1,
+     "url": "s3://bucket/bodies/9f/9f86d0...-5ac0ffee0ddba11a",
+     "size": 1234567,
+     "sha256": "9f86d0...",
+     "content_type": "application/json"}
+
+The url never holds credentials: whoever reads the object has them from elsewhere. Below the root
+of all bodies it is two digits of the digest, a slash, the digest, a dash and 16 digits of
+chance, all hexadecimal: nothing else is ever opened, so a forged reference leads nowhere.
+"""
+VERSION: Final = 1
+_MEMBERS: Final = {"url": str, "size": int, "sha256": str, "content_type": str}
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_NAME: Final = re.compile(r"([0-9a-f]{2})/(\1[0-9a-f]{62})-[0-9a-f]{16}")
+# Here the part before the @ is a container, and no secret.
+_CONTAINER_SCHEMES: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
+
+
+class ClaimCheckProblem(ValueError):
+    """The body that a reference leads to cannot be had: missing, damaged, or not ours to read."""
+
+
+class KeptBody(bytes):
+    """The body of a message that is a reference on purpose, and does not only look like one."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Where a body lies, and how to tell that it is the right one."""
+
+    url: str
+    """Without credentials."""
+    size: int
+    """Bytes."""
+    sha256: str
+    """Hexadecimal."""
+    content_type: str
+
+    def to_body(self) -> KeptBody:
+        """Return the body of the message that carries it."""
+        form = {
+            MARKER: VERSION,
+            "url": self.url,
+            "size": self.size,
+            "sha256": self.sha256,
+            "content_type": self.content_type,
+        }
+        return KeptBody(json.dumps(form, separators=(",", ":")).encode())
+
+
+def read_reference(body: bytes) -> Reference | None:
+    """Return the reference that *body* is; None if it is a body like any other.
+
+    Raises:
+        ClaimCheckProblem: It is of a later version, or cannot be true.
+    """
+    try:
+        found = marked(body, MARKER, VERSION, _MEMBERS)
+    except ValueError as error:
+        raise ClaimCheckProblem(str(error)) from error
+    if found is None:
+        return None
+    reference = Reference(**{name: found[name] for name in _MEMBERS})
+    if reference.size < 0 or not _SHA256.fullmatch(reference.sha256):
+        raise ClaimCheckProblem("the size or the digest of the reference cannot be true")
+    return reference
+
+
+def looks_like_reference(body: bytes) -> bool:
+    """Return whether :func:`read_reference` would not take *body* for a body."""
+    try:
+        return read_reference(body) is not None
+    except ClaimCheckProblem:
+        return True
+
+
+def object_name(sha256: str, chance: str) -> str:
+    """Return the name of an object below the root.
+
+    Args:
+        sha256: Digest of the body, hexadecimal.
+        chance: 16 hexadecimal digits, so that two messages with the same body have an object each,
+            and one of them can go.
+    """
+    return f"{sha256[:2]}/{sha256}-{chance}"
+
+
+def is_object_name(name: str) -> bool:
+    """Return whether *name*, below the root, is one of ours."""
+    return _NAME.fullmatch(name) is not None
+
+
+def name_below(root_url: str, reference: Reference) -> str:
+    """Return the name of the object of a reference, below *root_url*.
+
+    Raises:
+        ClaimCheckProblem: It leads anywhere else.
+    """
+    prefix = root_url.rstrip("/") + "/"
+    name = reference.url.removeprefix(prefix)
+    found = _NAME.fullmatch(name) if name != reference.url else None
+    if found is None:
+        raise ClaimCheckProblem(f"the reference does not lead to a body below {root_url}")
+    if found[2] != reference.sha256:
+        raise ClaimCheckProblem("the reference leads to another body than it names")
+    return name
+
+
+def without_credentials(url: str) -> str:
+    """Return the url of a root as references may show it.
+
+    A chain (``simplecache::s3://bucket``) is named by its last link. User, password, query and
+    fragment are left out, since each can hold a secret; a path without a scheme is one of files.
+    """
+    url = url.rpartition("::")[2]
+    if "://" not in url:
+        return "file://" + url.rstrip("/")
+    parts = urlsplit(url)
+    where = parts.netloc
+    if parts.scheme not in _CONTAINER_SCHEMES:
+        where = where.rpartition("@")[2]
+    elif ":" in where.partition("@")[0]:
+        raise ValueError("a container's name has no colon; leave credentials out of the url")
+    return f"{parts.scheme}://{where}{parts.path}".rstrip("/")
+
+
+# --- reading -----------------------------------------------------------------------------------
+#
+# A reader that checks what it reads against what was promised.
+
+
+class CheckedReader(io.RawIOBase):
+    """Reads a file of a known size and digest, once and in order.
+
+    What was read is right only once all of it was: the last read raises if it is not.
+
+    Args:
+        file: Is closed with this.
+        size: Bytes that there must be.
+        sha256: Digest that they must have, hexadecimal.
+    """
+
+    def __init__(self, file: IO[bytes], *, size: int, sha256: str) -> None:
+        super().__init__()
+        self._file = file
+        self._size = size
+        self._sha256 = sha256
+        self._digest = hashlib.sha256()
+        self._seen = 0
+
+    @classmethod
+    def of_bytes(cls, body: bytes) -> Self:
+        """Return a reader of what is in memory already."""
+        return cls(io.BytesIO(body), size=len(body), sha256=hashlib.sha256(body).hexdigest())
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read some of it into *buffer*.
+
+        Raises:
+            ClaimCheckProblem: It is not what was promised.
+            OSError: It could not be read now.
+        """
+        with memoryview(buffer).cast("B") as room:
+            if not len(room):
+                return 0
+            chunk = self._file.read(min(len(room), self._size - self._seen + 1))
+            self._take(chunk)
+            room[: len(chunk)] = chunk
+        return len(chunk)
+
+    def readall(self) -> bytes:
+        """Read all that is left; see :meth:`readinto`."""
+        chunks = []
+        # One byte more than promised is enough to see that the promise is broken.
+        while chunk := self._file.read(self._size - self._seen + 1):
+            self._take(chunk)
+            chunks.append(chunk)
+        self._take(b"")
+        return b"".join(chunks)
+
+    def close(self) -> None:
+        """Close the file."""
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+    def _take(self, chunk: bytes) -> None:
+        self._seen += len(chunk)
+        self._digest.update(chunk)
+        if chunk and self._seen < self._size:
+            return
+        # Who knows the size may never ask for what follows the last byte.
+        if self._seen != self._size or (chunk and self._file.read(1)):
+            raise ClaimCheckProblem(
+                f"the object does not have the {self._size} bytes that its reference says"
+            )
+        if self._digest.hexdigest() != self._sha256:
+            raise ClaimCheckProblem(
+                "the object is not the one that was written: its digest differs"
+            )

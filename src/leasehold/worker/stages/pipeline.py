@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any, Final, Literal, TypeVar
 
+from leasehold.worker.adapters.protocol import NotSupported, QueueClient, Saved
 from leasehold.worker.message import Message
-from leasehold.worker.queues.errors import NotSupported
-from leasehold.worker.queues.protocol import QueueClient, Saved
-from leasehold.worker.stages import describing
-from leasehold.worker.stages.declared import Stage, StageTimeout, make_stage
-from leasehold.worker.stages.driving import drive, drive_async
-from leasehold.worker.stages.hooks import StageHooks
-from leasehold.worker.stages.learning import Durations
-from leasehold.worker.stages.resuming import Layout, Migration, Older
-from leasehold.worker.stages.running import Run
-from leasehold.worker.stages.seeds_form import looks_like_digits
-from leasehold.worker.stages.telling import Telling
-from leasehold.worker.stages.watching import Watch
+from leasehold.worker.stages.declared import (
+    COMPLETED,
+    Layout,
+    Migration,
+    Older,
+    Stage,
+    StageHooks,
+    StageOverdue,
+    StageTimeout,
+    make_stage,
+    split_label,
+)
+from leasehold.worker.stages.envelope import looks_like_digits
+from leasehold.worker.stages.running import Call, Durations, Run, Save, Step, Steps, Telling, Watch
 from leasehold.worker.timing import SystemTime, Time
 
 _log: Final = logging.getLogger("leasehold.worker.stages")
@@ -254,7 +259,7 @@ class Stages:
             _log.warning(
                 "message %s of %s begins like two digits of state, %r, and is taken for plain text:"
                 " if the queue is written so, name the stages in its address (form=1:%s,2:...) or"
-                " give its client a SeedsForm",
+                " give its client a StagePrefixForm",
                 *(message.delivery.message_id, message.queue, message.body[:2].decode()),
                 self.layout.names[0],
             )
@@ -286,13 +291,13 @@ class Stages:
 
     def where(self, saved: Saved | None) -> str:
         """Return for people how far saved progress is: ``stage 2 of 3, encode; 41 % of all``."""
-        return describing.where(self.layout, saved)
+        return where(self.layout, saved)
 
     def describe(self, form: Literal["text", "mermaid"] = "text") -> str:
         """Return the sequence for people, or as a flowchart in the language of Mermaid."""
         if form == "mermaid":
-            return describing.as_mermaid(self._stages)
-        return describing.as_text(self._stages, self._version)
+            return as_mermaid(self._stages)
+        return as_text(self._stages, self._version)
 
     def worker_ended(self) -> None:
         """Hear that a worker calls it no more: the thread that watches ends, unless others need it.
@@ -315,3 +320,161 @@ def _in_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+# --- describing --------------------------------------------------------------------------------
+#
+# A pipeline for people: as text, and as a diagram.
+
+
+def as_text(stages: Sequence[Stage], version: int) -> str:
+    """Return one line for each stage."""
+    width = max((len(each.name) for each in stages), default=0)
+    lines = [f"{len(stages)} stages, version {version}"]
+    for number, each in enumerate(stages, 1):
+        lines.append(f"{number:>3}. {each.name:<{width}}  {'; '.join(_facts(each))}".rstrip())
+    return "\n".join(lines)
+
+
+def as_mermaid(stages: Sequence[Stage]) -> str:
+    """Return a flowchart in the language of Mermaid; a stage that may be skipped is dashed."""
+    lines = ["flowchart LR", "    received([received])"]
+    for number, each in enumerate(stages, 1):
+        facts = "<br/>".join([each.name, *_facts(each)])
+        lines.append(f'    s{number}["{facts}"]')
+    lines.append("    completed([completed])")
+    places = ["received", *(f"s{number}" for number in range(1, len(stages) + 1)), "completed"]
+    lines += [f"    {one} --> {next_}" for one, next_ in pairwise(places)]
+    if any(each.when is not None for each in stages):
+        lines.append("    classDef optional stroke-dasharray: 4 3")
+        names = [f"s{n}" for n, each in enumerate(stages, 1) if each.when is not None]
+        lines.append(f"    class {','.join(names)} optional")
+    return "\n".join(lines)
+
+
+def where(layout: Layout, saved: Saved | None) -> str:
+    """Return where saved progress is, as in "stage 2 of 3, encode; 41 % of all"."""
+    name = layout.names[0] if saved is None or saved.stage is None else split_label(saved.stage)[0]
+    name = layout.renamed.get(name, name)
+    done = ""
+    if saved is not None and saved.fraction is not None:
+        done = f"; {saved.fraction * 100:.0f} % of all"
+    if name == COMPLETED:
+        return "completed"
+    if name not in layout.names:
+        return f"stage {name}, which is unknown{done}"
+    place = layout.names.index(name) + 1
+    return f"stage {place} of {len(layout.names)}, {name}{done}"
+
+
+def _facts(stage: Stage) -> list[str]:
+    facts = []
+    if stage.when is not None:
+        facts.append("may be skipped")
+    if stage.retries:
+        after = f", {stage.retry_delay_s:g} s apart" if stage.retry_delay_s else ""
+        facts.append(f"retries {stage.retries}{after}")
+    if stage.exhausted == "poison":
+        facts.append("then poison")
+    if stage.timeout_s == "learned":
+        facts.append("reported when unusually long")
+    elif stage.timeout_s is not None:
+        facts.append(f"at most {stage.timeout_s:g} s")
+    if stage.must_save:
+        facts.append("must be saved")
+    return facts
+
+
+# --- driving -----------------------------------------------------------------------------------
+#
+# Does what a run asks for: in this thread, or in an event loop.
+
+
+def drive(steps: Steps, message: Message) -> None:
+    """Do all steps in this thread."""
+    step = next(steps, None)
+    while step is not None:
+        try:
+            answer = _do(step, message)
+        except BaseException as error:  # noqa: BLE001 - the run decides on it, and raises it
+            step = _throw(steps, error)
+        else:
+            step = _send(steps, answer)
+
+
+async def drive_async(steps: Steps, message: Message) -> None:
+    """Do all steps in the running event loop; what blocks is done in threads."""
+    step = next(steps, None)
+    while step is not None:
+        try:
+            answer = await _do_async(step, message)
+        except BaseException as error:  # noqa: BLE001 - the run decides on it, and raises it
+            step = _throw(steps, error)
+        else:
+            step = _send(steps, answer)
+
+
+def _send(steps: Steps, answer: Any) -> Step | None:
+    try:
+        return steps.send(answer)
+    except StopIteration:
+        return None
+
+
+def _throw(steps: Steps, error: BaseException) -> Step | None:
+    try:
+        return steps.throw(error)
+    except StopIteration:
+        return None
+
+
+def _do(step: Step, message: Message) -> Any:
+    if isinstance(step, Call):
+        return step.stage.run(step.message, step.state)
+    if isinstance(step, Save):
+        return message.save(step.saved)
+    return message.cancel_token.wait(step.seconds)
+
+
+async def _do_async(step: Step, message: Message) -> Any:
+    if isinstance(step, Call):
+        if not step.stage.is_async:
+            return await _in_thread(step)
+        if step.stoppable:
+            return await _stoppable(step)
+        return await step.stage.run(step.message, step.state)
+    if isinstance(step, Save):
+        return await message.asave(step.saved)
+    return await asyncio.sleep(step.seconds)
+
+
+async def _in_thread(step: Call) -> Any:
+    call = asyncio.ensure_future(asyncio.to_thread(step.stage.run, step.message, step.state))
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        # A thread cannot be cancelled. As long as it works, the message must not look free.
+        await asyncio.wait([call])
+        if not call.cancelled():
+            call.exception()
+        raise
+
+
+async def _stoppable(step: Call) -> Any:
+    loop = asyncio.get_running_loop()
+    # A task of its own: the word that it is overdue may come when the next stage is at work.
+    call = asyncio.ensure_future(step.stage.run(step.message, step.state))
+
+    def stop() -> None:
+        with suppress(RuntimeError):  # the loop is closed: it was overdue in its last moment
+            loop.call_soon_threadsafe(call.cancel)
+
+    step.message.on_overdue(stop)
+    try:
+        return await call
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        limit_s = step.message.limit_s
+        if limit_s is None or (task is not None and task.cancelling()):
+            raise
+        raise StageOverdue(step.message.stage, limit_s) from None

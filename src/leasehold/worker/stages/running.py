@@ -6,22 +6,31 @@ asynchronous caller share all rules.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import heapq
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from leasehold.domain.wording import times_of
+from leasehold.worker.adapters.protocol import BodyTooLarge, NotSupported, Saved, Unreachable
 from leasehold.worker.errors import Poison, WorkerError
 from leasehold.worker.message import Message
-from leasehold.worker.queues.errors import BodyTooLarge, NotSupported, Unreachable
-from leasehold.worker.queues.protocol import Saved
-from leasehold.worker.stages.declared import Done, Goto, Stage, StageOverdue
-from leasehold.worker.stages.learning import Durations
-from leasehold.worker.stages.resuming import Begin, Layout, as_json
-from leasehold.worker.stages.stage_message import StageMessage
-from leasehold.worker.stages.telling import Telling
-from leasehold.worker.stages.watching import Watch, Watched
-from leasehold.worker.timing import Time
+from leasehold.worker.stages.declared import (
+    Begin,
+    Done,
+    Goto,
+    Layout,
+    Stage,
+    StageHooks,
+    StageMessage,
+    StageOverdue,
+    as_json,
+)
+from leasehold.worker.timing import SystemTime, Time
 
 _MOST_STAGES: Final = 1000
 """So many stages in one delivery are a circle of Gotos."""
@@ -178,3 +187,230 @@ class Run:
             if stage.must_save:
                 raise
             self.telling.not_saved(self.message, saved.stage or "", error)
+
+
+# --- telling -----------------------------------------------------------------------------------
+#
+# Calls the hooks of a pipeline; what goes wrong in one is logged and does no harm.
+
+
+_log: Final = logging.getLogger("leasehold.worker.stages")
+
+
+class Telling:
+    """All hooks of a pipeline as one, and its log."""
+
+    __slots__ = ("_hooks",)
+
+    def __init__(self, hooks: Sequence[StageHooks]) -> None:
+        self._hooks = hooks
+
+    def tell(self, turn: str, *what: Any, **more: Any) -> None:
+        """Call the method *turn* of each hook."""
+        for hook in self._hooks:
+            try:
+                getattr(hook, turn)(*what, **more)
+            except Exception:  # noqa: BLE001 - whoever watches must not stop the work
+                _log.exception("stage_hook_failed", extra={"hook": type(hook).__name__})
+
+    def failed(self, message: Message, stage: str, error: Exception, *, again: bool) -> None:
+        """See the hooks; only what is tried again is logged, since the worker logs the rest."""
+        if again:
+            self._warn("stage_retried", message, stage, f"{type(error).__name__}: {error}")
+        self.tell("failed", message, stage, error, again=again)
+
+    def overdue(self, message: Message, stage: str, limit_s: float) -> None:
+        """See the hooks."""
+        self._warn("stage_overdue", message, stage, f"at work for more than {limit_s:g} s")
+        self.tell("overdue", message, stage, limit_s)
+
+    def not_saved(self, message: Message, stage: str, error: Exception) -> None:
+        """See the hooks."""
+        self._warn("stage_not_saved", message, stage, f"the work goes on: {error}")
+        self.tell("not_saved", message, stage, error)
+
+    def restarted(self, message: Message, why: str) -> None:
+        """See the hooks."""
+        self._warn("stages_restarted", message, "", why)
+        self.tell("restarted", message, why)
+
+    @staticmethod
+    def _warn(action: str, message: Message, stage: str, text: str) -> None:
+        where = f"{stage} of {message.id}" if stage else message.id
+        _log.warning(
+            "%s: %s",
+            where,
+            text,
+            extra={
+                "action": action,
+                "queue": message.queue,
+                "message_id": message.id,
+                "stage": stage,
+            },
+        )
+
+
+# --- watching ----------------------------------------------------------------------------------
+#
+# One thread that notices when something takes too long.
+
+
+_LINGER_S: Final = 5.0
+"""How long the thread stays when there is nothing to watch."""
+_SLACK: Final = 64
+_PATIENCE_S: Final = 1.0
+
+
+class Watched:
+    """Something with a limit."""
+
+    __slots__ = ("_watch", "callback", "deadline_s", "ended")
+
+    def __init__(self, watch: Watch, deadline_s: float, callback: Callable[[], None]) -> None:
+        self._watch = watch
+        self.deadline_s = deadline_s
+        self.callback = callback
+        self.ended = False
+
+    def end(self) -> None:
+        """It is over; nobody is to be called any more. Harmless when it is repeated."""
+        self._watch.forget(self)
+
+
+class Watch:
+    """Calls back what has not ended by its deadline.
+
+    The thread is started when there is something to watch, and ends by itself some seconds after
+    the last has ended.
+    """
+
+    def __init__(self, time: Time | None = None) -> None:
+        self._time = time or SystemTime()
+        self._changed = threading.Condition()
+        self._due: list[tuple[float, int, Watched]] = []
+        self._numbers = count()
+        self._live = 0
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._resting = False
+
+    def start(self, limit_s: float, callback: Callable[[], None]) -> Watched:
+        """Call *callback* once, in the thread, unless it ends within *limit_s* seconds."""
+        watched = Watched(self, self._time.monotonic_s() + limit_s, callback)
+        with self._changed:
+            heapq.heappush(self._due, (watched.deadline_s, next(self._numbers), watched))
+            self._live += 1
+            self._resting = False
+            if self._thread is None:
+                self._closing = False
+                self._thread = threading.Thread(
+                    target=self._run, name="leasehold-stages", daemon=True
+                )
+                self._thread.start()
+            elif self._due[0][2] is watched:
+                self._changed.notify_all()
+        return watched
+
+    def forget(self, watched: Watched) -> None:
+        """See :meth:`Watched.end`."""
+        with self._changed:
+            if watched.ended:
+                return
+            watched.ended = True
+            self._live -= 1
+            # Those that ended stay until their deadline; with long limits they would pile up.
+            if len(self._due) > 2 * self._live + _SLACK:
+                self._due = [each for each in self._due if not each[2].ended]
+                heapq.heapify(self._due)
+
+    def rest(self) -> None:
+        """End the thread as soon as it watches nothing; whoever starts something has it back."""
+        with self._changed:
+            self._resting = True
+            thread = None if self._live else self._thread
+            self._changed.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_PATIENCE_S)
+
+    def close(self) -> None:
+        """End the thread; what is watched now is not called back. The next start begins anew."""
+        with self._changed:
+            thread, self._closing = self._thread, True
+            self._changed.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                callbacks = self._wait()
+                if callbacks is None:
+                    self._thread = None
+                    return
+            for callback in callbacks:
+                try:
+                    callback()
+                except Exception:  # noqa: BLE001 - the thread serves others as well
+                    _log.exception("watch_callback_failed")
+
+    def _wait(self) -> list[Callable[[], None]] | None:
+        """Return the callbacks that are due, or None when the thread is to end."""
+        leave_s = self._time.monotonic_s() + _LINGER_S
+        while not self._closing:
+            now_s = self._time.monotonic_s()
+            found = []
+            while self._due and (self._due[0][2].ended or self._due[0][0] <= now_s):
+                watched = heapq.heappop(self._due)[2]
+                if not watched.ended:
+                    watched.ended = True
+                    self._live -= 1
+                    found.append(watched.callback)
+            if found:
+                return found
+            until_s = self._due[0][0] if self._live else leave_s
+            if until_s <= now_s or (self._resting and not self._live):
+                return None
+            self._time.wait(self._changed, until_s - now_s)
+            if self._live:
+                leave_s = self._time.monotonic_s() + _LINGER_S
+        return None
+
+
+# --- learning ----------------------------------------------------------------------------------
+#
+# How long a stage usually takes, to notice when it takes much longer.
+
+
+REMEMBERED: Final = 50
+"""So many of the latest successful attempts count."""
+ENOUGH: Final = 10
+"""With fewer nothing is known."""
+TIMES_LONGEST: Final = 4
+LEAST_S: Final = 1.0
+
+
+def learned_limit_s(durations_s: Sequence[float]) -> float | None:
+    """Return after how many seconds a stage is taking unusually long; None: too early to say.
+
+    It is four times the longest of the latest fifty successful attempts, and a second at least:
+    attempts that vary little give a close limit, those that vary much a wide one.
+    """
+    if len(durations_s) < ENOUGH:
+        return None
+    return max(LEAST_S, TIMES_LONGEST * max(durations_s))
+
+
+class Durations:
+    """How long the latest attempts at each stage took. May be used by several threads."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, deque[float]] = {}
+
+    def add(self, stage: str, took_s: float) -> None:
+        """Remember an attempt that succeeded."""
+        self._latest.setdefault(stage, deque(maxlen=REMEMBERED)).append(took_s)
+
+    def limit_s(self, stage: str) -> float | None:
+        """See :func:`learned_limit_s`."""
+        latest = self._latest.get(stage)
+        return None if latest is None else learned_limit_s(latest.copy())

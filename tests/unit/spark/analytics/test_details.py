@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from leasehold.spark.analytics.deriving import BadDetails, with_details
+from leasehold.advisor.tables.derive import BadDetails, with_details
 
 
 @pytest.mark.parametrize(

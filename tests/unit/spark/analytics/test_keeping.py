@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.spark.analytics.keeping import (
+from leasehold.advisor.tables.incremental import (
     STATE,
     Folder,
     State,

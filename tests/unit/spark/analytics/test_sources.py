@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from leasehold.advisor.tables.incremental import OtherLog, State, update
+from leasehold.advisor.tables.sources import SERVER, ExportedFiles, Gap, Known, ServerLog
 from leasehold.client import Client
-from leasehold.eventlog.names import file_of, folder_of
-from leasehold.spark.analytics.incremental import update
-from leasehold.spark.analytics.keeping import OtherLog, State
-from leasehold.spark.analytics.sources import SERVER, ExportedFiles, Gap, Known, ServerLog
+from leasehold.events.names import file_of, folder_of
 from leasehold.testing import InProcessServer
 
 _KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -68,7 +67,7 @@ def test_tables_of_one_server_are_not_for_another(
     monkeypatch.setattr(ServerLog, "pieces", lambda *_: [])
     state = {"source": log.name}
     monkeypatch.setattr(
-        "leasehold.spark.analytics.keeping.Folder.state",
+        "leasehold.advisor.tables.incremental.Folder.state",
         lambda _: State(run=1, runs=(1,), source=state["source"]),
     )
     for state["source"] in (log.name, SERVER, ""):

@@ -11,16 +11,14 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from leasehold.spark.azure.batches import Batches
-from leasehold.spark.azure.reader import AzureReader
+from leasehold.spark.azure.reader import AzureReader, Batches
 from leasehold.spark.options import read_options
 from leasehold.spark.schemas import MESSAGE
 from leasehold.spark.stream.problems import BadRecord
 from leasehold.testing import ManualTime
+from leasehold.worker.adapters.memory import MemoryQueue
+from leasehold.worker.adapters.protocol import Denied, Depth, Outgoing, Unreachable
 from leasehold.worker.leases import HeldState, LeaseManager, LeaseSettings
-from leasehold.worker.queues.errors import Denied, Unreachable
-from leasehold.worker.queues.memory import MemoryQueue
-from leasehold.worker.queues.protocol import Depth, Outgoing
 from tests.unit.spark.stream.driving import task
 
 LEASE_S = 30

@@ -21,14 +21,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from leasehold.eventlog.schema import MOMENT, SCHEMA
-from leasehold.spark.batch.conditions import (
-    Condition,
-    of_filters,
-    of_options,
-    span,
-    together,
-)
+from leasehold.events.parquet import MOMENT, SCHEMA
+from leasehold.spark.batch.events import Condition, of_filters, of_options, span, together
 from leasehold.spark.options import BadOption, read_options
 
 AT_MS = 1_790_000_000_123

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.spark.batch.splitting import first_where, groups, part_count, ranges
+from leasehold.spark.schemas import first_where, groups, part_count, ranges
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ import sys
 
 import pytest
 
-from leasehold.spark.cluster import main
-from leasehold.spark.cluster_daemons import free_port, own_host
-from leasehold.spark.cluster_processes import (
+from leasehold.spark.cluster import (
     Process,
     executors_among,
+    free_port,
+    main,
+    own_host,
     parse_ps,
     processes,
     signal_all,

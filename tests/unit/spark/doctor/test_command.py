@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from leasehold.cli import doctor as command
+from leasehold.cli import spark as command
 from leasehold.spark.doctor import Finding, Level
 from tests.unit.cli.support import Shell
 

@@ -11,8 +11,7 @@ import pytest
 from leasehold import __version__
 from leasehold.client import Client, RetryPolicy
 from leasehold.spark.doctor import Finding, Level, worst
-from leasehold.spark.doctor.server_checks import check_server
-from leasehold.spark.doctor.server_facts import ServerFacts, clock_ahead_s, gather
+from leasehold.spark.doctor.server import ServerFacts, check_server, clock_ahead_s, gather
 
 REPORT: Final = {
     "ready": True,

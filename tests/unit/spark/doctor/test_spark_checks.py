@@ -9,9 +9,8 @@ from typing import Any, Final
 import pytest
 
 from leasehold.spark.doctor import Finding, Level, worst
-from leasehold.spark.doctor.spark_checks import TESTED_PYSPARK, check_spark
-from leasehold.spark.doctor.spark_facts import SparkFacts, WorkerPython
-from leasehold.spark.java import Candidate
+from leasehold.spark.doctor.machine import TESTED_PYSPARK, SparkFacts, WorkerPython, check_spark
+from leasehold.spark.session import Candidate
 
 WORKER: Final = WorkerPython(
     command="/env/bin/python",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.spark import java
-from leasehold.spark.java import NoJava, candidates, find_java, parse_major, wrapped_home
+from leasehold.spark import session
+from leasehold.spark.session import NoJava, candidates, find_java, parse_major, wrapped_home
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -23,7 +23,7 @@ def fake_java(home: Path, version: str) -> Path:
 @pytest.fixture
 def no_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wheel with a Java is not installed."""
-    monkeypatch.setattr(java, "bundled_home", lambda: None)
+    monkeypatch.setattr(session, "bundled_home", lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +135,6 @@ def test_wrapper_is_made_once(tmp_path: Path) -> None:
 
 def test_cache_is_the_users_own() -> None:
     """The cache folder follows XDG_CACHE_HOME, and is in the home without it."""
-    assert java.cache_folder({"XDG_CACHE_HOME": "/caches"}) == Path("/caches/leasehold")
-    assert java.cache_folder({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache/leasehold"
-    assert java.cache_folder({}) == Path.home() / ".cache/leasehold"
+    assert session.cache_folder({"XDG_CACHE_HOME": "/caches"}) == Path("/caches/leasehold")
+    assert session.cache_folder({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache/leasehold"
+    assert session.cache_folder({}) == Path.home() / ".cache/leasehold"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from leasehold.spark.connecting import connect
+from leasehold.spark.connection import connect
 from leasehold.spark.options import OPTIONS, BadOption, read_options, write_options
 from leasehold.spark.source import LeaseholdDataSource
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from leasehold.spark.pipeline.rows import Row, StageRun, Who
+from leasehold.spark.pipeline.report import Row, StageRun, Who
+from leasehold.worker.adapters.protocol import Delivery, Saved
 from leasehold.worker.message import Message
-from leasehold.worker.queues.protocol import Delivery, Saved
 
 
 class StillClock:

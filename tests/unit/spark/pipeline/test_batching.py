@@ -11,9 +11,9 @@ import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 
-from leasehold.spark.pipeline.batching import BatchForm, BatchStage, _Given, read_result
+from leasehold.spark.pipeline.batch_stage import BatchForm, BatchStage, _Given, read_result
 from leasehold.worker.errors import Poison, Retry
-from leasehold.worker.stages.stage_message import StageMessage
+from leasehold.worker.stages.declared import StageMessage
 
 
 class Fake:

@@ -9,11 +9,19 @@ from contextlib import contextmanager
 
 import msgspec
 
-from leasehold.spark.pipeline.collecting import Collector
-from leasehold.spark.pipeline.link import Link
-from leasehold.spark.pipeline.report import Spool
-from leasehold.spark.pipeline.rows import Figures, Who
-from leasehold.spark.pipeline.wire import Address, Answer, Greeting, Hello, Left, Lines, Told, proof
+from leasehold.spark.pipeline.channel import (
+    Address,
+    Answer,
+    Collector,
+    Greeting,
+    Hello,
+    Left,
+    Lines,
+    Link,
+    Told,
+    proof,
+)
+from leasehold.spark.pipeline.report import Figures, Spool, Who
 from leasehold.worker.timing import SystemTime
 from tests.unit.spark.pipeline.support import row, who
 

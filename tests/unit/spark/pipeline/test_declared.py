@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from leasehold.spark.pipeline import Pipeline, RunSettings
-from leasehold.spark.pipeline.hands import LONG_S, SHORT_S, wants_more
-from leasehold.spark.pipeline.shipping import own_modules, packed
-from leasehold.worker.queues.specs import QueueSpec
+from leasehold.spark.pipeline.running import own_modules, packed
+from leasehold.spark.pipeline.task import LONG_S, SHORT_S, wants_more
+from leasehold.worker.adapters.specs import QueueSpec
 
 
 def scan(message: Any, state: Any) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from leasehold.cli.pipeline_running import _expired_row
-from leasehold.spark.pipeline.expiring import Expired, expired_since, server_time_ms
+from leasehold.cli.pipeline_run import _expired_row
+from leasehold.spark.pipeline.backlog import Expired, expired_since, server_time_ms
 from leasehold.spark.pipeline.report import Report, Spool
 from leasehold.testing import InProcessServer
-from leasehold.worker.queues.specs import QueueSpec
+from leasehold.worker.adapters.specs import QueueSpec
 
 
 def test_what_expired_since_the_start_is_listed(tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import json
 
-from leasehold.spark.pipeline.figures import Board, Progress
-from leasehold.spark.pipeline.rows import Figures, StageFigures
+from leasehold.spark.pipeline.report import Board, Figures, Progress, StageFigures
 from leasehold.spark.pipeline.showing import (
     Bars,
     JsonLines,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from leasehold.spark.pipeline.recording import Recorder
-from leasehold.spark.pipeline.rows import Row
+from leasehold.spark.pipeline.report import Row
+from leasehold.spark.pipeline.task import Recorder
+from leasehold.worker.adapters.protocol import Fault, Saved
 from leasehold.worker.outcomes import DONE, INTERRUPTED, RETURNED, Kind, Outcome
-from leasehold.worker.queues.protocol import Fault, Saved
 from tests.unit.spark.pipeline.support import StillClock, delivery, message
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from leasehold.client import Client
 from leasehold.spark.pipeline import Pipeline
+from leasehold.spark.pipeline.channel import Answer
 from leasehold.spark.pipeline.task import Plan, Task
-from leasehold.spark.pipeline.wire import Answer
 from leasehold.testing import InProcessServer
+from leasehold.worker.adapters.specs import QueueSpec
 from leasehold.worker.errors import Poison
 from leasehold.worker.leases import LeaseSettings
-from leasehold.worker.queues.specs import QueueSpec
-from leasehold.worker.retrying import PoisonRule, RetryRule
+from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from tests.unit.spark.pipeline.support import who
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leasehold.spark import session
-from leasehold.spark.java import Java
+from leasehold.spark.session import Java
 
 
 @pytest.fixture(autouse=True)

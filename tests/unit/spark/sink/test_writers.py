@@ -11,11 +11,10 @@ import pytest
 
 from leasehold.client import Client
 from leasehold.spark import sink
-from leasehold.spark.naming import TaskIdentity, transaction_name
+from leasehold.spark.connection import TaskIdentity, transaction_name
 from leasehold.spark.options import BadOption, write_options
 from leasehold.spark.sink import writers
-from leasehold.spark.sink.staging import TaskDone
-from leasehold.spark.sink.writers import BatchWriter, StagedRowsGone, StreamWriter
+from leasehold.spark.sink.writers import BatchWriter, StagedRowsGone, StreamWriter, TaskDone
 from leasehold.testing import InProcessServer
 from tests.unit.spark.sink.tables import table_of
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from leasehold.client import Client, QueueHandle
-from leasehold.spark.stream import clients, reader
+from leasehold.spark.stream import reader
+from leasehold.spark.stream import reader as clients
 from leasehold.testing import InProcessServer
 from tests.unit.spark.stream.driving import Driving
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from leasehold.client import QueueHandle
 from leasehold.client.handles import Stream
-from leasehold.spark.naming import TaskIdentity
+from leasehold.spark.connection import TaskIdentity
 from leasehold.spark.options import read_options
 from leasehold.spark.source import LeaseholdDataSource
 from leasehold.spark.stream.reader import ClaimReader

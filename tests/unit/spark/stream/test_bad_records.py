@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from leasehold.client import Client, QueueHandle
-from leasehold.spark.stream import parts
+from leasehold.spark.stream import reader
 from leasehold.spark.stream.problems import BadRecord
 from tests.unit.spark.stream.driving import Driving
 
@@ -108,7 +108,7 @@ def test_pages_after_bad_ones_are_read(
     driving: Driving, queue: QueueHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page without good rows does not end a part."""
-    monkeypatch.setattr(parts, "PAGE_ROWS", 2)
+    monkeypatch.setattr(reader, "PAGE_ROWS", 2)
     queue.put_many([b"oops", b"oops", b'{"id": 1}', b'{"id": 2}', b'{"id": 3}'])
     query = driving.query(ORDER, format="json")
     batches = query.batches({"claim": 0}, query.trigger(query.begin()))

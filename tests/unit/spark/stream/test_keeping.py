@@ -13,7 +13,7 @@ import pytest
 from leasehold.client import ConnectionFailed, LeaseholdClientError
 from leasehold.client.errors import Problem, problem_error
 from leasehold.client.models import ClaimInfo
-from leasehold.spark.stream.ahead import Ahead
+from leasehold.spark.stream.consumer import Ahead
 from leasehold.spark.stream.keeping import Keeper, end_on_sigterm
 
 

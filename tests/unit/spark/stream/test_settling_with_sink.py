@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasehold.client import Client, Outgoing, QueueHandle
-from leasehold.spark.naming import transaction_name
+from leasehold.spark.connection import transaction_name
 from leasehold.spark.stream.problems import DataLost, StreamTaken
 from leasehold.testing import InProcessServer
 from tests.unit.spark.stream.driving import Driving, claims_of, fill, task

@@ -12,10 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leasehold.worker.queues.errors import Denied, LeaseGone, QueueError, Unreachable
-from leasehold.worker.queues.memory import MEMORY
-from leasehold.worker.queues.protocol import Capabilities, Delivery, Lease, Renewed, Saved
-from leasehold.worker.queues.specs import QueueSpec
+from leasehold.worker.adapters.memory import MEMORY
+from leasehold.worker.adapters.protocol import (
+    Capabilities,
+    Delivery,
+    Denied,
+    Lease,
+    LeaseGone,
+    QueueError,
+    Renewed,
+    Saved,
+    Unreachable,
+)
+from leasehold.worker.adapters.specs import QueueSpec
 
 _TABLES = """
 CREATE TABLE messages (

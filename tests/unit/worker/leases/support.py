@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leasehold.testing import ManualTime
+from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
+from leasehold.worker.adapters.protocol import Delivery, Lease, Outgoing, QueueError, Renewed
 from leasehold.worker.leases import Held, LeaseHooks, LeaseManager, LeaseSettings, Loss
-from leasehold.worker.queues.errors import QueueError
-from leasehold.worker.queues.memory import MEMORY, MemoryQueue
-from leasehold.worker.queues.protocol import Delivery, Lease, Outgoing, Renewed
 
 START_S = 1000.0
 THIRTY = LeaseSettings(

@@ -7,6 +7,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from leasehold.worker.adapters.protocol import (
+    BodyTooLarge,
+    Denied,
+    LeaseGone,
+    NotSupported,
+    QueueMissing,
+    Renewed,
+    Unreachable,
+)
 from leasehold.worker.leases import HeldState
 from leasehold.worker.leases.decisions import (
     Action,
@@ -18,15 +27,6 @@ from leasehold.worker.leases.decisions import (
     look_again_s,
     retry_s,
 )
-from leasehold.worker.queues.errors import (
-    BodyTooLarge,
-    Denied,
-    LeaseGone,
-    NotSupported,
-    QueueMissing,
-    Unreachable,
-)
-from leasehold.worker.queues.protocol import Renewed
 from tests.unit.worker.leases.support import THIRTY
 
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from leasehold.worker.adapters.protocol import Outgoing, Saved, Unreachable
 from leasehold.worker.errors import LeaseLost, MessageExpired
 from leasehold.worker.leases import Held, HeldState, LeaseSettings
-from leasehold.worker.queues.errors import Unreachable
-from leasehold.worker.queues.protocol import Outgoing, Saved
 from tests.unit.worker.leases.support import START_S, Bench
 
 EIGHT = LeaseSettings.of(8)

@@ -7,18 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from leasehold.worker.leases import AlreadySettled, HeldState, LeaseHooks, LeaseLost
-from leasehold.worker.leases._pool import Batch
-from leasehold.worker.leases.held import Flight
-from leasehold.worker.queues.errors import (
+from leasehold.worker.adapters.memory import MEMORY
+from leasehold.worker.adapters.protocol import (
     BodyTooLarge,
     Denied,
+    Lease,
     LeaseGone,
+    Outgoing,
     QueueMissing,
     Unreachable,
 )
-from leasehold.worker.queues.memory import MEMORY
-from leasehold.worker.queues.protocol import Lease, Outgoing
+from leasehold.worker.leases import AlreadySettled, HeldState, LeaseHooks, LeaseLost
+from leasehold.worker.leases.held import Flight
+from leasehold.worker.leases.manager import Batch
 from tests.unit.worker.leases.support import START_S, Aside, Bench, Queue
 
 

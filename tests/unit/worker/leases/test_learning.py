@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from leasehold.worker.adapters.protocol import Unreachable
 from leasehold.worker.leases import HeldState, LeaseLearner, LeaseSettings
 from leasehold.worker.leases.learning import MAX_TYPES
-from leasehold.worker.queues.errors import Unreachable
 from tests.unit.worker.leases.support import Bench
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from leasehold.worker.adapters.protocol import Lease, LeaseGone, Saved, Unreachable
 from leasehold.worker.leases import Held, HeldState, LeaseLost
-from leasehold.worker.queues.errors import LeaseGone, Unreachable
-from leasehold.worker.queues.protocol import Lease, Saved
 from tests.unit.worker.leases.support import START_S, Bench, Queue
 
 

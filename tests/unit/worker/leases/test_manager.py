@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 
 from leasehold.testing import ManualTime
+from leasehold.worker.adapters.memory import MEMORY
+from leasehold.worker.adapters.protocol import Delivery, LeaseGone, Outgoing, Saved, Unreachable
 from leasehold.worker.leases import (
     HeldState,
     LeaseManager,
@@ -16,9 +18,6 @@ from leasehold.worker.leases import (
     RenewerStopped,
     UnsafeSettings,
 )
-from leasehold.worker.queues.errors import LeaseGone, Unreachable
-from leasehold.worker.queues.memory import MEMORY
-from leasehold.worker.queues.protocol import Delivery, Outgoing, Saved
 from tests.unit.worker.leases.support import ONE_BY_ONE, START_S, THIRTY, Bench, Queue
 
 

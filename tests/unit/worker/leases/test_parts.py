@@ -14,11 +14,10 @@ import pytest
 from leasehold import worker
 from leasehold.testing import ManualTime
 from leasehold.worker import errors, leases
-from leasehold.worker.leases import AlreadySettled, Held, LeaseLost, _memory
-from leasehold.worker.leases._memory import DoneMemory
-from leasehold.worker.leases._pool import Batch, RenewalPool
-from leasehold.worker.leases._wheel import Wheel
-from leasehold.worker.queues.protocol import Delivery
+from leasehold.worker.adapters.protocol import Delivery
+from leasehold.worker.leases import AlreadySettled, Held, LeaseLost, base
+from leasehold.worker.leases.base import DoneMemory
+from leasehold.worker.leases.manager import Batch, RenewalPool, Wheel
 from tests.unit.worker.leases.support import ONE_BY_ONE, THIRTY, Bench, Queue
 
 NOBODY: Any = None
@@ -119,7 +118,7 @@ def test_the_wheel_against_a_list() -> None:
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest are forgotten first."""
-    monkeypatch.setattr(_memory, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(base, "MAX_REMEMBERED", 3)
     memory = DoneMemory()
     for number in range(5):
         memory.add("q", str(number), 0, 30)

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from leasehold.testing import ManualTime
+from leasehold.worker.adapters.protocol import Delivery, LeaseGone, Saved, Unreachable
 from leasehold.worker.leases import (
     AlreadySettled,
     Held,
@@ -29,10 +30,8 @@ from leasehold.worker.leases import (
     RenewerStopped,
     process,
 )
-from leasehold.worker.leases._wire import Drop
+from leasehold.worker.leases._renewer import Drop
 from leasehold.worker.leases.process import ProcessLeaseManager
-from leasehold.worker.queues.errors import LeaseGone, Unreachable
-from leasehold.worker.queues.protocol import Delivery, Saved
 from leasehold.worker.timing import ScaledTime
 from tests.unit.worker.leases.file_queue import FileQueue
 from tests.unit.worker.leases.support import Aside, Queue, Told

@@ -14,10 +14,17 @@ import pytest
 
 from leasehold.testing import ManualTime
 from leasehold.testing.time import Gate
+from leasehold.worker.adapters.memory import MEMORY
+from leasehold.worker.adapters.protocol import (
+    Delivery,
+    Lease,
+    LeaseGone,
+    QueueError,
+    Renewed,
+    Saved,
+    Unreachable,
+)
 from leasehold.worker.leases import AlreadySettled, Held, HeldState, LeaseSettings
-from leasehold.worker.queues.errors import LeaseGone, QueueError, Unreachable
-from leasehold.worker.queues.memory import MEMORY
-from leasehold.worker.queues.protocol import Delivery, Lease, Renewed, Saved
 from tests.unit.worker.leases.support import START_S, Aside, Bench, Queue
 
 SETTINGS = LeaseSettings.of(12, message_timeout_s=100_000)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from leasehold.worker.adapters.memory import MEMORY
 from leasehold.worker.leases import LeaseManager, LeaseSettings, UnsafeSettings
-from leasehold.worker.queues.memory import MEMORY
 from tests.unit.worker.leases.support import THIRTY
 
 MNS_LIKE = replace(MEMORY, service="mns", max_lease_s=43_200)

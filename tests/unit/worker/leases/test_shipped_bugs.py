@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from leasehold.worker.adapters.protocol import Delivery, Lease, QueueError, Renewed, Saved
 from leasehold.worker.leases import (
     AlreadySettled,
     HeldState,
@@ -16,8 +17,6 @@ from leasehold.worker.leases import (
     LeaseLost,
     LeaseSettings,
 )
-from leasehold.worker.queues.errors import QueueError
-from leasehold.worker.queues.protocol import Delivery, Lease, Renewed, Saved
 from tests.unit.worker.leases.support import ONE_BY_ONE, START_S, THIRTY, Aside, Bench, Queue
 
 

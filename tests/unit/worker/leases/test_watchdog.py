@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from leasehold.testing import ManualTime
+from leasehold.worker.adapters.protocol import Outgoing
 from leasehold.worker.leases import HeldState, LeaseLost, LeaseManager, RenewerStopped
-from leasehold.worker.queues.protocol import Outgoing
 from tests.unit.worker.leases.support import START_S, THIRTY, Bench, Queue, Told
 
 

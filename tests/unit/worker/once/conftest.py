@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leasehold.testing import ManualClock
-from leasehold.worker.once import MemoryProcessed, Processed, SqliteProcessed
+from leasehold.worker.idempotency import MemoryProcessed, Processed, SqliteProcessed
 from tests.unit.worker.once.support import Absent, postgres_server, redis_server
 
 WINDOW_S = 600.0
@@ -61,7 +61,7 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path, table: str) -> Itera
     elif kind == "sqlite":
         store = SqliteProcessed(tmp_path / "history.db", WINDOW_S, clock=clock)
     elif kind == "postgres":
-        from leasehold.worker.once import PostgresProcessed  # noqa: PLC0415 - optional
+        from leasehold.worker.idempotency import PostgresProcessed  # noqa: PLC0415 - optional
 
         conninfo = request.getfixturevalue("postgres")
         store = PostgresProcessed(conninfo, WINDOW_S, clock=clock, table=table)
@@ -75,7 +75,7 @@ def _redis(url: str, table: str) -> tuple[Processed, Callable[[float], None]]:
     """The clock is the server's: time passes by moving what it has written."""
     import redis  # noqa: PLC0415 - optional
 
-    from leasehold.worker.once import RedisProcessed  # noqa: PLC0415 - optional
+    from leasehold.worker.idempotency import RedisProcessed  # noqa: PLC0415 - optional
 
     prefix = f"{table}:"
 

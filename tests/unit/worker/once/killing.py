@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from leasehold.worker.once import History, Once, SqliteProcessed
+from leasehold.worker.idempotency import History, Once, SqliteProcessed
 from tests.unit.worker.once.support import Told, holder
 
 
@@ -157,7 +157,7 @@ def share_a_file(path: str) -> None:
 
 def fork_a_postgres_store(conninfo: str, table: str) -> None:
     """A child opens connections of its own, and the parent's stay as they are."""
-    from leasehold.worker.once import PostgresProcessed  # noqa: PLC0415 - optional
+    from leasehold.worker.idempotency import PostgresProcessed  # noqa: PLC0415 - optional
 
     store = PostgresProcessed(conninfo, table=table)
     me = holder()

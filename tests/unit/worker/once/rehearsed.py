@@ -13,7 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from leasehold.worker.errors import Retry
-from leasehold.worker.once import FencedTable, FenceLedger, MemoryProcessed, Once, SqliteProcessed
+from leasehold.worker.idempotency import (
+    FencedTable,
+    FenceLedger,
+    MemoryProcessed,
+    Once,
+    SqliteProcessed,
+)
 
 PATH = "LEASEHOLD_TEST_REHEARSAL"
 _SCHEMA = """

@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from leasehold.worker.errors import LeaseLost
-from leasehold.worker.once import Holder
+from leasehold.worker.idempotency import Holder
 
 _runs = count(1)
 

@@ -13,7 +13,7 @@ import pytest
 
 from leasehold.testing import ManualClock
 from leasehold.worker.errors import LeaseLost
-from leasehold.worker.once import Fenced, FencedTable, FenceLedger, Written
+from leasehold.worker.idempotency import Fenced, FencedTable, FenceLedger, Written
 from tests.unit.worker.once.support import Told
 
 ODD = 'odd "na.me%s :x ?'

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.testing import ManualClock
-from leasehold.worker.once import (
+from leasehold.worker.idempotency import (
     Fenced,
     FenceLedger,
     FenceStore,

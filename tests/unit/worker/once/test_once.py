@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from leasehold.testing import ManualClock
+from leasehold.testing.fencing_runs import Draft, Shelf
 from leasehold.worker.errors import LeaseLost, Retry
-from leasehold.worker.once import (
+from leasehold.worker.idempotency import (
     Busy,
     Delivered,
     Entry,
@@ -22,7 +23,6 @@ from leasehold.worker.once import (
     UncheckedRun,
     UnstorableResult,
 )
-from leasehold.worker.once.proving.deliveries import Draft, Shelf
 from tests.unit.worker.once.support import Told
 
 

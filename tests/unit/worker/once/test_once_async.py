@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from leasehold.worker.once import (
+from leasehold.worker.idempotency import (
     Busy,
     Entry,
     Fenced,

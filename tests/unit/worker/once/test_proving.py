@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from leasehold.worker.once.proving import CannotProve, ProofReport, Verdict, prove
-from leasehold.worker.once.proving.deliveries import Draft, Shelf
-from leasehold.worker.once.proving.world import chosen, source_of
-from leasehold.worker.queues.protocol import Saved
+from leasehold.testing.fencing_proof import CannotProve, ProofReport, Verdict, prove
+from leasehold.testing.fencing_runs import Draft, Shelf, chosen, source_of
+from leasehold.worker.adapters.protocol import Saved
 from tests.unit.worker.once import rehearsed
 
 PATIENCE_S = 0.02
@@ -82,6 +81,7 @@ def test_fenced_writes_pass() -> None:
     assert LATER in _verdicts(report)
 
 
+@pytest.mark.slow
 def test_lost_update_is_found_out_by_later_work() -> None:
     """A handler that writes the same again looks harmless until somebody else has written."""
     assert _prove(rehearsed.overwriting).holds
@@ -105,7 +105,10 @@ def test_history_alone_has_its_known_gap() -> None:
         assert all(place.startswith("rehearsed.py:") for place in scenario.places)
 
 
-@pytest.mark.parametrize("handler", [rehearsed.decorated, rehearsed.decorated_async])
+@pytest.mark.parametrize(
+    "handler",
+    [rehearsed.decorated, pytest.param(rehearsed.decorated_async, marks=pytest.mark.slow)],
+)
 def test_gap_behind_the_last_line_is_seen(handler: Any) -> None:
     """A crash between the end of a decorated handler and its record is played too."""
     crash = _prove(handler).scenarios[-1]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.worker.once import (
+from leasehold.worker.idempotency import (
     Fenced,
     Holder,
     MemoryProcessed,
@@ -20,7 +20,7 @@ from leasehold.worker.once import (
     Once,
     SqliteProcessed,
 )
-from leasehold.worker.once.protocol import may_pass
+from leasehold.worker.idempotency.history import may_pass
 from tests.unit.worker.once.support import Told
 
 DOWN = ConnectionError("the history is down")
@@ -167,7 +167,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         slept.append(seconds)
         await real(0)
 
-    monkeypatch.setattr("leasehold.worker.once.guarding.asyncio.sleep", sleep)
+    monkeypatch.setattr("leasehold.worker.idempotency.once.asyncio.sleep", sleep)
     return slept
 
 
@@ -216,7 +216,7 @@ def test_cancelled_while_it_waits_to_try_again(
             waits.set()
             await asyncio.Event().wait()
 
-        monkeypatch.setattr("leasehold.worker.once.guarding.asyncio.sleep", sleep)
+        monkeypatch.setattr("leasehold.worker.idempotency.once.asyncio.sleep", sleep)
         task = asyncio.create_task(acall(once, "receipt"))
         await waits.wait()
         task.cancel()
@@ -303,7 +303,7 @@ def test_errors_of_sqlite(error: Exception, *, expected: bool) -> None:
 def test_errors_of_postgresql() -> None:
     """A restart or a failover passes; a table that is not there does not come."""
     psycopg = pytest.importorskip("psycopg")
-    from leasehold.worker.once import PostgresProcessed  # noqa: PLC0415 - optional
+    from leasehold.worker.idempotency import PostgresProcessed  # noqa: PLC0415 - optional
 
     passing = (
         psycopg.OperationalError("server closed the connection"),
@@ -320,7 +320,7 @@ def test_errors_of_postgresql() -> None:
 def test_errors_of_redis() -> None:
     """A restart or a failover passes, and replicas that lag; a wrong password does not."""
     redis = pytest.importorskip("redis")
-    from leasehold.worker.once import RedisProcessed  # noqa: PLC0415 - optional
+    from leasehold.worker.idempotency import RedisProcessed  # noqa: PLC0415 - optional
 
     passing = (
         redis.ConnectionError(),

@@ -8,12 +8,13 @@ import random
 
 import pytest
 
-from leasehold.worker.once import Busy, Entry, Fenced, Holder, MemoryProcessed
-from leasehold.worker.once.keys import MAX_KEY_LENGTH, join_key
-from leasehold.worker.once.rules import (
+from leasehold.worker.idempotency import Busy, Entry, Fenced, Holder, MemoryProcessed
+from leasehold.worker.idempotency.history import (
     MAX_FENCE,
+    MAX_KEY_LENGTH,
     Standing,
     check_fence_number,
+    join_key,
     may_begin,
     may_finish,
     standing,

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-import leasehold.worker.once as package
+import leasehold.worker.idempotency as package
 from tests.unit.worker.once.support import Absent, holder, redis_server, run_killing
 
 
 def _postgres(conninfo: str, table: str, **options: Any) -> Any:
-    from leasehold.worker.once import PostgresProcessed  # noqa: PLC0415 - optional
+    from leasehold.worker.idempotency import PostgresProcessed  # noqa: PLC0415 - optional
 
     return PostgresProcessed(conninfo, table=table, **options)
 
 
 def _redis(url: str, table: str, **options: Any) -> Any:
-    from leasehold.worker.once import RedisProcessed  # noqa: PLC0415 - optional
+    from leasehold.worker.idempotency import RedisProcessed  # noqa: PLC0415 - optional
 
     return RedisProcessed(url, prefix=f"{table}:", **options)
 

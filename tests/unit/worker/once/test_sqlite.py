@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.worker.once import SqliteProcessed
-from leasehold.worker.once.sqlite_file import SqliteFile
+from leasehold.worker.idempotency import SqliteProcessed
+from leasehold.worker.idempotency.sqlite import SqliteFile
 from tests.unit.worker.once.support import holder, run_killing
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from leasehold.worker.once import Entry, Fenced
+from leasehold.worker.idempotency import Entry, Fenced
 from tests.unit.worker.once.conftest import WINDOW_S, Harness
 from tests.unit.worker.once.support import holder
 

@@ -13,7 +13,7 @@ import pytest
 
 from leasehold.testing import ManualClock
 from leasehold.worker.errors import LeaseLost
-from leasehold.worker.once import (
+from leasehold.worker.idempotency import (
     Busy,
     Fenced,
     History,

@@ -31,7 +31,7 @@ from leasehold.worker.payloads import (
     KeptBody,
     TextCodec,
 )
-from leasehold.worker.payloads.reference import read_reference, without_credentials
+from leasehold.worker.payloads.claim_check import read_reference, without_credentials
 
 LARGE = b"0123456789" * 20
 

@@ -10,8 +10,7 @@ from unittest import mock
 
 import pytest
 
-from leasehold.worker.payloads import ClaimCheck, ClaimChecked
-from leasehold.worker.queues import (
+from leasehold.worker.adapters import (
     BodyTooLarge,
     Denied,
     Fault,
@@ -21,7 +20,8 @@ from leasehold.worker.queues import (
     QueueError,
     Unreachable,
 )
-from leasehold.worker.queues.memory import MEMORY, MemoryQueue
+from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
+from leasehold.worker.payloads import ClaimCheck, ClaimChecked
 
 LARGE = "x" * 1000
 
@@ -212,7 +212,7 @@ def test_lost_messages_do_not_pile_up(check: ClaimCheck, inner: MemoryQueue) -> 
     """Of messages that are never completed here, only so many are remembered."""
     queue = ClaimChecked(inner, check, delete_after=True)
     queue.put([Outgoing(body=LARGE) for _ in range(5)])
-    with mock.patch("leasehold.worker.payloads.claim_checked._REMEMBERED", 3):
+    with mock.patch("leasehold.worker.payloads.claim_check._REMEMBERED", 3):
         received = queue.receive(5, visibility_timeout_s=30)
     assert queue.complete([each.lease for each in received]) == [None] * 5
     assert objects(check) == 2

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.worker.payloads import BytesCodec, CodecProblem, Compressed, JsonCodec
-from leasehold.worker.payloads.compression import compress
+from leasehold.worker.payloads.codecs import compress
 
 CODEC = Compressed(BytesCodec(), min_bytes=100, most_bytes=1_000_000)
 

@@ -24,19 +24,23 @@ from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.queue import QueueClient
 from requests.adapters import BaseAdapter
 
-from leasehold.worker.queues._azure_errors import queue_error
-from leasehold.worker.queues.azure import AzureQueue
-from leasehold.worker.queues.errors import (
+from leasehold.worker.adapters.azure import AzureQueue, queue_error
+from leasehold.worker.adapters.memory import MemoryQueue
+from leasehold.worker.adapters.protocol import (
     BodyTooLarge,
+    Delivery,
     Denied,
+    Fault,
+    Lease,
     LeaseGone,
     NotSupported,
+    Outgoing,
     QueueError,
     QueueMissing,
+    Release,
+    Saved,
     Unreachable,
 )
-from leasehold.worker.queues.memory import MemoryQueue
-from leasehold.worker.queues.protocol import Delivery, Fault, Lease, Outgoing, Release, Saved
 
 KEY = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3I="
 CONNECTION = f"AccountName=coho;AccountKey={KEY};QueueEndpoint=http://queues.example/coho;"

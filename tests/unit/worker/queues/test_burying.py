@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasehold.testing import ManualTime
-from leasehold.worker.queues import (
+from leasehold.worker.adapters import (
     Delivery,
     Denied,
     Fault,
@@ -15,7 +15,7 @@ from leasehold.worker.queues import (
     Renewed,
     Unreachable,
 )
-from leasehold.worker.queues._burying import BURIAL_S, Burials
+from leasehold.worker.adapters.fallbacks import BURIAL_S, Burials
 
 DELIVERY = Delivery(queue="orders", message_id="m1", receipt="r0")
 FAULT = Fault(text="no such customer")

@@ -9,22 +9,20 @@ from dataclasses import replace
 import pytest
 
 from leasehold.testing.time import ManualTime
-from leasehold.worker.queues.errors import (
-    Denied,
-    LeaseGone,
-    NotSupported,
-    QueueMissing,
-    Unreachable,
-)
-from leasehold.worker.queues.memory import MEMORY, MemoryQueue
-from leasehold.worker.queues.protocol import (
+from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
+from leasehold.worker.adapters.protocol import (
     Delivery,
+    Denied,
     Fault,
     Lease,
+    LeaseGone,
+    NotSupported,
     Outgoing,
+    QueueMissing,
     Release,
     Renewed,
     Saved,
+    Unreachable,
 )
 
 

@@ -16,18 +16,21 @@ from mns.mns_exception import (
 )
 from mns.queue import Message
 
-from leasehold.worker.queues._mns_sdk import Clients, queue_error
-from leasehold.worker.queues.errors import (
+from leasehold.worker.adapters.memory import MemoryQueue
+from leasehold.worker.adapters.mns import Clients, MnsQueue, queue_error
+from leasehold.worker.adapters.protocol import (
     Denied,
+    Fault,
+    Lease,
     LeaseGone,
     NotSupported,
+    Outgoing,
     QueueError,
     QueueMissing,
+    Release,
+    Renewed,
     Unreachable,
 )
-from leasehold.worker.queues.memory import MemoryQueue
-from leasehold.worker.queues.mns import MnsQueue
-from leasehold.worker.queues.protocol import Fault, Lease, Outgoing, Release, Renewed
 from tests.contract.queues.mns_player import MnsPlayer
 
 

@@ -10,26 +10,23 @@ import httpx
 import pytest
 
 from leasehold.client import Client
-from leasehold.worker.queues.errors import (
+from leasehold.worker.adapters.memory import MemoryQueue
+from leasehold.worker.adapters.native import NativeQueue
+from leasehold.worker.adapters.protocol import (
     BodyTooLarge,
-    Denied,
-    LeaseGone,
-    QueueError,
-    Unreachable,
-)
-from leasehold.worker.queues.memory import MemoryQueue
-from leasehold.worker.queues.native import NativeQueue
-from leasehold.worker.queues.protocol import (
     Delivery,
+    Denied,
     Fault,
     Lease,
+    LeaseGone,
     Outgoing,
+    QueueError,
     Release,
     Renewed,
     Saved,
+    Unreachable,
 )
-from leasehold.worker.stages.envelope import EnvelopeForm
-from leasehold.worker.stages.seeds_form import SeedsForm
+from leasehold.worker.stages.envelope import EnvelopeForm, StagePrefixForm
 
 Play = Callable[[str, Any], httpx.Response]
 
@@ -352,7 +349,7 @@ def test_progress_of_a_newer_version_is_a_problem() -> None:
 
 def test_the_form_of_two_digits() -> None:
     """With another form bodies are read and written in it; what is not of the form is a problem."""
-    form = SeedsForm({0: "scan", 1: "encode"})
+    form = StagePrefixForm({0: "scan", 1: "encode"})
 
     def play(verb: str, _: Any) -> httpx.Response:
         if verb == "messages":

@@ -8,7 +8,7 @@ import pytest
 
 from leasehold.client import errors as native
 from leasehold.client.errors import Problem, problem_error, usual_status
-from leasehold.worker.queues import (
+from leasehold.worker.adapters import (
     BodyTooLarge,
     Denied,
     LeaseGone,
@@ -17,7 +17,7 @@ from leasehold.worker.queues import (
     QueueMissing,
     Unreachable,
 )
-from leasehold.worker.queues._native_errors import queue_error
+from leasehold.worker.adapters.native import queue_error
 
 
 def of_code(code: str, status: int = 0, **members: Any) -> native.ServerProblem:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from leasehold.testing import InProcessServer
-from leasehold.worker.queues import BodyTooLarge, LeaseGone, Outgoing, QueueError, Saved
-from leasehold.worker.queues.native import NativeQueue
+from leasehold.worker.adapters import BodyTooLarge, LeaseGone, Outgoing, QueueError, Saved
+from leasehold.worker.adapters.native import NativeQueue
 
 _LEASE_S = 30
 

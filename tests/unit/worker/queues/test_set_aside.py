@@ -12,8 +12,8 @@ from leasehold.client.errors import ConnectionFailed
 from leasehold.client.models import MessageView
 from leasehold.testing import InProcessServer
 from leasehold.worker import Message, Worker
-from leasehold.worker.queues import Lease, LeaseGone, SetAside
-from leasehold.worker.queues.native import NativeQueue
+from leasehold.worker.adapters import Lease, LeaseGone, SetAside
+from leasehold.worker.adapters.native import NativeQueue
 from tests.unit.worker.worker.support import Heard
 
 

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from leasehold.worker.queues.errors import NotSupported
-from leasehold.worker.queues.specs import QueueSpec
+from leasehold.worker.adapters.protocol import NotSupported
+from leasehold.worker.adapters.specs import QueueSpec
 
 KEY = "c2VjcmV0/3Nl+3JldA=="
 QUOTED = "c2VjcmV0%2F3Nl%2B3JldA%3D%3D"

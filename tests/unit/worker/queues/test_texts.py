@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from leasehold.worker.queues._poison import unwrap_poison, wrap_poison
-from leasehold.worker.queues._texts import TextDelivery, Texts
-from leasehold.worker.queues.protocol import Delivery, Fault, Saved
-from leasehold.worker.stages.envelope import EnvelopeForm
-from leasehold.worker.stages.seeds_form import SeedsForm
+from leasehold.worker.adapters.fallbacks import unwrap_poison, wrap_poison
+from leasehold.worker.adapters.protocol import Delivery, Fault, Saved
+from leasehold.worker.adapters.texts import TextDelivery, Texts
+from leasehold.worker.stages.envelope import EnvelopeForm, StagePrefixForm
 
 JSON = '{"order": 7}'
 BINARY = bytes(range(256))
@@ -144,7 +143,7 @@ def test_a_newer_envelope_is_a_problem() -> None:
 
 def test_the_form_of_two_digits() -> None:
     """With the old form the text is two digits and the content, in base64 if it came so."""
-    kept = texts(form=SeedsForm({0: "scan", 1: "encode"}))
+    kept = texts(form=StagePrefixForm({0: "scan", 1: "encode"}))
     assert kept.fresh(b"clip.mp4") == "00clip.mp4"
     delivery = delivered(kept, b64("00clip.mp4"))
     assert (delivery.body, delivery.saved) == (b"clip.mp4", Saved(stage="scan"))

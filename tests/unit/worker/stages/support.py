@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from leasehold.testing import ManualTime
+from leasehold.worker.adapters import Delivery, Lease, Outgoing, QueueClient, QueueError, Saved
+from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.errors import LeaseLost
 from leasehold.worker.message import Message
-from leasehold.worker.queues import Delivery, Lease, Outgoing, QueueClient, QueueError, Saved
-from leasehold.worker.queues.memory import MemoryQueue
 from leasehold.worker.stages import StageHooks
 
 LEASE_S = 30

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.worker.queues import Unreachable
+from leasehold.worker.adapters import Unreachable
 from leasehold.worker.stages import Done, Goto, StageMessage, Stages
 from tests.unit.worker.stages.support import Bench, Diary
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.worker.queues import Saved
+from leasehold.worker.adapters import Saved
 from leasehold.worker.stages import COMPLETED, StageMessage, Stages
 from tests.unit.worker.stages.support import Bench
 

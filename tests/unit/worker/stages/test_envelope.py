@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.worker.queues import Saved
+from leasehold.worker.adapters import Saved
 from leasehold.worker.stages.envelope import (
     MARKER,
     VERSION,

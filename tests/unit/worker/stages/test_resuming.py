@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from leasehold.worker.adapters import Saved
 from leasehold.worker.errors import Poison, Retry
-from leasehold.worker.queues import Saved
 from leasehold.worker.stages import COMPLETED, Stages
-from leasehold.worker.stages.resuming import Layout, split_label
+from leasehold.worker.stages.declared import Layout, split_label
 from tests.unit.worker.stages.support import Bench, Diary
 
 NAMES = ("scan", "encode", "compress")

@@ -7,13 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.testing import ManualTime
+from leasehold.worker.adapters import Delivery, Saved
 from leasehold.worker.message import Message
-from leasehold.worker.queues import Delivery, Saved
 from leasehold.worker.stages import COMPLETED, Stages
-from leasehold.worker.stages.envelope import UnreadableEnvelope
-from leasehold.worker.stages.seeds_form import SeedsForm
+from leasehold.worker.stages.envelope import StagePrefixForm, UnreadableEnvelope
 
-FORM = SeedsForm({1: "scan", 2: "encode", 3: "compress"})
+FORM = StagePrefixForm({1: "scan", 2: "encode", 3: "compress"})
 
 
 @given(st.text(), st.sampled_from(["scan", "encode", "compress"]))
@@ -34,7 +33,7 @@ def test_new_messages_begin_with_the_first_stage() -> None:
     """A new message says that the first stage is to be done."""
     assert FORM.fresh(b"clip") == "01clip"
     assert FORM.wrap(b"clip", Saved()) == "01clip"
-    assert SeedsForm({1: "a", 0: "b"}, first=1).fresh(b"x") == "01x"
+    assert StagePrefixForm({1: "a", 0: "b"}, first=1).fresh(b"x") == "01x"
 
 
 @pytest.mark.parametrize("text", ["", "1", "1x", "clip", " 1", "+1", "1_", "\u0661\u0662"])
@@ -67,7 +66,7 @@ def test_what_has_no_form_is_refused() -> None:
 
 def test_the_original_workflow_runs() -> None:
     """A message in any state of the original is finished from there; "completed" needs nothing."""
-    form = SeedsForm({1: "scan", 2: "encode", 3: "compress", 4: COMPLETED})
+    form = StagePrefixForm({1: "scan", 2: "encode", 3: "compress", 4: COMPLETED})
     done: list[str] = []
     pipeline = Stages(save_end=True)
     for name in ("scan", "encode", "compress"):
@@ -99,10 +98,10 @@ def test_the_original_workflow_runs() -> None:
 def test_maps_that_cannot_work_are_refused(stages: dict[int, str]) -> None:
     """Numbers are two digits and stand for one stage each."""
     with pytest.raises(ValueError, match=r"stage|digits"):
-        SeedsForm(stages)
+        StagePrefixForm(stages)
 
 
 def test_the_first_number_must_be_known() -> None:
     """A new message cannot begin with a number that stands for nothing."""
     with pytest.raises(ValueError, match="first number"):
-        SeedsForm({1: "a"}, first=2)
+        StagePrefixForm({1: "a"}, first=2)

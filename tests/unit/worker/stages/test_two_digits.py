@@ -11,10 +11,10 @@ import pytest
 
 from leasehold.client import Client
 from leasehold.testing import ManualTime
+from leasehold.worker.adapters import Delivery, QueueClient, Saved
+from leasehold.worker.adapters.native import NativeQueue
+from leasehold.worker.adapters.specs import QueueSpec, form_of
 from leasehold.worker.message import Message
-from leasehold.worker.queues import Delivery, QueueClient, Saved
-from leasehold.worker.queues.native import NativeQueue
-from leasehold.worker.queues.specs import QueueSpec, form_of
 from leasehold.worker.stages import COMPLETED, Stages
 
 FORM = "1:scan,2:encode,3:(completed)"
@@ -127,7 +127,7 @@ def test_a_pipeline_that_meets_it_undeclared_says_so_once(
         pipeline(message("02cellar.mp4"))
     assert caplog.text.count("two digits of state") == 1
     assert "form=1:scan" in caplog.text
-    assert "SeedsForm" in caplog.text
+    assert "StagePrefixForm" in caplog.text
     assert seen[0] == "scan 02cellar.mp4"
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from leasehold.worker.adapters import Outgoing, QueueClient
+from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
 from leasehold.worker.errors import UnsafeWorker
 from leasehold.worker.handlers import name_of
 from leasehold.worker.message import Message
 from leasehold.worker.payloads import ClaimCheck, ClaimCheckCodec, ClaimChecked, JsonCodec
-from leasehold.worker.queues import Outgoing, QueueClient
-from leasehold.worker.queues.memory import MEMORY, MemoryQueue
-from leasehold.worker.retrying import RetryRule
+from leasehold.worker.retry_policy import RetryRule
 from leasehold.worker.stages import KeepsProgress, MemoryProgress, StageMessage, Stages
 from leasehold.worker.worker import Worker
 from tests.unit.worker.stages import portable

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from leasehold.testing import ManualTime
+from leasehold.worker.adapters import Delivery, Outgoing
+from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.hooks import Hooks
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Outcome
-from leasehold.worker.queues import Delivery, Outgoing
-from leasehold.worker.queues.memory import MemoryQueue
 from leasehold.worker.timing import SystemTime, Time
 from leasehold.worker.worker import Worker
 

@@ -8,13 +8,13 @@ import threading
 
 import pytest
 
+from leasehold.worker.adapters import Saved
 from leasehold.worker.errors import Retry
+from leasehold.worker.executors import threads as tasks
 from leasehold.worker.message import Message
 from leasehold.worker.options import Runner
 from leasehold.worker.outcomes import Kind
-from leasehold.worker.queues import Saved
-from leasehold.worker.retrying import PoisonRule, RetryRule
-from leasehold.worker.running import tasks
+from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.worker import Worker
 from tests.unit.worker.worker.support import PATIENCE_S, Heard, filled, handle_all, left, running
 

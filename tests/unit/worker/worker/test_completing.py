@@ -12,12 +12,8 @@ from typing import Any
 import pytest
 
 from leasehold.testing import ManualTime
-from leasehold.worker import completing, outcomes
-from leasehold.worker.completing import CLOSING_S, threads_for
-from leasehold.worker.errors import Cancelled, GiveBack, Poison, Retry
-from leasehold.worker.message import Message
-from leasehold.worker.outcomes import Kind
-from leasehold.worker.queues import (
+from leasehold.worker import outcomes, settler
+from leasehold.worker.adapters import (
     Delivery,
     Denied,
     Fault,
@@ -29,7 +25,11 @@ from leasehold.worker.queues import (
     Saved,
     Unreachable,
 )
-from leasehold.worker.queues.memory import MEMORY, MemoryQueue
+from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
+from leasehold.worker.errors import Cancelled, GiveBack, Poison, Retry
+from leasehold.worker.message import Message
+from leasehold.worker.outcomes import Kind
+from leasehold.worker.settler import CLOSING_S, threads_for
 from leasehold.worker.worker import Worker
 from tests.unit.worker.worker.support import (
     Heard,
@@ -346,7 +346,7 @@ def test_one_that_cannot_be_settled_costs_no_other(
             raise OverflowError("a fault of the library")
         return real(outcome, delivery, **options)
 
-    monkeypatch.setattr(completing, "settlement_of", settlement_of)
+    monkeypatch.setattr(settler, "settlement_of", settlement_of)
 
     def handle(message: Message) -> None:
         ready.wait()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from leasehold.worker.delivery_counts import Condemned, GivenBackOften, Pause, tried_of
-from leasehold.worker.queues import Delivery, Fault, Tried
+from leasehold.worker.adapters import Delivery, Fault, Tried
+from leasehold.worker.outcomes import Condemned, GivenBackOften, Pause, tried_of
 from tests.unit.worker.worker.support import filled
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from leasehold.testing import ManualTime
 from leasehold.worker import MessageExpired
+from leasehold.worker.adapters import Delivery, Outgoing
+from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.errors import LeaseLost, Retry
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Kind
-from leasehold.worker.queues import Delivery, Outgoing
-from leasehold.worker.queues.memory import MemoryQueue
-from leasehold.worker.retrying import RetryRule
+from leasehold.worker.retry_policy import RetryRule
 from tests.unit.worker.worker.support import Heard, Held, filled, handle_all, running
 
 

@@ -27,12 +27,12 @@ from requests.adapters import HTTPAdapter
 from leasehold.client import Client
 from leasehold.testing import InProcessServer, ManualTime
 from leasehold.worker import Message, Poison
-from leasehold.worker.queues import Outgoing, _mns_sdk
-from leasehold.worker.queues.azure import AzureQueue
-from leasehold.worker.queues.errors import Unreachable
-from leasehold.worker.queues.memory import MemoryQueue
-from leasehold.worker.queues.mns import MnsQueue
-from leasehold.worker.queues.native import NativeQueue
+from leasehold.worker.adapters import Outgoing, mns
+from leasehold.worker.adapters.azure import AzureQueue
+from leasehold.worker.adapters.memory import MemoryQueue
+from leasehold.worker.adapters.mns import MnsQueue
+from leasehold.worker.adapters.native import NativeQueue
+from leasehold.worker.adapters.protocol import Unreachable
 from tests.unit.worker.worker.support import Heard, Held, running
 
 LOST: Final = "lost"
@@ -130,7 +130,7 @@ class AzureAdapter(HTTPAdapter):
 
 def patch_mns(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> None:
     """Have the connections of MNS's SDK fail."""
-    real = _mns_sdk._Connection.send_request
+    real = mns._Connection.send_request
 
     def send(self: Any, request: Any) -> Any:
         fault = faults.next(request.method, request.uri)
@@ -149,7 +149,7 @@ def patch_mns(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> None:
                 patched.setattr(self.conn, "getresponse", lambda: (answer().read(), fails(error)()))
             return real(self, request)
 
-    monkeypatch.setattr(_mns_sdk._Connection, "send_request", send)
+    monkeypatch.setattr(mns._Connection, "send_request", send)
 
 
 def fails(error: Exception) -> Callable[[], Any]:

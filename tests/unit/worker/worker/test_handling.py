@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 
 from leasehold.testing import ManualTime
-from leasehold.worker.errors import GiveBack, LeaseLost, Poison, Retry
-from leasehold.worker.message import Message
-from leasehold.worker.outcomes import Kind
-from leasehold.worker.queues import (
+from leasehold.worker.adapters import (
     Capabilities,
     Delivery,
     Denied,
@@ -24,9 +21,12 @@ from leasehold.worker.queues import (
     Saved,
     Unreachable,
 )
-from leasehold.worker.queues.memory import MEMORY, MemoryQueue
-from leasehold.worker.retrying import PoisonRule, RetryRule
-from leasehold.worker.stats import QueueStats
+from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
+from leasehold.worker.errors import GiveBack, LeaseLost, Poison, Retry
+from leasehold.worker.message import Message
+from leasehold.worker.outcomes import Kind
+from leasehold.worker.reporting import QueueStats
+from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.worker import Worker
 from tests.unit.worker.worker.support import Heard, filled, handle_all, left, running
 

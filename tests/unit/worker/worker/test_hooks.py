@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from leasehold.worker.adapters import Delivery
 from leasehold.worker.errors import GiveBack, Poison, Retry
 from leasehold.worker.hooks import HookCalls, Hooks, StopMessage
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Kind, Outcome
-from leasehold.worker.queues import Delivery
 from tests.unit.worker.worker.support import Heard, filled, handle_all, left
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from leasehold.testing import ManualTime
 from leasehold.worker import leases
+from leasehold.worker.adapters import LeaseGone, Outgoing
+from leasehold.worker.core import Work
 from leasehold.worker.errors import Cancelled, LeaseLost
 from leasehold.worker.leases import LeaseSettings
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Kind
-from leasehold.worker.queues import LeaseGone, Outgoing
-from leasehold.worker.work import Work
 from leasehold.worker.worker import Worker
 from tests.unit.worker.worker.support import (
     PATIENCE_S,

@@ -12,18 +12,17 @@ from typing import Any
 import pytest
 
 from leasehold.testing import ManualTime
-from leasehold.worker.crew import wait_for
+from leasehold.worker.adapters import Outgoing
+from leasehold.worker.adapters.memory import MEMORY
+from leasehold.worker.adapters.specs import QueueSpec
+from leasehold.worker.core import Work
 from leasehold.worker.errors import Retry, UnsafeWorker
 from leasehold.worker.leases import LeaseManager, LeaseSettings
 from leasehold.worker.message import Message
 from leasehold.worker.options import Options
 from leasehold.worker.outcomes import Kind
-from leasehold.worker.queues import Outgoing
-from leasehold.worker.queues.memory import MEMORY
-from leasehold.worker.queues.specs import QueueSpec
-from leasehold.worker.retrying import PoisonRule, RetryRule
-from leasehold.worker.watching import LateRenewals
-from leasehold.worker.work import Work
+from leasehold.worker.retry_policy import PoisonRule, RetryRule
+from leasehold.worker.threads import LateRenewals, wait_for
 from leasehold.worker.worker import Worker
 from tests.unit.worker.worker import handlers_of_tests as handlers
 from tests.unit.worker.worker.support import Held, filled, handle_all, running

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from leasehold.testing import ManualTime
+from leasehold.worker.adapters import Delivery, Saved
+from leasehold.worker.adapters.memory import MemorySession
 from leasehold.worker.errors import Cancelled, LeaseLost, Poison
 from leasehold.worker.message import CancelToken, Message
-from leasehold.worker.queues import Delivery, Saved
-from leasehold.worker.queues._memory_parts import MemorySession
 
 
 class Holding:

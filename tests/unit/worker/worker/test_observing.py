@@ -17,10 +17,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from leasehold.testing import ManualTime
 from leasehold.worker import metrics, reporting, tracing
+from leasehold.worker.adapters import Outgoing
+from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.errors import GiveBack, Poison
 from leasehold.worker.message import Message
-from leasehold.worker.queues import Outgoing
-from leasehold.worker.queues.memory import MemoryQueue
 from leasehold.worker.reporting import Reporter, Snapshot, length, line_of
 from leasehold.worker.tracing import Tracing
 from leasehold.worker.worker import Worker

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from leasehold.worker.adapters import Delivery, Fault
 from leasehold.worker.errors import Cancelled, GiveBack, LeaseLost, Poison, Retry
 from leasehold.worker.outcomes import (
     COMPLETE,
@@ -22,8 +23,7 @@ from leasehold.worker.outcomes import (
     outcome_of,
     settlement_of,
 )
-from leasehold.worker.queues import Delivery, Fault
-from leasehold.worker.retrying import PoisonRule, RetryRule
+from leasehold.worker.retry_policy import PoisonRule, RetryRule
 
 
 @pytest.mark.parametrize(

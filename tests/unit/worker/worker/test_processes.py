@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from leasehold.testing import ManualTime
+from leasehold.worker.adapters import LeaseGone, Outgoing
+from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.errors import UnsafeWorker, WorkerError
+from leasehold.worker.executors import child, processes
+from leasehold.worker.executors.processes import KILL_AFTER_S, ProcessRunner
 from leasehold.worker.outcomes import Kind
-from leasehold.worker.queues import LeaseGone, Outgoing
-from leasehold.worker.queues.memory import MemoryQueue
-from leasehold.worker.retrying import PoisonRule, RetryRule
-from leasehold.worker.running import child, processes
-from leasehold.worker.running.processes import KILL_AFTER_S, ProcessRunner
+from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.worker import Worker
 from tests.unit.worker.worker import handlers_of_tests as handlers
 from tests.unit.worker.worker.support import (

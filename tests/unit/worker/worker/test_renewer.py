@@ -13,14 +13,14 @@ import pytest
 from leasehold.client import Client
 from leasehold.testing import ManualTime
 from leasehold.testing.server import InProcessServer
+from leasehold.worker.adapters.native import NativeQueue
+from leasehold.worker.adapters.protocol import Unreachable
+from leasehold.worker.adapters.specs import QueueSpec
 from leasehold.worker.errors import UnsafeWorker
 from leasehold.worker.hooks import Hooks
 from leasehold.worker.leases import RenewerStopped
 from leasehold.worker.leases.process import ProcessLeaseManager
 from leasehold.worker.message import Message
-from leasehold.worker.queues.errors import Unreachable
-from leasehold.worker.queues.native import NativeQueue
-from leasehold.worker.queues.specs import QueueSpec
 from leasehold.worker.timing import ScaledTime
 from leasehold.worker.worker import Worker
 from tests.unit.worker.worker import handlers_of_tests as handlers

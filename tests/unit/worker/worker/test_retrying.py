@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from leasehold.worker.queues import Delivery, Tried
-from leasehold.worker.retrying import PoisonRule, RetryRule
+from leasehold.worker.adapters import Delivery, Tried
+from leasehold.worker.retry_policy import PoisonRule, RetryRule
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,21 @@ import itertools
 import threading
 from collections.abc import Iterable
 
-from leasehold.worker.rooms import Rooms
+from leasehold.worker.buffer import ConcurrencyLimiter
 from leasehold.worker.timing import SystemTime
 from tests.unit.worker.worker.support import PATIENCE_S
 
 
-def rooms_of(*weights: float, concurrency: int = 4, prefetch: int = 0) -> Rooms:
-    return Rooms(weights, concurrency=concurrency, prefetch=prefetch, time=SystemTime())
+def rooms_of(*weights: float, concurrency: int = 4, prefetch: int = 0) -> ConcurrencyLimiter:
+    return ConcurrencyLimiter(
+        weights, concurrency=concurrency, prefetch=prefetch, time=SystemTime()
+    )
 
 
 class Taker:
     """Takes rooms in a thread of its own, since it may have to wait."""
 
-    def __init__(self, rooms: Rooms, queue: int = 0, most: int = 100) -> None:
+    def __init__(self, rooms: ConcurrencyLimiter, queue: int = 0, most: int = 100) -> None:
         self._rooms, self._queue, self._most = rooms, queue, most
         self._found: list[int] = []
         self._thread = threading.Thread(target=self._take)

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from leasehold.testing import ManualTime
-from leasehold.worker import crew
-from leasehold.worker.crew import CANCEL_S
+from leasehold.worker import threads as crew
+from leasehold.worker.adapters import Outgoing, Release
+from leasehold.worker.executors import threads
 from leasehold.worker.hooks import Hooks
-from leasehold.worker.leases import Keeping
+from leasehold.worker.leases import BaseLeaseManager
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Kind
-from leasehold.worker.queues import Outgoing, Release
-from leasehold.worker.running import threads
+from leasehold.worker.threads import CANCEL_S
 from leasehold.worker.worker import Worker
 from tests.unit.worker.worker.support import (
     PATIENCE_S,
@@ -270,8 +270,8 @@ def test_renewer_that_fails_ends_the_worker() -> None:
 _SCRIPT = """
 import sys
 from leasehold.worker.hooks import Hooks
-from leasehold.worker.queues import Outgoing
-from leasehold.worker.queues.memory import MemoryQueue
+from leasehold.worker.adapters import Outgoing
+from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.worker import Worker
 
 queue = MemoryQueue("orders")
@@ -353,7 +353,7 @@ def test_stop_while_it_begins_waits_for_that(monkeypatch: pytest.MonkeyPatch) ->
     worker = Worker(lambda _: None, queue, wait_s=0)
     keeping = worker._keeping
 
-    def slowly() -> Keeping:
+    def slowly() -> BaseLeaseManager:
         begins.set()
         while worker.is_running:
             threading.Event().wait(0.001)
@@ -393,7 +393,7 @@ def test_stop_of_one_that_could_not_begin(monkeypatch: pytest.MonkeyPatch) -> No
     """Who stops it meanwhile returns, and the error is for who began it."""
     worker, begins = Worker(lambda _: None, filled(), wait_s=0), threading.Event()
 
-    def fails() -> Keeping:
+    def fails() -> BaseLeaseManager:
         begins.set()
         while worker.is_running:
             threading.Event().wait(0.001)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from leasehold.worker.weights import Turns, shares_of
+from leasehold.worker.buffer import Turns, shares_of
 
 
 def serve(turns: Turns, waiting: list[int], count: int) -> Counter[int]:

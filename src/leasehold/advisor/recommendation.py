@@ -1,0 +1,677 @@
+"""A recommendation for a queue, or for one type of message in it, with all that supports it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from leasehold.advisor import Advice, Basis, Bounds, Growth, Lengths, Prices, Question, advise
+from leasehold.advisor.advice import DEFAULT_TIMEOUT_S, price
+from leasehold.advisor.attempts import Floats, repeats_are_alike
+from leasehold.advisor.costs import FIXED, RenewalPlan
+from leasehold.advisor.statistics import DurationModel, fit
+from leasehold.advisor.summaries import (
+    QueueSummary,
+    Work,
+    aged,
+    count_of,
+    drift_of,
+    naive_choices,
+    sample_of,
+    together,
+    unrenewed_of,
+)
+
+_MOST_POINTS: Final = 240
+_LEAST_SHARE: Final = 1e-5
+_RENEWING: Final = 0.5
+"""If more than this of the attempts that outlasted their lease were renewed, the workers renew."""
+MOST_APART: Final = 0.1
+"""If log and model are further apart, the model has to say which of its assumptions differs."""
+_LEAST_OUTLASTED: Final = 5
+"""With fewer of them nothing can be said."""
+
+
+class CostPoint(NamedTuple):
+    """One point of the cost curve."""
+
+    timeout_s: float
+    cost: float
+    """Per message, beyond the work itself, in seconds of waiting."""
+
+
+class SurvivalPoint(NamedTuple):
+    """One point of the survival curve."""
+
+    seconds: float
+    share: float
+    """Of the work that takes longer, 0 to 1."""
+    low: float
+    """Where the band of 95 % begins; beyond the glue point there is none, and it is the share."""
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """When to renew leases; see :class:`leasehold.advisor.costs.RenewalPlan`."""
+
+    first_s: float
+    every_s: float
+    lease_s: float
+    guard_s: float
+    cost: float
+    renewals_per_attempt: float
+
+    @classmethod
+    def of(cls, plan: RenewalPlan) -> Plan:
+        """Return the same as plain data."""
+        return cls(
+            first_s=plan.first_s,
+            every_s=plan.every_s,
+            lease_s=plan.lease_s,
+            guard_s=plan.guard_s,
+            cost=plan.cost,
+            renewals_per_attempt=plan.renewals_per_attempt,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the log shows: not calculated. Counts are of attempts unless said."""
+
+    messages: int
+    deliveries: int
+    redeliveries: int
+    completed: int
+    late: int
+    lapsed: int
+    session_lost: int
+    failed: int
+    buried: int
+    renewed: int
+    crashes: float
+    work_s: float
+    wasted_work_s: float
+    worst_hidden_s: float
+    late_accepted: int = 0
+    """Completed when the lease was over, before anybody else had received the message."""
+    done: int | None = None
+    """Messages that were completed; None if nobody counted them."""
+    set_aside: int = 0
+    """Messages that went to the poison queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """The log beside the model of the same messages with the timeout in force."""
+
+    redeliveries: int
+    """In the log."""
+    modelled: float
+    """As calculated."""
+    never_done: float
+    """Messages that the calculation never gets done: their work is longer than the timeout."""
+    apart: float
+    """How far the two are apart, as a share of the larger one, 0 to 1."""
+    because: str | None
+    """Which assumption differs, as a sentence; None if they are as good as alike."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """What to set, and why."""
+
+    queue: str
+    message_type: str | None
+    of_queue: bool
+    """Whether it is for all types of the queue together."""
+    basis: Basis
+    because: str
+    today_s: float | None
+    """The timeout in force; None if nothing says."""
+    timeout_s: int
+    """What to set now; today's, where workers renew."""
+    wanted_s: float
+    """The best one, before bounds and steps."""
+    observed: float
+    """Messages that there is an observation of, whatever its age; the choices are for so many."""
+    finished: float
+    """Observations, old ones counted for less; and those that were cut off."""
+    censored: float
+    crash_every_s: float
+    """Seconds of work between two deaths of a worker."""
+    promise: str
+    """What can be promised, as a sentence."""
+    drift_z: float | None
+    """Set if the work of the last day differs from before: above 0 if it is quicker."""
+    renews: bool
+    """Whether the workers renew already."""
+    seen: Seen
+    mean_s: float | None = None
+    median_s: float | None = None
+    p99_s: float | None = None
+    as_good_s: tuple[float, float] | None = None
+    """Shortest and longest timeout that cost at most 5 % more, as estimated."""
+    longest_s: float | None = None
+    """The longest attempt seen, finished or not; what is beyond it is extrapolated."""
+    renewal: Plan | None = None
+    batch: int = 1
+    promise_s: float | None = None
+    glue_s: float | None = None
+    """Where what was seen ends, and the tail begins."""
+    curve: tuple[CostPoint, ...] = ()
+    survival: tuple[SurvivalPoint, ...] = ()
+    choices: tuple[WhatIf, ...] = ()
+    """Advice, today's timeout, renewal and what is often chosen, each as the log's messages would
+    have met it."""
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether there are data enough for more than a start."""
+        return self.basis is Basis.MODEL
+
+    @property
+    def account(self) -> Account | None:
+        """The log beside the model; None without a model of today's timeout."""
+        today = self.choice("today")
+        return None if today is None else account_of(self.seen, today)
+
+    def choice(self, name: str) -> WhatIf | None:
+        """Return one of the choices by its name."""
+        return next((each for each in self.choices if each.name == name), None)
+
+
+def account_of(seen: Seen, today: WhatIf) -> Account:
+    """Compare what the log shows with what the model makes of the same messages.
+
+    Args:
+        seen: Of the log.
+        today: The model, with the timeout in force.
+    """
+    modelled = today.redeliveries
+    larger = max(float(seen.redeliveries), modelled)
+    apart = abs(modelled - seen.redeliveries) / larger if larger else 0.0
+    told = None
+    if apart > MOST_APART and abs(modelled - seen.redeliveries) >= 1:
+        told = _why_apart(seen, modelled)
+    return Account(
+        redeliveries=seen.redeliveries,
+        modelled=modelled,
+        never_done=today.given_up,
+        apart=apart,
+        because=told,
+    )
+
+
+def _why_apart(seen: Seen, modelled: float) -> str:
+    """Return which assumption of the model the log does not bear out."""
+    if modelled > seen.redeliveries and seen.late_accepted:
+        return (
+            "the model takes it that a lapsed lease is retaken at once, but that takes a worker "
+            "who is free: "
+            f"in the log {seen.late_accepted:,} completions of lapsed leases "
+            "counted, for nobody had received the message again"
+        )
+    if modelled > seen.redeliveries:
+        return (
+            "the model takes it that all leases had this timeout and were retaken at once; in the "
+            "log leases had other lengths or were renewed, or lapsed ones waited for a worker"
+        )
+    if seen.failed or seen.session_lost:
+        return (
+            "the model knows redeliveries after a lapse or a death only; in the log "
+            f"{seen.failed:,} attempts failed and were given back, and {seen.session_lost:,} ended "
+            "with their session"
+        )
+    return (
+        "the model takes it that all leases had this timeout and each worker took one message at a "
+        "time; in the log leases were shorter, or messages waited in the worker before their work "
+        "began"
+    )
+
+
+def seen_of(works: Sequence[Work]) -> Seen:
+    """Add up what the log shows of some kinds of work."""
+    done = [each.done for each in works]
+    return Seen(
+        messages=sum(each.messages for each in works),
+        deliveries=sum(each.deliveries for each in works),
+        redeliveries=sum(each.redeliveries for each in works),
+        completed=sum(each.completed for each in works),
+        late=sum(each.late for each in works),
+        lapsed=sum(each.lapsed for each in works),
+        session_lost=sum(each.session_lost for each in works),
+        failed=sum(each.failed for each in works),
+        buried=sum(each.buried for each in works),
+        renewed=sum(each.renewed for each in works),
+        crashes=sum(each.crashes for each in works),
+        work_s=sum(each.work_s for each in works),
+        wasted_work_s=sum(each.wasted_work_s for each in works),
+        worst_hidden_s=max((each.worst_hidden_s for each in works), default=0.0),
+        late_accepted=sum(each.late_accepted for each in works),
+        done=None if None in done else sum(filter(None, done)),
+        set_aside=sum(each.set_aside for each in works),
+    )
+
+
+def today_of(queue: QueueSummary, asked: Asked) -> float | None:
+    """Return the timeout in force: as set, or else the lease that was usual at the end of the log.
+
+    One that adapts has had many lengths, and the one that was used most may be long gone.
+    """
+    known = asked.today.get(queue.queue)
+    if known is not None:
+        return float(known.lease_s)
+    newest = [
+        (each.newest_hour, each.deliveries, each.newest_lease_s)
+        for each in queue.works
+        if each.newest_lease_s is not None
+    ]
+    return max(newest)[2] if newest else _usual_of(queue)
+
+
+def _usual_of(queue: QueueSummary) -> float | None:
+    usual = [
+        (each.deliveries, each.usual_lease_s)
+        for each in queue.works
+        if each.usual_lease_s is not None
+    ]
+    return max(usual)[1] if usual else None
+
+
+def renews_of(queue: QueueSummary, asked: Asked, works: Sequence[Work] | None = None) -> bool:
+    """Tell whether workers renew their leases.
+
+    Only attempts that outlasted the lease they began with can tell: whoever renews as late as
+    possible seldom has to. If there are hardly any, those of the whole queue tell. If there are
+    none there either, workers whose leases begin with the first lease that was advised go by that
+    advice.
+
+    Args:
+        queue: Its summary.
+        asked: With what was advised.
+        works: Only these kinds of work; None for all.
+    """
+    for each in (queue.works if works is None else works, queue.works):
+        told = _renewing(each)
+        if told is not None:
+            return told
+    known, usual = asked.today.get(queue.queue), _usual_of(queue)
+    if known is None or known.first_lease_s is None or usual is None:
+        return False
+    # Where the timeout is just as long, it need not have been the advice.
+    return abs(usual - known.first_lease_s) < 1 <= abs(usual - known.lease_s)
+
+
+def _renewing(works: Sequence[Work]) -> bool | None:
+    renewed = sum(each.renewed for each in works)
+    over = 0.0
+    for each in works:
+        # The dead renew nothing, and say nothing of what the living do.
+        over += max(0.0, unrenewed_of(each) - max(0.0, each.crashes - each.session_lost))
+    if renewed + over < _LEAST_OUTLASTED:
+        return None
+    return renewed > _RENEWING * (renewed + over)
+
+
+def recommend(queue: QueueSummary, asked: Asked, only: Work | None = None) -> Recommendation:
+    """Recommend a timeout for a queue, or for one type of its messages.
+
+    Args:
+        queue: Its summary.
+        asked: What to weigh.
+        only: The type; None for all together. How often workers die is taken from the whole queue
+            in any case, for its types share them.
+    """
+    works = queue.works if only is None else (only,)
+    whole, part = together(queue.works), together(works)
+    lengths = Lengths.OF_MESSAGE if repeats_are_alike(part.repeats) else Lengths.OF_ATTEMPT
+    today_s = today_of(queue, asked)
+    seen = seen_of(works)
+    renews = renews_of(queue, asked, works)
+    question = asked.question(None if renews else today_s, lengths)
+    drift_z = drift_of(part.bins)
+    advice = advise(
+        aged(part.bins, changed=drift_z is not None),
+        crashes=whole.crashes,
+        silent=whole.silent,
+        work_s=whole.work_s,
+        given_up=part.given_up,
+        question=question,
+    )
+    keeps = renews and today_s is not None
+    known = Recommendation(
+        queue=queue.queue,
+        message_type=None if only is None else only.message_type,
+        of_queue=only is None,
+        basis=advice.basis,
+        because=_because(advice, drift_z),
+        today_s=today_s,
+        # A timeout without renewal is many times the first lease of workers that do renew, and
+        # would hide the messages of those that die for as long.
+        timeout_s=max(1, round(today_s)) if keeps and today_s is not None else advice.timeout_s,
+        wanted_s=advice.wanted_s,
+        observed=count_of(part.bins),
+        finished=advice.finished,
+        censored=advice.censored,
+        crash_every_s=1 / advice.crash_rate,
+        promise=_not_yet(advice) if advice.promise is None else advice.promise.told(),
+        drift_z=drift_z,
+        renews=renews,
+        seen=seen,
+    )
+    if advice.model is None:
+        return known
+    return _with_model(known, advice, advice.model, question, works)
+
+
+def _because(advice: Advice, drift_z: float | None) -> str:
+    if drift_z is None:
+        return advice.because
+    word = "quicker" if drift_z > 0 else "slower"
+    return f"{advice.because}; the work of the last day was {word} than before"
+
+
+def _not_yet(advice: Advice) -> str:
+    return f"not enough data yet: {advice.finished:,.0f} attempts were finished"
+
+
+def _with_model(
+    known: Recommendation,
+    advice: Advice,
+    model: DurationModel,
+    question: Question,
+    works: Sequence[Work],
+) -> Recommendation:
+    plan = advice.renewal
+    return replace(
+        known,
+        mean_s=model.mean_s,
+        median_s=model.quantile(0.5),
+        p99_s=model.quantile(0.99),
+        as_good_s=advice.as_good_s,
+        longest_s=advice.longest_s,
+        renewal=None if plan is None else Plan.of(plan),
+        batch=advice.batch,
+        promise_s=None if advice.promise is None else advice.promise.timeout_s,
+        glue_s=model.glue_s,
+        curve=tuple(
+            CostPoint(each.timeout_s, max(0.0, each.cost - model.mean_s))
+            for each in advice.curve
+            if math.isfinite(each.cost)
+        ),
+        survival=survival_of(model),
+        choices=_choices(known, advice, model, question, works),
+    )
+
+
+def survival_of(model: DurationModel) -> tuple[SurvivalPoint, ...]:
+    """Return the survival curve with its band up to the glue point, and the tail beyond it."""
+    curve, glue = model.curve, model.glue_s
+    if curve is None or glue is None or not len(curve.times):
+        return ()
+    low, high = curve.band(0.95)
+    inside = np.flatnonzero(curve.times <= glue)
+    if len(inside) > _MOST_POINTS:
+        # Even in the share, not in the time: where it is steep there is most to see.
+        wanted = np.linspace(0, len(inside) - 1, _MOST_POINTS).astype(int)
+        inside = inside[wanted]
+    points = [
+        SurvivalPoint(
+            float(curve.times[each]),
+            float(curve.survival[each]),
+            float(low[each]),
+            float(high[each]),
+        )
+        for each in inside
+    ]
+    beyond = model.seconds[model.seconds > glue]
+    for seconds in beyond:
+        share = model.tail(float(seconds))
+        if share < _LEAST_SHARE:
+            break
+        points.append(SurvivalPoint(float(seconds), share, share, share))
+    return tuple(points)
+
+
+def _choices(
+    known: Recommendation,
+    advice: Advice,
+    model: DurationModel,
+    question: Question,
+    works: Sequence[Work],
+) -> tuple[WhatIf, ...]:
+    bins = together(works).bins
+    if known.renews:
+        # What the log shows was not done with such timeouts, so nothing here is called today's.
+        named = {"best without renewal": advice.wanted_s}
+        if known.today_s is not None:
+            named["today's lease, never renewed"] = known.today_s
+    else:
+        named = {"advice": float(advice.timeout_s)}
+        if abs(advice.wanted_s - advice.timeout_s) >= 1:
+            named["best, if set at once"] = advice.wanted_s
+        if known.today_s is not None:
+            named["today"] = known.today_s
+    named |= naive_choices(bins, DEFAULT_TIMEOUT_S)
+    # The week as it was, old days counted in full; what is weighed is the work as it is now.
+    week = fit(sample_of(bins))
+    messages, rate = count_of(bins), advice.crash_rate
+    # As they are, also where the bounds would not allow them: they are shown, and not set.
+    timeouts = np.array(list(named.values()))
+    costs = price(model, timeouts, rate, question) - model.mean_s
+    found = [
+        without_renewal(
+            week,
+            name=name,
+            timeout_s=float(timeout),
+            messages=messages,
+            crash_rate=rate,
+            growth=question.growth,
+            cost=max(0.0, float(cost)),
+        )
+        for name, timeout, cost in zip(named, timeouts, costs, strict=True)
+    ]
+    if advice.renewal is not None:
+        renewed = with_renewal(
+            week,
+            advice.renewal,
+            name="renewal",
+            messages=messages,
+            crash_rate=rate,
+            late_share=question.prices.late_renewal,
+        )
+        found.insert(0 if known.renews else 1, renewed)
+    return tuple(found)
+
+
+# --- whatif ------------------------------------------------------------------------------------
+#
+# What the messages of a log would have met with another timeout. Counted, not drawn.
+
+
+_EPSILON: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """What a choice would have meant. Counts are expected values, lengths seconds."""
+
+    name: str
+    timeout_s: float
+    """Or the first lease, where leases are renewed."""
+    cost: float
+    """Per message, beyond the work itself, in seconds of waiting; what is weighed."""
+    redeliveries: float
+    """Deliveries that are not a message's first, those after the death of a worker included."""
+    wasted_work_s: float
+    """Work done twice: what was completed when somebody else had the message already."""
+    given_up: float
+    """Messages whose work never fits into a lease."""
+    worst_recovery_s: float
+    """How long a message stays hidden at most after its worker died at its first delivery."""
+    mean_recovery_s: float
+    renewals: float = 0.0
+
+
+def deliveries_needed(lengths_s: Floats, timeout_s: float, growth: Growth) -> Floats:
+    """Return the delivery at which work of these lengths fits; infinite if at none."""
+    needed = np.full(len(lengths_s), math.inf)
+    for delivery in range(growth.tries, 0, -1):
+        lease_s = min(growth.cap_s, timeout_s * growth.factor ** (delivery - 1))
+        needed[lengths_s <= lease_s] = delivery
+    return needed
+
+
+def without_renewal(  # noqa: PLR0913 - keyword-only, and each says something else
+    model: DurationModel,
+    *,
+    name: str,
+    timeout_s: float,
+    messages: float,
+    crash_rate: float,
+    growth: Growth,
+    cost: float,
+) -> WhatIf:
+    """Count what a visibility timeout would have meant.
+
+    A lease that ends before the work does is taken to end in a redelivery at once, as it does while
+    workers are idle, and the whole work to be done each time.
+
+    Args:
+        model: How long the work took; each possible length with its share of the messages.
+        name: Of the choice.
+        timeout_s: Of a first delivery, seconds.
+        messages: How many there were.
+        crash_rate: Crashes per second of work.
+        growth: Of the timeout with deliveries, and after how many a message is given up.
+        cost: Per message, beyond the work.
+    """
+    x, p = model.seconds, model.chance
+    needed = deliveries_needed(x, timeout_s, growth)
+    never = np.isinf(needed)
+    tries = np.where(never, growth.tries, needed)
+    slow = float(((tries - 1) * p).sum())
+    wasted = float((np.where(never, tries, tries - 1) * x * p).sum())
+    seen = np.minimum(x, timeout_s)
+    died = float((-np.expm1(-crash_rate * x) * p).sum())
+    return WhatIf(
+        name=name,
+        timeout_s=timeout_s,
+        cost=cost,
+        redeliveries=messages * (slow + died),
+        wasted_work_s=messages * wasted,
+        given_up=messages * float(p[never].sum()),
+        worst_recovery_s=timeout_s,
+        mean_recovery_s=_mean_left(seen, p, timeout_s),
+    )
+
+
+def with_renewal(  # noqa: PLR0913 - keyword-only, and each says something else
+    model: DurationModel,
+    plan: RenewalPlan,
+    *,
+    name: str,
+    messages: float,
+    crash_rate: float,
+    late_share: float = 0.0,
+) -> WhatIf:
+    """Count the same for leases that are renewed by a plan.
+
+    Args:
+        model: How long the work took.
+        plan: When leases are renewed.
+        name: Of the choice.
+        messages: How many there were.
+        crash_rate: Crashes per second of work.
+        late_share: Chance that a renewal comes too late, so that the work is done twice.
+    """
+    x, p = model.seconds, model.chance
+    start = plan.first_renewal_s
+    # While the first lease runs, a death at u leaves first - u; later on half a period and a guard.
+    before, beyond = np.minimum(x, start), np.maximum(x - start, 0.0)
+    hidden = before * plan.first_s - before**2 / 2
+    hidden += beyond * (plan.lease_s - plan.every_s / 2)
+    sent = np.ceil(beyond / plan.every_s)
+    died = float((-np.expm1(-crash_rate * x) * p).sum())
+    return WhatIf(
+        name=name,
+        timeout_s=plan.first_s,
+        cost=plan.cost,
+        redeliveries=messages * (died + late_share * float(sent @ p)),
+        wasted_work_s=messages * late_share * float((sent * x) @ p),
+        given_up=0.0,
+        worst_recovery_s=max(plan.first_s, plan.lease_s),
+        mean_recovery_s=float((hidden * p).sum() / max(_EPSILON, float((x * p).sum()))),
+        renewals=messages * plan.renewals_per_attempt,
+    )
+
+
+def _mean_left(seen: Floats, chance: Floats, timeout_s: float) -> float:
+    """Return how much of a lease is left on average when a worker dies, at any moment of work."""
+    worked = float((seen * chance).sum())
+    return timeout_s - float((seen**2 * chance).sum()) / (2 * max(_EPSILON, worked))
+
+
+# --- asking ------------------------------------------------------------------------------------
+#
+# What an analysis depends on besides the log.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Today:
+    """How a queue is set today."""
+
+    visibility_timeout_s: int
+    """As set, seconds."""
+    lease_s: int
+    """In force: the same, or what the server's adaptive mode has chosen."""
+    adaptive: tuple[int, int] | None = None
+    """Floor and cap of the adaptive mode, seconds; None if it is off."""
+    first_lease_s: int | None = None
+    """The first lease that workers were advised to take; None without such advice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What to weigh, and within which bounds."""
+
+    prices: Prices = field(default_factory=Prices)
+    bounds: Bounds = field(default_factory=Bounds)
+    growth: Growth = FIXED
+    """The server gives each delivery the same timeout, so that is what is weighed unless told."""
+    guard_s: float = 5.0
+    """How long before its end a lease is renewed."""
+    late_share: float = 0.01
+    """For the promise: share of the messages that may be worked on twice."""
+    confidence: float = 0.95
+    today: Mapping[str, Today] = field(default_factory=dict)
+    """By queue; one that is missing is taken to have the lease that is usual in the log."""
+    at_once: bool = False
+    """Whether to go to the best timeout at once, and not by half or twice at most."""
+
+    def question(self, today_s: float | None, lengths: Lengths) -> Question:
+        """Return it as :func:`leasehold.advisor.advise` takes it.
+
+        Args:
+            today_s: The timeout in force; None if there is none.
+            lengths: To what the length of work belongs.
+        """
+        step = None if today_s is None or self.at_once else max(1, round(today_s))
+        return Question(
+            prices=self.prices,
+            bounds=self.bounds,
+            today_s=step,
+            in_force_s=today_s,
+            growth=self.growth,
+            lengths=lengths,
+            guard_s=self.guard_s,
+            late_share=self.late_share,
+            confidence=self.confidence,
+            # Bins are in no order; their weights say how old they are.
+            half_life=None,
+        )

@@ -1,0 +1,255 @@
+"""``leasehold pipeline run``: find the pipeline, start Spark, let it work, say what was done."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from rich.text import Text
+
+from leasehold.cli.output import Screen, clean, counted, facts, length, number
+from leasehold.cli.remote import ExitCode
+from leasehold.cli.worker_run import logging_lines
+from leasehold.cli.worker_setup import NotFound, QueueOpener, find
+from leasehold.spark.pipeline.backlog import Backlog
+from leasehold.spark.pipeline.declared import Pipeline
+from leasehold.spark.pipeline.report import Report, check_path
+from leasehold.spark.pipeline.running import (
+    PipelineFailed,
+    PipelineRun,
+    RunSettings,
+    own_modules,
+    packed,
+)
+from leasehold.spark.session import EVERYWHERE, LOCAL, NoJava, open_session
+from leasehold.worker.adapters import Capabilities, QueueError, QueueMissing, Unreachable
+from leasehold.worker.adapters.specs import QueueSpec
+from leasehold.worker.retry_policy import PoisonRule
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ATTEMPTS: Final = 20
+"""How often Spark tries a task: one more for each executor that dies under it."""
+_NAMED: Final = 5
+"""Expired messages that are named on the screen; the report has them all."""
+_NAME_CHARS: Final = 40
+_LOCAL: Final = re.compile(r"local(\[(\d+|\*)\])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """The options of the command; see its help."""
+
+    pipeline: str
+    master: str
+    conf: tuple[tuple[str, str], ...]
+    queue: str | None
+    tasks: int | None
+    at_once: int | None
+    lease_s: int
+    max_failures: int
+    continuous: bool
+    grace_s: float
+    report: str | None
+    each: str
+    progress: bool
+
+
+def run(wishes: Wishes, given: Mapping[str, Any]) -> int:
+    """Run a pipeline to its end; return the exit code.
+
+    Args:
+        wishes: The options.
+        given: The connection and output options that all commands share.
+    """
+    screen = Screen(as_json=given["as_json"], no_color=given["no_color"])
+    try:
+        pipeline, settings = _prepared(wishes, given, screen)
+    except (NotFound, ValueError) as error:
+        return _refuse(screen, ExitCode.USAGE, "usage", str(error))
+    if not screen.as_json:
+        _print_plan(screen, pipeline, settings, wishes)
+    try:
+        _look(settings.spec(None))
+        with logging_lines(), _spark(wishes) as spark:
+            made = PipelineRun(pipeline, spark, settings)
+            report = made.run()
+            return _tell(screen, wishes, report, was_hurried=made.was_hurried)
+    except QueueMissing:
+        name = settings.spec(None).queue
+        text = f"there is no queue {name}. Create it with leasehold queue create {name}."
+        return _refuse(screen, ExitCode.REFUSED, "queue-missing", text)
+    except Unreachable as error:
+        return _refuse(screen, ExitCode.NO_CONNECTION, "no-connection", str(error))
+    except (QueueError, PipelineFailed, NoJava) as error:
+        return _refuse(screen, ExitCode.REFUSED, "pipeline", str(error))
+
+
+def describe(screen: Screen, text: str, *, mermaid: bool) -> int:
+    """Print the stages of a pipeline and return the exit code."""
+    try:
+        pipeline = find_pipeline(text)
+        shown = pipeline.describe("mermaid" if mermaid else "text")
+    except (NotFound, ValueError) as error:
+        return _refuse(screen, ExitCode.USAGE, "usage", str(error))
+    if screen.as_json:
+        screen.document({"pipeline": text, "queue": pipeline.queue, "stages": pipeline.names})
+    else:
+        for line in shown.splitlines():
+            screen.row(Text(line))
+    return ExitCode.DONE
+
+
+def find_pipeline(text: str) -> Pipeline:
+    """Return the pipeline that *text* names.
+
+    Raises:
+        NotFound: See there.
+    """
+    found = find(text)
+    if isinstance(found, Pipeline):
+        return found
+    raise NotFound(
+        f"{text} is of the type {type(found).__name__}, and no pipeline "
+        "(leasehold.spark.pipeline.Pipeline)"
+    )
+
+
+def master_with_attempts(master: str) -> str:
+    """Return a master under which a failed task is tried again: ``local[2]`` tries only once."""
+    found = _LOCAL.fullmatch(master)
+    return master if found is None else f"local[{found[2] or 1},{ATTEMPTS}]"
+
+
+# --- inside --------------------------------------------------------------------------------------
+
+
+def _prepared(
+    wishes: Wishes, given: Mapping[str, Any], screen: Screen
+) -> tuple[Pipeline, RunSettings]:
+    pipeline = find_pipeline(wishes.pipeline)
+    pipeline.stages()
+    if wishes.report is not None:
+        check_path(wishes.report)
+    name = wishes.queue or pipeline.queue
+    if name is None:
+        raise NotFound(f"{wishes.pipeline} names no queue: give --queue")
+    queue, capabilities = _queue(name, given)
+    settings = RunSettings(
+        queue=queue,
+        continuous=wishes.continuous,
+        tasks=wishes.tasks,
+        at_once=wishes.at_once,
+        lease=wishes.lease_s,
+        poison=PoisonRule(max_failures=wishes.max_failures),
+        grace_s=wishes.grace_s,
+        show=("json" if screen.as_json else "auto") if wishes.progress else None,
+    )
+    problems = settings.leases().problems(capabilities)
+    if problems:
+        raise ValueError("; ".join(f"--lease: {each}" for each in problems))
+    return pipeline, settings
+
+
+def _queue(name: str, given: Mapping[str, Any]) -> tuple[QueueSpec, Capabilities]:
+    """Return the queue in the form that executors can open, and what its service can do."""
+    for option in ("send_key", "ca_file"):
+        if given[option]:
+            raise click.UsageError(
+                f"--{option.replace('_', '-')} cannot be handed on to executors: use a connection "
+                "string."
+            )
+    opener = QueueOpener(given, azure=False, mns=None)
+    client = opener.open(name).client
+    client.close()
+    spec: QueueSpec = client.spec  # type: ignore[attr-defined]  # what the opener opens has one
+    return spec, client.capabilities
+
+
+def _look(queue: QueueSpec) -> None:
+    """Make sure that there is such a queue, before Spark takes its time to begin.
+
+    Raises:
+        QueueError: There is none, or it cannot be reached.
+    """
+    with Backlog(queue) as backlog:
+        backlog.look()
+
+
+@contextmanager
+def _spark(wishes: Wishes) -> Iterator[SparkSession]:
+    """Start Spark, with the user's modules on its executors; stop it at the end."""
+    is_local = wishes.master.startswith("local")
+    conf: dict[str, object] = {**(LOCAL if is_local else EVERYWHERE)}
+    conf |= {"spark.task.maxFailures": ATTEMPTS, **dict(wishes.conf)}
+    name = f"leasehold-{wishes.pipeline}"
+    spark = open_session(master_with_attempts(wishes.master), name, conf)
+    own = own_modules(Path.cwd())
+    try:
+        with tempfile.TemporaryDirectory(prefix="leasehold-") if own else nullcontext() as folder:
+            if folder is not None and _LOCAL.fullmatch(wishes.master) is None:
+                archive = packed(own, Path(folder) / "leasehold-pipeline.zip")
+                spark.sparkContext.addPyFile(str(archive))
+            yield spark
+    finally:
+        spark.stop()
+
+
+def _print_plan(screen: Screen, pipeline: Pipeline, settings: RunSettings, wishes: Wishes) -> None:
+    lease = settings.leases()
+    rows = [
+        ("queue", clean(settings.spec(None).queue)),
+        ("stages", ", then ".join(pipeline.names)),
+        ("spark", clean(wishes.master)),
+        ("lease", f"{length(lease.visibility_timeout_s)}, renewed while a stage works"),
+        ("ends", "when it is stopped" if wishes.continuous else "when the queue is empty"),
+    ]
+    screen.plan(f"Pipeline {pipeline.name}", facts(rows, indent=2))
+
+
+def _tell(screen: Screen, wishes: Wishes, report: Report, *, was_hurried: bool) -> int:
+    if wishes.report is not None:
+        report.write(wishes.report, each=wishes.each)
+    if not screen.as_json:
+        totals = report.totals
+        rows = [
+            ("done", number(totals["done"])),
+            ("poisoned", number(totals["poisoned"])),
+            ("failed", counted(totals["failed"], "delivery", "deliveries")),
+            ("given back", counted(totals["given_back"], "delivery", "deliveries")),
+            ("lost", counted(totals["lost"], "delivery", "deliveries")),
+            ("resumed", counted(totals["resumed"], "delivery", "deliveries")),
+            *_expired_row(report),
+            ("took", length(totals["seconds"])),
+        ]
+        screen.show(facts(rows))
+        if wishes.report is not None:
+            screen.hint(f"Wrote {wishes.report}.")
+    report.close()
+    return ExitCode.INTERRUPTED if was_hurried else ExitCode.DONE
+
+
+def _expired_row(report: Report) -> list[tuple[str, str]]:
+    """Tell what expired during the run, if anything did: how many, and some by name."""
+    count = report.totals.get("expired")
+    if not count:
+        return []
+    named = report.expired().slice(0, _NAMED).to_pylist()
+    names = ", ".join(clean(each["text"])[:_NAME_CHARS] or each["message_id"] for each in named)
+    more = f" and {number(count - len(named))} more" if count > len(named) else ""
+    return [("expired", f"{counted(count, 'message')} of the queue: {names}{more}")]
+
+
+def _refuse(screen: Screen, code: ExitCode, kind: str, text: str) -> int:
+    if screen.as_json:
+        screen.error_line({"error": {"code": kind, "detail": text}})
+    else:
+        screen.error(Text.assemble(("Error: ", "bold red"), clean(text)))
+    return code

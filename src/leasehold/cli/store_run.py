@@ -1,0 +1,397 @@
+"""What ``leasehold store migrate``, ``move-account``, ``undo`` and ``restored`` do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import apsw
+from rich.padding import Padding
+from rich.progress import Progress, TaskID
+from rich.table import Table
+from rich.text import Text
+
+from leasehold.bodies import open_bodies
+from leasehold.bodies.base import BodyMissing
+from leasehold.cli.output import Screen, clean, counted, facts, number
+from leasehold.cli.remote import ExitCode, can_ask, confirm
+from leasehold.clock import SystemClock
+from leasehold.domain.errors import LeaseholdError
+from leasehold.extras import install
+from leasehold.server.settings.values import StoreUrl
+from leasehold.server.startup import DataLock, StartFailed
+from leasehold.stores.migrate.checking import Checked, Level, Reader, check, read_sqlite
+from leasehold.stores.migrate.ends import End, MoveRefused
+from leasehold.stores.migrate.marks import begin_epoch
+from leasehold.stores.migrate.migrate import Moved, Teller, Wanted, message_rows, move
+from leasehold.stores.migrate.migrate import undo as undo_move
+from leasehold.stores.migrate.sqlite import SqliteEnd
+from leasehold.stores.sqlite.store import FILE_NAME
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+_AT_ONCE: Final = 16
+"""Bodies that are copied at a time."""
+_SHOWN: Final = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """The arguments and options of the commands; see their help."""
+
+    source: str
+    target: str
+    account: str | None
+    new_receipts: bool = False
+    bodies_from: str | None = None
+    bodies_to: str | None = None
+
+
+def run(wishes: Wishes, *, as_json: bool, no_color: bool) -> int:
+    """Move a store or an account; return the exit code."""
+    screen = Screen(as_json=as_json, no_color=no_color)
+    return telling(screen, lambda: _run(wishes, screen))
+
+
+def _run(wishes: Wishes, screen: Screen) -> int:
+    clock = SystemClock()
+    if wishes.bodies_from is not None and wishes.bodies_from == wishes.bodies_to:
+        raise NoStore("--bodies-from and --bodies-to are the same place: each store needs its own")
+    with ExitStack() as opened:
+        source = opened.enter_context(open_end(wishes.source, new=False))
+        target = opened.enter_context(open_end(wishes.target, new=True))
+        progress = opened.enter_context(screen.progress())
+        begun_s = clock.monotonic_s()
+        wanted = Wanted(
+            account=wishes.account,
+            now_ms=clock.now_ms(),
+            tell=_teller(progress),
+            new_receipts=wishes.new_receipts,
+            carry_bodies=_carrier(wishes, progress),
+        )
+        moved = move(source, target, wanted)
+        took_s = clock.monotonic_s() - begun_s
+        names = source.shown, target.shown
+    if screen.as_json:
+        screen.document(_plain(moved, names, wishes, took_s))
+    else:
+        _show(screen, moved, names, wishes, took_s)
+    return ExitCode.DONE
+
+
+def undo(store: str, copy: str | None, *, yes: bool, as_json: bool, no_color: bool) -> int:
+    """Let a store that is marked be served again; return the exit code."""
+    screen = Screen(as_json=as_json, no_color=no_color)
+    if copy is not None and not yes:
+        text = f"Serve {clean(store)} again, and lose what was done in {clean(copy)} since?"
+        confirm(screen, text, is_interactive=can_ask())
+    return telling(screen, partial(_undo, store, copy, screen))
+
+
+def _undo(store: str, copy: str | None, screen: Screen) -> int:
+    with ExitStack() as opened:
+        end: End = opened.enter_context(open_end(store, new=False))
+        other = None if copy is None else opened.enter_context(open_end(copy, new=False))
+        done = undo_move(end, other, SystemClock().now_ms())
+    if screen.as_json:
+        screen.document({"done": done})
+    else:
+        screen.say(done)
+    return ExitCode.DONE
+
+
+def restored(store: str, *, yes: bool, as_json: bool, no_color: bool) -> int:
+    """Have a store begin a new epoch; return the exit code."""
+    screen = Screen(as_json=as_json, no_color=no_color)
+    if not yes:
+        text = f"Make all receipts that workers hold of {clean(store)} void?"
+        confirm(screen, text, is_interactive=can_ask())
+    return telling(screen, partial(_restored, store, screen))
+
+
+def _restored(store: str, screen: Screen) -> int:
+    with open_end(store, new=False) as end:
+        epoch, shown = begin_epoch(end), end.shown
+    if screen.as_json:
+        screen.document({"store": shown, "epoch": epoch})
+    else:
+        screen.say(f"{shown} is in epoch {epoch} now: receipts from before are void.")
+    return ExitCode.DONE
+
+
+def _teller(progress: Progress) -> Teller:
+    bars: dict[str, TaskID] = {}
+
+    def tell(step: str, done: int, total: int) -> None:
+        if step not in bars:
+            bars[step] = progress.add_task(step, total=max(1, total), note="")
+        note = f"{number(done)} of {counted(total, 'row')}"
+        progress.update(bars[step], completed=done, note=note)
+
+    return tell
+
+
+def _carrier(wishes: Wishes, progress: Progress) -> Callable[[Sequence[str]], None] | None:
+    places = wishes.bodies_from, wishes.bodies_to
+    if places[0] is None or places[1] is None:
+        return None
+    return partial(_carry_bodies, places[0], places[1], progress)
+
+
+def _carry_bodies(place: str, other: str, progress: Progress, keys: Sequence[str]) -> None:
+    """Copy bodies; those that a run before this one copied are written again."""
+    bar = progress.add_task("Copying bodies", total=len(keys), note="")
+
+    async def carry() -> None:
+        source, target = open_bodies(place), open_bodies(other)
+        try:
+            for start in range(0, len(keys), _AT_ONCE):
+                part = keys[start : start + _AT_ONCE]
+                bodies = await asyncio.gather(*map(source.get, part))
+                await asyncio.gather(*map(target.put, part, bodies))
+                progress.update(bar, advance=len(part))
+        finally:
+            await source.close()
+            await target.close()
+
+    try:
+        asyncio.run(carry())
+    except (ValueError, BodyMissing) as error:
+        raise NoStore(f"bodies in {place}: {error}") from error
+
+
+def _plain(
+    moved: Moved, names: tuple[str, str], wishes: Wishes, took_s: float
+) -> dict[str, object]:
+    return {
+        "from": names[0],
+        "to": names[1],
+        "account": wishes.account,
+        "move_id": moved.move_id,
+        "went_on": moved.went_on,
+        "messages": message_rows(moved),
+        "rows": moved.rows,
+        "queues": [
+            {"account": account, "queue": queue, "message_count": count}
+            for account, queue, count in moved.queues
+        ],
+        "large_bodies": moved.large_bodies,
+        "receipts_kept": moved.receipts_kept,
+        "pause_s": round(took_s, 3),
+    }
+
+
+def _show(
+    screen: Screen, moved: Moved, names: tuple[str, str], wishes: Wishes, took_s: float
+) -> None:
+    if moved.queues:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column("account")
+        table.add_column("queue")
+        table.add_column("messages", justify="right")
+        for account, queue, count in moved.queues[:_SHOWN]:
+            table.add_row(Text(account), Text(queue), Text(number(count)))
+        screen.show(table)
+        if len(moved.queues) > _SHOWN:
+            screen.say(f"... and {number(len(moved.queues) - _SHOWN)} more queues")
+    rows = [
+        ("messages", f"{number(message_rows(moved))} in all states"),
+        ("rows", f"{number(sum(moved.rows.values()))}, the same in both by counts and digests"),
+        ("receipts", "stay good" if moved.receipts_kept else "of before are void"),
+        ("pause", f"{took_s:.1f} s"),
+    ]
+    if moved.large_bodies:
+        where = (
+            "stay in the body store: give the new server the same place in bodies"
+            if wishes.account is None
+            else f"were copied to {wishes.bodies_to}"
+        )
+        rows.insert(2, ("large bodies", f"{number(moved.large_bodies)} {where}"))
+    screen.show(facts(rows))
+    if moved.went_on:
+        screen.hint("An earlier run had copied and compared everything; this one has ended it.")
+    if wishes.account is None:
+        screen.hint(
+            f"Serve {names[1]} now. {names[0]} is marked as moved, and no server opens it; to come "
+            "back: leasehold store undo."
+        )
+    else:
+        screen.hint(
+            f"Account {wishes.account} is in {names[1]} now, and gone from {names[0]}, whose "
+            "server removes the old rows by and by."
+        )
+
+
+# --- store checking ----------------------------------------------------------------------------
+#
+# What ``leasehold store check`` does.
+
+
+WARNED: Final = 4
+"""Exit code: it works, and may not go on to."""
+_CODES: Final = {Level.OK: ExitCode.DONE, Level.WARN: WARNED, Level.FAIL: ExitCode.REFUSED}
+_STYLES: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+
+
+def run_check(store: str, *, as_json: bool, no_color: bool) -> int:
+    """Check a store, show what was found, return the exit code."""
+    screen = Screen(as_json=as_json, no_color=no_color)
+    return telling(screen, lambda: _check(store, screen))
+
+
+def _check(store: str, screen: Screen) -> int:
+    found: list[Checked] = []
+    with open_reader(store) as reader, screen.progress(total_known=False) as progress:
+        bar = progress.add_task("Checking", total=None, note="")
+        for each in check(reader):
+            found.append(each)
+            progress.update(bar, advance=1, note=each.check)
+    worst = max(each.level for each in found)
+    if screen.as_json:
+        checks = [
+            {"check": each.check, "level": each.level.name.lower(), "found": each.found}
+            for each in found
+        ]
+        screen.document({"level": worst.name.lower(), "checks": checks})
+        return _CODES[worst]
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for each in found:
+        level = Text(each.level.name.lower(), style=_STYLES[each.level])
+        table.add_row(level, Text(each.check), Text(clean(each.found)))
+    screen.show(table)
+    bad = sum(each.level is not Level.OK for each in found)
+    verdict = f"{bad} of {len(found)} checks have something to say." if bad else "All is well."
+    screen.show(Padding(Text(verdict, style=_STYLES[worst]), (1, 0, 0, 0)))
+    return _CODES[worst]
+
+
+# --- store opening -----------------------------------------------------------------------------
+#
+# Stores as they are named on the command line, and how it is told that one cannot be used.
+
+
+_SCHEMES = ("postgresql://", "postgres://")
+
+
+class NoStore(Exception):
+    """A store cannot be opened. The text says why."""
+
+
+@contextmanager
+def open_end(named: str, *, new: bool) -> Iterator[End]:
+    """Open a store to move it, or to move something into it.
+
+    Args:
+        named: A folder or a URL.
+        new: Whether it may be made.
+
+    Raises:
+        NoStore: It cannot be opened, or a server uses it.
+    """
+    if named.startswith(_SCHEMES):
+        end = _postgres(named)
+        try:
+            yield end
+        finally:
+            end.close()
+        return
+    folder = _folder(named, new=new)
+    try:
+        with DataLock(folder):
+            sqlite = SqliteEnd(folder)
+            try:
+                yield sqlite
+            finally:
+                sqlite.close()
+    except StartFailed as failure:
+        raise NoStore(str(failure)) from failure
+
+
+@contextmanager
+def open_reader(named: str) -> Iterator[Reader]:
+    """Open a store to read it.
+
+    Raises:
+        NoStore: It cannot be opened.
+    """
+    if named.startswith(_SCHEMES):
+        with _reading(named) as reader:
+            yield reader
+    else:
+        with read_sqlite(_folder(named, new=False) / FILE_NAME) as reader:
+            yield reader
+
+
+def telling(screen: Screen, work: Callable[[], int]) -> int:
+    """Do something with stores; print what goes wrong, and return the exit code."""
+    try:
+        return work()
+    except MoveRefused as refused:
+        return _refuse(screen, ExitCode.REFUSED, "refused", str(refused))
+    except (NoStore, LeaseholdError, apsw.Error, OSError) as error:
+        text = str(error.__cause__ or error) if isinstance(error, LeaseholdError) else str(error)
+        return _refuse(screen, ExitCode.NO_CONNECTION, "no-store", text)
+    except KeyboardInterrupt:
+        return _refuse(screen, ExitCode.INTERRUPTED, "interrupted", "interrupted: nothing is moved")
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "psycopg":
+            raise
+        text = str(error)
+        if getattr(error, "sqlstate", None) is None and type(error).__name__ == "ProgrammingError":
+            text = "the URL cannot be read"  # what the library says of it may have the password
+        return _refuse(screen, ExitCode.NO_CONNECTION, "no-store", text)
+
+
+def _folder(named: str, *, new: bool) -> Path:
+    if "://" in named:
+        raise NoStore(f"{named}: a store is a folder, or begins with postgresql://")
+    folder = Path(named)
+    if not new and not (folder / FILE_NAME).exists():
+        raise NoStore(f"there is no store in {folder}")
+    return folder
+
+
+def _module(name: str) -> ModuleType:
+    """Import what needs the library of PostgreSQL."""
+    # Late, because a store in a folder must do without it.
+    from importlib import import_module  # noqa: PLC0415
+
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise NoStore(
+            f"PostgreSQL needs the library {error.name}: {install('postgres')}"
+        ) from error
+
+
+def _postgres(url: str) -> End:
+    try:
+        StoreUrl(url)
+    except ValueError as error:
+        raise NoStore(f"the URL of a store {error}") from None
+    end: End = _module("leasehold.stores.migrate.postgres").PostgresEnd(url)
+    return end
+
+
+@contextmanager
+def _reading(url: str) -> Iterator[Reader]:
+    with _module("leasehold.stores.migrate.postgres").read_postgres(url) as reader:
+        yield reader
+
+
+def _refuse(screen: Screen, code: ExitCode, kind: str, text: str) -> int:
+    if screen.as_json:
+        screen.error_line({"error": {"code": kind, "detail": text}})
+    else:
+        screen.error(Text.assemble(("Error: ", "bold red"), clean(text)))
+    return code

@@ -1,0 +1,352 @@
+"""What those need who look after a queue: look, count, pause, move, remove."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from leasehold.client import _answers as answers
+from leasehold.client import _calls as calls
+from leasehold.client import _sessions as log
+from leasehold.client._async.transport import AsyncTransport
+from leasehold.client.models import (
+    Counts,
+    Event,
+    Explanation,
+    Filter,
+    Job,
+    MessageView,
+    QueueInfo,
+)
+from leasehold.client.retries import NO_RETRIES
+
+
+class AsyncQueueAdmin:
+    """The part of :class:`AsyncQueueHandle` that needs no receipt."""
+
+    def __init__(self, transport: AsyncTransport, name: str) -> None:
+        self._transport = transport
+        self._account = transport.endpoint.account
+        self._path = calls.queue_path(self._account, name)
+        self.name = name
+        """The queue's name."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self._account!r}>"
+
+    async def create(
+        self,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> QueueInfo:
+        """Create the queue, or find it there.
+
+        Args:
+            metadata: Names and values of your own; None: none, and any will do that are there.
+            settings: Members of :class:`~leasehold.client.models.Settings` by name. A queue that
+                is there must have the same in these.
+
+        Raises:
+            QueueExists: It is there and has other metadata or settings.
+            OutOfRange: A setting is outside its range.
+        """
+        call = calls.create_queue(self._path, metadata, settings)
+        return answers.queue(await self._transport.call(call))
+
+    async def delete(self) -> None:
+        """Delete the queue and all its messages."""
+        await self._transport.call(calls.delete(self._path, (), "queue-not-found"))
+
+    async def info(self) -> QueueInfo:
+        """Return the queue with its settings, counts and activity."""
+        return answers.queue(await self._transport.call(calls.get(self._path)))
+
+    async def update(
+        self,
+        metadata: Mapping[str, str] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> QueueInfo:
+        """Change metadata or settings.
+
+        Args:
+            metadata: Replaces all there is; None: leave it.
+            settings: Members of :class:`~leasehold.client.models.Settings` to change, by name; a
+                member that is None goes back to its default, one left out stays (RFC 7396).
+
+        Raises:
+            OutOfRange: A setting is outside its range.
+        """
+        members = {"metadata": metadata, "settings": settings}
+        return await self._queue("PATCH", "", members)
+
+    async def counts(self) -> Counts:
+        """Count the messages by state, all at one instant."""
+        return answers.counts(await self._transport.call(calls.get(f"{self._path}/counts")))
+
+    async def explain(self) -> Explanation:
+        """Say in a sentence why the queue gives messages or does not."""
+        call = calls.get(f"{self._path}/explain")
+        return answers.explanation(await self._transport.call(call))
+
+    async def pause(self, for_s: float | None = None, reason: str | None = None) -> QueueInfo:
+        """Give out no messages for a while. Those on a lease can be completed.
+
+        Args:
+            for_s: Seconds, above 0; None: until :meth:`resume`.
+            reason: For those who wonder.
+        """
+        return await self._queue("POST", "/pause", {"for_s": for_s, "reason": reason})
+
+    async def resume(self) -> QueueInfo:
+        """Give out messages again."""
+        return await self._queue("POST", "/resume", {})
+
+    async def inspect(
+        self,
+        *,
+        states: Iterable[str] | None = None,
+        filter: Filter | None = None,  # noqa: A002 - the name on the wire
+        page_size: int = 100,
+        body: bool = True,
+    ) -> AsyncIterator[MessageView]:
+        """Yield messages in whatever state, the oldest first, without touching them.
+
+        Args:
+            states: Of ``visible``, ``leased``, ``delayed``, ``deferred``, ``expired``,
+                ``poisoned`` and ``staged``; in place of those of the filter. None: as the filter
+                says.
+            filter: Which messages; None: all.
+            page_size: How many are fetched at once, 1 to 1,000.
+            body: Whether to fetch the bodies.
+
+        Raises:
+            ValueError: A text to look for holds a line break, which cannot be signed.
+        """
+        wanted = calls.filter_of(filter, states)
+        after: str | None = None
+        while True:
+            found, after = await self.inspect_page(after, page_size, filter=wanted, body=body)
+            for message in found:
+                yield message
+            if after is None:
+                return
+
+    async def inspect_page(
+        self,
+        after: str | None = None,
+        limit: int = 100,
+        *,
+        states: Iterable[str] | None = None,
+        filter: Filter | None = None,  # noqa: A002 - the name on the wire
+        body: bool = True,
+    ) -> tuple[list[MessageView], str | None]:
+        """Return some messages, and where to go on: for those who do that later, or elsewhere.
+
+        A page may be empty and still not be the last one.
+
+        Args:
+            after: What the page before said; None: from the beginning.
+            limit: Most messages, 1 to 1,000.
+            states: See :meth:`inspect`, like those that follow.
+            filter: See there.
+            body: See there.
+
+        Returns:
+            Messages, and what to say as *after* next; None at the end.
+        """
+        call = calls.inspect(self._path, calls.filter_of(filter, states), after, limit, body=body)
+        return answers.views(await self._transport.call(call))
+
+    async def get(self, message_id: str, *, timeout_s: float | None = None) -> MessageView:
+        """Look at one message, in the queue or its poison queue.
+
+        Args:
+            message_id: Which one.
+            timeout_s: Send the request once only, and give it up after so many seconds without a
+                byte from the server. None: as the client was told.
+
+        Raises:
+            MessageNotFound: It was never there, or is completed, removed or expired.
+        """
+        call = calls.get(calls.message_path(self._path, message_id))
+        once = calls.sent_once(call, timeout_s)
+        retries = None if timeout_s is None else NO_RETRIES
+        return answers.view(await self._transport.call(once, retries))
+
+    async def explain_message(self, message_id: str) -> Explanation:
+        """Say in a sentence why a message can or cannot be received.
+
+        Of one that is not there, the code is ``not-found``; that is an answer and no error.
+        """
+        path = f"{calls.message_path(self._path, message_id)}/explain"
+        return answers.explanation(await self._transport.call(calls.get(path)))
+
+    async def amend(  # noqa: PLR0913 - each is a part of the message
+        self,
+        message_id: str,
+        *,
+        delay_s: int | None = None,
+        time_to_live_s: int | None = None,
+        body: str | bytes | None = None,
+        priority: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        force: bool = False,
+    ) -> MessageView:
+        """Change a message without a receipt; what is None stays.
+
+        Args:
+            message_id: Which.
+            delay_s: Seconds from now until it can be received, 0 to 315,360,000 (ten years).
+            time_to_live_s: Seconds from now until it expires, or -1 for never.
+            body: The new body.
+            priority: 1 (received first) to 16 (received last).
+            properties: Replace all there are.
+            force: Also if somebody works on it, whose lease ends then.
+
+        Raises:
+            MessageLeased: Somebody works on it, and *force* is not set.
+            MessageNotFound: It was never there, or is completed, removed or expired.
+            OutOfRange: A number is outside its range.
+        """
+        members = {
+            "delay_s": delay_s,
+            "time_to_live_s": time_to_live_s,
+            "priority": priority,
+            "properties": properties,
+            "force": force or None,
+            **calls.body_members(body),
+        }
+        path = calls.message_path(self._path, message_id)
+        # With force a second time could end the lease of somebody who came in between.
+        call = calls.send("PATCH", path, members, repeatable=not force)
+        return answers.view(await self._transport.call(call))
+
+    async def remove(self, message_id: str, force: bool = False) -> None:
+        """Remove a message without a receipt.
+
+        Args:
+            message_id: Which.
+            force: Also if somebody works on it.
+
+        Raises:
+            MessageLeased: Somebody works on it, and *force* is not set.
+            MessageNotFound: It was never there, or is completed, removed or expired.
+        """
+        path = calls.message_path(self._path, message_id)
+        query = (("force", "true"),) if force else ()
+        await self._transport.call(calls.delete(path, query, "message-not-found"))
+
+    async def end_lease(
+        self, message_id: str, delay_s: int = 0, reason: str | None = None
+    ) -> MessageView:
+        """End somebody's lease: the receipt is dead, the message visible.
+
+        Args:
+            message_id: Which.
+            delay_s: Seconds until it can be received again, 0 to 315,360,000.
+            reason: For those who look at the message later.
+
+        Raises:
+            MessageNotLeased: Nobody works on it.
+            MessageNotFound: It was never there, or is completed, removed or expired.
+        """
+        path = f"{calls.message_path(self._path, message_id)}/end-lease"
+        members = {"delay_s": delay_s, "reason": reason}
+        # A second time could end the lease of somebody who came in between.
+        call = calls.send("POST", path, members, repeatable=False)
+        return answers.view(await self._transport.call(call))
+
+    async def cancel(self, message_id: str, reason: str | None = None) -> MessageView:
+        """Ask the holder of a lease to stop its work. Its lease stays until it does.
+
+        The answers to its renewals and to the heartbeats of its session say so.
+
+        Args:
+            message_id: Which.
+            reason: For the worker.
+
+        Raises:
+            MessageNotLeased: Nobody works on it.
+            MessageNotFound: It was never there, or is completed, removed or expired.
+        """
+        path = f"{calls.message_path(self._path, message_id)}/cancel"
+        # A second time could mean somebody who came in between.
+        call = calls.send("POST", path, {"reason": reason}, repeatable=False)
+        return answers.view(await self._transport.call(call))
+
+    async def trace(self, message_id: str, *, page_size: int = 1_000) -> AsyncIterator[Event]:
+        """Yield what has happened to a message, the oldest first; it may be long gone.
+
+        Args:
+            message_id: Which.
+            page_size: How many events are fetched at once, 1 to 10,000.
+        """
+        after = 0
+        while True:
+            page = log.page(
+                await self._transport.call(log.trace(self._path, message_id, after, page_size))
+            )
+            for event in page.events:
+                yield event
+            if page.finished:
+                return
+            after = page.next_after
+
+    async def purge(
+        self,
+        filter: Filter | None = None,  # noqa: A002 - the name on the wire
+        *,
+        dry_run: bool = False,
+        wait_s: float = 0,
+    ) -> Job:
+        """Start to remove messages for good.
+
+        Args:
+            filter: Which messages; None: all that are there now.
+            dry_run: Only count them.
+            wait_s: Seconds to wait for the end, 0 to 60; then :meth:`AsyncClient.wait_for_job`.
+        """
+        members = calls.job_members(filter, dry_run=dry_run, wait_s=wait_s)
+        return await self._job("purge", members, wait_s, repeatable=dry_run)
+
+    async def redrive(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
+        self,
+        filter: Filter | None = None,  # noqa: A002 - the name on the wire
+        *,
+        rate_per_s: float | None = None,
+        canary: int = 0,
+        dry_run: bool = False,
+        target: str | None = None,
+        wait_s: float = 0,
+    ) -> Job:
+        """Start to bring messages back from the queue's poison queue.
+
+        Args:
+            filter: Which messages; None: all that are there now.
+            rate_per_s: Messages a second, above 0; None: as fast as they go.
+            canary: Bring so many first, and go on only when all of them have been completed.
+            dry_run: Only count them.
+            target: Queue to bring them to; None: the one that each failed in.
+            wait_s: Seconds to wait for the end, 0 to 60; then :meth:`AsyncClient.wait_for_job`.
+        """
+        members = calls.job_members(
+            filter,
+            dry_run=dry_run,
+            wait_s=wait_s,
+            rate_per_s=rate_per_s,
+            canary=canary or None,
+            target=target,
+        )
+        return await self._job("redrive", members, wait_s, repeatable=dry_run)
+
+    async def _job(
+        self, verb: str, members: dict[str, Any], wait_s: float, *, repeatable: bool
+    ) -> Job:
+        path = f"{self._path}/{verb}"
+        call = calls.send("POST", path, members, repeatable=repeatable, wait_s=wait_s)
+        return answers.job(await self._transport.call(call))
+
+    async def _queue(self, method: str, verb: str, members: Mapping[str, Any]) -> QueueInfo:
+        call = calls.send(method, f"{self._path}{verb}", members, repeatable=True)
+        return answers.queue(await self._transport.call(call))

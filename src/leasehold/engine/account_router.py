@@ -1,0 +1,141 @@
+"""One server for accounts in several stores: an engine for each store, and who picks among them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from leasehold.engine.engine import account_of
+from leasehold.engine.stats import Census
+
+if TYPE_CHECKING:
+    from leasehold.domain import admin as o
+    from leasehold.domain import commands as c
+    from leasehold.domain.claims import OpenClaim, Opened
+    from leasehold.domain.model import Lease, Queue
+    from leasehold.engine.engine import Counted, Engine, Served
+    from leasehold.engine.stats import QueueActivity
+    from leasehold.engine.waiters import Gone
+    from leasehold.stores.base import StoreHealth
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class AccountRouter:
+    """What dialects, metrics and pages ask of an engine, over several.
+
+    A command goes to the engine of its account. Counters of all engines are kept together; what
+    there is once for a server, such as its exporter and its body store, is that of the first. A
+    store that fails beyond repair ends the server, whichever it is.
+
+    Args:
+        first: The engine of all accounts that have none of their own; not started yet.
+        others: The engines of those that have; one may serve several.
+    """
+
+    def __init__(self, first: Engine, others: Mapping[str, Engine]) -> None:
+        self._first = first
+        self._others = dict(others)
+        self._engines = [first, *dict.fromkeys(self._others.values())]
+        for engine in self._engines[1:]:
+            engine.stats, engine.failed = first.stats, first.failed
+        self.stats, self.failed = first.stats, first.failed
+        self.bodies, self.exporter = first.bodies, first.exporter
+        self.waiting, self.jobs = first.waiting, _Jobs(self)
+
+    def of(self, account: str) -> Engine:
+        """Return the engine of an account."""
+        return self._others.get(account, self._first)
+
+    async def start(self) -> None:
+        """Begin to take commands."""
+        for engine in self._engines:
+            await engine.start()
+
+    async def stop(self) -> None:
+        """Finish what was taken, refuse what is new, close the stores."""
+        await asyncio.gather(*(engine.stop() for engine in self._engines))
+
+    def drain(self) -> None:
+        """End all waits for messages."""
+        for engine in self._engines:
+            engine.drain()
+
+    async def perform(self, command: c.Command) -> c.Result:
+        """See :meth:`Engine.perform`."""
+        return await self.of(account_of(command)).perform(command)
+
+    async def receive(
+        self, command: c.Receive, wait_s: float, gone: Gone | None = None
+    ) -> tuple[Lease, ...]:
+        """See :meth:`Engine.receive`."""
+        return await self.of(command.account).receive(command, wait_s, gone)
+
+    async def open_claim(
+        self, command: OpenClaim, wait_s: float = 0, gone: Gone | None = None
+    ) -> Opened:
+        """See :meth:`Engine.open_claim`."""
+        return await self.of(command.account).open_claim(command, wait_s, gone)
+
+    def find_queue(self, account: str, queue: str) -> Queue | None:
+        """See :meth:`Engine.find_queue`."""
+        return self.of(account).find_queue(account, queue)
+
+    def activity(self, account: str, queue: str) -> QueueActivity:
+        """See :meth:`Engine.activity`."""
+        return self.of(account).activity(account, queue)
+
+    def message_counts(self) -> list[tuple[str, str, int]]:
+        """See :meth:`Engine.message_counts`."""
+        return [each for engine in self._engines for each in engine.message_counts()]
+
+    async def counts(self) -> list[Counted]:
+        """See :meth:`Engine.counts`."""
+        found = await asyncio.gather(*(engine.counts() for engine in self._engines))
+        return [each for counted in found for each in counted]
+
+    async def census(self) -> Census:
+        """See :meth:`Engine.census`. How much event log there is, is told of the first store."""
+        found = await asyncio.gather(*(engine.census() for engine in self._engines))
+        return Census(
+            sessions=_joined(each.sessions for each in found),
+            lost_sessions=sum(each.lost_sessions for each in found),
+            claims=_joined(each.claims for each in found),
+            log=found[0].log,
+        )
+
+    def health(self) -> StoreHealth:
+        """Say how the first store is; see :meth:`stores` for all."""
+        return self._first.health()
+
+    def stores(self) -> list[Served]:
+        """Say how all stores are, the first one first."""
+        found = self._first.stores()
+        for engine in self._engines[1:]:
+            its_own = sorted(name for name, of in self._others.items() if of is engine)
+            found += engine.stores(tuple(its_own))
+        return found
+
+    def is_away(self, account: str) -> bool:
+        """See :meth:`Engine.is_away`."""
+        return self.of(account).is_away(account)
+
+
+class _Jobs:
+    """Waits for jobs, wherever they are."""
+
+    def __init__(self, placement: AccountRouter) -> None:
+        self._placement = placement
+
+    async def wait(self, account: str, job_id: str, wait_s: float) -> o.Job:
+        """See :meth:`leasehold.engine.jobs.JobRunner.wait`."""
+        return await self._placement.of(account).jobs.wait(account, job_id, wait_s)
+
+
+def _joined(parts: Iterable[Mapping[_K, _V]]) -> dict[_K, _V]:
+    joined: dict[_K, _V] = {}
+    for part in parts:
+        joined |= part
+    return joined

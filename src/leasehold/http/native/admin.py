@@ -1,0 +1,555 @@
+"""What those do who look after a queue: look at messages, explain, change, remove, end leases."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from leasehold.domain import explain
+from leasehold.domain.admin import (
+    EVERYTHING,
+    Amend,
+    Due,
+    EndLease,
+    FindMessage,
+    GetJob,
+    Inspect,
+    Job,
+    JobKind,
+    JobPlan,
+    ListJobs,
+    MessageFilter,
+    MessagePage,
+    NextDue,
+    Remove,
+    Seen,
+    StartJob,
+    StopJob,
+    is_over,
+    parse_json_path,
+    parse_json_value,
+)
+from leasehold.domain.claims import HIDING, Claim, ListStreams, Stream
+from leasehold.domain.commands import Peek
+from leasehold.domain.errors import MessageNotFound
+from leasehold.domain.failures import last_error
+from leasehold.domain.limits import NATIVE
+from leasehold.domain.model import Attempt, ErrorReport, Message, MessageState
+from leasehold.domain.queue_settings import poison_queue_of
+from leasehold.domain.visibility import first_visible_ms
+from leasehold.http.native import shapes
+from leasehold.http.native.call import Call
+from leasehold.http.native.errors import invalid, shown
+from leasehold.http.native.items import NEVER, PRIORITIES, body_limit
+from leasehold.http.native.messages import MAX_WAIT_S
+from leasehold.http.native.queues import DEFAULT_PAGE, MAX_PAGE, count_messages, get_queue
+from leasehold.http.native.reading import (
+    MAX_SINGLE_BYTES,
+    MAX_TEXT,
+    body_of,
+    in_portions,
+    param_int,
+    param_number,
+    param_switch,
+    queue_name,
+    read_body,
+    read_properties,
+    short_text,
+    within,
+)
+from leasehold.http.native.shapes import FilterIn, expiry, sent_along, shown_body
+from leasehold.http.requests import Response
+
+_LOOKED_AHEAD: Final = 256
+"""Messages looked at to say how many are before one."""
+
+_AMEND: Final = msgspec.json.Decoder(shapes.AmendRequest)
+_END_LEASE: Final = msgspec.json.Decoder(shapes.EndLeaseRequest)
+
+
+# --- what is shown -------------------------------------------------------------------------------
+
+
+def show_message(seen: Seen, now_ms: int, *, with_body: bool = True) -> dict[str, Any]:
+    """Return a message as those see it who look after it."""
+    message, state, queue, under = seen
+    detail = message.detail
+    cancel, ref = detail.cancel, detail.body_ref
+    error = last_error(message)
+    poisoning = detail.poisoning
+    return {
+        "id": message.message_id,
+        "queue": queue,
+        "state": state,
+        "why": explain.why(message, state, now_ms, seen.under),
+        **(_content(message) if with_body else {}),
+        "body_bytes": len(message.body) if ref is None else ref.size_bytes,
+        "inserted_at_ms": message.inserted_at_ms,
+        "expires_at_ms": expiry(message.expires_at_ms),
+        "visible_at_ms": message.visible_at_ms,
+        "dequeue_count": message.dequeue_count,
+        "fence": message.fence,
+        "priority": message.priority,
+        **sent_along(message),
+        "first_visible_at_ms": first_visible_ms(message),
+        "last_visible_at_ms": message.visible_since_ms or None,
+        "lease": _show_lease(message) if state is MessageState.LEASED else None,
+        "last_error": error and _show_last_error(error),
+        "failures": detail.failures,
+        "interruptions": detail.interruptions,
+        "lapses": detail.lapses,
+        "attempts": [_show_attempt(attempt) for attempt in detail.attempts],
+        "poisoned": poisoning
+        and {"queue": poisoning.queue, "reason": poisoning.reason, "at_ms": poisoning.at_ms},
+        "redriven": detail.redriven,
+        "under": under,
+        "session": message.session if state is MessageState.LEASED else None,
+        "cancel": cancel and {"at_ms": cancel.at_ms, "reason": cancel.reason},
+    }
+
+
+def _content(message: Message) -> dict[str, Any]:
+    """Return what may be large: the body, and what was saved."""
+    saved = message.detail.saved
+    content: dict[str, Any] = {} if saved is None else {"saved": msgspec.Raw(saved)}
+    return content | shown_body(message)
+
+
+def _show_lease(message: Message) -> dict[str, Any]:
+    progress = message.detail.progress
+    return {
+        "holder": message.holder,
+        "since_ms": message.since_ms,
+        "until_ms": message.visible_at_ms,
+        "renewals": message.renewals,
+        "progress": progress
+        and {"fraction": progress.fraction, "note": progress.note, "at_ms": progress.at_ms},
+    }
+
+
+def _show_error(error: ErrorReport) -> dict[str, Any]:
+    return {"text": error.text, "type": error.type, "fingerprint": error.fingerprint}
+
+
+def _show_last_error(attempt: Attempt) -> dict[str, Any]:
+    assert attempt.error is not None
+    return {**_show_error(attempt.error), "at_ms": attempt.ended_at_ms}
+
+
+def _show_attempt(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "leased_at_ms": attempt.leased_at_ms,
+        "ended_at_ms": attempt.ended_at_ms,
+        "outcome": attempt.outcome,
+        "holder": attempt.holder,
+        "renewals": attempt.renewals,
+        "error": attempt.error and _show_error(attempt.error),
+    }
+
+
+def _show_explanation(explanation: explain.Explanation) -> Mapping[str, Any]:
+    return {
+        "sentence": explanation.sentence,
+        "code": explanation.code,
+        "evidence": explanation.evidence,
+    }
+
+
+# --- looking -------------------------------------------------------------------------------------
+
+
+async def inspect(call: Call) -> Response:
+    """List messages without touching them."""
+    params = call.params
+    limit = param_int(call, "limit", (1, MAX_PAGE)) or DEFAULT_PAGE
+    with_body = param_switch(call, "body", default=True)
+    command = Inspect(
+        call.account, call.queue, filter_of_query(call), params.get("after", ""), limit, with_body
+    )
+    page = await call.services.perform(command)
+    assert isinstance(page, MessagePage)
+    now_ms = call.now_ms
+    shown = await in_portions(
+        lambda seen: show_message(seen, now_ms, with_body=with_body), page.messages
+    )
+    return call.reply({"messages": shown, "next_after": page.next_after})
+
+
+async def find(call: Call) -> Response:
+    """Look at one message."""
+    seen = await call.services.perform(FindMessage(call.account, call.queue, call.item))
+    return reply_seen(call, seen)
+
+
+async def explain_message(call: Call) -> Response:
+    """Say why a message is not being worked on."""
+    around = await _facts(call)
+    seen: Seen | None = None
+    ahead, more_urgent = None, 0
+    find = FindMessage(call.account, call.queue, call.item, with_bodies=False)
+    try:
+        found = await call.services.perform(find)
+    except MessageNotFound:
+        pass
+    else:
+        assert isinstance(found, Seen)
+        seen = found
+        if seen.state is MessageState.VISIBLE:
+            ahead, more_urgent = await _count_ahead(call, seen.message)
+    facts = explain.MessageFacts(
+        queue=around, message_id=call.item, seen=seen, ahead=ahead, more_urgent=more_urgent
+    )
+    return call.reply(_show_explanation(explain.explain_message(facts)))
+
+
+async def _count_ahead(call: Call, message: Message) -> tuple[int | None, int]:
+    """Return how many messages come before one, None if many do, and how many by priority."""
+    peek = Peek(call.account, call.queue, _LOOKED_AHEAD, with_bodies=False)
+    peeked = await call.services.perform(peek)
+    assert isinstance(peeked, tuple)
+    more_urgent = 0
+    for place, other in enumerate(peeked):
+        assert isinstance(other, Message)
+        if other.message_id == message.message_id:
+            return place, more_urgent
+        more_urgent += other.priority < message.priority
+    return None, 0
+
+
+async def explain_queue(call: Call) -> Response:
+    """Say why nothing of a queue is being worked on, or what is."""
+    return call.reply(_show_explanation(explain.explain_queue(await _facts(call))))
+
+
+async def _facts(call: Call) -> explain.QueueFacts:
+    queue = await get_queue(call)
+    counts = await count_messages(call, call.queue)
+    due = await call.services.perform(NextDue(call.account, call.queue))
+    assert isinstance(due, Due)
+    claims: tuple[Claim, ...] = ()
+    if counts.claimed:
+        streams = await call.services.perform(ListStreams(call.account, call.queue))
+        assert isinstance(streams, tuple)
+        found = [each.claims for each in streams if isinstance(each, Stream)]
+        claims = tuple(claim for each in found for claim in each if claim.state in HIDING)
+    activity = call.services.activity(call.account, call.queue)
+    return explain.QueueFacts(
+        queue=call.queue,
+        settings=queue.settings,
+        counts=counts,
+        activity=explain.Activity(
+            since_ms=activity.since_ms,
+            last_receive_ms=activity.last_receive_ms,
+            last_receiver=activity.last_receiver,
+            last_send_ms=activity.last_send_ms,
+            waiting=activity.waiting,
+        ),
+        now_ms=call.now_ms,
+        next_due_ms=due.at_ms,
+        claims=claims,
+    )
+
+
+def reply_seen(call: Call, seen: object) -> Response:
+    """Show a message as an answer of the engine has it."""
+    assert isinstance(seen, Seen)
+    return call.reply(show_message(seen, call.now_ms))
+
+
+# --- changing ------------------------------------------------------------------------------------
+
+
+async def amend(call: Call) -> Response:
+    """Change a message without a receipt."""
+    limit_bytes = body_limit(call, call.queue)
+    # JSON can be twice as long as the text in it, or more; base64 is a third longer.
+    request = read_body(_AMEND, call, max(MAX_SINGLE_BYTES, 2 * limit_bytes))
+    delay_s, life_s, priority = request.delay_s, request.time_to_live_s, request.priority
+    if delay_s is not None:
+        within("$.delay_s", delay_s, NATIVE.delay_s)
+    if life_s is not None and life_s != NEVER:
+        within("$.time_to_live_s", life_s, NATIVE.time_to_live_s)
+    if priority is not None:
+        within("$.priority", priority, PRIORITIES)
+    properties = request.properties
+    command = Amend(
+        call.account,
+        call.queue,
+        call.item,
+        delay_s=delay_s,
+        time_to_live_s=life_s,
+        body=body_of(request, "$.", limit_bytes),
+        priority=priority,
+        properties=None if properties is None else read_properties("$.properties", properties),
+        force=bool(request.force),
+    )
+    return reply_seen(call, await call.services.perform(command))
+
+
+async def remove(call: Call) -> Response:
+    """Remove a message without a receipt."""
+    force = param_switch(call, "force", default=False)
+    await call.services.perform(Remove(call.account, call.queue, call.item, force))
+    return call.reply_nothing()
+
+
+async def end_lease(call: Call) -> Response:
+    """End the lease of a message."""
+    request = read_body(_END_LEASE, call)
+    delay_s = request.delay_s or 0
+    within("$.delay_s", delay_s, NATIVE.delay_s)
+    reason = short_text("$.reason", request.reason)
+    command = EndLease(call.account, call.queue, call.item, delay_s, reason)
+    return reply_seen(call, await call.services.perform(command))
+
+
+# --- filters -----------------------------------------------------------------------------------
+#
+# Filters: from JSON or a query to the domain's.
+
+
+MAX_AGE_S: Final = 3_153_600_000
+"""A hundred years."""
+MAX_COUNT: Final = 2**31 - 1
+
+PARAMS: Final = frozenset(
+    {
+        *("state", "min_age_s", "max_age_s", "min_dequeue_count", "max_dequeue_count"),
+        *("holder", "type", "reason", "error", "text", "json_path", "json_value"),
+    }
+)
+"""Parameters of the query that make a filter."""
+
+_NAMES_OF_PARAMS: Final[Mapping[str, str]] = {"states": "state", "message_type": "type"}
+_AGES: Final = (0, MAX_AGE_S)
+_COUNTS: Final = (0, MAX_COUNT)
+_TEXTS: Final = ("holder", "message_type", "reason", "error", "text")
+_STATES: Final = [state.value for state in MessageState]
+
+
+def filter_of_query(call: Call) -> MessageFilter:
+    """Read a filter from the query.
+
+    Raises:
+        Refused: A parameter cannot be read.
+    """
+    params = call.params
+    if not PARAMS.intersection(params):
+        return EVERYTHING
+    texts = {name: params.get(_NAMES_OF_PARAMS.get(name, name)) or None for name in _TEXTS}
+    states = params.get("state")
+    return _checked(
+        _Named(in_query=True),
+        FilterIn(
+            states=states.split(",") if states else None,
+            min_age_s=param_number(call, "min_age_s", _AGES),
+            max_age_s=param_number(call, "max_age_s", _AGES),
+            min_dequeue_count=param_int(call, "min_dequeue_count", _COUNTS),
+            max_dequeue_count=param_int(call, "max_dequeue_count", _COUNTS),
+            json_path=params.get("json_path") or None,
+            **texts,
+        ),
+        _json_of_query(params.get("json_value")),
+    )
+
+
+def filter_of_body(given: FilterIn | None) -> MessageFilter:
+    """Read a filter from the member ``filter`` of a request.
+
+    Raises:
+        Refused: A member makes no sense.
+    """
+    if given is None:
+        return EVERYTHING
+    value = given.json_value
+    try:
+        text = None if value is None else msgspec.json.encode(value).decode()
+    except RecursionError:
+        raise invalid("$.filter.json_value", "`json_value` is nested too deeply.") from None
+    return _checked(_Named(in_query=False), given, text)
+
+
+class _Named:
+    """Knows what the sender calls a member."""
+
+    def __init__(self, *, in_query: bool) -> None:
+        self._in_query = in_query
+
+    def __call__(self, name: str) -> str:
+        return _NAMES_OF_PARAMS.get(name, name) if self._in_query else f"$.filter.{name}"
+
+
+def _checked(named: _Named, given: FilterIn, json_value: str | None) -> MessageFilter:
+    for name, bounds in (
+        ("min_age_s", _AGES),
+        ("max_age_s", _AGES),
+        ("min_dequeue_count", _COUNTS),
+        ("max_dequeue_count", _COUNTS),
+    ):
+        value: Any = getattr(given, name)
+        if value is not None:
+            within(named(name), value, bounds)
+    for name in _TEXTS:
+        short_text(named(name), getattr(given, name))
+    path = given.json_path
+    if path is not None:
+        short_text(named("json_path"), path)
+        try:
+            parse_json_path(path)
+        except ValueError as error:
+            raise invalid(named("json_path"), f"{error}.", value=path) from None
+    short_text(named("json_value"), json_value, limit=64 * MAX_TEXT)
+    if json_value is not None:
+        try:
+            parse_json_value(json_value)
+        except ValueError as error:
+            raise invalid(named("json_value"), f"{error}.", value=json_value) from None
+    return MessageFilter(
+        states=_states(named("states"), given.states),
+        min_age_s=given.min_age_s,
+        max_age_s=given.max_age_s,
+        min_dequeue_count=given.min_dequeue_count,
+        max_dequeue_count=given.max_dequeue_count,
+        holder=given.holder,
+        message_type=given.message_type,
+        reason=given.reason,
+        error=given.error,
+        text=given.text,
+        json_path=path,
+        json_value=json_value,
+    )
+
+
+def _states(field: str, given: list[str] | None) -> frozenset[MessageState] | None:
+    if given is None:
+        return None
+    for name in given or [""]:
+        if name not in _STATES:
+            known = ", ".join(_STATES)
+            raise invalid(
+                field, f"{shown(name)!r} is no state; the states are {known}.", value=name
+            )
+    return frozenset(MessageState(name) for name in given)
+
+
+def _json_of_query(text: str | None) -> str | None:
+    if not text:
+        return None
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        raise invalid(
+            "json_value",
+            "`json_value` is not JSON.",
+            value=text,
+            remedy='Put a text in quotes: json_value="paid".',
+        ) from None
+    return text
+
+
+# --- jobs --------------------------------------------------------------------------------------
+#
+# Purges and redrives, which the server carries on in the background.
+
+
+MAX_CANARY: Final = 1_000
+RATES_PER_S: Final = (0.001, 1_000_000)
+_ID_BYTES: Final = 12
+
+_PURGE: Final = msgspec.json.Decoder(shapes.PurgeRequest)
+_REDRIVE: Final = msgspec.json.Decoder(shapes.RedriveRequest)
+_NOTHING: Final = msgspec.json.Decoder(shapes.NoRequest)
+
+
+def show_job(job: Job) -> dict[str, Any]:
+    """Return a job as JSON shows it."""
+    return {
+        "job_id": job.job_id,
+        "queue": job.queue,
+        "kind": job.plan.kind,
+        "state": job.state,
+        "dry_run": job.plan.dry_run,
+        "created_at_ms": job.created_at_ms,
+        "updated_at_ms": job.updated_at_ms,
+        "examined": job.examined,
+        "matched": job.matched,
+        "moved": job.moved,
+        "expected": job.expected,
+        "note": job.note,
+    }
+
+
+async def purge(call: Call) -> Response:
+    """Remove the messages that a filter means."""
+    request = read_body(_PURGE, call)
+    plan = JobPlan(
+        kind=JobKind.PURGE,
+        filter=filter_of_body(request.filter),
+        dry_run=bool(request.dry_run),
+    )
+    return await _start(call, plan, request.wait_s)
+
+
+async def redrive(call: Call) -> Response:
+    """Bring back poisoned messages that a filter means."""
+    request = read_body(_REDRIVE, call)
+    rate_per_s, canary, target = request.rate_per_s, request.canary or 0, request.target
+    if rate_per_s is not None:
+        within("$.rate_per_s", rate_per_s, RATES_PER_S)
+    within("$.canary", canary, (0, MAX_CANARY))
+    if target is not None:
+        queue_name("$.target", target)
+        queue = call.services.find_queue(call.account, call.queue)
+        if queue is not None and target == poison_queue_of(queue.name, queue.settings):
+            raise invalid("$.target", "The messages are in this queue already.", value=target)
+    plan = JobPlan(
+        kind=JobKind.REDRIVE,
+        filter=filter_of_body(request.filter),
+        dry_run=bool(request.dry_run),
+        rate_per_s=rate_per_s,
+        canary=canary,
+        target=target,
+    )
+    return await _start(call, plan, request.wait_s)
+
+
+async def _start(call: Call, plan: JobPlan, wait_s: float | None) -> Response:
+    if wait_s is not None:
+        within("$.wait_s", wait_s, (0, MAX_WAIT_S))
+    command = StartJob(call.account, call.queue, os.urandom(_ID_BYTES).hex(), plan)
+    job = await call.services.perform(command)
+    assert isinstance(job, Job)
+    if wait_s and not is_over(job):
+        job = await call.services.wait_for_job(call.account, job.job_id, wait_s)
+    place = f"/v1/accounts/{call.account}/jobs/{job.job_id}"
+    location = (b"location", place.encode("ascii"))
+    return call.reply(show_job(job), 200 if is_over(job) else 202, location)
+
+
+async def list_jobs(call: Call) -> Response:
+    """List jobs, the newest first."""
+    limit = param_int(call, "limit", (1, MAX_PAGE)) or DEFAULT_PAGE
+    queue = call.params.get("queue") or None
+    jobs = await call.services.perform(ListJobs(call.account, queue, limit))
+    assert isinstance(jobs, tuple)
+    return call.reply({"jobs": [show_job(job) for job in jobs if isinstance(job, Job)]})
+
+
+async def get(call: Call) -> Response:
+    """Look at a job."""
+    return _reply_job(call, await call.services.perform(GetJob(call.account, call.item)))
+
+
+async def stop(call: Call) -> Response:
+    """Stop a job where it is."""
+    read_body(_NOTHING, call)
+    return _reply_job(call, await call.services.perform(StopJob(call.account, call.item)))
+
+
+def _reply_job(call: Call, job: object) -> Response:
+    assert isinstance(job, Job)
+    return call.reply(show_job(job))

@@ -1,0 +1,109 @@
+"""HTTP requests and responses as the dialects see them, free of any server's types."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """One request. Its body, if any, is put in when the header has been checked."""
+
+    method: str
+    raw_path: str
+    """The path as sent, still percent-encoded, without the query."""
+    raw_query: str
+    """The query as sent, without the question mark."""
+    headers: Mapping[str, str]
+    """Lower-case names; the values of a repeated header are joined with a comma."""
+    body: bytes
+    body_too_large: bool
+    """The body was longer than the server reads; *body* is then empty and the connection ends."""
+    client_ip: str
+    https: bool
+    has_body: bool = False
+    """The header announces a body, which may turn out to be empty."""
+    is_foreign: bool = False
+    """A web page that is not this server's has sent it, and anybody could have signed it."""
+    raw_header_names: Mapping[str, str] | None = None
+    """Lower-case name to name as sent, for metadata headers sent with capitals; None if none."""
+    receive: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+    """ASGI's: what else comes from the client. The body has been received from it already."""
+
+    async def gone(self) -> None:
+        """Wait until nobody wants the answer any more; for what takes long to answer."""
+        receive = self.receive
+        if receive is None:
+            await asyncio.get_running_loop().create_future()
+            return
+        while (await receive())["type"] != "http.disconnect":
+            pass  # the empty body of a request without one
+
+
+class Response(NamedTuple):
+    """An answer; ``Content-Length`` is added by the application."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes = b""
+
+
+# --- percent -----------------------------------------------------------------------------------
+#
+# Percent-encoding, decoded strictly.
+
+
+_HEX_DIGITS: Final = "0123456789ABCDEFabcdef"
+_BYTE_OF: Final = {
+    (high + low).encode(): bytes((int(high + low, 16),))
+    for high in _HEX_DIGITS
+    for low in _HEX_DIGITS
+}
+
+
+def percent_decode(text: str) -> str:
+    """Decode ``%XX`` once.
+
+    Raises:
+        ValueError: A percent sign is not followed by two hexadecimal digits, the result is not
+            UTF-8, or *text* itself is not ASCII.
+    """
+    first, *rest = text.encode("ascii").split(b"%")
+    decoded = [first]
+    for piece in rest:
+        octet = _BYTE_OF.get(piece[:2])
+        if octet is None:
+            raise ValueError(text)
+        decoded += (octet, piece[2:])
+    return b"".join(decoded).decode("utf-8")
+
+
+# --- digests -----------------------------------------------------------------------------------
+#
+# Digests of bodies, which for large ones take long enough to be somebody else's work.
+
+
+_T = TypeVar("_T")
+
+_AT_ONCE_BYTES: Final = 262_144
+"""Half a millisecond; more goes to a thread, as the library lets others run meanwhile."""
+
+
+async def md5_of(body: bytes) -> bytes:
+    """Return the MD5 of a body."""
+    return await digesting(len(body), _md5_of, body)
+
+
+async def digesting(size: int, write: Callable[..., _T], *of: Any) -> _T:
+    """Return ``write(*of)``, which takes digests of *size* bytes; of many on a thread."""
+    if size <= _AT_ONCE_BYTES:
+        return write(*of)
+    return await asyncio.to_thread(write, *of)
+
+
+def _md5_of(body: bytes) -> bytes:
+    return hashlib.md5(body, usedforsecurity=False).digest()

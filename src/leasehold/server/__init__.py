@@ -1,0 +1,1 @@
+"""The server process: settings, wiring, its own pages, metrics and the log."""

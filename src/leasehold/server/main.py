@@ -1,0 +1,419 @@
+"""The server process: from settings to an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
+
+import structlog
+import uvicorn
+import uvloop
+
+from leasehold import __version__
+from leasehold.clock import Clock, SystemClock
+from leasehold.domain.commands import NoteTime
+from leasehold.domain.errors import LeaseholdError
+from leasehold.engine.account_router import AccountRouter
+from leasehold.engine.engine import Engine
+from leasehold.engine.faults import Faults, FaultyStore
+from leasehold.engine.maintenance import MaintenancePlan
+from leasehold.engine.peers import Peers
+from leasehold.garbage import spare_collecting
+from leasehold.http.connection import GuardedProtocol, protocol_class
+from leasehold.http.guard import ConnectionLimits, Guard
+from leasehold.http.logs import configure_logs
+from leasehold.http.test_mode import Asgi, Controls
+from leasehold.server.settings import DEV_ACCOUNT, Settings, uses_public_key
+from leasehold.server.startup import (
+    ExitCode,
+    Placed,
+    StartFailed,
+    data_lock,
+    event_log_plan,
+    large_bodies,
+    listen_for_mns,
+    listen_on,
+    open_account_stores,
+    open_store,
+    raise_file_limit,
+    refuse_accounts_away,
+    url_of,
+)
+from leasehold.server.wiring import Times, build_application
+from leasehold.stores.base import Store
+
+__all__ = [
+    "ExitCode",
+    "HttpServer",
+    "Running",
+    "Times",
+    "build_application",
+    "serve",
+    "serve_store",
+]
+
+_MIB: Final = 1024 * 1024
+_STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
+_KILLED: Final = 128
+_DAY_S: Final = 86_400.0
+
+_log = structlog.get_logger(__name__)
+
+
+def serve(settings: Settings) -> int:
+    """Run a server until it is told to stop; return the exit code of the process.
+
+    SIGTERM or SIGINT stops it: it takes no more connections, answers what has arrived, and closes
+    the store. A second signal ends the process at once, which loses nothing that was answered.
+    """
+    clock = SystemClock()
+    configure_logs(log_format=settings.log_format, log_level=settings.log_level, clock=clock)
+    try:
+        with data_lock(settings):
+            return uvloop.run(_run(settings, clock))
+    except StartFailed as failure:
+        _log.error("server.start_failed", reason=str(failure), exit_code=int(failure.code))
+        return failure.code
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn's server, on sockets of ours and with signals left to the process.
+
+    Args:
+        config: Settings of uvicorn, loaded.
+        sockets: Bound, not listening.
+        tls_timeouts_s: Seconds that a handshake may take, and the goodbye at the end.
+        on_ready: Called when the sockets listen.
+        on_stop: Called when the server is told to stop, to end what would hold up its end.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        sockets: Sequence[socket.socket],
+        *,
+        tls_timeouts_s: tuple[float, float],
+        on_ready: Callable[[], None],
+        on_stop: Callable[[], None],
+    ) -> None:
+        super().__init__(config)
+        self._sockets = sockets
+        self._handshake_timeout_s, self._goodbye_timeout_s = tls_timeouts_s
+        self._on_ready = on_ready
+        self._on_stop = on_stop
+        self.servers = []
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Do nothing: uvicorn would end the process by the signal and not with code 0."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        del sockets
+        config = self.config
+        protocol = config.http_protocol_class
+        assert issubclass(protocol, GuardedProtocol)
+        connection = partial(
+            protocol,
+            config=config,
+            server_state=self.server_state,
+            app_state={},
+        )
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                connection,
+                sock=listener,
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=self._handshake_timeout_s if config.ssl else None,
+                ssl_shutdown_timeout=self._goodbye_timeout_s if config.ssl else None,
+            )
+            for listener in self._sockets
+        ]
+        self.started = True
+        self._on_ready()
+
+    def stop(self) -> None:
+        """Take no more connections and requests now, and not when uvicorn next looks."""
+        self.should_exit = True
+        for listener in self.servers:
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        self._on_stop()
+
+
+class Running(NamedTuple):
+    """A server that has begun to serve."""
+
+    server: HttpServer
+    engine: Engine
+    controls: Controls | None
+    """What tests may do to it; None outside test mode."""
+
+
+async def _run(settings: Settings, clock: Clock) -> int:
+    url = settings.store_url
+    place = {"data": str(settings.data)} if url is None else {"store": repr(url)}
+    _log.info("server.started", version=__version__, **place, pid=os.getpid())
+    _warn_of_public_keys(settings)
+    if settings.test_mode:
+        _log.warning(
+            "server.test_mode",
+            clock=settings.clock,
+            meaning="whoever is on this machine may make requests fail and move a virtual clock",
+        )
+    raise_file_limit(settings.max_connections)
+    with contextlib.ExitStack() as listening:
+        sockets = [listening.enter_context(each) for each in listen_on(settings)]
+        of_mns = [listening.enter_context(each) for each in listen_for_mns(settings)]
+        store, engine_clock, peers = await open_store(settings, clock)
+        placed = await open_account_stores(settings, clock)
+        refuse_accounts_away(settings, store, placed)
+        times = Times.chosen(settings, clock, store.last_seen_ms(), engine_clock)
+
+        def on_start(running: Running) -> Callable[[], None]:
+            loop = asyncio.get_running_loop()
+            for number in _STOPPING:
+                loop.add_signal_handler(number, _stop_or_kill, number, running.server)
+
+            def on_ready() -> None:
+                _say_ready(settings, sockets, of_mns)
+                spare_collecting()
+
+            return on_ready
+
+        code = await serve_store(
+            settings,
+            times,
+            store,
+            sockets,
+            on_start,
+            mns_sockets=of_mns,
+            peers=peers,
+            placed=placed,
+        )
+    _log.info("server.stopped", exit_code=int(code))
+    return code
+
+
+async def serve_store(  # noqa: PLR0913, PLR0917 - each is a choice of its own
+    settings: Settings,
+    times: Times,
+    store: Store,
+    sockets: Sequence[socket.socket],
+    on_start: Callable[[Running], Callable[[], None]],
+    server_type: type[HttpServer] = HttpServer,
+    *,
+    mns_sockets: Sequence[socket.socket] = (),
+    peers: Peers | None = None,
+    placed: Sequence[Placed] = (),
+) -> ExitCode:
+    """Serve a store until the server is told to stop, or the store fails.
+
+    Args:
+        settings: Validated.
+        times: The clocks to go by.
+        store: Closed at the end.
+        sockets: Bound, not listening.
+        on_start: Called in the event loop before the sockets listen; what it returns, when they do.
+        server_type: What to make the server of.
+        mns_sockets: As *sockets*, for requests of MNS and no others.
+        peers: The link to other servers on the same store; None if there can be none.
+        placed: Stores of accounts that have their own; closed at the end.
+
+    Raises:
+        StartFailed: A file that a setting names cannot be used.
+    """
+    faults = Faults()
+    tested = FaultyStore(store, faults) if settings.test_mode else store
+    first = _first_engine(settings, times, tested, peers)
+    engines = [first, *(_engine_of(settings, times, each) for each in placed)]
+    engine = _before(engines, placed)
+    await engine.start()
+    try:
+        guard = Guard(_limits_of(settings), times.system, times.engine)
+        for each in engines:
+            if each.bodies is not None:
+                each.bodies.buffered = lambda: guard.buffered
+        controls = None
+        if settings.test_mode:
+            controls = Controls(engine, times.engine, faults, seed=settings.test_seed)
+        app: Asgi = build_application(
+            settings,
+            times,
+            engine,
+            guard,
+            controls,
+            draining=lambda: server.should_exit,
+            mns_ports=frozenset(each.getsockname()[1] for each in mns_sockets),
+        )
+        server = server_type(
+            _uvicorn_config(settings, app if controls is None else controls.around(app), guard),
+            [*sockets, *mns_sockets],
+            tls_timeouts_s=(settings.header_timeout_s, settings.write_timeout_s),
+            on_ready=lambda: listening(),  # noqa: PLW0108 - it is made below
+            on_stop=engine.drain,
+        )
+        listening = on_start(Running(server, engine, controls))
+        await _serve_http(server, guard, engine)
+    finally:
+        if settings.clock == "virtual":
+            with contextlib.suppress(LeaseholdError):  # a failed store is told below
+                await engine.perform(NoteTime())
+        await engine.stop()
+    return ExitCode.STORE_FAILED if engine.failed.is_set() else ExitCode.STOPPED
+
+
+def _first_engine(settings: Settings, times: Times, store: Store, peers: Peers | None) -> Engine:
+    """Make the engine of all accounts that have no store of their own."""
+    return Engine(
+        store,
+        times.engine,
+        plan=_plan_of(settings),
+        events=event_log_plan(settings),
+        timers=times.timers,
+        bodies=large_bodies(settings, times.engine, durable=store.health().durable),
+        peers=peers,
+    )
+
+
+def _engine_of(settings: Settings, times: Times, placed: Placed) -> Engine:
+    """Make the engine of accounts that have a store of their own.
+
+    Two stores number their events alike, and each removes bodies that it does not know of. So
+    neither may share a folder with another.
+    """
+    (first, *_), (store, clock, peers) = placed
+    events = event_log_plan(settings)
+    if events.folder is not None:
+        folder = events.folder.with_name(f"{events.folder.name}-{first}")
+        events = replace(events, folder=folder)
+    bodies = None
+    if settings.bodies:
+        place = f"{settings.bodies.rstrip('/')}-{first}"
+        bodies = large_bodies(replace(settings, bodies=place), clock, durable=True)
+    return Engine(
+        store,
+        clock,
+        plan=_plan_of(settings),
+        events=events,
+        timers=times.timers,
+        bodies=bodies,
+        peers=peers,
+    )
+
+
+def _before(engines: Sequence[Engine], placed: Sequence[Placed]) -> Engine:
+    """Return what picks among engines by account, or the only one."""
+    first, *others = engines
+    if not others:
+        return first
+    pairs = zip(placed, others, strict=True)
+    by_account = {account: engine for each, engine in pairs for account in each.accounts}
+    return cast("Engine", AccountRouter(first, by_account))  # it has all that is asked of one here
+
+
+def _plan_of(settings: Settings) -> MaintenancePlan:
+    if settings.clock == "virtual":
+        # Every step of the clock would be a minute or more later than the last time noted.
+        return MaintenancePlan(expiry_grace_s=settings.expiry_grace_s, note_time_interval_s=_DAY_S)
+    return MaintenancePlan(expiry_grace_s=settings.expiry_grace_s)
+
+
+async def _serve_http(server: HttpServer, guard: Guard, engine: Engine) -> None:
+    helpers = [
+        asyncio.create_task(guard.run(), name="guard"),
+        asyncio.create_task(_stop_on_failure(engine, server), name="watch-store"),
+    ]
+    try:
+        await server.serve()
+    finally:
+        for task in helpers:
+            task.cancel()
+
+
+def _limits_of(settings: Settings) -> ConnectionLimits:
+    return ConnectionLimits(
+        max_connections=settings.max_connections,
+        max_request_line_bytes=settings.max_request_line_bytes,
+        max_header_bytes=settings.max_header_bytes,
+        max_header_fields=settings.max_header_fields,
+        max_buffered_bytes=settings.max_buffered_mib * _MIB,
+        header_timeout_s=settings.header_timeout_s,
+        body_timeout_s=settings.body_timeout_s,
+        body_min_bytes_per_s=settings.body_min_bytes_per_s,
+        idle_timeout_s=settings.idle_timeout_s,
+        write_timeout_s=settings.write_timeout_s,
+    )
+
+
+def _uvicorn_config(settings: Settings, app: Asgi, guard: Guard) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        http=protocol_class(guard),
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        workers=1,
+        proxy_headers=False,
+        forwarded_allow_ips="",
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=settings.drain_timeout_s,  # type: ignore[arg-type]  # any number
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    try:
+        config.load()
+    except OSError as error:  # what the ssl module raises is one, too
+        raise StartFailed(
+            ExitCode.SETTINGS, f"tls_cert, tls_key: {settings.tls_cert} cannot be used: {error}"
+        ) from error
+    return config
+
+
+def _stop_or_kill(number: signal.Signals, server: HttpServer) -> None:
+    if server.should_exit:
+        _log.warning("server.killed", signal=number.name)
+        os._exit(_KILLED + number)
+    _log.info("server.stopping", signal=number.name)
+    server.stop()
+
+
+async def _stop_on_failure(engine: Engine, server: HttpServer) -> None:
+    await engine.failed.wait()
+    _log.critical("server.stopping", reason="the store failed")
+    server.stop()
+
+
+def _say_ready(
+    settings: Settings, sockets: Sequence[socket.socket], of_mns: Sequence[socket.socket]
+) -> None:
+    urls = [url_of(listener, tls=settings.tls_cert is not None) for listener in sockets]
+    more: dict[str, Any] = {"also": urls[1:]} if urls[1:] else {}
+    if of_mns:
+        more["url_mns"] = url_of(of_mns[0], tls=settings.tls_cert is not None)
+    _log.info("server.ready", url=urls[0], **more)
+
+
+def _warn_of_public_keys(settings: Settings) -> None:
+    for account in settings.effective_accounts():
+        if uses_public_key(account):
+            _log.warning(
+                "server.public_key",
+                account=account.name,
+                meaning="whoever can connect may read and change everything in this account",
+                development=account.name == DEV_ACCOUNT and settings.dev_account_on(),
+            )

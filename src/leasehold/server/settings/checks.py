@@ -1,0 +1,169 @@
+"""What is wrong with a set of settings: bounds, and pairs that depend on each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from leasehold.server.settings.sections import AUTO, MAX_PORT, OFF, SHARED
+from leasehold.server.settings.values import DEV_ACCOUNT, Meta, Problem, bounds_text
+
+if TYPE_CHECKING:
+    from leasehold.server.settings.fields import Settings
+
+
+def find_problems(settings: Settings, table: Mapping[str, tuple[Meta, Any]]) -> tuple[Problem, ...]:
+    """Return everything that is wrong with *settings*, whose fields *table* describes."""
+    return (
+        *_check_bounds(settings, table),
+        *_check_listening(settings),
+        *_check_accounts(settings),
+        *_check_dev_account(settings),
+        *_check_inspectors(settings),
+        *_check_tokens(settings),
+        *_check_account_stores(settings),
+        *_check_mns(settings),
+        *_check_test_mode(settings),
+    )
+
+
+def _check_bounds(settings: Settings, table: Mapping[str, tuple[Meta, Any]]) -> Iterator[Problem]:
+    for name, (meta, _) in table.items():
+        value = getattr(settings, name)
+        if meta.choices and value not in meta.choices:
+            yield Problem(name, f"is {value!r}; it must be {bounds_text(meta)}")
+        elif meta.bounds is not None and not meta.bounds[0] <= value <= meta.bounds[1]:
+            unit = f" {meta.unit}" if meta.unit else ""
+            yield Problem(name, f"is {value}; it must be {bounds_text(meta)}{unit}")
+
+
+def _check_listening(settings: Settings) -> Iterator[Problem]:
+    if not settings.addresses():
+        yield Problem("host", f"{settings.host!r} names no address")
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        missing = "tls_cert" if settings.tls_cert is None else "tls_key"
+        yield Problem(missing, "is missing; tls_cert and tls_key go together")
+    if settings.tls_terminated and settings.tls_cert is not None:
+        yield Problem("tls_terminated", "is true, but tls_cert is set: TLS ends in one place only")
+
+
+def _check_accounts(settings: Settings) -> Iterator[Problem]:
+    names = settings.account_names()
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Problem("accounts", f"{name!r} is there twice")
+    if not settings.accounts and not settings.dev_account_on():
+        yield Problem(
+            "accounts",
+            f"there is none, and {DEV_ACCOUNT!r} is off (dev_account is "
+            f"{settings.dev_account!r}, host is {settings.host!r}): nobody could sign in",
+        )
+
+
+def _check_dev_account(settings: Settings) -> Iterator[Problem]:
+    if settings.dev_account != "on":
+        return
+    if not settings.is_private():
+        where = "a proxy in front" if settings.tls_terminated else f"host {settings.host!r}"
+        yield Problem(
+            "dev_account",
+            f"is 'on', but {where} lets other machines connect: an account whose key is public "
+            "must not be reachable from there. Listen on 127.0.0.1 without a proxy, or give "
+            "accounts of your own in accounts",
+        )
+    if DEV_ACCOUNT in settings.account_names():
+        yield Problem("dev_account", f"is 'on', but accounts already has {DEV_ACCOUNT!r}")
+
+
+def _check_inspectors(settings: Settings) -> Iterator[Problem]:
+    accounts = {account.name: account for account in settings.effective_accounts()}
+    names = [inspector.name for inspector in settings.inspectors]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Problem("inspectors", f"{name!r} is there twice")
+    for inspector in settings.inspectors:
+        account = accounts.get(inspector.name)
+        if account is None:
+            yield Problem("inspectors", f"{inspector.name!r} is no account of this server")
+        elif set(inspector.keys) & set(account.keys):
+            yield Problem(
+                "inspectors",
+                f"a key of {inspector.name!r} is a key of the account itself, which may do "
+                "everything",
+            )
+
+
+def _check_tokens(settings: Settings) -> Iterator[Problem]:
+    known = {account.name for account in settings.effective_accounts()}
+    for name in settings.oidc_accounts:
+        if name not in known:
+            yield Problem("oidc_accounts", f"{name!r} is no account of this server")
+    if settings.oidc_issuer:
+        for name in ("oidc_audience", "oidc_jwks"):
+            if not getattr(settings, name):
+                yield Problem(name, "is empty, but oidc_issuer is set")
+    elif settings.oidc_audience or settings.oidc_jwks:
+        yield Problem("oidc_issuer", "is empty, but other settings for tokens are set")
+    yield from _check_issuers(settings.oidc_issuer, settings.oidc_jwks)
+
+
+def _check_issuers(names: tuple[str, ...], sources: tuple[str, ...]) -> Iterator[Problem]:
+    if names and sources and len(names) != len(sources):
+        yield Problem(
+            "oidc_jwks",
+            f"has {len(sources)} and oidc_issuer has {len(names)}: each issuer has its own keys",
+        )
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Problem("oidc_issuer", f"{name!r} is there twice")
+    for source in sources:
+        if "://" in source and not source.startswith("https://"):
+            yield Problem("oidc_jwks", f"is {source!r}; an address must begin with https://")
+
+
+def _check_account_stores(settings: Settings) -> Iterator[Problem]:
+    known = {account.name for account in settings.effective_accounts()}
+    names = [each.account for each in settings.account_stores]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Problem("account_stores", f"{name!r} is there twice")
+    for name in names:
+        if name not in known:
+            yield Problem("account_stores", f"{name!r} is no account of this server")
+    for each in settings.account_stores:
+        if each.url == settings.store_url:
+            yield Problem("account_stores", f"{each.account!r} has the store of all others")
+    if names and settings.test_mode:
+        yield Problem("account_stores", "test_mode knows one store only")
+
+
+def _check_mns(settings: Settings) -> Iterator[Problem]:
+    port = settings.mns_port
+    if port not in {AUTO, SHARED, OFF}:
+        if not (port.isascii() and port.isdigit() and int(port[:6]) <= MAX_PORT):
+            yield Problem(
+                "mns_port", f"is {port!r}; it must be auto, shared, off, or 0 to {MAX_PORT:,}"
+            )
+        elif settings.port and int(port) == settings.port:
+            yield Problem("mns_port", f"is {port}, and so is port: for one port, say {SHARED!r}")
+    accounts = {account.name for account in settings.effective_accounts()}
+    ids = [each.key_id for each in settings.mns_keys]
+    for key_id in sorted({each for each in ids if ids.count(each) > 1}):
+        yield Problem("mns_keys", f"{key_id!r} is there twice")
+    for each in settings.mns_keys:
+        if each.account not in accounts:
+            yield Problem("mns_keys", f"{each.account!r} is no account of this server")
+        if each.key_id in accounts:
+            yield Problem("mns_keys", f"{each.key_id!r} is an account, which has keys of its own")
+
+
+def _check_test_mode(settings: Settings) -> Iterator[Problem]:
+    if settings.clock == "virtual" and not settings.test_mode:
+        yield Problem(
+            "clock",
+            "is 'virtual', so that no lease would ever end by itself; that is for tests only and "
+            "needs test_mode (--test-mode)",
+        )
+    if settings.test_mode and not settings.is_private():
+        where = "a proxy in front" if settings.tls_terminated else f"host {settings.host!r}"
+        yield Problem(
+            "test_mode",
+            f"is true, but {where} lets other machines connect, which could then make requests "
+            "fail and move the clock without credentials. Listen on 127.0.0.1 without a proxy",
+        )

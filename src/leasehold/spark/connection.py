@@ -1,0 +1,174 @@
+"""From options to a client of the server; made anew in each process, as connections are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from leasehold.client import Client, QueueNotFound, RetryPolicy
+from leasehold.spark.options import BadOption, Place
+
+_DEVELOPMENT_ACCOUNT: Final = "devstoreaccount1"
+_MANY: Final = 1_000_000
+"""More tries than any patience allows: it is the patience that ends them."""
+
+
+def connection_string(place: Place) -> str | None:
+    """Return the connection string that the options lead to; None: the client's own default.
+
+    Raises:
+        BadOption: The variable or the file is not there on this machine.
+    """
+    if place.connection_string_variable is not None:
+        try:
+            return os.environ[place.connection_string_variable]
+        except KeyError:
+            raise BadOption(
+                f"option connectionStringVariable: {place.connection_string_variable} is not set "
+                "on this machine; executors need it too (spark.executorEnv)"
+            ) from None
+    if place.connection_string_file is not None:
+        try:
+            return Path(place.connection_string_file).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise BadOption(f"option connectionStringFile: {error.strerror}") from None
+    return place.connection_string
+
+
+def is_signature(credential: str) -> bool:
+    """Tell whether a credential is a shared access signature; otherwise it is an account key."""
+    # A signature is the query part of an address, and has a part of this name.
+    return "sig=" in credential
+
+
+def patient(patience_s: float) -> RetryPolicy:
+    """Return a policy that goes on trying for so many seconds, for calls that can be repeated."""
+    return RetryPolicy(attempts=_MANY, patience_s=patience_s)
+
+
+def connect(place: Place, retries: RetryPolicy | None = None, *, timeout_s: float = 30.0) -> Client:
+    """Return a client. No request is made.
+
+    Args:
+        place: Where the server is.
+        retries: How often and how patiently to try again.
+        timeout_s: Seconds without a byte from the server after which a try has failed, above 0.
+
+    Raises:
+        BadOption: What the options say is malformed; the text shows no secret.
+    """
+    policy = retries or RetryPolicy()
+    try:
+        if place.endpoint is None:
+            return Client.from_connection_string(
+                connection_string(place), timeout_s=timeout_s, retries=policy
+            )
+        key, sas = _credential(place.credential)
+        account = place.account or _DEVELOPMENT_ACCOUNT
+        return Client(
+            place.endpoint, account, key=key, sas=sas, timeout_s=timeout_s, retries=policy
+        )
+    except ValueError as error:
+        raise BadOption(f"the connection is not properly given: {error}") from None
+
+
+@contextlib.contextmanager
+def missing_queue_named(queue: str | None, client: Client) -> Iterator[None]:
+    """Say which queue is missing, and where, if the server says that one is.
+
+    Args:
+        queue: The only one that is spoken of; None: there may be others.
+        client: Of the server.
+
+    Raises:
+        BadOption: There is no such queue.
+    """
+    try:
+        yield
+    except QueueNotFound:
+        if queue is None:
+            raise
+        raise BadOption(
+            f"option queueName: there is no queue {queue} at {client.url}, account {client.account}"
+        ) from None
+
+
+def _credential(given: str | None) -> tuple[str | None, str | None]:
+    """Return the key or the signature that was given."""
+    return (None, given) if given is not None and is_signature(given) else (given, None)
+
+
+# --- naming ------------------------------------------------------------------------------------
+#
+# Names that the source and the sink of one query must agree on.
+
+
+FORMAT_NAME: Final = "leasehold"
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._:~-]")
+
+
+def transaction_name(query_id: str, batch_id: str | int) -> str:
+    """Return under which name a micro-batch stages what it sends.
+
+    It is the same at a replay: Spark keeps both ids in the checkpoint.
+
+    Args:
+        query_id: Of the streaming query, or what the user gave as ``txnAppId``.
+        batch_id: Of the micro-batch.
+    """
+    return f"spark.{_NOT_IN_NAMES.sub('-', query_id)}.{batch_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskIdentity:
+    """Who a task is: which query and batch it works for, and which attempt at it this is."""
+
+    query_id: str | None
+    """None in a batch job."""
+    batch_id: int | None
+    run_id: str
+    """New at each start of the query, unlike the others, as attempts are numbered anew then."""
+    partition: int
+    attempt: int
+    """0 for the first attempt at this partition in this run."""
+    task: int
+    """Number of the attempt among all of the application."""
+
+    @property
+    def part(self) -> str:
+        """Name of what this attempt stages within its transaction."""
+        return f"{self.partition}.{self.run_id}.{self.task}"
+
+    @property
+    def transaction(self) -> str | None:
+        """Name of the micro-batch's transaction; None in a batch job."""
+        if self.query_id is None or self.batch_id is None:
+            return None
+        return transaction_name(self.query_id, self.batch_id)
+
+
+def current_task() -> TaskIdentity:
+    """Return who the running task is.
+
+    Raises:
+        RuntimeError: This is not a task of Spark.
+    """
+    from pyspark import TaskContext  # noqa: PLC0415 - names are used where Spark is not
+
+    context: Any = TaskContext.get()
+    if context is None:
+        raise RuntimeError("there is no task here: this runs on executors only")
+    batch_id = context.getLocalProperty("streaming.sql.batchId")
+    return TaskIdentity(
+        query_id=context.getLocalProperty("sql.streaming.queryId"),
+        batch_id=None if batch_id is None else int(batch_id),
+        run_id=context.getLocalProperty("spark.jobGroup.id") or "",
+        partition=context.partitionId(),
+        attempt=context.attemptNumber(),
+        task=context.taskAttemptId(),
+    )

@@ -1,0 +1,163 @@
+"""Settling claims in memory, by themselves or with a transaction that they are bound to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from leasehold.domain import claims as rules
+from leasehold.domain.claims import Bound, Exemption
+from leasehold.domain.errors import StreamNotFound
+from leasehold.domain.events import EventType
+from leasehold.domain.transactions import StreamSettled
+from leasehold.stores.memory.messages import MessageHandlers
+from leasehold.stores.memory.tables import Boxes, Holding, Shelf, Shelves, StreamShelf
+
+Plans: TypeAlias = dict[tuple[str, str], "Plan"]
+"""By queue and stream."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """A stream that is to be settled."""
+
+    shelf: Shelf
+    stream: StreamShelf
+    upto: int
+    name: str | None = None
+    """Of the transaction whose publishing settles it so far."""
+    published: Collection[str] = ()
+    """All transactions that are published along with it."""
+
+
+class Settling:
+    """Settles streams, once it is clear that nothing is in the way."""
+
+    def __init__(self, shelves: Shelves, messages: MessageHandlers, boxes: Boxes) -> None:
+        self._shelves = shelves
+        self._messages = messages
+        self._boxes = boxes
+
+    # --- binding -----------------------------------------------------------------------------
+
+    def bind(self, stream: StreamShelf, holding: Holding, name: str) -> None:
+        """Bind a claim to a transaction that is there."""
+        claim = holding.claim
+        if claim.transaction != name:
+            self.unbind(stream, holding)
+            holding.claim = replace(claim, transaction=name)
+        bound = Bound(claim.queue, claim.stream, claim.number, stream.token)
+        self._boxes[claim.account, name].bound[bound[:3]] = bound
+
+    def unbind(
+        self, stream: StreamShelf, holding: Holding, published: Collection[str] = ()
+    ) -> None:
+        """Undo the binding of a claim; one of an earlier token stays, and refuses to publish.
+
+        A transaction that has nothing else is forgotten, but for those just being published.
+        """
+        claim = holding.claim
+        if claim.transaction is None:
+            return
+        key, own = (claim.account, claim.transaction), (claim.queue, claim.stream, claim.number)
+        box = self._boxes[key]
+        if box.bound[own].token == stream.token:
+            del box.bound[own]
+            if box.is_empty and claim.transaction not in published:
+                del self._boxes[key]
+
+    def release(self, account: str, name: str) -> None:
+        """Forget what a transaction that is given up has bound."""
+        for queue, stream_name, number in self._boxes[account, name].bound:
+            shelf = self._shelves.queues.get((account, queue))
+            stream = None if shelf is None else shelf.streams.get(stream_name)
+            holding = None if stream is None else stream.claims.get(number)
+            if holding is not None and holding.claim.transaction == name:
+                holding.claim = replace(holding.claim, transaction=None)
+
+    # --- planning ----------------------------------------------------------------------------
+
+    def plan(self, account: str, names: Collection[str], own: Plan | None = None) -> Plans:
+        """Return which streams are settled when these transactions are published.
+
+        Args:
+            account: Whose they are.
+            names: Of the transactions, known or not.
+            own: A stream that is settled in any case.
+
+        Raises:
+            LeaseholdError: One of them cannot be.
+        """
+        plans: Plans = {}
+        if own is not None:
+            rules.to_settle(own.upto, own.stream.last_settled, own.stream.as_stream().claims)
+            plans[own.stream.queue, own.stream.name] = own
+            own.published = names
+        for name in names:
+            box = self._boxes.get((account, name))
+            for _, bound in sorted(box.bound.items()) if box is not None else ():
+                plan = self._planned(account, name, bound, plans)
+                plan.published = names
+        return plans
+
+    def _planned(self, account: str, name: str, bound: Bound, plans: Plans) -> Plan:
+        shelf = self._shelves.get(account, bound.queue)
+        stream = shelf.streams.get(bound.stream)
+        if stream is None:
+            raise StreamNotFound
+        rules.check_bound(name, bound, stream.as_stream())
+        plan = plans.setdefault(bound[:2], Plan(shelf, stream, 0))
+        if bound.number >= plan.upto:
+            plan.upto, plan.name = bound.number, name
+        return plan
+
+    # --- carrying out ------------------------------------------------------------------------
+
+    def carry_out(self, plan: Plan, given: Mapping[int, Exemption] | None = None) -> StreamSettled:
+        """Complete the members of claims, but for the exemptions.
+
+        Args:
+            plan: Which claims.
+            given: By row key: exemptions that count in place of those noted.
+        """
+        shelf, stream = plan.shelf, plan.stream
+        holdings = [
+            stream.claims[number] for number in sorted(stream.claims) if number <= plan.upto
+        ]
+        lost = sum(holding.claim.lost for holding in holdings)
+        exempt = {**self._noted(shelf, holdings), **(given or {})}
+        for row_key, exemption in exempt.items():
+            self._messages.give_back(shelf, row_key, exemption)
+        completed = 0
+        for holding in holdings:
+            completed += len(holding.members)
+            self._complete(shelf, holding)
+            self.unbind(stream, holding, plan.published)
+            self._shelves.holdings.remove(stream.claims.pop(holding.claim.number))
+        stream.last_settled, stream.settled_with = plan.upto, plan.name
+        return StreamSettled(stream.queue, stream.name, plan.upto, completed, len(exempt), lost)
+
+    def _noted(self, shelf: Shelf, holdings: Iterable[Holding]) -> dict[int, Exemption]:
+        """Return what is noted of members that are still there, as it can be done now."""
+        return {
+            row_key: rules.as_applied(noted, shelf.rows[row_key], self._shelves.now_ms)
+            for holding in holdings
+            for row_key, noted in holding.notes.items()
+            if row_key in holding.members
+        }
+
+    def _complete(self, shelf: Shelf, holding: Holding) -> None:
+        name = rules.name_of(holding.claim)
+        for row_key in in_order(shelf, holding):
+            message = shelf.rows.pop(row_key)
+            del shelf.held[row_key]
+            self._shelves.dropped.append(message)
+            self._shelves.note(EventType.SETTLED, shelf, message, target=name)
+
+
+def in_order(shelf: Shelf, holding: Holding) -> list[int]:
+    """Return the row keys of a claim's members in their order."""
+    return sorted(
+        holding.members, key=lambda row_key: rules.member_order(shelf.rows[row_key], row_key)
+    )

@@ -1,0 +1,439 @@
+"""What a memory store holds: queues, the messages in them, and how to get at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from leasehold.domain import claims as claim_rules
+from leasehold.domain.admin import Job, Seen
+from leasehold.domain.claims import Bound, Claim, Exemption, Step, Stream, size_of
+from leasehold.domain.commands import Complete, Duplicate, Release, Renew
+from leasehold.domain.errors import LeaseLost, MessageNotFound, QueueNotFound, ReceiptMalformed
+from leasehold.domain.event_recorder import Recorder, is_recorded, late, late_elsewhere
+from leasehold.domain.events import EventType
+from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive, newest_error
+from leasehold.domain.model import (
+    ErrorReport,
+    Lease,
+    Message,
+    MessageState,
+    Queue,
+    ReceiptParts,
+    issue_receipt,
+    read_receipt,
+    row_key_of,
+)
+from leasehold.domain.queue_settings import FailurePolicy, poison_queue_of
+from leasehold.domain.visibility import (
+    Bucket,
+    after_lapse,
+    after_poison,
+    allowance,
+    is_receivable,
+    receipt_refusal,
+    receive_order,
+    spend,
+    state_of,
+)
+
+Rows: TypeAlias = dict[int, Message]
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """A claim and its members, which stay on the shelf of their queue."""
+
+    claim: Claim
+    members: set[int] = field(default_factory=set)
+    """Row keys of those that are still in it."""
+    hidden: bool = True
+    """Whether nobody else can have the members: until the claim lapses."""
+    accepted_loss: bool = False
+    """Whether it was opened in spite of its last loss."""
+    dissolving: bool = False
+    """Whether it was given back: its stream knows it no more, and its members leave it in steps."""
+    notes: dict[int, Exemption] = field(default_factory=dict)
+    """By row key: what becomes of members, also of some lost since, when it is settled."""
+
+
+@dataclass(slots=True)
+class StreamShelf:
+    """A stream and its claims by number."""
+
+    account: str
+    queue: str
+    name: str
+    token: int = 0
+    last_settled: int = 0
+    attached_at_ms: int = 0
+    settled_with: str | None = None
+    claims: dict[int, Holding] = field(default_factory=dict)
+
+    def as_stream(self) -> Stream:
+        """Return the stream as others see it."""
+        return Stream(
+            account=self.account,
+            queue=self.queue,
+            stream=self.name,
+            token=self.token,
+            last_settled=self.last_settled,
+            attached_at_ms=self.attached_at_ms,
+            settled_with=self.settled_with,
+            claims=tuple(self.claims[number].claim for number in sorted(self.claims)),
+        )
+
+
+@dataclass(slots=True)
+class Shelf:
+    """A queue and what is in it."""
+
+    queue: Queue
+    rows: Rows = field(default_factory=dict)
+    retired: Rows = field(default_factory=dict)
+    bucket: Bucket | None = None
+    keys: dict[str, tuple[Duplicate, int]] = field(default_factory=dict)
+    """By deduplication key: the first message, and the end of the window."""
+    streams: dict[str, StreamShelf] = field(default_factory=dict)
+    held: dict[int, Holding] = field(default_factory=dict)
+    """By row key: the claim that the message is in, hidden or not."""
+
+    def first_with(self, key: str | None, now_ms: int) -> Duplicate | None:
+        """Return the message that has used a deduplication key, if its window is open."""
+        if key is None or key not in self.keys or now_ms >= self.keys[key][1]:
+            return None
+        return self.keys[key][0]
+
+    def keep_key(self, message: Message, receipt: str) -> None:
+        """Remember the key of a message that is put now, for as long as the window is."""
+        key, window_s = message.detail.dedup_key, self.queue.settings.dedup_window_s
+        if key is not None and window_s:
+            first = Duplicate(
+                message.message_id,
+                receipt,
+                message.inserted_at_ms,
+                message.expires_at_ms,
+                message.visible_at_ms,
+            )
+            self.keys[key] = first, message.inserted_at_ms + window_s * 1000
+
+    def hides(self, row_key: int) -> bool:
+        """Tell whether a claim hides the message from everybody else."""
+        holding = self.held.get(row_key)
+        return holding is not None and holding.hidden
+
+    def state_of(self, row_key: int, now_ms: int) -> MessageState:
+        """Say in which state a message is; what a claim hides does not expire."""
+        if self.hides(row_key):
+            return MessageState.LEASED
+        return state_of(self.rows[row_key], now_ms)
+
+    def seen(self, row_key: int, now_ms: int) -> Seen:
+        """Return a message as an inspector sees it: under a claim while that hides it."""
+        under = claim_rules.name_of(self.held[row_key].claim) if self.hides(row_key) else None
+        return Seen(self.rows[row_key], self.state_of(row_key, now_ms), self.queue.name, under)
+
+
+class Shelves:
+    """All queues of a store, and the time of the batch."""
+
+    def __init__(self, receipt_key: bytes) -> None:
+        self.receipt_key = receipt_key
+        self.queues: dict[tuple[str, str], Shelf] = {}
+        self.jobs: dict[str, Job] = {}
+        self.holdings: list[Holding] = []
+        """All claims that are not settled, in the order in which they were opened."""
+        self.log = Recorder()
+        self.last_row_key = 0
+        self.last_token = 0
+        self.dropped: list[Message] = []
+        """What was cleared, deleted, settled or discarded, until it is reaped."""
+        self.body_keys: set[str] = set()
+        """Keys of the body store that a message has referred to, until they are forgotten."""
+        self.now_ms = 0
+
+    def get(self, account: str, queue: str) -> Shelf:
+        """Return a queue, or raise QueueNotFound."""
+        try:
+            return self.queues[account, queue]
+        except KeyError:
+            raise QueueNotFound from None
+
+    def create(self, queue: Queue) -> Shelf:
+        """Put up a new queue."""
+        shelf = self.queues[queue.account, queue.name] = Shelf(queue)
+        self.note(EventType.QUEUE_CREATED, shelf)
+        return shelf
+
+    def poison_of(self, shelf: Shelf) -> Shelf | None:
+        """Return the poison queue of a queue, if there is one."""
+        name = poison_queue_of(shelf.queue.name, shelf.queue.settings)
+        return self.queues.get((shelf.queue.account, name))
+
+    def make_poison_of(self, shelf: Shelf) -> Shelf:
+        """Return the poison queue of a queue, created if need be."""
+        found = self.poison_of(shelf)
+        if found is None:
+            queue = shelf.queue
+            name = poison_queue_of(queue.name, queue.settings)
+            found = self.create(Queue(account=queue.account, name=name, created_at_ms=self.now_ms))
+        return found
+
+    # --- changes -----------------------------------------------------------------------------
+
+    def keep(self, shelf: Shelf, row_key: int, message: Message) -> Lease:
+        """Put a message on a shelf; return it with the receipt that acts on it now.
+
+        One that was in a claim has been taken from it.
+        """
+        self.leave(shelf, row_key)
+        shelf.rows[row_key] = message
+        self.note_body(message)
+        return Lease(message, issue_receipt(self.receipt_key, row_key, message.fence))
+
+    def note_body(self, message: Message) -> None:
+        """Note where the body of a new or changed message is."""
+        if message.detail.body_ref is not None:
+            self.body_keys.add(message.detail.body_ref.key)
+
+    def take(self, shelf: Shelf, row_key: int) -> Message:
+        """Take a message from its shelf, and from its claim."""
+        self.leave(shelf, row_key)
+        return shelf.rows.pop(row_key)
+
+    def leave(self, shelf: Shelf, row_key: int) -> None:
+        """Take a message out of its claim, if it is in one: that is a loss to the claim."""
+        holding = shelf.held.pop(row_key, None)
+        if holding is not None:
+            holding.members.remove(row_key)
+            holding.claim = claim_rules.after_loss(holding.claim, 1)
+            holding.accepted_loss = False
+
+    def drop(self, shelf: Shelf) -> None:
+        """Note that the messages of a queue wait for the reaper."""
+        self.dropped += [*shelf.rows.values(), *shelf.retired.values()]
+
+    def note(  # noqa: PLR0913, PLR0917 - the parts of an event
+        self,
+        kind: EventType,
+        shelf: Shelf,
+        message: Message | None = None,
+        reason: str | None = None,
+        target: str | None = None,
+        error: ErrorReport | None = None,
+    ) -> None:
+        """Record what happened to a message, which is as it is after that, or to a queue."""
+        if shelf.queue.settings.event_log:
+            of = shelf.queue.account, shelf.queue.name
+            self.log.add(kind, *of, message, reason, target, error)
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def live(self, shelf: Shelf, message_id: str) -> tuple[int, Message]:
+        """Return the row of a message that has not expired, or raise MessageNotFound."""
+        row_key = row_key_of(message_id)
+        message = shelf.rows.get(row_key) if row_key is not None else None
+        if (
+            row_key is None
+            or message is None
+            or message.message_id != message_id
+            or shelf.state_of(row_key, self.now_ms) is MessageState.EXPIRED
+        ):
+            raise MessageNotFound
+        return row_key, message
+
+    def acting(self, command: Renew | Complete | Release) -> tuple[Shelf, int, Message]:
+        """Return the message a receipt acts on, or raise why it may not."""
+        shelf = self.get(command.account, command.queue)
+        try:
+            row_key, message = self.live(shelf, command.message_id)
+        except MessageNotFound:
+            raise self._not_found(command, shelf) from None
+        receipt = read_receipt(self.receipt_key, command.receipt)
+        rule = shelf.queue.settings.lapsed_receipts
+        renew = command if isinstance(command, Renew) else None
+        refusal = receipt_refusal(message, row_key, receipt, self.now_ms, rule, renew)
+        if refusal:
+            if isinstance(command, Complete) and isinstance(refusal, LeaseLost):
+                self._note_late(shelf, message, receipt, refusal)
+            raise refusal
+        return shelf, row_key, message
+
+    def _not_found(self, command: Renew | Complete | Release, shelf: Shelf) -> MessageNotFound:
+        """Return the refusal; record a complete that came when its message had left the queue."""
+        row_key = row_key_of(command.message_id)
+        if not isinstance(command, Complete) or row_key is None:
+            return MessageNotFound()
+        try:
+            receipt = read_receipt(self.receipt_key, command.receipt)
+        except ReceiptMalformed:
+            return MessageNotFound()
+        own = shelf.queue
+        for place in self.queues.values():
+            message = place.rows.get(row_key)
+            is_it = message is not None and message.message_id == command.message_id
+            if message is None or not is_it or place.queue.account != own.account:
+                continue
+            told = late_elsewhere(message, row_key, receipt, own.name, here=place is shelf)
+            if told is not None:
+                self.note(EventType.REFUSED, shelf, *told)
+                return MessageNotFound(late=True)
+        return MessageNotFound()
+
+    def _note_late(
+        self, shelf: Shelf, message: Message, receipt: ReceiptParts, refusal: LeaseLost
+    ) -> None:
+        if is_recorded(refusal):
+            self.note(EventType.REFUSED, shelf, late(message, receipt), refusal.reason)
+
+    def everything(self) -> Iterator[tuple[Shelf, int, Message]]:
+        """Go over all messages that are not retired."""
+        for shelf in self.queues.values():
+            for row_key, message in shelf.rows.items():
+                yield shelf, row_key, message
+
+
+# --- boxes -------------------------------------------------------------------------------------
+#
+# What is staged in memory, and which claims are bound to it.
+
+
+BoundTo: TypeAlias = tuple[str, str, int]
+"""Queue, stream and number of a claim."""
+
+
+class Row(NamedTuple):
+    """A staged message, and the queue that it is for."""
+
+    queue: str
+    message: Message
+
+
+@dataclass(slots=True)
+class Part:
+    """What one task has staged."""
+
+    chunks: int = 0
+    rows: dict[int, Row] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Box:
+    """A transaction."""
+
+    created_at_ms: int
+    until_ms: int = 0
+    published: int | None = None
+    """How many rows were published; None while it is staged."""
+    duplicates: int = 0
+    """How many were dropped then, as their key had been used."""
+    parts: dict[str, Part] = field(default_factory=dict)
+    bound: dict[BoundTo, Bound] = field(default_factory=dict)
+    """Claims that its publishing settles."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether there is nothing left to publish or to settle."""
+        return self.published is None and not self.parts and not self.bound
+
+
+Boxes: TypeAlias = dict[tuple[str, str], Box]
+"""All transactions by account and name."""
+
+
+# --- taking ------------------------------------------------------------------------------------
+#
+# Which messages come next: what receives and claims have in common.
+
+
+NO_POLICY = FailurePolicy()
+
+
+class Taking:
+    """Finds what can be received, and moves what may not be delivered again."""
+
+    def __init__(self, shelves: Shelves) -> None:
+        self._shelves = shelves
+
+    def in_order(self, shelf: Shelf) -> Iterator[tuple[int, Message, str | None]]:
+        """Go over what can be received: row key, message with its lapse noted, reason against."""
+        now_ms = self._shelves.now_ms
+        settings = shelf.queue.settings
+        policy = settings.failure_policy
+        ageing_s = settings.priority_ageing_s
+        receivable = (
+            key
+            for key, message in shelf.rows.items()
+            if is_receivable(message, now_ms) and not shelf.hides(key)
+        )
+        for row_key in sorted(receivable, key=lambda key: _order(shelf, key, ageing_s)):
+            message = after_lapse(shelf.rows[row_key], now_ms)
+            yield row_key, message, exhausted_on_receive(message, policy) if policy else None
+
+    def take(
+        self, shelf: Shelf, limit: int, step: Step | None = None
+    ) -> Iterator[tuple[int, Message]]:
+        """Go over the messages to lease now, as far as the queue's settings allow.
+
+        What may not be delivered again goes to the poison queue on the way.
+
+        Args:
+            shelf: The queue.
+            limit: Messages at most.
+            step: Says after which message to end before that; None for none.
+
+        Yields:
+            Row key and message, with its lapse noted. All of them must be taken.
+        """
+        now_ms = self._shelves.now_ms
+        settings = shelf.queue.settings
+        if settings.is_paused(now_ms):
+            return
+        rate_per_s = settings.max_receives_per_s
+        if rate_per_s is not None:
+            allowed, shelf.bucket = allowance(shelf.bucket, rate_per_s, now_ms)
+            limit = min(limit, allowed)
+        taken, poisoned, ended = 0, 0, False
+        for row_key, message, reason in list(self.in_order(shelf)):
+            if taken == limit or ended:
+                break
+            if reason is not None and poisoned == POISONED_AT_ONCE:
+                break
+            if message is not shelf.rows[row_key]:
+                self._shelves.note(EventType.LAPSED, shelf, message)
+            if reason is not None:
+                self.poison(shelf, row_key, message, reason)
+                poisoned += 1
+                continue
+            yield row_key, message
+            taken += 1
+            if step is not None:
+                ended = not step.takes(message.dequeue_count, size_of(message))
+        if rate_per_s is not None and shelf.bucket is not None:
+            shelf.bucket = spend(shelf.bucket, taken)
+
+    def poison(self, shelf: Shelf, row_key: int, message: Message, reason: str) -> Message:
+        """Move a message, its attempt closed, to the poison queue."""
+        shelves = self._shelves
+        poison = shelves.make_poison_of(shelf)
+        queue = shelf.queue
+        policy = queue.settings.failure_policy or NO_POLICY
+        poisoned = after_poison(message, shelves.now_ms, policy, queue.name, reason)
+        shelves.take(shelf, row_key)
+        poison.rows[row_key] = poisoned
+        error = newest_error(poisoned)
+        shelves.note(EventType.POISONED, shelf, poisoned, reason, poison.queue.name, error)
+        return poisoned
+
+
+def _order(shelf: Shelf, row_key: int, ageing_s: int | None) -> tuple[int, int, int, int]:
+    """Return the sort key of a message to receive.
+
+    The members of a claim that has lapsed became visible all at once; they come in the order that
+    they have in the claim.
+    """
+    message = shelf.rows[row_key]
+    urgency, visible_at_ms, _ = receive_order(message, row_key, ageing_s)
+    was_visible_ms = message.visible_since_ms if row_key in shelf.held else message.visible_at_ms
+    return urgency, visible_at_ms, was_visible_ms, row_key

@@ -1,0 +1,510 @@
+"""Looking at messages in a database, and moving them without a receipt."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from leasehold.domain import admin as o
+from leasehold.domain import commands as c
+from leasehold.domain.admin import (
+    EXPIRED_CANARY,
+    JOB_SCAN,
+    KEPT_MS,
+    after_canaries,
+    after_step,
+    begin,
+    is_over,
+    matches,
+    most_to_move,
+    stop,
+)
+from leasehold.domain.errors import (
+    JobNotFound,
+    MessageLeased,
+    MessageNotFound,
+    MessageNotLeased,
+    VisibilityPastExpiry,
+)
+from leasehold.domain.events import EventType
+from leasehold.domain.failures import newest_error
+from leasehold.domain.model import (
+    Message,
+    MessageState,
+    Phase,
+    id_from_blob,
+    read_place,
+    row_key_of,
+)
+from leasehold.domain.visibility import (
+    after_amend,
+    after_ended_lease,
+    after_redrive,
+    is_expired,
+    next_token_ms,
+    state_of,
+)
+from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, Lane, lanes_of
+from leasehold.stores.sql.claim_partitions import OpenClaimState
+from leasehold.stores.sql.plain_json import from_plain, to_plain
+from leasehold.stores.sql.rows import Kept, kept_in, message_of, rewrite, uncount
+from leasehold.stores.sql.scanning import Scanner, Step, is_from, seen_of
+from leasehold.stores.sql.state import State
+
+NOT_YET_RETIRED: Final = 20_000
+"""Expired messages that a count may look at, some ten milliseconds' worth."""
+_OLDEST_ROWS: Final = 100
+BY_OPERATOR: Final = "operator"
+_OLDEST_CHUNKS: Final = 20
+
+
+class AdminHandlers:
+    """Each method carries out one command; refusals are raised."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.scanner = Scanner(state)
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def inspect(self, command: o.Inspect, now_ms: int) -> c.Result:
+        """List messages, oldest first."""
+        entry = self._state.catalog.get(command.account, command.queue)
+        found: list[o.Seen] = []
+        reached = command.after
+        after = read_place(command.after)
+        for step in self.scanner.walk(entry, after, command.filter, now_ms, staged=True):
+            if step is None:
+                return o.MessagePage(tuple(found), reached)
+            seen = step.seen
+            if seen is not None and matches(seen.message, seen.state, command.filter, now_ms):
+                if len(found) == command.limit:
+                    return o.MessagePage(tuple(found), reached)
+                found.append(seen)
+            reached = str(step.place)
+        return o.MessagePage(tuple(found), None)
+
+    def find(self, command: o.FindMessage, now_ms: int) -> c.Result:
+        """Look for one message by id."""
+        catalog = self._state.catalog
+        entry = catalog.get(command.account, command.queue)
+        found, retired = self._find_in(entry, command.message_id)
+        if found is not None:
+            seen = seen_of(found, now_ms)
+            return seen._replace(state=MessageState.EXPIRED) if retired else seen
+        staged = self._staged(entry, command.message_id)
+        if staged is not None:
+            return staged
+        poison = catalog.poison_of(entry)
+        found, retired = self._find_in(poison, command.message_id) if poison else (None, False)
+        if (
+            found is None
+            or retired
+            or not is_from(entry, found.message)
+            or is_expired(found.message, now_ms)
+        ):
+            raise MessageNotFound
+        return seen_of(found, now_ms)._replace(state=MessageState.POISONED)
+
+    def _staged(self, entry: Entry, message_id: str) -> o.Seen | None:
+        row_key = row_key_of(message_id)
+        rows = self._state.fetch("find_message", (row_key,))
+        slot = self._state.catalog.slots.get(rows[0][14] & PARTITION_MASK) if rows else None
+        if slot is None or (slot.account, slot.queue) != (entry.queue.account, entry.queue.name):
+            return None
+        message = message_of(rows[0])
+        if message.message_id != message_id:
+            return None
+        return o.Seen(message, MessageState.STAGED, slot.queue, slot.name)
+
+    def _find_in(self, entry: Entry, message_id: str) -> tuple[Kept | None, bool]:
+        """Return a message of a queue, if it is there, and whether it is retired."""
+        row_key = row_key_of(message_id)
+        rows = self._state.fetch("find_message", (row_key,)) if row_key is not None else []
+        kept = kept_in(self._state, entry, rows[0]) if rows else None
+        if kept is None or kept.message.message_id != message_id:
+            return None, False
+        return kept, bool(rows[0][-1])
+
+    # --- counting ----------------------------------------------------------------------------
+
+    def count(self, command: o.CountMessages, now_ms: int) -> c.Result:
+        """Count by state; it takes as long with ten million messages as with one."""
+        return self.counts_of(self._state.catalog.get(command.account, command.queue), now_ms)
+
+    def counts_of(self, entry: Entry, now_ms: int) -> o.Counts:
+        """Count the messages of a queue by state."""
+        numbers = self._by_phase(entry, now_ms)
+        ahead = sum(numbers)
+        gone, gone_ahead, all_seen = self._not_yet_retired(entry, now_ms)
+        for phase in Phase:
+            numbers[phase] -= gone_ahead[phase]
+        claimed = sum(held.claim.remaining for held in entry.claims if not held.lapsed)
+        # With the clock set back, what has lapsed cannot be received yet either.
+        claimed_ahead = sum(
+            held.claim.remaining for held in entry.lapsed if held.claim.until_ms > now_ms
+        )
+        visible = entry.message_count - ahead - (gone - sum(gone_ahead)) - claimed - claimed_ahead
+        by_state = {
+            MessageState.VISIBLE: visible,
+            MessageState.LEASED: numbers[Phase.LEASED] + claimed + claimed_ahead,
+            MessageState.DELAYED: numbers[Phase.DELAYED] + numbers[Phase.WAITING],
+            MessageState.DEFERRED: numbers[Phase.DEFERRED],
+        }
+        poisoned, poison_seen = 0, True
+        poison = self._state.catalog.poison_of(entry)
+        if poison is not None:
+            gone_there, _, poison_seen = self._not_yet_retired(poison, now_ms)
+            poisoned = poison.message_count - gone_there
+        return o.Counts(
+            visible=by_state[MessageState.VISIBLE],
+            leased=by_state[MessageState.LEASED],
+            delayed=by_state[MessageState.DELAYED],
+            deferred=by_state[MessageState.DEFERRED],
+            poisoned=poisoned,
+            since=self._since(entry, by_state, now_ms),
+            exact=all_seen and poison_seen,
+            staged=entry.staged,
+            claimed=claimed,
+            expired=gone + self._state.retired(entry),
+        )
+
+    def _by_phase(self, entry: Entry, now_ms: int) -> list[int]:
+        """Return how many become visible later than now, by phase, expired ones included."""
+        timeline = self._state.timeline(entry, now_ms)
+        numbers = list(timeline.ahead)
+        soon = timeline.in_this_second()
+        if any(soon):
+            end_ms = (now_ms // 1000 + 1) * 1000
+            for phase in Phase:
+                numbers[phase] -= soon[phase]
+            for lane in entry.lanes:
+                bounds = (lane.partition, now_ms, end_ms)
+                for phase, number in self._state.fetch("this_second", bounds):
+                    numbers[phase] += number
+        return numbers
+
+    def _not_yet_retired(self, entry: Entry, now_ms: int) -> tuple[int, list[int], bool]:
+        """Count what has expired and still counts as there: all, and the invisible by phase."""
+        state = self._state
+        reached_ms = min(state.retired_until_ms, now_ms)
+        partitions = [entry.partition, *(held.partition for held in entry.lapsed)]
+        bounds = (reached_ms, now_ms, json.dumps(partitions), NOT_YET_RETIRED)
+        rows = state.fetch("not_yet_retired", bounds)
+        ahead = [0] * len(Phase)
+        gone = 0
+        for visible_at_ms, phase, is_its_own in rows:
+            gone += is_its_own
+            if is_its_own and visible_at_ms > now_ms:
+                ahead[phase] += 1
+        return gone, ahead, len(rows) < NOT_YET_RETIRED
+
+    def _since(
+        self, entry: Entry, numbers: dict[MessageState, int], now_ms: int
+    ) -> dict[MessageState, int]:
+        """Return when the message longest in each state entered it."""
+        since: dict[MessageState, int] = {}
+        for state, number in numbers.items():
+            if number <= 0:
+                continue
+            moments = [
+                moment
+                for lane in entry.lanes
+                if (moment := self._oldest(lane, state, now_ms)) is not None
+            ]
+            moments += self._of_claims(entry, state, now_ms)
+            if moments:
+                since[state] = min(moments)
+        return since
+
+    def _of_claims(self, entry: Entry, state: MessageState, now_ms: int) -> list[int]:
+        """Return since when members of claims are in a state."""
+        with_members = [held for held in entry.claims if held.claim.remaining]
+        if state is MessageState.LEASED:
+            return [
+                held.claim.opened_at_ms
+                for held in with_members
+                if not held.lapsed or held.claim.until_ms > now_ms
+            ]
+        if state is MessageState.VISIBLE:
+            return [
+                held.claim.until_ms
+                for held in with_members
+                if held.lapsed and held.claim.until_ms <= now_ms and self._has_live(held, now_ms)
+            ]
+        return []
+
+    def _has_live(self, held: OpenClaimState, now_ms: int) -> bool:
+        """Tell whether a claim has a member that has not expired."""
+        return any(
+            self._state.fetch("next_visible_without_bodies", (lane, now_ms, 1, 0))
+            for lane in lanes_of(held.partition, held.lanes_used)
+        )
+
+    def _oldest(self, lane: Lane, state: MessageState, now_ms: int) -> int | None:
+        if now_ms < lane.scanned_at_ms:
+            lane.forget_scan()
+        lane.scanned_at_ms = now_ms
+        if state is MessageState.VISIBLE:
+            bounds = (lane.partition, now_ms, 1, lane.live_from_ms if lane.is_sure else 0)
+            rows = self._state.fetch("next_visible", bounds)
+            lane.scanned(now_ms, rows[0][4] if rows else None, found_all=not rows)
+            return rows[0][4] if rows else None
+        phase = _PHASE_OF[state]
+        from_ms = lane.oldest_from_ms[phase]
+        for chunk in range(_OLDEST_CHUNKS):
+            skipped = chunk * _OLDEST_ROWS
+            rows = self._state.fetch(
+                "oldest_in_phase", (lane.partition, phase, from_ms, _OLDEST_ROWS, skipped)
+            )
+            for since_ms, visible_at_ms, expires_at_ms in rows:
+                if visible_at_ms > now_ms and expires_at_ms > now_ms:
+                    lane.oldest_from_ms[phase] = since_ms
+                    return int(since_ms)
+            if len(rows) < _OLDEST_ROWS:
+                lane.oldest_from_ms[phase] = now_ms
+                return None
+        # Very many leases have lapsed and wait to be taken again. The next count goes on here.
+        lane.oldest_from_ms[phase] = rows[-1][0]
+        return int(rows[-1][0])
+
+    def next_due(self, command: o.NextDue, now_ms: int) -> c.Result:
+        """Say when a receive may next get something."""
+        entry = self._state.catalog.get(command.account, command.queue)
+        moments = []
+        for lane in entry.lanes:
+            if self._oldest(lane, MessageState.VISIBLE, now_ms) is not None:
+                moments = [now_ms]
+                break
+            rows = self._state.fetch("next_invisible", (lane.partition, now_ms))
+            moments += [row[0] for row in rows]
+        moments += [
+            max(held.claim.until_ms, now_ms) for held in entry.claims if held.claim.remaining
+        ]
+        if not moments:
+            return o.Due(None)
+        at_ms = min(moments)
+        settings = entry.queue.settings
+        rate_per_s = self._state.catalog.rate_of(entry)
+        if rate_per_s is not None:
+            at_ms = max(at_ms, next_token_ms(entry.bucket, rate_per_s, now_ms))
+        if settings.paused_until_ms is not None:
+            at_ms = max(at_ms, settings.paused_until_ms)
+        return o.Due(at_ms)
+
+    # --- moving ------------------------------------------------------------------------------
+
+    def amend(self, command: o.Amend, now_ms: int) -> c.Result:
+        """Change a message."""
+        kept = self._waiting(command, now_ms, force=command.force)
+        entry, _, message, _ = kept
+        amended = after_amend(
+            message,
+            now_ms,
+            delay_s=command.delay_s,
+            time_to_live_s=command.time_to_live_s,
+            body=command.body,
+            priority=command.priority,
+            properties=command.properties,
+        )
+        if max(amended.visible_at_ms, now_ms) >= amended.expires_at_ms:
+            raise VisibilityPastExpiry("put", command.delay_s or 0)
+        rewrite(self._state, kept, amended)
+        self._state.log.add(EventType.AMENDED, entry, amended)
+        return o.Seen(amended, state_of(amended, now_ms), entry.queue.name)
+
+    def remove(self, command: o.Remove, now_ms: int) -> c.Result:
+        """Remove a message."""
+        entry, row_key, message, held = self._waiting(command, now_ms, force=command.force)
+        self._state.cursor.execute(self._state.sql["remove"], (row_key,))
+        uncount(self._state, entry, message.visible_at_ms, message.phase, held)
+        self._state.log.add(EventType.REMOVED, entry, message, BY_OPERATOR)
+        return c.DONE
+
+    def end_lease(self, command: o.EndLease, now_ms: int) -> c.Result:
+        """End a lease."""
+        kept = self._live(command, now_ms)
+        entry, _, message, _ = kept
+        if seen_of(kept, now_ms).state is not MessageState.LEASED:
+            raise MessageNotLeased
+        ended = after_ended_lease(message, now_ms, command.delay_s, command.reason)
+        if ended.visible_at_ms >= ended.expires_at_ms:
+            raise VisibilityPastExpiry("release", command.delay_s)
+        rewrite(self._state, kept, ended)
+        error = newest_error(ended)
+        self._state.log.add(EventType.LEASE_ENDED, entry, ended, BY_OPERATOR, None, error)
+        return o.Seen(ended, state_of(ended, now_ms), entry.queue.name)
+
+    def _live(self, command: o.Amend | o.Remove | o.EndLease, now_ms: int) -> Kept:
+        entry = self._state.catalog.get(command.account, command.queue)
+        row_key = row_key_of(command.message_id)
+        rows = self._state.fetch("get_message", (row_key,))
+        kept = kept_in(self._state, entry, rows[0]) if rows else None
+        if kept is None or kept.message.message_id != command.message_id:
+            raise MessageNotFound
+        if seen_of(kept, now_ms).state is MessageState.EXPIRED:
+            raise MessageNotFound
+        return kept
+
+    def _waiting(self, command: o.Amend | o.Remove, now_ms: int, *, force: bool) -> Kept:
+        kept = self._live(command, now_ms)
+        message = kept.message
+        if not force and seen_of(kept, now_ms).state is MessageState.LEASED:
+            raise MessageLeased(message.holder, message.visible_at_ms)
+        return kept
+
+
+_PHASE_OF: Final = {
+    MessageState.LEASED: Phase.LEASED,
+    MessageState.DELAYED: Phase.DELAYED,
+    MessageState.DEFERRED: Phase.DEFERRED,
+}
+
+
+# --- jobs --------------------------------------------------------------------------------------
+#
+# Purges and redrives in a database: each step, and what it moved, is part of one transaction.
+
+
+BY_PURGE: Final = "purge"
+
+
+class JobHandlers:
+    """Each method carries out one command; refusals are raised."""
+
+    def __init__(self, state: State, oversight: AdminHandlers) -> None:
+        self._state = state
+        self._scanner = oversight.scanner
+
+    def start(self, command: o.StartJob, now_ms: int) -> c.Result:
+        """Begin a job, and forget those that were over long ago."""
+        state = self._state
+        entry = state.catalog.get(command.account, command.queue)
+        redrive = command.plan.kind is o.JobKind.REDRIVE
+        source = state.catalog.poison_of(entry) if redrive else entry
+        job = begin(
+            command,
+            expected=source.message_count if source else 0,
+            end=state.last_row_key,
+            now_ms=now_ms,
+        )
+        state.cursor.execute(state.sql["forget_jobs"], (now_ms - KEPT_MS,))
+        return self._keep(job)
+
+    def step(self, command: o.StepJob, now_ms: int) -> c.Result:
+        """Carry a job on."""
+        job = self._get(command.job_id)
+        if is_over(job):
+            return job
+        entry = self._state.catalog.find(job.account, job.queue)
+        if entry is None:
+            return self._keep(stop(job, now_ms, "The queue was deleted."))
+        if job.state is o.JobState.CANARY:
+            return self._keep(after_canaries(job, self._canaries(job), now_ms))
+        return self._keep(self._walk(entry, job, command.limit, now_ms))
+
+    def _canaries(self, job: o.Job) -> dict[str, str | None]:
+        """Return the canaries that are not done: why they are poison again, None if not."""
+        keys = [row_key_of(message_id) for message_id in job.canaries]
+        found: dict[str, str | None] = {}
+        for row in self._state.fetch("rows_of_keys", (json.dumps(keys),)):
+            if self._state.catalog.of_partition(row[14]) is None:
+                continue  # of a queue that was cleared
+            if row[-1]:
+                found[id_from_blob(row[1])] = EXPIRED_CANARY
+                continue
+            poisoning = message_of(row).detail.poisoning
+            found[id_from_blob(row[1])] = poisoning.reason if poisoning else None
+        return {message_id: found[message_id] for message_id in job.canaries if message_id in found}
+
+    def _walk(self, entry: Entry, job: o.Job, limit: int, now_ms: int) -> o.Job:
+        plan = job.plan
+        examined, matched = 0, 0
+        moved: list[str] = []
+        limit = most_to_move(job, limit)
+        reached = job.cursor
+        finished = True
+        place = read_place(job.cursor)
+        for step in self._scanner.walk(entry, place, plan.filter, now_ms, job.end):
+            if step is None:
+                finished = False
+                break
+            if step.seen is not None and not step.retired:
+                if matched == limit or examined == JOB_SCAN:
+                    finished = False
+                    break
+                examined += 1
+                if matches(step.seen.message, step.seen.state, plan.filter, now_ms):
+                    matched += 1
+                    if not plan.dry_run and self._move(entry, job, step, now_ms):
+                        moved.append(step.seen.message.message_id)
+            reached = str(step.place)
+        return after_step(
+            job,
+            cursor=reached,
+            examined=examined,
+            matched=matched,
+            moved=moved,
+            finished=finished,
+            now_ms=now_ms,
+        )
+
+    def _move(self, entry: Entry, job: o.Job, step: Step, now_ms: int) -> bool:
+        """Purge or redrive one message; False if there is nowhere to redrive it to."""
+        state = self._state
+        seen = step.seen
+        assert seen is not None
+        message: Message = seen.message
+        source = state.catalog.poison_of(entry) if step.place.poison else entry
+        assert source is not None
+        if job.plan.kind is o.JobKind.PURGE:
+            state.cursor.execute(state.sql["remove"], (step.place.row_key,))
+            uncount(state, source, message.visible_at_ms, message.phase, step.held)
+            state.log.add(EventType.REMOVED, source, message, BY_PURGE)
+            return True
+        poisoning = message.detail.poisoning
+        name = job.plan.target or (poisoning.queue if poisoning else job.queue)
+        target = state.catalog.find(job.account, name)
+        if target is None:
+            return False
+        redriven = after_redrive(message, now_ms)
+        rewrite(state, Kept(source, step.place.row_key, message, step.held), redriven, target)
+        state.log.add(EventType.REDRIVEN, source, redriven, None, target.queue.name)
+        return True
+
+    def stop(self, command: o.StopJob, now_ms: int) -> c.Result:
+        """Stop a job where it is."""
+        job = self._get(command.job_id, command.account)
+        return job if is_over(job) else self._keep(stop(job, now_ms, "An operator stopped it."))
+
+    def get(self, command: o.GetJob, _now_ms: int) -> c.Result:
+        """Look at a job."""
+        return self._get(command.job_id, command.account)
+
+    def list(self, command: o.ListJobs, _now_ms: int) -> c.Result:
+        """List jobs, the newest first."""
+        bounds = (command.account, command.queue, command.limit)
+        rows = self._state.fetch("list_jobs", bounds)
+        return tuple(from_plain(o.Job, json.loads(content)) for (content,) in rows)
+
+    def _get(self, job_id: str, account: str | None = None) -> o.Job:
+        rows = self._state.fetch("get_job", (job_id,))
+        if not rows:
+            raise JobNotFound
+        job = from_plain(o.Job, json.loads(rows[0][0]))
+        if account not in {None, job.account}:
+            raise JobNotFound
+        return job
+
+    def _keep(self, job: o.Job) -> o.Job:
+        bounds = (
+            job.job_id,
+            job.account,
+            job.queue,
+            is_over(job),
+            job.created_at_ms,
+            job.updated_at_ms,
+            json.dumps(to_plain(job)),
+        )
+        self._state.cursor.execute(self._state.sql["keep_job"], bounds)
+        return job

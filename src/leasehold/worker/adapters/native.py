@@ -1,0 +1,689 @@
+"""A queue of a Leasehold server, through the server's native API."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar, cast
+
+from leasehold.client import Client, QueueHandle
+from leasehold.client import errors as native
+from leasehold.client.errors import LeaseholdClientError, MessageNotFound, OutOfRange, ServerProblem
+from leasehold.client.handles import Session
+from leasehold.client.models import (
+    DEFAULT_TIME_TO_LIVE_S,
+    ErrorReport,
+    GiveBack,
+    LeaseRef,
+    NewMessage,
+    Progress,
+    ReceivedMessage,
+    Renewal,
+)
+from leasehold.worker.adapters.fallbacks import check_lengths, life_s, request_timeout_s
+from leasehold.worker.adapters.protocol import (
+    BodyTooLarge,
+    Capabilities,
+    Delivery,
+    Denied,
+    Depth,
+    Fault,
+    Lease,
+    LeaseGone,
+    Outgoing,
+    PastExpiry,
+    QueueError,
+    QueueMissing,
+    Release,
+    Renewed,
+    Saved,
+    SetAside,
+    Tried,
+    Unreachable,
+    WorkerSession,
+)
+from leasehold.worker.adapters.specs import QueueSpec
+from leasehold.worker.call_batcher import CallBatcher
+from leasehold.worker.stages.envelope import (
+    MARKER,
+    EnvelopeForm,
+    ProgressForm,
+    UnreadableEnvelope,
+    looks_wrapped,
+    members_of,
+    wrap,
+)
+
+LEASEHOLD: Final = Capabilities(
+    service="leasehold",
+    max_receive=10_000,
+    max_settle=10_000,
+    min_lease_s=1,
+    max_lease_s=604_800,
+    max_wait_s=60,
+    max_body_bytes=None,
+    fences=True,
+    sessions=True,
+    claims=True,
+    server_poison=True,
+    saves="beside",
+    counts_returns=True,
+    counts_failures=True,
+)
+"""What the native API can do."""
+_IN_BODIES: Final = replace(LEASEHOLD, saves="in_body")
+
+_MARKER: Final = MARKER.encode()
+_SHORTEST_SESSION_S: Final = 2
+_CANCELLED: Final = "an operator has asked for it"
+_ONCE_S: Final = math.inf
+"""As long as the client waits for an answer, and no second try."""
+_MAX_LOOKS: Final = 4
+"""Missing messages looked up in a call: after a purge all of a batch are missing."""
+_LAPSES: Final = ("lapsed", "lost", "stuck")
+"""How an attempt ends that its worker has not ended."""
+_R = TypeVar("_R")
+
+
+class NativeQueue:
+    """A queue of a Leasehold server.
+
+    ::
+
+        queue = NativeQueue(client.queue("orders"))
+
+    Progress is kept beside the body, up to 65,536 bytes of JSON, and the body stays as it was put.
+    What an earlier version kept in a body, in the envelope of
+    :mod:`leasehold.worker.stages.envelope`, is still read, and so are such bodies from others. The
+    fraction and the stage are told to the server as well, for people who look.
+
+    Saves of several threads at the same time share a request, as completions do in a worker.
+    Renewals, saves and receives are sent once; the client's own retries could outlive a lease. So
+    is what settles a message within a time of its own, as workers do. The rest is tried again as
+    the client was told to.
+
+    Args:
+        queue: The handle; its client stays the caller's.
+        form: How progress is written into bodies, where others read it there; body and progress
+            together must then not be longer than the queue takes. None: it is kept beside them.
+    """
+
+    def __init__(self, queue: QueueHandle, *, form: ProgressForm | None = None) -> None:
+        self._queue = queue
+        self._form = form
+        self._saver = Saver(queue)
+        self._own: Client | None = None
+        self.spec: QueueSpec | None = None
+        """How another process can open the same queue; None if that is not known."""
+
+    @classmethod
+    def from_connection_string(
+        cls,
+        connection: str | None,
+        queue: str,
+        *,
+        form: ProgressForm | None = None,
+        timeout_s: float = 30.0,
+    ) -> NativeQueue:
+        """Open a queue with a client of its own, which is closed with it.
+
+        Args:
+            connection: As :meth:`leasehold.client.Client.from_connection_string` takes it.
+            queue: Name of the queue.
+            form: As for the constructor.
+            timeout_s: Seconds without a byte from the server after which a try has failed.
+
+        Raises:
+            InvalidConnectionString: It cannot be used.
+        """
+        client = Client.from_connection_string(connection, timeout_s=timeout_s)
+        made = cls(client.queue(queue), form=form)
+        made._own = client
+        made.spec = QueueSpec(service="leasehold", queue=queue, connection=connection or "")
+        return made
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    @property
+    def name(self) -> str:
+        """See :class:`QueueClient`."""
+        return self._queue.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See :class:`QueueClient`."""
+        return LEASEHOLD if self._form is None else _IN_BODIES
+
+    def receive(
+        self,
+        max_messages: int,
+        *,
+        visibility_timeout_s: int,
+        wait_s: float = 0,
+        holder: str | None = None,
+        session: WorkerSession | None = None,
+    ) -> list[Delivery]:
+        """See :class:`QueueClient`.
+
+        Raises:
+            LeaseGone: The session is over.
+        """
+        _check(visibility_timeout_s)
+        under = None
+        if session is not None:
+            if not isinstance(session, NativeSession):
+                raise TypeError("the session is of another service")
+            under = session.session
+        try:
+            found = self._queue.receive(
+                min(max_messages, LEASEHOLD.max_receive),
+                visibility_timeout_s=visibility_timeout_s,
+                wait_s=min(wait_s, LEASEHOLD.max_wait_s),
+                holder=holder,
+                session=under,
+            )
+        except (LeaseholdClientError, RuntimeError) as error:
+            raise queue_error(error) from None
+        return [self._delivery(each, visibility_timeout_s) for each in found]
+
+    def _delivery(self, message: ReceivedMessage, lease_s: int) -> Delivery:
+        body, problem, saved = message.body, None, None
+        if self._form is not None or _MARKER in body:
+            form = self._form or EnvelopeForm()
+            try:
+                body, saved = form.unwrap(body.decode())
+            except UnreadableEnvelope as error:
+                body, problem = b"", str(error)
+            except UnicodeDecodeError:
+                problem = None if self._form is None else "the body is not text"
+        if self._form is None and message.saved is not None:
+            try:
+                saved = read_saved(message.saved)
+            except UnreadableEnvelope as error:
+                body, problem = b"", str(error)
+        return Delivery(
+            queue=message.queue,
+            message_id=message.id,
+            receipt=message.receipt,
+            body=body,
+            body_problem=problem,
+            dequeue_count=message.dequeue_count,
+            fence=message.fence,
+            inserted_at_ms=message.inserted_at_ms,
+            expires_at_ms=message.expires_at_ms,
+            expires_in_s=life_s(message.visible_at_ms, message.expires_at_ms, lease_s),
+            type=message.type,
+            properties=message.properties,
+            traceparent=message.traceparent,
+            saved=saved,
+        )
+
+    # --- settling ----------------------------------------------------------------------------
+
+    def renew(
+        self, leases: Sequence[Lease], visibility_timeout_s: int, *, timeout_s: float | None = None
+    ) -> list[Renewed | QueueError]:
+        """See :class:`QueueClient`. *timeout_s* counts from the last byte that came."""
+        _check(visibility_timeout_s)
+        refs = [LeaseRef(each.message_id, each.receipt) for each in leases]
+        once_s = _ONCE_S if timeout_s is None else timeout_s
+        try:
+            found = self._queue.renew_many(refs, visibility_timeout_s, timeout_s=once_s)
+        except (LeaseholdClientError, RuntimeError) as error:
+            so_far = getattr(error, "results_so_far", ())
+            return _rest(_renewals(so_far), queue_error(error), len(leases))
+        return _renewals(found)
+
+    def complete(
+        self, leases: Sequence[Lease], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
+        """See :class:`QueueClient`.
+
+        Of those that are not there any more the first few are looked up: one that was set aside
+        is a :class:`SetAside`. It takes a request each, and the right to peek.
+        """
+        refs = [LeaseRef(each.message_id, each.receipt) for each in leases]
+        try:
+            found = self._queue.complete_many(refs, timeout_s=timeout_s)
+        except (LeaseholdClientError, RuntimeError) as error:
+            return _rest(_so_far(error), queue_error(error), len(leases))
+        results = [_refusal(each) for each in found]
+        missing = [at for at, each in enumerate(found) if isinstance(each, MessageNotFound)]
+        for at in missing[:_MAX_LOOKS]:
+            try:
+                results[at] = self._fate(leases[at], timeout_s) or results[at]
+            except (LeaseholdClientError, RuntimeError):  # nor will the next be answered
+                break
+        return results
+
+    def _fate(self, lease: Lease, timeout_s: float | None) -> SetAside | None:
+        """Look whether a message that is not in the queue any more was set aside; None: not so."""
+        try:
+            poisoned = self._queue.get(lease.message_id, timeout_s=timeout_s).poisoned
+        except MessageNotFound:
+            return None
+        if poisoned is None:
+            return None
+        return SetAside(
+            "the message was set aside while the work went on, after too many deliveries "
+            f"({poisoned.reason}): it is not completed"
+        )
+
+    def release(
+        self, releases: Sequence[Release], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
+        """See :class:`QueueClient`.
+
+        Those that would expire before their delay is over are given back without one: the server
+        refuses them, and to let their leases run out instead could be the end of them.
+        """
+        given = [
+            GiveBack(
+                LeaseRef(each.lease.message_id, each.lease.receipt),
+                each.outcome,
+                each.delay_s,
+                _report(each.fault),
+            )
+            for each in releases
+        ]
+        try:
+            found = self._queue.release_each(given, timeout_s=timeout_s)
+        except (LeaseholdClientError, RuntimeError) as failure:
+            return _rest(_so_far(failure), queue_error(failure), len(releases))
+        results = [_refusal(each) for each in found]
+        late = [
+            at
+            for at, each in enumerate(found)
+            if isinstance(each, ServerProblem) and each.code == PAST_EXPIRY and releases[at].delay_s
+        ]
+        if late:
+            at_once = [replace(releases[at], delay_s=0) for at in late]
+            again: Sequence[QueueError | None]
+            try:
+                again = self.release(at_once, timeout_s=timeout_s)
+            except QueueError as failure:
+                again = [failure] * len(late)
+            for at, result in zip(late, again, strict=True):
+                results[at] = result
+        return results
+
+    def save(
+        self, delivery: Delivery, receipt: str, saved: Saved, visibility_timeout_s: int
+    ) -> Renewed:
+        """See :class:`QueueClient`.
+
+        Raises:
+            TypeError: The state is not what JSON can say.
+            ValueError: The fraction is not within 0 to 1, or the form has no place for it.
+        """
+        _check(visibility_timeout_s)
+        kept: dict[str, Any]
+        if self._form is None:
+            kept = {"saved": saved_members(saved)}
+        else:
+            kept = {"body": self._form.wrap(delivery.body, saved)}
+        lease = Lease(delivery.message_id, receipt)
+        renewed = self._saver.save(lease, saved, visibility_timeout_s, kept)
+        return Renewed(renewed.receipt, _reason(renewed))
+
+    def bury(
+        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
+    ) -> None:
+        """See :class:`QueueClient`. It is one step, and the message keeps its id and its story."""
+        ref = LeaseRef(delivery.message_id, receipt)
+        try:
+            self._queue.bury(ref, _report(fault), timeout_s=timeout_s)
+        except (LeaseholdClientError, RuntimeError) as error:
+            raise queue_error(error) from None
+
+    def tried(self, delivery: Delivery) -> Tried:
+        """See :class:`CountsFailures`. Needs the right to peek.
+
+        In a poison queue only what came after the message was moved there counts.
+        """
+        try:
+            found = self._queue.get(delivery.message_id)
+        except (LeaseholdClientError, RuntimeError) as error:
+            raise queue_error(error) from None
+        if found.poisoned is None or found.queue != self.name:
+            return Tried(found.failures, found.lapses)
+        moved_at_ms = found.poisoned.at_ms
+        since = Counter(each.outcome for each in found.attempts if each.ended_at_ms > moved_at_ms)
+        return Tried(since["failed"], sum(since[each] for each in _LAPSES))
+
+    # --- the rest ----------------------------------------------------------------------------
+
+    def put(self, messages: Sequence[Outgoing]) -> list[QueueError | None]:
+        """See :class:`QueueClient`. The server has a place for everything."""
+        given = [self._new(each) for each in messages]
+        try:
+            return [_refusal(each) for each in self._queue.put_many(given)]
+        except (LeaseholdClientError, RuntimeError) as error:
+            return _rest(_so_far(error), queue_error(error), len(messages))
+
+    def _new(self, outgoing: Outgoing) -> NewMessage:
+        body = outgoing.body.encode() if isinstance(outgoing.body, str) else outgoing.body
+        content: str | bytes = body
+        if self._form is not None:
+            content = self._form.fresh(body)
+        elif _MARKER in body and looks_wrapped(body.decode(errors="replace")):
+            content = wrap(body, None)
+        life_s = outgoing.time_to_live_s
+        return NewMessage(
+            content,
+            outgoing.delay_s,
+            DEFAULT_TIME_TO_LIVE_S if life_s is None else life_s,
+            dedup_key=outgoing.dedup_key,
+            type=outgoing.type,
+            properties=outgoing.properties or None,
+            traceparent=outgoing.traceparent,
+        )
+
+    def depth(self) -> Depth:
+        """See :class:`QueueClient`. Exact; what was given back with a delay counts as delayed."""
+        try:
+            counts = self._queue.counts()
+        except (LeaseholdClientError, RuntimeError) as error:
+            raise queue_error(error) from None
+        return Depth(
+            visible=counts.visible,
+            leased=counts.leased,
+            delayed=counts.delayed + counts.deferred,
+            total=counts.total,
+        )
+
+    def create(self) -> None:
+        """See :class:`QueueClient`."""
+        try:
+            self._queue.create()
+        except (LeaseholdClientError, RuntimeError) as error:
+            raise queue_error(error) from None
+
+    def open_session(self, holder: str, timeout_s: float) -> WorkerSession:
+        """See :class:`QueueClient`. Other queues of the same client can receive under it as well.
+
+        Args:
+            holder: Who works, for people.
+            timeout_s: Rounded up to whole seconds; 2 to 3,600.
+        """
+        length_s = max(_SHORTEST_SESSION_S, math.ceil(timeout_s))
+        session = self._queue.of_account.session(holder, timeout_s=length_s)
+        try:
+            return NativeSession(session.open())
+        except (LeaseholdClientError, RuntimeError) as error:
+            raise queue_error(error) from None
+
+    def close(self) -> None:
+        """See :class:`QueueClient`. A client that was given stays open."""
+        if self._own is not None:
+            self._own.close()
+
+
+class NativeSession:
+    """A session of a Leasehold server; see :class:`WorkerSession`."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        """The client's."""
+        self._is_lost = False
+
+    @property
+    def session_id(self) -> str:
+        """See :class:`WorkerSession`."""
+        return self.session.id
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its leases have ended, or must be taken to have.
+
+        Also when no heartbeat was answered for longer than the timeout: by then the server may
+        have ended it. It does not come back from that.
+        """
+        if not self._is_lost:
+            self._is_lost = self.session.is_lost or self.session.is_overdue
+        return self._is_lost
+
+    def cancelled(self, message_id: str) -> str | None:
+        """See :class:`WorkerSession`."""
+        try:
+            notice = self.session.cancelled(message_id)
+        except (LeaseholdClientError, RuntimeError):  # it is over, which is_lost tells
+            return None
+        return None if notice is None else notice.reason or _CANCELLED
+
+    def progressed(self, message_id: str) -> None:
+        """See :class:`WorkerSession`."""
+        try:
+            self.session.progress(message_id)
+        except (LeaseholdClientError, RuntimeError):  # as above
+            return
+
+    def close(self) -> None:
+        """See :class:`WorkerSession`. A server that cannot be told finds out by itself."""
+        self.session.close()
+
+
+def _check(visibility_timeout_s: int) -> None:
+    check_lengths(visibility_timeout_s, LEASEHOLD.min_lease_s, LEASEHOLD.max_lease_s)
+
+
+def _reason(lease: LeaseRef | ReceivedMessage) -> str | None:
+    return None if lease.cancel is None else lease.cancel.reason or _CANCELLED
+
+
+def _report(fault: Fault | None) -> ErrorReport | None:
+    if fault is None:
+        return None
+    # An exception can say what is no UTF-8, such as the name of a file. Nobody's message must stay
+    # unsettled for that.
+    text = fault.text.encode("utf-8", "backslashreplace").decode()
+    return ErrorReport(text, fault.type, fault.fingerprint)
+
+
+def _renewals(found: Sequence[object]) -> list[Renewed | QueueError]:
+    return [
+        Renewed(each.receipt, _reason(each))
+        if isinstance(each, LeaseRef)
+        else queue_error(cast("Exception", each))
+        for each in found
+    ]
+
+
+def _refusal(result: object) -> QueueError | None:
+    return queue_error(result) if isinstance(result, LeaseholdClientError) else None
+
+
+def _so_far(error: Exception) -> list[QueueError | None]:
+    """Return the results of the requests before the one that failed."""
+    return [_refusal(each) for each in getattr(error, "results_so_far", ())]
+
+
+def _rest(results: list[_R], error: QueueError, wanted: int) -> list[_R | QueueError]:
+    """Fill up the results of a call that was cut into several requests.
+
+    Raises:
+        QueueError: There are none: the call failed as a whole.
+    """
+    if not results:
+        raise error
+    return [*results, *[error] * (wanted - len(results))]
+
+
+# --- native errors -----------------------------------------------------------------------------
+#
+# From the errors of the native client to those of queues.
+
+
+_MEANINGS: Final[tuple[tuple[type[Exception], type[QueueError]], ...]] = (
+    (native.LeaseLost, LeaseGone),
+    (native.MessageNotFound, LeaseGone),
+    (native.SessionOver, LeaseGone),
+    (native.SessionNotFound, LeaseGone),
+    (native.QueueNotFound, QueueMissing),
+    (native.BodyTooLarge, BodyTooLarge),
+)
+PAST_EXPIRY: Final = "visibility-past-expiry"
+_LATER: Final = frozenset({408, 429})
+_CLIENT_ERROR: Final = 400
+_SERVER_ERROR: Final = 500
+
+
+def queue_error(error: Exception) -> QueueError:
+    """Return what an error of the client means.
+
+    Args:
+        error: Of the client; a RuntimeError is what a closed one raises.
+    """
+    meaning = _meaning(error)
+    if isinstance(error, native.LeaseholdClientError):
+        # Also where the refusal is clear: the client may have made an earlier try.
+        meaning.outcome_unknown = error.outcome_unknown
+    return meaning
+
+
+def _meaning(error: Exception) -> QueueError:
+    for kind, meaning in _MEANINGS:
+        if isinstance(error, kind):
+            return meaning(str(error))
+    if isinstance(error, native.ServerProblem) and error.code == PAST_EXPIRY:
+        return PastExpiry(str(error))
+    if isinstance(error, native.ConnectionFailed | native.Unavailable):
+        return Unreachable(str(error), retry_after_s=getattr(error, "retry_after_s", None))
+    if isinstance(error, native.ServerProblem | native.UnexpectedAnswer):
+        return _by_status(error)
+    if isinstance(error, native.LeaseholdClientError):
+        return Unreachable(str(error))
+    return Unreachable(f"the client cannot be used: {error}", outcome_unknown=False)
+
+
+def _by_status(error: native.ServerProblem | native.UnexpectedAnswer) -> QueueError:
+    """Return what a refusal without a meaning of its own is, or the answer of a proxy."""
+    status = error.status
+    if status in _LATER:
+        return Unreachable(str(error))
+    if _CLIENT_ERROR <= status < _SERVER_ERROR:
+        return Denied(str(error))
+    return Unreachable(str(error))
+
+
+# --- native saving -----------------------------------------------------------------------------
+#
+# Saves of many handlers in one request, for a Leasehold server.
+
+
+_MOST: Final = 1_000
+_PATIENCE_S: Final = 1.0
+"""So long a save waits for a request of others that is not answered."""
+
+RenewedAnswer = ReceivedMessage | LeaseRef
+
+
+class Saver:
+    """Keeps the progress of messages of one queue; made for handlers in many threads.
+
+    Args:
+        queue: The handle.
+    """
+
+    def __init__(self, queue: QueueHandle) -> None:
+        self._queue = queue
+        self._together: CallBatcher[Renewal, RenewedAnswer] = CallBatcher(
+            self._send, most=_MOST, patience_s=_PATIENCE_S
+        )
+
+    def save(
+        self, lease: Lease, saved: Saved, visibility_timeout_s: int, kept: dict[str, Any]
+    ) -> RenewedAnswer:
+        """Keep *saved*, which *kept* says in the form in which it is kept.
+
+        Raises:
+            QueueError: It is not kept.
+        """
+        return self._together.ask(
+            Renewal(
+                LeaseRef(lease.message_id, lease.receipt),
+                visibility_timeout_s,
+                progress=Progress(saved.fraction, saved.stage),
+                **kept,
+            )
+        )
+
+    def _send(self, renewals: Sequence[Renewal]) -> list[RenewedAnswer | BaseException]:
+        results: list[RenewedAnswer | BaseException] = []
+        timeout_s = request_timeout_s(min(each.visibility_timeout_s for each in renewals))
+        try:
+            found = self._queue.renew_each(renewals, timeout_s=timeout_s)
+        except (LeaseholdClientError, RuntimeError) as error:
+            found = list(getattr(error, "results_so_far", ()))
+            # One for each thread, since a traceback is hung onto it.
+            results = [queue_error(error) for _ in renewals[len(found) :]]
+        return [_result(each) for each in found] + results
+
+
+def _result(found: RenewedAnswer | Exception) -> RenewedAnswer | BaseException:
+    if isinstance(found, OutOfRange) and (found.field or "").endswith(".saved"):
+        return BodyTooLarge(str(found))
+    return queue_error(found) if isinstance(found, Exception) else found
+
+
+# --- saved beside ------------------------------------------------------------------------------
+
+
+SAVED_MARKER: Final = "leasehold.saved"
+"""The JSON in which a Leasehold server keeps progress beside the body.
+
+One object, for any client to read; each member but the first may be left out::
+
+    {"leasehold.saved": 1, "stage": "encode", "state": {"frame": 1200}, "fraction": 0.4}
+"""
+VERSION: Final = 1
+_MEMBERS: Final = {SAVED_MARKER, "stage", "state", "fraction"}
+
+
+def saved_members(saved: Saved) -> dict[str, Any]:
+    """Return what is kept of *saved*.
+
+    Raises:
+        TypeError: The state is not what JSON can say.
+        ValueError: The fraction is not within 0 to 1.
+    """
+    members = {SAVED_MARKER: VERSION, **members_of(saved)}
+    try:
+        text = json.dumps(members, ensure_ascii=False, allow_nan=False)
+        text.encode()  # half of a character is no text
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"a state must be what JSON can say: {error}") from error
+    plain: dict[str, Any] = json.loads(text)
+    return plain
+
+
+def read_saved(plain: Any) -> Saved:
+    """Return what :func:`saved_members` has made; what is not of that form is all state.
+
+    Raises:
+        UnreadableEnvelope: It is of a version above :data:`VERSION`.
+    """
+    if not isinstance(plain, dict) or type(plain.get(SAVED_MARKER)) is not int:
+        return Saved(state=plain)
+    version = plain[SAVED_MARKER]
+    if version > VERSION:
+        raise UnreadableEnvelope(
+            f"progress is saved in version {version} of its form; "
+            f"this worker reads up to version {VERSION}"
+        )
+    stage, fraction = plain.get("stage"), plain.get("fraction")
+    if plain.keys() <= _MEMBERS and _is_stage(stage) and _is_fraction(fraction):
+        return Saved(stage=stage, state=plain.get("state"), fraction=fraction)
+    return Saved(state=plain)
+
+
+def _is_stage(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_fraction(value: Any) -> bool:
+    return value is None or (type(value) in {int, float} and 0 <= value <= 1)

@@ -1,0 +1,177 @@
+"""Between the bytes of a body and the text that a service keeps."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from leasehold.worker.adapters.fallbacks import is_poison_name, unwrap_poison, wrap_poison
+from leasehold.worker.adapters.protocol import Delivery, Fault, Saved
+from leasehold.worker.payloads.codecs import (
+    Base64Policy,
+    EncodingProblem,
+    decode_text,
+    detect_base64,
+    encode_text,
+)
+from leasehold.worker.stages.envelope import (
+    MARKER,
+    EnvelopeForm,
+    ProgressForm,
+    UnreadableEnvelope,
+    looks_wrapped,
+    wrap,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelivery(Delivery):
+    """A delivery that remembers how it was kept, so that others find the same form again."""
+
+    content: bytes | None = field(default=None, repr=False)
+    """The text as the service had it, out of its base64."""
+    was_base64: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What a text stands for; the members are those of a TextDelivery."""
+
+    body: bytes = b""
+    body_problem: str | None = None
+    saved: Saved | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    content: bytes = b""
+    was_base64: bool = False
+
+
+class Texts:
+    """How the bodies of one queue are written.
+
+    Args:
+        queue: Its name; copies in a poison queue are taken apart.
+        policy: Whether texts are base64.
+        reads: Reads a body, or raises ValueError; helps to guess.
+        form: How progress is kept in texts; None: the service keeps none there.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        policy: Base64Policy,
+        reads: Callable[[bytes], object] | None,
+        form: ProgressForm | None,
+    ) -> None:
+        self._policy: Base64Policy = policy
+        self._reads = reads
+        self._form = form
+        self._has_copies = is_poison_name(queue)
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def open(self, stored: str) -> Opened:
+        """Return what a text of the service stands for; one that cannot be read has a problem."""
+        try:
+            content = self._decoded(stored)
+        except EncodingProblem as error:
+            return Opened(body_problem=str(error), content=stored.encode())
+        was_base64 = content != stored.encode()
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            return Opened(body=content, content=content, was_base64=was_base64)
+        body, properties = content, dict[str, str]()
+        if self._has_copies and (copy := unwrap_poison(text)) is not None:
+            body, properties = copy.content, dict(copy.properties)
+            if not copy.is_text:
+                return Opened(
+                    body=body, content=content, was_base64=was_base64, properties=properties
+                )
+            text = body.decode(errors="replace")
+        problem, saved = None, None
+        if self._form is not None and not self._is_plain(text):
+            try:
+                body, saved = self._form.unwrap(text)
+            except UnreadableEnvelope as error:
+                body, problem = b"", str(error)
+        return Opened(
+            body=body,
+            body_problem=problem,
+            saved=saved,
+            properties=properties,
+            content=content,
+            was_base64=was_base64,
+        )
+
+    def _decoded(self, stored: str) -> bytes:
+        content = decode_text(stored, self._policy, self._reads)
+        if self._reads is not None and self._policy == "auto":
+            # What reads bodies need not be able to read envelopes and copies.
+            guessed = detect_base64(stored)
+            if guessed is not None and b'{"leasehold.' in guessed:
+                return guessed
+        return content
+
+    def _is_plain(self, text: str) -> bool:
+        return isinstance(self._form, EnvelopeForm) and MARKER not in text
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def fresh(self, body: bytes | str) -> str:
+        """Return the text of a new message.
+
+        Raises:
+            ValueError: The policy, or the form, has no place for such a body.
+        """
+        content = body.encode() if isinstance(body, str) else bytes(body)
+        return encode_text(self._fresh(content), self._policy)
+
+    def _fresh(self, body: bytes) -> bytes:
+        if self._form is None:
+            return body
+        if self._policy == "base64" and isinstance(self._form, EnvelopeForm):
+            # Base64 carries anything, except what would be taken for an envelope.
+            text = body.decode(errors="replace")
+            return wrap(body, None).encode() if looks_wrapped(text) else body
+        return self._form.fresh(body).encode()
+
+    def wrapped(self, delivery: Delivery, saved: Saved) -> str:
+        """Return the text that keeps progress with a message, in base64 if the message was.
+
+        Raises:
+            TypeError: The state is not what JSON can say.
+            ValueError: The form has no place for it.
+        """
+        assert self._form is not None
+        return self._encoded(delivery, self._form.wrap(delivery.body, saved).encode())
+
+    def copy(self, delivery: Delivery, fault: Fault) -> str:
+        """Return the text of the copy in the poison queue, in base64 if the message was."""
+        content = self._content(delivery)
+        try:
+            copy = wrap_poison(content.decode(), delivery, fault)
+        except UnicodeDecodeError:
+            text = base64.b64encode(content).decode()
+            copy = wrap_poison(text, delivery, fault, is_base64=True)
+        return self._encoded(delivery, copy.encode())
+
+    def plain_copy(self, delivery: Delivery) -> str:
+        """Return the text as it was, for a copy that has no room for more."""
+        content = self._content(delivery)
+        if delivery.body_problem is not None:
+            return content.decode()
+        return self._encoded(delivery, content)
+
+    def _content(self, delivery: Delivery) -> bytes:
+        if isinstance(delivery, TextDelivery) and delivery.content is not None:
+            return delivery.content
+        return self._fresh(delivery.body)
+
+    def _encoded(self, delivery: Delivery, content: bytes) -> str:
+        if self._policy == "auto" and getattr(delivery, "was_base64", False):
+            text = encode_text(content, "base64")
+            # It must be found to be base64 again; there are texts that are not.
+            if detect_base64(text) is not None:
+                return text
+        return encode_text(content, self._policy)
