@@ -17,7 +17,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-setup: $(READY) ## Build .venv with the `leasehold` command and all tools
+setup: $(READY) ## Build .venv with the `leasehold` command and all tools, and install the git hooks
+	@sh tools/install_hooks.sh
 
 demo: $(READY) ## Run the main job: the video pipeline on a Spark cluster, an executor killed in the middle
 	$(BIN)/python -m examples.video_pipeline

@@ -27,8 +27,8 @@ print("leasehold", leasehold.__version__, "imports without extras")
 TALK: Final = """
 import base64, sys, urllib.request
 from leasehold.auth.sas import SasTerms, make_account_sas
-from leasehold.settings import DEV_ACCOUNT
-from leasehold.settings.values import DEV_KEY
+from leasehold.server.settings import DEV_ACCOUNT
+from leasehold.server.settings.values import DEV_KEY
 url = sys.argv[1] + "/" + DEV_ACCOUNT
 text = b"<QueueMessage><MessageText>hi</MessageText></QueueMessage>"
 terms = SasTerms(permission="rwdlacup", expiry="2099-01-01")

@@ -21,7 +21,7 @@ import click
 import pytest
 
 from leasehold.cli import main
-from leasehold.settings import load_settings
+from leasehold.server.settings import load_settings
 from tests.docs.pages import DOCS, ROOT, Block, blocks, page_id, pages
 from tests.e2e.azure_js import test_azure_js as official
 from tests.e2e.identity import IdentityProvider

@@ -6,12 +6,10 @@ from typing import Final
 
 from leasehold.domain.limits import MNS
 from leasehold.domain.queue_settings import MnsAttributes, QueueSettings
-from leasehold.http.mns.attributes import RANGES
-from leasehold.http.mns.batches import MAX_ENTRIES
+from leasehold.http.mns.call import Operation
 from leasehold.http.mns.errors import CODES
-from leasehold.http.mns.properties import MAX_BYTES
-from leasehold.http.mns.queues import MAX_RESULTS
-from leasehold.http.mns.routing import Operation
+from leasehold.http.mns.messages import MAX_BYTES, MAX_ENTRIES
+from leasehold.http.mns.queues import MAX_RESULTS, RANGES
 from tests.docs.pages import code, read, rows, section
 
 PAGE: Final = read("reference/mns-conformance.md")

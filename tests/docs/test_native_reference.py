@@ -17,8 +17,9 @@ from leasehold.client import AsyncClient, AsyncQueueHandle, Client, QueueHandle,
 from leasehold.client import errors as client_errors
 from leasehold.client.retries import RetryPolicy
 from leasehold.domain import explain, limits
+from leasehold.domain.admin import MessageFilter
 from leasehold.domain.claims import MAX_CLAIM, ClaimState
-from leasehold.domain.oversight import MessageFilter
+from leasehold.domain.model import NEVER_MS, MessageState, Outcome
 from leasehold.domain.queue_settings import (
     Adapted,
     Adaptive,
@@ -35,37 +36,34 @@ from leasehold.domain.sessions import (
     SESSION_TIMEOUTS_S,
     SessionState,
 )
-from leasehold.domain.staging import (
+from leasehold.domain.transactions import (
     DEFAULT_STAGING_TIMEOUT_S,
     MAX_STAGING_TIMEOUT_S,
     TransactionState,
 )
-from leasehold.domain.types import NEVER_MS, MessageState, Outcome
 from leasehold.engine.stats import QueueActivity
 from leasehold.http import native
 from leasehold.http.admission import MAX_WAITERS
-from leasehold.http.azure import extras
+from leasehold.http.azure import messages as extras
 from leasehold.http.native import (
+    account,
+    admin,
     arrow,
-    events,
-    filters,
     items,
-    jobs,
     messages,
-    names,
-    puts,
     queues,
     reading,
-    sessions,
-    settings_json,
     streams,
     transactions,
 )
-from leasehold.http.native.codes import CODES
+from leasehold.http.native import items as puts
+from leasehold.http.native import queues as settings_json
+from leasehold.http.native import reading as names
 from leasehold.http.native.dialect import MAX_REQUEST_BODY_BYTES
-from leasehold.http.native.problems import Problem
+from leasehold.http.native.errors import CODES, Problem
 from leasehold.http.native.routes import ROUTES
-from leasehold.stores.sql import oversight, scanning
+from leasehold.stores.sql import admin as oversight
+from leasehold.stores.sql import scanning
 from tests.docs.pages import code, read, rows, section
 
 API: Final = read("reference/native-api.md")
@@ -197,9 +195,9 @@ def test_every_explanation() -> None:
         streams.MAX_MEMBERS,
         streams.MAX_JSON_MEMBERS,
         streams.MAX_PARTS,
-        events.DEFAULT_EVENTS,
-        events.MAX_EVENTS,
-        sessions.MAX_PROGRESS,
+        account.DEFAULT_EVENTS,
+        account.MAX_EVENTS,
+        account.MAX_PROGRESS,
         transactions.MAX_PARTS,
         names.NUMBERS[1],
         names.MAX_NAME,
@@ -218,8 +216,8 @@ def test_every_explanation() -> None:
         reading.MAX_TEXT,
         reading.MAX_PROPERTIES_BYTES,
         settings_json.MAX_METADATA_BYTES,
-        jobs.MAX_CANARY,
-        *jobs.RATES_PER_S,
+        admin.MAX_CANARY,
+        *admin.RATES_PER_S,
     ],
 )
 def test_limits(value: float) -> None:
@@ -235,7 +233,7 @@ def test_figures_in_prose() -> None:
     assert streams.ARROW_BYTES == 8 * 1024 * 1024
     for size in ("64 MiB where", "4 MiB of bodies", "8 MiB in Arrow"):
         assert size in section(API, "## Limits")
-    assert sessions.MAX_HEARTBEAT_BYTES == 4 * 1024 * 1024
+    assert account.MAX_HEARTBEAT_BYTES == 4 * 1024 * 1024
     assert "4 MiB" in section(API, "## Limits")
     assert number(items.PART) in section(API, "## Batches")
     assert number(oversight.NOT_YET_RETIRED) in section(API, "## Counts")
@@ -254,7 +252,7 @@ def test_every_column_of_arrow() -> None:
 
 def test_every_type_of_event() -> None:
     """The words for what happens, for phases and for states of claims are on the page."""
-    assert {*events.TYPES.values(), *events.PHASES.values()} <= set(code(API))
+    assert {*account.TYPES.values(), *account.PHASES.values()} <= set(code(API))
     assert {*ClaimState} - {ClaimState.SETTLED} <= set(code(API))
     assert {*SessionState, *TransactionState} <= set(code(API))
 
@@ -269,7 +267,7 @@ def test_every_condition_of_a_filter() -> None:
         for row in rows(section(API, "## Filters"))
         for name in (code(row[0]) if row[1] == "the same" else code(row[1]))
     }
-    assert queried == filters.PARAMS
+    assert queried == admin.PARAMS
 
 
 # --- problems --------------------------------------------------------------------------------

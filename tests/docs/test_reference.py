@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, get_args, get_type_hints
@@ -11,25 +12,25 @@ from typing import Final, get_args, get_type_hints
 import click
 import pytest
 
-from leasehold.auth.rights import ACCOUNT_RIGHTS, QUEUE_RIGHTS
 from leasehold.auth.roles import ROLE_ACTIONS, operations_of
+from leasehold.auth.sas import ACCOUNT_RIGHTS, QUEUE_RIGHTS
 from leasehold.auth.types import Operation
 from leasehold.cli import main
 from leasehold.clock import SystemClock
 from leasehold.domain import commands, limits
 from leasehold.domain.errors import LeaseLost
+from leasehold.domain.model import Message, MessageState
 from leasehold.domain.queue_settings import LapsedReceipts
-from leasehold.domain.types import Message, MessageState
 from leasehold.engine import Engine
 from leasehold.engine.stats import QueueStats
 from leasehold.http.admission import Admission
-from leasehold.http.azure import MAX_REQUEST_BODY_BYTES, acl, listing, properties, versions
+from leasehold.http.azure import MAX_REQUEST_BODY_BYTES, queues, routing, service
+from leasehold.http.azure.dialect import RULES
 from leasehold.http.azure.errors import CODES, TABLE
-from leasehold.http.azure.operations import RULES
 from leasehold.http.guard import ALL_REFUSALS, ConnectionLimits, Guard
-from leasehold.http.metrics import Metrics, RequestStats
-from leasehold.http.startup import ExitCode
-from leasehold.settings import all_settings
+from leasehold.server.metrics import Metrics, RequestStats
+from leasehold.server.settings import all_settings
+from leasehold.server.startup import ExitCode
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.stores.sqlite.connection import APPLICATION_ID
@@ -42,8 +43,8 @@ ERRORS: Final = read("reference/errors.md")
 GLOSSARY: Final = read("glossary.md")
 HTTP: Final = read("reference/http.md")
 METRICS: Final = read("reference/metrics.md")
-OTHERS: Final = {"queue_name", "server_name", "server_poison"}
-"""What looks like a metric and is a word of nginx or of an SDK, or a capability of a service."""
+OTHERS: Final = {"queue_name", "queue_settings", "server_name", "server_poison"}
+"""What looks like a metric and is a word of nginx or of an SDK, a capability, or a module."""
 
 
 def table(text: str, heading: str) -> dict[str, list[str]]:
@@ -181,7 +182,7 @@ def test_every_operation() -> None:
     listed = table(CONFORMANCE, "## Operations")
     assert set(listed) == set(Operation)
     for operation, rules in RULES.items():
-        since = "" if rules.since == versions.OLDEST else rules.since
+        since = "" if rules.since == routing.OLDEST else rules.since
         assert listed[operation][4] == since, operation
         secondary = "yes" if rules.on_secondary else "no"
         assert listed[operation][5] in {secondary, "only"}, operation
@@ -244,15 +245,15 @@ def test_limits() -> None:
         limits.AZURE.renew_s[1],
         limits.AZURE_BEFORE_2011_08_18.lease_s[1],
         limits.AZURE.receive_count[1],
-        listing.MAX_RESULTS,
-        acl.MAX_POLICIES,
-        acl.MAX_ID_CHARS,
-        properties.MAX_RULES,
-        properties.MAX_ORIGINS,
-        properties.MAX_ENTRY_CHARS,
+        queues.MAX_RESULTS,
+        queues.MAX_POLICIES,
+        queues.MAX_ID_CHARS,
+        service.MAX_RULES,
+        service.MAX_ORIGINS,
+        service.MAX_ENTRY_CHARS,
     ):
         assert re.search(rf"(?<![\d,]){number:,}(?![\d,])", text), number
-    for version in (versions.OLDEST, versions.NEWEST):
+    for version in (routing.OLDEST, routing.NEWEST):
         assert version in section(CONFORMANCE, "## Versions")
 
 
@@ -260,7 +261,7 @@ def test_every_change_between_versions() -> None:
     """Each version that the code knows as a turning point is in the list of changes."""
     known = {
         value
-        for name, value in vars(versions).items()
+        for name, value in vars(routing).items()
         if name.endswith("_SINCE") and isinstance(value, str)
     }
     listed = {row[0] for row in rows(section(CONFORMANCE, "## Versions"))}
@@ -306,6 +307,22 @@ def test_the_glossary_uses_no_word_twice_in_a_section() -> None:
     for heading in re.findall(r"^## .+$", GLOSSARY, re.MULTILINE):
         listed = [row[0] for row in rows(section(GLOSSARY, heading))]
         assert len(listed) == len(set(listed)), heading
+
+
+def test_words_with_two_meanings_are_kept_apart() -> None:
+    """What two sections of the glossary have, the list says how to tell apart."""
+    apart = {row[0] for row in rows(section(GLOSSARY, "## Words to keep apart"))}
+    headings = set(re.findall(r"^## .+$", GLOSSARY, re.MULTILINE)) - {"## Words to keep apart"}
+    listed = Counter(
+        row[0].replace("**to ", "**")
+        for heading in headings
+        for row in rows(section(GLOSSARY, heading))
+        if row[0].startswith("**")
+    )
+    twice = {word for word, times in listed.items() if times > 1}
+    assert "**stage**" in twice
+    assert twice - apart == set()
+    assert apart - set(listed) - {"Word", "**commit**"} == set()
 
 
 # --- the database ----------------------------------------------------------------------------

@@ -1,0 +1,136 @@
+"""The pages for those who change the code: each file is there, and requests pass the files told."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import pytest
+from azure.storage.queue import QueueClient
+
+import leasehold
+from leasehold.spark.connection import TaskIdentity
+from leasehold.spark.source import LeaseholdDataSource
+from leasehold.spark.stream.reader import ClaimReader, close_shared
+from leasehold.testing import InProcessServer
+from tests.docs.pages import DOCS, ROOT, code, page_id, section
+
+PACKAGE: Final = Path(leasehold.__file__).parent
+ARCHITECTURE: Final = DOCS / "explanation/architecture.md"
+PAGES: Final = (ARCHITECTURE, DOCS / "explanation/change-it.md", ROOT / "CONTRIBUTING.md")
+_FILE: Final = re.compile(r"[\w/.-]+\.(?:py|sql|toml|sh)")
+_ROUND: Final = ("server/main.py", "testing/", "engine/faults.py", "http/test_mode.py")
+"""What runs around every request: the loop of the server, and what the test stands on."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_every_file_that_is_named_is_there(page: Path) -> None:
+    """Below the package, or below the project where the path says so."""
+    named = {name for name in code(page.read_text("utf-8")) if _FILE.fullmatch(name)}
+    named = {name for name in named if "/" in name and "NNNN" not in name}
+    assert named
+    folders = (PACKAGE, PACKAGE.parent, ROOT)
+    assert [n for n in sorted(named) if not any((each / n).exists() for each in folders)] == []
+
+
+def told(heading: str) -> set[str]:
+    """Return the files of the package that a section names."""
+    names = code(section(ARCHITECTURE.read_text("utf-8"), heading))
+    return {name for name in names if name.endswith(".py")}
+
+
+@contextmanager
+def traced() -> Iterator[Callable[[], set[str]]]:
+    """Note in every thread begun meanwhile which files run; ``seen()`` returns and forgets them."""
+    files: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            files.add(frame.f_code.co_filename)
+
+    def seen() -> set[str]:
+        found = {Path(name) for name in files.copy()}
+        files.clear()
+        names = (p.relative_to(PACKAGE).as_posix() for p in found if p.is_relative_to(PACKAGE))
+        return {name for name in names if not name.startswith(_ROUND)}
+
+    before = sys.getprofile()
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(None)
+
+
+def test_a_put_passes_the_files_told_and_hardly_others() -> None:
+    """On SQLite, through Azure's SDK, when the server has warmed up.
+
+    It may do something by itself meanwhile.
+    """
+    with traced() as seen, InProcessServer(store="sqlite") as server:
+        with QueueClient.from_connection_string(server.connection_string, "orders") as queue:
+            queue.create_queue()
+            queue.send_message("the first one fills the caches")
+            seen()
+            queue.send_message("pack order 7")
+            passed = seen()
+        expected = set(told("## The way of a Put Message"))
+        assert expected <= set(passed)
+        assert len(set(passed) - expected) <= 3
+
+
+def test_a_receive_that_waits_passes_the_files_told() -> None:
+    """It waits until another client puts a message."""
+    with traced() as seen, InProcessServer(store="sqlite") as server, server.client() as client:
+        queue = client.queue("orders")
+        queue.create()
+        got: list[int] = []
+        waiter = threading.Thread(target=lambda: got.append(len(queue.receive(1, wait_s=60))))
+        seen()
+        waiter.start()
+        server.until_waiting()
+        queue.put("pack order 7")
+        waiter.join(timeout=60)
+        assert got == [1]
+        missing = told("## The way of a receive that waits") - seen()
+        # Another server has not to be told. When the next message is due is asked once nothing was
+        # found, and the put may come before that.
+        missing -= {"stores/sql/admin.py"}
+        assert missing == {"engine/peers.py", "stores/postgres/peers.py"}
+
+
+def test_a_claim_passes_the_files_told() -> None:
+    """Two micro-batches, as Spark would call for them."""
+    with traced() as seen, InProcessServer(store="sqlite") as server, server.client() as client:
+        queue = client.queue("orders")
+        queue.create()
+        for number in range(40):
+            queue.put(f"order {number}")
+        seen()
+        settings = {"queueName": "orders", "streamId": "totals", "maxMessagesPerTrigger": "10"}
+        source = LeaseholdDataSource({"connectionString": server.connection_string, **settings})
+        driver, executor = (source.streamReader(source.schema()) for _ in range(2))
+        assert isinstance(driver, ClaimReader)
+        assert isinstance(executor, ClaimReader)
+        task = TaskIdentity(query_id="q", batch_id=0, run_id="r", partition=0, attempt=0, task=0)
+        executor.task = lambda: task
+        limit = driver.getDefaultReadLimit()
+        offset, rows = driver.initialOffset(), 0
+        for _ in range(2):
+            end = driver.latestOffset(offset, limit)
+            parts = driver.partitions(offset, end)
+            rows += sum(batch.num_rows for part in parts for batch in executor.read(part))
+            driver.commit(end)
+            offset = end
+        driver.stop()
+        close_shared()
+        assert rows == 20
+        assert told("## The way of a claim from Spark") - seen() == set()
