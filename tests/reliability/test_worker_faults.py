@@ -116,7 +116,8 @@ def test_workers_that_are_told_to_end(tmp_path: Path) -> None:
         rig.send(20)
         buffered = []
         for number, kind in enumerate(kinds, start=1):
-            with rig.conductor.slowly() if "renewer" in kind else nullcontext():
+            starts_more = "processes" in kind.values() or "renewer" in kind
+            with rig.conductor.slowly() if starts_more else nullcontext():
                 worker = rig.start(0, **kind)
                 rig.await_noted("begun", 2 * number)
                 rig.conductor.let_pass(LEASE_S / 4)

@@ -125,6 +125,14 @@ def test_chunks_come_in_turn(asker: Asker) -> None:
     assert asker.received() == [b"a", b"b", b"c"]
 
 
+def test_a_chunk_may_be_empty_after_a_purge_began(asker: Asker) -> None:
+    """A purge sets an end to the row keys in use; a chunk without messages needs none."""
+    asker.put("before")
+    asker.start_job(o.JobKind.PURGE)
+    assert asker.stage() == sg.Staged(0, 1)
+    assert asker.stage("a", chunk=1) == sg.Staged(1, 2)
+
+
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [

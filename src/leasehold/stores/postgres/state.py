@@ -158,9 +158,9 @@ class SharedState(State):
     # --- row keys ----------------------------------------------------------------------------
 
     def take_row_keys(self, count: int) -> int:
-        """Return the first of *count* row keys that follow each other."""
+        """Return the first of *count* row keys that follow each other; none are taken for 0."""
         first = self._next_row_key
-        if first + count > self._block_end:
+        if count and first + count > self._block_end:
             blocks = [self.fetch("take_block")[0][0] for _ in range(-(-count // BLOCK))]
             while blocks[-1] - blocks[0] != len(blocks) - 1:  # another server was in between
                 blocks = [*blocks[1:], self.fetch("take_block")[0][0]]
