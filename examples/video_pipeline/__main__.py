@@ -118,7 +118,7 @@ def _options() -> argparse.Namespace:
         help="Spark workers, or worker processes, 2 to 8 (2 and 3)",
         metavar="N",
     )
-    parser.add_argument("--timeout", type=float, default=120, help="give up after, seconds (120)")
+    parser.add_argument("--timeout", type=float, default=300, help="give up after, seconds (300)")
     parser.add_argument("--json", type=Path, help="write a summary for programs to this file")
     return parser.parse_args()
 
