@@ -1,23 +1,23 @@
-"""One request and its answer: the ASGI side of a connection.
+"""One request and its answer: what the application sees of a connection.
 
-uvicorn's own class does the same with more steps. This one writes an answer with one call, keeps
-the spelling of header names (clients read the case of metadata names from them) and makes no
-event, timer or pattern match per request.
+An answer is written with one call, header names keep their spelling (clients read the case of
+metadata names from them), and no event, timer or pattern match is made per request.
+
+The application is called as ASGI has it, ``app(scope, receive, send)``, but with those keys of the
+scope only that it reads, and an answer is two messages: its head, and its body whole.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
+from collections.abc import Sized
+from http import HTTPStatus
+from typing import Any, Final, Protocol
 
 import structlog
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from leasehold.http.admission import STALLED_S, UNDER_WAY, Holding, caller_of
-
-if TYPE_CHECKING:
-    from leasehold.http.connection import GuardedProtocol
+from leasehold.http.guard import Guard
 
 PORTION_BYTES: Final = 256 * 1024
 """What of a large answer is handed to the connection at once; others have a turn in between."""
@@ -27,7 +27,10 @@ RAW_NAMES: Final = "leasehold.header_names"
 PROVE: Final = "leasehold.prove"
 """Key in the ASGI scope: what the application calls when it has found the credentials good."""
 
-_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
+_STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("ascii")
+    for status in HTTPStatus
+}
 _CLOSE: Final = (b"connection", b"close")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _DISCONNECT: Final = {"type": "http.disconnect"}
@@ -36,26 +39,55 @@ _INTERNAL_ERROR: Final = b"Internal Server Error\n"
 _log = structlog.get_logger(__name__)
 
 
+class Carrier(Protocol):
+    """The connection that a request came on, as the request sees it."""
+
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    guard: Guard
+    server: tuple[str, int] | None
+    client: tuple[str, int] | None
+    scheme: str
+    headers: list[tuple[bytes, bytes]]
+    half_closed: bool
+    write_paused: bool
+
+    @property
+    def queued(self) -> Sized:
+        """Requests that wait for their turn."""
+        ...
+
+    def prove(self) -> None:
+        """Note that the request whose answer comes next has shown good credentials."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Take what the client sends."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until the client has taken most of what was written, or is gone."""
+        ...
+
+    def default_head(self) -> bytes:
+        """Return the fields that every answer has."""
+        ...
+
+    def answered(self, cycle: RequestCycle) -> None:
+        """Go on after *cycle* has written its answer."""
+        ...
+
+
 def scope_of(
-    connection: GuardedProtocol,
-    method: str,
-    target: bytes,
-    version: str,
-    raw_names: dict[str, str] | None,
+    connection: Carrier, method: str, target: bytes, raw_names: dict[str, str] | None
 ) -> dict[str, Any]:
-    """Return ASGI's view of the request whose header *connection* has just read."""
+    """Return the application's view of the request whose header *connection* has just read."""
     raw_path, _, query = target.partition(b"?")
-    path = raw_path.decode("ascii")
     return {
-        "type": "http",
-        "asgi": _ASGI,
-        "http_version": version,
         "server": connection.server,
         "client": connection.client,
         "scheme": connection.scheme,
         "method": method,
-        "root_path": "",
-        "path": unquote(path) if "%" in path else path,
         "raw_path": raw_path,
         "query_string": query,
         "headers": connection.headers,
@@ -92,7 +124,7 @@ class RequestCycle:
 
     def __init__(
         self,
-        connection: GuardedProtocol,
+        connection: Carrier,
         scope: dict[str, Any],
         *,
         keep_alive: bool,
@@ -219,7 +251,7 @@ class RequestCycle:
                 if connection.half_closed:
                     connection.transport.close()
             if not connection.queued:  # or there would be no end to the requests that wait
-                connection.flow.resume_reading()
+                connection.resume_reading()
             self._waiter = connection.loop.create_future()
             try:
                 await self._waiter
@@ -241,8 +273,8 @@ class RequestCycle:
         if not self._head or self.response_complete or message.get("more_body"):
             raise RuntimeError(f"out of order: {message['type']}")
         connection = self._connection
-        if connection.flow.write_paused:
-            await connection.flow.drain()
+        if connection.write_paused:
+            await connection.drain()
         if self.disconnected:
             return
         body = message.get("body")
@@ -272,8 +304,8 @@ class RequestCycle:
             # it was given together only when all of it is sent.
             connection.transport.write(bytes(portion))
             self._portions += 1
-            if connection.flow.write_paused:
-                await connection.flow.drain()
+            if connection.write_paused:
+                await connection.drain()
             else:
                 await asyncio.sleep(0)
 
@@ -291,7 +323,7 @@ class RequestCycle:
         breaks = len(headers) + 1
         if fields.count(b"\n") != breaks or fields.count(b"\r") != breaks:
             raise RuntimeError("a header has a line break in it")
-        return b"%b%b%b" % (STATUS_LINE[status], self._connection.default_head(), fields)
+        return b"%b%b%b" % (_STATUS_LINES[status], self._connection.default_head(), fields)
 
     async def _fail(self) -> None:
         if self.response_started:

@@ -7,12 +7,10 @@ from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 import h11
-import uvicorn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from uvicorn.server import ServerState
 
-from leasehold.http.connection import protocol_class
+from leasehold.http.connection import HttpConnection, ServerState
 from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.request_cycle import RequestCycle
 from leasehold.testing import ManualClock
@@ -47,10 +45,10 @@ class _Task:
         """Never done."""
 
 
-class _Loop:
+class _Loop(asyncio.AbstractEventLoop):
     """An event loop in which no task ever runs, so that all requests stay where they are."""
 
-    def create_task(self, coroutine: Coroutine[Any, Any, None]) -> _Task:
+    def create_task(self, coroutine: Coroutine[Any, Any, None]) -> _Task:  # type: ignore[override]
         """Forget the task."""
         coroutine.close()
         return _Task()
@@ -78,7 +76,8 @@ class _Transport(asyncio.Transport):
         """Do nothing."""
 
 
-GUARD = Guard(ConnectionLimits(), ManualClock())
+CLOCK = ManualClock()
+GUARD = Guard(ConnectionLimits(), CLOCK)
 
 
 async def _app(scope: Any, receive: Any, send: Any) -> None:
@@ -88,15 +87,13 @@ async def _app(scope: Any, receive: Any, send: Any) -> None:
 def ours(data: bytes) -> Seen:
     """Let our protocol read."""
     started: list[RequestCycle] = []
-    base = protocol_class(GUARD)
 
-    class Recording(base):  # type: ignore[misc,valid-type]
-        def _begin(self, exchange: RequestCycle) -> None:
-            started.append(exchange)
-            super()._begin(exchange)
+    class Recording(HttpConnection):
+        def _begin(self, cycle: RequestCycle) -> None:
+            started.append(cycle)
+            super()._begin(cycle)
 
-    config = uvicorn.Config(_app, http=Recording, ws="none", lifespan="off", log_config=None)
-    connection = Recording(config, ServerState(), {}, _Loop())
+    connection = Recording(_app, ServerState(GUARD, CLOCK), _Loop())
     connection.connection_made(_Transport())
     connection.data_received(data)
     requests = [

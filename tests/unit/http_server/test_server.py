@@ -148,6 +148,8 @@ def test_patience_with_clients_ends(tmp_path: Path) -> None:
             client.sendall(_HALF)
             assert server.get("/healthz")[0] == 200
             assert server.stop() == 0
+            cut = server.event("server.drain_timed_out")
+            assert (cut["requests"], cut["connections"], cut["level"]) == (1, 1, "error")
 
 
 def test_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
