@@ -22,7 +22,7 @@ from leasehold.clock import Clock
 from leasehold.http import guard as g
 from leasehold.http.admission import STALLED_S
 from leasehold.http.guard import Unfinished
-from leasehold.http.request_cycle import RequestCycle, scope_of
+from leasehold.http.request_cycle import App, RequestCycle, scope_of
 
 # --- framing -----------------------------------------------------------------------------------
 #
@@ -182,13 +182,13 @@ class HttpConnection(asyncio.Protocol):
     """One connection.
 
     Args:
-        app: Answers requests; see :class:`~leasehold.http.request_cycle.RequestCycle`.
+        app: Answers requests.
         state: What it shares with the others of its server.
         loop: The event loop that it belongs to; None for the one that runs.
     """
 
     def __init__(
-        self, app: Any, state: ServerState, loop: asyncio.AbstractEventLoop | None = None
+        self, app: App, state: ServerState, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
         self.app = app
         self.state = state

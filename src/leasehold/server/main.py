@@ -29,7 +29,8 @@ from leasehold.garbage import spare_collecting
 from leasehold.http.connection import HttpConnection, ServerState
 from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.logs import configure_logs
-from leasehold.http.test_mode import Asgi, Controls
+from leasehold.http.request_cycle import App
+from leasehold.http.test_mode import Controls
 from leasehold.server.settings import DEV_ACCOUNT, Settings, uses_public_key
 from leasehold.server.startup import (
     ExitCode,
@@ -107,7 +108,7 @@ class HttpServer:
 
     def __init__(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
-        app: Asgi,
+        app: App,
         state: ServerState,
         sockets: Sequence[socket.socket],
         *,
@@ -283,7 +284,7 @@ async def serve_store(  # noqa: PLR0913 - each is a choice of its own
         controls = None
         if settings.test_mode:
             controls = Controls(engine, times.engine, faults, seed=settings.test_seed)
-        app: Asgi = build_application(
+        app: App = build_application(
             settings,
             times,
             engine,

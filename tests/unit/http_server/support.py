@@ -94,13 +94,11 @@ class StubDialect:
 class HastyApplication(Application):
     """Answers ``/hasty`` without reading the body, which the application itself never does."""
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """See ASGI."""
+    async def __call__(self, scope: Any, receive: Any) -> Response | None:
+        """See ``Application``."""
         if scope["raw_path"] != b"/hasty":
-            await super().__call__(scope, receive, send)
-            return
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+            return await super().__call__(scope, receive)
+        return Response(200, [])
 
 
 class NoPages:

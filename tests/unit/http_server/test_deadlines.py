@@ -10,6 +10,7 @@ import pytest
 
 from leasehold.http.connection import HttpConnection, ServerState
 from leasehold.http.guard import LINGER_S, ConnectionLimits, Guard
+from leasehold.http.requests import Response
 from leasehold.testing import ManualClock
 from tests.unit.http_server.support import GET, Client, Harness
 
@@ -212,7 +213,7 @@ class ClosingTransport(asyncio.Transport):
         self.aborted = True
 
 
-async def _no_app(scope: Any, receive: Any, send: Any) -> None:
+async def _no_app(scope: Any, receive: Any) -> Response | None:
     raise AssertionError
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from leasehold.http.connection import HttpConnection, ServerState
 from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.request_cycle import RequestCycle
+from leasehold.http.requests import Response
 from leasehold.testing import ManualClock
 from tests.unit.http_server.test_smuggling import AMBIGUOUS, CHUNKED, CLEAR, END, HIDDEN, post
 
@@ -80,7 +81,7 @@ CLOCK = ManualClock()
 GUARD = Guard(ConnectionLimits(), CLOCK)
 
 
-async def _app(scope: Any, receive: Any, send: Any) -> None:
+async def _app(scope: Any, receive: Any) -> Response | None:
     raise AssertionError
 
 
