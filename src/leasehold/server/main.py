@@ -171,6 +171,7 @@ class HttpServer:
     async def _drain(self) -> None:
         """Wait until everything is answered and sent, but not for ever."""
         state = self.state
+        await asyncio.sleep(_LOOK_S)  # what is idle is gone then, whatever the time limit
         try:
             async with asyncio.timeout(self._drain_timeout_s):
                 while state.connections or state.tasks:  # noqa: ASYNC110 - nobody tells
