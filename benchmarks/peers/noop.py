@@ -1,4 +1,4 @@
-"""The limit: an application that answers at once, on Leasehold's own HTTP stack.
+"""The limit: an application that answers at once, on uvicorn with httptools and uvloop.
 
 Its answer looks like that to a put, so that the load generator finds an id and a receipt in it
 and does what it does with a real server.

@@ -7,7 +7,6 @@ from typing import Final
 
 LIBRARIES: Final = {
     "apsw": "server",
-    "uvicorn": "server",
     "httptools": "server",
     "uvloop": "server",
     "click": "cli",

@@ -1,19 +1,16 @@
-"""The ASGI application: makes a request of what arrived, and an answer of what the dialect says."""
+"""The application: makes a request of what arrived, and an answer of what the dialect says."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
 from leasehold.clock import Clock
-from leasehold.http.request_cycle import PROVE, RAW_NAMES
+from leasehold.http.request_cycle import PROVE, RAW_NAMES, Receive
 from leasehold.http.requests import Request, Response
-
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 NATIVE_PREFIX: Final = "/v1/"
 """What paths of the native dialect begin with; no account or queue of Azure's has so short a name.
@@ -83,7 +80,7 @@ class Timings(Protocol):
 
 
 class Application:
-    """Serves the dialects and the server's own pages. A plain ASGI callable.
+    """Serves the dialects and the server's own pages.
 
     Args:
         dialect: Answers everything but the pages, and what goes to *native*.
@@ -126,22 +123,16 @@ class Application:
         self._hosts = hosts
         self._log_requests = log_requests
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """See ASGI. Only requests over HTTP are known here."""
+    async def __call__(self, scope: dict[str, Any], receive: Receive) -> Response | None:
+        """Answer one request; see :data:`leasehold.http.request_cycle.App`."""
         started_s = self._monotonic_s()
         method: str = scope["method"]
         raw_path = scope["raw_path"].decode("ascii")
         headers = _headers(scope["headers"])
         if self._hosts is not None and not self._hosts.knows(headers.get("host", "")):
-            response = self._hosts.refusal(headers.get("host", ""))
-            await send(_start(method, response, close=False))
-            await send({"type": "http.response.body", "body": response.body})
-            return
+            return _whole(method, self._hosts.refusal(headers.get("host", "")), close=False)
         if raw_path in self._paths and method in _READING and b"comp=" not in scope["query_string"]:
-            response = await self._pages.answer(raw_path)
-            await send(_start(method, response, close=False))
-            await send({"type": "http.response.body", "body": response.body})
-            return
+            return _whole(method, await self._pages.answer(raw_path), close=False)
         dialect = self._dialect
         if self._mns is not None and self._is_for(self._mns, scope, headers):
             dialect = self._mns
@@ -160,14 +151,12 @@ class Application:
                 try:
                     body = await _read(length, dialect.longest_body(call), receive)
                 except _ClientGoneError:
-                    return
+                    return None
                 request.body, request.body_too_large = body or b"", body is None
             response = await dialect.answer(call)
         # Before anything else can run: the dialect has told the timings what request this was.
         duration_s = self._monotonic_s() - started_s
         self._took(duration_s)
-        await send(_start(method, response, close=request.body_too_large))
-        await send({"type": "http.response.body", "body": response.body})
         if self._log_requests:
             # The query is left out: it may hold a signature.
             _log.debug(
@@ -177,6 +166,7 @@ class Application:
                 status=response.status,
                 duration_ms=round(duration_s * 1000, 3),
             )
+        return _whole(method, response, close=request.body_too_large)
 
     def _is_for(
         self, mns: AddressedDialect[Any], scope: dict[str, Any], headers: dict[str, str]
@@ -238,13 +228,14 @@ def _headers(fields: list[tuple[bytes, bytes]]) -> dict[str, str]:
     return headers
 
 
-def _start(method: str, response: Response, *, close: bool) -> dict[str, Any]:
+def _whole(method: str, response: Response, *, close: bool) -> Response:
+    """Return an answer with the fields that have to do with its length and the connection."""
     status, headers, body = response
     if body or (method != "HEAD" and status not in _WITHOUT_LENGTH):
         headers = [*headers, (b"content-length", b"%d" % len(body))]
     if close:
         headers = [*headers, _CLOSE]
-    return {"type": "http.response.start", "status": status, "headers": headers}
+    return Response(status, headers, body)
 
 
 # --- browsers ----------------------------------------------------------------------------------

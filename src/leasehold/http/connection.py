@@ -1,9 +1,10 @@
-"""The server's side of one HTTP connection: uvicorn's protocol, made strict and bounded.
+"""The server's side of one HTTP connection, strict and bounded.
 
-What it adds: limits on the size of a header, deadlines for header, body, reader and idle time, a
-bound on connections, refusal of every request whose end could be read in two ways (RFC 9112
-section 11.2, "Request Smuggling"), and answers that come in the order of the requests even if a
-later one is malformed.
+httptools' parser takes a request apart, :mod:`leasehold.http.request_cycle` answers it. What is
+here: limits on the size of a header, deadlines for header, body, reader and idle time, a bound on
+connections, refusal of every request whose end could be read in two ways (RFC 9112 section 11.2,
+"Request Smuggling"), and answers that come in the order of the requests even if a later one is
+malformed.
 """
 
 from __future__ import annotations
@@ -12,21 +13,16 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import httptools
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from leasehold.auth.types import format_http_date
+from leasehold.clock import Clock
 from leasehold.http import guard as g
 from leasehold.http.admission import STALLED_S
 from leasehold.http.guard import Unfinished
-from leasehold.http.request_cycle import RequestCycle, scope_of
-
-if TYPE_CHECKING:
-    from uvicorn.config import Config
-    from uvicorn.server import ServerState
-
+from leasehold.http.request_cycle import App, RequestCycle, scope_of
 
 # --- framing -----------------------------------------------------------------------------------
 #
@@ -129,6 +125,8 @@ class Phase(IntEnum):
 # --- protocol ----------------------------------------------------------------------------------
 
 
+_MAX_UNREAD_BYTES: Final = 65_536
+"""Of a body, what may wait for the application before the client has to."""
 _PIECE_BYTES: Final = 16_384
 """The parser is fed pieces of this size, so that limits are checked this often."""
 _MAX_PIPELINED: Final = 32
@@ -147,27 +145,78 @@ class _RefusedError(Exception):
     """Stops the parser in the middle of a request."""
 
 
-class GuardedProtocol(HttpToolsProtocol):
-    """One connection. :func:`protocol_class` makes the class that uvicorn is given."""
+class ServerState:
+    """What the connections of one server share.
 
-    guard: ClassVar[g.Guard]
+    Args:
+        guard: Knows their limits.
+        clock: What answers are dated by, the clock that messages go by.
+    """
+
+    def __init__(self, guard: g.Guard, clock: Clock) -> None:
+        self.guard = guard
+        self.connections: set[HttpConnection] = set()
+        """The open ones, without those that had to make way for others."""
+        self.tasks: set[asyncio.Task[None]] = set()
+        """One for each request that is being answered."""
+        self.is_draining = False
+        """Whether the server is about to stop: each connection ends with its next answer."""
+        self._clock = clock
+        self._second = -1
+        self._head = b""
+
+    def default_head(self) -> bytes:
+        """Return the fields of every answer as they are written: Date, of this very second.
+
+        Asked for each answer. A date that a timer renews is late whenever the loop is busy, and
+        clients take the times of messages for later than they are.
+        """
+        second = self._clock.now_ms() // 1000
+        if second != self._second:
+            self._second = second
+            self._head = b"date: %b\r\n" % format_http_date(second * 1000).encode("ascii")
+        return self._head
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection.
+
+    Args:
+        app: Answers requests.
+        state: What it shares with the others of its server.
+        loop: The event loop that it belongs to; None for the one that runs.
+    """
 
     def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
+        self, app: App, state: ServerState, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        self.app = app
+        self.state = state
+        self.guard = state.guard
+        self.loop = asyncio.get_running_loop() if loop is None else loop
+        self.parser = _parser_of(self)
+        self.transport: asyncio.Transport
+        self.server: tuple[str, int] | None = None
+        """Address and port on this side."""
+        self.client: tuple[str, int] | None = None
+        """Address and port on the other side; None if it has gone already."""
+        self.scheme = "http"
+        self.url = b""
+        """Of the request that is being read, as far as it has come."""
+        self.headers: list[Field] = []
+        """The same; names in lower case."""
         self.limits = self.guard.limits
         self.active: RequestCycle | None = None
-        """The exchange whose answer comes next."""
+        """The request whose answer comes next."""
         self.queued: deque[RequestCycle] = deque()
         self.newest: RequestCycle | None = None
-        """The exchange of the request that was last begun."""
+        """The request that was last begun."""
         self.half_closed = False
         """Whether the client has said that it will send no more."""
+        self.read_paused = False
+        self.write_paused = False
+        """Whether the client is to take some of the answers before more is written."""
+        self._writable = asyncio.Event()
         self._phase = _IDLE
         self._since_s = self.guard.now_s
         """When the phase began, give or take a sweep."""
@@ -194,13 +243,20 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take or refuse a new connection."""
-        super().connection_made(transport)
+        self.transport = transport
+        self.server, self.client = _addresses_of(transport)
+        if transport.get_extra_info("sslcontext"):
+            self.scheme = "https"
+        self.state.connections.add(self)
         self.guard.connections.add(self)
         self.guard.strangers[self] = None
         self._held.address = self.client[0] if self.client else ""
         self.guard.accepted += 1
         self._since_s = self.guard.now_s
-        excess = len(self.connections) - self.limits.max_connections
+        if self.state.is_draining:
+            # Accepted before the listener closed; over TLS that may be long ago.
+            self.loop.call_later(_GOODBYE_S, self.shutdown)
+        excess = len(self.state.connections) - self.limits.max_connections
         if excess > 0 and self.guard.turn_out_stranger(self):
             excess -= 1
         if excess > 0:
@@ -212,24 +268,27 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse(g.TOO_MANY_CONNECTIONS)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Tell the exchanges under way that nobody waits any more."""
-        self.connections.discard(self)
+        """Tell the requests under way that nobody waits for their answers any more."""
+        self.state.connections.discard(self)
         self.guard.connections.discard(self)
         self.guard.strangers.pop(self, None)
         self._held.clear()
-        for exchange in (self.active, *self.queued):
-            if exchange is not None:
-                self._drop(exchange)
+        for cycle in (self.active, *self.queued):
+            if cycle is not None:
+                self._drop(cycle)
         self.active = None
         self.queued.clear()
         self.guard.buffered -= self._unsent
         self._unsent = 0
         self._rest = b""
-        self.flow.resume_writing()
-        self.parser = None  # type: ignore[assignment]  # breaks a reference cycle
+        self._let_write()
+        self.parser = None  # breaks a reference cycle
 
-    def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Go on answering a client that only closed its sending side; see ``Exchange.receive``."""
+    def eof_received(self) -> bool | None:
+        """Go on answering a client that only closed its sending side.
+
+        See ``RequestCycle.receive``, too.
+        """
         self.half_closed = True
         active = self.active
         if active is None or active.more_body or active.is_watching or self.scheme == "https":
@@ -238,7 +297,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return True
 
     def shutdown(self) -> None:
-        """Close after what is being answered; uvicorn calls this when the server stops."""
+        """Close after what is being answered: the server stops."""
         if self.active is not None:
             (self.newest or self.active).keep_alive = False
         elif not self.transport.is_closing():
@@ -277,7 +336,7 @@ class GuardedProtocol(HttpToolsProtocol):
             if active is not None and active is self.newest and not active.proved:
                 self._rest = data[start:]
                 self._held.add(len(self._rest))
-                self.flow.pause_reading()
+                self.pause_reading()
                 return
             self._feed(data[start : start + _PIECE_BYTES])
             if self._phase >= _REFUSED:
@@ -313,8 +372,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """
         if self._phase is _HEAD:
             head = without_upgrade(self.parser.get_method(), self.url, self.headers)
-            self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self.parser = _parser_of(self)
             rest = head + rest
         if rest:
             self._feed(rest)
@@ -375,7 +433,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._begin(
             RequestCycle(
                 self,
-                scope_of(self, method.decode("ascii"), target, version, self._raw_names),
+                scope_of(self, method.decode("ascii"), target, self._raw_names),
                 keep_alive=version == "1.1" and parser.should_keep_alive(),
                 expects_continue=framing.expects_continue,
             )
@@ -395,8 +453,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if not newest.proved and (newest.begun or newest is not self.active):
             self._held.add(len(body))
         newest.add_body(body)
-        if len(newest.body) > HIGH_WATER_LIMIT:
-            self.flow.pause_reading()
+        if len(newest.body) > _MAX_UNREAD_BYTES:
+            self.pause_reading()
 
     def on_message_complete(self) -> None:
         """End a request."""
@@ -447,7 +505,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse(g.CROWDED_OUT)
             return
         self.guard.refused[g.CROWDED_OUT.reason] += 1
-        self.connections.discard(self)
+        self.state.connections.discard(self)
         self._held.clear()
         self.transport.abort()
 
@@ -463,12 +521,40 @@ class GuardedProtocol(HttpToolsProtocol):
         self.guard.refused[g.SLOW_READER.reason] += 1
         self.transport.abort()
 
-    # Answering
+    # Flow
+
+    def pause_reading(self) -> None:
+        """Let what the client sends wait in its hands."""
+        if not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take what the client sends."""
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        """Note that the client does not take its answers as fast as they are written."""
+        self.write_paused = True
+        self._writable.clear()
 
     def resume_writing(self) -> None:
         """Note that the client has taken most of an answer."""
-        super().resume_writing()
+        self._let_write()
         self._count_unsent()
+
+    def _let_write(self) -> None:
+        self.write_paused = False
+        self._writable.set()
+
+    async def drain(self) -> None:
+        """Wait until the client has taken most of what was written, or is gone."""
+        if self.write_paused:
+            await self._writable.wait()
+
+    # Answering
 
     def _count_unsent(self) -> None:
         """Let the guard count what waits to be sent: a large answer is memory, like a request."""
@@ -480,13 +566,12 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def default_head(self) -> bytes:
         """Return the field that every answer has: Date."""
-        return self.guard.default_head()
+        return self.state.default_head()
 
-    def answered(self, exchange: RequestCycle) -> None:
-        """Go on after *exchange* has written its answer."""
-        self.server_state.total_requests += 1
-        self.guard.buffered -= exchange.size
-        if self.flow.write_paused:
+    def answered(self, cycle: RequestCycle) -> None:
+        """Go on after *cycle* has written its answer."""
+        self.guard.buffered -= cycle.size
+        if self.write_paused:
             self._count_unsent()
         self.active = None
         if not self.queued:
@@ -495,7 +580,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         self._since_s = self.guard.now_s
         self._unsent_since_s = None  # each answer has its own time
-        if not exchange.keep_alive:
+        if not cycle.keep_alive:
             if self._phase is _IDLE:
                 self.transport.close()
             else:
@@ -506,27 +591,29 @@ class GuardedProtocol(HttpToolsProtocol):
         elif self._phase is _REFUSED:
             self._say_refusal()
         if not self.queued:
-            self.flow.resume_reading()
+            self.resume_reading()
 
-    def _begin(self, exchange: RequestCycle) -> None:
-        self.newest = exchange
+    def _begin(self, cycle: RequestCycle) -> None:
+        self.newest = cycle
+        if self.state.is_draining:
+            cycle.keep_alive = False
         if self.active is None:
-            self._start(exchange)
+            self._start(cycle)
             return
-        self.queued.append(exchange)
-        self.flow.pause_reading()
+        self.queued.append(cycle)
+        self.pause_reading()
         if len(self.queued) > _MAX_PIPELINED:
             self._stop_parsing(g.TOO_MANY_PIPELINED)
 
-    def _start(self, exchange: RequestCycle) -> None:
-        self.active = exchange
-        task = self.loop.create_task(exchange.run(self.app))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+    def _start(self, cycle: RequestCycle) -> None:
+        self.active = cycle
+        task = self.loop.create_task(cycle.run(self.app))
+        self.state.tasks.add(task)
+        task.add_done_callback(self.state.tasks.discard)
 
-    def _drop(self, exchange: RequestCycle) -> None:
-        self.guard.buffered -= exchange.size
-        exchange.disconnect()
+    def _drop(self, cycle: RequestCycle) -> None:
+        self.guard.buffered -= cycle.size
+        cycle.disconnect()
 
     # Refusing
 
@@ -547,7 +634,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.active is None:
             self._say_refusal()
         else:
-            self.flow.pause_reading()
+            self.pause_reading()
 
     def _say_refusal(self) -> None:
         assert self._refusal is not None
@@ -561,7 +648,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._since_s = self.guard.now_s
         if self.transport.can_write_eof():
             self.transport.write_eof()
-            self.flow.resume_reading()
+            self.resume_reading()
         else:
             self.transport.close()
 
@@ -615,6 +702,23 @@ class GuardedProtocol(HttpToolsProtocol):
                     self._refuse(g.BODY_TIMEOUT)
 
 
-def protocol_class(guard: g.Guard) -> type[GuardedProtocol]:
-    """Return the class for ``uvicorn.Config(http=...)`` of connections that *guard* watches."""
-    return type("GuardedProtocol", (GuardedProtocol,), {"guard": guard})
+def _parser_of(connection: HttpConnection) -> Any:
+    """Return a parser that calls *connection* with what it finds."""
+    parser = httptools.HttpRequestParser(connection)
+    # What follows a request that ends the connection is thrown away, and is no reason to refuse it.
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
+
+
+def _addresses_of(
+    transport: asyncio.Transport,
+) -> tuple[tuple[str, int] | None, tuple[str, int] | None]:
+    """Return address and port of both sides, ours first; None for one that has gone already."""
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return None, None
+    ours = sock.getsockname()[:2]
+    try:
+        return ours, sock.getpeername()[:2]
+    except OSError:
+        return ours, None

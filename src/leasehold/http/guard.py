@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from leasehold.auth.types import format_http_date
 from leasehold.clock import Clock
 from leasehold.http.admission import Answers
 
@@ -164,12 +163,9 @@ class Guard:
     Args:
         limits: What a connection may do.
         clock: What deadlines go by.
-        dated_by: What answers are dated by, the clock that messages go by; None for *clock*.
     """
 
-    def __init__(
-        self, limits: ConnectionLimits, clock: Clock, dated_by: Clock | None = None
-    ) -> None:
+    def __init__(self, limits: ConnectionLimits, clock: Clock) -> None:
         self.limits = limits
         self.connections: set[Swept] = set()
         self.accepted = 0
@@ -199,21 +195,6 @@ class Guard:
         self._clock = clock
         self.now_s = clock.monotonic_s()
         """Monotonic time of the last sweep."""
-        self._dated_by = clock if dated_by is None else dated_by
-        self._second = -1
-        self._head = b""
-
-    def default_head(self) -> bytes:
-        """Return the fields of every answer as they are written: Date, of this very second.
-
-        Asked for each answer. A date that a timer renews is late whenever the loop is busy, and
-        clients take the times of messages for later than they are.
-        """
-        second = self._dated_by.now_ms() // 1000
-        if second != self._second:
-            self._second = second
-            self._head = b"date: %b\r\n" % format_http_date(second * 1000).encode("ascii")
-        return self._head
 
     def _count(self, change: int) -> None:
         self.buffered += change

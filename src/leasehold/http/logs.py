@@ -79,7 +79,7 @@ def log_internal_error(error: Exception, *, action: str, operation: str, request
 def configure_logs(
     *, log_format: str, log_level: str, clock: Clock, stream: TextIO | None = None
 ) -> None:
-    """Send all events, those of uvicorn and asyncio among them, to one stream.
+    """Send all events, those of libraries among them, to one stream.
 
     Args:
         log_format: ``console`` for people, ``json`` for one object a line.

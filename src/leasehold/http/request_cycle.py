@@ -1,61 +1,98 @@
-"""One request and its answer: the ASGI side of a connection.
+"""One request and its answer: what the application sees of a connection.
 
-uvicorn's own class does the same with more steps. This one writes an answer with one call, keeps
-the spelling of header names (clients read the case of metadata names from them) and makes no
-event, timer or pattern match per request.
+An answer is written with one call, header names keep their spelling (clients read the case of
+metadata names from them), and no event, timer or pattern match is made per request.
+
+The application is called with what ASGI calls a scope, with those keys only that it reads, and with
+ASGI's ``receive``. What it returns is the answer, whole.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
+from collections.abc import Awaitable, Callable, Sized
+from http import HTTPStatus
+from typing import Any, Final, Protocol
 
 import structlog
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from leasehold.http.admission import STALLED_S, UNDER_WAY, Holding, caller_of
+from leasehold.http.guard import Guard
+from leasehold.http.requests import Response
 
-if TYPE_CHECKING:
-    from leasehold.http.connection import GuardedProtocol
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+App = Callable[[dict[str, Any], Receive], Awaitable[Response | None]]
+"""Answers a request; None if its client has gone before it was complete."""
 
 PORTION_BYTES: Final = 256 * 1024
 """What of a large answer is handed to the connection at once; others have a turn in between."""
 
 RAW_NAMES: Final = "leasehold.header_names"
-"""Key in the ASGI scope: lower-case name -> name as sent, or None; see ``Request``."""
+"""Key in the scope: lower-case name -> name as sent, or None; see ``Request``."""
 PROVE: Final = "leasehold.prove"
-"""Key in the ASGI scope: what the application calls when it has found the credentials good."""
+"""Key in the scope: what the application calls when it has found the credentials good."""
 
-_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
+_STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode("ascii")
+    for status in HTTPStatus
+}
 _CLOSE: Final = (b"connection", b"close")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _DISCONNECT: Final = {"type": "http.disconnect"}
-_INTERNAL_ERROR: Final = b"Internal Server Error\n"
+_FAILED: Final = Response(500, [(b"content-length", b"22"), _CLOSE], b"Internal Server Error\n")
 
 _log = structlog.get_logger(__name__)
 
 
+class Carrier(Protocol):
+    """The connection that a request came on, as the request sees it."""
+
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    guard: Guard
+    server: tuple[str, int] | None
+    client: tuple[str, int] | None
+    scheme: str
+    headers: list[tuple[bytes, bytes]]
+    half_closed: bool
+    write_paused: bool
+
+    @property
+    def queued(self) -> Sized:
+        """Requests that wait for their turn."""
+        ...
+
+    def prove(self) -> None:
+        """Note that the request whose answer comes next has shown good credentials."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Take what the client sends."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until the client has taken most of what was written, or is gone."""
+        ...
+
+    def default_head(self) -> bytes:
+        """Return the fields that every answer has."""
+        ...
+
+    def answered(self, cycle: RequestCycle) -> None:
+        """Go on after *cycle* has written its answer."""
+        ...
+
+
 def scope_of(
-    connection: GuardedProtocol,
-    method: str,
-    target: bytes,
-    version: str,
-    raw_names: dict[str, str] | None,
+    connection: Carrier, method: str, target: bytes, raw_names: dict[str, str] | None
 ) -> dict[str, Any]:
-    """Return ASGI's view of the request whose header *connection* has just read."""
+    """Return the application's view of the request whose header *connection* has just read."""
     raw_path, _, query = target.partition(b"?")
-    path = raw_path.decode("ascii")
     return {
-        "type": "http",
-        "asgi": _ASGI,
-        "http_version": version,
         "server": connection.server,
         "client": connection.client,
         "scheme": connection.scheme,
         "method": method,
-        "root_path": "",
-        "path": unquote(path) if "%" in path else path,
         "raw_path": raw_path,
         "query_string": query,
         "headers": connection.headers,
@@ -71,7 +108,6 @@ class RequestCycle:
         "_all_received",
         "_connection",
         "_expects_continue",
-        "_head",
         "_holding",
         "_left",
         "_left_since_s",
@@ -85,14 +121,13 @@ class RequestCycle:
         "more_body",
         "proved",
         "response_complete",
-        "response_started",
         "scope",
         "size",
     )
 
     def __init__(
         self,
-        connection: GuardedProtocol,
+        connection: Carrier,
         scope: dict[str, Any],
         *,
         keep_alive: bool,
@@ -112,11 +147,9 @@ class RequestCycle:
         self.disconnected = False
         self.is_watching = False
         """Whether the application, which has all of the body, waits for the client to go."""
-        self.response_started = False
         self.response_complete = False
         self._connection = connection
         self._expects_continue = expects_continue
-        self._head = b""
         self._waiter: asyncio.Future[None] | None = None
         self._all_received = False
         self._holding: Holding | None = None
@@ -153,26 +186,38 @@ class RequestCycle:
         stalled_s = now_s - guard.interval_s - self._left_since_s
         return stalled_s > STALLED_S and guard.answers.is_short_of(holding.caller)
 
-    async def run(self, app: Any) -> None:
+    async def run(self, app: App) -> None:
         """Let *app* answer; whatever it does, the client is not left waiting."""
         self.begun = True
         UNDER_WAY.set(self)
         try:
-            await app(self.scope, self.receive, self.send)
+            await self._answer(app)
         except Exception:  # noqa: BLE001 - the last stop of every error
             _log.exception("http.application_failed", method=self.scope["method"])
-            await self._fail()
+            self._connection.transport.abort()
         except BaseException:
             # The server stops and has no more patience: no answer is the honest one.
             self._connection.transport.abort()
             raise
-        else:
-            if not self.response_complete and not self.disconnected:
-                _log.error("http.no_answer", method=self.scope["method"])
-                await self._fail()
         finally:
             if self._holding is not None:
                 self._connection.guard.answers.leave(self._holding)
+
+    async def _answer(self, app: App) -> None:
+        try:
+            response = await app(self.scope, self.receive)
+            head = b"" if response is None else self._render_head(response)
+        except Exception:  # noqa: BLE001 - whatever it is, the client is told that it failed
+            _log.exception("http.application_failed", method=self.scope["method"])
+            response = _FAILED
+            head = self._render_head(response)
+        if response is None:
+            if self.disconnected:
+                return
+            _log.error("http.no_answer", method=self.scope["method"])
+            response = _FAILED
+            head = self._render_head(response)
+        await self._write(head, response.body)
 
     def add_body(self, part: bytes) -> None:
         """Take some more of the body."""
@@ -198,7 +243,9 @@ class RequestCycle:
             waiter.set_result(None)
 
     async def receive(self) -> dict[str, Any]:
-        """See ASGI: the next part of the body, or that the client is gone.
+        """Return the next part of the body, or that the client is gone.
+
+        Either is a message of ASGI: ``http.request`` or ``http.disconnect``.
 
         Whoever asks when there is no more of the body wants to know when the client goes. One that
         has closed its sending side may still be reading, but nothing tells it from one that is
@@ -219,7 +266,7 @@ class RequestCycle:
                 if connection.half_closed:
                     connection.transport.close()
             if not connection.queued:  # or there would be no end to the requests that wait
-                connection.flow.resume_reading()
+                connection.resume_reading()
             self._waiter = connection.loop.create_future()
             try:
                 await self._waiter
@@ -227,42 +274,29 @@ class RequestCycle:
                 self.is_watching = False
         return _DISCONNECT
 
-    async def send(self, message: Any) -> None:
-        """See ASGI: the status and header, then the whole body.
-
-        Raises:
-            RuntimeError: The messages are out of order, the body comes in parts, or a header has
-                a line break in it.
-        """
-        if message["type"] == "http.response.start":
-            self._head = self._render_head(message)
-            self.response_started = True
-            return
-        if not self._head or self.response_complete or message.get("more_body"):
-            raise RuntimeError(f"out of order: {message['type']}")
+    async def _write(self, head: bytes, body: bytes) -> None:
         connection = self._connection
-        if connection.flow.write_paused:
-            await connection.flow.drain()
+        if connection.write_paused:
+            await connection.drain()
         if self.disconnected:
             return
-        body = message.get("body")
         if not body or self.scope["method"] == "HEAD":
-            connection.transport.write(self._head)
+            connection.transport.write(head)
         elif len(body) <= PORTION_BYTES or self.more_body:
-            connection.transport.write(self._head + body)
+            connection.transport.write(head + body)
         else:
-            await self._send_portions(body)
+            await self._write_portions(head, body)
         if self._holding is not None:
             connection.guard.answers.leave(self._holding)
         if not self.disconnected:
             self.response_complete = True
             connection.answered(self)
 
-    async def _send_portions(self, body: bytes) -> None:
+    async def _write_portions(self, head: bytes, body: bytes) -> None:
         """Write a large answer at the pace of its reader."""
         connection = self._connection
         connection.guard.answers.made(self.hold(), len(body))
-        connection.transport.write(self._head)
+        connection.transport.write(head)
         rest = memoryview(body)
         while rest and not self.disconnected:
             portion = rest[:PORTION_BYTES]
@@ -272,13 +306,18 @@ class RequestCycle:
             # it was given together only when all of it is sent.
             connection.transport.write(bytes(portion))
             self._portions += 1
-            if connection.flow.write_paused:
-                await connection.flow.drain()
+            if connection.write_paused:
+                await connection.drain()
             else:
                 await asyncio.sleep(0)
 
-    def _render_head(self, start: Any) -> bytes:
-        status, headers = start["status"], start["headers"]
+    def _render_head(self, response: Response) -> bytes:
+        """Return status and header as they are written.
+
+        Raises:
+            ValueError: A header has a line break in it.
+        """
+        headers = response.headers
         if _CLOSE in headers:
             self.keep_alive = False
         elif self.more_body or not self.keep_alive:
@@ -290,14 +329,9 @@ class RequestCycle:
         # further fields of it, or the body.
         breaks = len(headers) + 1
         if fields.count(b"\n") != breaks or fields.count(b"\r") != breaks:
-            raise RuntimeError("a header has a line break in it")
-        return b"%b%b%b" % (STATUS_LINE[status], self._connection.default_head(), fields)
-
-    async def _fail(self) -> None:
-        if self.response_started:
-            self._connection.transport.abort()
-            return
-        length = str(len(_INTERNAL_ERROR)).encode("ascii")
-        headers = [(b"content-length", length), _CLOSE]
-        await self.send({"type": "http.response.start", "status": 500, "headers": headers})
-        await self.send({"type": "http.response.body", "body": _INTERNAL_ERROR})
+            raise ValueError("a header has a line break in it")
+        return b"%b%b%b" % (
+            _STATUS_LINES[response.status],
+            self._connection.default_head(),
+            fields,
+        )

@@ -32,7 +32,7 @@ class Request:
     raw_header_names: Mapping[str, str] | None = None
     """Lower-case name to name as sent, for metadata headers sent with capitals; None if none."""
     receive: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
-    """ASGI's: what else comes from the client. The body has been received from it already."""
+    """What else comes from the client, as messages of ASGI. The body has come from it already."""
 
     async def gone(self) -> None:
         """Wait until nobody wants the answer any more; for what takes long to answer."""

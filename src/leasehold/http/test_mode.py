@@ -21,7 +21,9 @@ from leasehold.domain.transactions import CommitTogether
 from leasehold.engine.engine import Engine
 from leasehold.engine.faults import Faults, has_changed
 from leasehold.engine.long_poll import Gone
-from leasehold.http.app import NATIVE_PREFIX, Receive, Send
+from leasehold.http.app import NATIVE_PREFIX
+from leasehold.http.request_cycle import App, Receive
+from leasehold.http.requests import Response
 
 TEST_PREFIX: Final = NATIVE_PREFIX + "test/"
 """Where the addresses for tests are; what is asked there never fails on demand."""
@@ -31,7 +33,6 @@ LATEST_MS: Final = 32_503_680_000_000
 _R = TypeVar("_R")
 
 Perform = Callable[[c.Command], Awaitable[c.Result]]
-Asgi = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 
 
 class _Answer:
@@ -132,29 +133,26 @@ class Controls:
             return replace(command, exemptions=tuple(map(self._drawn, command.exemptions)))
         return command
 
-    def around(self, app: Asgi) -> Asgi:
+    def around(self, app: App) -> App:
         """Return *app* with answers kept back or dropped as the faults say."""
         faults = self.faults
 
-        async def faulty(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        async def faulty(scope: dict[str, Any], receive: Receive) -> Response | None:
             if scope["raw_path"].startswith(TEST_PREFIX.encode("ascii")):
-                await app(scope, receive, send)
-                return
+                return await app(scope, receive)
             answer = _Answer()
             _answer.set(answer)
-
-            async def send_late_or_never(message: dict[str, Any]) -> None:
-                if message["type"] == "http.response.start":
-                    if faults.delay_answers_s:
-                        await asyncio.sleep(faults.delay_answers_s)
-                    if faults.drop_answers and answer.has_changed:
-                        faults.drop_answers -= 1
-                        # What ends requests that the server has no more time for: the connection
-                        # is cut without a word.
-                        raise asyncio.CancelledError
-                await send(message)
-
-            await app(scope, receive, send_late_or_never)
+            response = await app(scope, receive)
+            if response is None:
+                return None
+            if faults.delay_answers_s:
+                await asyncio.sleep(faults.delay_answers_s)
+            if faults.drop_answers and answer.has_changed:
+                faults.drop_answers -= 1
+                # What ends requests that the server has no more time for: the connection is cut
+                # without a word.
+                raise asyncio.CancelledError
+            return response
 
         return faulty
 

@@ -7,13 +7,13 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+import ssl
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import structlog
-import uvicorn
 import uvloop
 
 from leasehold import __version__
@@ -26,10 +26,11 @@ from leasehold.engine.faults import Faults, FaultyStore
 from leasehold.engine.maintenance import MaintenancePlan
 from leasehold.engine.peers import Peers
 from leasehold.garbage import spare_collecting
-from leasehold.http.connection import GuardedProtocol, protocol_class
+from leasehold.http.connection import HttpConnection, ServerState
 from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.logs import configure_logs
-from leasehold.http.test_mode import Asgi, Controls
+from leasehold.http.request_cycle import App
+from leasehold.http.test_mode import Controls
 from leasehold.server.settings import DEV_ACCOUNT, Settings, uses_public_key
 from leasehold.server.startup import (
     ExitCode,
@@ -44,6 +45,7 @@ from leasehold.server.startup import (
     open_store,
     raise_file_limit,
     refuse_accounts_away,
+    tls_of,
     url_of,
 )
 from leasehold.server.wiring import Times, build_application
@@ -63,6 +65,12 @@ _MIB: Final = 1024 * 1024
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 _KILLED: Final = 128
 _DAY_S: Final = 86_400.0
+_BACKLOG: Final = 2_048
+"""Connections that the kernel completes before they are accepted."""
+_LOOK_S: Final = 0.01
+"""How often a server that is about to stop looks whether it has answered everything."""
+_CANCEL_S: Final = 1.0
+"""What requests get to notice that they are cancelled."""
 
 _log = structlog.get_logger(__name__)
 
@@ -83,72 +91,103 @@ def serve(settings: Settings) -> int:
         return failure.code
 
 
-class HttpServer(uvicorn.Server):
-    """uvicorn's server, on sockets of ours and with signals left to the process.
+class HttpServer:
+    """Listens, and stops as it was told to: what has arrived is answered first.
 
     Args:
-        config: Settings of uvicorn, loaded.
+        app: Answers requests.
+        state: What all its connections share.
         sockets: Bound, not listening.
+        tls: Certificate and key; None to speak plain http.
         tls_timeouts_s: Seconds that a handshake may take, and the goodbye at the end.
+        drain_timeout_s: Seconds, 0 or more, for which what has arrived is answered after
+            :meth:`stop`.
         on_ready: Called when the sockets listen.
         on_stop: Called when the server is told to stop, to end what would hold up its end.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
-        config: uvicorn.Config,
+        app: App,
+        state: ServerState,
         sockets: Sequence[socket.socket],
         *,
+        tls: ssl.SSLContext | None,
         tls_timeouts_s: tuple[float, float],
+        drain_timeout_s: float,
         on_ready: Callable[[], None],
         on_stop: Callable[[], None],
     ) -> None:
-        super().__init__(config)
+        self.state = state
+        self._connection = partial(HttpConnection, app, state)
         self._sockets = sockets
+        self._tls = tls
         self._handshake_timeout_s, self._goodbye_timeout_s = tls_timeouts_s
+        self._drain_timeout_s = drain_timeout_s
         self._on_ready = on_ready
         self._on_stop = on_stop
-        self.servers = []
+        self._listeners: list[asyncio.Server] = []
+        self._told = asyncio.Event()
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Do nothing: uvicorn would end the process by the signal and not with code 0."""
-        yield
+    async def serve(self) -> None:
+        """Serve until told to stop; return when all connections are closed.
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen."""
-        del sockets
-        config = self.config
-        protocol = config.http_protocol_class
-        assert issubclass(protocol, GuardedProtocol)
-        connection = partial(
-            protocol,
-            config=config,
-            server_state=self.server_state,
-            app_state={},
-        )
-        self.servers = [
-            await asyncio.get_running_loop().create_server(
-                connection,
-                sock=listener,
-                ssl=config.ssl,
-                backlog=config.backlog,
-                ssl_handshake_timeout=self._handshake_timeout_s if config.ssl else None,
-                ssl_shutdown_timeout=self._goodbye_timeout_s if config.ssl else None,
-            )
-            for listener in self._sockets
-        ]
-        self.started = True
+        Raises:
+            OSError: Somebody else listens already.
+        """
+        await self._listen()
         self._on_ready()
+        await self._told.wait()
+        self._close_listeners()  # if it was told before it listened
+        await self._drain()
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        tls = self._tls
+        for each in self._sockets:
+            listener = await loop.create_server(
+                self._connection,
+                sock=each,
+                ssl=tls,
+                backlog=_BACKLOG,
+                ssl_handshake_timeout=self._handshake_timeout_s if tls else None,
+                ssl_shutdown_timeout=self._goodbye_timeout_s if tls else None,
+            )
+            self._listeners.append(listener)
 
     def stop(self) -> None:
-        """Take no more connections and requests now, and not when uvicorn next looks."""
-        self.should_exit = True
-        for listener in self.servers:
-            listener.close()
-        for connection in list(self.server_state.connections):
+        """Take no more connections and requests."""
+        self.state.is_draining = True
+        self._told.set()
+        self._close_listeners()
+        for connection in tuple(self.state.connections):
             connection.shutdown()
         self._on_stop()
+
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+
+    async def _drain(self) -> None:
+        """Wait until everything is answered and sent, but not for ever."""
+        state = self.state
+        await asyncio.sleep(_LOOK_S)  # what is idle is gone then, whatever the time limit
+        try:
+            async with asyncio.timeout(self._drain_timeout_s):
+                while state.connections or state.tasks:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            _log.error(
+                "server.drain_timed_out",
+                requests=len(state.tasks),
+                connections=len(state.connections),
+            )
+        if state.tasks:
+            for task in tuple(state.tasks):
+                task.cancel()
+            await asyncio.wait(state.tasks, timeout=_CANCEL_S)
+        for connection in tuple(state.connections):
+            connection.transport.abort()
 
 
 class Running(NamedTuple):
@@ -205,13 +244,12 @@ async def _run(settings: Settings, clock: Clock) -> int:
     return code
 
 
-async def serve_store(  # noqa: PLR0913, PLR0917 - each is a choice of its own
+async def serve_store(  # noqa: PLR0913 - each is a choice of its own
     settings: Settings,
     times: Times,
     store: Store,
     sockets: Sequence[socket.socket],
     on_start: Callable[[Running], Callable[[], None]],
-    server_type: type[HttpServer] = HttpServer,
     *,
     mns_sockets: Sequence[socket.socket] = (),
     peers: Peers | None = None,
@@ -225,7 +263,6 @@ async def serve_store(  # noqa: PLR0913, PLR0917 - each is a choice of its own
         store: Closed at the end.
         sockets: Bound, not listening.
         on_start: Called in the event loop before the sockets listen; what it returns, when they do.
-        server_type: What to make the server of.
         mns_sockets: As *sockets*, for requests of MNS and no others.
         peers: The link to other servers on the same store; None if there can be none.
         placed: Stores of accounts that have their own; closed at the end.
@@ -240,26 +277,30 @@ async def serve_store(  # noqa: PLR0913, PLR0917 - each is a choice of its own
     engine = _before(engines, placed)
     await engine.start()
     try:
-        guard = Guard(_limits_of(settings), times.system, times.engine)
+        guard = Guard(_limits_of(settings), times.system)
+        state = ServerState(guard, times.engine)
         for each in engines:
             if each.bodies is not None:
                 each.bodies.buffered = lambda: guard.buffered
         controls = None
         if settings.test_mode:
             controls = Controls(engine, times.engine, faults, seed=settings.test_seed)
-        app: Asgi = build_application(
+        app: App = build_application(
             settings,
             times,
             engine,
             guard,
             controls,
-            draining=lambda: server.should_exit,
+            draining=lambda: state.is_draining,
             mns_ports=frozenset(each.getsockname()[1] for each in mns_sockets),
         )
-        server = server_type(
-            _uvicorn_config(settings, app if controls is None else controls.around(app), guard),
+        server = HttpServer(
+            app if controls is None else controls.around(app),
+            state,
             [*sockets, *mns_sockets],
+            tls=tls_of(settings),
             tls_timeouts_s=(settings.header_timeout_s, settings.write_timeout_s),
+            drain_timeout_s=settings.drain_timeout_s,
             on_ready=lambda: listening(),  # noqa: PLW0108 - it is made below
             on_stop=engine.drain,
         )
@@ -356,36 +397,8 @@ def _limits_of(settings: Settings) -> ConnectionLimits:
     )
 
 
-def _uvicorn_config(settings: Settings, app: Asgi, guard: Guard) -> uvicorn.Config:
-    config = uvicorn.Config(
-        app,
-        http=protocol_class(guard),
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        workers=1,
-        proxy_headers=False,
-        forwarded_allow_ips="",
-        server_header=False,
-        date_header=False,
-        timeout_graceful_shutdown=settings.drain_timeout_s,  # type: ignore[arg-type]  # any number
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
-    )
-    try:
-        config.load()
-    except OSError as error:  # what the ssl module raises is one, too
-        raise StartFailed(
-            ExitCode.SETTINGS, f"tls_cert, tls_key: {settings.tls_cert} cannot be used: {error}"
-        ) from error
-    return config
-
-
 def _stop_or_kill(number: signal.Signals, server: HttpServer) -> None:
-    if server.should_exit:
+    if server.state.is_draining:
         _log.warning("server.killed", signal=number.name)
         os._exit(_KILLED + number)
     _log.info("server.stopping", signal=number.name)

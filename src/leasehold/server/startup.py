@@ -11,6 +11,7 @@ import os
 import resource
 import shutil
 import socket
+import ssl
 from collections.abc import Sequence
 from enum import IntEnum
 from importlib import import_module
@@ -189,6 +190,24 @@ def url_of(listener: socket.socket, *, tls: bool) -> str:
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     return f"{'https' if tls else 'http'}://{shown}:{port}"
+
+
+def tls_of(settings: Settings) -> ssl.SSLContext | None:
+    """Return what the server speaks https with; None for plain http.
+
+    Raises:
+        StartFailed: The certificate or its key cannot be used.
+    """
+    if settings.tls_cert is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except OSError as error:  # what the ssl module raises is one, too
+        raise StartFailed(
+            ExitCode.SETTINGS, f"tls_cert, tls_key: {settings.tls_cert} cannot be used: {error}"
+        ) from error
+    return context
 
 
 def raise_file_limit(max_connections: int) -> None:

@@ -8,7 +8,7 @@ import logging
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +23,7 @@ import uvloop
 from leasehold.clock import Clock, LoopTimers, SystemClock, VirtualClock
 from leasehold.engine.faults import Faults
 from leasehold.http.test_mode import Controls
-from leasehold.server.main import HttpServer, Running, Times, serve_store
+from leasehold.server.main import Running, Times, serve_store
 from leasehold.server.settings import DEV_ACCOUNT, Settings, StoreUrl
 from leasehold.server.settings.values import DEV_KEY
 from leasehold.server.startup import (
@@ -103,7 +103,6 @@ _KINDS: Final = frozenset({"memory", "sqlite"})
 _TIMEOUT_S: Final = 60.0
 """Nothing that a test asks of its server takes so long, by the real clock."""
 _GOODBYE_S: Final = 0.2
-_TICK_S: Final = 0.1
 _PATIENCE_S: Final = 10.0
 _LOOK_S: Final = 0.001
 
@@ -149,6 +148,7 @@ class InProcessServer:
         **settings: Any,
     ) -> None:
         given = {"host": "127.0.0.1", "port": 0, "dev_account": "on", **settings}
+        given.setdefault("drain_timeout_s", _GOODBYE_S)
         if str(store).startswith(("postgresql://", "postgres://")):
             given["store_url"] = StoreUrl(str(store))
         elif store not in _KINDS:
@@ -338,7 +338,6 @@ class InProcessServer:
                 store,
                 sockets,
                 on_start,
-                server_type=_PromptServer,
                 mns_sockets=of_mns,
                 peers=peers,
             )
@@ -498,43 +497,3 @@ class AsyncInProcessServer:
         trace: TracebackType | None,
     ) -> None:
         await asyncio.to_thread(self.server.stop)
-
-
-class _PromptServer(HttpServer):
-    """Ends within milliseconds, where uvicorn looks ten times a second whether it is to end."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._told = asyncio.Event()
-
-    def stop(self) -> None:
-        """See :class:`HttpServer`."""
-        super().stop()
-        self._told.set()
-
-    async def main_loop(self) -> None:
-        """Serve until told to stop."""
-        ticks = 0
-        while not await self.on_tick(ticks):
-            ticks += 1
-            await _within(_TICK_S, self._told.wait())
-
-    async def shutdown(self, sockets: Any = None) -> None:
-        """Let requests be answered, but not for long; then close everything."""
-        del sockets
-        state = self.server_state
-        if state.tasks:
-            await asyncio.wait(list(state.tasks), timeout=_GOODBYE_S)
-        for task in list(state.tasks):
-            task.cancel()
-        await asyncio.gather(*state.tasks, return_exceptions=True)
-        for connection in list(state.connections):
-            if not connection.transport.is_closing():
-                connection.transport.abort()
-        await asyncio.sleep(0)
-
-
-async def _within(length_s: float, work: Awaitable[object]) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(length_s):
-            await work

@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Self
 
-import uvicorn
 import uvloop
-from uvicorn.server import ServerState
 
 from leasehold.http.app import Application
-from leasehold.http.connection import GuardedProtocol, protocol_class
+from leasehold.http.connection import HttpConnection, ServerState
 from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.request_cycle import PORTION_BYTES
 from leasehold.http.requests import Request, Response
@@ -96,13 +94,11 @@ class StubDialect:
 class HastyApplication(Application):
     """Answers ``/hasty`` without reading the body, which the application itself never does."""
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """See ASGI."""
-        if scope["path"] != "/hasty":
-            await super().__call__(scope, receive, send)
-            return
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+    async def __call__(self, scope: Any, receive: Any) -> Response | None:
+        """See ``Application``."""
+        if scope["raw_path"] != b"/hasty":
+            return await super().__call__(scope, receive)
+        return Response(200, [])
 
 
 class NoPages:
@@ -138,14 +134,9 @@ class Harness:
             timings=RequestStats(),
             native=self.dialect,
         )
-        protocol = protocol_class(self.guard)
-        config = uvicorn.Config(
-            app, http=protocol, ws="none", lifespan="off", log_config=None, access_log=False
-        )
-        state = ServerState()
-        self.state = state
+        self.state = state = ServerState(self.guard, self.clock)
         server = await self._loop.create_server(
-            lambda: protocol(config, state, {}), host="127.0.0.1", port=0
+            lambda: HttpConnection(app, state), host="127.0.0.1", port=0
         )
         self.port = server.sockets[0].getsockname()[1]
         self._started.set()
@@ -189,9 +180,9 @@ class Harness:
 
         asyncio.run_coroutine_threadsafe(wait(), self._loop).result(TIMEOUT_S)
 
-    def connections(self) -> list[GuardedProtocol]:
+    def connections(self) -> list[HttpConnection]:
         """Return the open connections, to be looked at in the server's loop."""
-        return [each for each in self.guard.connections if isinstance(each, GuardedProtocol)]
+        return [each for each in self.guard.connections if isinstance(each, HttpConnection)]
 
     @contextmanager
     def connect(self, receive_buffer: int | None = None) -> Iterator[Client]:
@@ -204,7 +195,7 @@ class Harness:
             sock.connect(("127.0.0.1", self.port))
             name = sock.getsockname()
 
-            def peers() -> list[GuardedProtocol]:
+            def peers() -> list[HttpConnection]:
                 return [each for each in self.connections() if each.client == name]
 
             self.wait_for(lambda: bool(peers()))
@@ -218,7 +209,7 @@ class Harness:
 class Client:
     """The client's side of a connection."""
 
-    def __init__(self, sock: socket.socket, peer: GuardedProtocol) -> None:
+    def __init__(self, sock: socket.socket, peer: HttpConnection) -> None:
         self.sock = sock
         self.peer = peer
         """The server's side; to be looked at in the server's loop only."""

@@ -1,4 +1,4 @@
-"""What the application makes of an ASGI scope, and of an answer."""
+"""What the application makes of a scope, and of an answer."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class World:
         self.clock = ManualClock()
         self.dialect = Recorder(self.stats, self.clock)
         self.native = Recorder(self.stats, self.clock, longest=20)
-        self.sent: list[dict[str, Any]] = []
+        self.given: list[Response] = []
         self.app = self.make(**options)
 
     def make(self, **options: Any) -> Application:
@@ -81,7 +81,6 @@ class World:
         """Send one request through, in two parts if it has a body; return that of the answer."""
         parts = more.pop("parts", [])
         scope = {
-            "type": "http",
             "method": method,
             "raw_path": path.encode(),
             "query_string": query.encode(),
@@ -95,13 +94,10 @@ class World:
             part = parts.pop(0)
             return {"type": "http.request", "body": part, "more_body": bool(parts)}
 
-        async def send(message: dict[str, Any]) -> None:
-            self.sent.append(message)
-
-        asyncio.run(self.app(scope, receive, send))
-        body = self.sent[-1]["body"]
-        assert isinstance(body, bytes)
-        return body
+        response = asyncio.run(self.app(scope, receive))
+        assert response is not None
+        self.given.append(response)
+        return response.body
 
 
 def of_length(*parts: bytes) -> dict[str, Any]:
@@ -136,7 +132,7 @@ def test_repeated_headers_are_joined(world: World) -> None:
 def test_answer_gets_its_length(world: World) -> None:
     """The headers of the dialect are kept, and Content-Length is added."""
     assert world.ask() == b"body"
-    assert world.sent[0]["headers"] == [(b"x-a", b"b"), (b"content-length", b"4")]
+    assert world.given[0].headers == [(b"x-a", b"b"), (b"content-length", b"4")]
 
 
 def test_tls_counts_however_it_ended(world: World) -> None:
@@ -216,7 +212,7 @@ def test_a_body_is_read_only_for_those_who_may_send_it(path: str, kind: bytes) -
     world.app = world.make(native=world.native)
     headers = [(kind, b"11" if kind == b"content-length" else b"chunked")]
     world.ask("PUT", path, headers=[*headers, (b"authorization", b"no")])
-    assert world.sent[0]["status"] == 401
+    assert world.given[0].status == 401
     assert not world.native.requests
     assert not world.dialect.requests
 

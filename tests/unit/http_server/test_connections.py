@@ -66,7 +66,7 @@ def test_one_request_at_a_time(server: Harness) -> None:
         client.send(HELD + GET)
         assert server.dialect.arrived.acquire(timeout=TIMEOUT_S)
         server.wait_for(lambda: len(client.peer.queued) == 1)
-        assert server.call(lambda: client.peer.flow.read_paused), "what comes stays in the kernel"
+        assert server.call(lambda: client.peer.read_paused), "what comes stays in the kernel"
         assert [request.raw_path for request in server.dialect.requests] == ["/held"]
         server.call(server.dialect.release.set)
         assert client.answer()[2] == b"GET /held 0"
@@ -202,6 +202,17 @@ def test_close_is_honoured(server: Harness) -> None:
         answer = client.rest()
     assert answer.count(b"HTTP/1.1 200 ") == 1
     assert b"\r\nconnection: close\r\n" in answer
+
+
+def test_connection_that_comes_while_the_server_stops() -> None:
+    """It was accepted before, so what it asks is answered, once; and it is not waited for."""
+    with Harness() as server:
+        server.call(lambda: setattr(server.state, "is_draining", True))
+        with server.connect() as client, server.connect() as silent:
+            client.send(GET)
+            status, header, _ = client.answer()
+            assert (status, header["connection"]) == (200, "close")
+            assert client.rest() == silent.rest() == b""
 
 
 def test_version_1_0_is_closed(server: Harness) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
-from leasehold.http.connection import protocol_class
+from leasehold.http.connection import HttpConnection, ServerState
 from leasehold.http.guard import LINGER_S, ConnectionLimits, Guard
+from leasehold.http.requests import Response
 from leasehold.testing import ManualClock
 from tests.unit.http_server.support import GET, Client, Harness
 
@@ -214,7 +213,7 @@ class ClosingTransport(asyncio.Transport):
         self.aborted = True
 
 
-async def _no_app(scope: Any, receive: Any, send: Any) -> None:
+async def _no_app(scope: Any, receive: Any) -> Response | None:
     raise AssertionError
 
 
@@ -223,10 +222,8 @@ def test_goodbye_over_tls_is_not_waited_for_without_end(unsent: int) -> None:
     """A closing connection is reset soon if all was sent, else when the reader's time is up."""
     clock = ManualClock()
     guard = Guard(ConnectionLimits(write_timeout_s=WRITE_S), clock)
-    protocol = protocol_class(guard)
-    config = uvicorn.Config(_no_app, http=protocol, ws="none", lifespan="off", log_config=None)
     loop = asyncio.new_event_loop()
-    connection = protocol(config, ServerState(), {}, loop)
+    connection = HttpConnection(_no_app, ServerState(guard, clock), loop)
     transport = ClosingTransport(unsent)
     connection.connection_made(transport)
     loop.close()

@@ -7,14 +7,13 @@ from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 import h11
-import uvicorn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from uvicorn.server import ServerState
 
-from leasehold.http.connection import protocol_class
+from leasehold.http.connection import HttpConnection, ServerState
 from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.request_cycle import RequestCycle
+from leasehold.http.requests import Response
 from leasehold.testing import ManualClock
 from tests.unit.http_server.test_smuggling import AMBIGUOUS, CHUNKED, CLEAR, END, HIDDEN, post
 
@@ -78,25 +77,24 @@ class _Transport(asyncio.Transport):
         """Do nothing."""
 
 
-GUARD = Guard(ConnectionLimits(), ManualClock())
+CLOCK = ManualClock()
+GUARD = Guard(ConnectionLimits(), CLOCK)
 
 
-async def _app(scope: Any, receive: Any, send: Any) -> None:
+async def _app(scope: Any, receive: Any) -> Response | None:
     raise AssertionError
 
 
 def ours(data: bytes) -> Seen:
     """Let our protocol read."""
     started: list[RequestCycle] = []
-    base = protocol_class(GUARD)
 
-    class Recording(base):  # type: ignore[misc,valid-type]
-        def _begin(self, exchange: RequestCycle) -> None:
-            started.append(exchange)
-            super()._begin(exchange)
+    class Recording(HttpConnection):
+        def _begin(self, cycle: RequestCycle) -> None:
+            started.append(cycle)
+            super()._begin(cycle)
 
-    config = uvicorn.Config(_app, http=Recording, ws="none", lifespan="off", log_config=None)
-    connection = Recording(config, ServerState(), {}, _Loop())
+    connection = Recording(_app, ServerState(GUARD, CLOCK), _Loop())  # type: ignore[arg-type]
     connection.connection_made(_Transport())
     connection.data_received(data)
     requests = [

@@ -148,6 +148,22 @@ def test_patience_with_clients_ends(tmp_path: Path) -> None:
             client.sendall(_HALF)
             assert server.get("/healthz")[0] == 200
             assert server.stop() == 0
+            cut = server.event("server.drain_timed_out")
+            assert (cut["requests"], cut["connections"], cut["level"]) == (1, 1, "error")
+
+
+def test_idle_connection_is_closed_without_patience(tmp_path: Path) -> None:
+    """Who has asked for nothing is not cut off, so there is nothing to tell."""
+    with Process(tmp_path, "--drain-timeout-s", "0") as server:
+        server.ready()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as client:
+            assert server.get("/healthz")[0] == 200
+            assert server.stop() == 0
+            assert client.recv(1) == b""
+            assert [event["event"] for event in server.events()] == [
+                "server.stopping",
+                "server.stopped",
+            ]
 
 
 def test_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_requests_behind_a_wait_stay_in_the_kernel(server: Harness) -> None:
         begin(server, client)
         client.send(GET)
         server.wait_for(lambda: len(client.peer.queued) == 1)
-        assert server.call(lambda: client.peer.flow.read_paused)
+        assert server.call(lambda: client.peer.read_paused)
         server.call(server.dialect.release.set)
         assert client.answer()[2] == b"GET /watched 0"
         assert client.answer()[2] == b"GET /a 0"
@@ -124,7 +124,7 @@ def test_a_wait_with_requests_behind_it_reads_no_more(server: Harness) -> None:
         client.send(WATCHED + GET)
         assert server.dialect.arrived.acquire(timeout=TIMEOUT_S)
         server.wait_for(lambda: bool(client.peer.active and client.peer.active.is_watching))
-        assert server.call(lambda: client.peer.flow.read_paused)
+        assert server.call(lambda: client.peer.read_paused)
         server.call(server.dialect.release.set)
         assert [client.answer()[2] for _ in range(2)] == [b"GET /watched 0", b"GET /a 0"]
 

@@ -285,7 +285,7 @@ def test_leaving_ends_what_waits() -> None:
 
 def _until_a_request_is_there(server: InProcessServer) -> None:
     async def look() -> None:
-        while not server._running.server.server_state.tasks:  # noqa: ASYNC110 - nobody tells
+        while not server._running.server.state.tasks:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.001)
 
     server._await(look()).result(30)
