@@ -30,7 +30,7 @@ from leasehold.engine.large_bodies import LargeBodies
 from leasehold.engine.peers import Peers
 from leasehold.extras import install
 from leasehold.server.settings import Settings, StoreUrl
-from leasehold.server.settings.sections import AUTO, MNS_PORT_DISTANCE
+from leasehold.server.settings.fields import AUTO, MNS_PORT_DISTANCE
 from leasehold.stores.base import Store
 from leasehold.stores.migrate.marks import StoreMoved
 from leasehold.stores.sqlite.store import SqliteStore

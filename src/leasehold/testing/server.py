@@ -24,7 +24,7 @@ from leasehold.clock import Clock, LoopTimers, SystemClock, VirtualClock
 from leasehold.engine.faults import Faults
 from leasehold.http.test_mode import Controls
 from leasehold.server.main import HttpServer, Running, Times, serve_store
-from leasehold.server.settings import DEV_ACCOUNT, Settings, StoreUrl
+from leasehold.server.settings import DEV_ACCOUNT, Settings, StoreUrl, validate
 from leasehold.server.settings.values import DEV_KEY
 from leasehold.server.startup import (
     Opened,
@@ -154,7 +154,7 @@ class InProcessServer:
         elif store not in _KINDS:
             given["data"] = Path(store)
         self._settings = Settings(test_mode=True, clock=clock, test_seed=seed, **given)
-        self._settings.validate()
+        validate(self._settings)
         self._choice = store
         self._start_ms = start_ms
         self._temporary: tempfile.TemporaryDirectory[str] | None = None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from leasehold.server.settings.checks import validate
 from leasehold.server.settings.fields import Settings, all_settings
 from leasehold.server.settings.values import (
     AccessKeyPair,
@@ -99,7 +100,7 @@ class _Gathered:
         if "accounts" in unread:
             unread |= _OF_ACCOUNTS
         try:
-            settings.validate()
+            validate(settings)
         except SettingsError as error:
             self.problems += [each for each in error.problems if each.field not in unread]
         if settings.store_url is not None and self._is_data_meant():
