@@ -69,6 +69,8 @@ class Engine:
             all in the store.
         events: What becomes of the event log; None to leave it as it is.
         peers: The link to other servers on the same store; None if there can be none.
+        beside: The engine of another store of this server. Their counters are the same, and each
+            tells of a failure through ``failed`` of both.
     """
 
     def __init__(  # noqa: PLR0913 - each is a collaborator of its own
@@ -82,10 +84,11 @@ class Engine:
         bodies: LargeBodies | None = None,
         events: EventLogPlan | None = None,
         peers: Peers | None = None,
+        beside: Engine | None = None,
     ) -> None:
         timers = timers or LoopTimers()
-        self.stats = EngineStats(since_ms=clock.now_ms())
-        self.failed = asyncio.Event()
+        self.stats = EngineStats(since_ms=clock.now_ms()) if beside is None else beside.stats
+        self.failed = asyncio.Event() if beside is None else beside.failed
         """Set when the store has failed: the process must end and start again from the file."""
         self.has_failed = False
         """Whether it was this engine's store, where several engines share ``failed``."""
@@ -118,8 +121,8 @@ class Engine:
                 self._carry_out,
                 find_queue=store.find_queue,
                 is_writable=lambda: store.health().writable,
+                leads=self._leads,
             )
-            bodies.leads = self._leads
         self.exporter: Exporter | None = None
         """Exports and trims the event log."""
         if events is not None:
@@ -396,7 +399,7 @@ class Engine:
             self._moved.refuse_account(account)
         return found
 
-    def is_away(self, account: str) -> bool:
+    def is_relocated(self, account: str) -> bool:
         """Tell whether an account was moved to another store."""
         return account in self._moved.names()
 
@@ -405,6 +408,10 @@ class Engine:
         room = self.waiting.by_queue.get((account, queue))
         activity = self.stats.activity(account, queue)
         return activity if room is None else activity._replace(waiting=room.count)
+
+    async def wait_for_job(self, account: str, job_id: str, wait_s: float) -> o.Job:
+        """See :meth:`leasehold.engine.jobs.JobRunner.wait`."""
+        return await self.jobs.wait(account, job_id, wait_s)
 
     def message_counts(self) -> list[tuple[str, str, int]]:
         """Return account, queue and message count of every queue."""

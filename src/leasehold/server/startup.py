@@ -11,7 +11,7 @@ import os
 import resource
 import shutil
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from importlib import import_module
 from pathlib import Path
@@ -291,11 +291,19 @@ def event_log_plan(settings: Settings) -> EventLogPlan:
     )
 
 
-def large_bodies(settings: Settings, clock: Clock, *, durable: bool) -> LargeBodies | None:
-    """Return who keeps large bodies; None if the store keeps them itself.
+def large_bodies(
+    settings: Settings, clock: Clock, buffered: Callable[[], int], *, durable: bool
+) -> LargeBodies | None:
+    """Return what keeps large bodies; None if the store keeps them itself.
 
-    Unless a place is set, a store in memory does, and one that servers share who may share no
-    folder.
+    Unless a place is set, a store in memory does, and one that is shared by servers, which may have
+    no folder in common.
+
+    Args:
+        settings: Where they are kept.
+        clock: Source of all time.
+        buffered: Returns how many bytes of bodies requests and answers hold now.
+        durable: Whether the store of messages outlives the process.
 
     Raises:
         StartFailed: The place cannot be used.
@@ -311,6 +319,7 @@ def large_bodies(settings: Settings, clock: Clock, *, durable: bool) -> LargeBod
         clock,
         inline_bytes=settings.inline_body_bytes,
         budget_bytes=settings.max_buffered_mib * _MIB,
+        buffered=buffered,
     )
 
 

@@ -11,7 +11,7 @@ from leasehold.auth.types import Account
 from leasehold.clock import Clock, LoopTimers, Timers, VirtualClock
 from leasehold.domain.model import AccessPolicy
 from leasehold.domain.queue_settings import LapsedReceipts
-from leasehold.engine.engine import Engine
+from leasehold.engine.account_router import ServerEngine
 from leasehold.http.admission import Admission, LongClaim, LongReceive
 from leasehold.http.app import Application, Hosts
 from leasehold.http.azure import AzureDialect
@@ -59,7 +59,7 @@ class Times(NamedTuple):
 def build_application(  # noqa: PLR0913 - each is a collaborator of its own
     settings: Settings,
     times: Times,
-    engine: Engine,
+    engine: ServerEngine,
     guard: Guard,
     controls: Controls | None = None,
     *,
@@ -126,7 +126,7 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
 def _metrics(  # noqa: PLR0913, PLR0917 - each is where some of the figures come from
     settings: Settings,
     times: Times,
-    engine: Engine,
+    engine: ServerEngine,
     guard: Guard,
     admission: Admission,
     requests: RequestStats,
@@ -159,7 +159,7 @@ def _accounts(settings: Settings) -> dict[str, Account]:
 
 
 def _authorizer(
-    settings: Settings, times: Times, accounts: Mapping[str, Account], engine: Engine
+    settings: Settings, times: Times, accounts: Mapping[str, Account], engine: ServerEngine
 ) -> Authorizer:
     """Return who lets requests pass, by the system's clock."""
     authenticator = _authenticator(settings, accounts, engine)
@@ -200,7 +200,7 @@ def _access_keys(settings: Settings, accounts: Mapping[str, Account]) -> dict[st
 
 
 def _services(
-    settings: Settings, engine: Engine, admission: Admission, controls: Controls | None
+    settings: Settings, engine: ServerEngine, admission: Admission, controls: Controls | None
 ) -> Services:
     perform: Perform = admission.perform
     receive: LongReceive = admission.receive
@@ -214,14 +214,14 @@ def _services(
         open_claim=open_claim,
         find_queue=engine.find_queue,
         activity=engine.activity,
-        wait_for_job=engine.jobs.wait,
+        wait_for_job=engine.wait_for_job,
         controls=controls,
         accepts_late=settings.accepts_late_renewals(),
     )
 
 
 def _authenticator(
-    settings: Settings, accounts: Mapping[str, Account], engine: Engine
+    settings: Settings, accounts: Mapping[str, Account], engine: ServerEngine
 ) -> Authenticator:
     def find_policy(account: str, queue: str, policy_id: str) -> AccessPolicy | None:
         found = engine.find_queue(account, queue)
