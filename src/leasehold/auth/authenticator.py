@@ -21,7 +21,6 @@ from leasehold.auth.roles import (
 )
 from leasehold.auth.sas import (
     FindPolicy,
-    Pairs,
     Sas,
     SasKind,
     check_conditions,
@@ -39,6 +38,7 @@ from leasehold.auth.types import (
     NoCredentials,
     NotAllowed,
     Operation,
+    Pairs,
     PermissionMissing,
     ProtocolMismatch,
     SignedRequest,

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from leasehold.auth.types import (
+    MAX_SKEW_MS,
     Account,
     BadSignature,
     MalformedCredentials,
@@ -25,9 +26,6 @@ from leasehold.auth.types import (
     Target,
     parse_http_date,
 )
-
-MAX_SKEW_MS: Final = 15 * 60 * 1000
-"""How far the date of a request may be off, either way."""
 
 _SHARED_KEY: Final = "SharedKey "
 _SHARED_KEY_LITE: Final = "SharedKeyLite "

@@ -431,6 +431,9 @@ class ExitCode(IntEnum):
     """Ctrl+C, as shells count it."""
 
 
+WARNED: Final = 4
+"""Exit code of checks: it works, and may not go on to."""
+
 EPILOG: Final = """\b
 Exit codes:
   0    done

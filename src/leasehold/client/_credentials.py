@@ -9,9 +9,7 @@ from typing import Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
 from leasehold.auth.sharedkey import sign
-from leasehold.auth.types import BadSignature, SignedRequest
-
-Pairs = tuple[tuple[str, str], ...]
+from leasehold.auth.types import BadSignature, Pairs, SignedRequest
 
 PROTOCOL_VERSION: Final = "2026-10-06"
 """Which of Azure's forms of the string to sign is used."""

@@ -32,11 +32,11 @@ from leasehold.client.errors import (
 )
 from leasehold.client.models import Beat, CancelNotice, EventPage, Faults, Progress, SessionInfo
 from leasehold.clock import Clock, SystemClock
+from leasehold.domain.limits import MAX_PROGRESS
 
 BEATS_PER_TIMEOUT: Final = 4
-MAX_PROGRESS: Final = 10_000
 MAX_PROGRESS_BYTES: Final = 4_000_000
-"""Messages, and bytes of them, that one heartbeat can tell of; the server refuses more."""
+"""Bytes of progress that one heartbeat can tell of; the server refuses more."""
 
 _MAX_NOTE: Final = 1_024
 _LONGEST_CHAR: Final = 6

@@ -33,6 +33,8 @@ from leasehold.client._flow_models import (
     StreamSettled,
     TransactionInfo,
 )
+from leasehold.domain.limits import NEVER
+from leasehold.domain.model import DEFAULT_PRIORITY
 
 __all__ = [
     "DEFAULT_PRIORITY",
@@ -90,9 +92,6 @@ __all__ = [
 
 DEFAULT_TIME_TO_LIVE_S: Final = 604_800
 """Seven days, as in Azure's "Put Message"."""
-NEVER: Final = -1
-"""The time-to-live of a message that never expires."""
-DEFAULT_PRIORITY: Final = 8
 
 Outcome = Literal["failed", "interrupted", "returned", "buried"]
 """Why a message is given back: the work went wrong; the worker had to stop; no reason; or the

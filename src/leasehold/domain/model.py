@@ -22,6 +22,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from leasehold.domain.errors import InvalidMarker, ReceiptMalformed
 from leasehold.domain.queue_settings import DEFAULT_SETTINGS, QueueSettings
 
+QueueKey: TypeAlias = tuple[str, str]
+"""An account and the name of one of its queues."""
+
 NEVER_MS = 253_402_300_799_000
 """Expiry of a message that never expires: 9999-12-31T23:59:59Z, which dialects show as such."""
 

@@ -34,6 +34,7 @@ from leasehold.domain.model import (
     Message,
     Outcome,
     Queue,
+    QueueKey,
 )
 
 ANSWER_BYTES: Final = 8 * 1024 * 1024
@@ -539,8 +540,6 @@ def with_messages(result: Any, messages: Sequence[Message | None]) -> Any:
 MAX_PORTION: Final = 10_000
 MAX_QUEUES: Final = 10_000
 
-Key: TypeAlias = tuple[str, str]
-
 
 class Portions:
     """Numbers of messages, by queue; forgotten with the process.
@@ -551,7 +550,7 @@ class Portions:
     """
 
     def __init__(self, inline_bytes: int, answer_bytes: int) -> None:
-        self.known: dict[Key, int] = {}
+        self.known: dict[QueueKey, int] = {}
         """Empty while no queue takes large bodies; then nothing here costs anything."""
         self._inline_bytes = inline_bytes
         self._answer_bytes = answer_bytes

@@ -16,7 +16,7 @@ from leasehold.domain import claims
 from leasehold.domain import commands as c
 from leasehold.domain.claims import ClaimState, Dissolving, OpenClaim, Opened
 from leasehold.domain.errors import AccountMoved, LeaseholdError, Stopping
-from leasehold.domain.model import Lease, Queue
+from leasehold.domain.model import Lease, Queue, QueueKey
 from leasehold.engine.adapting import Adapting
 from leasehold.engine.batcher import INLINE_BELOW_S, Batcher
 from leasehold.engine.event_export import EventLogPlan, Exporter
@@ -26,7 +26,7 @@ from leasehold.engine.long_poll import WaitingRooms
 from leasehold.engine.maintenance import Maintenance, MaintenancePlan, Perform
 from leasehold.engine.peers import RECHECK_S, PeerNotifier, Peers
 from leasehold.engine.stats import COUNTED, NOTHING, Census, CensusTaker, EngineStats, QueueActivity
-from leasehold.engine.waiters import Gone, Key, ReceiveOrClaim
+from leasehold.engine.waiters import Gone, ReceiveOrClaim
 from leasehold.stores.base import Store, StoreHealth
 
 _COUNTED_AT_ONCE: Final = 128
@@ -203,7 +203,7 @@ class Engine:
         peers.start(hear=self._hear, renew=herald.renew, work=self._resume_jobs)
         self._begin(self._look_again(), "look-again")
 
-    def _hear(self, keys: Collection[Key]) -> None:
+    def _hear(self, keys: Collection[QueueKey]) -> None:
         """Hear from another server that there may be something in some queues, or in any."""
         for key in keys:
             self.waiting.wake(*key)
@@ -304,7 +304,7 @@ class Engine:
 
         Args:
             command: What to receive.
-            wait_s: Longest wait, 0 to ``waiting.MAX_WAIT_S`` seconds; 0 to answer at once.
+            wait_s: Longest wait, 0 to ``limits.MAX_WAIT_S`` seconds; 0 to answer at once.
             gone: Called once the wait has begun. When what it returns is done, nobody wants the
                 answer any more and the wait ends. Cancelling this call has the same effect.
 

@@ -17,13 +17,12 @@ from leasehold.domain import commands as c
 from leasehold.domain import transactions as t
 from leasehold.domain.claims import Opened
 from leasehold.domain.errors import LeaseholdError, QueueNotFound, StoreFailed
-from leasehold.domain.model import Lease, Outcome, Queue
+from leasehold.domain.model import Lease, Outcome, Queue, QueueKey
 from leasehold.engine.waiters import (
     Answer,
     Claimer,
     Gone,
     HandIn,
-    Key,
     Notes,
     Pending,
     ReceiveOrClaim,
@@ -31,10 +30,7 @@ from leasehold.engine.waiters import (
     waiter_for,
 )
 
-__all__ = ["MAX_WAIT_S", "Answer", "Gone", "Pending", "WaitingRooms"]
-
-MAX_WAIT_S: Final = 60
-"""Longest wait that the dialects take, seconds."""
+__all__ = ["Answer", "Gone", "Pending", "WaitingRooms"]
 
 
 class WaitingRooms(Notes):
@@ -56,11 +52,11 @@ class WaitingRooms(Notes):
     ) -> None:
         super().__init__(clock, find_queue)
         self.timers = timers or LoopTimers()
-        self.by_queue: dict[Key, QueueWaiters] = {}
+        self.by_queue: dict[QueueKey, QueueWaiters] = {}
         """Rooms that somebody is in; while there are none, nothing here costs anything."""
-        self.on_opened: Callable[[Key], None] = lambda _: None
+        self.on_opened: Callable[[QueueKey], None] = lambda _: None
         """Called when somebody begins to wait for a queue, and others do not wait for it yet."""
-        self.on_closed: Callable[[Key], None] = lambda _: None
+        self.on_closed: Callable[[QueueKey], None] = lambda _: None
         """Called when nobody waits for a queue any more."""
         self.changed: dict[QueueWaiters, None] = {}
         """Rooms that have something to do."""
@@ -236,7 +232,7 @@ class QueueWaiters:
         "rooms",
     )
 
-    def __init__(self, rooms: WaitingRooms, key: Key) -> None:
+    def __init__(self, rooms: WaitingRooms, key: QueueKey) -> None:
         self.rooms = rooms
         self.key = key
         self.loop = rooms.loop

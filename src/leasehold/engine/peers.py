@@ -13,8 +13,8 @@ from typing import Final, Protocol
 from leasehold.clock import Clock
 from leasehold.domain import commands as c
 from leasehold.domain.claims import Opened
-from leasehold.domain.model import Lease, Queue
-from leasehold.engine.waiters import Key, Notes, Pending
+from leasehold.domain.model import Lease, Queue, QueueKey
+from leasehold.engine.waiters import Notes, Pending
 
 RECHECK_S: Final = 5.0
 """Whoever waits looks again after so many seconds, should a word have been lost. So what becomes
@@ -31,7 +31,7 @@ class Peers(Protocol):
     def start(
         self,
         *,
-        hear: Callable[[Collection[Key]], None],
+        hear: Callable[[Collection[QueueKey]], None],
         renew: Callable[[], None],
         work: Callable[[], None],
     ) -> None:
@@ -52,16 +52,16 @@ class Peers(Protocol):
         """Tell whether this server is the one that does what only one may do."""
         ...
 
-    def begin_waiting(self, key: Key) -> None:
+    def begin_waiting(self, key: QueueKey) -> None:
         """Have other servers tell when there may be something in a queue."""
         ...
 
-    def end_waiting(self, key: Key) -> None:
+    def end_waiting(self, key: QueueKey) -> None:
         """Nobody waits for this queue any more; it may be told of for a while yet."""
         ...
 
     @property
-    def waited_for(self) -> tuple[int, Collection[Key]]:
+    def waited_for(self) -> tuple[int, Collection[QueueKey]]:
         """Where other servers wait, and the number of the change that this is known by."""
         ...
 
@@ -74,7 +74,7 @@ class Peers(Protocol):
         """Find out where other servers wait; ``renew`` is called then."""
         ...
 
-    def tell(self, keys: Collection[Key]) -> None:
+    def tell(self, keys: Collection[QueueKey]) -> None:
         """Tell the servers that wait there that there may be something."""
         ...
 
@@ -95,7 +95,7 @@ class RemoteWaiters:
 
     __slots__ = ("_fresh", "_is_told", "_key", "_rooms")
 
-    def __init__(self, key: Key, rooms: PeerNotifier) -> None:
+    def __init__(self, key: QueueKey, rooms: PeerNotifier) -> None:
         self._key = key
         self._rooms = rooms
         self._fresh = 0
@@ -159,10 +159,10 @@ class PeerNotifier(Notes):
         self, clock: Clock, find_queue: Callable[[str, str], Queue | None], peers: Peers
     ) -> None:
         super().__init__(clock, find_queue)
-        self.by_queue: dict[Key, RemoteWaiters] = {}
+        self.by_queue: dict[QueueKey, RemoteWaiters] = {}
         self._peers = peers
         self._known = 0
-        self.changed: set[Key] = set()
+        self.changed: set[QueueKey] = set()
         """Queues in which something has happened since others were told."""
         self._untold: list[tuple[Sequence[Pending], Sequence[c.Result]]] = []
 

@@ -14,7 +14,7 @@ from leasehold.domain import sessions as s
 from leasehold.domain import transactions as t
 from leasehold.domain.claims import ClaimState, OpenClaim, Opened
 from leasehold.domain.errors import LeaseholdError, QueueNotFound
-from leasehold.domain.model import Lease, Queue
+from leasehold.domain.model import Lease, Queue, QueueKey
 from leasehold.domain.queue_settings import poison_queue_of
 
 if TYPE_CHECKING:
@@ -183,10 +183,6 @@ def waiter_for(
 # What the results of commands mean for those who wait: in which queues something may be had.
 
 
-Key: TypeAlias = tuple[str, str]
-"""Account and queue."""
-
-
 class QueueListener(Protocol):
     """What hears of one queue."""
 
@@ -223,7 +219,7 @@ class Notes:
         find_queue: The store's, to learn where messages that fail too often go.
     """
 
-    by_queue: Mapping[Key, QueueListener]
+    by_queue: Mapping[QueueKey, QueueListener]
     """Queues of which anybody wants to hear."""
 
     def __init__(self, clock: Clock, find_queue: Callable[[str, str], Queue | None]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, Protocol, cast
 from urllib.parse import unquote_plus
 
 from leasehold.clock import Clock
@@ -18,7 +18,7 @@ from leasehold.domain import sessions as s
 from leasehold.domain import transactions as t
 from leasehold.domain.errors import Overloaded
 from leasehold.domain.limits import LOOK_BYTES
-from leasehold.domain.model import Lease, Message
+from leasehold.domain.model import Lease, Message, QueueKey
 from leasehold.engine.long_poll import Gone
 
 MAX_WAITERS: Final = 10_000
@@ -248,8 +248,6 @@ _EVENT_BYTES: Final = 400
 _MAX_QUEUES: Final = 10_000
 _FADING: Final = 7 / 8
 """Of the largest average seen in a queue, after each smaller one."""
-
-Key: TypeAlias = tuple[str, str]
 
 
 def caller_of(scope: Mapping[str, Any]) -> str:
@@ -501,7 +499,7 @@ class Sizes:
     """What answers will probably have, by what was seen in their queue before."""
 
     def __init__(self) -> None:
-        self._by_queue: dict[Key, float] = {}
+        self._by_queue: dict[QueueKey, float] = {}
 
     def guess(self, command: Any) -> int:
         """Return how many bytes of messages the answer to a command has, roughly; 0 if few."""

@@ -10,7 +10,7 @@ import structlog
 
 from leasehold.clock import Clock
 from leasehold.http.request_cycle import PROVE, RAW_NAMES
-from leasehold.http.requests import Request, Response
+from leasehold.http.requests import MAX_HOST_CHARS, Request, Response
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -260,8 +260,6 @@ def _start(method: str, response: Response, *, close: bool) -> dict[str, Any]:
 # section 15.5.20 (421).
 
 
-_HOST_CHARS: Final = 300
-"""Longer than any host with a port (RFC 1035, section 2.3.4); what is longer is not remembered."""
 _REMEMBERED: Final = 256
 _TOLD: Final = 16
 """Names of strangers that are logged, each once."""
@@ -292,7 +290,7 @@ class Hosts:
         if host in self._known:
             return True
         known = self._any or self._knows(_name_of(host))
-        if known and len(self._known) < _REMEMBERED and len(host) <= _HOST_CHARS:
+        if known and len(self._known) < _REMEMBERED and len(host) <= MAX_HOST_CHARS:
             self._known.add(host)
         return known
 
@@ -308,7 +306,7 @@ class Hosts:
 
     def refusal(self, host: str) -> Response:
         """Return the answer to a request with another host, and log it the first time."""
-        name = _name_of(host)[:_HOST_CHARS]
+        name = _name_of(host)[:MAX_HOST_CHARS]
         if name not in self._told and len(self._told) < _TOLD:
             self._told.add(name)
             _log.warning("server.unknown_host", host=name, setting="allowed_hosts")

@@ -20,6 +20,8 @@ MAX_TAG_BYTES: Final = 16_384
 """Longest tag or comment; one of 64 KiB can take the parser a tenth of a second."""
 PORTION_BYTES: Final = 32_768
 """What is parsed at a time: 3 ms at the most."""
+PLAIN_BYTES: Final = 1024 * 1024
+"""Above this even the shortcuts past the parser take milliseconds."""
 NOT_WELL_FORMED: Final = "Error parsing Xml content"
 
 _UTF_16_MARKS: Final = (b"\xfe\xff", b"\xff\xfe")

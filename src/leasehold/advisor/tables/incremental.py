@@ -46,7 +46,7 @@ from leasehold.advisor.tables.schemas import (
 from leasehold.advisor.tables.sources import SERVER, Gap, Known, Piece, ServerLog, Source, empty
 from leasehold.disk import sync
 from leasehold.domain.events import EventType
-from leasehold.events.names import PHASE_NAMES, TYPE_NAMES
+from leasehold.events.names import PHASE_NAMES, TEMPORARY, TYPE_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -425,7 +425,6 @@ def _cleared(notes: DataFrame) -> DataFrame:
 
 STATE: Final = "_leasehold_tables.json"
 LOCK: Final = "_leasehold_tables.lock"
-TEMPORARY: Final = "_tmp"
 ADDED: Final = ("attempts", "messages")
 """Tables to which each run adds a folder of its own."""
 TALLIES: Final = ("holder_tallies", "hour_tallies")

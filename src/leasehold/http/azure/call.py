@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import lru_cache
 from itertools import count
-from time import gmtime
-from typing import Final, TypeAlias
+from typing import Final
 
 from leasehold.auth.authenticator import Grant
-from leasehold.auth.types import Operation, format_iso_time, parse_iso_time
+from leasehold.auth.types import (
+    EPOCH,
+    Operation,
+    Pairs,
+    format_http_date,
+    format_iso_time,
+    parse_iso_time,
+)
 from leasehold.http.azure.errors import Fault
-from leasehold.http.azure.routing import UNREADABLE, Pairs, Route, Version
+from leasehold.http.azure.routing import UNREADABLE, Route, Version
 from leasehold.http.azure.xml import PROLOG, element, parent
-from leasehold.http.requests import Request, Response
-
-Header: TypeAlias = tuple[bytes, bytes]
+from leasehold.http.requests import Header, Request, Response
 
 _CONTENT_TYPE: Final = (b"content-type", b"application/xml")
 _NO_CACHE: Final = (b"cache-control", b"no-cache")
@@ -134,23 +138,12 @@ def _is_echoed(text: str) -> bool:
 # Times as the protocol writes them: RFC 1123 in most places, ISO 8601 in a few.
 
 
-_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS: Final = (
-    *("Jan", "Feb", "Mar", "Apr", "May", "Jun"),
-    *("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
-)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FRACTION_DIGITS: Final = 7  # the service counts in units of 100 ns
 
 
 @lru_cache(maxsize=8192)
 def _rfc1123_of_second(second: int) -> bytes:
-    # strftime would write the day and the month in the language of the process.
-    t = gmtime(second)
-    return (
-        f"{_DAYS[t.tm_wday]}, {t.tm_mday:02} {_MONTHS[t.tm_mon - 1]} {t.tm_year:04} "
-        f"{t.tm_hour:02}:{t.tm_min:02}:{t.tm_sec:02} GMT"
-    ).encode("ascii")
+    return format_http_date(second * 1000).encode("ascii")
 
 
 def rfc1123(time_ms: int) -> bytes:
@@ -160,7 +153,7 @@ def rfc1123(time_ms: int) -> bytes:
 
 def iso8601(time_ms: int) -> str:
     """Write Unix milliseconds as ISO 8601 in UTC with seven fraction digits."""
-    moment = _EPOCH + timedelta(milliseconds=time_ms)
+    moment = EPOCH + timedelta(milliseconds=time_ms)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03}0000Z"
 
 

@@ -52,7 +52,7 @@ from leasehold.http.azure.service import (
 )
 from leasehold.http.azure.xml import long_message_text
 from leasehold.http.logs import log_internal_error
-from leasehold.http.requests import Request, Response, md5_of
+from leasehold.http.requests import Request, Response, md5_digest
 from leasehold.http.xml import PORTION_BYTES
 
 MAX_REQUEST_BODY_BYTES: Final = 131_584
@@ -366,7 +366,7 @@ async def _check_body(call: Call, rules: Rules) -> None:
             raise Fault("InvalidMd5") from None
         if len(expected) != _MD5_BYTES:
             raise Fault("InvalidMd5")
-        if await md5_of(body) != expected:
+        if await md5_digest(body) != expected:
             raise Fault("Md5Mismatch")
 
 

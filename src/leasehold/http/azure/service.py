@@ -27,7 +27,7 @@ from leasehold.domain.commands import (
     SetAccountDocument,
 )
 from leasehold.domain.errors import LeaseholdError, OutOfRange
-from leasehold.http.azure.call import Call, Header, rfc1123
+from leasehold.http.azure.call import Call, rfc1123
 from leasehold.http.azure.errors import Fault, invalid_header, invalid_parameter
 from leasehold.http.azure.routing import DELEGATED_TENANT_SINCE, whole_number
 from leasehold.http.azure.xml import (
@@ -41,7 +41,7 @@ from leasehold.http.azure.xml import (
     parent,
     parse_tree,
 )
-from leasehold.http.requests import Response
+from leasehold.http.requests import Header, Response
 
 Perform: TypeAlias = Callable[[Command], Awaitable[Result]]
 

@@ -13,6 +13,7 @@ from leasehold.http.xml import (
     MAX_DEPTH,
     MAX_NODES,
     NOT_WELL_FORMED,
+    PLAIN_BYTES,
     PROLOGS,
     Element,
     XmlError,
@@ -46,8 +47,6 @@ __all__ = [
 
 _OPEN: Final = b"<QueueMessage><MessageText>"
 _CLOSE: Final = b"</MessageText></QueueMessage>"
-_PLAIN_BYTES: Final = 1024 * 1024
-"""Above this even the shortcut takes milliseconds."""
 _PARTS: Final = 256
 """Pieces of text, of 8 KiB each, that are joined before others have their turn."""
 
@@ -92,7 +91,7 @@ async def long_message_text(body: bytes) -> bytes:
     Raises:
         Fault: As there.
     """
-    text = plain_message_text(body) if len(body) <= _PLAIN_BYTES else None
+    text = plain_message_text(body) if len(body) <= PLAIN_BYTES else None
     if text is not None:
         return text
     try:

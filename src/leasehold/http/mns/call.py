@@ -14,10 +14,15 @@ from leasehold.domain.limits import check_range
 from leasehold.domain.model import Queue
 from leasehold.http.mns.errors import Fault, invalid_argument
 from leasehold.http.mns.xml import document, element
-from leasehold.http.requests import Request, Response, percent_decode
+from leasehold.http.requests import (
+    MAX_HOST_CHARS,
+    MAX_INTEGER_CHARS,
+    Header,
+    Request,
+    Response,
+    percent_decode,
+)
 from leasehold.http.xml import Element
-
-Header: TypeAlias = tuple[bytes, bytes]
 
 VERSION: Final = "2015-06-06"
 
@@ -114,8 +119,6 @@ class Call:
 # Source: MNS, "Endpoint" and the pages of the operations.
 
 
-_HOST_CHARS: Final = 300
-"""Longer than any host with a port (RFC 1035, section 2.3.4); what is longer is not remembered."""
 _PATH_CHARS: Final = 300
 """As long as the path of the longest name; what is longer is not remembered."""
 
@@ -254,7 +257,7 @@ def _on_account(method: str) -> Operation | None:
 
 def account_of_host(host: str) -> str:
     """Return what may be an account in a host ``{account}.mns.{anything}``, or nothing."""
-    return _account_of_host(host) if len(host) <= _HOST_CHARS else ""
+    return _account_of_host(host) if len(host) <= MAX_HOST_CHARS else ""
 
 
 @lru_cache(maxsize=256)
@@ -269,9 +272,6 @@ def _account_of_host(host: str) -> str:
 
 
 Params: TypeAlias = Mapping[str, str]
-
-_INTEGER_CHARS: Final = 19
-"""More digits than a 64-bit number has; what is longer is not parsed at all."""
 
 
 def parse_query(raw: str) -> dict[str, str]:
@@ -306,7 +306,7 @@ def whole_number(name: str, text: str, bounds: tuple[int, int]) -> int:
         OutOfRange: It is outside *bounds*.
     """
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(text) <= _INTEGER_CHARS):
+    if not (digits.isascii() and digits.isdigit() and len(text) <= MAX_INTEGER_CHARS):
         raise invalid_argument(f"The value of {name} must be a whole number.")
     value = int(text)
     check_range(name, value, bounds)

@@ -38,7 +38,7 @@ from leasehold.http.mns.call import (
 )
 from leasehold.http.mns.errors import Fault, fault_of, invalid_argument
 from leasehold.http.mns.xml import read_long_root
-from leasehold.http.requests import Request, Response, digesting, md5_of
+from leasehold.http.requests import Request, Response, digesting, md5_digest
 from leasehold.http.xml import PORTION_BYTES
 
 MAX_REQUEST_BODY_BYTES: Final = 458_752
@@ -271,7 +271,7 @@ async def _check_body(call: Call) -> None:
     if request.body_too_large or len(body) > longest:
         raise invalid_argument(f"The body of the request has more than {longest} bytes.")
     sent = request.headers.get("content-md5")
-    if sent and not _is_md5(await md5_of(body), sent):
+    if sent and not _is_md5(await md5_digest(body), sent):
         raise Fault("InvalidDegist")
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from leasehold.http.mns.errors import Fault, invalid_argument
 from leasehold.http.xml import (
+    PLAIN_BYTES,
     PROLOGS,
     Element,
     XmlError,
@@ -40,8 +41,6 @@ _INNER: Final = {
         *("Name", "Value", "Type", "ReceiptHandle"),
     )
 }
-_PLAIN_BYTES: Final = 1024 * 1024
-"""Above this even the shortcut takes milliseconds."""
 _MOST_TAGS: Final = 512
 _DEEPEST: Final = 8
 """Both more than a batch needs, and less than the parser takes."""
@@ -63,7 +62,7 @@ async def read_long_root(body: bytes) -> Element:
     Raises:
         Fault: As there.
     """
-    root = plain_root(body) if len(body) <= _PLAIN_BYTES else None
+    root = plain_root(body) if len(body) <= PLAIN_BYTES else None
     if root is not None:
         return root
     try:

@@ -7,11 +7,11 @@ from asyncio import Lock
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from leasehold.auth.types import Operation
+from leasehold.auth.types import Operation, Pairs
 from leasehold.domain.admin import Job
 from leasehold.domain.claims import OpenClaim, Opened
 from leasehold.domain.commands import Command, Result
@@ -19,14 +19,13 @@ from leasehold.domain.model import Queue
 from leasehold.engine.long_poll import Gone
 from leasehold.engine.stats import QueueActivity
 from leasehold.http.admission import LongReceive
-from leasehold.http.native.errors import Header, Problem, document
-from leasehold.http.requests import Request, Response
+from leasehold.http.native.errors import Problem, document
+from leasehold.http.requests import Header, Request, Response
 from leasehold.http.test_mode import Controls
 
 if TYPE_CHECKING:
     from leasehold.http.native.routes import Route
 
-Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 _ENCODE: Final = msgspec.json.Encoder().encode
 _JSON: Final = (b"content-type", b"application/json")

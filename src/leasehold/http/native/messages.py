@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from leasehold.domain.commands import Complete, Peek, Put, Receive, Release, Released, Renew
-from leasehold.domain.limits import LOOK_BYTES, NATIVE
+from leasehold.domain.limits import LOOK_BYTES, MAX_WAIT_S, NATIVE
 from leasehold.domain.model import ENTROPY_BYTES, ErrorReport, Lease, Outcome, Progress
 from leasehold.http.native import shapes
 from leasehold.http.native.call import Call
@@ -40,7 +40,6 @@ from leasehold.http.native.reading import (
 from leasehold.http.native.shapes import peeked, received
 from leasehold.http.requests import Response
 
-MAX_WAIT_S: Final = 60
 MAX_PEEK: Final = 1_000
 MAX_ERROR_CHARS: Final = 8_192
 """A longer report is cut and not refused: a worker in trouble must get rid of its message."""

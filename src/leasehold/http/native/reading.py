@@ -15,10 +15,11 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from leasehold.auth.sas import FIELD_NAMES
+from leasehold.auth.types import Pairs
 from leasehold.domain.commands import REMOVE_SAVED
 from leasehold.domain.errors import InvalidQueueName
 from leasehold.domain.limits import MAX_SAVED_BYTES, NATIVE, check_queue_name
-from leasehold.http.native.call import Call, Pairs
+from leasehold.http.native.call import Call
 from leasehold.http.native.errors import (
     Refused,
     invalid,

@@ -16,13 +16,13 @@ from leasehold.auth.types import Operation
 from leasehold.domain.admin import FindMessage, Seen
 from leasehold.domain.commands import Put
 from leasehold.domain.errors import BodyUnreadable, Unavailable
-from leasehold.domain.limits import NATIVE, WEEK_S
+from leasehold.domain.limits import NATIVE, NEVER, PRIORITIES, WEEK_S
 from leasehold.domain.model import DEFAULT_PRIORITY, ENTROPY_BYTES, Detail
 from leasehold.http.native import account, admin, messages, queues, streams, transactions
 from leasehold.http.native import transactions as commits
 from leasehold.http.native.call import Call
 from leasehold.http.native.errors import CODES, PROBLEMS, Refused, out_of_range, problem, too_large
-from leasehold.http.native.items import NEVER, PRIORITIES, body_limit, show_put, trace_of
+from leasehold.http.native.items import body_limit, show_put, trace_of
 from leasehold.http.native.reading import param_int, short_text
 from leasehold.http.requests import Response
 from leasehold.http.test_mode import TEST_PREFIX

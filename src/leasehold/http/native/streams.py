@@ -34,17 +34,16 @@ from leasehold.domain.claims import (
 )
 from leasehold.domain.commands import Put
 from leasehold.domain.errors import ClaimNotFound, ClaimSettled, Unavailable
-from leasehold.domain.limits import NATIVE
+from leasehold.domain.limits import MAX_ITEMS, MAX_WAIT_S, NATIVE
 from leasehold.domain.model import MessageState, fitting
 from leasehold.domain.transactions import StreamSettled
 from leasehold.http.native import arrow_loader, shapes
 from leasehold.http.native import shapes as flow_shapes
 from leasehold.http.native.admin import show_message
 from leasehold.http.native.call import Call
-from leasehold.http.native.items import MAX_ITEMS, BatchReader, PutReader, too_many
+from leasehold.http.native.items import BatchReader, PutReader, too_many
 from leasehold.http.native.messages import (
     ANSWER_BYTES,
-    MAX_WAIT_S,
     OUTCOMES,
     dice,
     read_error,

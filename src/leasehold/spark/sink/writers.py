@@ -42,6 +42,7 @@ from leasehold.client.errors import (
     LeaseholdClientError,
     StagedNotFound,
 )
+from leasehold.domain.limits import MAX_PUBLISHED_PARTS
 from leasehold.spark.connection import (
     connect,
     current_task,
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
 Messages = Sequence[WriterCommitMessage | None]
 """One for each task that finished; None for those that did not."""
 
-MAX_PARTS: Final = 10_000
-"""Parts that one publish can name, as documented for the native API."""
 _TASK_SHARE: Final = 0.2
 """Of the patience: a task that fails is tried again by Spark, a commit is not."""
 log: Final = logging.getLogger("leasehold.spark")
@@ -95,10 +94,10 @@ class _Writer:
         )
 
     def _publish(self, name: str, parts: list[str], patience_s: float | None = None) -> Published:
-        if len(parts) > MAX_PARTS:
+        if len(parts) > MAX_PUBLISHED_PARTS:
             raise RuntimeError(
-                f"{len(parts):,} tasks have staged rows, and {MAX_PARTS:,} can be published "
-                "together: use fewer partitions (coalesce)"
+                f"{len(parts):,} tasks have staged rows, and {MAX_PUBLISHED_PARTS:,} can be "
+                "published together: use fewer partitions (coalesce)"
             )
         policy = patient(self._options.retry_patience if patience_s is None else patience_s)
         with connect(self._options.place, policy) as client:
