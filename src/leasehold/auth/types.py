@@ -144,6 +144,8 @@ class UnknownAccount(AuthError):
 
 _HTTP_DATE_CHARS: Final = 29
 _ISO_CHARS_MAX: Final = 40
+BEARER: Final = "bearer "
+"""What the ``Authorization`` of a request with a token begins with, in small letters."""
 MAX_SKEW_MS: Final = 15 * 60 * 1000
 """How far the date of a signed request may be off, either way."""
 

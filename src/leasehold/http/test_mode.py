@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import replace
 from random import Random
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from leasehold.auth.authenticator import Grant
 from leasehold.auth.types import SignedRequest, Target
@@ -22,6 +22,7 @@ from leasehold.engine.engine import Engine
 from leasehold.engine.faults import Faults, has_changed
 from leasehold.engine.long_poll import Gone
 from leasehold.http.app import NATIVE_PREFIX, Receive, Send
+from leasehold.http.dialect import Authorizer
 
 TEST_PREFIX: Final = NATIVE_PREFIX + "test/"
 """Where the addresses for tests are; what is asked there never fails on demand."""
@@ -159,22 +160,6 @@ class Controls:
         return faulty
 
 
-class Authorizer(Protocol):
-    """What the dialects ask of :class:`~leasehold.auth.authenticator.Authenticator`."""
-
-    def check(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
-        """Let a signed request pass, or raise AuthError."""
-        ...
-
-    async def check_bearer(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
-        """Let a request with an issuer's token pass, or raise AuthError."""
-        ...
-
-    def check_key(self, key: str, target: Target, *, safe: bool) -> Grant:
-        """Let a request that carries a key itself pass, or raise AuthError."""
-        ...
-
-
 class SigningTime:
     """Has signatures and tokens checked by the system's clock, which is what clients sign by.
 
@@ -189,12 +174,12 @@ class SigningTime:
         self.check_key = authorizer.check_key
 
     def check(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
-        """See :class:`Authorizer`; *now_ms* is the engine's time and does not count."""
+        """See ``Authorizer``; *now_ms* is the engine's time and does not count."""
         del now_ms
         return self._authorizer.check(request, target, now_ms=self._clock.now_ms())
 
     async def check_bearer(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
-        """See :class:`Authorizer`; *now_ms* is the engine's time and does not count."""
+        """See ``Authorizer``; *now_ms* is the engine's time and does not count."""
         del now_ms
         return await self._authorizer.check_bearer(request, target, now_ms=self._clock.now_ms())
 

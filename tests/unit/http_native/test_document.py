@@ -20,10 +20,11 @@ from leasehold.domain.limits import (
 from leasehold.domain.model import MessageState, Outcome
 from leasehold.domain.sessions import PROGRESS_TIMEOUTS_S, SESSION_TIMEOUTS_S, SessionState
 from leasehold.domain.transactions import TransactionState
+from leasehold.http.native.call import Route
 from leasehold.http.native.errors import CODES
 from leasehold.http.native.queues import RANGES
 from leasehold.http.native.reading import MAX_NAME, MAX_PUBLISHED, NUMBERS
-from leasehold.http.native.routes import ROUTES, Route
+from leasehold.http.native.routes import ROUTES
 from leasehold.http.native.transactions import CHUNKS, TIMEOUTS_S
 from tests.unit.http_native.checking import document, errors_of, follow, operations
 from tests.unit.http_native.support import ACCOUNT, Native

@@ -7,18 +7,17 @@ import re
 from collections.abc import Mapping
 from enum import Enum, StrEnum
 from functools import lru_cache
-from itertools import count
 from typing import Final, NamedTuple, TypeAlias
 
 from leasehold.domain.limits import check_range
 from leasehold.domain.model import Queue
+from leasehold.http.dialect import BaseCall, RequestIds
 from leasehold.http.mns.errors import Fault, invalid_argument
 from leasehold.http.mns.xml import document, element
 from leasehold.http.requests import (
     MAX_HOST_CHARS,
     MAX_INTEGER_CHARS,
     Header,
-    Request,
     Response,
     percent_decode,
 )
@@ -33,35 +32,22 @@ _REQUEST_ID: Final = b"x-mns-request-id"
 _HOST: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}")
 
 
-class RequestIds:
-    """Ids of the form that the service uses: 24 hexadecimal digits in upper case.
+def request_ids(entropy: bytes | None = None) -> RequestIds:
+    """Return ids of the form that the service uses: 24 hexadecimal digits in upper case.
 
     The first eight digits count, the rest is drawn once per process.
     """
-
-    def __init__(self, entropy: bytes | None = None) -> None:
-        drawn = (os.urandom(12) if entropy is None else entropy).hex().upper()
-        self._tail = drawn[:16].encode()
-        self._count = count(int(drawn[16:], 16))
-
-    def draw(self) -> bytes:
-        """Return the next id; ids repeat after 2**32 requests."""
-        return b"%08X%b" % (next(self._count) & 0xFFFF_FFFF, self._tail)
+    drawn = (os.urandom(12) if entropy is None else entropy).hex().upper()
+    return RequestIds(b"%08X" + drawn[:16].encode(), int(drawn[16:], 16))
 
 
-class Call:
+class Call(BaseCall):
     """What is known so far about a request. The dialect fills it in, stage by stage."""
 
     __slots__ = (
-        "accepts_late",
-        "account",
         "entered",
         "found",
-        "now_ms",
-        "operation",
         "params",
-        "request",
-        "request_id",
         "root",
         "route",
     )
@@ -70,19 +56,14 @@ class Call:
     entered: Operation
     """What is wanted, once the credentials have been found good."""
 
-    def __init__(self, request: Request, request_id: bytes, now_ms: int) -> None:
-        self.request = request
-        self.request_id = request_id
-        self.now_ms = now_ms
+    def __init__(self) -> None:
         self.params: Params = {}
         self.account = ""
         self.found: Queue | None = None
         """The queue as it was when the request came, if it was there; for its defaults."""
         self.root: Element | None = None
         """The document in the body, if it was too long to be read at once."""
-        self.operation: str = "mns-unknown"
-        self.accepts_late = False
-        """Whether a message may be hidden beyond its expiry."""
+        self.operation = "mns-unknown"
 
     @property
     def origin(self) -> str:

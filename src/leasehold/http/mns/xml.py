@@ -11,15 +11,14 @@ from typing import Final
 
 from leasehold.http.mns.errors import Fault, invalid_argument
 from leasehold.http.xml import (
-    PLAIN_BYTES,
     PROLOGS,
     Element,
     XmlError,
     escape,
     has_plain_characters,
-    parse_long_tree,
     parse_tree,
     plain_text,
+    read_long,
 )
 
 _BLANKS: Final = " \t\r\n"
@@ -62,13 +61,7 @@ async def read_long_root(body: bytes) -> Element:
     Raises:
         Fault: As there.
     """
-    root = plain_root(body) if len(body) <= PLAIN_BYTES else None
-    if root is not None:
-        return root
-    try:
-        return await parse_long_tree(body)
-    except XmlError as error:
-        raise _malformed(error) from None
+    return await read_long(body, plain_root, _malformed)
 
 
 def _malformed(error: XmlError) -> Fault:

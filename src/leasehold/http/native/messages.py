@@ -208,7 +208,7 @@ def read_renew(item: shapes.RenewItem, call: Call, queue: str, limit_bytes: int)
     return Renew(
         *(*named, timeout_s, body, progress, saved),
         may_repeat=True,
-        past_expiry=call.services.accepts_late,
+        past_expiry=call.accepts_late,
     )
 
 
