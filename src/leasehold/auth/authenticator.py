@@ -182,7 +182,7 @@ class Authenticator:
         Args:
             key: The key in base64, as in a connection string.
             target: What the request wants.
-            safe: Whether nobody else can have read it: it came over https, or from this machine.
+            safe: Whether no third party can have read it: it came over https, or from this machine.
 
         Raises:
             ProtocolMismatch: It was not safe.

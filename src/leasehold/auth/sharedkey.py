@@ -205,7 +205,7 @@ def _canonical_headers(headers: Mapping[str, str], version: str, *, culture: boo
     """Return the ``x-ms-*`` headers, one a line, in one of the two orders.
 
     Blanks inside a value stay as they are. The specification folds runs of them, but no official
-    SDK does, and folding would let somebody change a value under its signature.
+    SDK does, and folding would let an attacker change a value under its signature.
     """
     names = [name for name in headers if name[:5] == "x-ms-"]
     if culture:

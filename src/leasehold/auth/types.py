@@ -92,7 +92,7 @@ class MalformedCredentials(AuthError):
 
 
 class BadToken(AuthError):
-    """The bearer token is expired, not yet valid, wrongly signed, or meant for somebody else."""
+    """The bearer token is expired, not yet valid, wrongly signed, or meant for another audience."""
 
 
 class BadSignature(AuthError):
@@ -170,7 +170,7 @@ def parse_http_date(text: str) -> int | None:
     Only the fixed-length form in GMT counts (``Sat, 21 Nov 2026 00:17:51 GMT``), which RFC 9110
     section 5.6.7 asks of everyone who sends a date.
     """
-    # The length is looked at first so that nobody can fill the cache with long texts.
+    # The length is looked at first so that no client can fill the cache with long texts.
     return _parse_http_date(text) if len(text) == _HTTP_DATE_CHARS else None
 
 

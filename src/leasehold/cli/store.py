@@ -135,7 +135,7 @@ def undo(store: str, copy: str | None, *, yes: bool, as_json: bool, no_color: bo
 @group.command(cls=StoreCommand, params=[YES])
 @click.argument("store")
 def restored(store: str, *, yes: bool, as_json: bool, no_color: bool) -> None:
-    """Tell a store that it was put back from a copy, so that old receipts are void.
+    """Tell a store that it was restored from a backup, so that old receipts are void.
 
     Without that, a receipt that was given out after the copy was made could act on a message that
     is on somebody else's lease now. A store in a folder mostly notices by itself, one in PostgreSQL

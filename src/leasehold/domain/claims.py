@@ -238,7 +238,7 @@ class Exemption(NamedTuple):
     """RETURNED, FAILED, INTERRUPTED, or BURIED, as for a release."""
     delay_s: int | None = None
     error: ErrorReport | None = None
-    dice: float = 0.5
+    jitter: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

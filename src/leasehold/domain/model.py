@@ -361,7 +361,7 @@ def read_receipt(key: bytes, receipt: str) -> ReceiptParts:
     Raises:
         ReceiptMalformed: It does not have the form of a receipt. A receipt of the right form that
             this store never issued is not malformed: it is merely not genuine, and can be one of
-            a store since restored from a copy.
+            a store since restored from a backup.
     """
     if len(receipt) != RECEIPT_CHARS or not receipt.isascii():
         raise ReceiptMalformed(receipt)

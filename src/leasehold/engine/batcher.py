@@ -4,7 +4,7 @@ The statements of a batch run in the event loop. Where the commit runs depends o
 takes long lets go of the interpreter lock on a thread of its own, so that requests are read
 meanwhile; one that is over sooner than two threads can hand the lock to and fro runs in the loop.
 Of a store behind a network everything runs in the loop while that is quick: two threads that take
-the interpreter lock from each other at each of seven journeys cost a quarter of the throughput.
+the interpreter lock from each other at each of seven round trips cost a quarter of the throughput.
 What is not over in a moment goes on on the thread. Long batches begin there, and the loop stands
 back for the same moment. While commits are slow it does not wait at all, but reads requests.
 Figures and the forms tried stand in ``docs/decisions/``: 0002 on commits, 0035 on PostgreSQL.
@@ -207,7 +207,7 @@ class Batcher:
             return
         try:
             self._execute(batch)
-        except Exception as error:  # noqa: BLE001 - nobody may be left without an answer
+        except Exception as error:  # noqa: BLE001 - no caller may be left without an answer
             self._after_failed_batch(batch, error)
             return
         if self._typical_commit_s < self._inline_below_s and not _is_heavy(batch):
@@ -249,17 +249,17 @@ class Batcher:
             all that is left.
         """
         is_executed = False
-        self._store.hurry(STAND_BACK_S)
+        self._store.set_deadline(STAND_BACK_S)
         try:
             self._execute(batch)
             is_executed = True
             return (self._committed, batch, *self._commit()), is_executed
         except NotInTime:
             return None, is_executed
-        except Exception as error:  # noqa: BLE001 - nobody may be left without an answer
+        except Exception as error:  # noqa: BLE001 - no caller may be left without an answer
             return (self._after_failed_batch, batch, error), is_executed
         finally:
-            self._store.hurry(None)
+            self._store.set_deadline(None)
 
     def _finish_here(self, finish: Callable[..., None], *of: Any) -> None:
         self._is_inline = True

@@ -136,7 +136,7 @@ class BodyReader:
         for _ in range(_TRIES):
             if None not in messages or type(command) not in _REPEATABLE:
                 break
-            # Somebody has completed a message, or given it another body, since it was listed.
+            # A message was completed, or given another body, since it was listed.
             result = await self.around.perform(command)
             messages = await self.fill(shown(result))
         if isinstance(result, MemberPage):
@@ -269,7 +269,7 @@ class BodyReader:
                 return given
             if all(problem == UNREACHABLE for _, problem in back):
                 raise Unavailable
-            # What cannot be delivered stands in nobody's way: those behind it may be well.
+            # What cannot be delivered does not hold up those behind it, which may be well.
             result = await self.around.perform(command)
             given, back = await self._sorted_out(command, cast("tuple[Lease, ...]", result))
         if back:
@@ -283,7 +283,7 @@ class BodyReader:
         try:
             messages = await self.fill([lease.message for lease in leases])
         except BaseException:
-            # Nobody gets them, and in the case of a client that is gone nobody waits for this.
+            # No client gets them, and one that is gone does not wait for this.
             back = [(lease, LEFT_OUT) for lease in leases]
             self.around.spawn(self._release(command, back))
             raise
@@ -291,7 +291,7 @@ class BodyReader:
         back = []
         for lease, message in zip(leases, messages, strict=True):
             if message is None:
-                continue  # somebody has ended the lease meanwhile
+                continue  # the lease was ended meanwhile
             problem = problem_of(message)
             if problem is None:
                 given.append(Lease(message, lease.receipt))
@@ -462,7 +462,7 @@ def adopted(command: Any, result: object) -> list[BodyRef]:
 
 
 def doubtful(command: Any, result: object) -> list[BodyRef]:
-    """Return those bodies of :func:`adopted` that may be nobody's: the result does not say.
+    """Return those bodies of :func:`adopted` that may have no message: the result does not say.
 
     A settling does not tell which of the messages sent along had a key that was known already.
     """

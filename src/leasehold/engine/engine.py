@@ -23,7 +23,7 @@ from leasehold.engine.event_export import EventLogPlan, Exporter
 from leasehold.engine.jobs import JobRunner
 from leasehold.engine.large_bodies import LargeBodies
 from leasehold.engine.long_poll import WaitingRooms
-from leasehold.engine.maintenance import Maintenance, MaintenancePlan, Perform
+from leasehold.engine.maintenance import Maintenance, MaintenancePlan, Perform, always
 from leasehold.engine.peers import RECHECK_S, PeerNotifier, Peers
 from leasehold.engine.stats import COUNTED, NOTHING, Census, CensusTaker, EngineStats, QueueActivity
 from leasehold.engine.waiters import Gone, ReceiveOrClaim
@@ -87,8 +87,10 @@ class Engine:
         beside: Engine | None = None,
     ) -> None:
         timers = timers or LoopTimers()
-        self.stats = EngineStats(since_ms=clock.now_ms()) if beside is None else beside.stats
-        self.failed = asyncio.Event() if beside is None else beside.failed
+        self.stats: EngineStats = (
+            EngineStats(since_ms=clock.now_ms()) if beside is None else beside.stats
+        )
+        self.failed: asyncio.Event = asyncio.Event() if beside is None else beside.failed
         """Set when the store has failed: the process must end and start again from the file."""
         self.has_failed = False
         """Whether it was this engine's store, where several engines share ``failed``."""
@@ -242,7 +244,7 @@ class Engine:
         self.adapting.watch([queue for queue in found if queue is not None])
 
     async def _adapt(self, perform: Perform, now_ms: int) -> None:
-        # Of many servers the one that leads decides, from what it sees itself: a balancer of load
+        # Of many servers the one that leads decides, from what it sees itself: a load balancer
         # gives each a sample of the same work, and two that decide would undo each other's choice.
         self._watch_adaptive()
         await self.adapting.adapt(perform, now_ms)
@@ -305,8 +307,9 @@ class Engine:
         Args:
             command: What to receive.
             wait_s: Longest wait, 0 to ``limits.MAX_WAIT_S`` seconds; 0 to answer at once.
-            gone: Called once the wait has begun. When what it returns is done, nobody wants the
-                answer any more and the wait ends. Cancelling this call has the same effect.
+            gone: Called once the wait has begun. When what it returns is done, the client does not
+                want the answer any more and the wait ends. Cancelling this call has the same
+                effect.
 
         Raises:
             LeaseholdError: As for :meth:`perform`.
@@ -319,8 +322,8 @@ class Engine:
         """Open a claim whole, or find it again; if there is nothing to claim, wait until there is.
 
         A large claim is opened in steps, between which others have their turn. The wait ends as for
-        :meth:`receive`. A claim that was opened for somebody who has gone stays open: whoever asks
-        for it again finds it, and if nobody does it lapses.
+        :meth:`receive`. A claim that was opened for a client that has gone stays open: whoever asks
+        for it again finds it; otherwise it lapses.
 
         Args:
             command: What to claim.
@@ -357,7 +360,7 @@ class Engine:
         return result
 
     def drain(self) -> None:
-        """End all waits for messages with nothing; from now on nobody waits."""
+        """End all waits for messages with nothing; from now on no consumer waits."""
         self.waiting.drain()
 
     def _fail(self) -> None:
@@ -454,11 +457,6 @@ class Engine:
         return [Served(accounts, health, self.has_failed, reachable)]
 
 
-def always() -> bool:
-    """Tell that this server leads: it has the store to itself."""
-    return True
-
-
 # --- moved -------------------------------------------------------------------------------------
 #
 # Accounts that were moved to another store while a server goes on to look for them in this one.
@@ -474,7 +472,7 @@ class MovedAccounts:
     and again after that: what is not there any more must not be taken for something that never was.
 
     Args:
-        store: Its ``away`` names the accounts.
+        store: Its ``relocated_accounts`` names the accounts.
     """
 
     def __init__(self, store: Store) -> None:
@@ -483,7 +481,7 @@ class MovedAccounts:
 
     def names(self) -> frozenset[str]:
         """Return the accounts that have left, as the last batch knew them."""
-        return self._store.away
+        return self._store.relocated_accounts
 
     def refuse(self, command: c.Command) -> None:
         """Refuse a command of an account that has left.
@@ -491,7 +489,7 @@ class MovedAccounts:
         Raises:
             AccountMoved: It is.
         """
-        if self._store.away:
+        if self._store.relocated_accounts:
             self.refuse_account(account_of(command))
 
     def refuse_account(self, account: str) -> None:

@@ -49,7 +49,7 @@ BUDGET_BYTES: Final = 128 * 1024 * 1024
 STEP: Final = 256
 """Keys that one command of the collection is about."""
 ORPHAN_AGE_MS: Final = 3_600_000
-"""A body that nobody names is removed at this age: younger ones may be named any moment."""
+"""A body that no message names is removed at this age: younger ones may be named any moment."""
 SEARCH_INTERVAL_S: Final = 86_400.0
 
 _log = structlog.get_logger(__name__)

@@ -53,11 +53,12 @@ class WaitingRooms(Notes):
         super().__init__(clock, find_queue)
         self.timers = timers or LoopTimers()
         self.by_queue: dict[QueueKey, QueueWaiters] = {}
-        """Rooms that somebody is in; while there are none, nothing here costs anything."""
+        """Those of queues with a consumer that waits; while there are none, nothing here costs
+        anything."""
         self.on_opened: Callable[[QueueKey], None] = lambda _: None
-        """Called when somebody begins to wait for a queue, and others do not wait for it yet."""
+        """Called when the first consumer begins to wait for a queue."""
         self.on_closed: Callable[[QueueKey], None] = lambda _: None
-        """Called when nobody waits for a queue any more."""
+        """Called when no consumer waits for a queue any more."""
         self.changed: dict[QueueWaiters, None] = {}
         """Rooms that have something to do."""
         self.is_draining = False
@@ -98,7 +99,7 @@ class WaitingRooms(Notes):
             self.on_closed(room.key)
 
     def give_back(self, command: c.Receive, leases: tuple[Lease, ...]) -> None:
-        """Release messages that were leased for somebody who has gone meanwhile."""
+        """Release messages that were leased for a client that has gone meanwhile."""
         for message, receipt in leases:
             named = (command.account, command.queue, message.message_id, receipt)
             release = c.Release(*named, Outcome.INTERRUPTED)
@@ -119,7 +120,7 @@ class WaitingRooms(Notes):
             self.settle()
 
     def wake_all(self) -> None:
-        """Have all queues looked at that somebody waits for."""
+        """Have all queues looked at that a consumer waits for."""
         for room in self.by_queue.values():
             room.wake()
         self.settle()
@@ -172,7 +173,7 @@ class WaitingRooms(Notes):
 
 # --- rooms -------------------------------------------------------------------------------------
 #
-# One queue that somebody waits for: who waits, and what is known of it.
+# One queue that a consumer waits for: who waits, and what is known of it.
 #
 # How no message is left lying while somebody waits for it: a room hears of every change to its
 # queue in the order in which the store made them, and gets the answers to its own receives in that
@@ -268,7 +269,7 @@ class QueueWaiters:
         self._waiters[waiter] = None
         self._idle += 1
         if isinstance(waiter, Claimer):
-            # Its claim may be there already, which no look made for somebody else can show.
+            # Its claim may be there already, which no look made for another consumer can show.
             self._called[waiter] = None
             self.rooms.changed[self] = None
         else:
@@ -298,7 +299,7 @@ class QueueWaiters:
     def call(self, stream: str) -> None:
         """Have those try at once who are to open a claim of a stream that something happened to.
 
-        Their claim may be there by now, or somebody else may have attached.
+        Their claim may be there by now, or another consumer may have attached.
         """
         for waiter in self._waiters:
             if (
@@ -374,7 +375,7 @@ class QueueWaiters:
             return
         if waiter.is_rest(result):
             if self._wanted:
-                # Somebody has removed it, or the queue gives less than it has.
+                # It was removed meanwhile, or the queue gives less than it has.
                 self._due_is_known = False
             self._wanted = 0
             self._is_exact = True

@@ -1,8 +1,9 @@
 """Tells other servers on the same store when those who wait there may have something.
 
 Who waits where is known to the store's link to the other servers. A batch may have begun after
-somebody there registered and before this server learned of it: the store says with each batch what
-it saw, and what came about after a registration that is not known here yet is told of once it is.
+a consumer there registered and before this server learned of it: the store says with each batch
+what it saw, and what came about after a registration that is not known here yet is told of once it
+is.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Peers(Protocol):
         ...
 
     def end_waiting(self, key: QueueKey) -> None:
-        """Nobody waits for this queue any more; it may be told of for a while yet."""
+        """No consumer waits for this queue any more; it may be told of for a while yet."""
         ...
 
     @property
@@ -90,7 +91,8 @@ class Peers(Protocol):
 class RemoteWaiters:
     """Those who wait for one queue on other servers.
 
-    What a batch makes visible and takes away again is not told of: somebody who waits here got it.
+    What a batch makes visible and takes away again is not told of: a consumer that waits here got
+    it.
     """
 
     __slots__ = ("_fresh", "_is_told", "_key", "_rooms")

@@ -52,7 +52,7 @@ class _LastTimes:
 
     def __init__(self) -> None:
         self.last_receive_ms: int | None = None
-        """When somebody last asked for messages, whether there were any or not."""
+        """When a consumer last asked for messages, whether there were any or not."""
         self.last_receiver: str | None = None
         """Who that was, as far as they said."""
         self.last_send_ms: int | None = None
@@ -223,7 +223,7 @@ class EngineStats:
         stats.last_send_ms = self.now_ms
 
     def is_received(self, command: ReceiveOrClaim, now_ms: int) -> None:
-        """Note that somebody asks for messages, and may wait for them."""
+        """Note that a consumer asks for messages, and may wait for them."""
         stats = self.queues.get((command.account, command.queue))
         if stats is not None:
             stats.last_receive_ms = now_ms
@@ -241,7 +241,7 @@ _COUNTED: Final = frozenset({c.Put, c.Receive, c.Renew, c.Complete, c.Release})
 
 # --- census ------------------------------------------------------------------------------------
 #
-# What there is of sessions, claims and event log: counted when somebody wants to know.
+# What there is of sessions, claims and event log: counted when they are asked for.
 
 
 CLAIM_STATES: Final[tuple[ClaimState, ...]] = tuple(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 Gone: TypeAlias = Callable[[], Awaitable[object]]
-"""Waits until nobody wants the answer any more."""
+"""Waits until the client does not want the answer any more."""
 ReceiveOrClaim: TypeAlias = c.Receive | OpenClaim
 """What can wait: a command that takes messages."""
 
@@ -78,7 +78,7 @@ class Waiter:
         self.is_trying = False
         """Whether its command is under way."""
         self.is_gone = False
-        """Whether nobody wants the answer any more."""
+        """Whether the client does not want the answer any more."""
         self.is_late = False
         """Whether its time was up while its command was under way."""
         self._deadline_s = deadline_s
@@ -97,7 +97,7 @@ class Waiter:
         return bool(len(result) < self.command.limit)
 
     def give_back(self, result: Any) -> None:
-        """Undo what was taken for somebody who has gone meanwhile."""
+        """Undo what was taken for a client that has gone meanwhile."""
         self.room.rooms.give_back(self.command, result)
 
     # --- waiting -----------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Waiter:
         self.room.tried(self, result)
 
     def settle_down(self) -> None:
-        """Wait, for as long as there is time and somebody who wants to know."""
+        """Wait, for as long as there is time and a client that wants to know."""
         if self._deadline is not None:
             return
         rooms = self.room.rooms
@@ -167,7 +167,7 @@ class Claimer(Waiter):
         return not (result.replayed or is_whole or claim.state is ClaimState.OPENING)
 
     def give_back(self, result: Any) -> None:
-        """Leave it open: it can be found by its number, and perhaps somebody has by now."""
+        """Leave it open: it can be found by its number, and perhaps a client has by now."""
 
 
 def waiter_for(
@@ -199,7 +199,9 @@ class QueueListener(Protocol):
         ...
 
     def call(self, stream: str) -> None:
-        """Something happened to a stream: its claims may be had, or somebody attached to it."""
+        """Something happened to a stream: its claims may be had, or another consumer attached to
+        it.
+        """
         ...
 
     def distrust(self) -> None:

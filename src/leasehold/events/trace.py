@@ -23,7 +23,7 @@ EventFields: TypeAlias = Mapping[str, Any]
 
 
 class Tone(StrEnum):
-    """What a line is to somebody who looks for trouble."""
+    """What a line is to an operator who looks for trouble."""
 
     PLAIN = "plain"
     GOOD = "good"
@@ -275,7 +275,7 @@ def _cancel_asked(facts: _Facts) -> str:
 
 _TOO_LATE: Final[Mapping[str, str]] = {
     "lapsed": "the lease had run out",
-    "superseded": "the message had gone to somebody else or its receipt was replaced",
+    "superseded": "the message had gone to another consumer or its receipt was replaced",
     "moved": "the message had left the queue",
     "expired": "the message had expired",
 }
@@ -409,6 +409,6 @@ def _length(length_ms: int) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return somebody else's words on one line, in quotation marks, cut if they are many."""
+    """Return the words of a client on one line, in quotation marks, cut if they are many."""
     line = " ".join(text.split())
     return f'"{line[: _MAX_QUOTED - 3]}..."' if len(line) > _MAX_QUOTED else f'"{line}"'

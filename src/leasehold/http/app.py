@@ -36,7 +36,8 @@ _CallT = TypeVar("_CallT")
 class Dialect(Protocol[_CallT]):
     """What speaks a protocol over HTTP. The body of a request is read between its two steps.
 
-    So nobody makes the server hold a body before having shown, in the header, the right to send it.
+    So no client makes the server hold a body before having shown, in the header, its right to send
+    it.
     """
 
     def begin(self, request: Request) -> _CallT:
@@ -93,7 +94,7 @@ class Application:
         timings: Where they are counted.
         native: Answers what is under NATIVE_PREFIX; None for *dialect*.
         mns: Answers what comes to *mns_ports*, and to hosts of its own on other ports.
-        mns_ports: Where nobody but *mns* and the pages answer.
+        mns_ports: Where only *mns* and the pages answer.
         https: Whether a proxy has ended TLS, so that every request counts as safe.
         hosts: Knows the names that the server is addressed by; None if requests are not looked at
             for what web pages may send.

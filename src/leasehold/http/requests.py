@@ -43,7 +43,7 @@ class Request:
     """ASGI's: what else comes from the client. The body has been received from it already."""
 
     async def gone(self) -> None:
-        """Wait until nobody wants the answer any more; for what takes long to answer."""
+        """Wait until the client has gone; for what takes long to answer."""
         receive = self.receive
         if receive is None:
             await asyncio.get_running_loop().create_future()

@@ -59,7 +59,7 @@ class Controls:
 
     def __init__(self, engine: Engine, clock: Clock, faults: Faults, *, seed: int = 0) -> None:
         self.faults = faults
-        self._dice = Random(seed)  # noqa: S311 - it spreads retries and guards nothing
+        self._random = Random(seed)  # noqa: S311 - it spreads retries and guards nothing
         self._engine = engine
         self._clock = clock
         self._travelling = asyncio.Lock()
@@ -99,7 +99,7 @@ class Controls:
     # --- what happens to requests ------------------------------------------------------------
 
     def watched(self, perform: Perform) -> Perform:
-        """Return *perform* with our dice, noting for each request whether it changed something."""
+        """Return *perform* with random numbers of a seed; note which requests change things."""
 
         async def watched_perform(command: c.Command) -> c.Result:
             result = await perform(self._drawn(command))
@@ -124,7 +124,7 @@ class Controls:
         """Return *command* with random numbers that are the same in every run."""
         kind = type(command)
         if kind is c.Release or kind is Exemption:
-            return command._replace(dice=self._dice.random())
+            return command._replace(jitter=self._random.random())
         if kind is c.Batch:
             return command._replace(commands=tuple(map(self._drawn, command.commands)))
         if kind is CommitTogether:
@@ -198,7 +198,7 @@ def _note(command: c.Command, result: Any) -> None:
 
 EXACT_STEPS: Final = 200
 """Stops made at the exact moments when something is due. After these there are at most as many
-more, at equal distances: a journey over years takes no longer than one over days."""
+more, at equal distances: an advance over years takes no longer than one over days."""
 SWEEP_MS: Final = 1_000
 """Maintenance is done at the first stop after this much time, as it would be without travelling."""
 _MOST_SESSIONS: Final = 1_000
@@ -207,18 +207,18 @@ _MOST_SESSIONS: Final = 1_000
 async def travel(engine: Engine, clock: VirtualClock, length_ms: int) -> None:
     """Let time pass for an engine, and do all that becomes due on the way.
 
-    The clock stops at each moment that somebody waits for: a wait that ends, a message that becomes
-    visible while somebody waits for it, a silent session whose messages they could have, the next
+    The clock stops at each moment that is waited for: a wait that ends, a message that becomes
+    visible while a consumer waits for it, a silent session whose messages they could have, the next
     step of a job. What follows from it is done before it goes on. Clients that are told something
-    on the way may be heard at a later stop only: the journey does not wait for them.
+    on the way may be heard at a later stop only: the clock does not wait for them.
 
     Args:
         engine: Uses *clock* for its time and its timers.
-        clock: The clock to be moved; nobody else may move it meanwhile.
+        clock: The clock to be moved; nothing else may move it meanwhile.
         length_ms: How far, milliseconds, 0 or more.
     """
     end_ms = clock.now_ms() + length_ms
-    await engine.settle()  # what was asked for before the journey happens before it
+    await engine.settle()  # what was asked for before time passes happens before that
     swept_ms = clock.now_ms()
     steps = least_ms = 0
     lost_ms = await _session_ends(engine, swept_ms) if _is_due(clock, end_ms) else []

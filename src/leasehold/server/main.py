@@ -43,7 +43,7 @@ from leasehold.server.startup import (
     open_account_stores,
     open_store,
     raise_file_limit,
-    refuse_accounts_away,
+    refuse_relocated_accounts,
     url_of,
 )
 from leasehold.server.wiring import Times, build_application
@@ -176,7 +176,7 @@ async def _run(settings: Settings, clock: Clock) -> int:
         of_mns = [listening.enter_context(each) for each in listen_for_mns(settings)]
         store, engine_clock, peers = await open_store(settings, clock)
         placed = await open_account_stores(settings, clock)
-        refuse_accounts_away(settings, store, placed)
+        refuse_relocated_accounts(settings, store, placed)
         times = Times.chosen(settings, clock, store.last_seen_ms(), engine_clock)
 
         def on_start(running: Running) -> Callable[[], None]:

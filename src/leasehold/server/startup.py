@@ -402,8 +402,8 @@ async def open_account_stores(
     return placed
 
 
-def refuse_accounts_away(settings: Settings, store: Store, placed: Sequence[Placed]) -> None:
-    """Let nobody look for an account in a store that it has left.
+def refuse_relocated_accounts(settings: Settings, store: Store, placed: Sequence[Placed]) -> None:
+    """Refuse to serve an account from a store that it has left.
 
     Raises:
         StartFailed: The settings would have it so.
@@ -411,7 +411,7 @@ def refuse_accounts_away(settings: Settings, store: Store, placed: Sequence[Plac
     elsewhere = {account for each in placed for account in each.accounts}
     own = {each.name for each in settings.effective_accounts()} - elsewhere
     for names, each_store in ((own, store), *((set(e.accounts), e.opened.store) for e in placed)):
-        away = sorted(names & each_store.away)
+        away = sorted(names & each_store.relocated_accounts)
         if away:
             raise StartFailed(
                 ExitCode.STORE_FAILED,
@@ -439,10 +439,10 @@ def _open_folder(settings: Settings) -> SqliteStore:
             consequence="puts are refused with 503 until there is room for the reserve; consumers "
             "go on. Make room, or set a smaller disk_reserve_mib",
         )
-    if store.put_back:
+    if store.restored_from_backup:
         _log.warning(
-            "store.put_back",
-            meaning="the database comes from a copy; receipts from before are void",
+            "store.restored_from_backup",
+            meaning="the database was restored from a backup; receipts from before are void",
         )
     return store
 

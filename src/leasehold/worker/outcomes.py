@@ -135,7 +135,7 @@ def settlement_of(  # noqa: PLR0913 - keyword-only, and all that the decision ha
     retries: RetryRule,
     poison: PoisonRule,
     max_delay_s: int,
-    dice: float,
+    jitter: float,
     tried: Tried | None = None,
 ) -> Settlement:
     """Say what is to be done with a message.
@@ -146,7 +146,7 @@ def settlement_of(  # noqa: PLR0913 - keyword-only, and all that the decision ha
         retries: When it is tried again.
         poison: When it is set aside.
         max_delay_s: The longest delay that the service knows.
-        dice: A random number from 0 to 1, for the jitter.
+        jitter: A random number from 0 to 1, which spreads the wait.
         tried: What the service knows of earlier deliveries; None: how many there were.
     """
     kind = outcome.kind
@@ -164,7 +164,7 @@ def settlement_of(  # noqa: PLR0913 - keyword-only, and all that the decision ha
     if outcome.delay_s is not None:
         delay_s: int | None = whole_seconds(outcome.delay_s)
     else:
-        delay_s = retries.delay_s(delivery.dequeue_count, dice)
+        delay_s = retries.delay_s(delivery.dequeue_count, jitter)
     return Give("failed", None if delay_s is None else min(delay_s, max_delay_s), fault)
 
 

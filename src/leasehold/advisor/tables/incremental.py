@@ -128,7 +128,7 @@ def update(  # noqa: PLR0913 - keyword-only but for what it is about
         FormatTooNew: A newer version has written the log.
     """
     tables = Folder(folder)
-    with tables.alone():
+    with tables.exclusively():
         return _update(spark, source, tables, details, partitions, on_run)
 
 
@@ -496,7 +496,7 @@ class Folder:
         self.path = path
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusively(self) -> Iterator[None]:
         """Keep others from updating the folder meanwhile. It is let go if the process ends.
 
         Raises:

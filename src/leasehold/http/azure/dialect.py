@@ -95,7 +95,7 @@ class AzureDialect(BaseDialect[Call, Fault]):
         authorization_uri: Where clients without credentials are sent for a token.
         resource_id: For what they ask a token there.
         receive: Receives messages, and waits for some; without it nothing waits.
-        find_queue: Returns a queue, for the size of body that is set for it; None if nobody is.
+        find_queue: Returns a queue, for the size of body that is set for it; None if there is none.
         accepts_late: Whether leases may be renewed beyond their message's expiry in every version.
         observe: Called once per request with the name of the operation and the status. A request
             that names no operation is ``unknown``, a CORS preflight is ``preflight``.

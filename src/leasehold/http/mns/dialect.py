@@ -110,7 +110,7 @@ class MnsDialect(BaseDialect[Call, Fault]):
         signing_clock: Source of the time that signatures go by.
         accounts: Names of accounts; one in the host must be the signer's.
         receive: Receives messages, and waits for some; without it nothing waits.
-        find_queue: Returns a queue, for its attributes; None if nobody knows any.
+        find_queue: Returns a queue, for its attributes; None if there is none.
         receipts: The rule of queues that are made.
         accepts_late: Whether a message may be hidden beyond its expiry.
         observe: Called once per request with the name of the operation and the status.

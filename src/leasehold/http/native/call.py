@@ -50,7 +50,7 @@ class OpenWholeClaim(Protocol):
         Args:
             command: The claim.
             wait_s: Longest wait for a first message, 0 to 60 seconds.
-            gone: Done when nobody wants the answer any more.
+            gone: Done when the client has gone.
 
         Raises:
             LeaseholdError: As for :class:`~leasehold.domain.claims.OpenClaim`.

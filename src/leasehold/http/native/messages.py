@@ -281,10 +281,10 @@ def read_release(item: shapes.ReleaseItem, account: str, queue: str) -> Release:
         within("delay_s", delay_s, NATIVE.delay_s)
     error = None if item.error is None else read_error(item.error)
     outcome = OUTCOMES[item.outcome]
-    return Release(account, queue, item.id, item.receipt, outcome, delay_s, error, dice())
+    return Release(account, queue, item.id, item.receipt, outcome, delay_s, error, draw_jitter())
 
 
-def dice() -> float:
+def draw_jitter() -> float:
     """Return a number from 0 to 1 for the jitter of a back-off."""
     return random.random()  # noqa: S311 - it spreads retries and guards nothing
 

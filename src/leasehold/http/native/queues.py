@@ -350,7 +350,7 @@ def patched(queue: str, settings: QueueSettings, patch: Mapping[str, Any]) -> Qu
     """
     plain = show_settings(settings)
     del plain[_READ_ONLY]
-    # It is shown, so it may come back when somebody sends what they were shown.
+    # It is shown, so it may come back when a client sends what it was shown.
     patch = {name: patch[name] for name in patch if name != _READ_ONLY}
     for path, part in _parts_of(patch):
         _refuse_unknown(path, part, _PARTS[path])

@@ -445,7 +445,7 @@ def _too_many(number: int) -> Exception:
 
 # --- apart -------------------------------------------------------------------------------------
 #
-# Large bodies are read on a thread, where they hold up nobody.
+# Large bodies are read on a thread, where they hold up no other requests.
 
 
 _READING: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bodies")

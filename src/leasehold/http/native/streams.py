@@ -45,7 +45,7 @@ from leasehold.http.native.items import BatchReader, PutReader, too_many
 from leasehold.http.native.messages import (
     ANSWER_BYTES,
     OUTCOMES,
-    dice,
+    draw_jitter,
     read_error,
 )
 from leasehold.http.native.reading import (
@@ -411,5 +411,5 @@ def _exemption(path: str, number: int, given: flow_shapes.NotedItem) -> Exemptio
         OUTCOMES[given.outcome],
         delay_s,
         None if given.error is None else read_error(given.error),
-        dice(),
+        draw_jitter(),
     )

@@ -92,7 +92,7 @@ def show_transaction(transaction: Transaction) -> dict[str, Any]:
 
 
 async def stage(call: Call) -> Response:
-    """Put messages that nobody sees yet."""
+    """Put messages that no consumer sees yet."""
     if arrow_loader.brings_arrow(call):
         command = await _stage_of_arrow(call)
     else:

@@ -64,7 +64,7 @@ def _check_accounts(settings: Settings) -> Iterator[Problem]:
         yield Problem(
             "accounts",
             f"there is none, and {DEV_ACCOUNT!r} is off (dev_account is "
-            f"{settings.dev_account!r}, host is {settings.host!r}): nobody could sign in",
+            f"{settings.dev_account!r}, host is {settings.host!r}): no client could sign in",
         )
 
 

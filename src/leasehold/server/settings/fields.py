@@ -99,7 +99,7 @@ class Settings:
         Kind.SWITCH,
         LISTENING,
         "A proxy in front ends TLS: treat every request as if it had come over https.",
-        special="Not together with `tls_cert`. Nobody but the proxy may then reach the port.",
+        special="Not together with `tls_cert`. Only the proxy may then reach the port.",
     )
 
     allowed_hosts: tuple[str, ...] = setting(
@@ -597,7 +597,7 @@ class Settings:
         return tuple(part for part in (piece.strip() for piece in self.host.split(",")) if part)
 
     def is_private(self) -> bool:
-        """Tell whether, as far as can be seen, nobody on another machine can connect."""
+        """Tell whether, as far as can be seen, no other machine can connect."""
         loopback = all(_is_loopback(address) for address in self.addresses())
         return loopback and not self.tls_terminated
 

@@ -173,7 +173,7 @@ class _Gathered:
     def _unknown(self, name: str, origin: str, known: Iterable[str]) -> None:
         near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else ""
-        self.problems.append(Problem(name, f"is no setting{hint} ({origin})"))
+        self.problems.append(Problem(name, f"there is no such setting{hint} ({origin})"))
 
 
 def _from_text(kind: Kind, value: object) -> Any:

@@ -28,7 +28,7 @@ _IN_QUERY: Final = re.compile(r"((?:^|[?&])(?:ssl)?password=)[^&#]*", re.IGNOREC
 
 
 class Secret:
-    """Bytes that nobody may read by accident: whatever turns this into text shows a mask."""
+    """Bytes that must not be shown by accident: whatever turns this into text shows a mask."""
 
     __slots__ = ("_value",)
 

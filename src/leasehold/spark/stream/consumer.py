@@ -271,7 +271,7 @@ class Consumer:
             report_loss(
                 self._options,
                 f"the checkpoint is at claim {upto}, and all up to {self._settled} are settled. "
-                "The checkpoint was put back to an earlier state, or somebody has settled by hand",
+                "The checkpoint was restored to an earlier state, or claims were settled by hand",
             )
             return self._settled
         try:
@@ -281,7 +281,7 @@ class Consumer:
             report_loss(
                 self._options,
                 f"the checkpoint is at claim {upto}, and the server's last one is {last}. The "
-                "stream was deleted, or the server's data were put back to an earlier state",
+                "stream was deleted, or the server's data were restored to an earlier state",
             )
             return last
         self._totals.add(done)

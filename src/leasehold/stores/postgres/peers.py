@@ -24,13 +24,14 @@ from leasehold.stores.sql.statements import load_queries
 
 LEAD_S: Final = 5.0
 """Whoever leads has heard from the database within so many seconds. A machine that it does not hear
-from any more it forgets after six: by then nobody there does what only the leader may do."""
+from any more it forgets after six: by then that server does not do any more what only the leader
+may do."""
 TICK_S: Final = 1.0
 """Between two looks at the database. Whoever leads next takes over after as long."""
 _MEASURE_S: Final = 10.0
 """Between two looks at its clock, and at servers that may be gone."""
 LINGER_S: Final = 60.0
-"""For so long a server is told of a queue for which nobody waits any more: most wait again."""
+"""For so long a server is told of a queue for which no consumer waits any more: most wait again."""
 _GOODBYE_S: Final = 5.0
 
 _log = structlog.get_logger(__name__)
@@ -57,7 +58,7 @@ class PostgresPeers:
         self._slots: dict[QueueKey, frozenset[int]] = {}
         self._known = 0
         self._waits: dict[QueueKey, float] = {}
-        """Queues that others are to tell of, and since when nobody waits for them here."""
+        """Queues that others are to tell of, and since when no consumer waits for them here."""
         self._lock = threading.Lock()
         self._to_tell: set[QueueKey] = set()
         self._to_wait: set[QueueKey] = set()
@@ -273,7 +274,7 @@ class PostgresPeers:
             link.call_leader()
 
     def _leave(self, link: Link, now_s: float) -> None:
-        """Take back what nobody has waited for in a while."""
+        """Take back what no consumer has waited for in a while."""
         with self._lock:
             old = [key for key, left_s in self._waits.items() if left_s + LINGER_S < now_s]
         if not old:
@@ -281,13 +282,13 @@ class PostgresPeers:
         link.leave(old)
         with self._lock:
             for key in old:
-                if math.isinf(self._waits[key]):  # somebody waits again by now
+                if math.isinf(self._waits[key]):  # a consumer waits again by now
                     self._to_wait.add(key)
                 else:
                     del self._waits[key]
 
     def _post(self, call: Callable[..., None], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there are no consumers
             self._loop.call_soon_threadsafe(call, *arguments)
 
 

@@ -90,7 +90,7 @@ class BaseLeaseManager(ABC):
         self._quiet = threading.Condition(self._lock)
         self._ledger = Ledger()
         self._closed = False
-        self._dice = random.Random()  # noqa: S311 - it only spreads load
+        self._random = random.Random()  # noqa: S311 - it only spreads load
 
     # --- for workers -------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class BaseLeaseManager(ABC):
             settings,
             registered_s=from_s,
             deadline_s=min(ends_s, from_s + life_s),
-            early_s=settings.spread_s * self._dice.random(),
+            early_s=settings.spread_s * self._random.random(),
             expires_s=from_s + life_s,
         )
         if now_s >= held.deadline_s:
