@@ -40,7 +40,7 @@ class Surroundings:
     sleep: Callable[[float], None] = time.sleep
     transport: httpx.BaseTransport | None = None
     is_interactive: bool | None = None
-    """Whether somebody can be asked; None: if standard input and error are a terminal."""
+    """Whether an operator can be asked; None: if standard input and error are a terminal."""
 
 
 class Session:
@@ -65,7 +65,7 @@ class Session:
 
     @property
     def is_interactive(self) -> bool:
-        """Whether somebody can be asked."""
+        """Whether an operator can be asked."""
         if self._around.is_interactive is not None:
             return self._around.is_interactive
         return can_ask()
@@ -93,7 +93,7 @@ class Session:
         """Go on only if the caller has said so, beforehand or now.
 
         Raises:
-            click.UsageError: Nobody can be asked.
+            click.UsageError: No operator can be asked.
             click.exceptions.Exit: They said no.
         """
         if not yes:
@@ -450,15 +450,15 @@ Exit codes:
 
 
 def can_ask() -> bool:
-    """Tell whether there is somebody to be asked: standard input and error are a terminal."""
+    """Tell whether there is an operator to be asked: standard input and error are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(screen: Screen, question: str, *, is_interactive: bool) -> None:
-    """Go on only if somebody agrees.
+    """Go on only if the operator agrees.
 
     Raises:
-        click.UsageError: Nobody can be asked.
+        click.UsageError: No operator can be asked.
         click.exceptions.Exit: They said no.
     """
     if not is_interactive:

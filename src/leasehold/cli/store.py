@@ -1,4 +1,4 @@
-"""``leasehold store``: stores themselves, while nobody serves them."""
+"""``leasehold store``: stores themselves, while no server uses them."""
 
 from __future__ import annotations
 

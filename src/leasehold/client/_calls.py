@@ -219,7 +219,7 @@ def filter_of(wanted: Filter | None, states: Iterable[str] | None) -> Filter:
 
 
 def receive(path: str, wait_s: float, members: Mapping[str, Any]) -> Call:
-    """Return a call that leases messages. Repeating it could leave some leased to nobody."""
+    """Return a call that leases messages. Repeating it could leave some leased to no worker."""
     given = {**members, "wait_s": wait_s or None}
     return send("POST", f"{path}/messages/receive", given, repeatable=False, wait_s=wait_s)
 

@@ -93,7 +93,7 @@ class KeyAsBearer:
 
 
 class SharedAccessSignature:
-    """A signature that somebody with the key has made, as query parameters."""
+    """A signature that a holder of the key has made, as query parameters."""
 
     __slots__ = ("_query",)
 

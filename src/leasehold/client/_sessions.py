@@ -90,7 +90,7 @@ class Opening:
     progress_timeout_s: int | None
 
     def call(self) -> Call:
-        """Return the call. It is not repeated: a second session would belong to nobody."""
+        """Return the call. It is not repeated: a second session would belong to no worker."""
         members = {
             "holder": self.holder,
             "timeout_s": self.timeout_s,
@@ -171,7 +171,7 @@ class SessionBook:
 
     @property
     def is_over(self) -> bool:
-        """Whether the server has said that it is lost or was ended by somebody else."""
+        """Whether the server has said that it is lost or was ended by another client."""
         return self._over is not None
 
     @property
@@ -202,7 +202,7 @@ class SessionBook:
         """Refuse to go on with a session that is over or closed.
 
         Raises:
-            SessionOver: It is lost, or somebody else has ended it.
+            SessionOver: It is lost, or another client has ended it.
             RuntimeError: It is closed, or not open yet.
         """
         if self._over is not None:

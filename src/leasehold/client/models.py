@@ -201,7 +201,7 @@ class ReceivedMessage(PeekedMessage, frozen=True, kw_only=True):
     session: str | None = None
     """Id of the session that the lease belongs to."""
     saved: Any = None
-    """What this holder or the one before has saved with a renewal; None if nobody has."""
+    """What this holder or the one before has saved with a renewal; None if there is nothing."""
     cancel: CancelRequest | None = None
     """Set by a renewal if an operator wants the work stopped."""
 
@@ -407,7 +407,8 @@ class MessageView(PeekedMessage, frozen=True, kw_only=True):
     session: str | None = None
     """Id of the session that its lease belongs to."""
     saved: Any = None
-    """What a holder has saved with a renewal; None if nobody has, or bodies were not asked for."""
+    """What a holder has saved with a renewal; None if there is nothing, or bodies were not asked
+    for."""
     cancel: CancelRequest | None = None
     """An operator has asked the holder to stop."""
 

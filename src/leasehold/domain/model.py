@@ -320,7 +320,7 @@ def row_key_of(message_id: str) -> int | None:
 # Receipts: the tokens that prove a lease.
 #
 # A receipt names one message (by row key) and one lease of it (by fence) and is sealed with a key
-# that never leaves the store, so nobody can make one up. It is 36 characters of ``[A-Za-z0-9_-]``,
+# that never leaves the store, so none can be made up. It is 36 characters of ``[A-Za-z0-9_-]``,
 # safe in a URL without escaping: clients are known to mangle ``+`` and ``/``.
 #
 # A receipt acts only while its fence equals the message's: equality is the safety device, time

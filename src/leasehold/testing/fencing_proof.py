@@ -385,7 +385,7 @@ def _raise_at(world: World, shelf: Shelf, step: int) -> str | None:
             raise Killed
 
     world.run(shelf, 1, LineSteps(world.files, at_step))
-    # As with a process that is dead: a connection that nobody closed must not keep its locks.
+    # As with a process that is dead: a connection that was not closed must not keep its locks.
     gc.collect()
     return place
 

@@ -84,7 +84,7 @@ def quiet_logs() -> Iterator[None]:
         with _lock:
             if me in _users:
                 _users.remove(me)
-                # Somebody may have configured it meanwhile, and means that.
+                # The caller may have configured it meanwhile, and means that.
                 if not _users and structlog.get_config()["logger_factory"] is _to_stderr:
                     structlog.reset_defaults()
 
@@ -286,7 +286,7 @@ class InProcessServer:
 
     async def _until_waiting(self, count: int) -> None:
         async with asyncio.timeout(_PATIENCE_S):
-            while self._controls.waiting < count:  # noqa: ASYNC110 - the engine tells nobody of it
+            while self._controls.waiting < count:  # noqa: ASYNC110 - the engine does not tell of it
                 await asyncio.sleep(_LOOK_S)
 
     def _await(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
