@@ -38,13 +38,13 @@ class Kind(enum.StrEnum):
     POISONED = "poisoned"
     """It can never succeed, or has failed too often."""
     RETURNED = "returned"
-    """Nobody worked on it, or the handler gave it back."""
+    """No handler worked on it, or the handler gave it back."""
     INTERRUPTED = "interrupted"
     """The worker had to stop."""
     CANCELLED = "cancelled"
     """An operator wanted it."""
     LOST = "lost"
-    """Somebody else has it, or may have it; or it could not be settled, and comes again."""
+    """Another worker has it, or may have it; or it could not be settled, and comes again."""
 
 
 class Outcome(NamedTuple):
@@ -101,7 +101,7 @@ def outcome_of(  # noqa: PLR0911 - one for each thing that a handler can say
     Args:
         error: What the handler raised; None: it returned.
         is_lost: Whether the lease was lost by then. Whatever the handler says counts for nothing:
-            somebody else does, or has done, the same work.
+            another worker does, or has done, the same work.
         asked: Who wanted the handler to stop; it counts only if the handler did stop for that.
     """
     if is_lost:
@@ -196,7 +196,7 @@ _DELAY_S: Final = (1, 2, 4, 8)
 
 
 def tried_of(client: QueueClient, delivery: Delivery) -> Tried | None:
-    """Return how the earlier deliveries of a message have ended, or None if nobody can say.
+    """Return how the earlier deliveries of a message have ended, or None if it is unknown.
 
     A service that does not answer is taken to know of nothing: it is asked again when the message
     comes again, and until then nothing is set aside for what may not be so.
@@ -229,9 +229,9 @@ class Pause(NamedTuple):
 class GivenBackOften:
     """Sees to it that a message which its handlers give back does not come round without end.
 
-    The first time it goes back at once: somebody else is to have it. If it is this worker that gets
-    it again, and gives it back again, that takes 0.1 s, then 0.2 s, 0.4 s, 1 s, and so on up to
-    8 s. It begins anew when nothing was heard of the message for a minute. Safe to use from any
+    The first time it goes back at once: another worker is to have it. If it is this worker that
+    gets it again, and gives it back again, that takes 0.1 s, then 0.2 s, 0.4 s, 1 s, and so on up
+    to 8 s. It begins anew when nothing was heard of the message for a minute. Safe to use from any
     thread.
     """
 

@@ -354,7 +354,7 @@ class Settler:
     def _pause_s(self, work: Work, error: QueueError | None) -> float:
         if not isinstance(error, Unreachable):
             return 0.0
-        # More often towards the end of the lease, when somebody else gets the message.
+        # More often towards the end of the lease, when another worker gets the message.
         left_s = work.held.deadline_s - self._core.now_s()
         longest_s = max(_FIRST_PAUSE_S, min(_LONGEST_PAUSE_S, left_s / 3))
         pause_s = min(longest_s, _FIRST_PAUSE_S * 2.0 ** min(work.tries, 16))

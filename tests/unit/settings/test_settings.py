@@ -146,8 +146,8 @@ def test_configured_account_replaces_the_development_account() -> None:
             "one place only",
         ),
         ({"accounts": (OWN, OWN)}, "accounts", "'orders' is there twice"),
-        ({"dev_account": "off"}, "accounts", "nobody could sign in"),
-        ({"host": "0.0.0.0"}, "accounts", "nobody could sign in"),
+        ({"dev_account": "off"}, "accounts", "no client could sign in"),
+        ({"host": "0.0.0.0"}, "accounts", "no client could sign in"),
         (
             {"accounts": (OWN,), "inspectors": (READER, READER)},
             "inspectors",

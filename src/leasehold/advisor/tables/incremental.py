@@ -122,7 +122,7 @@ def update(  # noqa: PLR0913 - keyword-only but for what it is about
     Raises:
         BadDetails: The details lack the key, or everything else.
         OtherLog: The folder has tables of another log.
-        TablesBusy: Somebody else is updating the folder.
+        TablesBusy: Another process is updating the folder.
         TablesTooNew: A newer version has written the folder.
         UnreadableTables: What says which files of the folder count is damaged.
         FormatTooNew: A newer version has written the log.
@@ -456,7 +456,7 @@ class OtherLog(TablesError):
 
 
 class TablesBusy(TablesError):
-    """A folder of tables is being updated by somebody else."""
+    """A folder of tables is being updated by another process."""
 
 
 class UnreadableTables(TablesError):
@@ -500,7 +500,7 @@ class Folder:
         """Keep others from updating the folder meanwhile. It is let go if the process ends.
 
         Raises:
-            TablesBusy: Somebody else is updating it.
+            TablesBusy: Another process is updating it.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / LOCK).open("w") as file:

@@ -376,7 +376,7 @@ class Stager:
     chunk_rows: int
     """Most rows of one request."""
     timeout_s: int
-    """When staged rows vanish that nobody publishes, seconds."""
+    """When staged rows vanish that are not published, seconds."""
 
     def stage(self, transaction: Staging, part: str, batches: Iterable[pa.RecordBatch]) -> TaskDone:
         """Stage all rows as one part.

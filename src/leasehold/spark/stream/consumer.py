@@ -214,12 +214,14 @@ class Consumer:
 
     @property
     def token(self) -> int:
-        """What proves that nobody else has attached since this process has."""
+        """What proves that no other consumer has attached since this process has."""
         assert self._stream.token is not None
         return self._stream.token
 
     def report(self) -> dict[str, Any] | None:
-        """Return the backlog and what this query has done; as it was before if nobody answers."""
+        """Return the backlog and what this query has done; as it was before if no server
+        answers.
+        """
         try:
             counts = self._brisk.queue(self._options.queue).counts()
         except LeaseholdClientError as error:
@@ -460,7 +462,7 @@ class Opener:
     def open(self, number: int, taking: Taking, wait_s: float = 0) -> ClaimInfo | None:
         """Open a claim that Spark has never had; None if there is nothing to claim.
 
-        It may have been opened by an earlier process. What it has lost since was nobody's.
+        It may have been opened by an earlier process. What it has lost since was no consumer's.
 
         Args:
             number: Of the claim.

@@ -179,7 +179,7 @@ class Part(InputPartition):
     part: int
     parts: int
     token: int
-    """Proves that nobody else has attached to the stream since."""
+    """Proves that no other consumer has attached to the stream since."""
 
     @property
     def rows(self) -> int:

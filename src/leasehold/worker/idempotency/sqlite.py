@@ -172,7 +172,7 @@ class SqliteFile:
 
 
 _inherited: Final[list[sqlite3.Connection | None]] = []
-"""Connections of parents, which nobody may close."""
+"""Connections of parents, which must not be closed."""
 
 
 def _open(path: Path, setup: Sequence[str], patience_s: float) -> SqliteFile:
