@@ -95,7 +95,7 @@ class Engine:
         self.has_failed = False
         """Whether it was this engine's store, where several engines share ``failed``."""
         self._census = CensusTaker(self.stats.since_ms)
-        self.waiting = WaitingRooms(clock, store.find_queue, timers)
+        self.waiting = WaitingRooms(clock, store.find_queue, timers, peers)
         """Who waits for messages. ``wake`` is for news from outside, ``check`` for moved clocks."""
         self._store = store
         self._moved = MovedAccounts(store)
@@ -199,9 +199,7 @@ class Engine:
     # --- other servers -----------------------------------------------------------------------
 
     def _meet(self, peers: Peers, herald: PeerNotifier) -> None:
-        """Let other servers know who waits here, and hear from them."""
-        self.waiting.on_opened = peers.begin_waiting
-        self.waiting.on_closed = peers.end_waiting
+        """Hear from other servers what concerns those who wait here."""
         peers.start(hear=self._hear, renew=herald.renew, work=self._resume_jobs)
         self._begin(self._look_again(), "look-again")
 

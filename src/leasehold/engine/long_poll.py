@@ -18,6 +18,7 @@ from leasehold.domain import transactions as t
 from leasehold.domain.claims import Opened
 from leasehold.domain.errors import LeaseholdError, QueueNotFound, StoreFailed
 from leasehold.domain.model import Lease, Outcome, Queue, QueueKey
+from leasehold.engine.peers import Peers
 from leasehold.engine.waiters import (
     Answer,
     Claimer,
@@ -40,6 +41,8 @@ class WaitingRooms(Notes):
         clock: Says what is due.
         find_queue: The store's, to learn where messages that fail too often go.
         timers: What ends waits, and wakes rooms when something is due; None for the loop's.
+        peers: The link to other servers, which learn from it what is waited for here; None if
+            there can be none.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -49,16 +52,14 @@ class WaitingRooms(Notes):
         clock: Clock,
         find_queue: Callable[[str, str], Queue | None],
         timers: Timers | None = None,
+        peers: Peers | None = None,
     ) -> None:
         super().__init__(clock, find_queue)
+        self._peers = peers
         self.timers = timers or LoopTimers()
         self.by_queue: dict[QueueKey, QueueWaiters] = {}
         """Those of queues with a consumer that waits; while there are none, nothing here costs
         anything."""
-        self.on_opened: Callable[[QueueKey], None] = lambda _: None
-        """Called when the first consumer begins to wait for a queue."""
-        self.on_closed: Callable[[QueueKey], None] = lambda _: None
-        """Called when no consumer waits for a queue any more."""
         self.changed: dict[QueueWaiters, None] = {}
         """Rooms that have something to do."""
         self.is_draining = False
@@ -84,7 +85,8 @@ class WaitingRooms(Notes):
         room = self.by_queue.get(key)
         if room is None:
             room = self.by_queue[key] = QueueWaiters(self, key)
-            self.on_opened(key)
+            if self._peers is not None:
+                self._peers.begin_waiting(key)
         waiter = waiter_for(room, command, self.clock.monotonic_s() + wait_s, gone)
         room.enter(waiter)
         self.settle()
@@ -96,7 +98,8 @@ class WaitingRooms(Notes):
         """Forget a room that nobody is in."""
         if self.by_queue.get(room.key) is room:
             del self.by_queue[room.key]
-            self.on_closed(room.key)
+            if self._peers is not None:
+                self._peers.end_waiting(room.key)
 
     def give_back(self, command: c.Receive, leases: tuple[Lease, ...]) -> None:
         """Release messages that were leased for a client that has gone meanwhile."""

@@ -132,7 +132,7 @@ class BaseDialect(ABC, Generic[_CallT, _FaultT]):
     """The way of a request through a dialect; see :class:`leasehold.http.app.Dialect`.
 
     Args:
-        name: Of the dialect, in the log.
+        action: Name of the log event of an error of the server's own.
         faults: The exceptions by which a request is refused in the dialect's own words.
         new_call: Returns a call of which nothing is known yet.
         request_ids: Where ids of requests come from.
@@ -145,7 +145,7 @@ class BaseDialect(ABC, Generic[_CallT, _FaultT]):
     def __init__(  # noqa: PLR0913 - keyword-only, and each is a collaborator of its own
         self,
         *,
-        name: str,
+        action: str,
         faults: type[_FaultT],
         new_call: Callable[[], _CallT],
         request_ids: RequestIds,
@@ -154,7 +154,7 @@ class BaseDialect(ABC, Generic[_CallT, _FaultT]):
         observe: Callable[[str, int], None],
         add_headers: AddHeaders[_CallT] | None = None,
     ) -> None:
-        self._action = f"{name}.internal_error"
+        self._action = action
         self._faults = faults
         self._new_call = new_call
         self._request_ids = request_ids

@@ -116,7 +116,7 @@ class AzureDialect(BaseDialect[Call, Fault]):
         observe: Callable[[str, int], None] = observe_nothing,
     ) -> None:
         super().__init__(
-            name="azure",
+            action="azure.internal_error",
             faults=Fault,
             new_call=Call,
             request_ids=request_ids(),

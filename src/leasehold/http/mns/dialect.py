@@ -131,7 +131,7 @@ class MnsDialect(BaseDialect[Call, Fault]):
         observe: Callable[[str, int], None] = observe_nothing,
     ) -> None:
         super().__init__(
-            name="mns",
+            action="mns.internal_error",
             faults=Fault,
             new_call=Call,
             request_ids=request_ids(),

@@ -67,7 +67,7 @@ class NativeDialect(BaseDialect[Call, Refused]):
         observe: Callable[[str, int], None] = observe_nothing,
     ) -> None:
         super().__init__(
-            name="native",
+            action="native.internal_error",
             faults=Refused,
             new_call=partial(Call, services, self._authorize),
             request_ids=request_ids(),
