@@ -22,7 +22,7 @@ from leasehold.engine.batcher import INLINE_BELOW_S, Batcher
 from leasehold.engine.event_export import EventLogPlan, Exporter
 from leasehold.engine.jobs import JobRunner
 from leasehold.engine.large_bodies import LargeBodies
-from leasehold.engine.long_poll import WaitingRooms
+from leasehold.engine.long_poll import LongPolls
 from leasehold.engine.maintenance import Maintenance, MaintenancePlan, Perform, always
 from leasehold.engine.peers import RECHECK_S, PeerNotifier, Peers
 from leasehold.engine.stats import COUNTED, NOTHING, Census, CensusTaker, EngineStats, QueueActivity
@@ -95,7 +95,7 @@ class Engine:
         self.has_failed = False
         """Whether it was this engine's store, where several engines share ``failed``."""
         self._census = CensusTaker(self.stats.since_ms)
-        self.waiting = WaitingRooms(clock, store.find_queue, timers, peers)
+        self.waiting = LongPolls(clock, store.find_queue, timers, peers)
         """Who waits for messages. ``wake`` is for news from outside, ``check`` for moved clocks."""
         self._store = store
         self._moved = MovedAccounts(store)
@@ -150,7 +150,7 @@ class Engine:
             self._clock,
             self.stats,
             self._fail,
-            rooms=self.waiting,
+            polls=self.waiting,
             adapting=self.adapting,
             herald=herald,
             inline_below_s=self._inline_below_s,
@@ -406,9 +406,9 @@ class Engine:
 
     def activity(self, account: str, queue: str) -> QueueActivity:
         """Return what happened in a queue since the engine was made."""
-        room = self.waiting.by_queue.get((account, queue))
+        waiters = self.waiting.by_queue.get((account, queue))
         activity = self.stats.activity(account, queue)
-        return activity if room is None else activity._replace(waiting=room.count)
+        return activity if waiters is None else activity._replace(waiting=waiters.count)
 
     async def wait_for_job(self, account: str, job_id: str, wait_s: float) -> o.Job:
         """See :meth:`leasehold.engine.jobs.JobRunner.wait`."""

@@ -95,11 +95,11 @@ class RemoteWaiters:
     it.
     """
 
-    __slots__ = ("_fresh", "_is_told", "_key", "_rooms")
+    __slots__ = ("_fresh", "_is_told", "_key", "_notifier")
 
-    def __init__(self, key: QueueKey, rooms: PeerNotifier) -> None:
+    def __init__(self, key: QueueKey, notifier: PeerNotifier) -> None:
         self._key = key
-        self._rooms = rooms
+        self._notifier = notifier
         self._fresh = 0
         self._is_told = False
 
@@ -112,21 +112,21 @@ class RemoteWaiters:
     def distrust(self) -> None:
         """See :class:`~leasehold.engine.waiters.QueueListener`."""
         self._is_told = True
-        self._rooms.changed.add(self._key)
+        self._notifier.changed.add(self._key)
 
     def appears(self, at_ms: int, count: int = 1) -> None:
         """See :class:`~leasehold.engine.waiters.QueueListener`."""
-        now_ms = self._rooms.clock.now_ms()
+        now_ms = self._notifier.clock.now_ms()
         if at_ms <= now_ms:
             self._fresh += count
-            self._rooms.changed.add(self._key)
+            self._notifier.changed.add(self._key)
         elif at_ms <= now_ms + _TOLD_MS:
             self.distrust()
 
     def taken(self, leases: tuple[Lease, ...]) -> None:
         """See :class:`~leasehold.engine.waiters.QueueListener`."""
         self._fresh -= len(leases)
-        self._rooms.changed.add(self._key)
+        self._notifier.changed.add(self._key)
         self.appears(leases[0].message.visible_at_ms, len(leases))
 
     def claimed(self, opened: Opened) -> None:
