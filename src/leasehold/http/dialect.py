@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from itertools import count
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from leasehold.auth.authenticator import Grant
 from leasehold.auth.types import BEARER, AuthError, Pairs, SignedRequest, Target
@@ -21,6 +21,9 @@ from leasehold.domain.model import Queue
 from leasehold.http.admission import LongReceive
 from leasehold.http.logs import log_internal_error
 from leasehold.http.requests import Request, Response
+
+Perform: TypeAlias = Callable[[Command], Awaitable[Result]]
+"""Carries a command out durably; raises LeaseholdError where it is refused."""
 
 # Remembers which names have passed: the same few are used over and over.
 check_known_queue_name = lru_cache(maxsize=1024)(check_queue_name)
@@ -260,7 +263,7 @@ class Handler(NamedTuple, Generic[_CallT]):
 def carry_out(
     handler: Handler[_CallT],
     call: _CallT,
-    perform: Callable[[Command], Awaitable[Result]],
+    perform: Perform,
     receive: LongReceive | None,
 ) -> Awaitable[Any]:
     """Read a request and begin what it asks for; the result is what its handler writes.

@@ -22,7 +22,7 @@ from leasehold.engine.engine import Engine
 from leasehold.engine.faults import Faults, has_changed
 from leasehold.engine.long_poll import Gone
 from leasehold.http.app import NATIVE_PREFIX, Receive, Send
-from leasehold.http.dialect import Authorizer
+from leasehold.http.dialect import Authorizer, Perform
 
 TEST_PREFIX: Final = NATIVE_PREFIX + "test/"
 """Where the addresses for tests are; what is asked there never fails on demand."""
@@ -31,7 +31,6 @@ LATEST_MS: Final = 32_503_680_000_000
 
 _R = TypeVar("_R")
 
-Perform = Callable[[c.Command], Awaitable[c.Result]]
 Asgi = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 
 

@@ -15,11 +15,11 @@ from leasehold.engine.account_router import ServerEngine
 from leasehold.http.admission import Admission, LongClaim, LongReceive
 from leasehold.http.app import Application, Hosts
 from leasehold.http.azure import AzureDialect
-from leasehold.http.dialect import Authorizer
+from leasehold.http.dialect import Authorizer, Perform
 from leasehold.http.guard import Guard
 from leasehold.http.mns import MnsDialect
 from leasehold.http.native import NativeDialect, Services
-from leasehold.http.test_mode import Controls, Perform, SigningTime
+from leasehold.http.test_mode import Controls, SigningTime
 from leasehold.server.admin import AdminPages
 from leasehold.server.metrics import Metrics, RequestStats
 from leasehold.server.settings import Settings, uses_public_key

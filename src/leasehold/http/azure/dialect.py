@@ -43,7 +43,6 @@ from leasehold.http.azure.routing import (
 from leasehold.http.azure.service import (
     AccountService,
     CorsRule,
-    Perform,
     add_headers,
     get_delegation_key,
     preflight_headers,
@@ -52,6 +51,7 @@ from leasehold.http.azure.xml import long_message_text
 from leasehold.http.dialect import (
     BaseDialect,
     Handler,
+    Perform,
     SignatureAuthorizer,
     authorize,
     carry_out,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -21,9 +21,7 @@ from leasehold.auth.delegation import (
 from leasehold.auth.types import Account, NotAllowed, parse_iso_time
 from leasehold.domain.commands import (
     AccountDocument,
-    Command,
     GetAccountDocument,
-    Result,
     SetAccountDocument,
 )
 from leasehold.domain.errors import LeaseholdError, OutOfRange
@@ -41,9 +39,8 @@ from leasehold.http.azure.xml import (
     parent,
     parse_tree,
 )
+from leasehold.http.dialect import Perform
 from leasehold.http.requests import Header, Response
-
-Perform: TypeAlias = Callable[[Command], Awaitable[Result]]
 
 _FRESH_MS: Final = 30_000
 """Another server may have changed the properties; the service itself takes as long to tell."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Final, Protocol
 
 from leasehold.auth.mns import MnsRequest
 from leasehold.auth.types import AuthError, ForeignPage
 from leasehold.clock import Clock
-from leasehold.domain.commands import Command, Result
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.model import Queue
 from leasehold.domain.queue_settings import LapsedReceipts
@@ -23,6 +22,7 @@ from leasehold.http.admission import LongReceive
 from leasehold.http.dialect import (
     BaseDialect,
     Handler,
+    Perform,
     carry_out,
     check_known_queue_name,
     find_no_queue,
@@ -119,7 +119,7 @@ class MnsDialect(BaseDialect[Call, Fault]):
     def __init__(  # noqa: PLR0913 - keyword-only, and each is a collaborator of its own
         self,
         *,
-        perform: Callable[[Command], Awaitable[Result]],
+        perform: Perform,
         authenticator: MnsAuthorizer,
         clock: Clock,
         signing_clock: Clock,

@@ -10,12 +10,11 @@ import hashlib
 import os
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias, cast
 
 from leasehold.domain.commands import (
     Batch,
-    Command,
     Complete,
     Done,
     Duplicate,
@@ -38,6 +37,7 @@ from leasehold.domain.model import (
     Phase,
 )
 from leasehold.domain.queue_settings import MnsAttributes
+from leasehold.http.dialect import Perform
 from leasehold.http.mns.call import Call, Operation, whole_number
 from leasehold.http.mns.errors import Fault, fault_of, invalid_argument
 from leasehold.http.mns.xml import (
@@ -289,7 +289,6 @@ def _handle(call: Call) -> str:
 
 MAX_ENTRIES: Final = MNS.receive_count[1]
 
-Perform: TypeAlias = Callable[[Command], Awaitable[Result]]
 _Entry: TypeAlias = Put | Complete | Fault
 
 

@@ -13,12 +13,11 @@ import msgspec
 from leasehold.auth.types import Operation, Pairs
 from leasehold.domain.admin import Job
 from leasehold.domain.claims import OpenClaim, Opened
-from leasehold.domain.commands import Command, Result
 from leasehold.domain.model import Queue
 from leasehold.engine.long_poll import Gone
 from leasehold.engine.stats import QueueActivity
 from leasehold.http.admission import LongReceive
-from leasehold.http.dialect import BaseCall, RequestIds
+from leasehold.http.dialect import BaseCall, Perform, RequestIds
 from leasehold.http.native.errors import Refused, document
 from leasehold.http.requests import Header, Response
 from leasehold.http.test_mode import Controls
@@ -74,7 +73,7 @@ class Authorize(Protocol):
 class Services:
     """What the operations of the dialect lean on."""
 
-    perform: Callable[[Command], Awaitable[Result]]
+    perform: Perform
     """Carries a command out durably; raises LeaseholdError where it is refused."""
     receive: LongReceive
     """Carries a receive out, and waits for a message."""
