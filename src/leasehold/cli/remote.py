@@ -424,7 +424,7 @@ class ExitCode(IntEnum):
     REFUSED = 1
     """The server refused it, or part of it; a job was stopped; or the caller said no."""
     USAGE = 2
-    """The command line is wrong, or nobody could be asked to confirm."""
+    """The command line is wrong, or there was no terminal to confirm at."""
     NO_CONNECTION = 3
     """No Leasehold server answers at the address."""
     INTERRUPTED = 130
@@ -438,7 +438,7 @@ EPILOG: Final = """\b
 Exit codes:
   0    done
   1    refused by the server, a job that was stopped, or you said no
-  2    a mistake in the command line, or nobody to confirm and no --yes
+  2    a mistake in the command line, or no terminal to confirm at and no --yes
   3    no Leasehold server answers at the address
   130  Ctrl+C
 """
@@ -462,7 +462,7 @@ def confirm(screen: Screen, question: str, *, is_interactive: bool) -> None:
         click.exceptions.Exit: They said no.
     """
     if not is_interactive:
-        raise click.UsageError(f"{question} There is nobody here to ask: add --yes.")
+        raise click.UsageError(f"{question} There is no terminal here to ask at: add --yes.")
     if not click.confirm(question, default=False, err=True):
         screen.hint("Nothing was done.")
         raise click.exceptions.Exit(ExitCode.REFUSED)

@@ -218,7 +218,7 @@ class ProofReport:
 # The ways in which a message can come twice.
 
 
-_NEEDS_RESET = "needs reset: without it nobody can tell one effect from two"
+_NEEDS_RESET = "needs reset: without it one effect cannot be told from two"
 
 
 @dataclass(slots=True)

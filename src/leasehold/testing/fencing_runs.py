@@ -459,7 +459,7 @@ class World:
         shelf = self.begin()
         before = self.look()
         if self.look() != before:
-            raise CannotProve("the probe shows something else each time, with nobody at work")
+            raise CannotProve("the probe shows something else each time, with no worker running")
         attempt = self.run(shelf, 1, steps)
         if attempt.error is not None:
             raise CannotProve(f"the handler failed at a plain delivery: {attempt.failure}")

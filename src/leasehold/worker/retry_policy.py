@@ -160,7 +160,7 @@ class PoisonRule:
             return None
         if tried is None:
             ended = delivery.dequeue_count - 1
-            how = "nobody can tell whether work on it ever began"
+            how = "it is unknown whether work on it ever began"
         else:
             ended = tried.failures + tried.lapses
             how = f"{tried.failures} failed, {tried.lapses} ended without a word"

@@ -489,7 +489,7 @@ class Collector:
         lines.send(Greeting(nonce))
         hello = msgspec.json.decode(lines.receive(_HELLO_BYTES) or b"", type=Hello)
         if not is_proven(hello, self.address.secret, nonce):
-            _log.warning("somebody has connected who does not know the secret of this run")
+            _log.warning("a process has connected that does not know the secret of this run")
             return None
         with self._lock:
             if self._is_closed:

@@ -105,8 +105,8 @@ class _Writer:
                 return client.transaction(name).publish(parts)
             except StagedNotFound as refusal:
                 raise StagedRowsGone(
-                    f"{refusal} Rows that nobody publishes vanish after the option stagingTimeout "
-                    f"({self._options.staging_timeout} s), or somebody has discarded them. Nothing "
+                    f"{refusal} Rows that are not published vanish after the option stagingTimeout "
+                    f"({self._options.staging_timeout} s), or they were discarded. Nothing "
                     "was published."
                 ) from refusal
 

@@ -294,7 +294,7 @@ class Consumer:
         if done.lost:
             log.warning(
                 "%d messages up to claim %d were gone when their micro-batch was done: others had "
-                "taken them too, or somebody has removed them",
+                "taken them too, or an operator has removed them",
                 done.lost,
                 upto,
             )
@@ -363,8 +363,8 @@ class Consumer:
         if settled_with is None or number < self._settled:
             report_loss(
                 self._options,
-                f"claim {number} is settled although Spark reads it again. The checkpoint was put "
-                "back to an earlier state, or somebody has settled by hand",
+                f"claim {number} is settled although Spark reads it again. The checkpoint was "
+                "restored to an earlier state, or claims were settled by hand",
             )
             return Adopted(number, 0, is_gone=True)
         return Adopted(number, 0, settled_with=settled_with)
@@ -491,7 +491,7 @@ class Opener:
                 f"{form_of(error.size or 0, 'message')}. Either it "
                 "lapsed, and others have taken them or they have expired: then visibilityTimeout "
                 "or replayWindow was too short for the time that the query or the server was away. "
-                "Or somebody has removed them",
+                "Or an operator has removed them",
             )
         return self._call(number, taking, accept_loss=True)
 

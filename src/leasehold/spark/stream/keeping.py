@@ -110,7 +110,7 @@ class Keeper:
                 self.drop(number)
                 log.warning(
                     "claim %d has lost %s of its messages: others have taken them after it lapsed, "
-                    "or somebody has removed them",
+                    "or an operator has removed them",
                     number,
                     error.lost,
                 )
