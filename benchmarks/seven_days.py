@@ -220,7 +220,7 @@ class EngineWorld:
     async def fail(self, queue: str, got: Got) -> None:
         """See :class:`World`."""
         named = ("a", queue, got.message_id, got.receipt)
-        await self._settle(c.Release(*named, Outcome.FAILED, dice=self._dice.random()))
+        await self._settle(c.Release(*named, Outcome.FAILED, jitter=self._dice.random()))
 
     async def _settle(self, command: c.Command) -> None:
         try:

@@ -15,11 +15,11 @@ class HurriedStore(PostgresStore):
 
     def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
         """See ``Store``."""
-        self.hurry(STAND_BACK_S)
+        self.set_deadline(STAND_BACK_S)
         try:
             return super().execute(batch, now_ms=now_ms)
         except NotInTime:
-            self.hurry(None)
+            self.set_deadline(None)
             return super().execute(batch, now_ms=now_ms)
 
     def commit(self) -> bool:
@@ -27,7 +27,7 @@ class HurriedStore(PostgresStore):
         try:
             return super().commit()
         except NotInTime:
-            self.hurry(None)
+            self.set_deadline(None)
             return super().commit()
         finally:
-            self.hurry(None)
+            self.set_deadline(None)

@@ -1,6 +1,6 @@
 """The only module that reads the system's clocks.
 
-Within a process time advances by the boot clock (which counts suspension): somebody setting the
+Within a process time advances by the boot clock (which counts suspension): setting the
 wall clock while the server runs can neither end leases nor expire messages.
 """
 
@@ -102,7 +102,7 @@ class RemoteClock:
 
     Args:
         ask: Returns the shared time, Unix microseconds. It is asked a few times.
-        boot_ns: A clock that never goes back and that nobody sets; None for that of the system.
+        boot_ns: A clock that never goes back and cannot be set; None for that of the system.
     """
 
     def __init__(self, ask: Callable[[], int], boot_ns: Callable[[], int] = _boot_ns) -> None:
@@ -207,9 +207,9 @@ class LoopTimers:
 
 
 class VirtualClock:
-    """A clock, and the timers that go with it, that stand still until somebody moves them.
+    """A clock, and the timers that go with it, that stand still until a test moves them.
 
-    It counts in whole milliseconds, and belongs to one event loop, or to one thread where nobody
+    It counts in whole milliseconds, and belongs to one event loop, or to one thread where none
     uses the timers.
 
     Args:

@@ -74,7 +74,7 @@ def need_of(words: Sequence[str], error: ImportError) -> str | None:
         error: What an import has raised.
 
     Returns:
-        None if the library is none of ours: then the error is a mistake in somebody's code.
+        None if the library is none of ours: then the error is a mistake in the code that asks.
     """
     library = library_of(error)
     if library is None:

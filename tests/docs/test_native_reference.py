@@ -54,9 +54,7 @@ from leasehold.http.native import (
     queues,
     reading,
     streams,
-    transactions,
 )
-from leasehold.http.native import items as puts
 from leasehold.http.native import queues as settings_json
 from leasehold.http.native import reading as names
 from leasehold.http.native.dialect import MAX_REQUEST_BODY_BYTES
@@ -186,19 +184,19 @@ def test_every_explanation() -> None:
         limits.NATIVE.lease_s[1],
         limits.NATIVE.time_to_live_s[1],
         limits.NATIVE.receive_count[1],
-        items.MAX_ITEMS,
+        limits.MAX_ITEMS,
         messages.MAX_PEEK,
-        messages.MAX_WAIT_S,
+        limits.MAX_WAIT_S,
         messages.MAX_ERROR_CHARS,
-        puts.PRIORITIES[1],
+        limits.PRIORITIES[1],
         streams.DEFAULT_MEMBERS,
         streams.MAX_MEMBERS,
         streams.MAX_JSON_MEMBERS,
         streams.MAX_PARTS,
         account.DEFAULT_EVENTS,
         account.MAX_EVENTS,
-        account.MAX_PROGRESS,
-        transactions.MAX_PARTS,
+        limits.MAX_PROGRESS,
+        limits.MAX_PUBLISHED_PARTS,
         names.NUMBERS[1],
         names.MAX_NAME,
         names.MAX_PUBLISHED,

@@ -18,10 +18,10 @@ from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.claims import AttachStream, OpenClaim
 from leasehold.domain.errors import QueueNotFound
-from leasehold.domain.model import NEVER_MS, Lease, Outcome
+from leasehold.domain.model import NEVER_MS, Lease, Outcome, QueueKey
 from leasehold.domain.queue_settings import QueueSettings
 from leasehold.stores.postgres import peers
-from leasehold.stores.postgres.peers import Key, Link
+from leasehold.stores.postgres.peers import Link
 from tests.integration.servers import (
     PATIENCE_S,
     SCHEMA,
@@ -230,7 +230,7 @@ async def test_what_comes_before_the_others_know_is_found(
     began, go_on = threading.Event(), threading.Event()
     wait = Link.wait
 
-    def late(link: Link, keys: Collection[Key]) -> None:
+    def late(link: Link, keys: Collection[QueueKey]) -> None:
         began.set()
         assert go_on.wait(PATIENCE_S)
         wait(link, keys)
@@ -279,7 +279,7 @@ async def test_nobody_is_told_of_what_nobody_waits_for(pair: Pair) -> None:
     await second.do(c.CreateQueue("a", "other", {}))
     waiting = first.receives()
     await first.until_told()
-    heard: list[Collection[Key]] = []
+    heard: list[Collection[QueueKey]] = []
     first.peers._hear = heard.append
     await second.do(put(queue="other"))
     await second.do(put())
@@ -337,7 +337,7 @@ async def test_a_long_batch_does_not_cost_the_lead(
     first, second = pair
     wait, refused = Link.wait, threading.Event()
 
-    def busy(link: Link, keys: Collection[Key]) -> None:
+    def busy(link: Link, keys: Collection[QueueKey]) -> None:
         if not refused.is_set():
             refused.set()
             raise LockNotAvailable
@@ -362,7 +362,7 @@ async def test_who_waits_again_at_the_last_moment_is_told(
     loop, began = asyncio.get_running_loop(), threading.Event()
     leave = Link.leave
 
-    def slow(link: Link, keys: Collection[Key]) -> None:
+    def slow(link: Link, keys: Collection[QueueKey]) -> None:
         leave(link, keys)
         loop.call_soon_threadsafe(lambda: again.append(first.receives()))
         while first.peers._waits["a", "queue"] < math.inf:

@@ -146,7 +146,7 @@ def main(target: Path) -> None:
         lease = fill(store)
         store.close()
         with contextlib.closing(apsw.Connection(str(Path(folder) / FILE_NAME))) as connection:
-            # Without marks it does not count as put back, and its receipts go on acting.
+            # Without marks it does not count as restored, and its receipts go on acting.
             connection.execute("DELETE FROM meta WHERE name IN ('mark', 'last_mark')")
         shutil.copy(Path(folder) / FILE_NAME, target)
     print(lease.message.message_id, lease.receipt)  # noqa: T201

@@ -57,7 +57,7 @@ def test_many_kills_lose_nothing_and_undo_nothing(tmp_path: Path) -> None:
 
 
 def test_a_server_that_forgets_is_found_out(tmp_path: Path) -> None:
-    """Positive control: data put back to an earlier kill is seen as loss and as resurrection."""
+    """Positive control: data restored to an earlier kill is seen as loss and as resurrection."""
     campaign = campaign_in(tmp_path, seed=3)
     backup = tmp_path / "backup"
 

@@ -184,7 +184,7 @@ class Question:
     """The timeout in force, which is left in small steps only; None to go to the best at once."""
     in_force_s: float | None = None
     """The timeout in force, also where it is left at once; it is not shortened while messages are
-    given up of which nobody can tell whether their work takes longer. None if it is not known."""
+    given up of which it is unknown whether their work takes longer. None if it is not known."""
     default_s: float = DEFAULT_TIMEOUT_S
     """While nothing is known."""
     lengths: Lengths = Lengths.OF_MESSAGE
@@ -250,7 +250,7 @@ def advise(  # noqa: PLR0913 - keyword-only but for the attempts
         attempts: The oldest first; see :class:`~leasehold.advisor.attempts.Attempt` for what to
             record. Messages that were tried three times or more do not belong here.
         crashes: Attempts that ended because their worker died.
-        silent: Those of them of which nobody knows when, and which are not among the attempts.
+        silent: Those of them of which it is unknown when, and which are not among the attempts.
         work_s: Seconds of work in which that happened; None for the sum of the attempts.
         given_up: Messages that were given up when each of their leases had lapsed; see
             :func:`leasehold.advisor.attempts.observe`. While there are any, the timeout in force
@@ -288,7 +288,7 @@ class _Deaths(NamedTuple):
     rate: float
     """Per second of work."""
     given_up: float = 0.0
-    """Messages at which somebody may have died, or may have worked for longer."""
+    """Messages at which a worker may have died, or may have worked for longer."""
 
 
 def _start(
@@ -384,7 +384,7 @@ class _Least(NamedTuple):
 def _not_shortened(wanted_s: float, given_up: float, asked: Question) -> _Least:
     """Keep to the timeout in force while messages are given up that it may have been too short for.
 
-    Nobody knows how long their work takes, and a shorter timeout would give up more of them.
+    It is unknown how long their work takes, and a shorter timeout would give up more of them.
     """
     in_force_s = asked.in_force_s
     if not given_up or in_force_s is None or wanted_s >= in_force_s:

@@ -170,7 +170,7 @@ def _is_near(one: int | None, other: int | None) -> bool:
 def undo_for(queue: str, current: Current) -> Change:
     """Return the change that takes advice back.
 
-    What somebody has set otherwise since stays as it is.
+    What an operator has set otherwise since stays as it is.
 
     Args:
         queue: Its name.

@@ -43,7 +43,7 @@ class Attempt(NamedTuple):
     - Lapsed a short while ago, and nothing more was heard so far: the timeout, not finished. It
       may still be completed late.
     - Silent: lapsed long ago, and nothing more was heard. Where late completions are seen its
-      worker must have died, nobody knows when: no record, but one crash, and one that is *silent*;
+      worker must have died, it is unknown when: no record, but one crash, and one that is *silent*;
       see :meth:`Sample.with_silent`. Where they are not: the timeout, not finished.
     - Given back on purpose, buried, or at the third delivery or later of a message that was not
       done: no record, for such attempts end for reasons of their own.
@@ -229,7 +229,8 @@ class Observed:
     work_s: float
     left_out: int
     given_up: int
-    """Messages that were given up although nobody was seen to die at them, and nobody was done."""
+    """Messages that were given up although no worker was seen to die at them, and none was
+    completed."""
 
 
 def silent_after_s(timeout_s: float) -> float:
@@ -243,7 +244,7 @@ def observe(leases: Iterable[Lease], *, late_seen: bool, own_length: bool = True
     Where the length is the message's own, all its leases together are one observation, and they
     tell slow work from dead workers: a lease that lapsed although the work, as another delivery
     showed, would have fitted, was a crash. Of a message that was given up since each of its leases
-    lapsed, nobody can tell which of the two it was. It counts as work that takes longer, for that
+    lapsed, it is unknown which of the two it was. It counts as work that takes longer, for that
     errs on the safe side.
 
     Args:
@@ -297,7 +298,7 @@ def observe(leases: Iterable[Lease], *, late_seen: bool, own_length: bool = True
 
 
 def _lapsed_until_given_up(group: Iterable[Lease]) -> bool:
-    """Tell whether a message was given up although nobody died at it, as far as is known."""
+    """Tell whether a message was given up although no worker died at it, as far as is known."""
     endings = {each.ending for each in group}
     given_up = any(each.given_up for each in group)
     return given_up and endings <= {Ending.LAPSED, Ending.LEFT}

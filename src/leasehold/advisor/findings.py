@@ -116,7 +116,7 @@ def analyze(
 def is_poison_queue(name: str) -> bool:
     """Tell whether a queue is one to which others give messages up, by its name.
 
-    Messages wait there until somebody looks at them: that they do is no emergency.
+    Messages wait there until an operator looks at them: that they do is no emergency.
     """
     return name.endswith(POISON_SUFFIX)
 

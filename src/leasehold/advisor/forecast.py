@@ -172,7 +172,7 @@ def capacity_of(hours: Sequence[Hour], mean_work_s: float = 0.0) -> list[float]:
         # By chance it is more at the end of an hour: two standard deviations of a Poisson number.
         at_work += 2 * math.sqrt(at_work)
         waits = each.backlog_end - at_work >= max(1.0, _BUSY * best)
-        # Hours in which nobody works are among them: who works by night only gets less done.
+        # Hours in which no worker runs are among them: who works by night only gets less done.
         if waits and waited:
             busy.append(float(each.completed))
         waited = waits

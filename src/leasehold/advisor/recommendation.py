@@ -100,7 +100,7 @@ class Seen:
     late_accepted: int = 0
     """Completed when the lease was over, before anybody else had received the message."""
     done: int | None = None
-    """Messages that were completed; None if nobody counted them."""
+    """Messages that were completed; None if they were not counted."""
     set_aside: int = 0
     """Messages that went to the poison queue."""
 
@@ -509,7 +509,7 @@ class WhatIf:
     redeliveries: float
     """Deliveries that are not a message's first, those after the death of a worker included."""
     wasted_work_s: float
-    """Work done twice: what was completed when somebody else had the message already."""
+    """Work done twice: what was completed when another worker had the message already."""
     given_up: float
     """Messages whose work never fits into a lease."""
     worst_recovery_s: float

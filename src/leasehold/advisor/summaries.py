@@ -73,14 +73,14 @@ class Work:
     crashes: float = 0.0
     """Attempts that ended because their worker died."""
     silent: float = 0.0
-    """Those of them of which nobody knows when, and which are in no bin."""
+    """Those of them of which it is unknown when, and which are in no bin."""
     work_s: float = 0.0
     """Seconds of work in which the crashes happened."""
     left_out: int = 0
     """Given back, buried, or at a third delivery or later of a message that was not done: in no
     bin."""
     given_up: int = 0
-    """Messages that were given up since each of their leases lapsed, and nobody was seen to die:
+    """Messages that were given up since each of their leases lapsed, and no worker was seen to die:
     in a bin, as not finished."""
     messages: int = 0
     """Messages that were received at least once."""
@@ -98,7 +98,7 @@ class Work:
     late: int = 0
     """Completed when the lease was over, accepted or not."""
     late_accepted: int = 0
-    """Those of them that counted, since nobody had received the message again."""
+    """Those of them that counted, since no worker had received the message again."""
     lapsed: int = 0
     session_lost: int = 0
     failed: int = 0

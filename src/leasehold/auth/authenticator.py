@@ -21,7 +21,6 @@ from leasehold.auth.roles import (
 )
 from leasehold.auth.sas import (
     FindPolicy,
-    Pairs,
     Sas,
     SasKind,
     check_conditions,
@@ -33,12 +32,14 @@ from leasehold.auth.sas import (
 )
 from leasehold.auth.sharedkey import SharedKeyHeader, check_shared_key, parse_authorization
 from leasehold.auth.types import (
+    BEARER,
     Account,
     BadSignature,
     MalformedCredentials,
     NoCredentials,
     NotAllowed,
     Operation,
+    Pairs,
     PermissionMissing,
     ProtocolMismatch,
     SignedRequest,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     # At run time it comes from the caller: without it the standard library is enough.
     from leasehold.auth.bearer import BearerToken, BearerVerifier, IssuersVerifier
 
-_BEARER: Final = "bearer "
 _REMEMBERED_SIGNATURES: Final = 4_096
 _REMEMBERED_GRANTS: Final = 256
 _NO_INSPECTORS: Final[Mapping[str, tuple[bytes, ...]]] = MappingProxyType({})
@@ -97,11 +97,6 @@ class _Verified:
     queue: str | None
     """None for an account signature, which is of no one queue."""
     grant: Grant
-
-
-def is_bearer(request: SignedRequest) -> bool:
-    """Tell whether the request must go to :meth:`Authenticator.check_bearer`."""
-    return request.headers.get("authorization", "")[:7].lower() == _BEARER
 
 
 class Authenticator:
@@ -162,7 +157,7 @@ class Authenticator:
             raise BadSignature("A bearer token may be sent over https only.")
         if request.version < BEARER_SINCE:
             raise MalformedCredentials(f"Bearer tokens are taken from version {BEARER_SINCE} on.")
-        text = request.headers.get("authorization", "")[len(_BEARER) :].strip()
+        text = request.headers.get("authorization", "")[len(BEARER) :].strip()
         token = await self._bearer.verify(text, account=target.account, now_ms=now_ms)
         if target.account not in self._accounts:
             raise UnknownAccount
@@ -187,7 +182,7 @@ class Authenticator:
         Args:
             key: The key in base64, as in a connection string.
             target: What the request wants.
-            safe: Whether nobody else can have read it: it came over https, or from this machine.
+            safe: Whether no third party can have read it: it came over https, or from this machine.
 
         Raises:
             ProtocolMismatch: It was not safe.

@@ -152,7 +152,7 @@ class SigningKeys:
 
     async def _load(self, client: jwt.PyJWKClient, now_ms: int) -> None:
         if len(self) and self._lock.locked():
-            return  # somebody is fetching; what is known will do until then
+            return  # another request is fetching; what is known will do until then
         async with self._lock:
             last_ms = self._attempted_at_ms
             if last_ms is not None and now_ms - last_ms < COOLDOWN_MS:

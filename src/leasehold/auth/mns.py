@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from leasehold.auth.types import (
+    MAX_SKEW_MS,
     Account,
     BadSignature,
     MalformedCredentials,
@@ -28,9 +29,6 @@ from leasehold.auth.types import (
     format_iso_time,
     parse_http_date,
 )
-
-MAX_SKEW_MS: Final = 15 * 60 * 1000
-"""How far the date of a request may be off, either way."""
 
 _V2: Final = "MNS "
 _SIGNED: Final = "x-mns-"

@@ -101,7 +101,7 @@ _ACTIONS_BY_PLAIN_NAME: Final = {_plain(role): actions for role, actions in ROLE
 
 @lru_cache(maxsize=256)
 def operations_of(roles: frozenset[str]) -> frozenset[Operation]:
-    """Return what somebody with these roles may do together; unknown roles add nothing.
+    """Return what a bearer with these roles may do together; unknown roles add nothing.
 
     Case, spaces, dots, dashes and underscores in a role's name do not matter.
     """

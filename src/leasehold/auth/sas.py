@@ -28,6 +28,7 @@ from leasehold.auth.types import (
     MalformedCredentials,
     NotAllowed,
     Operation,
+    Pairs,
     PermissionMissing,
     ProtocolMismatch,
     ResourceTypeMismatch,
@@ -296,7 +297,6 @@ QUEUE_LETTERS: Final = frozenset("raup")
 
 FindPolicy: TypeAlias = Callable[[str, str, str], AccessPolicy | None]
 """Looks a stored policy up by account, queue and id."""
-Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 _COMMON: Final = ("sv", "sp", "st", "se", "sip", "spr", "sig")
 _FIELDS_OF: Final[Mapping[SasKind, frozenset[str]]] = {

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from leasehold.auth.types import (
+    MAX_SKEW_MS,
     Account,
     BadSignature,
     MalformedCredentials,
@@ -25,9 +26,6 @@ from leasehold.auth.types import (
     Target,
     parse_http_date,
 )
-
-MAX_SKEW_MS: Final = 15 * 60 * 1000
-"""How far the date of a request may be off, either way."""
 
 _SHARED_KEY: Final = "SharedKey "
 _SHARED_KEY_LITE: Final = "SharedKeyLite "
@@ -207,7 +205,7 @@ def _canonical_headers(headers: Mapping[str, str], version: str, *, culture: boo
     """Return the ``x-ms-*`` headers, one a line, in one of the two orders.
 
     Blanks inside a value stay as they are. The specification folds runs of them, but no official
-    SDK does, and folding would let somebody change a value under its signature.
+    SDK does, and folding would let an attacker change a value under its signature.
     """
     names = [name for name in headers if name[:5] == "x-ms-"]
     if culture:

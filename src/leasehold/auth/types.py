@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 
 
 class Operation(StrEnum):
@@ -31,6 +31,10 @@ class Operation(StrEnum):
     UPDATE_MESSAGE = "update-message"
     DELETE_MESSAGE = "delete-message"
     CLEAR_MESSAGES = "clear-messages"
+
+
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+"""A query: names and values in the order sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -61,7 +65,7 @@ class SignedRequest:
     method: str
     path: str
     """The path as sent, still percent-encoded; in path style it begins with the account."""
-    query: tuple[tuple[str, str], ...]
+    query: Pairs
     """Names and values in the order sent, percent-decoded once, ``+`` read as a space."""
     headers: Mapping[str, str]
     """Lower-case names; the values of a repeated header are joined with a comma."""
@@ -88,7 +92,7 @@ class MalformedCredentials(AuthError):
 
 
 class BadToken(AuthError):
-    """The bearer token is expired, not yet valid, wrongly signed, or meant for somebody else."""
+    """The bearer token is expired, not yet valid, wrongly signed, or meant for another audience."""
 
 
 class BadSignature(AuthError):
@@ -140,12 +144,17 @@ class UnknownAccount(AuthError):
 
 _HTTP_DATE_CHARS: Final = 29
 _ISO_CHARS_MAX: Final = 40
+BEARER: Final = "bearer "
+"""What the ``Authorization`` of a request with a token begins with, in small letters."""
+MAX_SKEW_MS: Final = 15 * 60 * 1000
+"""How far the date of a signed request may be off, either way."""
+
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS: Final = (
     *("Jan", "Feb", "Mar", "Apr", "May", "Jun"),
     *("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
 )
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _ISO: Final = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
@@ -161,7 +170,7 @@ def parse_http_date(text: str) -> int | None:
     Only the fixed-length form in GMT counts (``Sat, 21 Nov 2026 00:17:51 GMT``), which RFC 9110
     section 5.6.7 asks of everyone who sends a date.
     """
-    # The length is looked at first so that nobody can fill the cache with long texts.
+    # The length is looked at first so that no client can fill the cache with long texts.
     return _parse_http_date(text) if len(text) == _HTTP_DATE_CHARS else None
 
 
@@ -188,12 +197,12 @@ def _parse_http_date(text: str) -> int | None:
         )
     except ValueError:
         return None
-    return (moment - _EPOCH) // _MS
+    return (moment - EPOCH) // _MS
 
 
 def format_http_date(at_ms: int) -> str:
     """Return *at_ms* as an RFC 1123 date in GMT, cut to the second."""
-    at = _EPOCH + timedelta(milliseconds=at_ms)
+    at = EPOCH + timedelta(milliseconds=at_ms)
     day, month = _DAYS[at.weekday()], _MONTHS[at.month - 1]
     return f"{day}, {at.day:02} {month} {at.year:04} {at.hour:02}:{at.minute:02}:{at.second:02} GMT"
 
@@ -226,7 +235,7 @@ def _parse_iso_time(text: str) -> int | None:
         )
     except ValueError:
         return None
-    at_ms = (moment - _EPOCH) // _MS + int((fraction or "").ljust(3, "0")[:3])
+    at_ms = (moment - EPOCH) // _MS + int((fraction or "").ljust(3, "0")[:3])
     if sign is None:
         return at_ms
     if int(off_hours) > _OFFSET_HOURS_MAX:
@@ -237,5 +246,5 @@ def _parse_iso_time(text: str) -> int | None:
 
 def format_iso_time(at_ms: int) -> str:
     """Return *at_ms* as ``YYYY-MM-DDThh:mm:ssZ``, cut to the second."""
-    at = _EPOCH + timedelta(milliseconds=at_ms)
+    at = EPOCH + timedelta(milliseconds=at_ms)
     return f"{at.year:04}-{at.month:02}-{at.day:02}T{at.hour:02}:{at.minute:02}:{at.second:02}Z"

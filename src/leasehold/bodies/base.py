@@ -1,7 +1,7 @@
 """What the engine asks of a place for large bodies.
 
 A body is written once, under a key that is never used again, read as often as wanted, and removed.
-Nobody else decides what is in use: that is known to the store of messages alone.
+The body store does not decide what is in use: that is known to the store of messages alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from leasehold.domain.errors import StoreFull, Unavailable
 from leasehold.extras import install
 
 KEY_BYTES: Final = 16
-"""Random bytes of a key, written in hexadecimal: nobody can guess one, and none comes twice."""
+"""Random bytes of a key, written in hexadecimal: none can be guessed, and none comes twice."""
 
 _KEY: Final = re.compile(rf"[0-9a-f]{{{2 * KEY_BYTES}}}")
 

@@ -17,7 +17,7 @@ _EPILOG: Final = """\b
 Exit codes:
   0    done
   1    refused by the server, or in part; the log cannot be read; or you said no
-  2    a mistake in the command line, or nobody to confirm and no --yes
+  2    a mistake in the command line, or no terminal to confirm at and no --yes
   3    no Leasehold server answers at the address
   130  Ctrl+C
 """

@@ -64,7 +64,7 @@ def page(findings: Findings, *, named: bool) -> RenderableType:
         findings: What to show.
         named: Whether the caller has named queues, and so wants to see all of them.
     """
-    # Of tables nobody knows how many events they were made of.
+    # Of tables it is unknown how many events they were made of.
     head = f"{counted(findings.events, 'event')} from" if findings.events else "From"
     head += f" {time_of(findings.since_ms)} to {time_of(findings.until_ms)}"
     if not findings.queues:
@@ -265,7 +265,7 @@ def undo(session: Session, names: Sequence[str], *, dry_run: bool, yes: bool) ->
         session: With the server.
         names: Of the queues; none for all that have advice.
         dry_run: Whether to say only what would be done.
-        yes: Whether to ask nobody.
+        yes: Whether to ask for no confirmation.
 
     Raises:
         click.exceptions.Exit: The caller said no, or the server did.
@@ -366,7 +366,7 @@ def _make(
 def _send(session: Session, plan: _Planned) -> Made:
     """Make a change, if the queue is still as it was when the change was thought of.
 
-    Somebody may have set it while a person was being asked. What was agreed to would then be
+    It may have been set while the operator was being asked. What was agreed to would then be
     something else, and the way back would lead to what was there before.
     """
     change, queue = plan.change, session.queue(plan.change.queue)

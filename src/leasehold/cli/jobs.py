@@ -163,7 +163,7 @@ def _meant(
 ) -> str:
     """Return how many messages a job would touch, for the question whether it is to."""
     if not session.is_interactive:
-        return "messages"  # nobody will be asked
+        return "messages"  # no confirmation will be asked for
     if wanted is None:
         found = handle.counts()
         return _messages(found.poisoned if start == handle.redrive else found.total)

@@ -50,7 +50,7 @@ from leasehold.client.models import Attempt, ErrorReport, LeaseInfo, MessageView
 
 MESSAGE: Final = click.argument("message_id", metavar="ID")
 _FORCE: Final = click.Option(
-    ["--force"], is_flag=True, help="Also if somebody works on it, whose lease ends then."
+    ["--force"], is_flag=True, help="Also if a worker has it, whose lease ends then."
 )
 _SHOWN: Final = 100
 _PAGE: Final = 500
@@ -240,7 +240,7 @@ def remove(session: Session, queue: str, message_id: str, force: bool, yes: bool
 def end_lease(
     session: Session, queue: str, message_id: str, delay_s: int, reason: str | None
 ) -> None:
-    """End somebody's lease: their receipt is dead, and the message can be received again.
+    """End the lease of a worker: its receipt is dead, and the message can be received again.
 
     Example: leasehold message end-lease orders 00000000-0001-8abc-9def-0123456789ab
     """

@@ -55,7 +55,7 @@ STATE_STYLES: Final = {
 """One colour for each state, the same in every table; a word always stands beside it."""
 
 _PIPE_WIDTH: Final = 1_000
-"""Columns where nobody looks on: nothing is cut for want of room."""
+"""Columns where no person looks on: nothing is cut for want of room."""
 _SHOWN_IN_PIPE: Final = 100
 _DIM: Final = Style(dim=True)
 
@@ -163,7 +163,7 @@ def plain(value: object) -> Any:
         if value.body_problem is None:
             del members["body_problem"]
         else:
-            # Nobody should take it for an empty one.
+            # It must not be taken for an empty one.
             shown = {"body_problem": members.pop("body_problem")}
         return {"id": members.pop("id"), **shown, **members}
     if isinstance(value, Mapping):
@@ -353,7 +353,7 @@ _CUT: Final = 300
 
 
 def clean(text: str) -> str:
-    r"""Return somebody else's text on one line, safe to print.
+    r"""Return the text of a client on one line, safe to print.
 
     White space becomes single blanks. What is not printable, such as the codes that move a
     terminal's cursor or turn the direction of writing, is shown as ``\x1b``.
@@ -363,7 +363,7 @@ def clean(text: str) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """Return somebody else's text safe to print, with its line breaks."""
+    """Return the text of a client safe to print, with its line breaks."""
     lines = text.expandtabs(4).splitlines()
     return "\n".join("".join(map(_visible, line)) for line in lines)
 

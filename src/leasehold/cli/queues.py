@@ -85,7 +85,7 @@ _OPTIONS: Final = (
         "strict",
         default=None,
         help="What a receipt is worth once its lease has run out: nothing, or as much as before "
-        "until somebody else takes the message (the default, as in Azure).",
+        "until another consumer takes the message (the default, as in Azure).",
     ),
     click.option(
         "--max-deliveries",

@@ -40,7 +40,7 @@ class Surroundings:
     sleep: Callable[[float], None] = time.sleep
     transport: httpx.BaseTransport | None = None
     is_interactive: bool | None = None
-    """Whether somebody can be asked; None: if standard input and error are a terminal."""
+    """Whether an operator can be asked; None: if standard input and error are a terminal."""
 
 
 class Session:
@@ -65,7 +65,7 @@ class Session:
 
     @property
     def is_interactive(self) -> bool:
-        """Whether somebody can be asked."""
+        """Whether an operator can be asked."""
         if self._around.is_interactive is not None:
             return self._around.is_interactive
         return can_ask()
@@ -93,7 +93,7 @@ class Session:
         """Go on only if the caller has said so, beforehand or now.
 
         Raises:
-            click.UsageError: Nobody can be asked.
+            click.UsageError: No operator can be asked.
             click.exceptions.Exit: They said no.
         """
         if not yes:
@@ -424,18 +424,21 @@ class ExitCode(IntEnum):
     REFUSED = 1
     """The server refused it, or part of it; a job was stopped; or the caller said no."""
     USAGE = 2
-    """The command line is wrong, or nobody could be asked to confirm."""
+    """The command line is wrong, or there was no terminal to confirm at."""
     NO_CONNECTION = 3
     """No Leasehold server answers at the address."""
     INTERRUPTED = 130
     """Ctrl+C, as shells count it."""
 
 
+WARNED: Final = 4
+"""Exit code of checks: it works, and may not go on to."""
+
 EPILOG: Final = """\b
 Exit codes:
   0    done
   1    refused by the server, a job that was stopped, or you said no
-  2    a mistake in the command line, or nobody to confirm and no --yes
+  2    a mistake in the command line, or no terminal to confirm at and no --yes
   3    no Leasehold server answers at the address
   130  Ctrl+C
 """
@@ -447,19 +450,19 @@ Exit codes:
 
 
 def can_ask() -> bool:
-    """Tell whether there is somebody to be asked: standard input and error are a terminal."""
+    """Tell whether there is an operator to be asked: standard input and error are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(screen: Screen, question: str, *, is_interactive: bool) -> None:
-    """Go on only if somebody agrees.
+    """Go on only if the operator agrees.
 
     Raises:
-        click.UsageError: Nobody can be asked.
+        click.UsageError: No operator can be asked.
         click.exceptions.Exit: They said no.
     """
     if not is_interactive:
-        raise click.UsageError(f"{question} There is nobody here to ask: add --yes.")
+        raise click.UsageError(f"{question} There is no terminal here to ask at: add --yes.")
     if not click.confirm(question, default=False, err=True):
         screen.hint("Nothing was done.")
         raise click.exceptions.Exit(ExitCode.REFUSED)

@@ -82,7 +82,7 @@ def receive(
 ) -> None:
     """Take messages on a lease, and print them with their receipts.
 
-    Nobody else sees them until the lease ends. Complete them when the work is done.
+    No other consumer sees them until the lease ends. Complete them when the work is done.
 
     Example: leasehold message receive orders --max 5 --visibility-timeout 10m
     """
@@ -205,7 +205,7 @@ def renew(session: Session, queue: str, message_id: str, receipt: str, **given: 
 @_MESSAGE
 @_RECEIPT
 def release(session: Session, queue: str, message_id: str, receipt: str, **given: Any) -> None:
-    """Give a message back, so that somebody else can work on it.
+    """Give a message back, so that another worker can take it.
 
     Example: leasehold message release orders ID RECEIPT --outcome failed --error "no such file"
     """

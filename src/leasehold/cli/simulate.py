@@ -96,7 +96,7 @@ Exit codes:
     type=click.Choice(["until-retaken", "strict"]),
     default="until-retaken",
     show_default=True,
-    help="Whether a receipt still works when its lease is over and nobody has the message.",
+    help="Whether a receipt still works when its lease is over and no other worker has it.",
 )
 @click.option(
     "--max-deliveries",

@@ -329,7 +329,7 @@ class Work(click.ParamType[Shape]):
 
 
 class Away(click.ParamType[Outage]):
-    """A time in which nobody works: ``10m-12m``."""
+    """A time in which no worker runs: ``10m-12m``."""
 
     name = "outage"
 

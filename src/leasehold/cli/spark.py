@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from leasehold.cli.remote import ExitCode, Session, remote
+from leasehold.cli.remote import WARNED, ExitCode, Session, remote
 from leasehold.cli.root import OrderedGroup
 from leasehold.spark.doctor import Finding, Level, worst
 from leasehold.spark.doctor.server import check_program, check_server
@@ -92,8 +92,6 @@ def cluster(folder: str | None, **numbers: int | str) -> None:
 # ``leasehold doctor``: what is wrong, what it means, what to do about it.
 
 
-WARNED: Final = 4
-"""Exit code: it works, and may not go on to."""
 _CODES: Final = {Level.OK: ExitCode.DONE, Level.WARN: WARNED, Level.FAIL: ExitCode.REFUSED}
 _PATIENCE_S: Final = 10.0
 _STYLES: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}

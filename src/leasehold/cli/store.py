@@ -1,4 +1,4 @@
-"""``leasehold store``: stores themselves, while nobody serves them."""
+"""``leasehold store``: stores themselves, while no server uses them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EPILOG: Final = """\b
 Exit codes:
   0    done; with check: all is well
   1    refused, with the reason; with check: something is wrong
-  2    a mistake in the command line, or nobody to confirm and no --yes
+  2    a mistake in the command line, or no terminal to confirm at and no --yes
   3    a store cannot be opened or reached
   4    with check: something may go wrong
   130  Ctrl+C; both stores are as they were
@@ -46,8 +46,8 @@ def group() -> None:
 def migrate(source: str, target: str, *, as_json: bool, no_color: bool) -> None:
     """Move all that is in one store to another, which must be empty.
 
-    Ids, receipts, leases, claims, counts and the event log stay as they are. Nobody is served from
-    either store meanwhile: stop the servers first. What has arrived is compared with what was
+    Ids, receipts, leases, claims, counts and the event log stay as they are. No client is served
+    from either store meanwhile: stop the servers first. What has arrived is compared with what was
     there, by counts and digests, before the first store is marked as moved. A server refuses a
     store that is marked; nothing in it is removed. Large bodies stay where they are: only their
     keys move.
@@ -93,9 +93,9 @@ def move_account(  # noqa: PLR0913 - each is an option of the command
 
     An empty store takes over the key of receipts too, so all that clients hold stays good: give an
     account a store of its own, with ?schema=NAME behind a PostgreSQL URL. In a store that is in use
-    ids of messages may clash; then nothing is moved. Nobody is served from either store meanwhile.
-    The event log stays where it is. In the end the account is gone from FROM, which can be served
-    again; to undo it, move the account back.
+    ids of messages may clash; then nothing is moved. No client is served from either store
+    meanwhile. The event log stays where it is. In the end the account is gone from FROM, which can
+    be served again; to undo it, move the account back.
 
     Example: leasehold store move-account shop ./data 'postgresql://leasehold@db/queues?schema=shop'
     """
@@ -135,7 +135,7 @@ def undo(store: str, copy: str | None, *, yes: bool, as_json: bool, no_color: bo
 @group.command(cls=StoreCommand, params=[YES])
 @click.argument("store")
 def restored(store: str, *, yes: bool, as_json: bool, no_color: bool) -> None:
-    """Tell a store that it was put back from a copy, so that old receipts are void.
+    """Tell a store that it was restored from a backup, so that old receipts are void.
 
     Without that, a receipt that was given out after the copy was made could act on a message that
     is on somebody else's lease now. A store in a folder mostly notices by itself, one in PostgreSQL

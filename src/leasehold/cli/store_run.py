@@ -19,7 +19,7 @@ from rich.text import Text
 from leasehold.bodies import open_bodies
 from leasehold.bodies.base import BodyMissing
 from leasehold.cli.output import Screen, clean, counted, facts, number
-from leasehold.cli.remote import ExitCode, can_ask, confirm
+from leasehold.cli.remote import WARNED, ExitCode, can_ask, confirm
 from leasehold.clock import SystemClock
 from leasehold.domain.errors import LeaseholdError
 from leasehold.extras import install
@@ -234,8 +234,6 @@ def _show(
 # What ``leasehold store check`` does.
 
 
-WARNED: Final = 4
-"""Exit code: it works, and may not go on to."""
 _CODES: Final = {Level.OK: ExitCode.DONE, Level.WARN: WARNED, Level.FAIL: ExitCode.REFUSED}
 _STYLES: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 

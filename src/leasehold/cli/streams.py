@@ -56,8 +56,8 @@ _HIDING: Final = frozenset({"opening", "open", "parked"})
 _MEANINGS: Final = {
     "opening": "it is still taking messages",
     "open": "a consumer works on it",
-    "parked": "it is kept for a replay, although nobody extends it",
-    "lapsed": "nobody extended it in time, and everybody can receive its messages. Until somebody "
+    "parked": "it is kept for a replay, although it is not extended",
+    "lapsed": "it was not extended in time, and all can receive its messages. Until a consumer "
     "does, its consumer can open it again",
     "broken": "others have some of its messages. Its consumer can open it with the rest "
     "(accept_loss), or give it back",
@@ -315,7 +315,7 @@ def settle(  # noqa: PLR0913 - click passes each option by its name
 def park(  # noqa: PLR0913 - click passes each option by its name
     session: Session, queue: str, stream: str, number: int, *, for_s: int, token: int | None
 ) -> None:
-    """Keep a claim for a replay although nobody extends it.
+    """Keep a claim for a replay although it is not extended.
 
     Example: leasehold stream park orders totals 17 --for 2d
     """

@@ -329,7 +329,7 @@ def stages(pipeline: str, mermaid: bool, as_json: bool, no_color: bool) -> None:
 _GOOD: Final = tuple(each.value for each in fencing_proof.Verdict if each.is_good)
 _BAD: Final = tuple(each.value for each in fencing_proof.Verdict if not each.is_good)
 _NEEDS_RESET: Final = (
-    "Without --reset nobody can tell one effect from two: name a function that puts the effects "
+    "Without --reset one effect cannot be told from two: name a function that puts the effects "
     "back to the start."
 )
 

@@ -6,7 +6,8 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from leasehold.client._calls import MAX_ITEMS, MAX_REQUEST_BYTES
+from leasehold.client._calls import MAX_REQUEST_BYTES
+from leasehold.domain.limits import MAX_ITEMS
 from leasehold.extras import install
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import UNSET, Struct
 
-from leasehold.client._credentials import Pairs
+from leasehold.auth.types import Pairs
 from leasehold.client.models import (
     DEFAULT_PRIORITY,
     DEFAULT_TIME_TO_LIVE_S,
@@ -25,12 +25,11 @@ from leasehold.client.models import (
     Progress,
     Renewal,
 )
+from leasehold.domain.limits import MAX_ITEMS
 
 JSON: Final = "application/json"
 OCTETS: Final = "application/octet-stream"
 ARROW: Final = "application/vnd.apache.arrow.stream"
-MAX_ITEMS: Final = 10_000
-"""Items that one request may hold."""
 MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 """Size at which a list of items that may be split goes on in another request."""
 LIST_PAGE: Final = 1_000
@@ -220,7 +219,7 @@ def filter_of(wanted: Filter | None, states: Iterable[str] | None) -> Filter:
 
 
 def receive(path: str, wait_s: float, members: Mapping[str, Any]) -> Call:
-    """Return a call that leases messages. Repeating it could leave some leased to nobody."""
+    """Return a call that leases messages. Repeating it could leave some leased to no worker."""
     given = {**members, "wait_s": wait_s or None}
     return send("POST", f"{path}/messages/receive", given, repeatable=False, wait_s=wait_s)
 

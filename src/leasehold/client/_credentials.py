@@ -9,9 +9,7 @@ from typing import Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
 from leasehold.auth.sharedkey import sign
-from leasehold.auth.types import BadSignature, SignedRequest
-
-Pairs = tuple[tuple[str, str], ...]
+from leasehold.auth.types import BadSignature, Pairs, SignedRequest
 
 PROTOCOL_VERSION: Final = "2026-10-06"
 """Which of Azure's forms of the string to sign is used."""
@@ -95,7 +93,7 @@ class KeyAsBearer:
 
 
 class SharedAccessSignature:
-    """A signature that somebody with the key has made, as query parameters."""
+    """A signature that a holder of the key has made, as query parameters."""
 
     __slots__ = ("_query",)
 

@@ -32,11 +32,11 @@ from leasehold.client.errors import (
 )
 from leasehold.client.models import Beat, CancelNotice, EventPage, Faults, Progress, SessionInfo
 from leasehold.clock import Clock, SystemClock
+from leasehold.domain.limits import MAX_PROGRESS
 
 BEATS_PER_TIMEOUT: Final = 4
-MAX_PROGRESS: Final = 10_000
 MAX_PROGRESS_BYTES: Final = 4_000_000
-"""Messages, and bytes of them, that one heartbeat can tell of; the server refuses more."""
+"""Bytes of progress that one heartbeat can tell of; the server refuses more."""
 
 _MAX_NOTE: Final = 1_024
 _LONGEST_CHAR: Final = 6
@@ -90,7 +90,7 @@ class Opening:
     progress_timeout_s: int | None
 
     def call(self) -> Call:
-        """Return the call. It is not repeated: a second session would belong to nobody."""
+        """Return the call. It is not repeated: a second session would belong to no worker."""
         members = {
             "holder": self.holder,
             "timeout_s": self.timeout_s,
@@ -171,7 +171,7 @@ class SessionBook:
 
     @property
     def is_over(self) -> bool:
-        """Whether the server has said that it is lost or was ended by somebody else."""
+        """Whether the server has said that it is lost or was ended by another client."""
         return self._over is not None
 
     @property
@@ -202,7 +202,7 @@ class SessionBook:
         """Refuse to go on with a session that is over or closed.
 
         Raises:
-            SessionOver: It is lost, or somebody else has ended it.
+            SessionOver: It is lost, or another client has ended it.
             RuntimeError: It is closed, or not open yet.
         """
         if self._over is not None:

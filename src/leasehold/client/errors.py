@@ -4,8 +4,8 @@
 
     LeaseholdClientError
     ├── InvalidConnectionString   (also a ValueError)
-    ├── ConnectionFailed          nobody answered
-    ├── UnexpectedAnswer          somebody answered who is not a Leasehold server
+    ├── ConnectionFailed          no server answered
+    ├── UnexpectedAnswer          what answered is not a Leasehold server
     └── ServerProblem             the server refused; ``code`` says why
         ├── QueueNotFound         ├── QueueExists
         ├── MessageNotFound       ├── MessageLeased

@@ -33,6 +33,8 @@ from leasehold.client._flow_models import (
     StreamSettled,
     TransactionInfo,
 )
+from leasehold.domain.limits import NEVER
+from leasehold.domain.model import DEFAULT_PRIORITY
 
 __all__ = [
     "DEFAULT_PRIORITY",
@@ -90,9 +92,6 @@ __all__ = [
 
 DEFAULT_TIME_TO_LIVE_S: Final = 604_800
 """Seven days, as in Azure's "Put Message"."""
-NEVER: Final = -1
-"""The time-to-live of a message that never expires."""
-DEFAULT_PRIORITY: Final = 8
 
 Outcome = Literal["failed", "interrupted", "returned", "buried"]
 """Why a message is given back: the work went wrong; the worker had to stop; no reason; or the
@@ -202,7 +201,7 @@ class ReceivedMessage(PeekedMessage, frozen=True, kw_only=True):
     session: str | None = None
     """Id of the session that the lease belongs to."""
     saved: Any = None
-    """What this holder or the one before has saved with a renewal; None if nobody has."""
+    """What this holder or the one before has saved with a renewal; None if there is nothing."""
     cancel: CancelRequest | None = None
     """Set by a renewal if an operator wants the work stopped."""
 
@@ -408,7 +407,8 @@ class MessageView(PeekedMessage, frozen=True, kw_only=True):
     session: str | None = None
     """Id of the session that its lease belongs to."""
     saved: Any = None
-    """What a holder has saved with a renewal; None if nobody has, or bodies were not asked for."""
+    """What a holder has saved with a renewal; None if there is nothing, or bodies were not asked
+    for."""
     cancel: CancelRequest | None = None
     """An operator has asked the holder to stop."""
 

@@ -64,12 +64,12 @@ class Tries:
         self.maybe_done = False
         """Whether a failed try may have been carried out."""
 
-    def wait_s(self, failure: LeaseholdClientError, dice: float) -> float | None:
+    def wait_s(self, failure: LeaseholdClientError, jitter: float) -> float | None:
         """Note a failed try; return the seconds to wait before the next, or None to give up.
 
         Args:
             failure: How the try ended.
-            dice: A random number from 0 to 1.
+            jitter: A random number from 0 to 1.
         """
         policy = self._policy
         self._made += 1
@@ -79,9 +79,9 @@ class Tries:
         own_s = min(policy.cap_s, policy.initial_s * 2.0 ** (self._made - 1))
         asked_s = failure.problem.retry_after_s if isinstance(failure, ServerProblem) else None
         if asked_s is None:
-            pause_s = own_s * (_SMALLEST_SHARE + (1 - _SMALLEST_SHARE) * dice)
+            pause_s = own_s * (_SMALLEST_SHARE + (1 - _SMALLEST_SHARE) * jitter)
         else:
-            pause_s = max(asked_s, 0.0) + own_s * dice
+            pause_s = max(asked_s, 0.0) + own_s * jitter
         self._waited_s += pause_s
         return pause_s if self._waited_s <= policy.patience_s else None
 

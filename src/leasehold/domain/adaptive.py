@@ -1,7 +1,7 @@
 """A default visibility timeout that follows the work, with brakes.
 
 A :class:`Window` collects what a queue's leases tell: how long completed work took, which
-completions came too late because somebody else had received the message meanwhile, how far apart
+completions came too late because another consumer had received the message meanwhile, how far apart
 renewals came, how often work failed. :func:`decide` turns that into a new timeout now and then:
 quick to lengthen, slow to shorten, and each time with the reason.
 

@@ -45,7 +45,7 @@ MAX_LAPSED: Final = 8
 """Lapsed claims of one queue whose members are kept together; of more, the oldest are dissolved."""
 MAX_NOTED: Final = 10_000
 """Members of one claim whose exemption is noted: when it is settled each is given back by itself,
-some half a second's worth, and nobody has a turn meanwhile."""
+some half a second's worth, and no other command has a turn meanwhile."""
 FOLD_STEP: Final = 1_000
 """Members that one step of dissolving moves, at most some 30 milliseconds' worth."""
 
@@ -54,12 +54,12 @@ class ClaimState(StrEnum):
     """How far a claim is."""
 
     OPENING = "opening"
-    """Takes messages still; nobody has seen it."""
+    """Takes messages still; no consumer has seen it."""
     OPEN = "open"
     PARKED = "parked"
-    """Nobody extends it, but its members stay hidden until the end of a replay window."""
+    """It is not extended, but its members stay hidden until the end of a replay window."""
     LAPSED = "lapsed"
-    """Nobody extended it in time: others may take its members. While nobody has, it can be
+    """It was not extended in time: others may take its members. While none has, it can be
     reopened."""
     BROKEN = "broken"
     """It had lapsed and others have taken, or an operator has removed, some of its members."""
@@ -140,8 +140,8 @@ class OpenClaim:
 
     Messages are taken in the order of receives, each with a dequeue count and a fence one higher.
     What may not be delivered again goes to the poison queue instead. A paused or limited queue
-    gives as to receives. A claim that has lapsed and lost nobody is open again from then on; so is
-    a broken one with *accept_loss*.
+    gives as to receives. A claim that has lapsed and lost no member is open again from then on; so
+    is a broken one with *accept_loss*.
     """
 
     account: str
@@ -216,8 +216,8 @@ class MemberPage(NamedTuple):
 class ExtendClaim:
     """Move the end of a claim's lease to *lease_s* from now. Answer: :class:`Claim`.
 
-    Or as for :class:`ReadClaim`, or StaleToken. A claim that lapsed and lost nobody is open again.
-    With *park* the claim is parked: *lease_s* is then the replay window.
+    Or as for :class:`ReadClaim`, or StaleToken. A claim that lapsed and lost no member is open
+    again. With *park* the claim is parked: *lease_s* is then the replay window.
     """
 
     account: str
@@ -238,7 +238,7 @@ class Exemption(NamedTuple):
     """RETURNED, FAILED, INTERRUPTED, or BURIED, as for a release."""
     delay_s: int | None = None
     error: ErrorReport | None = None
-    dice: float = 0.5
+    jitter: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ class BindClaim:
     """Have the publishing of a transaction settle the stream up to a claim. Answer: :class:`Claim`.
 
     Or as for :class:`ReadClaim`, or StaleToken, AlreadyPublished. The publishing is refused whole
-    if by then somebody else has attached to the stream, the claim was given back or settled
+    if by then another consumer has attached to the stream, the claim was given back or settled
     otherwise, or it or one before it has lost members. A claim is bound to one transaction: the
     last one named. A transaction to which a claim is bound is there, even with nothing staged; it
     vanishes like others, and that undoes the binding.
@@ -419,8 +419,8 @@ ClaimResult: TypeAlias = (
 #
 # The rules of claims: pure functions from one state of a claim to the next.
 #
-# Every store decides by these; what is theirs is only how members are kept. A loss that nobody has
-# accepted makes a claim BROKEN at once, so a claim in any other state with members lost is one
+# Every store decides by these; what is theirs is only how members are kept. A loss that no consumer
+# has accepted makes a claim BROKEN at once, so a claim in any other state with members lost is one
 # whose loss was accepted.
 
 
@@ -466,12 +466,12 @@ def check_readable(claim: Claim, accepted_loss: bool) -> None:
 
     Args:
         claim: An existing claim of the number asked for.
-        accepted_loss: Whether somebody has opened it with ``accept_loss`` since its last loss.
+        accepted_loss: Whether a consumer has opened it with ``accept_loss`` since its last loss.
 
     Raises:
         ClaimNotFound: It is OPENING: its members are not all there yet.
         ClaimLapsed: It must be opened again first.
-        ClaimBroken: It has lost members, and nobody has accepted that.
+        ClaimBroken: It has lost members, and no consumer has accepted that.
     """
     if claim.state is ClaimState.OPENING:
         raise ClaimNotFound
@@ -509,11 +509,11 @@ def check_bound(name: str, bound: Bound, stream: Stream) -> None:
         stream: Of that claim, as it is now.
 
     Raises:
-        StaleToken: Somebody else has attached to the stream since.
+        StaleToken: Another consumer has attached to the stream since.
         ClaimSettled: The claim was settled, and not by who had bound it.
         ClaimNotFound: The claim was given back.
         ClaimOutOfTurn: A claim before it is still OPENING.
-        ClaimBroken: It, or a claim before it, has lost members, and nobody has accepted that.
+        ClaimBroken: It, or a claim before it, has lost members, and no consumer has accepted that.
     """
     check_token(stream.token, bound.token)
     if not any(each.number == bound.number and each.transaction == name for each in stream.claims):

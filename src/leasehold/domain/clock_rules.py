@@ -17,7 +17,7 @@ CONFIRMED_AFTER_S: Final = 3_600.0
 """A suspicious clock is believed once the server has run this long with it."""
 
 TOLERATED_DRIFT_S: Final = 5.0
-"""Nobody may have moved the wall clock by more than this meanwhile."""
+"""The wall clock may not have been moved by more than this meanwhile."""
 
 
 def may_retire(
@@ -58,7 +58,7 @@ class Verdict(Enum):
     FOLLOW = auto()
     """This server has lost the time: it is to take the shared one over."""
     DOUBT = auto()
-    """Nobody can tell yet: nothing is to be done by either."""
+    """It is unknown yet: nothing is to be done by either."""
 
 
 def judge(*, gap_s: float, is_known: bool, is_fresh: bool, doubted_for_s: float) -> Verdict:

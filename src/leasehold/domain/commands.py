@@ -286,8 +286,8 @@ class Release(NamedTuple):
     """Seconds until it can be received again; None for the queue's back-off after a failure, and
     at once otherwise."""
     error: ErrorReport | None = None
-    dice: float = 0.5
-    """A random number from 0 to 1 for the jitter of the back-off."""
+    jitter: float = 0.5
+    """A random number from 0 to 1, which spreads the back-off."""
 
 
 class Released(NamedTuple):

@@ -39,7 +39,7 @@ from leasehold.domain.wording import count_of, enumeration, future, length_of, p
 _MS: Final = 1000
 
 SILENT_AFTER_MS: Final = 120_000
-"""A queue has no receiver when nobody has asked for this long: twice the longest long poll."""
+"""A queue has no receiver when no consumer has asked for this long: twice the longest long poll."""
 
 STALLED_AFTER_MS: Final = 600_000
 """A lease this long without a report of progress is worth a look..."""
@@ -65,7 +65,7 @@ class Activity:
     since_ms: int
     """When the server started."""
     last_receive_ms: int | None = None
-    """When somebody last asked for messages, whether there were any or not."""
+    """When a consumer last asked for messages, whether there were any or not."""
     last_receiver: str | None = None
     last_send_ms: int | None = None
     waiting: int = 0

@@ -42,18 +42,18 @@ OLD_ERROR_CHARS: Final = 256
 rewritten with each delivery, would hold the store up."""
 
 
-def backoff_ms(backoff: Backoff, failures: int, dice: float) -> int:
+def backoff_ms(backoff: Backoff, failures: int, jitter: float) -> int:
     """Return the wait before the next attempt, in milliseconds, 0 or more.
 
     Args:
         backoff: The queue's rule.
         failures: How often the message has failed by now, the last time included; from 1.
-        dice: A random number from 0 to 1; 0.5 gives the wait without jitter.
+        jitter: A random number from 0 to 1; 0.5 gives the wait without jitter.
     """
     # No wait grows past a million failures, and float powers overflow with larger counts.
     count = min(max(failures, 1), MAX_BUDGET)
     wait_s = min(_growth_s(backoff, count), backoff.cap_s)
-    return max(0, round(wait_s * _MS * (1 + backoff.jitter * (2 * dice - 1))))
+    return max(0, round(wait_s * _MS * (1 + backoff.jitter * (2 * jitter - 1))))
 
 
 def _growth_s(backoff: Backoff, count: int) -> float:

@@ -102,6 +102,25 @@ NATIVE: Final = Limits(
 MAX_SAVED_BYTES: Final = 65_536
 """Largest JSON that a holder saves with a message; our own, that of a body."""
 
+# Our own, for the sizes of requests of the native API, which its clients keep to as well.
+MAX_WAIT_S: Final = 60
+"""Longest wait for messages or a job that the dialects take, seconds."""
+MAX_ITEMS: Final = 10_000
+"""Items that one request may hold."""
+MAX_PROGRESS: Final = 10_000
+"""Messages whose progress one heartbeat tells."""
+MAX_PUBLISHED_PARTS: Final = 10_000
+"""Parts that one publish or discard names."""
+PRIORITIES: Final = (1, 16)
+"""As in MNS, 1 being the most urgent."""
+NEVER: Final = -1
+"""The time-to-live of a message that never expires, in requests."""
+
+METADATA_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Azure, "Naming queues and metadata"; all dialects show the same metadata."""
+RESERVED_METADATA: Final = "leasehold_"
+"""The Azure dialect shows what the server adds under names that begin so; they cannot be set."""
+
 
 def check_range(field: str, value: int, bounds: tuple[int, int]) -> None:
     """Raise OutOfRange unless *value* lies within *bounds*."""

@@ -22,6 +22,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from leasehold.domain.errors import InvalidMarker, ReceiptMalformed
 from leasehold.domain.queue_settings import DEFAULT_SETTINGS, QueueSettings
 
+QueueKey: TypeAlias = tuple[str, str]
+"""An account and the name of one of its queues."""
+
 NEVER_MS = 253_402_300_799_000
 """Expiry of a message that never expires: 9999-12-31T23:59:59Z, which dialects show as such."""
 
@@ -317,7 +320,7 @@ def row_key_of(message_id: str) -> int | None:
 # Receipts: the tokens that prove a lease.
 #
 # A receipt names one message (by row key) and one lease of it (by fence) and is sealed with a key
-# that never leaves the store, so nobody can make one up. It is 36 characters of ``[A-Za-z0-9_-]``,
+# that never leaves the store, so none can be made up. It is 36 characters of ``[A-Za-z0-9_-]``,
 # safe in a URL without escaping: clients are known to mangle ``+`` and ``/``.
 #
 # A receipt acts only while its fence equals the message's: equality is the safety device, time
@@ -358,7 +361,7 @@ def read_receipt(key: bytes, receipt: str) -> ReceiptParts:
     Raises:
         ReceiptMalformed: It does not have the form of a receipt. A receipt of the right form that
             this store never issued is not malformed: it is merely not genuine, and can be one of
-            a store since restored from a copy.
+            a store since restored from a backup.
     """
     if len(receipt) != RECEIPT_CHARS or not receipt.isascii():
         raise ReceiptMalformed(receipt)

@@ -23,10 +23,12 @@ POISON_SUFFIX: Final = "-poison"
 
 
 class LapsedReceipts(StrEnum):
-    """What a receipt is worth once its lease has run out and nobody has taken the message."""
+    """What a receipt is worth once its lease has run out and no other consumer has taken the
+    message.
+    """
 
     UNTIL_RETAKEN = "until-retaken"
-    """It goes on working until somebody else receives the message (Azure's rule)."""
+    """It goes on working until another consumer receives the message (Azure's rule)."""
 
     STRICT = "strict"
     """It is dead from the moment the lease ends (MNS's rule)."""

@@ -2,7 +2,7 @@
 
 A *transaction* has a name; its rows are staged in *parts*, one for each task that stages, so that
 of several attempts of one task one can be published and the others dropped. Publishing is one
-commit, harmless when repeated, and remembered. What nobody publishes vanishes after a time-out.
+commit, harmless when repeated, and remembered. What is not published vanishes after a time-out.
 
 As with :mod:`leasehold.domain.commands`, an answer is the value named in the docstring or an error.
 """
@@ -91,7 +91,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Put messages that nobody sees yet. Answer: :class:`Staged`.
+    """Put messages that no consumer sees yet. Answer: :class:`Staged`.
 
     Or QueueNotFound, VisibilityPastExpiry, AlreadyPublished, ChunkOutOfTurn; nothing is staged
     then. Delays and times to live begin when the message is published, and only then deduplication

@@ -91,7 +91,7 @@ def receive_order(
 def order_of(
     priority: int, visible_at_ms: int, row_key: int, ageing_s: int | None
 ) -> tuple[int, int, int]:
-    """Do as :func:`receive_order` for somebody who has no message."""
+    """Do as :func:`receive_order` where there is no message yet."""
     if ageing_s is None:
         return priority, visible_at_ms, row_key
     return 0, visible_at_ms + priority * ageing_s * _MS, row_key
@@ -289,7 +289,7 @@ _BEFORE_THE_FIRST_LEASE: Final = frozenset({Phase.WAITING, Phase.DELAYED})
 
 
 def after_release(message: Message, now_ms: int, delay_ms: int) -> Message:
-    """Give it back; *message* has its attempt closed. Nobody holds a receipt from then on."""
+    """Give it back; *message* has its attempt closed. No receipt acts from then on."""
     return message._replace(
         visible_at_ms=now_ms + delay_ms,
         fence=message.fence + 1,

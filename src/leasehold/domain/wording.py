@@ -58,7 +58,7 @@ def times_of(number: int) -> str:
 
 
 def quote(text: str) -> str:
-    """Return somebody else's words on one line, in quotation marks, cut if they are many."""
+    """Return the words of a client on one line, in quotation marks, cut if they are many."""
     line = " ".join(text.split())
     if len(line) > _MAX_QUOTED:
         line = line[: _MAX_QUOTED - 3] + "..."

@@ -4,46 +4,125 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
-from leasehold.engine.engine import account_of
-from leasehold.engine.stats import Census
-
-if TYPE_CHECKING:
-    from leasehold.domain import admin as o
-    from leasehold.domain import commands as c
-    from leasehold.domain.claims import OpenClaim, Opened
-    from leasehold.domain.model import Lease, Queue
-    from leasehold.engine.engine import Counted, Engine, Served
-    from leasehold.engine.stats import QueueActivity
-    from leasehold.engine.waiters import Gone
-    from leasehold.stores.base import StoreHealth
+from leasehold.domain import admin as o
+from leasehold.domain import commands as c
+from leasehold.domain.claims import OpenClaim, Opened
+from leasehold.domain.model import Lease, Queue
+from leasehold.engine.engine import Counted, Engine, Served, account_of
+from leasehold.engine.event_export import Exporter
+from leasehold.engine.large_bodies import LargeBodies
+from leasehold.engine.stats import Census, EngineStats, QueueActivity
+from leasehold.engine.waiters import Gone
+from leasehold.stores.base import StoreHealth
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
-class AccountRouter:
-    """What dialects, metrics and pages ask of an engine, over several.
+class ServerEngine(Protocol):
+    """What the parts of a server ask of an :class:`Engine`, or of several by account."""
 
-    A command goes to the engine of its account. Counters of all engines are kept together; what
-    there is once for a server, such as its exporter and its body store, is that of the first. A
-    store that fails beyond repair ends the server, whichever it is.
+    @property
+    def stats(self) -> EngineStats:
+        """Counters since the start."""
+        ...
+
+    @property
+    def failed(self) -> asyncio.Event:
+        """Set when a store has failed: the process must end and start again from the file."""
+        ...
+
+    @property
+    def bodies(self) -> LargeBodies | None:
+        """Where large bodies go to and come from."""
+        ...
+
+    @property
+    def exporter(self) -> Exporter | None:
+        """Exports and trims the event log."""
+        ...
+
+    async def start(self) -> None:
+        """See :meth:`Engine.start`."""
+        ...
+
+    async def stop(self) -> None:
+        """See :meth:`Engine.stop`."""
+        ...
+
+    def drain(self) -> None:
+        """See :meth:`Engine.drain`."""
+        ...
+
+    async def perform(self, command: c.Command) -> c.Result:
+        """See :meth:`Engine.perform`."""
+        ...
+
+    async def receive(
+        self, command: c.Receive, wait_s: float, gone: Gone | None = None
+    ) -> tuple[Lease, ...]:
+        """See :meth:`Engine.receive`."""
+        ...
+
+    async def open_claim(
+        self, command: OpenClaim, wait_s: float = 0, gone: Gone | None = None
+    ) -> Opened:
+        """See :meth:`Engine.open_claim`."""
+        ...
+
+    async def wait_for_job(self, account: str, job_id: str, wait_s: float) -> o.Job:
+        """See :meth:`leasehold.engine.jobs.JobRunner.wait`."""
+        ...
+
+    def find_queue(self, account: str, queue: str) -> Queue | None:
+        """See :meth:`Engine.find_queue`."""
+        ...
+
+    def activity(self, account: str, queue: str) -> QueueActivity:
+        """See :meth:`Engine.activity`."""
+        ...
+
+    async def counts(self) -> list[Counted]:
+        """See :meth:`Engine.counts`."""
+        ...
+
+    async def census(self) -> Census:
+        """See :meth:`Engine.census`."""
+        ...
+
+    def health(self) -> StoreHealth:
+        """See :meth:`Engine.health`."""
+        ...
+
+    def stores(self) -> list[Served]:
+        """See :meth:`Engine.stores`."""
+        ...
+
+    def is_relocated(self, account: str) -> bool:
+        """See :meth:`Engine.is_relocated`."""
+        ...
+
+
+class AccountRouter:
+    """A :class:`ServerEngine` over several engines.
+
+    A command goes to the engine of its account. What there is once for a server, such as its
+    exporter and its body store, is that of the first. A store that fails beyond repair ends the
+    server, whichever it is.
 
     Args:
         first: The engine of all accounts that have none of their own; not started yet.
-        others: The engines of those that have; one may serve several.
+        others: The engines of those that have, made ``beside`` the first; one may serve several.
     """
 
     def __init__(self, first: Engine, others: Mapping[str, Engine]) -> None:
         self._first = first
         self._others = dict(others)
         self._engines = [first, *dict.fromkeys(self._others.values())]
-        for engine in self._engines[1:]:
-            engine.stats, engine.failed = first.stats, first.failed
         self.stats, self.failed = first.stats, first.failed
         self.bodies, self.exporter = first.bodies, first.exporter
-        self.waiting, self.jobs = first.waiting, _Jobs(self)
 
     def of(self, account: str) -> Engine:
         """Return the engine of an account."""
@@ -87,6 +166,10 @@ class AccountRouter:
         """See :meth:`Engine.activity`."""
         return self.of(account).activity(account, queue)
 
+    async def wait_for_job(self, account: str, job_id: str, wait_s: float) -> o.Job:
+        """See :meth:`leasehold.engine.jobs.JobRunner.wait`."""
+        return await self.of(account).wait_for_job(account, job_id, wait_s)
+
     def message_counts(self) -> list[tuple[str, str, int]]:
         """See :meth:`Engine.message_counts`."""
         return [each for engine in self._engines for each in engine.message_counts()]
@@ -118,20 +201,9 @@ class AccountRouter:
             found += engine.stores(tuple(its_own))
         return found
 
-    def is_away(self, account: str) -> bool:
-        """See :meth:`Engine.is_away`."""
-        return self.of(account).is_away(account)
-
-
-class _Jobs:
-    """Waits for jobs, wherever they are."""
-
-    def __init__(self, placement: AccountRouter) -> None:
-        self._placement = placement
-
-    async def wait(self, account: str, job_id: str, wait_s: float) -> o.Job:
-        """See :meth:`leasehold.engine.jobs.JobRunner.wait`."""
-        return await self._placement.of(account).jobs.wait(account, job_id, wait_s)
+    def is_relocated(self, account: str) -> bool:
+        """See :meth:`Engine.is_relocated`."""
+        return self.of(account).is_relocated(account)
 
 
 def _joined(parts: Iterable[Mapping[_K, _V]]) -> dict[_K, _V]:

@@ -15,7 +15,7 @@ import structlog
 from leasehold.domain import commands as c
 from leasehold.domain.adaptive import Window, decide
 from leasehold.domain.errors import LeaseholdError, LeaseLost, MessageNotFound
-from leasehold.domain.model import Lease, Outcome, Queue
+from leasehold.domain.model import Lease, Outcome, Queue, QueueKey
 from leasehold.domain.transactions import Committed, CommitTogether
 
 MAX_FOLLOWED: Final = 100_000
@@ -23,8 +23,6 @@ MAX_FOLLOWED: Final = 100_000
 _MS: Final = 1000
 
 _log = structlog.get_logger(__name__)
-
-Key = tuple[str, str]
 
 
 class Adapting:
@@ -35,7 +33,7 @@ class Adapting:
     """
 
     def __init__(self, find_queue: Callable[[str, str], Queue | None]) -> None:
-        self.windows: dict[Key, Window] = {}
+        self.windows: dict[QueueKey, Window] = {}
         """Queues that adapt; while there are none, nothing here costs anything."""
         self._find_queue = find_queue
         self._followed: OrderedDict[str, tuple[int, int]] = OrderedDict()

@@ -4,7 +4,7 @@ The statements of a batch run in the event loop. Where the commit runs depends o
 takes long lets go of the interpreter lock on a thread of its own, so that requests are read
 meanwhile; one that is over sooner than two threads can hand the lock to and fro runs in the loop.
 Of a store behind a network everything runs in the loop while that is quick: two threads that take
-the interpreter lock from each other at each of seven journeys cost a quarter of the throughput.
+the interpreter lock from each other at each of seven round trips cost a quarter of the throughput.
 What is not over in a moment goes on on the thread. Long batches begin there, and the loop stands
 back for the same moment. While commits are slow it does not wait at all, but reads requests.
 Figures and the forms tried stand in ``docs/decisions/``: 0002 on commits, 0035 on PostgreSQL.
@@ -32,7 +32,7 @@ from leasehold.domain import sessions as s
 from leasehold.domain import transactions as t
 from leasehold.domain.errors import LeaseholdError, Stopping, StoreFailed, StoreFull
 from leasehold.engine.adapting import Adapting
-from leasehold.engine.long_poll import Pending, WaitingRooms
+from leasehold.engine.long_poll import LongPolls, Pending
 from leasehold.engine.peers import PeerNotifier
 from leasehold.engine.stats import EngineStats
 from leasehold.stores.base import NotInTime, Store
@@ -77,7 +77,7 @@ class Batcher:
         clock: Read once per batch.
         stats: Where to count.
         on_failure: Called once when the store has failed and is of no more use.
-        rooms: Who waits for messages, and hears of every result.
+        polls: Who waits for messages, and hears of every result.
         adapting: Who watches how long leases take, and hears of every result.
         herald: Who tells other servers of the results; None if there are none.
         inline_below_s: See INLINE_BELOW_S; 0 to commit on the thread always.
@@ -90,7 +90,7 @@ class Batcher:
         stats: EngineStats,
         on_failure: Callable[[], None],
         *,
-        rooms: WaitingRooms,
+        polls: LongPolls,
         adapting: Adapting,
         herald: PeerNotifier | None = None,
         inline_below_s: float = INLINE_BELOW_S,
@@ -99,7 +99,7 @@ class Batcher:
         self._is_remote = store.is_remote
         self._clock = clock
         self._stats = stats
-        self._rooms = rooms
+        self._polls = polls
         self._adapting = adapting
         self._herald = herald
         self._on_failure = on_failure
@@ -122,7 +122,7 @@ class Batcher:
         self._results: list[c.Result] = []
         self._thread = threading.Thread(target=self._commit_loop, name="commit", daemon=True)
         self._thread.start()
-        rooms.open(self.hand_in)
+        polls.open(self.hand_in)
 
     def submit(self, command: c.Command) -> asyncio.Future[c.Result]:
         """Put *command* in the next batch; the future has its result once that is durable."""
@@ -199,15 +199,15 @@ class Batcher:
             batch, self._waiting = waiting[:size], waiting[size:]
         else:
             batch, self._waiting = waiting, []
-        if self._rooms.by_queue:
-            self._rooms.anticipate(batch)
+        if self._polls.by_queue:
+            self._polls.anticipate(batch)
         batch.sort(key=_order)
         if self._is_remote:
             self._carry_out(batch)
             return
         try:
             self._execute(batch)
-        except Exception as error:  # noqa: BLE001 - nobody may be left without an answer
+        except Exception as error:  # noqa: BLE001 - no caller may be left without an answer
             self._after_failed_batch(batch, error)
             return
         if self._typical_commit_s < self._inline_below_s and not _is_heavy(batch):
@@ -249,17 +249,17 @@ class Batcher:
             all that is left.
         """
         is_executed = False
-        self._store.hurry(STAND_BACK_S)
+        self._store.set_deadline(STAND_BACK_S)
         try:
             self._execute(batch)
             is_executed = True
             return (self._committed, batch, *self._commit()), is_executed
         except NotInTime:
             return None, is_executed
-        except Exception as error:  # noqa: BLE001 - nobody may be left without an answer
+        except Exception as error:  # noqa: BLE001 - no caller may be left without an answer
             return (self._after_failed_batch, batch, error), is_executed
         finally:
-            self._store.hurry(None)
+            self._store.set_deadline(None)
 
     def _finish_here(self, finish: Callable[..., None], *of: Any) -> None:
         self._is_inline = True
@@ -364,7 +364,7 @@ class Batcher:
             else:
                 self._typical_commit_s += (duration_s - self._typical_commit_s) * _MEMORY
         count = stats.count
-        if self._rooms.by_queue or self._adapting.windows:
+        if self._polls.by_queue or self._adapting.windows:
             self._tell(batch)
         else:
             for (command, answer), result in zip(batch, self._results, strict=True):
@@ -381,14 +381,14 @@ class Batcher:
 
     def _tell(self, batch: list[Pending]) -> None:
         """Hand out the results in the order in which they came about, to all who listen."""
-        count, note, observe = self._stats.count, self._rooms.note, self._adapting.note
+        count, note, observe = self._stats.count, self._polls.note, self._adapting.note
         for (command, answer), result in zip(batch, self._results, strict=True):
             count(command, result)
             note(command, result)
             observe(command, result, self._stats.now_ms)
             if not answer.done():
                 answer.set_result(result)
-        self._rooms.settle()
+        self._polls.settle()
 
     def _after_failed_commit(self, batch: list[Pending], error: LeaseholdError) -> None:
         """Play the batch once more if the disk was full: what needs no room may succeed."""
@@ -410,7 +410,7 @@ class Batcher:
             error = LeaseholdError()
         _answer(batch, error)
         if not isinstance(error, StoreFailed):
-            self._rooms.settle()
+            self._polls.settle()
             self._loop.call_soon(self._start_batch)
             return
         # Whether the disk still holds what it took is unknown: only a new start from the file can

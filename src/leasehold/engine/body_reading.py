@@ -34,6 +34,7 @@ from leasehold.domain.model import (
     Message,
     Outcome,
     Queue,
+    QueueKey,
 )
 
 ANSWER_BYTES: Final = 8 * 1024 * 1024
@@ -135,7 +136,7 @@ class BodyReader:
         for _ in range(_TRIES):
             if None not in messages or type(command) not in _REPEATABLE:
                 break
-            # Somebody has completed a message, or given it another body, since it was listed.
+            # A message was completed, or given another body, since it was listed.
             result = await self.around.perform(command)
             messages = await self.fill(shown(result))
         if isinstance(result, MemberPage):
@@ -268,7 +269,7 @@ class BodyReader:
                 return given
             if all(problem == UNREACHABLE for _, problem in back):
                 raise Unavailable
-            # What cannot be delivered stands in nobody's way: those behind it may be well.
+            # What cannot be delivered does not hold up those behind it, which may be well.
             result = await self.around.perform(command)
             given, back = await self._sorted_out(command, cast("tuple[Lease, ...]", result))
         if back:
@@ -282,7 +283,7 @@ class BodyReader:
         try:
             messages = await self.fill([lease.message for lease in leases])
         except BaseException:
-            # Nobody gets them, and in the case of a client that is gone nobody waits for this.
+            # No client gets them, and one that is gone does not wait for this.
             back = [(lease, LEFT_OUT) for lease in leases]
             self.around.spawn(self._release(command, back))
             raise
@@ -290,7 +291,7 @@ class BodyReader:
         back = []
         for lease, message in zip(leases, messages, strict=True):
             if message is None:
-                continue  # somebody has ended the lease meanwhile
+                continue  # the lease was ended meanwhile
             problem = problem_of(message)
             if problem is None:
                 given.append(Lease(message, lease.receipt))
@@ -461,7 +462,7 @@ def adopted(command: Any, result: object) -> list[BodyRef]:
 
 
 def doubtful(command: Any, result: object) -> list[BodyRef]:
-    """Return those bodies of :func:`adopted` that may be nobody's: the result does not say.
+    """Return those bodies of :func:`adopted` that may have no message: the result does not say.
 
     A settling does not tell which of the messages sent along had a key that was known already.
     """
@@ -539,8 +540,6 @@ def with_messages(result: Any, messages: Sequence[Message | None]) -> Any:
 MAX_PORTION: Final = 10_000
 MAX_QUEUES: Final = 10_000
 
-Key: TypeAlias = tuple[str, str]
-
 
 class Portions:
     """Numbers of messages, by queue; forgotten with the process.
@@ -551,7 +550,7 @@ class Portions:
     """
 
     def __init__(self, inline_bytes: int, answer_bytes: int) -> None:
-        self.known: dict[Key, int] = {}
+        self.known: dict[QueueKey, int] = {}
         """Empty while no queue takes large bodies; then nothing here costs anything."""
         self._inline_bytes = inline_bytes
         self._answer_bytes = answer_bytes

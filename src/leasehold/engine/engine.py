@@ -16,17 +16,17 @@ from leasehold.domain import claims
 from leasehold.domain import commands as c
 from leasehold.domain.claims import ClaimState, Dissolving, OpenClaim, Opened
 from leasehold.domain.errors import AccountMoved, LeaseholdError, Stopping
-from leasehold.domain.model import Lease, Queue
+from leasehold.domain.model import Lease, Queue, QueueKey
 from leasehold.engine.adapting import Adapting
 from leasehold.engine.batcher import INLINE_BELOW_S, Batcher
 from leasehold.engine.event_export import EventLogPlan, Exporter
 from leasehold.engine.jobs import JobRunner
 from leasehold.engine.large_bodies import LargeBodies
-from leasehold.engine.long_poll import WaitingRooms
-from leasehold.engine.maintenance import Maintenance, MaintenancePlan, Perform
+from leasehold.engine.long_poll import LongPolls
+from leasehold.engine.maintenance import Maintenance, MaintenancePlan, Perform, always
 from leasehold.engine.peers import RECHECK_S, PeerNotifier, Peers
 from leasehold.engine.stats import COUNTED, NOTHING, Census, CensusTaker, EngineStats, QueueActivity
-from leasehold.engine.waiters import Gone, Key, ReceiveOrClaim
+from leasehold.engine.waiters import Gone, ReceiveOrClaim
 from leasehold.stores.base import Store, StoreHealth
 
 _COUNTED_AT_ONCE: Final = 128
@@ -69,6 +69,8 @@ class Engine:
             all in the store.
         events: What becomes of the event log; None to leave it as it is.
         peers: The link to other servers on the same store; None if there can be none.
+        beside: The engine of another store of this server. Their counters are the same, and each
+            tells of a failure through ``failed`` of both.
     """
 
     def __init__(  # noqa: PLR0913 - each is a collaborator of its own
@@ -82,15 +84,18 @@ class Engine:
         bodies: LargeBodies | None = None,
         events: EventLogPlan | None = None,
         peers: Peers | None = None,
+        beside: Engine | None = None,
     ) -> None:
         timers = timers or LoopTimers()
-        self.stats = EngineStats(since_ms=clock.now_ms())
-        self.failed = asyncio.Event()
+        self.stats: EngineStats = (
+            EngineStats(since_ms=clock.now_ms()) if beside is None else beside.stats
+        )
+        self.failed: asyncio.Event = asyncio.Event() if beside is None else beside.failed
         """Set when the store has failed: the process must end and start again from the file."""
         self.has_failed = False
         """Whether it was this engine's store, where several engines share ``failed``."""
         self._census = CensusTaker(self.stats.since_ms)
-        self.waiting = WaitingRooms(clock, store.find_queue, timers)
+        self.waiting = LongPolls(clock, store.find_queue, timers, peers)
         """Who waits for messages. ``wake`` is for news from outside, ``check`` for moved clocks."""
         self._store = store
         self._moved = MovedAccounts(store)
@@ -118,8 +123,8 @@ class Engine:
                 self._carry_out,
                 find_queue=store.find_queue,
                 is_writable=lambda: store.health().writable,
+                leads=self._leads,
             )
-            bodies.leads = self._leads
         self.exporter: Exporter | None = None
         """Exports and trims the event log."""
         if events is not None:
@@ -145,7 +150,7 @@ class Engine:
             self._clock,
             self.stats,
             self._fail,
-            rooms=self.waiting,
+            polls=self.waiting,
             adapting=self.adapting,
             herald=herald,
             inline_below_s=self._inline_below_s,
@@ -194,13 +199,11 @@ class Engine:
     # --- other servers -----------------------------------------------------------------------
 
     def _meet(self, peers: Peers, herald: PeerNotifier) -> None:
-        """Let other servers know who waits here, and hear from them."""
-        self.waiting.on_opened = peers.begin_waiting
-        self.waiting.on_closed = peers.end_waiting
+        """Hear from other servers what concerns those who wait here."""
         peers.start(hear=self._hear, renew=herald.renew, work=self._resume_jobs)
         self._begin(self._look_again(), "look-again")
 
-    def _hear(self, keys: Collection[Key]) -> None:
+    def _hear(self, keys: Collection[QueueKey]) -> None:
         """Hear from another server that there may be something in some queues, or in any."""
         for key in keys:
             self.waiting.wake(*key)
@@ -239,7 +242,7 @@ class Engine:
         self.adapting.watch([queue for queue in found if queue is not None])
 
     async def _adapt(self, perform: Perform, now_ms: int) -> None:
-        # Of many servers the one that leads decides, from what it sees itself: a balancer of load
+        # Of many servers the one that leads decides, from what it sees itself: a load balancer
         # gives each a sample of the same work, and two that decide would undo each other's choice.
         self._watch_adaptive()
         await self.adapting.adapt(perform, now_ms)
@@ -301,9 +304,10 @@ class Engine:
 
         Args:
             command: What to receive.
-            wait_s: Longest wait, 0 to ``waiting.MAX_WAIT_S`` seconds; 0 to answer at once.
-            gone: Called once the wait has begun. When what it returns is done, nobody wants the
-                answer any more and the wait ends. Cancelling this call has the same effect.
+            wait_s: Longest wait, 0 to ``limits.MAX_WAIT_S`` seconds; 0 to answer at once.
+            gone: Called once the wait has begun. When what it returns is done, the client does not
+                want the answer any more and the wait ends. Cancelling this call has the same
+                effect.
 
         Raises:
             LeaseholdError: As for :meth:`perform`.
@@ -316,8 +320,8 @@ class Engine:
         """Open a claim whole, or find it again; if there is nothing to claim, wait until there is.
 
         A large claim is opened in steps, between which others have their turn. The wait ends as for
-        :meth:`receive`. A claim that was opened for somebody who has gone stays open: whoever asks
-        for it again finds it, and if nobody does it lapses.
+        :meth:`receive`. A claim that was opened for a client that has gone stays open: whoever asks
+        for it again finds it; otherwise it lapses.
 
         Args:
             command: What to claim.
@@ -354,7 +358,7 @@ class Engine:
         return result
 
     def drain(self) -> None:
-        """End all waits for messages with nothing; from now on nobody waits."""
+        """End all waits for messages with nothing; from now on no consumer waits."""
         self.waiting.drain()
 
     def _fail(self) -> None:
@@ -396,15 +400,19 @@ class Engine:
             self._moved.refuse_account(account)
         return found
 
-    def is_away(self, account: str) -> bool:
+    def is_relocated(self, account: str) -> bool:
         """Tell whether an account was moved to another store."""
         return account in self._moved.names()
 
     def activity(self, account: str, queue: str) -> QueueActivity:
         """Return what happened in a queue since the engine was made."""
-        room = self.waiting.by_queue.get((account, queue))
+        waiters = self.waiting.by_queue.get((account, queue))
         activity = self.stats.activity(account, queue)
-        return activity if room is None else activity._replace(waiting=room.count)
+        return activity if waiters is None else activity._replace(waiting=waiters.count)
+
+    async def wait_for_job(self, account: str, job_id: str, wait_s: float) -> o.Job:
+        """See :meth:`leasehold.engine.jobs.JobRunner.wait`."""
+        return await self.jobs.wait(account, job_id, wait_s)
 
     def message_counts(self) -> list[tuple[str, str, int]]:
         """Return account, queue and message count of every queue."""
@@ -447,11 +455,6 @@ class Engine:
         return [Served(accounts, health, self.has_failed, reachable)]
 
 
-def always() -> bool:
-    """Tell that this server leads: it has the store to itself."""
-    return True
-
-
 # --- moved -------------------------------------------------------------------------------------
 #
 # Accounts that were moved to another store while a server goes on to look for them in this one.
@@ -467,7 +470,7 @@ class MovedAccounts:
     and again after that: what is not there any more must not be taken for something that never was.
 
     Args:
-        store: Its ``away`` names the accounts.
+        store: Its ``relocated_accounts`` names the accounts.
     """
 
     def __init__(self, store: Store) -> None:
@@ -476,7 +479,7 @@ class MovedAccounts:
 
     def names(self) -> frozenset[str]:
         """Return the accounts that have left, as the last batch knew them."""
-        return self._store.away
+        return self._store.relocated_accounts
 
     def refuse(self, command: c.Command) -> None:
         """Refuse a command of an account that has left.
@@ -484,7 +487,7 @@ class MovedAccounts:
         Raises:
             AccountMoved: It is.
         """
-        if self._store.away:
+        if self._store.relocated_accounts:
             self.refuse_account(account_of(command))
 
     def refuse_account(self, account: str) -> None:

@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 PAGE_EVENTS: Final = 1_000
 """Events that one look at the store takes, some five milliseconds' worth."""
 _FILES_AT_STOP: Final = 2
-"""How many files the last export may write: nobody waits for a long backlog at the end."""
+"""How many files the last export may write: the end of a server does not wait for a long
+backlog."""
 
 _LONGEST_REST_S: Final = 1.0
 

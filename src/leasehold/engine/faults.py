@@ -122,7 +122,7 @@ class FaultyStore:
         self._faults = faults
         self.is_remote = store.is_remote
         self.commit = store.commit
-        self.hurry = store.hurry
+        self.set_deadline = store.set_deadline
         self.find_queue = store.find_queue
         self.message_counts = store.message_counts
         self.last_seen_ms = store.last_seen_ms
@@ -142,9 +142,9 @@ class FaultyStore:
         return self._store.execute(batch, now_ms=now_ms)
 
     @property
-    def away(self) -> frozenset[str]:
+    def relocated_accounts(self) -> frozenset[str]:
         """See ``Store``."""
-        return self._store.away
+        return self._store.relocated_accounts
 
     def health(self) -> StoreHealth:
         """See ``Store``."""

@@ -31,9 +31,9 @@ _RATED_STEPS_PER_S: Final = 10
 _CANARY_LOOK_S: Final = 0.5
 _RETRY_S: Final = 1.0
 _LOOK_S: Final = 0.2
-"""Between two looks at a job that another server carries on and that somebody here waits for."""
+"""Between two looks at a job that another server carries on and that a client here waits for."""
 _MOST_TRIES: Final = 10
-"""Errors that nobody foresaw, one after the other, that stop a job."""
+"""Unexpected errors, one after the other, that stop a job."""
 
 _log = structlog.get_logger(__name__)
 
@@ -64,7 +64,7 @@ class JobRunner:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def resume(self) -> None:
-        """Go on with the jobs that are running, and that nobody here carries on yet."""
+        """Go on with the jobs that are running, and that this server does not carry on yet."""
         if not self._leads():
             return
         try:

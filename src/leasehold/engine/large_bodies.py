@@ -49,7 +49,7 @@ BUDGET_BYTES: Final = 128 * 1024 * 1024
 STEP: Final = 256
 """Keys that one command of the collection is about."""
 ORPHAN_AGE_MS: Final = 3_600_000
-"""A body that nobody names is removed at this age: younger ones may be named any moment."""
+"""A body that no message names is removed at this age: younger ones may be named any moment."""
 SEARCH_INTERVAL_S: Final = 86_400.0
 
 _log = structlog.get_logger(__name__)
@@ -62,7 +62,8 @@ class LargeBodies:
         store: Owned from now on, and closed with :meth:`close`.
         clock: Source of all time.
         inline_bytes: Larger bodies go to the body store.
-        budget_bytes: Bodies in memory, those counted by ``buffered`` included; more is not read.
+        budget_bytes: Bodies in memory, those counted by *buffered* included; more is not read.
+        buffered: Returns how many bytes of bodies others hold: requests, and answers on their way.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class LargeBodies:
         *,
         inline_bytes: int = INLINE_BODY_BYTES,
         budget_bytes: int = BUDGET_BYTES,
+        buffered: Callable[[], int] = lambda: 0,
     ) -> None:
         self.written = 0
         """Bodies written since the start, and so on."""
@@ -84,13 +86,8 @@ class LargeBodies:
         """Bodies that could not be written since the start."""
         self.remove_failures = 0
         """Times that a body could not be removed since the start; it is tried again."""
-        self.buffered: Callable[[], int] = lambda: 0
-        """How many bytes of bodies others hold: requests, and answers on their way."""
         self.reader = BodyReader(
-            store,
-            inline_bytes=inline_bytes,
-            budget_bytes=budget_bytes,
-            buffered=lambda: self.buffered(),  # noqa: PLW0108 - it is set later
+            store, inline_bytes=inline_bytes, budget_bytes=budget_bytes, buffered=buffered
         )
         self._store = store
         self._clock = clock
@@ -102,10 +99,9 @@ class LargeBodies:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._runner: asyncio.Task[None] | None = None
         self._next_search_s = clock.monotonic_s()
-        self.leads: Callable[[], bool] = lambda: True
-        """Whether this server is the one that removes what nobody needs."""
         self._perform: Perform
         self._is_writable: Callable[[], bool]
+        self._leads: Callable[[], bool]
         # They are asked on every receive, or nearly so.
         self.limited = self.reader.limited
         self.lacks = self.reader.lacks
@@ -117,6 +113,7 @@ class LargeBodies:
         *,
         find_queue: Callable[[str, str], Queue | None],
         is_writable: Callable[[], bool],
+        leads: Callable[[], bool],
     ) -> None:
         """Learn who carries commands out; comes before everything else.
 
@@ -125,9 +122,11 @@ class LargeBodies:
             find_queue: The store's.
             is_writable: Whether the store of messages has room. When it has none, what is left of
                 the disk is for consumers.
+            leads: Whether this server is the one that removes bodies without a message.
         """
         self._perform = perform
         self._is_writable = is_writable
+        self._leads = leads
         self.reader.around = Surroundings(perform, find_queue, self._spawn)
 
     def start(self, interval_s: float) -> None:
@@ -279,9 +278,9 @@ class LargeBodies:
     async def _run(self, interval_s: float) -> None:
         while True:
             try:
-                if self.leads():
+                if self._leads():
                     await self.collect()
-                if self.leads() and self._clock.monotonic_s() >= self._next_search_s:
+                if self._leads() and self._clock.monotonic_s() >= self._next_search_s:
                     self._next_search_s = self._clock.monotonic_s() + SEARCH_INTERVAL_S
                     await self.search()
             except Exception as error:  # noqa: BLE001 - the next round may go better

@@ -1,7 +1,8 @@
 """Long polling: receives and claims that wait until there is something for them.
 
-Each queue that somebody waits for has a *room*, where those who came first are served first. Nobody
-polls: a room looks at the store when it has a reason to, and sleeps until the next message is due.
+Each queue that is waited for has its :class:`QueueWaiters`, of whom those who came first are served
+first. No timer polls: the store is looked at when there is a reason to, and when the next message
+is due.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from leasehold.domain import commands as c
 from leasehold.domain import transactions as t
 from leasehold.domain.claims import Opened
 from leasehold.domain.errors import LeaseholdError, QueueNotFound, StoreFailed
-from leasehold.domain.model import Lease, Outcome, Queue
+from leasehold.domain.model import Lease, Outcome, Queue, QueueKey
+from leasehold.engine.peers import Peers
 from leasehold.engine.waiters import (
     Answer,
     Claimer,
     Gone,
     HandIn,
-    Key,
     Notes,
     Pending,
     ReceiveOrClaim,
@@ -31,19 +32,18 @@ from leasehold.engine.waiters import (
     waiter_for,
 )
 
-__all__ = ["MAX_WAIT_S", "Answer", "Gone", "Pending", "WaitingRooms"]
-
-MAX_WAIT_S: Final = 60
-"""Longest wait that the dialects take, seconds."""
+__all__ = ["Answer", "Gone", "LongPolls", "Pending"]
 
 
-class WaitingRooms(Notes):
+class LongPolls(Notes):
     """All that wait, by queue. It lives in one event loop and begins with :meth:`open`.
 
     Args:
         clock: Says what is due.
         find_queue: The store's, to learn where messages that fail too often go.
-        timers: What ends waits, and wakes rooms when something is due; None for the loop's.
+        timers: What ends waits, and tells when something is due; None for the loop's.
+        peers: The link to other servers, which learn from it what is waited for here; None if
+            there can be none.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -53,17 +53,16 @@ class WaitingRooms(Notes):
         clock: Clock,
         find_queue: Callable[[str, str], Queue | None],
         timers: Timers | None = None,
+        peers: Peers | None = None,
     ) -> None:
         super().__init__(clock, find_queue)
+        self._peers = peers
         self.timers = timers or LoopTimers()
-        self.by_queue: dict[Key, QueueWaiters] = {}
-        """Rooms that somebody is in; while there are none, nothing here costs anything."""
-        self.on_opened: Callable[[Key], None] = lambda _: None
-        """Called when somebody begins to wait for a queue, and others do not wait for it yet."""
-        self.on_closed: Callable[[Key], None] = lambda _: None
-        """Called when nobody waits for a queue any more."""
+        self.by_queue: dict[QueueKey, QueueWaiters] = {}
+        """Those of queues with a consumer that waits; while there are none, nothing here costs
+        anything."""
         self.changed: dict[QueueWaiters, None] = {}
-        """Rooms that have something to do."""
+        """Those that have something to do."""
         self.is_draining = False
         self._hand_in: HandIn
 
@@ -75,7 +74,7 @@ class WaitingRooms(Notes):
     @property
     def count(self) -> int:
         """How many wait."""
-        return sum(room.count for room in self.by_queue.values())
+        return sum(waiters.count for waiters in self.by_queue.values())
 
     def enter(self, command: ReceiveOrClaim, wait_s: float, gone: Gone | None = None) -> Waiter:
         """Begin a receive or a claim that waits up to *wait_s* seconds if there is nothing.
@@ -84,25 +83,27 @@ class WaitingRooms(Notes):
         before this returns, a receive as well unless others were here before.
         """
         key = command.account, command.queue
-        room = self.by_queue.get(key)
-        if room is None:
-            room = self.by_queue[key] = QueueWaiters(self, key)
-            self.on_opened(key)
-        waiter = waiter_for(room, command, self.clock.monotonic_s() + wait_s, gone)
-        room.enter(waiter)
+        waiters = self.by_queue.get(key)
+        if waiters is None:
+            waiters = self.by_queue[key] = QueueWaiters(self, key)
+            if self._peers is not None:
+                self._peers.begin_waiting(key)
+        waiter = waiter_for(waiters, command, self.clock.monotonic_s() + wait_s, gone)
+        waiters.enter(waiter)
         self.settle()
         if not waiter.is_trying and not waiter.future.done():
             waiter.settle_down()
         return waiter
 
-    def close(self, room: QueueWaiters) -> None:
-        """Forget a room that nobody is in."""
-        if self.by_queue.get(room.key) is room:
-            del self.by_queue[room.key]
-            self.on_closed(room.key)
+    def close(self, waiters: QueueWaiters) -> None:
+        """Forget a queue that no consumer waits for."""
+        if self.by_queue.get(waiters.key) is waiters:
+            del self.by_queue[waiters.key]
+            if self._peers is not None:
+                self._peers.end_waiting(waiters.key)
 
     def give_back(self, command: c.Receive, leases: tuple[Lease, ...]) -> None:
-        """Release messages that were leased for somebody who has gone meanwhile."""
+        """Release messages that were leased for a client that has gone meanwhile."""
         for message, receipt in leases:
             named = (command.account, command.queue, message.message_id, receipt)
             release = c.Release(*named, Outcome.INTERRUPTED)
@@ -110,41 +111,41 @@ class WaitingRooms(Notes):
             self.loop.call_soon(self._hand_in, (release, self.loop.create_future()))
 
     def settle(self) -> None:
-        """Let all rooms in which something happened do something about it."""
+        """Let all those act to whose queue something has happened."""
         while self.changed:
-            room, _ = self.changed.popitem()
-            room.settle(self._hand_in)
+            waiters, _ = self.changed.popitem()
+            waiters.settle(self._hand_in)
 
     def wake(self, account: str, queue: str) -> None:
         """Have a queue looked at; for news that do not come by way of this engine."""
-        room = self.by_queue.get((account, queue))
-        if room is not None:
-            room.wake()
+        waiters = self.by_queue.get((account, queue))
+        if waiters is not None:
+            waiters.wake()
             self.settle()
 
     def wake_all(self) -> None:
-        """Have all queues looked at that somebody waits for."""
-        for room in self.by_queue.values():
-            room.wake()
+        """Have all queues looked at that a consumer waits for."""
+        for waiters in self.by_queue.values():
+            waiters.wake()
         self.settle()
 
     def check(self) -> None:
         """Look at the clock; for those who have moved it."""
-        for room in list(self.by_queue.values()):
-            room.check()
+        for waiters in list(self.by_queue.values()):
+            waiters.check()
 
     def drain(self) -> None:
         """End all waits with nothing, and begin no more."""
         self.is_draining = True
-        for room in list(self.by_queue.values()):
-            room.answer_idle()
+        for waiters in list(self.by_queue.values()):
+            waiters.answer_idle()
         self.settle()
 
     def fail(self) -> None:
         """End all waits: the store has failed."""
         self.is_draining = True
-        for room in list(self.by_queue.values()):
-            room.answer_idle(StoreFailed)
+        for waiters in list(self.by_queue.values()):
+            waiters.answer_idle(StoreFailed)
         self.settle()
 
     # --- what the batcher tells --------------------------------------------------------------
@@ -159,8 +160,8 @@ class WaitingRooms(Notes):
                 self._expect_all(command.commands, expected)
             elif isinstance(command, k.SettleClaims):
                 self._expect_all(command.sends, expected)
-        for room, count in expected.items():
-            room.serve(batch.append, count)
+        for waiters, count in expected.items():
+            waiters.serve(batch.append, count)
 
     def _expect_all(self, parts: Iterable[c.Command], expected: dict[QueueWaiters, int]) -> None:
         for part in parts:
@@ -169,27 +170,26 @@ class WaitingRooms(Notes):
 
     def _expect(self, put: c.Put, expected: dict[QueueWaiters, int]) -> None:
         if not put.delay_s:
-            room = self.by_queue.get((put.account, put.queue))
-            if room is not None:
-                expected[room] = expected.get(room, 0) + 1
+            waiters = self.by_queue.get((put.account, put.queue))
+            if waiters is not None:
+                expected[waiters] = expected.get(waiters, 0) + 1
 
 
-# --- rooms -------------------------------------------------------------------------------------
+# --- one queue ---------------------------------------------------------------------------------
 #
-# One queue that somebody waits for: who waits, and what is known of it.
+# One queue that a consumer waits for: who waits, and what is known of it.
 #
-# How no message is left lying while somebody waits for it: a room hears of every change to its
-# queue in the order in which the store made them, and gets the answers to its own receives in that
-# same order. So a receive that comes back with less than it asked for proves that all that the
-# room heard of before is gone. For what has no place in that order (time that passes, another
-# server) the store is asked when the next message is due, and asked again if anything of the kind
-# happens meanwhile.
+# How no message is left lying while a consumer waits for it: every change to the queue is heard of
+# in the order in which the store made them, and the answers to own receives come in that same
+# order. So a receive that comes back with less than it asked for proves that all that was heard of
+# before is gone. For what has no place in that order (time that passes, another server) the store
+# is asked when the next message is due, and asked again if anything of the kind happens meanwhile.
 
 
 _MAX_BURST: Final = 256
 """Receives tried at once while it is not known how many messages there are."""
 _MAX_SLEEP_MS: Final = 60_000
-"""A room looks at the clock this often: the timers of the loop stand still in a suspended host."""
+"""The clock is looked at this often: the timers of the loop stand still in a suspended host."""
 _RETRY_MS: Final = 1_000
 """Until the store is asked again after it could not say what is due."""
 _FREE_LOOKS: Final = 2
@@ -200,17 +200,17 @@ _MAX_PENALTY_MS: Final = 100
 class _Question:
     """Takes the answer to NextDue."""
 
-    __slots__ = ("_room", "_trust")
+    __slots__ = ("_trust", "_waiters")
 
-    def __init__(self, room: QueueWaiters, trust: int) -> None:
-        self._room = room
+    def __init__(self, waiters: QueueWaiters, trust: int) -> None:
+        self._waiters = waiters
         self._trust = trust
 
     def done(self) -> bool:
         return False
 
     def set_result(self, result: c.Result, /) -> None:
-        self._room.told(result, self._trust)
+        self._waiters.told(result, self._trust)
 
 
 class QueueWaiters:
@@ -233,13 +233,13 @@ class QueueWaiters:
         "_wanted",
         "key",
         "loop",
-        "rooms",
+        "polls",
     )
 
-    def __init__(self, rooms: WaitingRooms, key: Key) -> None:
-        self.rooms = rooms
+    def __init__(self, polls: LongPolls, key: QueueKey) -> None:
+        self.polls = polls
         self.key = key
-        self.loop = rooms.loop
+        self.loop = polls.loop
         self._waiters: dict[Waiter, None] = {}
         self._idle = 0
         """Of those, how many have nothing under way."""
@@ -252,7 +252,7 @@ class QueueWaiters:
         self._wanted = 0
         """Messages that appeared since the queue was last empty, less those received."""
         self._is_exact = False
-        """Whether there are no more visible messages than that, as far as the room can know."""
+        """Whether there are no more visible messages than that, as far as can be known here."""
         self._burst = _MAX_BURST
         """Commands that may be under way at once while it is not: the first ones all have a try,
         as they would without waiting; once there was nothing it begins with one, and doubles."""
@@ -272,9 +272,9 @@ class QueueWaiters:
         self._waiters[waiter] = None
         self._idle += 1
         if isinstance(waiter, Claimer):
-            # Its claim may be there already, which no look made for somebody else can show.
+            # Its claim may be there already, which no look made for another consumer can show.
             self._called[waiter] = None
-            self.rooms.changed[self] = None
+            self.polls.changed[self] = None
         else:
             self.doubt()
 
@@ -284,14 +284,14 @@ class QueueWaiters:
             waiter.future.set_result(result)
 
     def forget(self, waiter: Waiter) -> bool:
-        """Take a waiter out of the room; False if it was out already."""
+        """Take a waiter out; False if it was out already."""
         if waiter not in self._waiters:
             return False
         del self._waiters[waiter]
         self._called.pop(waiter, None)
         waiter.end()
         self._idle -= not waiter.is_trying
-        self.rooms.changed[self] = None
+        self.polls.changed[self] = None
         return True
 
     def answer_idle(self, error: Callable[[], c.Result] | None = None) -> None:
@@ -302,7 +302,7 @@ class QueueWaiters:
     def call(self, stream: str) -> None:
         """Have those try at once who are to open a claim of a stream that something happened to.
 
-        Their claim may be there by now, or somebody else may have attached.
+        Their claim may be there by now, or another consumer may have attached.
         """
         for waiter in self._waiters:
             if (
@@ -311,7 +311,7 @@ class QueueWaiters:
                 and waiter.command.stream == stream
             ):
                 self._called[waiter] = None
-                self.rooms.changed[self] = None
+                self.polls.changed[self] = None
 
     @property
     def count(self) -> int:
@@ -321,9 +321,9 @@ class QueueWaiters:
     # --- what happens in the queue -----------------------------------------------------------
 
     def doubt(self) -> None:
-        """Have the store looked at: there may be more than the room has heard of."""
+        """Have the store looked at: there may be more than was heard of."""
         self._is_exact = False
-        self.rooms.changed[self] = None
+        self.polls.changed[self] = None
 
     def distrust(self) -> None:
         """Forget what is known, the next due moment included."""
@@ -340,9 +340,9 @@ class QueueWaiters:
 
     def appears(self, at_ms: int, count: int = 1) -> None:
         """Note that *count* messages are visible from a moment on."""
-        if at_ms <= self.rooms.clock.now_ms():
+        if at_ms <= self.polls.clock.now_ms():
             self._wanted += count
-            self.rooms.changed[self] = None
+            self.polls.changed[self] = None
         elif self._due_is_known and (self._due_at_ms is None or at_ms < self._due_at_ms):
             self._due_at_ms = at_ms
             self._sleep()
@@ -370,7 +370,7 @@ class QueueWaiters:
         self._trying -= 1
         self._covered -= waiter.command.limit
         self._idle += waiter in self._waiters
-        self.rooms.changed[self] = None
+        self.polls.changed[self] = None
         if isinstance(result, LeaseholdError):
             self.answer(waiter, result)
             if type(result) is QueueNotFound:
@@ -378,7 +378,7 @@ class QueueWaiters:
             return
         if waiter.is_rest(result):
             if self._wanted:
-                # Somebody has removed it, or the queue gives less than it has.
+                # It was removed meanwhile, or the queue gives less than it has.
                 self._due_is_known = False
             self._wanted = 0
             self._is_exact = True
@@ -389,7 +389,7 @@ class QueueWaiters:
         if given and (waiter.is_gone or waiter not in self._waiters):
             waiter.give_back(result)
             self.answer(waiter, waiter.nothing)
-        elif given or waiter.is_late or self.rooms.is_draining:
+        elif given or waiter.is_late or self.polls.is_draining:
             self.answer(waiter, result)
         elif waiter in self._waiters:
             waiter.settle_down()
@@ -399,11 +399,11 @@ class QueueWaiters:
     def told(self, result: c.Result, trust: int) -> None:
         """Take the answer to the question for what is due next."""
         self._asking = False
-        self.rooms.changed[self] = None
+        self.polls.changed[self] = None
         if trust != self._trust:
             return  # the store may have been asked before that; it is asked once more
         self._due_is_known = True
-        now_ms = self.rooms.clock.now_ms()
+        now_ms = self.polls.clock.now_ms()
         if type(result) is QueueNotFound:
             self.answer_idle(QueueNotFound)
         elif type(result) is not o.Due:
@@ -426,18 +426,18 @@ class QueueWaiters:
         self._stop_timer()
         if self._due_at_ms is None:
             return
-        left_ms = self._due_at_ms - self.rooms.clock.now_ms()
+        left_ms = self._due_at_ms - self.polls.clock.now_ms()
         if left_ms <= 0:
             self._look()
         else:
             sleep_s = min(left_ms, _MAX_SLEEP_MS) / 1000
-            self._timer = self.rooms.timers.call_later(sleep_s, self.check)
+            self._timer = self.polls.timers.call_later(sleep_s, self.check)
 
     def check(self) -> None:
         """Look at the queue if something is due, else sleep on."""
         if self._due_at_ms is not None:
             self._sleep()
-            self.rooms.settle()
+            self.polls.settle()
 
     def _look(self) -> None:
         self._due_at_ms = None
@@ -492,7 +492,7 @@ class QueueWaiters:
         self.serve(hand_in)
         if not self._waiters and not self._trying and not self._asking:
             self._stop_timer()
-            self.rooms.close(self)
+            self.polls.close(self)
         elif self._idle and self._is_exact and not self._due_is_known and not self._asking:
             self._asking = True
             hand_in((o.NextDue(*self.key), _Question(self, self._trust)))

@@ -83,7 +83,7 @@ class Maintenance:
         self._perform = perform
         self._relieve = relieve
         self._adapt = adapt
-        self._leads = leads or _alone
+        self._leads = leads or always
         self._sleep = sleep
         self._plan = plan
         self._started_at_ms = clock.now_ms()
@@ -129,7 +129,7 @@ class Maintenance:
             await self._surely(self._listen_and_end_dead)
 
     async def _listen_and_end_dead(self) -> None:
-        """End what is dead; but hear it out first if nobody could be heard until now."""
+        """End what is dead; but hear it out first if no heartbeat could arrive until now."""
         try:
             if self._was_deaf:
                 await self._perform(c.GetAccountDocument("", ""))  # any that changes nothing
@@ -155,7 +155,7 @@ class Maintenance:
             _log.warning("maintenance.failed", error=str(error) or type(error).__name__)
 
     async def _end_dead(self) -> None:
-        """End the leases of silent and stuck workers, and the claims that nobody extends."""
+        """End the leases of silent and stuck workers, and the claims that are not extended."""
         # Side by side, so that they share a batch.
         await asyncio.gather(
             self._to_the_end(LoseSessions()),
@@ -235,6 +235,6 @@ class Maintenance:
         return believed
 
 
-def _alone() -> bool:
+def always() -> bool:
     """Tell that this server leads: it has the store to itself."""
     return True

@@ -1,8 +1,9 @@
 """Tells other servers on the same store when those who wait there may have something.
 
 Who waits where is known to the store's link to the other servers. A batch may have begun after
-somebody there registered and before this server learned of it: the store says with each batch what
-it saw, and what came about after a registration that is not known here yet is told of once it is.
+a consumer there registered and before this server learned of it: the store says with each batch
+what it saw, and what came about after a registration that is not known here yet is told of once it
+is.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Final, Protocol
 from leasehold.clock import Clock
 from leasehold.domain import commands as c
 from leasehold.domain.claims import Opened
-from leasehold.domain.model import Lease, Queue
-from leasehold.engine.waiters import Key, Notes, Pending
+from leasehold.domain.model import Lease, Queue, QueueKey
+from leasehold.engine.waiters import Notes, Pending
 
 RECHECK_S: Final = 5.0
 """Whoever waits looks again after so many seconds, should a word have been lost. So what becomes
@@ -31,7 +32,7 @@ class Peers(Protocol):
     def start(
         self,
         *,
-        hear: Callable[[Collection[Key]], None],
+        hear: Callable[[Collection[QueueKey]], None],
         renew: Callable[[], None],
         work: Callable[[], None],
     ) -> None:
@@ -52,16 +53,16 @@ class Peers(Protocol):
         """Tell whether this server is the one that does what only one may do."""
         ...
 
-    def begin_waiting(self, key: Key) -> None:
+    def begin_waiting(self, key: QueueKey) -> None:
         """Have other servers tell when there may be something in a queue."""
         ...
 
-    def end_waiting(self, key: Key) -> None:
-        """Nobody waits for this queue any more; it may be told of for a while yet."""
+    def end_waiting(self, key: QueueKey) -> None:
+        """No consumer waits for this queue any more; it may be told of for a while yet."""
         ...
 
     @property
-    def waited_for(self) -> tuple[int, Collection[Key]]:
+    def waited_for(self) -> tuple[int, Collection[QueueKey]]:
         """Where other servers wait, and the number of the change that this is known by."""
         ...
 
@@ -74,7 +75,7 @@ class Peers(Protocol):
         """Find out where other servers wait; ``renew`` is called then."""
         ...
 
-    def tell(self, keys: Collection[Key]) -> None:
+    def tell(self, keys: Collection[QueueKey]) -> None:
         """Tell the servers that wait there that there may be something."""
         ...
 
@@ -90,14 +91,15 @@ class Peers(Protocol):
 class RemoteWaiters:
     """Those who wait for one queue on other servers.
 
-    What a batch makes visible and takes away again is not told of: somebody who waits here got it.
+    What a batch makes visible and takes away again is not told of: a consumer that waits here got
+    it.
     """
 
-    __slots__ = ("_fresh", "_is_told", "_key", "_rooms")
+    __slots__ = ("_fresh", "_is_told", "_key", "_notifier")
 
-    def __init__(self, key: Key, rooms: PeerNotifier) -> None:
+    def __init__(self, key: QueueKey, notifier: PeerNotifier) -> None:
         self._key = key
-        self._rooms = rooms
+        self._notifier = notifier
         self._fresh = 0
         self._is_told = False
 
@@ -110,21 +112,21 @@ class RemoteWaiters:
     def distrust(self) -> None:
         """See :class:`~leasehold.engine.waiters.QueueListener`."""
         self._is_told = True
-        self._rooms.changed.add(self._key)
+        self._notifier.changed.add(self._key)
 
     def appears(self, at_ms: int, count: int = 1) -> None:
         """See :class:`~leasehold.engine.waiters.QueueListener`."""
-        now_ms = self._rooms.clock.now_ms()
+        now_ms = self._notifier.clock.now_ms()
         if at_ms <= now_ms:
             self._fresh += count
-            self._rooms.changed.add(self._key)
+            self._notifier.changed.add(self._key)
         elif at_ms <= now_ms + _TOLD_MS:
             self.distrust()
 
     def taken(self, leases: tuple[Lease, ...]) -> None:
         """See :class:`~leasehold.engine.waiters.QueueListener`."""
         self._fresh -= len(leases)
-        self._rooms.changed.add(self._key)
+        self._notifier.changed.add(self._key)
         self.appears(leases[0].message.visible_at_ms, len(leases))
 
     def claimed(self, opened: Opened) -> None:
@@ -159,10 +161,10 @@ class PeerNotifier(Notes):
         self, clock: Clock, find_queue: Callable[[str, str], Queue | None], peers: Peers
     ) -> None:
         super().__init__(clock, find_queue)
-        self.by_queue: dict[Key, RemoteWaiters] = {}
+        self.by_queue: dict[QueueKey, RemoteWaiters] = {}
         self._peers = peers
         self._known = 0
-        self.changed: set[Key] = set()
+        self.changed: set[QueueKey] = set()
         """Queues in which something has happened since others were told."""
         self._untold: list[tuple[Sequence[Pending], Sequence[c.Result]]] = []
 

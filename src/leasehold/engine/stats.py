@@ -13,7 +13,7 @@ from leasehold.domain import commands as c
 from leasehold.domain.claims import AttachStream, ClaimState, ListStreams
 from leasehold.domain.errors import LeaseholdError, LeaseLost
 from leasehold.domain.events import Extent, LogExtent
-from leasehold.domain.model import Lease
+from leasehold.domain.model import Lease, QueueKey
 from leasehold.domain.sessions import ListSessions, OpenSession, Session, SessionState
 from leasehold.domain.transactions import (
     Committed,
@@ -52,7 +52,7 @@ class _LastTimes:
 
     def __init__(self) -> None:
         self.last_receive_ms: int | None = None
-        """When somebody last asked for messages, whether there were any or not."""
+        """When a consumer last asked for messages, whether there were any or not."""
         self.last_receiver: str | None = None
         """Who that was, as far as they said."""
         self.last_send_ms: int | None = None
@@ -223,7 +223,7 @@ class EngineStats:
         stats.last_send_ms = self.now_ms
 
     def is_received(self, command: ReceiveOrClaim, now_ms: int) -> None:
-        """Note that somebody asks for messages, and may wait for them."""
+        """Note that a consumer asks for messages, and may wait for them."""
         stats = self.queues.get((command.account, command.queue))
         if stats is not None:
             stats.last_receive_ms = now_ms
@@ -241,7 +241,7 @@ _COUNTED: Final = frozenset({c.Put, c.Receive, c.Renew, c.Complete, c.Release})
 
 # --- census ------------------------------------------------------------------------------------
 #
-# What there is of sessions, claims and event log: counted when somebody wants to know.
+# What there is of sessions, claims and event log: counted when they are asked for.
 
 
 CLAIM_STATES: Final[tuple[ClaimState, ...]] = tuple(
@@ -252,8 +252,6 @@ _ASKED_AT_ONCE: Final = 128
 _ALL: Final = 1_000_000
 
 Perform: TypeAlias = Callable[[c.Command], Awaitable[c.Result]]
-Key: TypeAlias = tuple[str, str]
-"""Account and queue."""
 
 
 class Census(NamedTuple):
@@ -263,7 +261,7 @@ class Census(NamedTuple):
     """By account and state; every account that is known has all states."""
     lost_sessions: int
     """Sessions lost since the server started, as far as they were still remembered when counted."""
-    claims: Mapping[Key, Mapping[ClaimState, int]]
+    claims: Mapping[QueueKey, Mapping[ClaimState, int]]
     """By queue and state, for queues with streams."""
     log: Extent | None
     """None if the store could not say."""
@@ -285,7 +283,7 @@ class CensusTaker:
         self._since_ms = since_ms
         self._accounts: set[str] = set()
         """Accounts in which sessions were opened; they need not have queues."""
-        self._with_streams: set[Key] = set()
+        self._with_streams: set[QueueKey] = set()
         """Queues that have had a stream, as far as is known."""
         self._knows_streams = False
         """Whether all queues have been asked, so that no others have one."""
@@ -302,7 +300,7 @@ class CensusTaker:
         elif type(command) is OpenSession:
             self._accounts.add(command.account)
 
-    async def take(self, perform: Perform, queues: Collection[Key]) -> Census:
+    async def take(self, perform: Perform, queues: Collection[QueueKey]) -> Census:
         """Count, in all accounts and queues that there are.
 
         What cannot be counted now is left out.
@@ -328,11 +326,11 @@ class CensusTaker:
         self._lost = lost
 
     async def _count_claims(
-        self, perform: Perform, queues: Collection[Key]
-    ) -> dict[Key, Mapping[ClaimState, int]]:
+        self, perform: Perform, queues: Collection[QueueKey]
+    ) -> dict[QueueKey, Mapping[ClaimState, int]]:
         asked = sorted(self._with_streams.intersection(queues) if self._knows_streams else queues)
         found = await _ask(perform, [ListStreams(*key) for key in asked])
-        claims: dict[Key, Mapping[ClaimState, int]] = {}
+        claims: dict[QueueKey, Mapping[ClaimState, int]] = {}
         for key, streams in zip(asked, found, strict=True):
             if streams:
                 self._with_streams.add(key)

@@ -1,4 +1,4 @@
-"""Those who wait in a room: receives, and claims that are to be opened."""
+"""Those who wait for one queue: receives, and claims that are to be opened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leasehold.domain import sessions as s
 from leasehold.domain import transactions as t
 from leasehold.domain.claims import ClaimState, OpenClaim, Opened
 from leasehold.domain.errors import LeaseholdError, QueueNotFound
-from leasehold.domain.model import Lease, Queue
+from leasehold.domain.model import Lease, Queue, QueueKey
 from leasehold.domain.queue_settings import poison_queue_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 Gone: TypeAlias = Callable[[], Awaitable[object]]
-"""Waits until nobody wants the answer any more."""
+"""Waits until the client does not want the answer any more."""
 ReceiveOrClaim: TypeAlias = c.Receive | OpenClaim
 """What can wait: a command that takes messages."""
 
@@ -56,7 +56,7 @@ class Waiter:
         "is_gone",
         "is_late",
         "is_trying",
-        "room",
+        "waiters",
     )
 
     command: Any
@@ -66,19 +66,19 @@ class Waiter:
 
     def __init__(
         self,
-        room: QueueWaiters,
+        waiters: QueueWaiters,
         command: ReceiveOrClaim,
         deadline_s: float,
         gone: Gone | None = None,
     ) -> None:
-        self.room = room
+        self.waiters = waiters
         self.command = command
-        self.future: asyncio.Future[c.Result] = room.loop.create_future()
+        self.future: asyncio.Future[c.Result] = waiters.loop.create_future()
         """What whoever waits gets: what was taken, nothing, or an error."""
         self.is_trying = False
         """Whether its command is under way."""
         self.is_gone = False
-        """Whether nobody wants the answer any more."""
+        """Whether the client does not want the answer any more."""
         self.is_late = False
         """Whether its time was up while its command was under way."""
         self._deadline_s = deadline_s
@@ -97,26 +97,26 @@ class Waiter:
         return bool(len(result) < self.command.limit)
 
     def give_back(self, result: Any) -> None:
-        """Undo what was taken for somebody who has gone meanwhile."""
-        self.room.rooms.give_back(self.command, result)
+        """Undo what was taken for a client that has gone meanwhile."""
+        self.waiters.polls.give_back(self.command, result)
 
     # --- waiting -----------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """See :class:`Answer`: the room wants to know in any case."""
+        """See :class:`Answer`: the queue's waiters want to know in any case."""
         return False
 
     def set_result(self, result: c.Result, /) -> None:
         """See :class:`Answer`."""
-        self.room.tried(self, result)
+        self.waiters.tried(self, result)
 
     def settle_down(self) -> None:
-        """Wait, for as long as there is time and somebody who wants to know."""
+        """Wait, for as long as there is time and a client that wants to know."""
         if self._deadline is not None:
             return
-        rooms = self.room.rooms
-        left_s = self._deadline_s - rooms.clock.monotonic_s()
-        self._deadline = rooms.timers.call_later(left_s, self._give_up)
+        polls = self.waiters.polls
+        left_s = self._deadline_s - polls.clock.monotonic_s()
+        self._deadline = polls.timers.call_later(left_s, self._give_up)
         if self._gone is not None:
             self._watch = asyncio.ensure_future(self._gone())
             self._watch.add_done_callback(self._abandoned)
@@ -131,8 +131,8 @@ class Waiter:
         if self.is_trying:
             self.is_late = True
         else:
-            self.room.answer(self, self.nothing)
-            self.room.rooms.settle()
+            self.waiters.answer(self, self.nothing)
+            self.waiters.polls.settle()
 
     def end(self) -> None:
         """Let go of the timer and the watch."""
@@ -143,8 +143,8 @@ class Waiter:
 
     def leave(self) -> None:
         """Wait no longer: nothing that was not begun yet is begun for it. Harmless at any time."""
-        if self.room.forget(self):
-            self.room.rooms.settle()
+        if self.waiters.forget(self):
+            self.waiters.polls.settle()
 
 
 class Claimer(Waiter):
@@ -167,24 +167,20 @@ class Claimer(Waiter):
         return not (result.replayed or is_whole or claim.state is ClaimState.OPENING)
 
     def give_back(self, result: Any) -> None:
-        """Leave it open: it can be found by its number, and perhaps somebody has by now."""
+        """Leave it open: it can be found by its number, and perhaps a client has by now."""
 
 
 def waiter_for(
-    room: QueueWaiters, command: ReceiveOrClaim, deadline_s: float, gone: Gone | None = None
+    waiters: QueueWaiters, command: ReceiveOrClaim, deadline_s: float, gone: Gone | None = None
 ) -> Waiter:
     """Return who waits for *command* to bring something."""
     kind = Claimer if isinstance(command, OpenClaim) else Waiter
-    return kind(room, command, deadline_s, gone)
+    return kind(waiters, command, deadline_s, gone)
 
 
 # --- noting ------------------------------------------------------------------------------------
 #
 # What the results of commands mean for those who wait: in which queues something may be had.
-
-
-Key: TypeAlias = tuple[str, str]
-"""Account and queue."""
 
 
 class QueueListener(Protocol):
@@ -203,7 +199,9 @@ class QueueListener(Protocol):
         ...
 
     def call(self, stream: str) -> None:
-        """Something happened to a stream: its claims may be had, or somebody attached to it."""
+        """Something happened to a stream: its claims may be had, or another consumer attached to
+        it.
+        """
         ...
 
     def distrust(self) -> None:
@@ -223,7 +221,7 @@ class Notes:
         find_queue: The store's, to learn where messages that fail too often go.
     """
 
-    by_queue: Mapping[Key, QueueListener]
+    by_queue: Mapping[QueueKey, QueueListener]
     """Queues of which anybody wants to hear."""
 
     def __init__(self, clock: Clock, find_queue: Callable[[str, str], Queue | None]) -> None:
@@ -261,15 +259,15 @@ class Notes:
             note(command, result)
 
     def _note_lease(self, command: c.Put | c.Renew, result: c.Result) -> None:
-        room = self.by_queue.get((command.account, command.queue))
-        if room is not None and type(result) is Lease:
-            room.appears(result.message.visible_at_ms)
+        listener = self.by_queue.get((command.account, command.queue))
+        if listener is not None and type(result) is Lease:
+            listener.appears(result.message.visible_at_ms)
 
     def _note_receive(self, command: c.Receive, result: tuple[Lease, ...]) -> None:
         if result:
-            room = self.by_queue.get((command.account, command.queue))
-            if room is not None:
-                room.taken(result)
+            listener = self.by_queue.get((command.account, command.queue))
+            if listener is not None:
+                listener.taken(result)
         self._note_taken_away(command)
 
     def _note_taken_away(self, command: ReceiveOrClaim) -> None:
@@ -280,54 +278,54 @@ class Notes:
 
     def _note_release(self, command: c.Release, result: c.Released) -> None:
         if result.poisoned is None:
-            room = self.by_queue.get((command.account, command.queue))
-            if room is not None:
-                room.appears(result.visible_at_ms)
+            listener = self.by_queue.get((command.account, command.queue))
+            if listener is not None:
+                listener.appears(result.visible_at_ms)
             return
         queue = self._find_queue(command.account, command.queue)
         if queue is not None:  # also without a policy: it may have been buried
             self._note_poison(queue)
 
     def _note_poison(self, queue: Queue) -> None:
-        room = self.by_queue.get((queue.account, poison_queue_of(queue.name, queue.settings)))
-        if room is not None:
-            room.distrust()
+        listener = self.by_queue.get((queue.account, poison_queue_of(queue.name, queue.settings)))
+        if listener is not None:
+            listener.distrust()
 
     def _note_batch(self, command: c.Batch, results: tuple[c.Result, ...]) -> None:
         for part, result in zip(command.commands, results, strict=True):
             self.note(part, result)
 
     def _note_seen(self, command: o.Amend | o.EndLease, result: o.Seen) -> None:
-        room = self.by_queue.get((command.account, result.queue))
-        if room is not None:
-            room.appears(result.message.visible_at_ms)
+        listener = self.by_queue.get((command.account, result.queue))
+        if listener is not None:
+            listener.appears(result.message.visible_at_ms)
 
     def _note_settings(self, command: c.SetQueueSettings, _: c.Result) -> None:
         self._distrust(command.account, command.queue)
 
     def _note_delete(self, command: c.DeleteQueue, _: c.Result) -> None:
-        room = self.by_queue.get((command.account, command.queue))
-        if room is not None:
-            room.answer_idle(QueueNotFound)
+        listener = self.by_queue.get((command.account, command.queue))
+        if listener is not None:
+            listener.answer_idle(QueueNotFound)
 
     def _note_job(self, _: c.Command, job: o.Job) -> None:
         if job.plan.kind is o.JobKind.REDRIVE and not job.plan.dry_run:
-            for (account, queue), room in self.by_queue.items():
+            for (account, queue), listener in self.by_queue.items():
                 if account == job.account and queue == (job.plan.target or queue):
-                    room.distrust()
+                    listener.distrust()
 
     # --- sessions, claims, staged sends ------------------------------------------------------
 
     def _distrust(self, account: str | None, queue: str | None = None) -> None:
-        """Have rooms look that may have got something: one, those of an account, or all."""
+        """Have queues looked at that may have got something: one, those of an account, or all."""
         if queue is not None and account is not None:
-            room = self.by_queue.get((account, queue))
-            if room is not None:
-                room.distrust()
+            listener = self.by_queue.get((account, queue))
+            if listener is not None:
+                listener.distrust()
             return
-        for key, room in self.by_queue.items():
+        for key, listener in self.by_queue.items():
             if account in {None, key[0]}:
-                room.distrust()
+                listener.distrust()
 
     def _note_sweep(self, _: c.Command, swept: c.Swept) -> None:
         if swept.count:  # whose leases or claims these were is not said
@@ -337,21 +335,21 @@ class Notes:
         self._distrust(command.account)
 
     def _note_stream(self, command: k.AttachStream, _: c.Result) -> None:
-        room = self.by_queue.get((command.account, command.queue))
-        if room is not None:
-            room.call(command.stream)
+        listener = self.by_queue.get((command.account, command.queue))
+        if listener is not None:
+            listener.call(command.stream)
 
     def _note_open(self, command: k.OpenClaim, opened: k.Opened) -> None:
-        room = self.by_queue.get((command.account, command.queue))
-        if room is not None and opened.claim is not None:
-            room.claimed(opened)
-            room.call(command.stream)
+        listener = self.by_queue.get((command.account, command.queue))
+        if listener is not None and opened.claim is not None:
+            listener.claimed(opened)
+            listener.call(command.stream)
         self._note_taken_away(command)
 
     def _note_extend(self, command: k.ExtendClaim, claim: k.Claim) -> None:
-        room = self.by_queue.get((command.account, command.queue))
-        if room is not None:
-            room.appears(claim.until_ms, claim.remaining)
+        listener = self.by_queue.get((command.account, command.queue))
+        if listener is not None:
+            listener.appears(claim.until_ms, claim.remaining)
 
     def _note_settle(self, command: k.SettleClaims, settled: k.Settled) -> None:
         self._note_settled(command.account, command.queue, command.stream, settled.exempted)
@@ -362,14 +360,14 @@ class Notes:
             self._distrust(command.account)
         for put in command.sends:
             at_ms = self.clock.now_ms() + put.delay_s * 1000
-            room = self.by_queue.get((put.account, put.queue))
-            if room is not None:
-                room.appears(at_ms)
+            listener = self.by_queue.get((put.account, put.queue))
+            if listener is not None:
+                listener.appears(at_ms)
 
     def _note_settled(self, account: str, queue_name: str, stream: str, exempted: int) -> None:
-        room = self.by_queue.get((account, queue_name))
-        if room is not None:
-            room.call(stream)
+        listener = self.by_queue.get((account, queue_name))
+        if listener is not None:
+            listener.call(stream)
         if exempted:
             self._distrust(account, queue_name)
             queue = self._find_queue(account, queue_name)
@@ -381,10 +379,10 @@ class Notes:
             self._note_settled(account, each.queue, each.stream, each.exempted)
 
     def _note_given_back(self, command: k.GiveBackClaim | k.DeleteStream, _: c.Result) -> None:
-        room = self.by_queue.get((command.account, command.queue))
-        if room is not None:
-            room.distrust()
-            room.call(command.stream)
+        listener = self.by_queue.get((command.account, command.queue))
+        if listener is not None:
+            listener.distrust()
+            listener.call(command.stream)
 
     def _note_publish(self, command: t.Publish, published: t.Published) -> None:
         self._note_streams(command.account, published.settled)

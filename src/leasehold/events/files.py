@@ -48,7 +48,8 @@ def prepare(root: Path, log_id: str, known_seq: int) -> None:
     if found_seq > known_seq:
         raise FolderRefused(
             f"{root} has events up to batch {found_seq}, but this log has exported up to "
-            f"{known_seq}: the database comes from a copy, or another server exports into it"
+            f"{known_seq}: the database was restored from a backup, or another server exports into "
+            "it"
         )
     shutil.rmtree(root / TEMPORARY, ignore_errors=True)
     if owner is None:

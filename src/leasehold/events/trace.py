@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from leasehold.domain.model import NEVER_MS
+
 _MS: Final = 1000
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"))
 _TENTHS_BELOW_MS: Final = 60_000
-_NEVER_MS: Final = 253_402_300_799_000
 _MAX_QUOTED: Final = 120
 _NOBODY: Final = "a receiver that gave no name"
 
@@ -22,7 +23,7 @@ EventFields: TypeAlias = Mapping[str, Any]
 
 
 class Tone(StrEnum):
-    """What a line is to somebody who looks for trouble."""
+    """What a line is to an operator who looks for trouble."""
 
     PLAIN = "plain"
     GOOD = "good"
@@ -126,7 +127,7 @@ class _Facts:
         at_ms = self.number(name)
         if at_ms is None:
             return "an unknown moment"
-        if at_ms >= _NEVER_MS:
+        if at_ms >= NEVER_MS:
             return "never"
         moment = _moment(at_ms)
         return moment[11:] if moment[:10] == _moment(self.at_ms)[:10] else moment
@@ -172,7 +173,7 @@ def _put(facts: _Facts) -> str:
 
 def _life(facts: _Facts) -> str:
     expires_ms = facts.number("expires_at_ms")
-    if expires_ms is None or expires_ms >= _NEVER_MS:
+    if expires_ms is None or expires_ms >= NEVER_MS:
         return "never expires"
     return f"expires {facts.moment('expires_at_ms')}"
 
@@ -274,7 +275,7 @@ def _cancel_asked(facts: _Facts) -> str:
 
 _TOO_LATE: Final[Mapping[str, str]] = {
     "lapsed": "the lease had run out",
-    "superseded": "the message had gone to somebody else or its receipt was replaced",
+    "superseded": "the message had gone to another consumer or its receipt was replaced",
     "moved": "the message had left the queue",
     "expired": "the message had expired",
 }
@@ -388,7 +389,7 @@ def known_types() -> Sequence[str]:
 
 
 def _moment(at_ms: int) -> str:
-    moment = datetime.fromtimestamp(min(max(at_ms, 0), _NEVER_MS) // _MS, tz=UTC)
+    moment = datetime.fromtimestamp(min(max(at_ms, 0), NEVER_MS) // _MS, tz=UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{at_ms % _MS:03d}"
 
 
@@ -408,6 +409,6 @@ def _length(length_ms: int) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return somebody else's words on one line, in quotation marks, cut if they are many."""
+    """Return the words of a client on one line, in quotation marks, cut if they are many."""
     line = " ".join(text.split())
     return f'"{line[: _MAX_QUOTED - 3]}..."' if len(line) > _MAX_QUOTED else f'"{line}"'

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, Protocol, cast
 from urllib.parse import unquote_plus
 
 from leasehold.clock import Clock
@@ -18,7 +18,7 @@ from leasehold.domain import sessions as s
 from leasehold.domain import transactions as t
 from leasehold.domain.errors import Overloaded
 from leasehold.domain.limits import LOOK_BYTES
-from leasehold.domain.model import Lease, Message
+from leasehold.domain.model import Lease, Message, QueueKey
 from leasehold.engine.long_poll import Gone
 
 MAX_WAITERS: Final = 10_000
@@ -220,7 +220,7 @@ def _finishes(command: c.Command) -> bool:
 # * what is being made at once, so that neither a batch of the engine nor a turn of the event loop
 #   has more than one or two large answers to work at;
 # * what is held altogether, until it is sent;
-# * what one caller holds, so that those who never read their answers are in nobody's way.
+# * what one caller holds, so that clients that never read their answers hold up no others.
 #
 # Who finds no room waits for it, the callers in turn, and is told to come again if it takes too
 # long. What is probably small goes past all this.
@@ -231,7 +231,8 @@ SMALL_BYTES: Final = 128 * 1024
 MAKING_BYTES: Final = LOOK_BYTES
 """What may be in the making at once, or a single answer."""
 MAKING_S: Final = 0.1
-"""What takes longer to make waits for something else, such as an object store, and holds up nobody.
+"""What takes longer to make waits for something else, such as an object store, and holds up no
+others.
 """
 MAX_REST_S: Final = 0.05
 """Longest rest after an answer was made; see ``Answers.others``."""
@@ -248,8 +249,6 @@ _EVENT_BYTES: Final = 400
 _MAX_QUEUES: Final = 10_000
 _FADING: Final = 7 / 8
 """Of the largest average seen in a queue, after each smaller one."""
-
-Key: TypeAlias = tuple[str, str]
 
 
 def caller_of(scope: Mapping[str, Any]) -> str:
@@ -286,7 +285,7 @@ class Holding:
         self.waiter: asyncio.Future[None] | None = None
 
     def give_up(self) -> None:
-        """Wait no longer: nobody wants the answer any more."""
+        """Wait no longer: the client has gone."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_exception(Overloaded())
 
@@ -339,11 +338,11 @@ class Answers:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody waits, for room or for a turn."""
+        """Whether a request waits, for room or for a turn."""
         return bool(self._waiting)
 
     def is_short_of(self, caller: str) -> bool:
-        """Tell whether somebody waits for room that *caller* holds, and not just for a turn."""
+        """Tell whether a request waits for room that *caller* holds, and not just for a turn."""
         for each, line in self._waiting.items():
             size, _ = line[0]
             if self.held + size > self.limit_bytes or (
@@ -361,7 +360,7 @@ class Answers:
             size: Bytes that the answer will have, roughly.
 
         Raises:
-            Overloaded: There was none for WAIT_S seconds, or nobody waits for the answer any more.
+            Overloaded: There was none for WAIT_S seconds, or the client has gone.
         """
         if not holding.held and (self._waiting or not self._fits(holding.caller, size)):
             await self._wait(holding, size)
@@ -389,7 +388,7 @@ class Answers:
         self.resize(holding, size - holding.held)
 
     def leave(self, holding: Holding) -> None:
-        """Give back all that a request holds: its answer was sent, or nobody wants it."""
+        """Give back all that a request holds: its answer was sent, or its client has gone."""
         if holding.held:
             self.resize(holding, -holding.held)
         self._end_making(holding)
@@ -501,7 +500,7 @@ class Sizes:
     """What answers will probably have, by what was seen in their queue before."""
 
     def __init__(self) -> None:
-        self._by_queue: dict[Key, float] = {}
+        self._by_queue: dict[QueueKey, float] = {}
 
     def guess(self, command: Any) -> int:
         """Return how many bytes of messages the answer to a command has, roughly; 0 if few."""

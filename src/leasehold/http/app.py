@@ -10,7 +10,7 @@ import structlog
 
 from leasehold.clock import Clock
 from leasehold.http.request_cycle import PROVE, RAW_NAMES, Receive
-from leasehold.http.requests import Request, Response
+from leasehold.http.requests import MAX_HOST_CHARS, Request, Response
 
 NATIVE_PREFIX: Final = "/v1/"
 """What paths of the native dialect begin with; no account or queue of Azure's has so short a name.
@@ -33,7 +33,8 @@ _CallT = TypeVar("_CallT")
 class Dialect(Protocol[_CallT]):
     """What speaks a protocol over HTTP. The body of a request is read between its two steps.
 
-    So nobody makes the server hold a body before having shown, in the header, the right to send it.
+    So no client makes the server hold a body before having shown, in the header, its right to send
+    it.
     """
 
     def begin(self, request: Request) -> _CallT:
@@ -90,7 +91,7 @@ class Application:
         timings: Where they are counted.
         native: Answers what is under NATIVE_PREFIX; None for *dialect*.
         mns: Answers what comes to *mns_ports*, and to hosts of its own on other ports.
-        mns_ports: Where nobody but *mns* and the pages answer.
+        mns_ports: Where only *mns* and the pages answer.
         https: Whether a proxy has ended TLS, so that every request counts as safe.
         hosts: Knows the names that the server is addressed by; None if requests are not looked at
             for what web pages may send.
@@ -251,8 +252,6 @@ def _whole(method: str, response: Response, *, close: bool) -> Response:
 # section 15.5.20 (421).
 
 
-_HOST_CHARS: Final = 300
-"""Longer than any host with a port (RFC 1035, section 2.3.4); what is longer is not remembered."""
 _REMEMBERED: Final = 256
 _TOLD: Final = 16
 """Names of strangers that are logged, each once."""
@@ -283,7 +282,7 @@ class Hosts:
         if host in self._known:
             return True
         known = self._any or self._knows(_name_of(host))
-        if known and len(self._known) < _REMEMBERED and len(host) <= _HOST_CHARS:
+        if known and len(self._known) < _REMEMBERED and len(host) <= MAX_HOST_CHARS:
             self._known.add(host)
         return known
 
@@ -299,7 +298,7 @@ class Hosts:
 
     def refusal(self, host: str) -> Response:
         """Return the answer to a request with another host, and log it the first time."""
-        name = _name_of(host)[:_HOST_CHARS]
+        name = _name_of(host)[:MAX_HOST_CHARS]
         if name not in self._told and len(self._told) < _TOLD:
             self._told.add(name)
             _log.warning("server.unknown_host", host=name, setting="allowed_hosts")

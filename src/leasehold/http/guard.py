@@ -203,17 +203,17 @@ class Guard:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether somebody was refused a moment ago for want of room."""
+        """Whether a client was refused a moment ago for want of room."""
         return self.now_s < self._crowded_until_s
 
     def note_crowded(self) -> None:
-        """Note that somebody had to be refused for want of room."""
+        """Note that a client had to be refused for want of room."""
         self._crowded_until_s = self.now_s + _CROWDED_S
 
     def hold(self, address: str, size: int) -> None:
         """Count bytes held for a request without credentials; less than 0 lets go of them.
 
-        Where a limit is passed somebody has to go, but not before those whose turn is now have
+        Where a limit is passed a connection has to go, but not before those whose turn is now have
         shown what they have.
         """
         self.unproved_bytes += size

@@ -230,7 +230,7 @@ class RequestCycle:
         self.wake()
 
     def disconnect(self) -> None:
-        """Note that nobody waits for the answer any more."""
+        """Note that the client does not wait for the answer any more."""
         self.disconnected = True
         if self._holding is not None:
             self._holding.give_up()

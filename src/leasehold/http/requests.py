@@ -6,7 +6,15 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+Header: TypeAlias = tuple[bytes, bytes]
+"""Name and value."""
+
+MAX_HOST_CHARS: Final = 300
+"""Longer than any host with a port (RFC 1035, section 2.3.4); what is longer is not remembered."""
+MAX_INTEGER_CHARS: Final = 19
+"""As many digits as a 64-bit number has; what is longer is not parsed at all."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +43,7 @@ class Request:
     """What else comes from the client, as messages of ASGI. The body has come from it already."""
 
     async def gone(self) -> None:
-        """Wait until nobody wants the answer any more; for what takes long to answer."""
+        """Wait until the client has gone; for what takes long to answer."""
         receive = self.receive
         if receive is None:
             await asyncio.get_running_loop().create_future()
@@ -48,7 +56,7 @@ class Response(NamedTuple):
     """An answer; ``Content-Length`` is added by the application."""
 
     status: int
-    headers: list[tuple[bytes, bytes]]
+    headers: list[Header]
     body: bytes = b""
 
 
@@ -84,7 +92,7 @@ def percent_decode(text: str) -> str:
 
 # --- digests -----------------------------------------------------------------------------------
 #
-# Digests of bodies, which for large ones take long enough to be somebody else's work.
+# Digests of bodies, which for large ones take long enough to be the work of a thread.
 
 
 _T = TypeVar("_T")
@@ -93,9 +101,9 @@ _AT_ONCE_BYTES: Final = 262_144
 """Half a millisecond; more goes to a thread, as the library lets others run meanwhile."""
 
 
-async def md5_of(body: bytes) -> bytes:
+async def md5_digest(body: bytes) -> bytes:
     """Return the MD5 of a body."""
-    return await digesting(len(body), _md5_of, body)
+    return await digesting(len(body), _digest, body)
 
 
 async def digesting(size: int, write: Callable[..., _T], *of: Any) -> _T:
@@ -105,5 +113,5 @@ async def digesting(size: int, write: Callable[..., _T], *of: Any) -> _T:
     return await asyncio.to_thread(write, *of)
 
 
-def _md5_of(body: bytes) -> bytes:
+def _digest(body: bytes) -> bytes:
     return hashlib.md5(body, usedforsecurity=False).digest()

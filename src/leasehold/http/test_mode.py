@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import replace
 from random import Random
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from leasehold.auth.authenticator import Grant
 from leasehold.auth.types import SignedRequest, Target
@@ -22,6 +22,7 @@ from leasehold.engine.engine import Engine
 from leasehold.engine.faults import Faults, has_changed
 from leasehold.engine.long_poll import Gone
 from leasehold.http.app import NATIVE_PREFIX
+from leasehold.http.dialect import Authorizer, Perform
 from leasehold.http.request_cycle import App, Receive
 from leasehold.http.requests import Response
 
@@ -31,8 +32,6 @@ LATEST_MS: Final = 32_503_680_000_000
 """The year 3000: no test needs to go further, and all formats of dates can show it."""
 
 _R = TypeVar("_R")
-
-Perform = Callable[[c.Command], Awaitable[c.Result]]
 
 
 class _Answer:
@@ -59,7 +58,7 @@ class Controls:
 
     def __init__(self, engine: Engine, clock: Clock, faults: Faults, *, seed: int = 0) -> None:
         self.faults = faults
-        self._dice = Random(seed)  # noqa: S311 - it spreads retries and guards nothing
+        self._random = Random(seed)  # noqa: S311 - it spreads retries and guards nothing
         self._engine = engine
         self._clock = clock
         self._travelling = asyncio.Lock()
@@ -99,7 +98,7 @@ class Controls:
     # --- what happens to requests ------------------------------------------------------------
 
     def watched(self, perform: Perform) -> Perform:
-        """Return *perform* with our dice, noting for each request whether it changed something."""
+        """Return *perform* with random numbers of a seed; note which requests change things."""
 
         async def watched_perform(command: c.Command) -> c.Result:
             result = await perform(self._drawn(command))
@@ -124,7 +123,7 @@ class Controls:
         """Return *command* with random numbers that are the same in every run."""
         kind = type(command)
         if kind is c.Release or kind is Exemption:
-            return command._replace(dice=self._dice.random())
+            return command._replace(jitter=self._random.random())
         if kind is c.Batch:
             return command._replace(commands=tuple(map(self._drawn, command.commands)))
         if kind is CommitTogether:
@@ -157,22 +156,6 @@ class Controls:
         return faulty
 
 
-class Authorizer(Protocol):
-    """What the dialects ask of :class:`~leasehold.auth.authenticator.Authenticator`."""
-
-    def check(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
-        """Let a signed request pass, or raise AuthError."""
-        ...
-
-    async def check_bearer(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
-        """Let a request with an issuer's token pass, or raise AuthError."""
-        ...
-
-    def check_key(self, key: str, target: Target, *, safe: bool) -> Grant:
-        """Let a request that carries a key itself pass, or raise AuthError."""
-        ...
-
-
 class SigningTime:
     """Has signatures and tokens checked by the system's clock, which is what clients sign by.
 
@@ -187,12 +170,12 @@ class SigningTime:
         self.check_key = authorizer.check_key
 
     def check(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
-        """See :class:`Authorizer`; *now_ms* is the engine's time and does not count."""
+        """See ``Authorizer``; *now_ms* is the engine's time and does not count."""
         del now_ms
         return self._authorizer.check(request, target, now_ms=self._clock.now_ms())
 
     async def check_bearer(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
-        """See :class:`Authorizer`; *now_ms* is the engine's time and does not count."""
+        """See ``Authorizer``; *now_ms* is the engine's time and does not count."""
         del now_ms
         return await self._authorizer.check_bearer(request, target, now_ms=self._clock.now_ms())
 
@@ -211,7 +194,7 @@ def _note(command: c.Command, result: Any) -> None:
 
 EXACT_STEPS: Final = 200
 """Stops made at the exact moments when something is due. After these there are at most as many
-more, at equal distances: a journey over years takes no longer than one over days."""
+more, at equal distances: an advance over years takes no longer than one over days."""
 SWEEP_MS: Final = 1_000
 """Maintenance is done at the first stop after this much time, as it would be without travelling."""
 _MOST_SESSIONS: Final = 1_000
@@ -220,18 +203,18 @@ _MOST_SESSIONS: Final = 1_000
 async def travel(engine: Engine, clock: VirtualClock, length_ms: int) -> None:
     """Let time pass for an engine, and do all that becomes due on the way.
 
-    The clock stops at each moment that somebody waits for: a wait that ends, a message that becomes
-    visible while somebody waits for it, a silent session whose messages they could have, the next
+    The clock stops at each moment that is waited for: a wait that ends, a message that becomes
+    visible while a consumer waits for it, a silent session whose messages they could have, the next
     step of a job. What follows from it is done before it goes on. Clients that are told something
-    on the way may be heard at a later stop only: the journey does not wait for them.
+    on the way may be heard at a later stop only: the clock does not wait for them.
 
     Args:
         engine: Uses *clock* for its time and its timers.
-        clock: The clock to be moved; nobody else may move it meanwhile.
+        clock: The clock to be moved; nothing else may move it meanwhile.
         length_ms: How far, milliseconds, 0 or more.
     """
     end_ms = clock.now_ms() + length_ms
-    await engine.settle()  # what was asked for before the journey happens before it
+    await engine.settle()  # what was asked for before time passes happens before that
     swept_ms = clock.now_ms()
     steps = least_ms = 0
     lost_ms = await _session_ends(engine, swept_ms) if _is_due(clock, end_ms) else []

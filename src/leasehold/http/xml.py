@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
 from xml.parsers import expat
+
+_T = TypeVar("_T")
 
 MAX_DEPTH: Final = 32
 MAX_NODES: Final = 4096
@@ -20,6 +22,8 @@ MAX_TAG_BYTES: Final = 16_384
 """Longest tag or comment; one of 64 KiB can take the parser a tenth of a second."""
 PORTION_BYTES: Final = 32_768
 """What is parsed at a time: 3 ms at the most."""
+PLAIN_BYTES: Final = 1024 * 1024
+"""Above this even the shortcuts past the parser take milliseconds."""
 NOT_WELL_FORMED: Final = "Error parsing Xml content"
 
 _UTF_16_MARKS: Final = (b"\xfe\xff", b"\xff\xfe")
@@ -165,6 +169,31 @@ async def parse_long_tree(body: bytes) -> Element:
     for _ in reader.portions():
         await asyncio.sleep(0)
     return reader.root()
+
+
+async def read_long(
+    body: bytes,
+    shortcut: Callable[[bytes], _T | None],
+    refusal: Callable[[XmlError], Exception],
+) -> _T | Element:
+    """Read a long document by a dialect's shortcut, or parse it and let others have their turn.
+
+    Args:
+        body: The document.
+        shortcut: Reads documents of a common form, None for others. It is not asked where even it
+            would take long.
+        refusal: Returns what to raise for a document that is not taken.
+
+    Raises:
+        Exception: That one.
+    """
+    found = shortcut(body) if len(body) <= PLAIN_BYTES else None
+    if found is not None:
+        return found
+    try:
+        return await parse_long_tree(body)
+    except XmlError as error:
+        raise refusal(error) from None
 
 
 # --- xml plain ---------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from typing import Final
 
 from leasehold import __version__
 from leasehold.clock import Clock
-from leasehold.engine.engine import Engine, Served
+from leasehold.engine.account_router import ServerEngine
+from leasehold.engine.engine import Served
 from leasehold.http.guard import Guard
 from leasehold.http.requests import Response
 from leasehold.server.metrics import CONTENT_TYPE, Metrics
@@ -38,7 +39,7 @@ class AdminPages:
     def __init__(  # noqa: PLR0913 - keyword-only, and each is a collaborator of its own
         self,
         *,
-        engine: Engine,
+        engine: ServerEngine,
         guard: Guard,
         clock: Clock,
         draining: Callable[[], bool],
@@ -78,7 +79,7 @@ class AdminPages:
                 {"accounts": each.accounts, "ready": each.is_ready, **_plain(each)}
                 for each in others
             ],
-            "accounts_away": [each for each in self._accounts if self._engine.is_away(each)],
+            "accounts_away": [each for each in self._accounts if self._engine.is_relocated(each)],
             "load": _load(self._guard),
             "clock": {"wall_drift_s": round(self._clock.wall_drift_s(), 3)},
         }

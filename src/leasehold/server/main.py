@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import structlog
 import uvloop
@@ -20,7 +20,7 @@ from leasehold import __version__
 from leasehold.clock import Clock, SystemClock
 from leasehold.domain.commands import NoteTime
 from leasehold.domain.errors import LeaseholdError
-from leasehold.engine.account_router import AccountRouter
+from leasehold.engine.account_router import AccountRouter, ServerEngine
 from leasehold.engine.engine import Engine
 from leasehold.engine.faults import Faults, FaultyStore
 from leasehold.engine.maintenance import MaintenancePlan
@@ -44,7 +44,7 @@ from leasehold.server.startup import (
     open_account_stores,
     open_store,
     raise_file_limit,
-    refuse_accounts_away,
+    refuse_relocated_accounts,
     tls_of,
     url_of,
 )
@@ -194,7 +194,6 @@ class Running(NamedTuple):
     """A server that has begun to serve."""
 
     server: HttpServer
-    engine: Engine
     controls: Controls | None
     """What tests may do to it; None outside test mode."""
 
@@ -216,7 +215,7 @@ async def _run(settings: Settings, clock: Clock) -> int:
         of_mns = [listening.enter_context(each) for each in listen_for_mns(settings)]
         store, engine_clock, peers = await open_store(settings, clock)
         placed = await open_account_stores(settings, clock)
-        refuse_accounts_away(settings, store, placed)
+        refuse_relocated_accounts(settings, store, placed)
         times = Times.chosen(settings, clock, store.last_seen_ms(), engine_clock)
 
         def on_start(running: Running) -> Callable[[], None]:
@@ -272,19 +271,17 @@ async def serve_store(  # noqa: PLR0913 - each is a choice of its own
     """
     faults = Faults()
     tested = FaultyStore(store, faults) if settings.test_mode else store
-    first = _first_engine(settings, times, tested, peers)
-    engines = [first, *(_engine_of(settings, times, each) for each in placed)]
-    engine = _before(engines, placed)
+    guard = Guard(_limits_of(settings), times.system)
+    first = _first_engine(settings, times, tested, peers, guard)
+    engine = _routed(
+        first, [_engine_of(settings, times, each, guard, first) for each in placed], placed
+    )
     await engine.start()
     try:
-        guard = Guard(_limits_of(settings), times.system)
         state = ServerState(guard, times.engine)
-        for each in engines:
-            if each.bodies is not None:
-                each.bodies.buffered = lambda: guard.buffered
         controls = None
-        if settings.test_mode:
-            controls = Controls(engine, times.engine, faults, seed=settings.test_seed)
+        if settings.test_mode:  # which has one store only
+            controls = Controls(first, times.engine, faults, seed=settings.test_seed)
         app: App = build_application(
             settings,
             times,
@@ -304,7 +301,7 @@ async def serve_store(  # noqa: PLR0913 - each is a choice of its own
             on_ready=lambda: listening(),  # noqa: PLW0108 - it is made below
             on_stop=engine.drain,
         )
-        listening = on_start(Running(server, engine, controls))
+        listening = on_start(Running(server, controls))
         await _serve_http(server, guard, engine)
     finally:
         if settings.clock == "virtual":
@@ -314,7 +311,9 @@ async def serve_store(  # noqa: PLR0913 - each is a choice of its own
     return ExitCode.STORE_FAILED if engine.failed.is_set() else ExitCode.STOPPED
 
 
-def _first_engine(settings: Settings, times: Times, store: Store, peers: Peers | None) -> Engine:
+def _first_engine(
+    settings: Settings, times: Times, store: Store, peers: Peers | None, guard: Guard
+) -> Engine:
     """Make the engine of all accounts that have no store of their own."""
     return Engine(
         store,
@@ -322,12 +321,16 @@ def _first_engine(settings: Settings, times: Times, store: Store, peers: Peers |
         plan=_plan_of(settings),
         events=event_log_plan(settings),
         timers=times.timers,
-        bodies=large_bodies(settings, times.engine, durable=store.health().durable),
+        bodies=large_bodies(
+            settings, times.engine, lambda: guard.buffered, durable=store.health().durable
+        ),
         peers=peers,
     )
 
 
-def _engine_of(settings: Settings, times: Times, placed: Placed) -> Engine:
+def _engine_of(
+    settings: Settings, times: Times, placed: Placed, guard: Guard, beside: Engine
+) -> Engine:
     """Make the engine of accounts that have a store of their own.
 
     Two stores number their events alike, and each removes bodies that it does not know of. So
@@ -341,7 +344,8 @@ def _engine_of(settings: Settings, times: Times, placed: Placed) -> Engine:
     bodies = None
     if settings.bodies:
         place = f"{settings.bodies.rstrip('/')}-{first}"
-        bodies = large_bodies(replace(settings, bodies=place), clock, durable=True)
+        at_place = replace(settings, bodies=place)
+        bodies = large_bodies(at_place, clock, lambda: guard.buffered, durable=True)
     return Engine(
         store,
         clock,
@@ -350,17 +354,17 @@ def _engine_of(settings: Settings, times: Times, placed: Placed) -> Engine:
         timers=times.timers,
         bodies=bodies,
         peers=peers,
+        beside=beside,
     )
 
 
-def _before(engines: Sequence[Engine], placed: Sequence[Placed]) -> Engine:
+def _routed(first: Engine, others: Sequence[Engine], placed: Sequence[Placed]) -> ServerEngine:
     """Return what picks among engines by account, or the only one."""
-    first, *others = engines
     if not others:
         return first
     pairs = zip(placed, others, strict=True)
     by_account = {account: engine for each, engine in pairs for account in each.accounts}
-    return cast("Engine", AccountRouter(first, by_account))  # it has all that is asked of one here
+    return AccountRouter(first, by_account)
 
 
 def _plan_of(settings: Settings) -> MaintenancePlan:
@@ -370,7 +374,7 @@ def _plan_of(settings: Settings) -> MaintenancePlan:
     return MaintenancePlan(expiry_grace_s=settings.expiry_grace_s)
 
 
-async def _serve_http(server: HttpServer, guard: Guard, engine: Engine) -> None:
+async def _serve_http(server: HttpServer, guard: Guard, engine: ServerEngine) -> None:
     helpers = [
         asyncio.create_task(guard.run(), name="guard"),
         asyncio.create_task(_stop_on_failure(engine, server), name="watch-store"),
@@ -405,7 +409,7 @@ def _stop_or_kill(number: signal.Signals, server: HttpServer) -> None:
     server.stop()
 
 
-async def _stop_on_failure(engine: Engine, server: HttpServer) -> None:
+async def _stop_on_failure(engine: ServerEngine, server: HttpServer) -> None:
     await engine.failed.wait()
     _log.critical("server.stopping", reason="the store failed")
     server.stop()

@@ -25,7 +25,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from leasehold import __version__
 from leasehold.clock import Clock
 from leasehold.domain.admin import COUNTED_STATES
-from leasehold.engine.engine import Counted, Engine
+from leasehold.engine.account_router import ServerEngine
+from leasehold.engine.engine import Counted
 from leasehold.engine.stats import (
     CLAIM_STATES,
     LATENCY_BUCKETS_S,
@@ -92,7 +93,7 @@ class Metrics:
         self,
         *,
         requests: RequestStats,
-        engine: Engine,
+        engine: ServerEngine,
         admission: Admission,
         guard: Guard,
         clock: Clock,
@@ -193,7 +194,7 @@ def _log_gauges(census: Census, now_ms: int) -> dict[str, float]:
     return dict(zip(LOG_GAUGES, figures, strict=True))
 
 
-def _export_counters(engine: Engine) -> dict[str, int]:
+def _export_counters(engine: ServerEngine) -> dict[str, int]:
     exporter = engine.exporter
     if exporter is None:
         return dict.fromkeys(EXPORT_COUNTERS, 0)
@@ -201,14 +202,14 @@ def _export_counters(engine: Engine) -> dict[str, int]:
     return dict(zip(EXPORT_COUNTERS, figures, strict=True))
 
 
-def _export_gauges(engine: Engine) -> dict[str, float]:
+def _export_gauges(engine: ServerEngine) -> dict[str, float]:
     exporter = engine.exporter
     if exporter is None:
         return dict.fromkeys(EXPORT_GAUGES, 0.0)
     return dict(zip(EXPORT_GAUGES, (exporter.lag_batches, exporter.lag_s()), strict=True))
 
 
-def _body_counters(engine: Engine) -> dict[str, int]:
+def _body_counters(engine: ServerEngine) -> dict[str, int]:
     bodies = engine.bodies
     if bodies is None:
         return dict.fromkeys(BODY_COUNTERS, 0)

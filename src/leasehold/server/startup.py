@@ -12,7 +12,7 @@ import resource
 import shutil
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from importlib import import_module
 from pathlib import Path
@@ -31,7 +31,7 @@ from leasehold.engine.large_bodies import LargeBodies
 from leasehold.engine.peers import Peers
 from leasehold.extras import install
 from leasehold.server.settings import Settings, StoreUrl
-from leasehold.server.settings.sections import AUTO, MNS_PORT_DISTANCE
+from leasehold.server.settings.fields import AUTO, MNS_PORT_DISTANCE
 from leasehold.stores.base import Store
 from leasehold.stores.migrate.marks import StoreMoved
 from leasehold.stores.sqlite.store import SqliteStore
@@ -310,11 +310,19 @@ def event_log_plan(settings: Settings) -> EventLogPlan:
     )
 
 
-def large_bodies(settings: Settings, clock: Clock, *, durable: bool) -> LargeBodies | None:
-    """Return who keeps large bodies; None if the store keeps them itself.
+def large_bodies(
+    settings: Settings, clock: Clock, buffered: Callable[[], int], *, durable: bool
+) -> LargeBodies | None:
+    """Return what keeps large bodies; None if the store keeps them itself.
 
-    Unless a place is set, a store in memory does, and one that servers share who may share no
-    folder.
+    Unless a place is set, a store in memory does, and one that is shared by servers, which may have
+    no folder in common.
+
+    Args:
+        settings: Where they are kept.
+        clock: Source of all time.
+        buffered: Returns how many bytes of bodies requests and answers hold now.
+        durable: Whether the store of messages outlives the process.
 
     Raises:
         StartFailed: The place cannot be used.
@@ -330,6 +338,7 @@ def large_bodies(settings: Settings, clock: Clock, *, durable: bool) -> LargeBod
         clock,
         inline_bytes=settings.inline_body_bytes,
         budget_bytes=settings.max_buffered_mib * _MIB,
+        buffered=buffered,
     )
 
 
@@ -412,8 +421,8 @@ async def open_account_stores(
     return placed
 
 
-def refuse_accounts_away(settings: Settings, store: Store, placed: Sequence[Placed]) -> None:
-    """Let nobody look for an account in a store that it has left.
+def refuse_relocated_accounts(settings: Settings, store: Store, placed: Sequence[Placed]) -> None:
+    """Refuse to serve an account from a store that it has left.
 
     Raises:
         StartFailed: The settings would have it so.
@@ -421,7 +430,7 @@ def refuse_accounts_away(settings: Settings, store: Store, placed: Sequence[Plac
     elsewhere = {account for each in placed for account in each.accounts}
     own = {each.name for each in settings.effective_accounts()} - elsewhere
     for names, each_store in ((own, store), *((set(e.accounts), e.opened.store) for e in placed)):
-        away = sorted(names & each_store.away)
+        away = sorted(names & each_store.relocated_accounts)
         if away:
             raise StartFailed(
                 ExitCode.STORE_FAILED,
@@ -449,10 +458,10 @@ def _open_folder(settings: Settings) -> SqliteStore:
             consequence="puts are refused with 503 until there is room for the reserve; consumers "
             "go on. Make room, or set a smaller disk_reserve_mib",
         )
-    if store.put_back:
+    if store.restored_from_backup:
         _log.warning(
-            "store.put_back",
-            meaning="the database comes from a copy; receipts from before are void",
+            "store.restored_from_backup",
+            meaning="the database was restored from a backup; receipts from before are void",
         )
     return store
 

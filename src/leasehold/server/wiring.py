@@ -11,14 +11,15 @@ from leasehold.auth.types import Account
 from leasehold.clock import Clock, LoopTimers, Timers, VirtualClock
 from leasehold.domain.model import AccessPolicy
 from leasehold.domain.queue_settings import LapsedReceipts
-from leasehold.engine.engine import Engine
+from leasehold.engine.account_router import ServerEngine
 from leasehold.http.admission import Admission, LongClaim, LongReceive
 from leasehold.http.app import Application, Hosts
 from leasehold.http.azure import AzureDialect
+from leasehold.http.dialect import Authorizer, Perform
 from leasehold.http.guard import Guard
 from leasehold.http.mns import MnsDialect
 from leasehold.http.native import NativeDialect, Services
-from leasehold.http.test_mode import Authorizer, Controls, Perform, SigningTime
+from leasehold.http.test_mode import Controls, SigningTime
 from leasehold.server.admin import AdminPages
 from leasehold.server.metrics import Metrics, RequestStats
 from leasehold.server.settings import Settings, uses_public_key
@@ -59,7 +60,7 @@ class Times(NamedTuple):
 def build_application(  # noqa: PLR0913 - each is a collaborator of its own
     settings: Settings,
     times: Times,
-    engine: Engine,
+    engine: ServerEngine,
     guard: Guard,
     controls: Controls | None = None,
     *,
@@ -83,7 +84,7 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
         open_claim=engine.open_claim,
         answers=guard.answers,
     )
-    services = _services(settings, engine, admission, controls)
+    services = _services(engine, admission, controls)
     dialect = AzureDialect(
         perform=services.perform,
         receive=services.receive,
@@ -91,13 +92,14 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
         clock=times.engine,
         accounts=accounts,
         find_queue=engine.find_queue,
-        accepts_late=services.accepts_late,
+        accepts_late=settings.accepts_late_renewals(),
         observe=requests.answered,
     )
     native = NativeDialect(
         services=services,
         authenticator=authenticator,
         clock=times.engine,
+        accepts_late=settings.accepts_late_renewals(),
         observe=requests.answered,
     )
     mns = _mns_dialect(settings, times, services, accounts, requests.answered)
@@ -126,7 +128,7 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
 def _metrics(  # noqa: PLR0913, PLR0917 - each is where some of the figures come from
     settings: Settings,
     times: Times,
-    engine: Engine,
+    engine: ServerEngine,
     guard: Guard,
     admission: Admission,
     requests: RequestStats,
@@ -159,7 +161,7 @@ def _accounts(settings: Settings) -> dict[str, Account]:
 
 
 def _authorizer(
-    settings: Settings, times: Times, accounts: Mapping[str, Account], engine: Engine
+    settings: Settings, times: Times, accounts: Mapping[str, Account], engine: ServerEngine
 ) -> Authorizer:
     """Return who lets requests pass, by the system's clock."""
     authenticator = _authenticator(settings, accounts, engine)
@@ -187,7 +189,7 @@ def _mns_dialect(
         accounts=accounts,
         find_queue=services.find_queue,
         receipts=LapsedReceipts(settings.mns_receipts),
-        accepts_late=services.accepts_late,
+        accepts_late=settings.accepts_late_renewals(),
         observe=observe,
     )
 
@@ -199,9 +201,7 @@ def _access_keys(settings: Settings, accounts: Mapping[str, Account]) -> dict[st
     return keys
 
 
-def _services(
-    settings: Settings, engine: Engine, admission: Admission, controls: Controls | None
-) -> Services:
+def _services(engine: ServerEngine, admission: Admission, controls: Controls | None) -> Services:
     perform: Perform = admission.perform
     receive: LongReceive = admission.receive
     open_claim: LongClaim = admission.open_claim
@@ -214,14 +214,13 @@ def _services(
         open_claim=open_claim,
         find_queue=engine.find_queue,
         activity=engine.activity,
-        wait_for_job=engine.jobs.wait,
+        wait_for_job=engine.wait_for_job,
         controls=controls,
-        accepts_late=settings.accepts_late_renewals(),
     )
 
 
 def _authenticator(
-    settings: Settings, accounts: Mapping[str, Account], engine: Engine
+    settings: Settings, accounts: Mapping[str, Account], engine: ServerEngine
 ) -> Authenticator:
     def find_policy(account: str, queue: str, policy_id: str) -> AccessPolicy | None:
         found = engine.find_queue(account, queue)

@@ -235,7 +235,7 @@ def own_host(number: int) -> str:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port on which nobody listens at this moment."""
+    """Return a port on which no process listens at this moment."""
     with socket.create_server((host, 0)) as probe:
         port: int = probe.getsockname()[1]
     return port
@@ -244,10 +244,10 @@ def free_port(host: str = "127.0.0.1") -> int:
 def own_port(wanted: int) -> int:
     """Return *wanted*, or for 0 a free port.
 
-    Spark would take the next port without a word, and nobody would find it there.
+    Spark would take the next port without a word, and it would not be found there.
 
     Raises:
-        ClusterFailed: Somebody listens on it already.
+        ClusterFailed: A process listens on it already.
     """
     if not wanted:
         return free_port()

@@ -30,7 +30,7 @@ class StoreHealth:
 
 
 class NotInTime(Exception):
-    """A store has given up waiting, as it was told to; see :meth:`Store.hurry`."""
+    """A store has given up waiting, as it was told to; see :meth:`Store.set_deadline`."""
 
 
 class Store(Protocol):
@@ -46,7 +46,7 @@ class Store(Protocol):
     too, on the thread unless it is quick, and may call those three at any moment of it."""
 
     @property
-    def away(self) -> frozenset[str]:
+    def relocated_accounts(self) -> frozenset[str]:
         """Accounts that were moved to another store, as the last batch left it."""
         ...
 
@@ -55,7 +55,7 @@ class Store(Protocol):
 
         Every command sees what those before it did. A refused command changes nothing and has an
         error as its result; the others are not disturbed. Results come in the batch's order and
-        may be told to nobody before ``commit`` has returned.
+        may be told to no client before ``commit`` has returned.
 
         Args:
             batch: Commands whose values are within the limits in force.
@@ -85,7 +85,7 @@ class Store(Protocol):
         """
         ...
 
-    def hurry(self, within_s: float | None) -> None:
+    def set_deadline(self, within_s: float | None) -> None:
         """Give the calls that follow so much time, all together, to wait for a network.
 
         ``execute`` then raises NotInTime, also at once for what could take long, and must be called

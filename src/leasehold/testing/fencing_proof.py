@@ -218,7 +218,7 @@ class ProofReport:
 # The ways in which a message can come twice.
 
 
-_NEEDS_RESET = "needs reset: without it nobody can tell one effect from two"
+_NEEDS_RESET = "needs reset: without it one effect cannot be told from two"
 
 
 @dataclass(slots=True)
@@ -385,7 +385,7 @@ def _raise_at(world: World, shelf: Shelf, step: int) -> str | None:
             raise Killed
 
     world.run(shelf, 1, LineSteps(world.files, at_step))
-    # As with a process that is dead: a connection that nobody closed must not keep its locks.
+    # As with a process that is dead: a connection that was not closed must not keep its locks.
     gc.collect()
     return place
 

@@ -300,7 +300,7 @@ class _KeepingShelf(Shelf):
 
 
 class Killed(BaseException):
-    """The end of a worker, played by an exception that nobody expects."""
+    """The end of a worker, played by an exception that is not expected."""
 
 
 class LineSteps:
@@ -409,7 +409,7 @@ class World:
     _made: int = 0
 
     def begin(self) -> Shelf:
-        """Start a scenario: put the state back, or take a message that nobody has seen."""
+        """Start a scenario: put the state back, or take a message that no worker has seen."""
         if self.reset is not None:
             self.reset()
             return Shelf(self.draft, "rehearsal")
@@ -446,7 +446,7 @@ class World:
 
     @property
     def longest_s(self) -> float:
-        """How long a delivery may take that nobody holds up."""
+        """How long a delivery may take that is not held up."""
         return max(60.0, self.patience_s * 10)
 
     def calibrate(self) -> int:
@@ -459,7 +459,7 @@ class World:
         shelf = self.begin()
         before = self.look()
         if self.look() != before:
-            raise CannotProve("the probe shows something else each time, with nobody at work")
+            raise CannotProve("the probe shows something else each time, with no worker running")
         attempt = self.run(shelf, 1, steps)
         if attempt.error is not None:
             raise CannotProve(f"the handler failed at a plain delivery: {attempt.failure}")

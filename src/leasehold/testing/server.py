@@ -24,7 +24,7 @@ from leasehold.clock import Clock, LoopTimers, SystemClock, VirtualClock
 from leasehold.engine.faults import Faults
 from leasehold.http.test_mode import Controls
 from leasehold.server.main import Running, Times, serve_store
-from leasehold.server.settings import DEV_ACCOUNT, Settings, StoreUrl
+from leasehold.server.settings import DEV_ACCOUNT, Settings, StoreUrl, validate
 from leasehold.server.settings.values import DEV_KEY
 from leasehold.server.startup import (
     Opened,
@@ -84,7 +84,7 @@ def quiet_logs() -> Iterator[None]:
         with _lock:
             if me in _users:
                 _users.remove(me)
-                # Somebody may have configured it meanwhile, and means that.
+                # The caller may have configured it meanwhile, and means that.
                 if not _users and structlog.get_config()["logger_factory"] is _to_stderr:
                     structlog.reset_defaults()
 
@@ -154,7 +154,7 @@ class InProcessServer:
         elif store not in _KINDS:
             given["data"] = Path(store)
         self._settings = Settings(test_mode=True, clock=clock, test_seed=seed, **given)
-        self._settings.validate()
+        validate(self._settings)
         self._choice = store
         self._start_ms = start_ms
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -286,7 +286,7 @@ class InProcessServer:
 
     async def _until_waiting(self, count: int) -> None:
         async with asyncio.timeout(_PATIENCE_S):
-            while self._controls.waiting < count:  # noqa: ASYNC110 - the engine tells nobody of it
+            while self._controls.waiting < count:  # noqa: ASYNC110 - the engine does not tell of it
                 await asyncio.sleep(_LOOK_S)
 
     def _await(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:

@@ -13,7 +13,7 @@ from leasehold.clock import SystemClock, VirtualClock
 _PATIENCE_S: Final = 10.0
 """Of the machine's time: how long threads may need to come to rest."""
 _LOOK_AGAIN_S: Final = 0.01
-"""For what nobody tells: that a thread has ended, or was woken by somebody else."""
+"""For what is not notified: that a thread has ended, or was woken by another one."""
 
 
 class ManualTime:
@@ -69,7 +69,7 @@ class ManualTime:
         self.settle()
 
     def jump(self, seconds: float) -> None:
-        """Let time pass in which nobody gets to run, as when a process was stopped.
+        """Let time pass in which no thread gets to run, as when a process was stopped.
 
         Whoever waits for a moment up to then is woken late. Does not settle.
         """
@@ -91,7 +91,7 @@ class ManualTime:
             self.advance(step_s)
 
     def settle(self, *, waiting: int = 0, patience_s: float = _PATIENCE_S) -> None:
-        """Wait until all known threads but the calling one wait, and nobody has been notified.
+        """Wait until all known threads but the calling one wait, and none has been notified.
 
         Args:
             waiting: At least so many have to wait; for threads that were only just started.
@@ -130,7 +130,7 @@ class ManualTime:
         return min(moments, default=None)
 
     def _running(self, waiting: int) -> list[str]:
-        """Name who is not at rest. As the lock is held, nobody leaves wait() meanwhile."""
+        """Name who is not at rest. As the lock is held, no thread leaves wait() meanwhile."""
         own = threading.current_thread()
         self._known = {thread for thread in self._known if thread.is_alive()}
         running = [thread.name for thread in self._known - self._waits.keys() - {own}]
@@ -138,7 +138,7 @@ class ManualTime:
         for condition, count in sleepers.items():
             # The only place where it shows who was notified and has not come to run yet.
             if len(condition._waiters) < count:  # type: ignore[attr-defined]  # noqa: SLF001
-                running.append(f"somebody notified at {condition!r}")
+                running.append(f"a thread notified at {condition!r}")
         if len(self._waits) < waiting:
             running.append(f"{waiting - len(self._waits)} more")
         return running

@@ -1,4 +1,4 @@
-"""The worker library: a person writes a handler, and the leases are somebody else's business.
+"""The worker library: a person writes a handler, and the library keeps the leases.
 
 It speaks to a queue through :class:`leasehold.worker.adapters.QueueClient`, so that the same worker
 runs on Leasehold, Azure Queue Storage and Alibaba MNS. More names are in the modules:

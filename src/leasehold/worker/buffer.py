@@ -14,7 +14,7 @@ T = TypeVar("T")
 START_SHARE: Final = 0.5
 """What waits in the buffer is to begin within this share of the lease."""
 _AHEAD_S: Final = 0.25
-"""How much work lies ready if nobody says how much: enough to bridge a round trip."""
+"""How much work lies ready unless told how much: enough to bridge a round trip."""
 _MOST_ROUNDS: Final = 16
 _GAIN: Final = 1 / 8
 _DEVIATION_GAIN: Final = 1 / 4
@@ -154,7 +154,7 @@ class Buffer(Generic[T]):
                 self._waking = False
 
     def close(self) -> None:
-        """Let nobody take anything any more."""
+        """Let no handler take anything any more."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -201,7 +201,7 @@ class Turns:
         self._now = 0.0
 
     def first(self, waiting: Iterable[int]) -> int | None:
-        """Return who is next of those that wait, or None if nobody does."""
+        """Return who is next of those that wait, or None if there is none."""
         tags, now = self._tags, self._now
         return min(waiting, key=lambda each: (max(now, tags[each]), each), default=None)
 
@@ -214,7 +214,7 @@ class Turns:
 def shares_of(total: int, weights: Sequence[float]) -> list[int]:
     """Divide *total* by weight in whole parts, each at least 1 if there are enough.
 
-    With fewer than there are takers nobody has a part of its own.
+    With fewer than there are takers none has a part of its own.
     """
     if total < len(weights):
         return [0] * len(weights)

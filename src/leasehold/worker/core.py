@@ -200,7 +200,7 @@ class Core:
                 self.changed.notify_all()
 
     def give_back(self, works: Iterable[Work]) -> None:
-        """Give back messages that nobody began with."""
+        """Give back messages that no handler began with."""
         for work in works:
             if work.loss is not None:
                 self._lost(work)

@@ -5,10 +5,10 @@
     WorkerError
     ├── Retry           give it back and try again later; counts as a failure
     ├── Poison          it can never succeed: set it aside at once
-    ├── GiveBack        somebody else shall have it; counts as no attempt
+    ├── GiveBack        another worker shall have it; counts as no attempt
     ├── Stopped         stop working on it
-    │   ├── LeaseLost   somebody else may have it by now: it must not be settled or written for
-    │   │   └── MessageExpired  its time to live has ended: nobody gets it any more
+    │   ├── LeaseLost   another worker may have it by now: it must not be settled or written for
+    │   │   └── MessageExpired  its time to live has ended: no worker gets it any more
     │   └── Cancelled   an operator, or the end of the worker, wants the work to stop
     └── UnsafeWorker    a worker was asked for that could not keep its leases
 
@@ -64,7 +64,7 @@ class Poison(WorkerError):
 
 
 class GiveBack(WorkerError):
-    """Somebody else shall have the message, now; nothing went wrong and no attempt is counted.
+    """Another worker shall have the message, now; nothing went wrong and no attempt is counted.
 
     A service whose dequeue count cannot be taken back counts it all the same; see
     :attr:`leasehold.worker.adapters.Capabilities.counts_returns`.
@@ -76,7 +76,7 @@ class Stopped(WorkerError):
 
 
 class LeaseLost(Stopped):
-    """Somebody else has the message, or may have it soon.
+    """Another worker has the message, or may have it soon.
 
     Nothing more may be written in its name without a fence. The worker does not settle it.
 

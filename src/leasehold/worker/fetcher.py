@@ -26,7 +26,7 @@ from leasehold.worker.retry_policy import PoisonRule
 from leasehold.worker.timing import start_thread
 
 _log: Final = logging.getLogger("leasehold.worker")
-_dice: Final = random.SystemRandom()
+_random: Final = random.SystemRandom()
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_FAILURE_PAUSE_S: Final = 30.0
 
@@ -215,7 +215,7 @@ class Fetcher:
             else:
                 (suspects if self._poison.is_suspect(delivery) else works).append(work)
         # If one of them kills its worker, it is not to be always the others that wait behind it.
-        _dice.shuffle(suspects)
+        _random.shuffle(suspects)
         core.hooks.quietly(core.hooks.received, source.name, deliveries)
         core.buffer.put(source.place, works, first=suspects)
         return len(kept)
@@ -258,7 +258,7 @@ class Fetcher:
         self._failures += 1
         pause_s = min(_LONGEST_FAILURE_PAUSE_S, 0.25 * 2.0 ** min(self._failures, 16))
         asked_s = error.retry_after_s if isinstance(error, Unreachable) else None
-        self._pause_s = max(pause_s * (0.5 + _dice.random() / 2), asked_s or 0.0)
+        self._pause_s = max(pause_s * (0.5 + _random.random() / 2), asked_s or 0.0)
 
     def _pause(self) -> bool:
         """Wait before the next receive; False: it is the end."""

@@ -49,7 +49,7 @@ class CancelToken:
 
     @property
     def reason(self) -> str | None:
-        """Why; None while nobody wants the handler to stop."""
+        """Why; None while the handler is not to stop."""
         return self._reason
 
     def is_set(self) -> bool:
@@ -243,12 +243,12 @@ class Message:
         return self._holding.deadline_s - self._time.monotonic_s()
 
     def check(self) -> None:
-        """Go on only while the message is held and nobody wants the work to stop.
+        """Go on only while the message is held and no operator wants the work to stop.
 
         To be called between chunks of work. Costs no request.
 
         Raises:
-            LeaseLost: Somebody else has the message, or may have it soon.
+            LeaseLost: Another worker has the message, or may have it soon.
             Cancelled: An operator, or the end of the worker, wants the work to stop.
         """
         self._holding.check()

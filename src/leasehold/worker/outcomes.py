@@ -38,13 +38,13 @@ class Kind(enum.StrEnum):
     POISONED = "poisoned"
     """It can never succeed, or has failed too often."""
     RETURNED = "returned"
-    """Nobody worked on it, or the handler gave it back."""
+    """No handler worked on it, or the handler gave it back."""
     INTERRUPTED = "interrupted"
     """The worker had to stop."""
     CANCELLED = "cancelled"
     """An operator wanted it."""
     LOST = "lost"
-    """Somebody else has it, or may have it; or it could not be settled, and comes again."""
+    """Another worker has it, or may have it; or it could not be settled, and comes again."""
 
 
 class Outcome(NamedTuple):
@@ -101,7 +101,7 @@ def outcome_of(  # noqa: PLR0911 - one for each thing that a handler can say
     Args:
         error: What the handler raised; None: it returned.
         is_lost: Whether the lease was lost by then. Whatever the handler says counts for nothing:
-            somebody else does, or has done, the same work.
+            another worker does, or has done, the same work.
         asked: Who wanted the handler to stop; it counts only if the handler did stop for that.
     """
     if is_lost:
@@ -135,7 +135,7 @@ def settlement_of(  # noqa: PLR0913 - keyword-only, and all that the decision ha
     retries: RetryRule,
     poison: PoisonRule,
     max_delay_s: int,
-    dice: float,
+    jitter: float,
     tried: Tried | None = None,
 ) -> Settlement:
     """Say what is to be done with a message.
@@ -146,7 +146,7 @@ def settlement_of(  # noqa: PLR0913 - keyword-only, and all that the decision ha
         retries: When it is tried again.
         poison: When it is set aside.
         max_delay_s: The longest delay that the service knows.
-        dice: A random number from 0 to 1, for the jitter.
+        jitter: A random number from 0 to 1, which spreads the wait.
         tried: What the service knows of earlier deliveries; None: how many there were.
     """
     kind = outcome.kind
@@ -164,7 +164,7 @@ def settlement_of(  # noqa: PLR0913 - keyword-only, and all that the decision ha
     if outcome.delay_s is not None:
         delay_s: int | None = whole_seconds(outcome.delay_s)
     else:
-        delay_s = retries.delay_s(delivery.dequeue_count, dice)
+        delay_s = retries.delay_s(delivery.dequeue_count, jitter)
     return Give("failed", None if delay_s is None else min(delay_s, max_delay_s), fault)
 
 
@@ -196,7 +196,7 @@ _DELAY_S: Final = (1, 2, 4, 8)
 
 
 def tried_of(client: QueueClient, delivery: Delivery) -> Tried | None:
-    """Return how the earlier deliveries of a message have ended, or None if nobody can say.
+    """Return how the earlier deliveries of a message have ended, or None if it is unknown.
 
     A service that does not answer is taken to know of nothing: it is asked again when the message
     comes again, and until then nothing is set aside for what may not be so.
@@ -229,9 +229,9 @@ class Pause(NamedTuple):
 class GivenBackOften:
     """Sees to it that a message which its handlers give back does not come round without end.
 
-    The first time it goes back at once: somebody else is to have it. If it is this worker that gets
-    it again, and gives it back again, that takes 0.1 s, then 0.2 s, 0.4 s, 1 s, and so on up to
-    8 s. It begins anew when nothing was heard of the message for a minute. Safe to use from any
+    The first time it goes back at once: another worker is to have it. If it is this worker that
+    gets it again, and gives it back again, that takes 0.1 s, then 0.2 s, 0.4 s, 1 s, and so on up
+    to 8 s. It begins anew when nothing was heard of the message for a minute. Safe to use from any
     thread.
     """
 

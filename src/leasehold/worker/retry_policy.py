@@ -60,19 +60,19 @@ class RetryRule:
             found.append(f"retries.jitter is {self.jitter}; it must be 0 to 1")
         return found
 
-    def delay_s(self, tries: int, dice: float) -> int | None:
+    def delay_s(self, tries: int, jitter: float) -> int | None:
         """Return the wait in whole seconds, which is what services count in; None: theirs.
 
         A wait of less than half a second is one second, unless the rule says 0.
 
         Args:
             tries: How often the message was delivered, this time included.
-            dice: A random number from 0 to 1; 0.5 gives the wait without jitter.
+            jitter: A random number from 0 to 1; 0.5 gives the wait without jitter.
         """
         if self.kind == "service":
             return None
         wait_s = min(self._growth_s(min(max(tries, 1), _MOST)), self.cap_s)
-        return whole_seconds(wait_s * (1 + self.jitter * (2 * dice - 1)))
+        return whole_seconds(wait_s * (1 + self.jitter * (2 * jitter - 1)))
 
     def _growth_s(self, tries: int) -> float:
         if self.kind == "fixed" or self.initial_s == 0:
@@ -160,7 +160,7 @@ class PoisonRule:
             return None
         if tried is None:
             ended = delivery.dequeue_count - 1
-            how = "nobody can tell whether work on it ever began"
+            how = "it is unknown whether work on it ever began"
         else:
             ended = tried.failures + tried.lapses
             how = f"{tried.failures} failed, {tried.lapses} ended without a word"

@@ -50,7 +50,7 @@ class _Call(Protocol[T_contra]):
 
 
 _log: Final = logging.getLogger("leasehold.worker")
-_dice: Final = random.SystemRandom()
+_random: Final = random.SystemRandom()
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _UNCOUNTED: Final = frozenset({Kind.RETURNED, Kind.INTERRUPTED})
@@ -245,7 +245,7 @@ class Settler:
             retries=self._retries,
             poison=self._poison,
             max_delay_s=self._source.capabilities.max_lease_s,
-            dice=_dice.random(),
+            jitter=_random.random(),
             tried=tried,
         )
         return True
@@ -354,13 +354,13 @@ class Settler:
     def _pause_s(self, work: Work, error: QueueError | None) -> float:
         if not isinstance(error, Unreachable):
             return 0.0
-        # More often towards the end of the lease, when somebody else gets the message.
+        # More often towards the end of the lease, when another worker gets the message.
         left_s = work.held.deadline_s - self._core.now_s()
         longest_s = max(_FIRST_PAUSE_S, min(_LONGEST_PAUSE_S, left_s / 3))
         pause_s = min(longest_s, _FIRST_PAUSE_S * 2.0 ** min(work.tries, 16))
         # A service that asks for more time than there is would have it delivered again.
         asked_s = min(error.retry_after_s or 0.0, left_s / 2)
-        return max(pause_s * (0.5 + _dice.random()), asked_s)
+        return max(pause_s * (0.5 + _random.random()), asked_s)
 
     def _try_again(self, work: Work, error: QueueError | None) -> bool:
         """Have it tried once more; False: the worker ends, and cannot wait for that."""

@@ -53,7 +53,7 @@ class WorkerThreads:
         options: What the worker was told.
         manager: Keeps the leases.
         holder: What the worker is called by services.
-        reporter: Tells people; None: nobody wants to know.
+        reporter: Tells people; None: it is not wanted.
         until_idle: Whether the worker ends when there is nothing left: then it does not wait for
             messages to come.
     """

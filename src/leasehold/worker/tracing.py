@@ -96,7 +96,7 @@ def is_there() -> bool:
 
 
 def is_used() -> bool:
-    """Return whether somebody has set a provider, so that spans go anywhere."""
+    """Return whether the program has set a provider, so that spans go anywhere."""
     if not is_there():
         return False
     from opentelemetry import trace  # noqa: PLC0415 - optional

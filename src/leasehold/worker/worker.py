@@ -87,7 +87,7 @@ class Worker:
         wait_s: How long a receive waits for a first message, where the service can; cut to what
             the length of leases allows.
         poll_s: The longest pause between receives where the service does not wait.
-        tracing: Spans for OpenTelemetry, if somebody has set a provider by then.
+        tracing: Spans for OpenTelemetry, if the program has set a provider by then.
         registry: Of prometheus-client, in which the worker's figures are to be.
         report_s: Seconds between reports for people; on a terminal it is a bar. None: no reports.
 

@@ -1,4 +1,4 @@
-"""A store that was put back from a copy, and is told so."""
+"""A store that was restored from a backup, and is told so."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(place: Place, *statements: str) -> None:
 
 
 def restored(place: Place) -> int:
-    """Tell the store that it was put back."""
+    """Tell the store that it was restored."""
     end = place.end()
     try:
         return begin_epoch(end)
@@ -50,7 +50,7 @@ def restored(place: Place) -> int:
 @KINDS
 @pytest.mark.parametrize("told", [False, True])
 def test_a_lost_future_cannot_act(tmp_path: Path, kind: str, told: bool) -> None:
-    """Put back, the same lease is given out again; only a new epoch tells the two apart."""
+    """Restored, the same lease is given out again; only a new epoch tells the two apart."""
     place, clock = Place(kind, tmp_path, "a"), ManualClock()
     asker = asker_of(place, clock)
     asker.create()

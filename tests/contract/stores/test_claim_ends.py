@@ -156,7 +156,7 @@ def test_an_exempted_member_is_given_back(claimer: Asker) -> None:
     exemptions = (
         exempt(claimer, b"0"),
         exempt(claimer, b"1", outcome=Outcome.INTERRUPTED, delay_s=60),
-        exempt(claimer, b"2", outcome=Outcome.FAILED, error=error, dice=1.0),
+        exempt(claimer, b"2", outcome=Outcome.FAILED, error=error, jitter=1.0),
     )
     settled = claimer.settle(1, exemptions=exemptions)
     assert settled == cl.Settled(last_settled=1, completed=2, exempted=3)

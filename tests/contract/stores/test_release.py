@@ -113,12 +113,12 @@ def test_failures_back_off(asker: Asker, backoff: Backoff, waits_ms: list[float]
         asker.clock.advance(ms=1)
 
 
-@pytest.mark.parametrize(("dice", "wait_ms"), [(0.0, 5_000), (0.5, 10_000), (1.0, 15_000)])
-def test_back_off_is_spread_by_its_jitter(asker: Asker, dice: float, wait_ms: int) -> None:
+@pytest.mark.parametrize(("jitter", "wait_ms"), [(0.0, 5_000), (0.5, 10_000), (1.0, 15_000)])
+def test_back_off_is_spread_by_its_jitter(asker: Asker, jitter: float, wait_ms: int) -> None:
     """The number drawn shortens or lengthens the wait by the share set, in the middle not."""
     asker.limit_failures(backoff=Backoff(kind=BackoffKind.FIXED, initial_s=10, jitter=0.5))
     asker.put()
-    released = asker.fail(asker.receive_one(), dice=dice)
+    released = asker.fail(asker.receive_one(), jitter=jitter)
     assert released.visible_at_ms - asker.clock.now_ms() == wait_ms
 
 

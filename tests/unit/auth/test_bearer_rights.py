@@ -9,7 +9,7 @@ from typing import Any
 import jwt
 import pytest
 
-from leasehold.auth.authenticator import Authenticator, CredentialKind, Grant, is_bearer
+from leasehold.auth.authenticator import Authenticator, CredentialKind, Grant
 from leasehold.auth.bearer import (
     COOLDOWN_MS,
     REFRESH_MS,
@@ -37,7 +37,6 @@ from tests.unit.auth.support import (
     NAME,
     NOON_MS,
     no_policies,
-    request,
     target,
 )
 
@@ -254,15 +253,6 @@ def test_grant_names_the_user() -> None:
     assert check(carrying(token())) == Grant(
         kind=CredentialKind.BEARER, account=NAME, object_id="user", tenant_id="directory"
     )
-
-
-def test_which_requests_are_bearer() -> None:
-    """The word Bearer is known in any case, and nothing else is."""
-    for header in ("Bearer x", "bearer x", "BEARER x"):
-        assert is_bearer(request(headers={"authorization": header}))
-    for header in ("", "Bearer", "BearerX x", "SharedKey a:b"):
-        assert not is_bearer(request(headers={"authorization": header}))
-    assert not is_bearer(request())
 
 
 def test_synchronous_check_takes_no_tokens() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from leasehold.auth.sharedkey import (
-    MAX_SKEW_MS,
     check_shared_key,
     compute_signature,
     parse_authorization,
@@ -15,6 +14,7 @@ from leasehold.auth.sharedkey import (
     string_to_sign,
 )
 from leasehold.auth.types import (
+    MAX_SKEW_MS,
     Account,
     BadSignature,
     MalformedCredentials,

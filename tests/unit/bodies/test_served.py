@@ -108,7 +108,7 @@ def test_an_acknowledged_body_survives_a_kill(tmp_path: Path) -> None:
 def place_of(**values: Any) -> Any:
     """Return who keeps large bodies under some settings."""
     durable = values.pop("durable", True)
-    return large_bodies(Settings(**values), SystemClock(), durable=durable)
+    return large_bodies(Settings(**values), SystemClock(), lambda: 0, durable=durable)
 
 
 def test_the_place_is_beside_the_database_unless_set(tmp_path: Path) -> None:

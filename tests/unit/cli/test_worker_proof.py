@@ -91,7 +91,7 @@ def test_what_cannot_be_decided_is_not_proven(folder: Folder) -> None:
     """Without a reset; the hint says what is missing."""
     code, out, err = prove(folder, "careful", "--body", "b")
     assert (code, "UNDECIDED" in out) == (1, True)
-    assert "Without --reset nobody can tell one effect from two" in err
+    assert "Without --reset one effect cannot be told from two" in err
 
 
 def test_the_report_as_json(folder: Folder) -> None:

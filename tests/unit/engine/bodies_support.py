@@ -60,11 +60,19 @@ class World:
         self.clock = ManualClock()
         self.store = Store()
         self.kept = FaultyBodies(self.clock)
+        self.buffered = 0
+        """Bytes that requests and answers hold."""
         self.engine = self.begin()
 
     def begin(self, plan: MaintenancePlan | None = None) -> Engine:
         """Return another engine over the same store and bodies, as after a crash."""
-        self.bodies = LargeBodies(self.kept, self.clock, inline_bytes=INLINE, budget_bytes=BUDGET)
+        self.bodies = LargeBodies(
+            self.kept,
+            self.clock,
+            inline_bytes=INLINE,
+            budget_bytes=BUDGET,
+            buffered=lambda: self.buffered,
+        )
         engine = Engine(self.store, self.clock, plan=plan, inline_below_s=1.0, bodies=self.bodies)
         self.engine = engine
         return engine

@@ -98,7 +98,7 @@ class World:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.engine.stop()
-        assert not self.engine.waiting.by_queue, "a room was left behind"
+        assert not self.engine.waiting.by_queue, "waiters were left behind"
 
     async def rest(self) -> None:
         """Let the engine and all who wait come to rest."""

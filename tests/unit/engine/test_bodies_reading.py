@@ -347,10 +347,10 @@ def test_what_others_hold_counts() -> None:
     async def scenario(world: World) -> None:
         await world.do(c.SetQueueSettings(*QUEUE, QueueSettings(max_body_bytes=100)))
         await world.put()
-        world.bodies.buffered = lambda: BUDGET
+        world.buffered = BUDGET
         with pytest.raises(Overloaded):
             await world.receive()
-        world.bodies.buffered = lambda: 0
+        world.buffered = 0
         (lease,) = await world.receive()
         assert lease.message.dequeue_count == 1, "nothing had been leased"
 

@@ -263,7 +263,7 @@ def test_a_database_from_a_copy_does_not_export_into_the_same_folder(world: Worl
     with capture_logs() as logs:
         world.round(exporter)
     assert [log["event"] for log in logs] == ["events.export_refused"]
-    assert "comes from a copy" in logs[0]["reason"]
+    assert "was restored from a backup" in logs[0]["reason"]
     assert world.exported() == kept
     assert exporter.lag_batches == 1
     # Once the folder was moved away it goes on.

@@ -11,17 +11,16 @@ import pytest
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.errors import QueueNotFound
-from leasehold.domain.model import Outcome
+from leasehold.domain.model import Outcome, QueueKey
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
 from leasehold.engine import Engine, MaintenancePlan
 from leasehold.engine.peers import RECHECK_S
-from leasehold.engine.waiters import Key
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
 from tests.unit.engine.support import put, receive
 
-QUEUE: Key = ("a", "queue")
-POISON: Key = ("a", "queue-poison")
+QUEUE: QueueKey = ("a", "queue")
+POISON: QueueKey = ("a", "queue-poison")
 
 
 class FakePeers:
@@ -29,20 +28,20 @@ class FakePeers:
 
     def __init__(self) -> None:
         self.is_leader = True
-        self.told: list[set[Key]] = []
-        self.waits: list[tuple[str, Key]] = []
+        self.told: list[set[QueueKey]] = []
+        self.waits: list[tuple[str, QueueKey]] = []
         self.looks = self.calls = 0
         self.seen = 1
-        self.waited_for: tuple[int, Collection[Key]] = (1, ())
+        self.waited_for: tuple[int, Collection[QueueKey]] = (1, ())
         self.is_stopped = False
-        self.hear: Callable[[Collection[Key]], None]
+        self.hear: Callable[[Collection[QueueKey]], None]
         self.renew: Callable[[], None]
         self.work: Callable[[], None]
 
     def start(
         self,
         *,
-        hear: Callable[[Collection[Key]], None],
+        hear: Callable[[Collection[QueueKey]], None],
         renew: Callable[[], None],
         work: Callable[[], None],
     ) -> None:
@@ -55,16 +54,16 @@ class FakePeers:
     def leads(self) -> bool:
         return self.is_leader
 
-    def begin_waiting(self, key: Key) -> None:
+    def begin_waiting(self, key: QueueKey) -> None:
         self.waits.append(("begin", key))
 
-    def end_waiting(self, key: Key) -> None:
+    def end_waiting(self, key: QueueKey) -> None:
         self.waits.append(("end", key))
 
     def look(self) -> None:
         self.looks += 1
 
-    def tell(self, keys: Collection[Key]) -> None:
+    def tell(self, keys: Collection[QueueKey]) -> None:
         self.told.append(set(keys))
 
     def call_leader(self) -> None:
@@ -73,7 +72,7 @@ class FakePeers:
     def about(self) -> dict[str, str | int]:
         return {"leads": int(self.is_leader)}
 
-    def others_wait_for(self, *keys: Key) -> None:
+    def others_wait_for(self, *keys: QueueKey) -> None:
         """Let it be known where others wait."""
         self.seen += 1
         self.waited_for = self.seen, keys

@@ -173,7 +173,7 @@ def test_only_the_leader_collects_bodies(leads: bool, monkeypatch: pytest.Monkey
 
     class Bodies(LargeBodies):
         def __init__(self) -> None:
-            self.leads = lambda: leads
+            self._leads = lambda: leads
             self._clock = ManualClock()
             self._next_search_s = 0.0
 

@@ -41,7 +41,7 @@ def test_looks_at_many_messages_are_few_to_a_batch() -> None:
 
 
 def test_who_waits_gets_what_is_behind_much_poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A receive that only moved poison has not shown that there is nothing: the room goes on."""
+    """A receive that only moved poison has not shown that there is nothing: it goes on."""
     monkeypatch.setattr(tables, "POISONED_AT_ONCE", 2)
 
     async def scenario(world: World) -> None:

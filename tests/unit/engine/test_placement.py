@@ -26,13 +26,14 @@ ENTROPY = bytes(10)
 async def placed() -> AsyncIterator[tuple[AccountRouter, Engine, Engine]]:
     """Yield two engines with a placement before them; shop has the second store."""
     clock = ManualClock()
-    engines = [Engine(MemoryStore(), clock) for _ in range(2)]
-    placement = AccountRouter(engines[0], {"shop": engines[1], "till": engines[1]})
+    first = Engine(MemoryStore(), clock)
+    second = Engine(MemoryStore(), clock, beside=first)
+    placement = AccountRouter(first, {"shop": second, "till": second})
     await placement.start()
     try:
         for account in ("bank", "shop"):
             await placement.perform(c.CreateQueue(account, "jobs", {}))
-        yield placement, engines[0], engines[1]
+        yield placement, first, second
     finally:
         await placement.stop()
 
@@ -99,7 +100,7 @@ def test_jobs_are_waited_for_where_they_are() -> None:
         await placement.perform(put("shop", b"work"))
         plan = JobPlan(kind=JobKind.PURGE)
         job: Any = await placement.perform(o.StartJob("shop", "jobs", "job1", plan))
-        ended = await placement.jobs.wait("shop", job.job_id, 5)
+        ended = await placement.wait_for_job("shop", job.job_id, 5)
         assert ended.state is o.JobState.DONE
 
     run(test)

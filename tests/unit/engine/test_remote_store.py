@@ -40,7 +40,7 @@ class SlowStore(MemoryStore):
         self.hurried: list[float | None] = []
         self.is_hurried = False
 
-    def hurry(self, within_s: float | None) -> None:
+    def set_deadline(self, within_s: float | None) -> None:
         """See ``Store``."""
         self.hurried.append(within_s)
         self.is_hurried = within_s is not None

@@ -434,7 +434,7 @@ def test_a_store_that_calls_due_what_it_never_gives_is_not_asked_without_end() -
 
 
 def test_settings_that_do_not_matter_do_not_end_waits() -> None:
-    """Changing a queue's settings only makes the room look again."""
+    """Changing a queue's settings only makes it look again."""
 
     async def scenario(world: World) -> None:
         task = await world.wait()

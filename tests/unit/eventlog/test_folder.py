@@ -62,7 +62,8 @@ def test_a_mark_that_was_cut_short_is_made_again(tmp_path: Path, content: str) -
 
 
 def test_a_folder_that_is_ahead_is_refused(tmp_path: Path) -> None:
-    """A log whose database comes from a copy must not write other events with the same numbers."""
+    """A log whose database was restored from a backup must not write other events with the same
+    numbers."""
     place_file(tmp_path, TEN_MS, 1, 7)
     place_file(tmp_path, TEN_MS + HOUR_MS, 8, 9)
     (tmp_path / "notes.txt").touch()

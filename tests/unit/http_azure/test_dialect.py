@@ -18,7 +18,7 @@ from leasehold.auth.types import Operation
 from leasehold.domain.commands import Clear, Command, Put, Receive, Result
 from leasehold.domain.errors import QueueNotFound
 from leasehold.http.azure import AzureDialect
-from leasehold.http.azure.call import RequestIds
+from leasehold.http.azure.call import request_ids
 from leasehold.http.azure.dialect import DEFAULT_AUTHORIZATION_URI
 from leasehold.testing import ManualClock
 from tests.unit.http_azure.support import (
@@ -61,7 +61,11 @@ def test_operation_without_a_queue_has_none(azure: Harness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header_value", "calls"), [("Bearer x", 1), ("bearer x", 1), ("SharedKey a:b", 0)]
+    ("header_value", "calls"),
+    [
+        *[(f"{word} x", 1) for word in ("Bearer", "bearer", "BEARER")],
+        *[(text, 0) for text in ("", "Bearer", "BearerX x", "SharedKey a:b")],
+    ],
 )
 def test_bearer_tokens_are_awaited(azure: Harness, header_value: str, calls: int) -> None:
     """A bearer token is checked in the way that may have to wait."""
@@ -356,7 +360,7 @@ def test_request_ids_are_unique_and_of_the_services_form(azure: Harness) -> None
 @pytest.mark.parametrize("entropy", [bytes(13), b"\xff" * 13, bytes(range(13))])
 def test_request_ids_wrap_within_their_form(entropy: bytes) -> None:
     """The counter never grows out of its eight digits."""
-    drawn = RequestIds(entropy)
+    drawn = request_ids(entropy)
     for _ in range(3):
         assert re.fullmatch(
             rb"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{6}000000", drawn.draw()
@@ -365,7 +369,7 @@ def test_request_ids_wrap_within_their_form(entropy: bytes) -> None:
 
 def test_two_processes_draw_different_ids() -> None:
     """The part that does not count is drawn at the start."""
-    assert RequestIds().draw()[8:] != RequestIds().draw()[8:]
+    assert request_ids().draw()[8:] != request_ids().draw()[8:]
 
 
 def test_error_without_a_version_has_the_newest_form(azure: Harness) -> None:

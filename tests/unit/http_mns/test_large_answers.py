@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.http.mns.messages import md5_of
+from leasehold.http.mns.messages import md5_hex
 from tests.unit.http_mns.support import MESSAGES, Whole, root_of
 
 _BODY = "x" * 60_000
@@ -27,9 +27,9 @@ def test_many_bytes_are_digested_on_a_thread(
 
     def noting(*given: Any) -> str:
         threads.add(threading.current_thread())
-        return md5_of(*given)
+        return md5_hex(*given)
 
-    monkeypatch.setattr("leasehold.http.mns.messages.md5_of", noting)
+    monkeypatch.setattr("leasehold.http.mns.messages.md5_hex", noting)
     request = whole.request("GET", f"{MESSAGES}?{query}")
     answer = asyncio.run(whole.dialect.handle(request))
     assert len(root_of(answer)) == count

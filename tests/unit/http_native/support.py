@@ -85,25 +85,28 @@ class Native:
             ACCOUNT: Account(name=ACCOUNT, keys=(b64decode(KEY),)),
             "other": Account(name="other", keys=(b"o" * 32,)),
         }
+        self.authenticator = Authenticator(
+            accounts, self.find_policy, inspectors={ACCOUNT: (b64decode(INSPECTOR_KEY),)}
+        )
+        self.services = Services(
+            perform=self.perform,
+            receive=self.receive,
+            find_queue=self.store.find_queue,
+            activity=self.stats.activity,
+            wait_for_job=self.wait_for_job,
+            open_claim=self.open_claim,
+        )
+        self.change_services()
+
+    def change_services(self, **changes: Any) -> None:
+        """Make a dialect with other services."""
+        self.services = replace(self.services, **changes)
         self.dialect = NativeDialect(
-            services=Services(
-                perform=self.perform,
-                receive=self.receive,
-                find_queue=self.store.find_queue,
-                activity=self.stats.activity,
-                wait_for_job=self.wait_for_job,
-                open_claim=self.open_claim,
-            ),
-            authenticator=Authenticator(
-                accounts, self.find_policy, inspectors={ACCOUNT: (b64decode(INSPECTOR_KEY),)}
-            ),
+            services=self.services,
+            authenticator=self.authenticator,
             clock=self.clock,
             observe=lambda operation, status: self.observed.append((operation, status)),
         )
-
-    def change_services(self, **changes: Any) -> None:
-        """Give the dialect other services."""
-        self.dialect._services = replace(self.dialect._services, **changes)
 
     # --- collaborators -----------------------------------------------------------------------
 

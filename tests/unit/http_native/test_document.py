@@ -10,17 +10,22 @@ from jsonschema import Draft202012Validator
 
 from leasehold import __version__
 from leasehold.domain.claims import MAX_CLAIM, ClaimState
-from leasehold.domain.limits import MAX_SAVED_BYTES, NATIVE
+from leasehold.domain.limits import (
+    MAX_ITEMS,
+    MAX_PROGRESS,
+    MAX_PUBLISHED_PARTS,
+    MAX_SAVED_BYTES,
+    NATIVE,
+)
 from leasehold.domain.model import MessageState, Outcome
 from leasehold.domain.sessions import PROGRESS_TIMEOUTS_S, SESSION_TIMEOUTS_S, SessionState
 from leasehold.domain.transactions import TransactionState
-from leasehold.http.native.account import MAX_PROGRESS
+from leasehold.http.native.call import Route
 from leasehold.http.native.errors import CODES
-from leasehold.http.native.items import MAX_ITEMS
 from leasehold.http.native.queues import RANGES
 from leasehold.http.native.reading import MAX_NAME, MAX_PUBLISHED, NUMBERS
-from leasehold.http.native.routes import ROUTES, Route
-from leasehold.http.native.transactions import CHUNKS, MAX_PARTS, TIMEOUTS_S
+from leasehold.http.native.routes import ROUTES
+from leasehold.http.native.transactions import CHUNKS, TIMEOUTS_S
 from tests.unit.http_native.checking import document, errors_of, follow, operations
 from tests.unit.http_native.support import ACCOUNT, Native
 
@@ -152,7 +157,7 @@ def test_limits_in_the_document() -> None:
     assert bounds("StageRequest", "chunk") == CHUNKS
     assert schemas["StageRequest"]["properties"]["messages"]["maxItems"] == MAX_ITEMS
     assert schemas["PublishedNames"]["maxItems"] == MAX_PUBLISHED
-    assert schemas["PartsRequest"]["properties"]["parts"]["maxItems"] == MAX_PARTS
+    assert schemas["PartsRequest"]["properties"]["parts"]["maxItems"] == MAX_PUBLISHED_PARTS
     assert schemas["HeartbeatRequest"]["properties"]["progress"]["maxProperties"] == MAX_PROGRESS
     assert schemas["Name"]["maxLength"] == MAX_NAME
     names = {"QueueSettings": "Settings"}

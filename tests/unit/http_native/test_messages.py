@@ -209,7 +209,7 @@ def test_failure_in_a_later_part(native: Native) -> None:
             raise Overloaded
         return await perform(command)
 
-    object.__setattr__(native.dialect._services, "perform", fail_second)
+    native.change_services(perform=fail_second)
     answer = native.post(MESSAGES, {"messages": [{"body": "x"}] * 1_001})
     assert errors_of_items(answer)[:1_000] == [None] * 1_000
     assert errors_of_items(answer)[1_000:] == [("overloaded", "$.messages[1000]")]
@@ -373,7 +373,7 @@ def test_failure_after_the_first_part_of_a_receive(native: Native) -> None:
         native.failures[Receive] = Overloaded()
         return leases
 
-    object.__setattr__(native.dialect._services, "receive", first_part)
+    native.change_services(receive=first_part)
     answer = native.post(f"{MESSAGES}/receive", {"max_messages": 2_000, "wait_s": 1})
     assert len(answer["messages"]) == ANSWER_BYTES // 65_536
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain.limits import MAX_PROGRESS
 from leasehold.domain.sessions import DEFAULT_SESSION_TIMEOUT_S, LoseSessions
-from leasehold.http.native.account import MAX_HEARTBEAT_BYTES, MAX_PROGRESS
+from leasehold.http.native.account import MAX_HEARTBEAT_BYTES
 from tests.unit.http_native.support import BASE, MESSAGES, Native
 
 SESSIONS = f"{BASE}/sessions"

@@ -88,7 +88,7 @@ def test_the_data_folder_is_not_touched_for_a_database(tmp_path: Path) -> None:
 
 def test_large_bodies_stay_in_a_shared_database() -> None:
     """Unless a place is named: a folder of this machine would be of no use to other servers."""
-    assert large_bodies(Settings(store_url=AWAY), SystemClock(), durable=True) is None
+    assert large_bodies(Settings(store_url=AWAY), SystemClock(), lambda: 0, durable=True) is None
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from leasehold.domain.claims import ClaimState
 from leasehold.domain.events import Extent
 from leasehold.domain.model import MessageState
 from leasehold.domain.sessions import SessionState
-from leasehold.engine.engine import Counted, Engine, Served
+from leasehold.engine.account_router import ServerEngine
+from leasehold.engine.engine import Counted, Served
 from leasehold.engine.stats import CLAIM_STATES, NOTHING, Census, EngineStats, QueueStats
 from leasehold.http.admission import Admission
 from leasehold.http.guard import ConnectionLimits, Guard
@@ -66,8 +67,8 @@ class StubEngine:
             for at, accounts in enumerate([(), ("shop", "till"), ("bank",)])
         ]
 
-    def is_away(self, account: str) -> bool:
-        """See ``Engine.is_away``."""
+    def is_relocated(self, account: str) -> bool:
+        """See ``Engine.is_relocated``."""
         return account in self.away
 
     async def perform(self, command: Any) -> Any:
@@ -85,14 +86,14 @@ class World:
         self.draining = False
         self.metrics = Metrics(
             requests=self.requests,
-            engine=cast("Engine", self.engine),
+            engine=cast("ServerEngine", self.engine),
             admission=Admission(self.engine.perform, limit=1),
             guard=self.guard,
             clock=ManualClock(),
             max_queues=max_queues,
         )
         self.pages = AdminPages(
-            engine=cast("Engine", self.engine),
+            engine=cast("ServerEngine", self.engine),
             guard=self.guard,
             clock=ManualClock(),
             draining=lambda: self.draining,
@@ -234,7 +235,7 @@ def test_a_server_without_room_is_not_ready(world: World) -> None:
 def test_metrics_can_be_left_out(world: World) -> None:
     """Without metrics there is no such page."""
     pages = AdminPages(
-        engine=cast("Engine", world.engine),
+        engine=cast("ServerEngine", world.engine),
         guard=world.guard,
         clock=ManualClock(),
         draining=lambda: False,

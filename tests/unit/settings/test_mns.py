@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from leasehold.server.settings import AccessKeyPair, Secret, Settings, SettingsError, load_settings
+from leasehold.server.settings import (
+    AccessKeyPair,
+    Secret,
+    Settings,
+    SettingsError,
+    load_settings,
+    validate,
+)
 
 PAIR = AccessKeyPair(
     key_id="LTAI5tExample", secret=Secret(b"thirty-characters-of-a-secret-"), account="orders"
@@ -36,7 +43,7 @@ def load(**environment: str) -> Settings:
 def test_the_port(mns_port: str, port: int, expected: int | None) -> None:
     """It follows that of the others unless it is given; two servers then do not meet."""
     settings = Settings(port=port, mns_port=mns_port)
-    settings.validate()
+    validate(settings)
     assert settings.port_of_mns(port) == expected
     assert settings.speaks_mns() == (mns_port != "off")
 
@@ -45,7 +52,7 @@ def test_the_port(mns_port: str, port: int, expected: int | None) -> None:
 def test_ports_that_are_none(text: str) -> None:
     """And the port of the others, for which there is a word."""
     with pytest.raises(SettingsError, match="mns_port: is"):
-        Settings(mns_port=text).validate()
+        validate(Settings(mns_port=text))
 
 
 def test_keys_in_the_environment() -> None:
@@ -106,10 +113,10 @@ def test_keys_that_do_not_go_with_the_accounts(change: dict[str, Any], text: str
     """They open an account of the server, and are not called like one."""
     pair = replace(PAIR, account="devstoreaccount1")
     with pytest.raises(SettingsError, match=text):
-        Settings(mns_keys=(replace(pair, **change),)).validate()
+        validate(Settings(mns_keys=(replace(pair, **change),)))
     with pytest.raises(SettingsError, match="is there twice"):
-        Settings(mns_keys=(pair, pair)).validate()
-    Settings(mns_keys=(pair,)).validate()
+        validate(Settings(mns_keys=(pair, pair)))
+    validate(Settings(mns_keys=(pair,)))
 
 
 def test_secrets_are_masked() -> None:

@@ -134,13 +134,13 @@ def test_inspectors(tmp_path: Path) -> None:
 def test_unknown_key_of_the_file(tmp_path: Path) -> None:
     """A mistyped key is refused with the nearest name and the file."""
     text = refused(tmp_path, file="max_conections = 5")
-    assert "max_conections: is no setting; did you mean max_connections? (file " in text
+    assert "max_conections: there is no such setting; did you mean max_connections? (file " in text
 
 
 def test_unknown_variable(tmp_path: Path) -> None:
     """A mistyped variable is refused with the nearest name."""
     text = refused(tmp_path, LEASEHOLD_PROT="1")
-    assert "LEASEHOLD_PROT: is no setting; did you mean LEASEHOLD_PORT?" in text
+    assert "LEASEHOLD_PROT: there is no such setting; did you mean LEASEHOLD_PORT?" in text
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_folder_beside_a_database_is_refused(tmp_path: Path) -> None:
 
 def test_unknown_name_that_is_near_nothing(tmp_path: Path) -> None:
     """No guess is better than a wild one."""
-    assert refused(tmp_path, file="zzz = 1").startswith("zzz: is no setting (file ")
+    assert refused(tmp_path, file="zzz = 1").startswith("zzz: there is no such setting (file ")
 
 
 @pytest.mark.parametrize("text", ["1_000", "nan", "1e3", "", "ten", "0x10", "\uff11"])

@@ -59,12 +59,12 @@ def test_a_batch_that_has_to_wait_is_given_up(
     batch = [asker.put_command("second")]
     with other.transaction():
         other.execute("LOCK TABLE message IN EXCLUSIVE MODE")
-        store.hurry(_MOMENT_S)
+        store.set_deadline(_MOMENT_S)
         with pytest.raises(NotInTime):
             store.execute(batch, now_ms=now_ms)
         with pytest.raises(NotInTime):
             store.execute(batch, now_ms=now_ms)
-        store.hurry(None)
+        store.set_deadline(None)
     store.execute(batch, now_ms=now_ms)
     assert store.commit()
     assert _bodies(asker) == [b"first", b"second"]
@@ -78,13 +78,13 @@ def test_a_commit_that_has_to_wait_is_not_repeated(
     store.execute([asker.put_command("second")], now_ms=asker.clock.now_ms())
     _name_standbys(other, "nobody")
     try:
-        store.hurry(_MOMENT_S)
+        store.set_deadline(_MOMENT_S)
         for _ in range(2):
             with pytest.raises(NotInTime):
                 store.commit()
     finally:
         _name_standbys(other, "")
-    store.hurry(None)
+    store.set_deadline(None)
     assert store.commit()
     assert _bodies(asker) == [b"first", b"second"]
 
@@ -102,11 +102,11 @@ def test_what_others_must_not_see_half_done_is_not_hurried(
     store: PostgresStore, asker: Asker
 ) -> None:
     """A batch that needs the database for itself is not even begun."""
-    store.hurry(_MOMENT_S)
+    store.set_deadline(_MOMENT_S)
     with pytest.raises(NotInTime):
         store.execute([c.CreateQueue(ACCOUNT, "other", {})], now_ms=asker.clock.now_ms())
     assert store.find_queue(ACCOUNT, "other") is None
-    store.hurry(None)
+    store.set_deadline(None)
     asker.put("second")
     assert _bodies(asker) == [b"first", b"second"]
 
@@ -121,8 +121,8 @@ def direct(other: psycopg.Connection[tuple[object, ...]]) -> Direct:
 
 
 def test_answers_that_come_in_time(direct: Direct) -> None:
-    """They are the same as without a hurry, rows and errors."""
-    direct.hurry(10)
+    """They are the same as without a deadline, rows and errors."""
+    direct.set_deadline(10)
     assert direct.execute("SELECT $1 + 1", (2,)) == [(3,)]
     assert direct.changes == 1
     assert direct.run(b"SELECT 1; SELECT 2, 3").nfields == 2
@@ -133,19 +133,19 @@ def test_answers_that_come_in_time(direct: Direct) -> None:
 
 def test_an_answer_that_comes_too_late_is_nobody_elses(direct: Direct) -> None:
     """The next statement has its own; what was sent without bounds is waited for, not repeated."""
-    direct.hurry(_MOMENT_S)
+    direct.set_deadline(_MOMENT_S)
     with pytest.raises(NotInTime):
         direct.execute("SELECT pg_sleep($1::int / 1000.0), 'slept'", (100,))
-    direct.hurry(None)
+    direct.set_deadline(None)
     assert direct.execute("SELECT $1 + 1", (2,)) == [(3,)]
     direct.run(b"CREATE TEMP SEQUENCE asked")
     once = b"SELECT nextval('asked') FROM pg_sleep(0.1)"
-    direct.hurry(_MOMENT_S)
+    direct.set_deadline(_MOMENT_S)
     for _ in range(2):
         with pytest.raises(NotInTime):
             direct.run(once)
         assert direct.owes(once)
-    direct.hurry(None)
+    direct.set_deadline(None)
     assert direct.run(once).get_value(0, 0) == b"1"
     assert not direct.owes(once)
 
@@ -155,19 +155,19 @@ def test_what_is_large(direct: Direct) -> None:
     large = bytes(20_000_000)
     twice = "SELECT $1::bytea || $2::bytea"
     assert direct.execute(twice, (b"a", b"b")) == [(b"ab",)]
-    direct.hurry(10)
+    direct.set_deadline(10)
     assert direct.execute(twice, (b"a", large)) == [(b"a" + large,)]
-    direct.hurry(0.001)
+    direct.set_deadline(0.001)
     with pytest.raises(NotInTime):
         direct.execute(twice, (b"a", large))
-    direct.hurry(None)
+    direct.set_deadline(None)
     assert direct.execute("SELECT $1 + 1", (2,)) == [(3,)]
 
 
 def test_what_could_take_long_is_not_begun_in_a_hurry(direct: Direct) -> None:
-    """To prepare a statement takes a journey that nothing can cut short."""
-    direct.hurry(10)
+    """To prepare a statement takes a round trip that nothing can cut short."""
+    direct.set_deadline(10)
     with pytest.raises(NotInTime):
         direct.execute("SELECT $1 + 2", (1,))
-    direct.hurry(None)
+    direct.set_deadline(None)
     assert direct.execute("SELECT $1 + 2", (1,)) == [(3,)]

@@ -171,14 +171,14 @@ def copy_of(folder: Path, *names: str) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in names}
 
 
-def put_back(folder: Path, files: dict[str, bytes]) -> None:
+def restore(folder: Path, files: dict[str, bytes]) -> None:
     """Write files over those of a closed store."""
     for name, content in files.items():
         (folder / name).write_bytes(content)
 
 
 def test_receipts_from_before_a_restore_never_act(tmp_path: Path) -> None:
-    """A database put back from a copy leases anew under old fences; old receipts are foreign."""
+    """A database restored from a backup leases anew under old fences; old receipts are foreign."""
     store = SqliteStore(tmp_path)
     ask(store, c.CreateQueue("a", "queue", {}))
     put(store)
@@ -187,9 +187,9 @@ def test_receipts_from_before_a_restore_never_act(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     late = hold(store)
     store.close()
-    put_back(tmp_path, backup)
+    restore(tmp_path, backup)
     store = SqliteStore(tmp_path)
-    assert store.put_back
+    assert store.restored_from_backup
     assert store.health().details["epoch"] == 2
     again = hold(store)
     assert again.message_id == late.message_id
@@ -216,7 +216,7 @@ def test_tokens_from_before_a_restore_are_never_given_again(tmp_path: Path) -> N
     store = SqliteStore(tmp_path)
     late = attach(store)
     store.close()
-    put_back(tmp_path, backup)
+    restore(tmp_path, backup)
     store = SqliteStore(tmp_path)
     again = [attach(store) for _ in range(3)]
     assert late < again[0] < again[1] < again[2]
@@ -237,7 +237,7 @@ def test_a_copy_made_while_the_server_ran_is_told_from_its_latest_state(tmp_path
     store.close()
     (tmp_path / "backup").replace(tmp_path / FILE_NAME)
     store = SqliteStore(tmp_path)
-    assert store.put_back
+    assert store.restored_from_backup
     assert ask(store, late) != c.DONE
     store.close()
 
@@ -250,9 +250,9 @@ def test_marks_that_change_while_the_server_runs_survive_its_death(tmp_path: Pat
         ask(store, c.NoteTime())
         marks = copy_of(tmp_path, FILE_NAME, f"{FILE_NAME}-wal", "epoch")
         (tmp_path / "dead").mkdir(exist_ok=True)
-        put_back(tmp_path / "dead", marks)
+        restore(tmp_path / "dead", marks)
         survivor = SqliteStore(tmp_path / "dead")
-        assert not survivor.put_back
+        assert not survivor.restored_from_backup
         survivor.close()
     assert ask(store, held) == c.DONE
     store.close()
@@ -264,9 +264,9 @@ def test_a_database_copied_without_its_mark_is_in_a_new_epoch(tmp_path: Path) ->
     late = hold(store)
     store.close()
     (tmp_path / "new").mkdir()
-    put_back(tmp_path / "new", copy_of(tmp_path / "old", FILE_NAME))
+    restore(tmp_path / "new", copy_of(tmp_path / "old", FILE_NAME))
     store = SqliteStore(tmp_path / "new")
-    assert store.put_back
+    assert store.restored_from_backup
     assert isinstance(ask(store, late), LeaseLost)
     store.close()
 
@@ -278,7 +278,7 @@ def test_reopening_and_moving_the_whole_folder_keep_the_epoch(tmp_path: Path) ->
     store.close()
     for _ in range(3):
         store = SqliteStore(tmp_path / "old")
-        assert not store.put_back
+        assert not store.restored_from_backup
         store.close()
     (tmp_path / "old").rename(tmp_path / "new")
     store = SqliteStore(tmp_path / "new")
@@ -299,16 +299,16 @@ def test_a_crash_between_the_two_marks_is_not_taken_for_a_copy(tmp_path: Path, n
     store.close()
     for folder in ("second", "third"):
         (tmp_path / folder).mkdir()
-        put_back(tmp_path / folder, killed)
+        restore(tmp_path / folder, killed)
         store = SqliteStore(tmp_path / folder)
-        assert not store.put_back
+        assert not store.restored_from_backup
         # The next process died after it had marked the database and before it replaced the file.
         killed = copy_of(tmp_path / folder, *names[:2]) | {"epoch": killed["epoch"]}
         store.close()
     (tmp_path / "fourth").mkdir()
-    put_back(tmp_path / "fourth", killed)
+    restore(tmp_path / "fourth", killed)
     store = SqliteStore(tmp_path / "fourth")
-    assert not store.put_back
+    assert not store.restored_from_backup
     assert ask(store, held) == c.DONE
     store.close()
 
@@ -323,7 +323,7 @@ def test_a_backup_made_just_before_a_clean_stop_is_told_from_what_followed(tmp_p
     store.close()
     (tmp_path / "backup").replace(tmp_path / FILE_NAME)
     store = SqliteStore(tmp_path)
-    assert store.put_back
+    assert store.restored_from_backup
     assert ask(store, late) != c.DONE
     store.close()
 

@@ -13,7 +13,7 @@ import pytest
 
 from leasehold.clock import LoopTimers, SystemClock, VirtualClock
 from leasehold.server.main import Times
-from leasehold.server.settings import Settings, SettingsError
+from leasehold.server.settings import Settings, SettingsError, validate
 from leasehold.server.startup import StartFailed, listen_on
 from leasehold.testing import ManualClock
 from tests.e2e.server import Server
@@ -33,15 +33,15 @@ from tests.e2e.server import Server
 def test_refused(given: dict[str, Any], field: str, says: str) -> None:
     """A server that others depend on cannot be put into test mode by mistake."""
     with pytest.raises(SettingsError) as refused:
-        Settings(**given).validate()
+        validate(Settings(**given))
     assert says in {each.field: each.text for each in refused.value.problems}[field]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.0.0.1,[::1]"])
 def test_allowed(host: str) -> None:
     """This machine alone can reach these addresses."""
-    Settings(host=host, test_mode=True, clock="virtual").validate()
-    Settings(host=host, test_mode=True).validate()
+    validate(Settings(host=host, test_mode=True, clock="virtual"))
+    validate(Settings(host=host, test_mode=True))
 
 
 def test_a_name_that_means_another_address(monkeypatch: pytest.MonkeyPatch) -> None:

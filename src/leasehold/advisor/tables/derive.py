@@ -404,7 +404,7 @@ _KNOWN_WORK: Final = (
     Ending.BURIED,
     Ending.SESSION_LOST,
 )
-"""Endings that tell how long somebody worked."""
+"""Endings that tell how long a worker worked."""
 _SHORTEST_S: Final = 0.001
 _RATIO: Final = 1.01
 """Of one bin of lengths to the next."""

@@ -46,7 +46,7 @@ from leasehold.advisor.tables.schemas import (
 from leasehold.advisor.tables.sources import SERVER, Gap, Known, Piece, ServerLog, Source, empty
 from leasehold.disk import sync
 from leasehold.domain.events import EventType
-from leasehold.events.names import PHASE_NAMES, TYPE_NAMES
+from leasehold.events.names import PHASE_NAMES, TEMPORARY, TYPE_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -122,13 +122,13 @@ def update(  # noqa: PLR0913 - keyword-only but for what it is about
     Raises:
         BadDetails: The details lack the key, or everything else.
         OtherLog: The folder has tables of another log.
-        TablesBusy: Somebody else is updating the folder.
+        TablesBusy: Another process is updating the folder.
         TablesTooNew: A newer version has written the folder.
         UnreadableTables: What says which files of the folder count is damaged.
         FormatTooNew: A newer version has written the log.
     """
     tables = Folder(folder)
-    with tables.alone():
+    with tables.exclusively():
         return _update(spark, source, tables, details, partitions, on_run)
 
 
@@ -425,7 +425,6 @@ def _cleared(notes: DataFrame) -> DataFrame:
 
 STATE: Final = "_leasehold_tables.json"
 LOCK: Final = "_leasehold_tables.lock"
-TEMPORARY: Final = "_tmp"
 ADDED: Final = ("attempts", "messages")
 """Tables to which each run adds a folder of its own."""
 TALLIES: Final = ("holder_tallies", "hour_tallies")
@@ -457,7 +456,7 @@ class OtherLog(TablesError):
 
 
 class TablesBusy(TablesError):
-    """A folder of tables is being updated by somebody else."""
+    """A folder of tables is being updated by another process."""
 
 
 class UnreadableTables(TablesError):
@@ -497,11 +496,11 @@ class Folder:
         self.path = path
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusively(self) -> Iterator[None]:
         """Keep others from updating the folder meanwhile. It is let go if the process ends.
 
         Raises:
-            TablesBusy: Somebody else is updating it.
+            TablesBusy: Another process is updating it.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / LOCK).open("w") as file:

@@ -83,7 +83,7 @@ class AsyncAccountPart:
                 wants the work on a message stopped. Like the others it is called from where the
                 heartbeats are sent, and must not take long.
             on_lost: Called once with the :class:`~leasehold.client.errors.SessionOver` when the
-                session is lost, or ended by somebody else.
+                session is lost, or ended by another client.
             on_lease_lost: Called with the id of a message whose progress was told and which is not
                 on a lease of this session any more.
 
@@ -118,7 +118,8 @@ class AsyncAccountPart:
         return sessions.session(await self._transport.call(calls.get(path)))
 
     async def end_session(self, session_id: str, reason: str | None = None) -> SessionInfo:
-        """End somebody's session; its leases end as interrupted. One that is over stays as it is.
+        """End the session of any worker; its leases end as interrupted. One that is over stays as
+        it is.
 
         Args:
             session_id: Which.
@@ -368,7 +369,7 @@ class AsyncSession:
         """Refuse to go on with a session that is over.
 
         Raises:
-            SessionOver: It is lost, or somebody has ended it.
+            SessionOver: It is lost, or was ended.
             RuntimeError: It is closed, or not open yet.
         """
         self._book.check()
@@ -407,7 +408,7 @@ class AsyncSession:
         """Send a heartbeat now; only needed where the session sends none by itself.
 
         Raises:
-            SessionOver: The session is lost, or somebody has ended it.
+            SessionOver: The session is lost, or was ended.
         """
         self._book.check()
         told = self._book.take_progress()
@@ -468,7 +469,7 @@ def session_id_of(session: AsyncSession | str) -> str:
     """Return the id of a session that can be used.
 
     Raises:
-        SessionOver: It is lost, or somebody has ended it.
+        SessionOver: It is lost, or was ended.
         RuntimeError: It is closed, or not open yet.
     """
     if isinstance(session, str):

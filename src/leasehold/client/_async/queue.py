@@ -194,7 +194,7 @@ class AsyncQueueHandle(AsyncQueueAdmin):
                 was told.
 
         Raises:
-            LeaseLost: Somebody else has the message: stop working on it. Also if the answer to an
+            LeaseLost: Another worker has the message: stop working on it. Also if the answer to an
                 earlier try got lost, because its new receipt is then unknown.
             MessageNotFound: It is completed, removed or expired.
             OutOfRange: The number is outside its range, or *saved* is too large.
@@ -248,7 +248,7 @@ class AsyncQueueHandle(AsyncQueueAdmin):
             message: Whatever has its ``id`` and ``receipt``.
 
         Raises:
-            LeaseLost: Somebody else has it by now, and will do the work again.
+            LeaseLost: Another worker has it by now, and will do the work again.
             MessageNotFound: It is gone already. Not raised where an earlier try of this very call
                 got no answer and may have completed it.
         """
@@ -279,7 +279,7 @@ class AsyncQueueHandle(AsyncQueueAdmin):
         delay_s: int | None = None,
         error: ErrorReport | BaseException | str | None = None,
     ) -> Released:
-        """Give a message back, so that somebody else can work on it.
+        """Give a message back, so that another worker can take it.
 
         Args:
             message: Whatever has its ``id`` and ``receipt``.
@@ -290,7 +290,7 @@ class AsyncQueueHandle(AsyncQueueAdmin):
             error: What went wrong; kept with the message for those who look at it.
 
         Raises:
-            LeaseLost: Somebody else has it by now.
+            LeaseLost: Another worker has it by now.
             MessageNotFound: It is completed, removed or expired.
             OutOfRange: The number is outside its range.
         """

@@ -42,8 +42,8 @@ class AsyncStream:
             await stream.settle(claim.number)
 
     A claim is a set of messages leased together. It can be read as often as wanted, also after a
-    crash and by somebody else, until it is settled. All calls can be repeated, so the client does
-    so when an answer got lost. Every one raises
+    crash and by another consumer, until it is settled. All calls can be repeated, so the client
+    does so when an answer got lost. Every one raises
     :class:`~leasehold.client.errors.LeaseholdClientError` or a subclass; QueueNotFound and
     StreamNotFound can come from any of them.
     """
@@ -57,7 +57,7 @@ class AsyncStream:
         self.name = name
         """The stream's name."""
         self.token = token
-        """What proves that nobody has attached since; None before an attach."""
+        """What proves that no other consumer has attached since; None before an attach."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of queue {self.queue!r}>"
@@ -114,7 +114,7 @@ class AsyncStream:
             The claim; None if there was nothing to claim, and the number is still free.
 
         Raises:
-            StaleToken: Somebody else has attached since: stop.
+            StaleToken: Another consumer has attached since: stop.
             ClaimSettled: It was settled.
             ClaimOutOfTurn: Another number is next.
             ClaimBroken: It lapsed, and others have taken members.
@@ -145,7 +145,7 @@ class AsyncStream:
         Raises:
             ClaimNotFound: It is not open.
             ClaimSettled: It was settled.
-            ClaimLapsed: Nobody extended it in time: open it again first.
+            ClaimLapsed: It was not extended in time: open it again first.
             ClaimBroken: Others have taken members.
         """
         path, after = self._claim(number), None
@@ -181,14 +181,14 @@ class AsyncStream:
     async def extend(self, number: int, lease_s: int) -> ClaimInfo:
         """Move the end of a claim's lease, that of all its members at once.
 
-        One that has lapsed and lost nobody is open again.
+        One that has lapsed and lost no member is open again.
 
         Args:
             number: Of the claim.
             lease_s: Seconds from now, 1 to 604,800.
 
         Raises:
-            StaleToken: Somebody else has attached since: stop.
+            StaleToken: Another consumer has attached since: stop.
             ClaimNotFound: It is not open.
             ClaimBroken: Others have taken members.
             RuntimeError: The handle has no token: attach first.
@@ -197,7 +197,7 @@ class AsyncStream:
         return streams.claim(await self._transport.call(call))
 
     async def park(self, number: int, window_s: int) -> ClaimInfo:
-        """Keep a claim for a replay although nobody extends it; to open it goes on with it.
+        """Keep a claim for a replay although it is not extended; to open it goes on with it.
 
         Args:
             number: Of the claim.
@@ -216,7 +216,7 @@ class AsyncStream:
             number: Of the claim.
 
         Raises:
-            StaleToken: Somebody else has attached since.
+            StaleToken: Another consumer has attached since.
             ClaimNotFound: It is not open.
             ClaimSettled: It was settled.
             RuntimeError: The handle has no token: attach first.
@@ -226,9 +226,9 @@ class AsyncStream:
     async def exempt(self, number: int, exemptions: Iterable[Exemption]) -> ClaimInfo:
         """Note what becomes of members when their claim is settled, and not completed with it.
 
-        Until then nothing is changed, and nobody else need know: whoever reads a part of a claim
-        can note what it could not work on. The last note on a member counts. Notes are forgotten
-        with their claim, such as when it is given back.
+        Until then nothing is changed, and no other consumer need know: whoever reads a part of a
+        claim can note what it could not work on. The last note on a member counts. Notes are
+        forgotten with their claim, such as when it is given back.
 
         Args:
             number: Of the claim.
@@ -236,11 +236,11 @@ class AsyncStream:
                 are sent 1,000 at a time: if one is refused, those before it may be noted.
 
         Raises:
-            StaleToken: Somebody else has attached since: stop.
+            StaleToken: Another consumer has attached since: stop.
             MemberNotFound: One is of no member, or of one that others have taken.
             ClaimNotFound: The claim is not open.
             ClaimSettled: It was settled.
-            ClaimLapsed: Nobody extended it in time: open it again first.
+            ClaimLapsed: It was not extended in time: open it again first.
             ClaimBroken: Others have taken members.
             OutOfRange: More than 10,000 members would be noted.
             ValueError: There is no exemption, or one is of another claim.
@@ -253,7 +253,7 @@ class AsyncStream:
     async def bind(self, number: int, transaction: str) -> ClaimInfo:
         """Have the publishing of a transaction settle the stream up to a claim.
 
-        Both happen in one, noted exemptions included, or neither does: if somebody else attaches
+        Both happen in one, noted exemptions included, or neither does: if another consumer attaches
         to the stream before, or the claim loses members or is given back, the publishing is
         refused whole. It makes no difference how the transaction is published, and whether
         anything was staged under its name.
@@ -264,10 +264,10 @@ class AsyncStream:
                 after the last binding unless it is published.
 
         Raises:
-            StaleToken: Somebody else has attached since: stop.
+            StaleToken: Another consumer has attached since: stop.
             ClaimSettled: The claim was settled; look at ``settled_with``.
             ClaimNotFound: It is not open.
-            ClaimLapsed: Nobody extended it in time: open it again first.
+            ClaimLapsed: It was not extended in time: open it again first.
             ClaimBroken: Others have taken members.
             AlreadyPublished: The transaction has been published, without this claim.
             RuntimeError: The handle has no token: attach first.
@@ -295,7 +295,7 @@ class AsyncStream:
             sends: Messages to put, each with its queue.
 
         Raises:
-            StaleToken: Somebody else has attached since: stop.
+            StaleToken: Another consumer has attached since: stop.
             ClaimOutOfTurn: There is no such claim yet.
             MemberNotFound: An exemption names no member. Nothing was done.
             StagedNotFound: A transaction is unknown. Nothing was done.
@@ -325,7 +325,7 @@ class AsyncStream:
 
 
 class AsyncTransaction:
-    """Messages that nobody sees until all of them are published.
+    """Messages that no consumer sees until all of them are published.
 
     It is made by :meth:`AsyncClient.transaction`.
 
@@ -360,7 +360,7 @@ class AsyncTransaction:
         chunk: int | None = None,
         timeout_s: int | None = None,
     ) -> Staged:
-        """Put messages that nobody sees yet, 10,000 or 8 MiB at a time.
+        """Put messages that no consumer sees yet, 10,000 or 8 MiB at a time.
 
         Delays and times to live begin when they are published, and only then deduplication keys
         are looked at.

@@ -32,7 +32,7 @@ _NEVER_SENT: Final = (
     httpx.UnsupportedProtocol,
 )
 _log: Final = logging.getLogger("leasehold.client")
-_dice: Final = random.SystemRandom()
+_random: Final = random.SystemRandom()
 
 
 class AsyncTransport:
@@ -103,7 +103,7 @@ class AsyncTransport:
             else:
                 if failure is None or (tries.maybe_done and is_done(failure, call.done_if)):
                     return answer
-            pause_s = tries.wait_s(failure, _dice.random())
+            pause_s = tries.wait_s(failure, _random.random())
             if pause_s is None:
                 raise failure from cause
             _log.debug("%s %s: again in %.2f s: %s", call.method, call.path, pause_s, failure)

@@ -202,10 +202,10 @@ class QueueAdmin:
             body: The new body.
             priority: 1 (received first) to 16 (received last).
             properties: Replace all there are.
-            force: Also if somebody works on it, whose lease ends then.
+            force: Also if a worker has it, whose lease ends then.
 
         Raises:
-            MessageLeased: Somebody works on it, and *force* is not set.
+            MessageLeased: A worker has it, and *force* is not set.
             MessageNotFound: It was never there, or is completed, removed or expired.
             OutOfRange: A number is outside its range.
         """
@@ -218,7 +218,7 @@ class QueueAdmin:
             **calls.body_members(body),
         }
         path = calls.message_path(self._path, message_id)
-        # With force a second time could end the lease of somebody who came in between.
+        # With force a second time could end the lease of a worker that came in between.
         call = calls.send("PATCH", path, members, repeatable=not force)
         return answers.view(self._transport.call(call))
 
@@ -227,10 +227,10 @@ class QueueAdmin:
 
         Args:
             message_id: Which.
-            force: Also if somebody works on it.
+            force: Also if a worker has it.
 
         Raises:
-            MessageLeased: Somebody works on it, and *force* is not set.
+            MessageLeased: A worker has it, and *force* is not set.
             MessageNotFound: It was never there, or is completed, removed or expired.
         """
         path = calls.message_path(self._path, message_id)
@@ -240,7 +240,7 @@ class QueueAdmin:
     def end_lease(
         self, message_id: str, delay_s: int = 0, reason: str | None = None
     ) -> MessageView:
-        """End somebody's lease: the receipt is dead, the message visible.
+        """End the lease of a worker: the receipt is dead, the message visible.
 
         Args:
             message_id: Which.
@@ -248,12 +248,12 @@ class QueueAdmin:
             reason: For those who look at the message later.
 
         Raises:
-            MessageNotLeased: Nobody works on it.
+            MessageNotLeased: No worker has it.
             MessageNotFound: It was never there, or is completed, removed or expired.
         """
         path = f"{calls.message_path(self._path, message_id)}/end-lease"
         members = {"delay_s": delay_s, "reason": reason}
-        # A second time could end the lease of somebody who came in between.
+        # A second time could end the lease of a worker that came in between.
         call = calls.send("POST", path, members, repeatable=False)
         return answers.view(self._transport.call(call))
 
@@ -267,11 +267,11 @@ class QueueAdmin:
             reason: For the worker.
 
         Raises:
-            MessageNotLeased: Nobody works on it.
+            MessageNotLeased: No worker has it.
             MessageNotFound: It was never there, or is completed, removed or expired.
         """
         path = f"{calls.message_path(self._path, message_id)}/cancel"
-        # A second time could mean somebody who came in between.
+        # A second time could mean a worker that came in between.
         call = calls.send("POST", path, {"reason": reason}, repeatable=False)
         return answers.view(self._transport.call(call))
 

@@ -193,7 +193,7 @@ class QueueHandle(QueueAdmin):
                 was told.
 
         Raises:
-            LeaseLost: Somebody else has the message: stop working on it. Also if the answer to an
+            LeaseLost: Another worker has the message: stop working on it. Also if the answer to an
                 earlier try got lost, because its new receipt is then unknown.
             MessageNotFound: It is completed, removed or expired.
             OutOfRange: The number is outside its range, or *saved* is too large.
@@ -247,7 +247,7 @@ class QueueHandle(QueueAdmin):
             message: Whatever has its ``id`` and ``receipt``.
 
         Raises:
-            LeaseLost: Somebody else has it by now, and will do the work again.
+            LeaseLost: Another worker has it by now, and will do the work again.
             MessageNotFound: It is gone already. Not raised where an earlier try of this very call
                 got no answer and may have completed it.
         """
@@ -278,7 +278,7 @@ class QueueHandle(QueueAdmin):
         delay_s: int | None = None,
         error: ErrorReport | BaseException | str | None = None,
     ) -> Released:
-        """Give a message back, so that somebody else can work on it.
+        """Give a message back, so that another worker can take it.
 
         Args:
             message: Whatever has its ``id`` and ``receipt``.
@@ -289,7 +289,7 @@ class QueueHandle(QueueAdmin):
             error: What went wrong; kept with the message for those who look at it.
 
         Raises:
-            LeaseLost: Somebody else has it by now.
+            LeaseLost: Another worker has it by now.
             MessageNotFound: It is completed, removed or expired.
             OutOfRange: The number is outside its range.
         """

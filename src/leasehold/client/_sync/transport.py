@@ -33,7 +33,7 @@ _NEVER_SENT: Final = (
     httpx.UnsupportedProtocol,
 )
 _log: Final = logging.getLogger("leasehold.client")
-_dice: Final = random.SystemRandom()
+_random: Final = random.SystemRandom()
 
 
 class Transport:
@@ -104,7 +104,7 @@ class Transport:
             else:
                 if failure is None or (tries.maybe_done and is_done(failure, call.done_if)):
                     return answer
-            pause_s = tries.wait_s(failure, _dice.random())
+            pause_s = tries.wait_s(failure, _random.random())
             if pause_s is None:
                 raise failure from cause
             _log.debug("%s %s: again in %.2f s: %s", call.method, call.path, pause_s, failure)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import lru_cache
-from itertools import count
-from time import gmtime
-from typing import Final, TypeAlias
+from typing import Final
 
 from leasehold.auth.authenticator import Grant
-from leasehold.auth.types import Operation, format_iso_time, parse_iso_time
+from leasehold.auth.types import (
+    EPOCH,
+    Operation,
+    Pairs,
+    format_http_date,
+    format_iso_time,
+    parse_iso_time,
+)
 from leasehold.http.azure.errors import Fault
-from leasehold.http.azure.routing import UNREADABLE, Pairs, Route, Version
+from leasehold.http.azure.routing import UNREADABLE, Route, Version
 from leasehold.http.azure.xml import PROLOG, element, parent
-from leasehold.http.requests import Request, Response
-
-Header: TypeAlias = tuple[bytes, bytes]
+from leasehold.http.dialect import BaseCall, RequestIds
+from leasehold.http.requests import Header, Response
 
 _CONTENT_TYPE: Final = (b"content-type", b"application/xml")
 _NO_CACHE: Final = (b"cache-control", b"no-cache")
@@ -24,36 +28,24 @@ _CLIENT_REQUEST_ID: Final = "x-ms-client-request-id"
 _CLIENT_REQUEST_ID_CHARS: Final = 1024
 
 
-class RequestIds:
-    """Ids of the form the service uses: a GUID whose last six digits are zero.
+def request_ids(entropy: bytes | None = None) -> RequestIds:
+    """Return ids of the form the service uses: a GUID whose last six digits are zero.
 
     The first eight digits count, the rest is drawn once per process.
     """
-
-    def __init__(self, entropy: bytes | None = None) -> None:
-        drawn = (os.urandom(13) if entropy is None else entropy).hex()
-        self._tail = f"-{drawn[:4]}-4{drawn[4:7]}-8{drawn[7:10]}-{drawn[10:16]}000000".encode()
-        self._count = count(int(drawn[16:24], 16))
-
-    def draw(self) -> bytes:
-        """Return the next id; ids repeat after 2**32 requests."""
-        return b"%08x%b" % (next(self._count) & 0xFFFF_FFFF, self._tail)
+    drawn = (os.urandom(13) if entropy is None else entropy).hex()
+    tail = f"-{drawn[:4]}-4{drawn[4:7]}-8{drawn[7:10]}-{drawn[10:16]}000000"
+    return RequestIds(b"%08x" + tail.encode(), int(drawn[16:24], 16))
 
 
-class Call:
+class Call(BaseCall):
     """What is known so far about a request. The dialect fills it in, stage by stage."""
 
     __slots__ = (
-        "accepts_late",
-        "account",
         "entered",
         "max_body_bytes",
-        "now_ms",
-        "operation",
         "pairs",
         "params",
-        "request",
-        "request_id",
         "route",
         "text",
         "version",
@@ -63,10 +55,7 @@ class Call:
     entered: tuple[Operation, Grant]
     """What is wanted and who wants it, once the credentials have been found good."""
 
-    def __init__(self, request: Request, request_id: bytes, now_ms: int) -> None:
-        self.request = request
-        self.request_id = request_id
-        self.now_ms = now_ms
+    def __init__(self) -> None:
         self.version: Version = UNREADABLE
         self.pairs: Pairs = ()
         self.params: dict[str, str] = {}
@@ -76,8 +65,6 @@ class Call:
         self.text: bytes | None = None
         """The text of the message in the body, if it was too long to be read at once."""
         self.operation = "unknown"
-        self.accepts_late = False
-        """Whether a lease may be renewed beyond its message's expiry in every version."""
 
     def reply(self, status: int, *extra: Header) -> Response:
         """Return an answer without a body."""
@@ -134,23 +121,12 @@ def _is_echoed(text: str) -> bool:
 # Times as the protocol writes them: RFC 1123 in most places, ISO 8601 in a few.
 
 
-_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS: Final = (
-    *("Jan", "Feb", "Mar", "Apr", "May", "Jun"),
-    *("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
-)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FRACTION_DIGITS: Final = 7  # the service counts in units of 100 ns
 
 
 @lru_cache(maxsize=8192)
 def _rfc1123_of_second(second: int) -> bytes:
-    # strftime would write the day and the month in the language of the process.
-    t = gmtime(second)
-    return (
-        f"{_DAYS[t.tm_wday]}, {t.tm_mday:02} {_MONTHS[t.tm_mon - 1]} {t.tm_year:04} "
-        f"{t.tm_hour:02}:{t.tm_min:02}:{t.tm_sec:02} GMT"
-    ).encode("ascii")
+    return format_http_date(second * 1000).encode("ascii")
 
 
 def rfc1123(time_ms: int) -> bytes:
@@ -160,7 +136,7 @@ def rfc1123(time_ms: int) -> bytes:
 
 def iso8601(time_ms: int) -> str:
     """Write Unix milliseconds as ISO 8601 in UTC with seven fraction digits."""
-    moment = _EPOCH + timedelta(milliseconds=time_ms)
+    moment = EPOCH + timedelta(milliseconds=time_ms)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03}0000Z"
 
 

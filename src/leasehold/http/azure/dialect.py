@@ -10,20 +10,18 @@ import binascii
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from leasehold.auth.authenticator import Grant, is_bearer
+from leasehold.auth.authenticator import Grant
 from leasehold.auth.types import (
     Account,
     AuthError,
     ForeignPage,
     NoCredentials,
     Operation,
-    SignedRequest,
     Target,
 )
 from leasehold.clock import Clock
-from leasehold.domain.commands import Command, Receive
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.limits import check_azure_queue_name
 from leasehold.domain.model import Queue
@@ -31,7 +29,7 @@ from leasehold.http.admission import LongReceive
 from leasehold.http.azure import messages, queues, routing
 from leasehold.http.azure import queues as acl
 from leasehold.http.azure import queues as listing
-from leasehold.http.azure.call import Call, RequestIds
+from leasehold.http.azure.call import Call, request_ids
 from leasehold.http.azure.errors import Fault, body_too_large, fault_of
 from leasehold.http.azure.routing import (
     UNREADABLE,
@@ -45,14 +43,22 @@ from leasehold.http.azure.routing import (
 from leasehold.http.azure.service import (
     AccountService,
     CorsRule,
-    Perform,
     add_headers,
     get_delegation_key,
     preflight_headers,
 )
 from leasehold.http.azure.xml import long_message_text
-from leasehold.http.logs import log_internal_error
-from leasehold.http.requests import Request, Response, md5_of
+from leasehold.http.dialect import (
+    BaseDialect,
+    Handler,
+    Perform,
+    SignatureAuthorizer,
+    authorize,
+    carry_out,
+    find_no_queue,
+    observe_nothing,
+)
+from leasehold.http.requests import Response, md5_digest
 from leasehold.http.xml import PORTION_BYTES
 
 MAX_REQUEST_BODY_BYTES: Final = 131_584
@@ -78,28 +84,7 @@ def _target_of(account: str, operation: Operation, queue: str, secondary: bool) 
     return Target(account=account, operation=operation, queue=queue or None, secondary=secondary)
 
 
-class Authorizer(Protocol):
-    """What the dialect asks of :class:`~leasehold.auth.authenticator.Authenticator`."""
-
-    def check(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
-        """Let a signed request pass, or raise AuthError."""
-        ...
-
-    async def check_bearer(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
-        """Let a request with a bearer token pass, or raise AuthError."""
-        ...
-
-
-def _find_none(account: str, queue: str) -> Queue | None:
-    del account, queue
-    return None
-
-
-def _observe_nothing(operation: str, status: int) -> None:
-    del operation, status
-
-
-class AzureDialect:
+class AzureDialect(BaseDialect[Call, Fault]):
     """Speaks the REST protocol of Azure Queue Storage.
 
     Args:
@@ -110,7 +95,7 @@ class AzureDialect:
         authorization_uri: Where clients without credentials are sent for a token.
         resource_id: For what they ask a token there.
         receive: Receives messages, and waits for some; without it nothing waits.
-        find_queue: Returns a queue, for the size of body that is set for it; None if nobody is.
+        find_queue: Returns a queue, for the size of body that is set for it; None if there is none.
         accepts_late: Whether leases may be renewed beyond their message's expiry in every version.
         observe: Called once per request with the name of the operation and the status. A request
             that names no operation is ``unknown``, a CORS preflight is ``preflight``.
@@ -120,83 +105,44 @@ class AzureDialect:
         self,
         *,
         perform: Perform,
-        authenticator: Authorizer,
+        authenticator: SignatureAuthorizer,
         clock: Clock,
         accounts: Mapping[str, Account],
         authorization_uri: str = DEFAULT_AUTHORIZATION_URI,
         resource_id: str = DEFAULT_RESOURCE_ID,
         receive: LongReceive | None = None,
-        find_queue: Callable[[str, str], Queue | None] = _find_none,
+        find_queue: Callable[[str, str], Queue | None] = find_no_queue,
         accepts_late: bool = False,
-        observe: Callable[[str, int], None] = _observe_nothing,
+        observe: Callable[[str, int], None] = observe_nothing,
     ) -> None:
+        super().__init__(
+            action="azure.internal_error",
+            faults=Fault,
+            new_call=Call,
+            request_ids=request_ids(),
+            clock=clock,
+            accepts_late=accepts_late,
+            observe=observe,
+            add_headers=self._add_rules,
+        )
         self._perform = perform
         self._receive = receive
         self._authenticator = authenticator
-        self._clock = clock
         self._accounts = accounts
         self._find_queue = find_queue
-        self._accepts_late = accepts_late
-        self._observe = observe
         self._router = Router(accounts)
         self._service = AccountService(perform)
-        self._request_ids = RequestIds()
         challenge = f"Bearer authorization_uri={authorization_uri} resource_id={resource_id}"
         self._challenge = (b"www-authenticate", challenge.encode("ascii"))
-
-    async def handle(self, request: Request) -> Response:
-        """Answer a request whose body is there. Raises nothing, whatever the request holds."""
-        call = self.begin(request)
-        return await self.enter(call) or await self.answer(call)
-
-    def begin(self, request: Request) -> Call:
-        """See :class:`leasehold.http.app.Dialect`."""
-        call = Call(request, self._request_ids.draw(), self._clock.now_ms())
-        call.accepts_late = self._accepts_late
-        return call
-
-    async def enter(self, call: Call) -> Response | None:
-        """See :class:`leasehold.http.app.Dialect`; a preflight is answered here."""
-        try:
-            if call.request.method == "OPTIONS":
-                response = await self._preflight(call)
-            else:
-                await self._enter(call)
-                return None
-        except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
-            response = self._refusal(call, error)
-        return await self._finish(call, response)
 
     def longest_body(self, call: Call) -> int:
         """See :class:`leasehold.http.app.Dialect`.
 
         That is more than the service's own limit for messages of a queue that takes larger ones.
         """
-        return _longest_body(call)
-
-    async def answer(self, call: Call) -> Response:
-        """See :class:`leasehold.http.app.Dialect`."""
-        try:
-            response = await self._answer(call)
-        except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
-            response = self._refusal(call, error)
-        return await self._finish(call, response)
-
-    def _refusal(self, call: Call, error: Exception) -> Response:
-        if isinstance(error, Fault):
-            return call.reply_fault(error)
-        if isinstance(error, LeaseholdError | AuthError):
-            return call.reply_fault(self._translate(call, error))
-        _log_failure(call, error)
-        return call.reply_fault(Fault("InternalError"))
-
-    async def _finish(self, call: Call, response: Response) -> Response:
-        if call.account:
-            rules = self._service.current_rules(call.account, call.now_ms)
-            if rules is None or rules:
-                await self._add_cors_headers(call, response)
-        self._observe(call.operation, response.status)
-        return response
+        if call.max_body_bytes is None:
+            return MAX_REQUEST_BODY_BYTES
+        return max(MAX_REQUEST_BODY_BYTES, _ESCAPED * call.max_body_bytes + _AROUND_TEXT_BYTES)
 
     async def _answer(self, call: Call) -> Response:
         request = call.request
@@ -205,23 +151,20 @@ class AzureDialect:
         _check_rules(call, rules)
         if call.route.queue:
             _check_queue_name(call.route.queue)
-        await _check_body(call, rules)
+        await self._check_body(call, rules)
         if len(request.body) > PORTION_BYTES and operation in _BRING_BODIES:
             call.text = await long_message_text(request.body)
         handler = HANDLERS.get(operation)
         if handler is not None:
-            command = handler.read(call)
-            if handler.wait_s is not None and self._receive is not None:
-                wait_s = handler.wait_s(call)
-                if wait_s and type(command) is Receive:
-                    leases = await self._receive(command, wait_s, request.gone)
-                    return handler.write(call, leases)
-            return handler.write(call, await self._perform(command))
+            result = await carry_out(handler, call, self._perform, self._receive)
+            return handler.write(call, result)
         return await self._answer_for_account(call, operation, grant)
 
-    async def _enter(self, call: Call) -> None:
-        """Find what a request wants, and whether it may."""
+    async def _enter(self, call: Call) -> Response | None:
+        """Find what a request wants, and whether it may; a preflight is answered here."""
         request = call.request
+        if request.method == "OPTIONS":
+            return await self._preflight(call)
         headers = request.headers
         call.pairs, call.params = parse_query(request.raw_query)
         call.version = choose_version(headers, call.params)
@@ -231,12 +174,17 @@ class AzureDialect:
         call.operation = operation
         if request.is_foreign:
             await self._check_page(call)
-        grant = await self._authorize(call, operation)
+        place = route.place
+        target = _target_of(place.account, operation, route.queue, place.secondary)
+        grant = await authorize(
+            self._authenticator, request, target, call.pairs, call.version.text, call.now_ms
+        )
         if operation in _BRING_BODIES:
             queue = self._find_queue(call.account, route.queue)
             if queue is not None:
                 call.max_body_bytes = queue.settings.max_body_bytes
         call.entered = operation, grant
+        return None
 
     async def _answer_for_account(self, call: Call, operation: Operation, grant: Grant) -> Response:
         if operation is Operation.GET_SERVICE_PROPERTIES:
@@ -247,23 +195,6 @@ class AzureDialect:
             return await self._service.get_stats(call)
         assert operation is Operation.GET_USER_DELEGATION_KEY
         return get_delegation_key(call, self._accounts[call.account], grant)
-
-    async def _authorize(self, call: Call, operation: Operation) -> Grant:
-        request = call.request
-        place = call.route.place
-        signed = SignedRequest(
-            method=request.method,
-            path=request.raw_path,
-            query=call.pairs,
-            headers=request.headers,
-            version=call.version.text,
-            client_ip=request.client_ip,
-            https=request.https,
-        )
-        target = _target_of(place.account, operation, call.route.queue, place.secondary)
-        if is_bearer(signed):
-            return await self._authenticator.check_bearer(signed, target, now_ms=call.now_ms)
-        return self._authenticator.check(signed, target, now_ms=call.now_ms)
 
     async def _check_page(self, call: Call) -> None:
         """Let a web page of another origin do what the rules of the account let it do."""
@@ -283,11 +214,18 @@ class AzureDialect:
         rules = await self._rules(place.account, call.now_ms)
         return call.reply(200, *preflight_headers(rules, request.headers))
 
+    async def _add_rules(self, call: Call, response: Response) -> None:
+        """Tell browsers what the account's rules let a page of another origin see."""
+        if call.account:
+            rules = self._service.current_rules(call.account, call.now_ms)
+            if rules is None or rules:
+                await self._add_cors_headers(call, response)
+
     async def _add_cors_headers(self, call: Call, response: Response) -> None:
         try:
             rules = await self._rules(call.account, call.now_ms)
         except Exception as error:  # noqa: BLE001 - what was done is done, and must be told
-            _log_failure(call, error)
+            self._log_failure(call, error)
             return
         if rules:
             origin = call.request.headers.get("origin")
@@ -299,7 +237,7 @@ class AzureDialect:
         rules = self._service.current_rules(account, now_ms)
         return await self._service.fetch_rules(account, now_ms) if rules is None else rules
 
-    def _translate(self, call: Call, error: LeaseholdError | AuthError) -> Fault:
+    def _fault_of(self, call: Call, error: LeaseholdError | AuthError) -> Fault:
         """Return the fault for an error; early versions hid what they refused."""
         hidden = isinstance(error, NoCredentials) and not call.version.challenges
         if isinstance(error, AuthError) and "sig" in call.params:
@@ -309,20 +247,34 @@ class AzureDialect:
             fault.headers += (self._challenge,)
         return fault
 
+    def _internal_error(self) -> Fault:
+        return Fault("InternalError")
 
-def _log_failure(call: Call, error: Exception) -> None:
-    log_internal_error(
-        error,
-        action="azure.internal_error",
-        operation=call.operation,
-        request_id=call.request_id,
-    )
-
-
-def _longest_body(call: Call) -> int:
-    if call.max_body_bytes is None:
-        return MAX_REQUEST_BODY_BYTES
-    return max(MAX_REQUEST_BODY_BYTES, _ESCAPED * call.max_body_bytes + _AROUND_TEXT_BYTES)
+    async def _check_body(self, call: Call, rules: Rules) -> None:
+        """Check the size of the body, and that it arrived whole."""
+        request = call.request
+        body = request.body
+        headers = request.headers
+        longest = self.longest_body(call)
+        if request.body_too_large or len(body) > longest:
+            raise body_too_large(longest)
+        if (
+            rules.needs_length
+            and not body
+            and "content-length" not in headers
+            and "transfer-encoding" not in headers
+        ):
+            raise Fault("MissingContentLengthHeader")
+        md5 = headers.get("content-md5")
+        if md5:
+            try:
+                expected = b64decode(md5, validate=True)
+            except (binascii.Error, ValueError):
+                raise Fault("InvalidMd5") from None
+            if len(expected) != _MD5_BYTES:
+                raise Fault("InvalidMd5")
+            if await md5_digest(body) != expected:
+                raise Fault("Md5Mismatch")
 
 
 def _check_rules(call: Call, rules: Rules) -> None:
@@ -343,33 +295,6 @@ def _check_rules(call: Call, rules: Rules) -> None:
         timeout_s(call.params)
 
 
-async def _check_body(call: Call, rules: Rules) -> None:
-    """Check the size of the body, and that it arrived whole."""
-    request = call.request
-    body = request.body
-    headers = request.headers
-    longest = _longest_body(call)
-    if request.body_too_large or len(body) > longest:
-        raise body_too_large(longest)
-    if (
-        rules.needs_length
-        and not body
-        and "content-length" not in headers
-        and "transfer-encoding" not in headers
-    ):
-        raise Fault("MissingContentLengthHeader")
-    md5 = headers.get("content-md5")
-    if md5:
-        try:
-            expected = b64decode(md5, validate=True)
-        except (binascii.Error, ValueError):
-            raise Fault("InvalidMd5") from None
-        if len(expected) != _MD5_BYTES:
-            raise Fault("InvalidMd5")
-        if await md5_of(body) != expected:
-            raise Fault("Md5Mismatch")
-
-
 # --- operations --------------------------------------------------------------------------------
 #
 # The table of operations: how each is read, written, and what it asks of a request.
@@ -386,16 +311,7 @@ class Rules(NamedTuple):
     """Whether the request must say how long its body is, or send it in chunks."""
 
 
-class Handler(NamedTuple):
-    """An operation that is one command."""
-
-    read: Callable[[Call], Command]
-    write: Callable[[Call, Any], Response]
-    wait_s: Callable[[Call], int] | None = None
-    """Reads how many seconds it may wait for a result that is not empty; then it is a Receive."""
-
-
-HANDLERS: Final[Mapping[Operation, Handler]] = {
+HANDLERS: Final[Mapping[Operation, Handler[Call]]] = {
     Operation.LIST_QUEUES: Handler(listing.parse_list, listing.render_list),
     Operation.CREATE_QUEUE: Handler(queues.parse_create, queues.render_create),
     Operation.DELETE_QUEUE: Handler(queues.parse_delete, messages.render_done),

@@ -23,7 +23,7 @@ from leasehold.domain.commands import (
     Receive,
     Renew,
 )
-from leasehold.domain.limits import WEEK_S, check_body, check_range
+from leasehold.domain.limits import MAX_WAIT_S, PRIORITIES, WEEK_S, check_body, check_range
 from leasehold.domain.model import (
     DEFAULT_PRIORITY,
     ENTROPY_BYTES,
@@ -35,7 +35,6 @@ from leasehold.domain.model import (
     MessageState,
 )
 from leasehold.domain.visibility import expiry_of, put_refusal
-from leasehold.engine.long_poll import MAX_WAIT_S
 from leasehold.http.azure.call import Call, rfc1123
 from leasehold.http.azure.errors import Fault, invalid_header, invalid_parameter
 from leasehold.http.azure.routing import (
@@ -326,8 +325,6 @@ NO_REASON: Final = b"true"
 TRACEPARENT: Final = "traceparent"
 DUPLICATE: Final = (b"x-ms-leasehold-duplicate", b"true")
 NEXT_MARKER: Final = b"x-ms-leasehold-next-marker"
-PRIORITIES: Final = (1, 16)
-"""As in MNS, 1 being the most urgent."""
 
 WAITING: Final = MessageFilter(
     states=frozenset(

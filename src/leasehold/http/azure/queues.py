@@ -21,7 +21,12 @@ from leasehold.domain.commands import (
     SetQueuePolicies,
 )
 from leasehold.domain.errors import InvalidMarker, InvalidQueueName
-from leasehold.domain.limits import check_azure_queue_name, check_queue_name
+from leasehold.domain.limits import (
+    METADATA_NAME,
+    RESERVED_METADATA,
+    check_azure_queue_name,
+    check_queue_name,
+)
 from leasehold.domain.model import AccessPolicy, Queue
 from leasehold.http.azure.call import Call, normal_iso8601
 from leasehold.http.azure.errors import Fault, invalid_parameter
@@ -44,12 +49,9 @@ from leasehold.http.requests import Request, Response
 # A client library sends a stray "x-ms-meta" as well; without the dash it is no metadata.
 _PREFIX: Final = "x-ms-meta-"
 _OURS: Final = b"x-leasehold-"
-_RESERVED: Final = "leasehold_"
-"""Metadata names that begin so are told by the server and cannot be set."""
 _ADVISED: Final = ("first_lease_s", "renew_every_s", "batch")
 """Advice for workers that is shown as metadata beside the visibility timeout."""
 _MAX_METADATA_BYTES: Final = 8192
-_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 
 
@@ -67,11 +69,11 @@ def read_metadata(request: Request) -> dict[str, str]:
         if not header.startswith(_PREFIX):
             continue
         name = spellings.get(header, header)[len(_PREFIX) :]
-        if name.lower().startswith(_RESERVED):
+        if name.lower().startswith(RESERVED_METADATA):
             continue  # ours, sent back by a client that read all metadata and writes them again
         if not name:
             raise Fault("EmptyMetadataKey")
-        if _IDENTIFIER.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
+        if METADATA_NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
             raise Fault("InvalidMetadata")
         metadata[name] = value
         size += len(name) + len(value)
@@ -129,7 +131,7 @@ def _count_headers(call: Call, info: QueueInfo) -> list[tuple[bytes, bytes]]:
     timeout = b"%d" % settings.lease_s()
     headers.append((_OURS + b"visibility-timeout", timeout))
     # Also where client libraries look, so that workers can follow it.
-    told = _PREFIX.encode() + _RESERVED.encode()
+    told = _PREFIX.encode() + RESERVED_METADATA.encode()
     advised = settings.advised
     if settings.adaptive is not None or advised is not None:
         headers.append((told + b"visibility_timeout_s", timeout))

@@ -15,7 +15,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final, NamedTuple, NoReturn, TypeAlias
 
-from leasehold.auth.types import Operation
+from leasehold.auth.types import Operation, Pairs
 from leasehold.domain.limits import (
     AZURE,
     AZURE_BEFORE_2011_08_18,
@@ -24,12 +24,10 @@ from leasehold.domain.limits import (
     check_range,
 )
 from leasehold.http.azure.errors import Fault, invalid_header, invalid_parameter
-from leasehold.http.requests import percent_decode
+from leasehold.http.requests import MAX_HOST_CHARS, MAX_INTEGER_CHARS, percent_decode
 
 _SECONDARY: Final = "-secondary"
 _FEATURES: Final = ("-ipv6", "-dualstack")
-_HOST_CHARS: Final = 300
-"""Longer than any host with a port (RFC 1035, section 2.3.4); what is longer is not remembered."""
 _KNOWN_METHODS: Final = frozenset(
     ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "MERGE", "PATCH", "TRACE", "CONNECT")
 )
@@ -133,7 +131,7 @@ class Router:
                 raise Fault("InvalidUri") from None
         if not segments[-1] and len(segments) > 1:
             del segments[-1]
-        label = account_label(host) if len(host) <= _HOST_CHARS else ""
+        label = account_label(host) if len(host) <= MAX_HOST_CHARS else ""
         if label:
             account, secondary = self._split(label)
             if account in self._accounts:
@@ -250,11 +248,8 @@ def _refuse_verb(method: str, allowed: Mapping[str, object] | set[str]) -> NoRet
 # The query of a request: decoded once, then read strictly.
 
 
-Pairs: TypeAlias = tuple[tuple[str, str], ...]
 Params: TypeAlias = Mapping[str, str]
 
-_INTEGER_CHARS: Final = 19
-"""More digits than a 64-bit number has; what is longer is not parsed at all."""
 _MAX_TIMEOUT_S: Final = 30
 _REMEMBERED_CHARS: Final = 256
 """Longer values are not remembered, which bounds the memory of the cache."""
@@ -344,7 +339,7 @@ def whole_number(name: str, text: str) -> int:
         Fault: It is something else; ``int`` would take underscores, spaces and foreign digits.
     """
     digits = text[1:] if text[:1] == "-" else text
-    if len(digits) <= _INTEGER_CHARS and digits.isascii() and digits.isdigit():
+    if len(digits) <= MAX_INTEGER_CHARS and digits.isascii() and digits.isdigit():
         return int(text)
     raise invalid_parameter(name, text, "Failed to parse the value as a whole number.")
 

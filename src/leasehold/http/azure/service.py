@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -21,13 +21,11 @@ from leasehold.auth.delegation import (
 from leasehold.auth.types import Account, NotAllowed, parse_iso_time
 from leasehold.domain.commands import (
     AccountDocument,
-    Command,
     GetAccountDocument,
-    Result,
     SetAccountDocument,
 )
 from leasehold.domain.errors import LeaseholdError, OutOfRange
-from leasehold.http.azure.call import Call, Header, rfc1123
+from leasehold.http.azure.call import Call, rfc1123
 from leasehold.http.azure.errors import Fault, invalid_header, invalid_parameter
 from leasehold.http.azure.routing import DELEGATED_TENANT_SINCE, whole_number
 from leasehold.http.azure.xml import (
@@ -41,9 +39,8 @@ from leasehold.http.azure.xml import (
     parent,
     parse_tree,
 )
-from leasehold.http.requests import Response
-
-Perform: TypeAlias = Callable[[Command], Awaitable[Result]]
+from leasehold.http.dialect import Perform
+from leasehold.http.requests import Header, Response
 
 _FRESH_MS: Final = 30_000
 """Another server may have changed the properties; the service itself takes as long to tell."""

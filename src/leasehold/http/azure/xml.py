@@ -46,8 +46,6 @@ __all__ = [
 
 _OPEN: Final = b"<QueueMessage><MessageText>"
 _CLOSE: Final = b"</MessageText></QueueMessage>"
-_PLAIN_BYTES: Final = 1024 * 1024
-"""Above this even the shortcut takes milliseconds."""
 _PARTS: Final = 256
 """Pieces of text, of 8 KiB each, that are joined before others have their turn."""
 
@@ -64,6 +62,10 @@ def _invalid(line: int, column: int, reason: str) -> Fault:
     )
 
 
+def _refusal(error: XmlError) -> Fault:
+    return _invalid(error.line, error.column, error.reason)
+
+
 def parse_tree(body: bytes) -> Element:
     """Parse a document and return its root.
 
@@ -73,7 +75,7 @@ def parse_tree(body: bytes) -> Element:
     try:
         return xml.parse_tree(body)
     except XmlError as error:
-        raise _invalid(error.line, error.column, error.reason) from None
+        raise _refusal(error) from None
 
 
 def message_text(body: bytes) -> bytes:
@@ -92,15 +94,11 @@ async def long_message_text(body: bytes) -> bytes:
     Raises:
         Fault: As there.
     """
-    text = plain_message_text(body) if len(body) <= _PLAIN_BYTES else None
-    if text is not None:
-        return text
-    try:
-        root = await xml.parse_long_tree(body)
-    except XmlError as error:
-        raise _invalid(error.line, error.column, error.reason) from None
+    found = await xml.read_long(body, plain_message_text, _refusal)
+    if isinstance(found, bytes):
+        return found
     parts = []
-    for number, part in enumerate(_message_text(root).pieces()):
+    for number, part in enumerate(_message_text(found).pieces()):
         parts.append(part.encode("utf-8"))
         if number % _PARTS == 0:
             await asyncio.sleep(0)

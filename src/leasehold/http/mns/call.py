@@ -7,17 +7,21 @@ import re
 from collections.abc import Mapping
 from enum import Enum, StrEnum
 from functools import lru_cache
-from itertools import count
 from typing import Final, NamedTuple, TypeAlias
 
 from leasehold.domain.limits import check_range
 from leasehold.domain.model import Queue
+from leasehold.http.dialect import BaseCall, RequestIds
 from leasehold.http.mns.errors import Fault, invalid_argument
 from leasehold.http.mns.xml import document, element
-from leasehold.http.requests import Request, Response, percent_decode
+from leasehold.http.requests import (
+    MAX_HOST_CHARS,
+    MAX_INTEGER_CHARS,
+    Header,
+    Response,
+    percent_decode,
+)
 from leasehold.http.xml import Element
-
-Header: TypeAlias = tuple[bytes, bytes]
 
 VERSION: Final = "2015-06-06"
 
@@ -28,35 +32,22 @@ _REQUEST_ID: Final = b"x-mns-request-id"
 _HOST: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}")
 
 
-class RequestIds:
-    """Ids of the form that the service uses: 24 hexadecimal digits in upper case.
+def request_ids(entropy: bytes | None = None) -> RequestIds:
+    """Return ids of the form that the service uses: 24 hexadecimal digits in upper case.
 
     The first eight digits count, the rest is drawn once per process.
     """
-
-    def __init__(self, entropy: bytes | None = None) -> None:
-        drawn = (os.urandom(12) if entropy is None else entropy).hex().upper()
-        self._tail = drawn[:16].encode()
-        self._count = count(int(drawn[16:], 16))
-
-    def draw(self) -> bytes:
-        """Return the next id; ids repeat after 2**32 requests."""
-        return b"%08X%b" % (next(self._count) & 0xFFFF_FFFF, self._tail)
+    drawn = (os.urandom(12) if entropy is None else entropy).hex().upper()
+    return RequestIds(b"%08X" + drawn[:16].encode(), int(drawn[16:], 16))
 
 
-class Call:
+class Call(BaseCall):
     """What is known so far about a request. The dialect fills it in, stage by stage."""
 
     __slots__ = (
-        "accepts_late",
-        "account",
         "entered",
         "found",
-        "now_ms",
-        "operation",
         "params",
-        "request",
-        "request_id",
         "root",
         "route",
     )
@@ -65,19 +56,14 @@ class Call:
     entered: Operation
     """What is wanted, once the credentials have been found good."""
 
-    def __init__(self, request: Request, request_id: bytes, now_ms: int) -> None:
-        self.request = request
-        self.request_id = request_id
-        self.now_ms = now_ms
+    def __init__(self) -> None:
         self.params: Params = {}
         self.account = ""
         self.found: Queue | None = None
         """The queue as it was when the request came, if it was there; for its defaults."""
         self.root: Element | None = None
         """The document in the body, if it was too long to be read at once."""
-        self.operation: str = "mns-unknown"
-        self.accepts_late = False
-        """Whether a message may be hidden beyond its expiry."""
+        self.operation = "mns-unknown"
 
     @property
     def origin(self) -> str:
@@ -114,8 +100,6 @@ class Call:
 # Source: MNS, "Endpoint" and the pages of the operations.
 
 
-_HOST_CHARS: Final = 300
-"""Longer than any host with a port (RFC 1035, section 2.3.4); what is longer is not remembered."""
 _PATH_CHARS: Final = 300
 """As long as the path of the longest name; what is longer is not remembered."""
 
@@ -254,7 +238,7 @@ def _on_account(method: str) -> Operation | None:
 
 def account_of_host(host: str) -> str:
     """Return what may be an account in a host ``{account}.mns.{anything}``, or nothing."""
-    return _account_of_host(host) if len(host) <= _HOST_CHARS else ""
+    return _account_of_host(host) if len(host) <= MAX_HOST_CHARS else ""
 
 
 @lru_cache(maxsize=256)
@@ -269,9 +253,6 @@ def _account_of_host(host: str) -> str:
 
 
 Params: TypeAlias = Mapping[str, str]
-
-_INTEGER_CHARS: Final = 19
-"""More digits than a 64-bit number has; what is longer is not parsed at all."""
 
 
 def parse_query(raw: str) -> dict[str, str]:
@@ -306,7 +287,7 @@ def whole_number(name: str, text: str, bounds: tuple[int, int]) -> int:
         OutOfRange: It is outside *bounds*.
     """
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(text) <= _INTEGER_CHARS):
+    if not (digits.isascii() and digits.isdigit() and len(text) <= MAX_INTEGER_CHARS):
         raise invalid_argument(f"The value of {name} must be a whole number.")
     value = int(text)
     check_range(name, value, bounds)

@@ -10,12 +10,11 @@ import hashlib
 import os
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias, cast
 
 from leasehold.domain.commands import (
     Batch,
-    Command,
     Complete,
     Done,
     Duplicate,
@@ -38,6 +37,7 @@ from leasehold.domain.model import (
     Phase,
 )
 from leasehold.domain.queue_settings import MnsAttributes
+from leasehold.http.dialect import Perform
 from leasehold.http.mns.call import Call, Operation, whole_number
 from leasehold.http.mns.errors import Fault, fault_of, invalid_argument
 from leasehold.http.mns.xml import (
@@ -109,7 +109,7 @@ def _number(fields: Mapping[str, Element], name: str, default: int, bounds: tupl
     return whole_number(name, text_of(fields[name]), bounds)
 
 
-def md5_of(body: bytes) -> str:
+def md5_hex(body: bytes) -> str:
     """Return the MD5 of a body as carried, in upper-case hexadecimal digits."""
     return hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
 
@@ -124,7 +124,7 @@ def sent_fields(
         handle = f"{indent}<ReceiptHandle>{make_handle(message_id, put.receipt)}</ReceiptHandle>\n"
     return (
         f"{indent}<MessageId>{wire_id(message_id)}</MessageId>\n"
-        f"{indent}<MessageBodyMD5>{md5_of(body)}</MessageBodyMD5>\n{handle}"
+        f"{indent}<MessageBodyMD5>{md5_hex(body)}</MessageBodyMD5>\n{handle}"
     ).encode()
 
 
@@ -213,7 +213,7 @@ def _message_fields(message: Message, indent: str, receipt: str | None = None) -
         visible = f"{indent}<NextVisibleTime>{message.visible_at_ms}</NextVisibleTime>\n"
     before = (
         f"{indent}<MessageId>{message_id}</MessageId>\n"
-        f"{indent}<MessageBodyMD5>{md5_of(body)}</MessageBodyMD5>\n"
+        f"{indent}<MessageBodyMD5>{md5_hex(body)}</MessageBodyMD5>\n"
         f"{indent}<MessageBody>"
     )
     after = (
@@ -289,7 +289,6 @@ def _handle(call: Call) -> str:
 
 MAX_ENTRIES: Final = MNS.receive_count[1]
 
-Perform: TypeAlias = Callable[[Command], Awaitable[Result]]
 _Entry: TypeAlias = Put | Complete | Fault
 
 

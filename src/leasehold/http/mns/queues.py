@@ -85,7 +85,7 @@ async def create(call: Call, services: Services) -> Response:
         made = await services.perform(CreateQueue(account, name, {}, settings))
         if cast("QueueCreated", made).created:
             return call.reply(201, location)
-        found = services.find_queue(account, name)  # somebody else was faster
+        found = services.find_queue(account, name)  # another request was faster
     if found is None or not has_attributes(found, sent):
         raise QueueExists
     return call.reply(204, location)

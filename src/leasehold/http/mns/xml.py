@@ -16,9 +16,9 @@ from leasehold.http.xml import (
     XmlError,
     escape,
     has_plain_characters,
-    parse_long_tree,
     parse_tree,
     plain_text,
+    read_long,
 )
 
 _BLANKS: Final = " \t\r\n"
@@ -40,8 +40,6 @@ _INNER: Final = {
         *("Name", "Value", "Type", "ReceiptHandle"),
     )
 }
-_PLAIN_BYTES: Final = 1024 * 1024
-"""Above this even the shortcut takes milliseconds."""
 _MOST_TAGS: Final = 512
 _DEEPEST: Final = 8
 """Both more than a batch needs, and less than the parser takes."""
@@ -63,13 +61,7 @@ async def read_long_root(body: bytes) -> Element:
     Raises:
         Fault: As there.
     """
-    root = plain_root(body) if len(body) <= _PLAIN_BYTES else None
-    if root is not None:
-        return root
-    try:
-        return await parse_long_tree(body)
-    except XmlError as error:
-        raise _malformed(error) from None
+    return await read_long(body, plain_root, _malformed)
 
 
 def _malformed(error: XmlError) -> Fault:

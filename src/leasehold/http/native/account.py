@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from leasehold.domain.events import Event, EventPage, EventType, Extent, LogExtent, ReadEvents
+from leasehold.domain.limits import MAX_PROGRESS
 from leasehold.domain.model import ENTROPY_BYTES, NEVER_MS, Phase, Progress
 from leasehold.domain.queue_settings import poison_queue_of
 from leasehold.domain.sessions import (
@@ -43,8 +44,6 @@ from leasehold.http.native.reading import (
 from leasehold.http.requests import Response
 from leasehold.http.test_mode import LATEST_MS, Controls
 
-MAX_PROGRESS: Final = 10_000
-"""Messages whose progress one heartbeat tells."""
 MAX_HEARTBEAT_BYTES: Final = 4 * 1024 * 1024
 
 _OPEN: Final = msgspec.json.Decoder(flow_shapes.OpenSessionRequest)

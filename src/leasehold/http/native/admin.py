@@ -36,15 +36,14 @@ from leasehold.domain.claims import HIDING, Claim, ListStreams, Stream
 from leasehold.domain.commands import Peek
 from leasehold.domain.errors import MessageNotFound
 from leasehold.domain.failures import last_error
-from leasehold.domain.limits import NATIVE
+from leasehold.domain.limits import MAX_WAIT_S, NATIVE, NEVER, PRIORITIES
 from leasehold.domain.model import Attempt, ErrorReport, Message, MessageState
 from leasehold.domain.queue_settings import poison_queue_of
 from leasehold.domain.visibility import first_visible_ms
 from leasehold.http.native import shapes
 from leasehold.http.native.call import Call
 from leasehold.http.native.errors import invalid, shown
-from leasehold.http.native.items import NEVER, PRIORITIES, body_limit
-from leasehold.http.native.messages import MAX_WAIT_S
+from leasehold.http.native.items import body_limit
 from leasehold.http.native.queues import DEFAULT_PAGE, MAX_PAGE, count_messages, get_queue
 from leasehold.http.native.reading import (
     MAX_SINGLE_BYTES,

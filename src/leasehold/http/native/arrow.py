@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from leasehold.domain.claims import MemberColumns, MemberPage
 from leasehold.domain.commands import Put
-from leasehold.domain.limits import NATIVE, WEEK_S
+from leasehold.domain.limits import MAX_ITEMS, NATIVE, NEVER, PRIORITIES, WEEK_S
 from leasehold.domain.model import (
     DEFAULT_PRIORITY,
     ENTROPY_BYTES,
@@ -32,9 +32,6 @@ from leasehold.domain.model import (
 )
 from leasehold.http.native.errors import Refused, invalid, shown, too_large
 from leasehold.http.native.items import (
-    MAX_ITEMS,
-    NEVER,
-    PRIORITIES,
     PutReader,
     check_trace,
     too_many,

@@ -6,27 +6,21 @@ import os
 from asyncio import Lock
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import count
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from leasehold.auth.types import Operation
+from leasehold.auth.types import Operation, Pairs
 from leasehold.domain.admin import Job
 from leasehold.domain.claims import OpenClaim, Opened
-from leasehold.domain.commands import Command, Result
 from leasehold.domain.model import Queue
 from leasehold.engine.long_poll import Gone
 from leasehold.engine.stats import QueueActivity
 from leasehold.http.admission import LongReceive
-from leasehold.http.native.errors import Header, Problem, document
-from leasehold.http.requests import Request, Response
+from leasehold.http.dialect import BaseCall, Perform, RequestIds
+from leasehold.http.native.errors import Refused, document
+from leasehold.http.requests import Header, Response
 from leasehold.http.test_mode import Controls
-
-if TYPE_CHECKING:
-    from leasehold.http.native.routes import Route
-
-Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 _ENCODE: Final = msgspec.json.Encoder().encode
 _JSON: Final = (b"content-type", b"application/json")
@@ -55,7 +49,7 @@ class OpenWholeClaim(Protocol):
         Args:
             command: The claim.
             wait_s: Longest wait for a first message, 0 to 60 seconds.
-            gone: Done when nobody wants the answer any more.
+            gone: Done when the client has gone.
 
         Raises:
             LeaseholdError: As for :class:`~leasehold.domain.claims.OpenClaim`.
@@ -79,7 +73,7 @@ class Authorize(Protocol):
 class Services:
     """What the operations of the dialect lean on."""
 
-    perform: Callable[[Command], Awaitable[Result]]
+    perform: Perform
     """Carries a command out durably; raises LeaseholdError where it is refused."""
     receive: LongReceive
     """Carries a receive out, and waits for a message."""
@@ -92,56 +86,32 @@ class Services:
     """Opens a claim; without it, it is opened by ``perform`` and never waits for messages."""
     controls: Controls | None = None
     """What tests may do to the server; None outside test mode."""
-    accepts_late: bool = False
-    """Whether leases may be renewed beyond their message's expiry."""
     settings_lock: Lock = field(default_factory=Lock)
     """Held by what reads settings, changes them and writes them back."""
 
 
-class RequestIds:
-    """Ids that are not used twice: drawn once per process, and counted."""
-
-    def __init__(self) -> None:
-        self._head = os.urandom(8).hex().encode("ascii")
-        self._count = count()
-
-    def draw(self) -> bytes:
-        """Return the next id."""
-        return b"%b-%08x" % (self._head, next(self._count))
+def request_ids() -> RequestIds:
+    """Return ids that are not used twice: drawn once per process, and counted."""
+    return RequestIds(os.urandom(8).hex().encode("ascii") + b"-%08x")
 
 
-class Call:
+class Call(BaseCall):
     """What is known so far about a request. The dialect fills it in, stage by stage."""
 
     __slots__ = (
-        "account",
         "authorize",
         "item",
-        "now_ms",
         "number",
-        "operation",
         "pairs",
         "params",
         "queue",
-        "request",
-        "request_id",
         "route",
         "services",
     )
     route: Route
-    """Set once the credentials have been found good."""
+    """Set once the address has been read."""
 
-    def __init__(
-        self,
-        request: Request,
-        request_id: bytes,
-        now_ms: int,
-        services: Services,
-        authorize: Authorize,
-    ) -> None:
-        self.request = request
-        self.request_id = request_id
-        self.now_ms = now_ms
+    def __init__(self, services: Services, authorize: Authorize) -> None:
         self.services = services
         self.authorize = authorize
         self.operation = "native-unknown"
@@ -173,10 +143,50 @@ class Call:
         """Return an answer without a body."""
         return Response(204, [(b"request-id", self.request_id)])
 
-    def reply_problem(self, problem: Problem, *extra: Header) -> Response:
+    def reply_fault(self, fault: Refused) -> Response:
         """Return an error."""
-        headers = [_PROBLEM, (b"request-id", self.request_id), *extra]
+        problem = fault.problem
+        headers = [_PROBLEM, (b"request-id", self.request_id), *fault.headers]
         if problem.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % problem.retry_after_s))
         body = b"" if self.request.method == "HEAD" else _ENCODE(document(problem))
         return Response(problem.status, headers, body)
+
+
+# --- operations --------------------------------------------------------------------------------
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
+
+_MEMBERS: Final = {
+    "account": "account",
+    "queue": "queue",
+    "id": "item",
+    "job_id": "item",
+    "code": "item",
+    "session_id": "item",
+    "stream": "item",
+    "number": "number",
+    "name": "item",
+}
+"""Where a call keeps what stands for a part of the path."""
+
+
+class Route(NamedTuple):
+    """One operation."""
+
+    name: str
+    """For the metrics and the document."""
+    method: str
+    path: str
+    operations: tuple[Operation, ...]
+    """All of them must be allowed; none is asked for if there is none."""
+    handler: Handler
+    params: frozenset[str] = frozenset()
+    """Parameters of the query."""
+    instead: Operation | None = None
+    """Whoever is allowed this one may pass as well."""
+
+    def members(self) -> tuple[str, ...]:
+        """Return where a call keeps the variable parts of the path, in their order."""
+        return tuple(_MEMBERS[part[1:-1]] for part in self.path.split("/") if part[:1] == "{")

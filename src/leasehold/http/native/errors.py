@@ -6,7 +6,7 @@ Source of the form: RFC 9457, "Problem Details for HTTP APIs".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -14,8 +14,7 @@ from leasehold.auth import types as auth
 from leasehold.domain import errors as domain
 from leasehold.domain.wording import count_of, time_of
 from leasehold.extras import install
-
-Header: TypeAlias = tuple[bytes, bytes]
+from leasehold.http.requests import Header
 
 RETRY_AFTER_S: Final = 1
 _SHOWN_CHARS: Final = 100

@@ -15,7 +15,7 @@ import msgspec
 
 from leasehold.domain.commands import Batch, Complete, Duplicate, Put, Release, Renew
 from leasehold.domain.errors import LeaseholdError, NotDone, QueueNotFound, Unavailable
-from leasehold.domain.limits import NATIVE, WEEK_S
+from leasehold.domain.limits import MAX_ITEMS, NATIVE, NEVER, PRIORITIES, WEEK_S
 from leasehold.domain.model import DEFAULT_PRIORITY, ENTROPY_BYTES, NO_DETAIL, Detail, Lease
 from leasehold.http.native import shapes
 from leasehold.http.native import shapes as flow_shapes
@@ -33,7 +33,6 @@ from leasehold.http.native.reading import (
 from leasehold.http.native.shapes import ItemProblem, ItemResult, Results, expiry
 from leasehold.http.requests import Response
 
-MAX_ITEMS: Final = 10_000
 PART: Final = 1_000
 """Items that go to the engine as one command."""
 
@@ -250,10 +249,6 @@ def _raise_shared(results: Sequence[object]) -> None:
 #
 # Messages to put, as JSON brings them; in requests of several kinds.
 
-
-PRIORITIES: Final = (1, 16)
-NEVER: Final = -1
-"""As a time to live."""
 
 _SURE: Final = 4
 """No character has more bytes."""

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from leasehold.domain.commands import Complete, Peek, Put, Receive, Release, Released, Renew
-from leasehold.domain.limits import LOOK_BYTES, NATIVE
+from leasehold.domain.limits import LOOK_BYTES, MAX_WAIT_S, NATIVE
 from leasehold.domain.model import ENTROPY_BYTES, ErrorReport, Lease, Outcome, Progress
 from leasehold.http.native import shapes
 from leasehold.http.native.call import Call
@@ -40,7 +40,6 @@ from leasehold.http.native.reading import (
 from leasehold.http.native.shapes import peeked, received
 from leasehold.http.requests import Response
 
-MAX_WAIT_S: Final = 60
 MAX_PEEK: Final = 1_000
 MAX_ERROR_CHARS: Final = 8_192
 """A longer report is cut and not refused: a worker in trouble must get rid of its message."""
@@ -209,7 +208,7 @@ def read_renew(item: shapes.RenewItem, call: Call, queue: str, limit_bytes: int)
     return Renew(
         *(*named, timeout_s, body, progress, saved),
         may_repeat=True,
-        past_expiry=call.services.accepts_late,
+        past_expiry=call.accepts_late,
     )
 
 
@@ -282,10 +281,10 @@ def read_release(item: shapes.ReleaseItem, account: str, queue: str) -> Release:
         within("delay_s", delay_s, NATIVE.delay_s)
     error = None if item.error is None else read_error(item.error)
     outcome = OUTCOMES[item.outcome]
-    return Release(account, queue, item.id, item.receipt, outcome, delay_s, error, dice())
+    return Release(account, queue, item.id, item.receipt, outcome, delay_s, error, draw_jitter())
 
 
-def dice() -> float:
+def draw_jitter() -> float:
     """Return a number from 0 to 1 for the jitter of a back-off."""
     return random.random()  # noqa: S311 - it spreads retries and guards nothing
 

@@ -23,7 +23,14 @@ from leasehold.domain.commands import (
     SetQueueSettings,
 )
 from leasehold.domain.errors import InvalidMarker, QueueExists
-from leasehold.domain.limits import MAX_QUEUE_NAME, MNS, NATIVE, WEEK_S
+from leasehold.domain.limits import (
+    MAX_QUEUE_NAME,
+    METADATA_NAME,
+    MNS,
+    NATIVE,
+    RESERVED_METADATA,
+    WEEK_S,
+)
 from leasehold.domain.model import NEVER_MS, Queue
 from leasehold.domain.queue_settings import (
     DEFAULT_SETTINGS,
@@ -325,9 +332,6 @@ _PARTS: Final[Mapping[str, type]] = {
     f"{ROOT}.mns": MnsAttributes,
 }
 # Azure, "Naming queues and metadata": both dialects show the same metadata, that one in headers.
-_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_RESERVED: Final = "leasehold_"
-"""The Azure dialect shows what the server adds under such names, and ignores them when set."""
 _HEADER_TEXT: Final = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 
 
@@ -346,7 +350,7 @@ def patched(queue: str, settings: QueueSettings, patch: Mapping[str, Any]) -> Qu
     """
     plain = show_settings(settings)
     del plain[_READ_ONLY]
-    # It is shown, so it may come back when somebody sends what they were shown.
+    # It is shown, so it may come back when a client sends what it was shown.
     patch = {name: patch[name] for name in patch if name != _READ_ONLY}
     for path, part in _parts_of(patch):
         _refuse_unknown(path, part, _PARTS[path])
@@ -467,11 +471,11 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
     size = 0
     for name, value in metadata.items():
         field = f"$.metadata.{name[:MAX_TEXT]}"
-        if _IDENTIFIER.fullmatch(name) is None:
+        if METADATA_NAME.fullmatch(name) is None:
             detail = "A name is a letter or _ followed by letters, digits and _."
             raise invalid(field, detail, value=name)
-        if name.lower().startswith(_RESERVED):
-            detail = f"Names that begin with {_RESERVED} are the server's own."
+        if name.lower().startswith(RESERVED_METADATA):
+            detail = f"Names that begin with {RESERVED_METADATA} are the server's own."
             raise invalid(field, detail, value=name)
         if _HEADER_TEXT.fullmatch(value) is None:
             detail = "A value may hold printable characters of Latin-1 only."

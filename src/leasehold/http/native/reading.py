@@ -15,10 +15,11 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from leasehold.auth.sas import FIELD_NAMES
+from leasehold.auth.types import Pairs
 from leasehold.domain.commands import REMOVE_SAVED
 from leasehold.domain.errors import InvalidQueueName
 from leasehold.domain.limits import MAX_SAVED_BYTES, NATIVE, check_queue_name
-from leasehold.http.native.call import Call, Pairs
+from leasehold.http.native.call import Call
 from leasehold.http.native.errors import (
     Refused,
     invalid,
@@ -444,7 +445,7 @@ def _too_many(number: int) -> Exception:
 
 # --- apart -------------------------------------------------------------------------------------
 #
-# Large bodies are read on a thread, where they hold up nobody.
+# Large bodies are read on a thread, where they hold up no other requests.
 
 
 _READING: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bodies")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib import resources
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -16,13 +15,13 @@ from leasehold.auth.types import Operation
 from leasehold.domain.admin import FindMessage, Seen
 from leasehold.domain.commands import Put
 from leasehold.domain.errors import BodyUnreadable, Unavailable
-from leasehold.domain.limits import NATIVE, WEEK_S
+from leasehold.domain.limits import NATIVE, NEVER, PRIORITIES, WEEK_S
 from leasehold.domain.model import DEFAULT_PRIORITY, ENTROPY_BYTES, Detail
 from leasehold.http.native import account, admin, messages, queues, streams, transactions
 from leasehold.http.native import transactions as commits
-from leasehold.http.native.call import Call
+from leasehold.http.native.call import Call, Route
 from leasehold.http.native.errors import CODES, PROBLEMS, Refused, out_of_range, problem, too_large
-from leasehold.http.native.items import NEVER, PRIORITIES, body_limit, show_put, trace_of
+from leasehold.http.native.items import body_limit, show_put, trace_of
 from leasehold.http.native.reading import param_int, short_text
 from leasehold.http.requests import Response
 from leasehold.http.test_mode import TEST_PREFIX
@@ -133,8 +132,6 @@ async def get(call: Call) -> Response:
 # --- routes ------------------------------------------------------------------------------------
 
 
-Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
-
 _ACCOUNT: Final = "/v1/accounts/{account}"
 _QUEUE: Final = _ACCOUNT + "/queues/{queue}"
 _MESSAGES: Final = _QUEUE + "/messages"
@@ -144,19 +141,6 @@ _SESSION: Final = _ACCOUNT + "/sessions/{session_id}"
 _STREAM: Final = _QUEUE + "/streams/{stream}"
 _CLAIM: Final = _STREAM + "/claims/{number}"
 _TRANSACTION: Final = _ACCOUNT + "/transactions/{name}"
-_MEMBERS: Final = {
-    "account": "account",
-    "queue": "queue",
-    "id": "item",
-    "job_id": "item",
-    "code": "item",
-    "session_id": "item",
-    "stream": "item",
-    "number": "number",
-    "name": "item",
-}
-"""Where a call keeps what stands for a part of the path."""
-
 # Rights are granted per operation of Azure's. What needs no receipt asks for the right to clear the
 # queue, which is the only one there that does without; what shows a body, for the right to look.
 _LIST: Final = (Operation.LIST_QUEUES,)
@@ -173,26 +157,6 @@ _CHANGE: Final = (
 _RECEIVE: Final = (Operation.GET_MESSAGES,)
 _PUT: Final = (Operation.PUT_MESSAGE,)
 _MOVE: Final = (Operation.CLEAR_MESSAGES, Operation.PUT_MESSAGE)
-
-
-class Route(NamedTuple):
-    """One operation."""
-
-    name: str
-    """For the metrics and the document."""
-    method: str
-    path: str
-    operations: tuple[Operation, ...]
-    """All of them must be allowed; none is asked for if there is none."""
-    handler: Handler
-    params: frozenset[str] = frozenset()
-    """Parameters of the query."""
-    instead: Operation | None = None
-    """Whoever is allowed this one may pass as well."""
-
-    def members(self) -> tuple[str, ...]:
-        """Return where a call keeps the variable parts of the path, in their order."""
-        return tuple(_MEMBERS[part[1:-1]] for part in self.path.split("/") if part[:1] == "{")
 
 
 _PAGE: Final = frozenset({"after", "limit"})

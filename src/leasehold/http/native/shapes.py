@@ -358,7 +358,7 @@ class ExtendClaimRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TokenRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Proof that nobody else has attached."""
+    """Proof that no other consumer has attached."""
 
     token: int
 

@@ -34,19 +34,18 @@ from leasehold.domain.claims import (
 )
 from leasehold.domain.commands import Put
 from leasehold.domain.errors import ClaimNotFound, ClaimSettled, Unavailable
-from leasehold.domain.limits import NATIVE
+from leasehold.domain.limits import MAX_ITEMS, MAX_WAIT_S, NATIVE
 from leasehold.domain.model import MessageState, fitting
 from leasehold.domain.transactions import StreamSettled
 from leasehold.http.native import arrow_loader, shapes
 from leasehold.http.native import shapes as flow_shapes
 from leasehold.http.native.admin import show_message
 from leasehold.http.native.call import Call
-from leasehold.http.native.items import MAX_ITEMS, BatchReader, PutReader, too_many
+from leasehold.http.native.items import BatchReader, PutReader, too_many
 from leasehold.http.native.messages import (
     ANSWER_BYTES,
-    MAX_WAIT_S,
     OUTCOMES,
-    dice,
+    draw_jitter,
     read_error,
 )
 from leasehold.http.native.reading import (
@@ -412,5 +411,5 @@ def _exemption(path: str, number: int, given: flow_shapes.NotedItem) -> Exemptio
         OUTCOMES[given.outcome],
         delay_s,
         None if given.error is None else read_error(given.error),
-        dice(),
+        draw_jitter(),
     )

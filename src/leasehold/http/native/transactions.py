@@ -12,6 +12,7 @@ import msgspec
 from leasehold.auth.types import Operation
 from leasehold.domain.commands import Complete, Put
 from leasehold.domain.errors import NotDone, Unavailable
+from leasehold.domain.limits import MAX_ITEMS, MAX_PUBLISHED_PARTS
 from leasehold.domain.model import ENTROPY_BYTES
 from leasehold.domain.transactions import (
     DEFAULT_STAGING_TIMEOUT_S,
@@ -33,7 +34,6 @@ from leasehold.http.native import arrow_loader, shapes
 from leasehold.http.native.call import Call
 from leasehold.http.native.errors import Refused, invalid, out_of_range
 from leasehold.http.native.items import (
-    MAX_ITEMS,
     BatchReader,
     ItemCommand,
     Items,
@@ -65,8 +65,6 @@ from leasehold.http.requests import Response
 
 TIMEOUTS_S: Final = (1, MAX_STAGING_TIMEOUT_S)
 CHUNKS: Final = (0, NUMBERS[1])
-MAX_PARTS: Final = 10_000
-"""Parts that one publish or discard names."""
 
 _STATES: Final = tuple(state.value for state in TransactionState)
 _STAGE: Final = BatchReader(shapes.StageRequest, messages=shapes.QueuedPut)
@@ -94,7 +92,7 @@ def show_transaction(transaction: Transaction) -> dict[str, Any]:
 
 
 async def stage(call: Call) -> Response:
-    """Put messages that nobody sees yet."""
+    """Put messages that no consumer sees yet."""
     if arrow_loader.brings_arrow(call):
         command = await _stage_of_arrow(call)
     else:
@@ -189,9 +187,9 @@ def _parts_of(call: Call) -> tuple[str, ...] | None:
     parts = read_body(_PARTS, call).parts
     if parts is None:
         return None
-    if len(parts) > MAX_PARTS:
+    if len(parts) > MAX_PUBLISHED_PARTS:
         raise out_of_range(
-            "$.parts", len(parts), (0, MAX_PARTS), "The figures are parts: name fewer."
+            "$.parts", len(parts), (0, MAX_PUBLISHED_PARTS), "The figures are parts: name fewer."
         )
     for number, part in enumerate(parts):
         _check_part(f"$.parts[{number}]", part)

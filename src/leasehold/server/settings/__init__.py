@@ -1,5 +1,6 @@
 """What can be set about a server, where it is read from, and its reference page."""
 
+from leasehold.server.settings.checks import validate
 from leasehold.server.settings.fields import Settings, all_settings
 from leasehold.server.settings.sources import (
     Loaded,
@@ -43,4 +44,5 @@ __all__ = [
     "settings_markdown",
     "show_value",
     "uses_public_key",
+    "validate",
 ]

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
-from leasehold.server.settings.sections import AUTO, MAX_PORT, OFF, SHARED
-from leasehold.server.settings.values import DEV_ACCOUNT, Meta, Problem, bounds_text
+from leasehold.server.settings.fields import (
+    AUTO,
+    MAX_PORT,
+    OFF,
+    SHARED,
+    Settings,
+    all_settings,
+)
+from leasehold.server.settings.values import DEV_ACCOUNT, Problem, SettingsError, bounds_text
 
-if TYPE_CHECKING:
-    from leasehold.server.settings.fields import Settings
 
+def validate(settings: Settings) -> None:
+    """Check every value and the pairs that depend on each other.
 
-def find_problems(settings: Settings, table: Mapping[str, tuple[Meta, Any]]) -> tuple[Problem, ...]:
-    """Return everything that is wrong with *settings*, whose fields *table* describes."""
-    return (
-        *_check_bounds(settings, table),
+    Raises:
+        SettingsError: Names each field, its value, and the bound it breaks.
+    """
+    problems = (
+        *_check_bounds(settings),
         *_check_listening(settings),
         *_check_accounts(settings),
         *_check_dev_account(settings),
@@ -25,10 +32,12 @@ def find_problems(settings: Settings, table: Mapping[str, tuple[Meta, Any]]) -> 
         *_check_mns(settings),
         *_check_test_mode(settings),
     )
+    if problems:
+        raise SettingsError(problems)
 
 
-def _check_bounds(settings: Settings, table: Mapping[str, tuple[Meta, Any]]) -> Iterator[Problem]:
-    for name, (meta, _) in table.items():
+def _check_bounds(settings: Settings) -> Iterator[Problem]:
+    for name, (meta, _) in all_settings().items():
         value = getattr(settings, name)
         if meta.choices and value not in meta.choices:
             yield Problem(name, f"is {value!r}; it must be {bounds_text(meta)}")
@@ -55,7 +64,7 @@ def _check_accounts(settings: Settings) -> Iterator[Problem]:
         yield Problem(
             "accounts",
             f"there is none, and {DEV_ACCOUNT!r} is off (dev_account is "
-            f"{settings.dev_account!r}, host is {settings.host!r}): nobody could sign in",
+            f"{settings.dev_account!r}, host is {settings.host!r}): no client could sign in",
         )
 
 

@@ -1,451 +1,592 @@
 """The settings: one frozen dataclass whose fields describe themselves.
 
-The command line's options, its help and ``docs/reference/settings.md`` are made from these fields.
+A field is declared once, with its default, how it is written, its heading in the reference, its
+help text, unit and bounds. From that follow its option (``--max-connections``), its variable of
+the environment (``LEASEHOLD_MAX_CONNECTIONS``), its line in the TOML file (``max_connections``),
+the help of the command line, and ``docs/reference/settings.md``. The order here is that of the
+reference.
 """
 
 from __future__ import annotations
 
 import base64
 import ipaddress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from leasehold.server.settings.checks import find_problems
-from leasehold.server.settings.sections import LeaseSettings
 from leasehold.server.settings.values import (
     DEV_ACCOUNT,
     DEV_KEY,
+    AccessKeyPair,
     AccountKeys,
+    AccountStore,
     Kind,
     Meta,
     Secret,
-    SettingsError,
-    about,
+    StoreUrl,
     meta_of,
+    setting,
 )
 
-_LISTEN: Final = "Listening"
-_STORE: Final = "Storage"
-_WHO: Final = "Accounts and keys"
-_TOKENS: Final = "Bearer tokens"
-_LOAD: Final = "Load"
-_SLOW: Final = "Connections"
-_WATCH: Final = "Observation"
-_TEST: Final = "Test mode"
+LISTENING: Final = "Listening"
+STORAGE: Final = "Storage"
+ACCOUNTS: Final = "Accounts and keys"
+TOKENS: Final = "Bearer tokens"
+LOAD: Final = "Load"
+CONNECTIONS: Final = "Connections"
+OBSERVATION: Final = "Observation"
+TEST: Final = "Test mode"
+EVENTS: Final = "Event log"
+MNS: Final = "Message Service (MNS)"
+LEASES: Final = "Leases"
+
+AUTO: Final = "auto"
+OFF: Final = "off"
+SHARED: Final = "shared"
+MAX_PORT: Final = 65_535
+MNS_PORT_DISTANCE: Final = 10
+"""From ``port`` to that of MNS, unless told."""
+REFUSE: Final = "refuse"
+ACCEPT: Final = "accept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(LeaseSettings):
-    """Everything that can be set about a server. Build it, then call :meth:`validate`."""
+class Settings:
+    """Everything that can be set about a server.
 
-    host: str = field(
-        default="127.0.0.1",
-        metadata=about(
-            Kind.TEXT,
-            _LISTEN,
-            "Addresses or host names to listen on, separated by commas.",
-            special="`0.0.0.0` and `::` listen on every interface.",
-        ),
+    Build it, then call :func:`leasehold.server.settings.validate`.
+    """
+
+    # --- listening -------------------------------------------------------------------------------
+
+    host: str = setting(
+        "127.0.0.1",
+        Kind.TEXT,
+        LISTENING,
+        "Addresses or host names to listen on, separated by commas.",
+        special="`0.0.0.0` and `::` listen on every interface.",
     )
-    port: int = field(
-        default=10001,
-        metadata=about(
-            Kind.INTEGER,
-            _LISTEN,
-            "TCP port.",
-            bounds=(0, 65_535),
-            special="0 takes any free port; the ready line in the log names it.",
-        ),
+
+    port: int = setting(
+        10001,
+        Kind.INTEGER,
+        LISTENING,
+        "TCP port.",
+        bounds=(0, 65_535),
+        special="0 takes any free port; the ready line in the log names it.",
     )
-    tls_cert: Path | None = field(
-        default=None,
-        metadata=about(
-            Kind.PATH,
-            _LISTEN,
-            "Certificate chain in PEM form. With it the server speaks https and nothing else.",
-            special="Needs `tls_key`.",
-        ),
+
+    tls_cert: Path | None = setting(
+        None,
+        Kind.PATH,
+        LISTENING,
+        "Certificate chain in PEM form. With it the server speaks https and nothing else.",
+        special="Needs `tls_key`.",
     )
-    tls_key: Path | None = field(
-        default=None,
-        metadata=about(
-            Kind.PATH,
-            _LISTEN,
-            "Private key of the certificate in PEM form, without a passphrase.",
-            special="Needs `tls_cert`.",
-        ),
+
+    tls_key: Path | None = setting(
+        None,
+        Kind.PATH,
+        LISTENING,
+        "Private key of the certificate in PEM form, without a passphrase.",
+        special="Needs `tls_cert`.",
     )
-    tls_terminated: bool = field(
-        default=False,
-        metadata=about(
-            Kind.SWITCH,
-            _LISTEN,
-            "A proxy in front ends TLS: treat every request as if it had come over https.",
-            special="Not together with `tls_cert`. Nobody but the proxy may then reach the port.",
-        ),
+
+    tls_terminated: bool = setting(
+        False,
+        Kind.SWITCH,
+        LISTENING,
+        "A proxy in front ends TLS: treat every request as if it had come over https.",
+        special="Not together with `tls_cert`. Only the proxy may then reach the port.",
     )
-    data: Path = field(
-        default=Path("data"),
-        metadata=about(
-            Kind.PATH,
-            _STORE,
-            "Folder of the database; made if it is missing. One server at a time can use it.",
-            special="Not used with `store_url`, and refused as an option or in one file with it.",
-        ),
+
+    allowed_hosts: tuple[str, ...] = setting(
+        (),
+        Kind.LIST,
+        LISTENING,
+        "Names that requests may have in their `Host`, besides addresses in figures, "
+        "`localhost`, what ends in `.localhost`, and the names in `host`. `*.NAME` stands for "
+        "all names under one. Only looked at where anybody can sign, with the development "
+        "account or another public key or in test mode, on a loopback address: a web page "
+        "whose name was made to mean this machine could otherwise read everything.",
+        special="`*` allows all names.",
     )
-    disk_reserve_mib: int = field(
-        default=64,
-        metadata=about(
-            Kind.INTEGER,
-            _STORE,
-            "Room kept aside so that consumers can go on while the disk is full.",
-            unit="MiB",
-            bounds=(0, 1_048_576),
-            special="0 keeps none; a full disk then stops consumers too.",
-        ),
+
+    # --- storage ---------------------------------------------------------------------------------
+
+    data: Path = setting(
+        Path("data"),
+        Kind.PATH,
+        STORAGE,
+        "Folder of the database; made if it is missing. One server at a time can use it.",
+        special="Not used with `store_url`, and refused as an option or in one file with it.",
     )
-    sqlite_cache_mib: int = field(
-        default=32,
-        metadata=about(
-            Kind.INTEGER,
-            _STORE,
-            "Page cache of the database. It bounds memory however many messages wait.",
-            unit="MiB",
-            bounds=(1, 65_536),
-        ),
+
+    disk_reserve_mib: int = setting(
+        64,
+        Kind.INTEGER,
+        STORAGE,
+        "Room kept aside so that consumers can go on while the disk is full.",
+        unit="MiB",
+        bounds=(0, 1_048_576),
+        special="0 keeps none; a full disk then stops consumers too.",
     )
-    expiry_grace_s: int = field(
-        default=86_400,
-        metadata=about(
-            Kind.INTEGER,
-            _STORE,
-            "How long an expired message stays on disk, out of reach, before it is removed.",
-            unit="seconds",
-            bounds=(0, 31_536_000),
-            special="0 removes it in the next round of maintenance.",
-        ),
+
+    sqlite_cache_mib: int = setting(
+        32,
+        Kind.INTEGER,
+        STORAGE,
+        "Page cache of the database. It bounds memory however many messages wait.",
+        unit="MiB",
+        bounds=(1, 65_536),
     )
-    bodies: str = field(
-        default="",
-        metadata=about(
-            Kind.TEXT,
-            _STORE,
-            "Where large bodies are kept: a folder, or the address of an object store: "
-            "`s3://bucket/prefix`, `az://container/prefix` or `gs://bucket/prefix`.",
-            special="Empty: the folder `bodies` in `data`; with `store_url` the database. A folder "
-            "must then be one that all servers share. An object store needs the extra "
-            "`objects`, and takes its credentials from the environment.",
-        ),
+
+    expiry_grace_s: int = setting(
+        86_400,
+        Kind.INTEGER,
+        STORAGE,
+        "How long an expired message stays on disk, out of reach, before it is removed.",
+        unit="seconds",
+        bounds=(0, 31_536_000),
+        special="0 removes it in the next round of maintenance.",
     )
-    inline_body_bytes: int = field(
-        default=65_536,
-        metadata=about(
-            Kind.INTEGER,
-            _STORE,
-            "Bodies up to this size are kept in the database, larger ones in `bodies`.",
-            unit="bytes",
-            bounds=(1_024, 67_108_864),
-        ),
+
+    bodies: str = setting(
+        "",
+        Kind.TEXT,
+        STORAGE,
+        "Where large bodies are kept: a folder, or the address of an object store: "
+        "`s3://bucket/prefix`, `az://container/prefix` or `gs://bucket/prefix`.",
+        special="Empty: the folder `bodies` in `data`; with `store_url` the database. A folder "
+        "must then be one that all servers share. An object store needs the extra "
+        "`objects`, and takes its credentials from the environment.",
     )
-    accounts: tuple[AccountKeys, ...] = field(
-        default=(),
-        metadata=about(
-            Kind.ACCOUNTS,
-            _WHO,
-            "Accounts by name, each with one or two base64 keys of at least 32 bytes. "
-            "A name is 3 to 24 of a-z and 0-9.",
-            special="In the file: a table `[accounts.NAME]` with `key1` and, for rotation, `key2`. "
-            "In the environment: `name:key1:key2;name2:key1`. "
-            "There is no option for it: command lines can be read by other users.",
-        ),
+
+    inline_body_bytes: int = setting(
+        65_536,
+        Kind.INTEGER,
+        STORAGE,
+        "Bodies up to this size are kept in the database, larger ones in `bodies`.",
+        unit="bytes",
+        bounds=(1_024, 67_108_864),
     )
-    dev_account: str = field(
-        default="auto",
-        metadata=about(
-            Kind.TEXT,
-            _WHO,
-            f"Whether the emulators' account `{DEV_ACCOUNT}`, whose key is public, may sign in.",
-            choices=("auto", "on", "off"),
-            special="`auto`: on if every address in `host` is a loopback address, "
-            "`tls_terminated` is false, and `accounts` has no account of that name. `on` is "
-            "refused where others could connect. The server cannot see a proxy that does not end "
-            "TLS: behind one, say `off`.",
-        ),
+
+    store_url: StoreUrl | None = setting(
+        None,
+        Kind.STORE_URL,
+        STORAGE,
+        "PostgreSQL database that many servers share: "
+        "`postgresql://user@host:port/database`, with several hosts for one that can fail "
+        "over, and `?schema=NAME` for another schema than `leasehold`.",
+        special="Empty: SQLite in the folder `data`, for one server. Needs the extra "
+        "`postgres`. Command lines can be read by other users: give a password in the "
+        "environment, in the file, or in a password file of PostgreSQL's. It is never shown.",
     )
-    inspectors: tuple[AccountKeys, ...] = field(
-        default=(),
-        metadata=about(
-            Kind.ACCOUNTS,
-            _WHO,
-            "Keys that only read, by account: one or two base64 keys of at least 32 bytes each. "
-            "They are sent as bearer tokens to the native API and sign nothing.",
-            special="In the file: a table `[inspectors.NAME]` with `key1` and, for rotation, "
-            "`key2`; NAME is an account. In the environment: `name:key1:key2;name2:key1`. "
-            "There is no option for it: command lines can be read by other users.",
-        ),
+
+    account_stores: tuple[AccountStore, ...] = setting(
+        (),
+        Kind.ACCOUNT_STORES,
+        STORAGE,
+        "PostgreSQL databases, or schemas of one, of accounts that are not kept with the "
+        "others. Several accounts may have the same.",
+        special="In the file: a table `[account_stores]` with a line for each account, such as "
+        '`shop = "postgresql://db/queues?schema=shop"`. In the environment: '
+        "`shop=postgresql://db/queues?schema=shop;name2=...`. Each such store has places of "
+        "its own, named as those in `bodies` and `events_folder` with a dash and its first "
+        "account behind, such as `s3://bucket/bodies-shop`; without `bodies` its large bodies "
+        "are kept in the database. There is no option for it: command lines can be read by "
+        "other users.",
     )
-    oidc_issuer: tuple[str, ...] = field(
-        default=(),
-        metadata=about(
-            Kind.LIST,
-            _TOKENS,
-            "Issuers whose bearer tokens are accepted, exactly as in the token's `iss`.",
-            special="Empty: no tokens. Needs `oidc_audience` and `oidc_jwks`. Over https only.",
-        ),
+
+    # --- accounts and keys -----------------------------------------------------------------------
+
+    accounts: tuple[AccountKeys, ...] = setting(
+        (),
+        Kind.ACCOUNTS,
+        ACCOUNTS,
+        "Accounts by name, each with one or two base64 keys of at least 32 bytes. "
+        "A name is 3 to 24 of a-z and 0-9.",
+        special="In the file: a table `[accounts.NAME]` with `key1` and, for rotation, `key2`. "
+        "In the environment: `name:key1:key2;name2:key1`. "
+        "There is no option for it: command lines can be read by other users.",
     )
-    oidc_audience: tuple[str, ...] = field(
-        default=(),
-        metadata=about(
-            Kind.LIST,
-            _TOKENS,
-            "What a token's `aud` must be, one of these. Clients of the service ask for "
-            "`https://storage.azure.com`; `{account}` in a value stands for the account's name.",
-        ),
+
+    dev_account: str = setting(
+        "auto",
+        Kind.TEXT,
+        ACCOUNTS,
+        f"Whether the emulators' account `{DEV_ACCOUNT}`, whose key is public, may sign in.",
+        choices=("auto", "on", "off"),
+        special="`auto`: on if every address in `host` is a loopback address, "
+        "`tls_terminated` is false, and `accounts` has no account of that name. `on` is "
+        "refused where others could connect. The server cannot see a proxy that does not end "
+        "TLS: behind one, say `off`.",
     )
-    oidc_jwks: tuple[str, ...] = field(
-        default=(),
-        metadata=about(
-            Kind.LIST,
-            _TOKENS,
-            "Public keys of the issuers, in the order of `oidc_issuer`: path of a JSON file, or an "
-            "address that begins with `https://`.",
-        ),
+
+    inspectors: tuple[AccountKeys, ...] = setting(
+        (),
+        Kind.ACCOUNTS,
+        ACCOUNTS,
+        "Keys that only read, by account: one or two base64 keys of at least 32 bytes each. "
+        "They are sent as bearer tokens to the native API and sign nothing.",
+        special="In the file: a table `[inspectors.NAME]` with `key1` and, for rotation, "
+        "`key2`; NAME is an account. In the environment: `name:key1:key2;name2:key1`. "
+        "There is no option for it: command lines can be read by other users.",
     )
-    oidc_roles_claim: str = field(
-        default="roles",
-        metadata=about(Kind.TEXT, _TOKENS, "Name of the claim that lists the roles of the bearer."),
+
+    # --- bearer tokens ---------------------------------------------------------------------------
+
+    oidc_issuer: tuple[str, ...] = setting(
+        (),
+        Kind.LIST,
+        TOKENS,
+        "Issuers whose bearer tokens are accepted, exactly as in the token's `iss`.",
+        special="Empty: no tokens. Needs `oidc_audience` and `oidc_jwks`. Over https only.",
     )
-    oidc_default_roles: tuple[str, ...] = field(
-        default=(),
-        metadata=about(
-            Kind.LIST,
-            _TOKENS,
-            "Roles of a bearer whose token has no such claim.",
-            special="Empty: such a bearer may do nothing.",
-        ),
+
+    oidc_audience: tuple[str, ...] = setting(
+        (),
+        Kind.LIST,
+        TOKENS,
+        "What a token's `aud` must be, one of these. Clients of the service ask for "
+        "`https://storage.azure.com`; `{account}` in a value stands for the account's name.",
     )
-    oidc_leeway_s: int = field(
-        default=0,
-        metadata=about(
-            Kind.INTEGER,
-            _TOKENS,
-            "By how much the issuer's clock may be off.",
-            unit="seconds",
-            bounds=(0, 300),
-        ),
+
+    oidc_jwks: tuple[str, ...] = setting(
+        (),
+        Kind.LIST,
+        TOKENS,
+        "Public keys of the issuers, in the order of `oidc_issuer`: path of a JSON file, or an "
+        "address that begins with `https://`.",
     )
-    oidc_accounts: tuple[str, ...] = field(
-        default=(),
-        metadata=about(
-            Kind.LIST,
-            _TOKENS,
-            "Accounts that bearers of tokens may use.",
-            special="Empty: all accounts.",
-        ),
+
+    oidc_roles_claim: str = setting(
+        "roles",
+        Kind.TEXT,
+        TOKENS,
+        "Name of the claim that lists the roles of the bearer.",
     )
-    max_pending_requests: int = field(
-        default=1_000,
-        metadata=about(
-            Kind.INTEGER,
-            _LOAD,
-            "Requests that may wait for an answer at once; more are told 503 and to come back. "
-            "Updates and deletes of messages, which finish work, may pass it by a quarter.",
-            unit="requests",
-            bounds=(1, 1_000_000),
-        ),
+
+    oidc_default_roles: tuple[str, ...] = setting(
+        (),
+        Kind.LIST,
+        TOKENS,
+        "Roles of a bearer whose token has no such claim.",
+        special="Empty: such a bearer may do nothing.",
     )
-    max_connections: int = field(
-        default=4_096,
-        metadata=about(
-            Kind.INTEGER,
-            _LOAD,
-            "Open connections; one more closes the oldest without credentials, or is told 503.",
-            unit="connections",
-            bounds=(1, 1_000_000),
-            special="The limit on open files must be higher; the server raises it where it may.",
-        ),
+
+    oidc_leeway_s: int = setting(
+        0,
+        Kind.INTEGER,
+        TOKENS,
+        "By how much the issuer's clock may be off.",
+        unit="seconds",
+        bounds=(0, 300),
     )
-    max_buffered_mib: int = field(
-        default=128,
-        metadata=about(
-            Kind.INTEGER,
-            _LOAD,
-            "Bodies of requests that wait for an answer or are still arriving, and large answers "
-            "from before they are made until they are sent, all connections together. Beyond it "
-            "the slowest requests are told 503 and their connections closed. Answers take half of "
-            "it at most; requests without credentials may hold a quarter of it, from one address "
-            "a quarter of that.",
-            unit="MiB",
-            bounds=(1, 65_536),
-        ),
+
+    oidc_accounts: tuple[str, ...] = setting(
+        (),
+        Kind.LIST,
+        TOKENS,
+        "Accounts that bearers of tokens may use.",
+        special="Empty: all accounts.",
     )
-    max_request_line_bytes: int = field(
-        default=8_192,
-        metadata=about(
-            Kind.INTEGER,
-            _LOAD,
-            "Longest address of a request, path and query together; a longer one is told 414.",
-            unit="bytes",
-            bounds=(256, 65_536),
-        ),
+
+    # --- load ------------------------------------------------------------------------------------
+
+    max_pending_requests: int = setting(
+        1_000,
+        Kind.INTEGER,
+        LOAD,
+        "Requests that may wait for an answer at once; more are told 503 and to come back. "
+        "Updates and deletes of messages, which finish work, may pass it by a quarter.",
+        unit="requests",
+        bounds=(1, 1_000_000),
     )
-    max_header_bytes: int = field(
-        default=32_768,
-        metadata=about(
-            Kind.INTEGER,
-            _LOAD,
-            "All header fields of a request together; more are told 431.",
-            unit="bytes",
-            bounds=(1_024, 1_048_576),
-        ),
+
+    max_connections: int = setting(
+        4_096,
+        Kind.INTEGER,
+        LOAD,
+        "Open connections; one more closes the oldest without credentials, or is told 503.",
+        unit="connections",
+        bounds=(1, 1_000_000),
+        special="The limit on open files must be higher; the server raises it where it may.",
     )
-    max_header_fields: int = field(
-        default=100,
-        metadata=about(
-            Kind.INTEGER,
-            _LOAD,
-            "Header fields of a request; more are told 431.",
-            unit="fields",
-            bounds=(16, 10_000),
-        ),
+
+    max_buffered_mib: int = setting(
+        128,
+        Kind.INTEGER,
+        LOAD,
+        "Bodies of requests that wait for an answer or are still arriving, and large answers "
+        "from before they are made until they are sent, all connections together. Beyond it "
+        "the slowest requests are told 503 and their connections closed. Answers take half of "
+        "it at most; requests without credentials may hold a quarter of it, from one address "
+        "a quarter of that.",
+        unit="MiB",
+        bounds=(1, 65_536),
     )
-    header_timeout_s: float = field(
-        default=10.0,
-        metadata=about(
-            Kind.NUMBER,
-            _SLOW,
-            "From the first byte of a request to the end of its header; a slower one is told 408.",
-            unit="seconds",
-            bounds=(0.1, 3_600),
-        ),
+
+    max_request_line_bytes: int = setting(
+        8_192,
+        Kind.INTEGER,
+        LOAD,
+        "Longest address of a request, path and query together; a longer one is told 414.",
+        unit="bytes",
+        bounds=(256, 65_536),
     )
-    body_timeout_s: float = field(
-        default=10.0,
-        metadata=about(
-            Kind.NUMBER,
-            _SLOW,
-            "How long a body may take, beyond what `body_min_bytes_per_s` allows for its length; "
-            "a slower one is told 408.",
-            unit="seconds",
-            bounds=(0.1, 3_600),
-        ),
+
+    max_header_bytes: int = setting(
+        32_768,
+        Kind.INTEGER,
+        LOAD,
+        "All header fields of a request together; more are told 431.",
+        unit="bytes",
+        bounds=(1_024, 1_048_576),
     )
-    body_min_bytes_per_s: int = field(
-        default=1_024,
-        metadata=about(
-            Kind.INTEGER,
-            _SLOW,
-            "Slowest rate at which a body may arrive: each such number of bytes earns a second.",
-            unit="bytes per second",
-            bounds=(1, 1_000_000_000),
-        ),
+
+    max_header_fields: int = setting(
+        100,
+        Kind.INTEGER,
+        LOAD,
+        "Header fields of a request; more are told 431.",
+        unit="fields",
+        bounds=(16, 10_000),
     )
-    idle_timeout_s: float = field(
-        default=120.0,
-        metadata=about(
-            Kind.NUMBER,
-            _SLOW,
-            "How long a connection may stay open without a request. Clients keep connections in "
-            "pools, and one that the server closes first can cost them a failed request.",
-            unit="seconds",
-            bounds=(75, 86_400),
-            special="Set the idle time of a proxy in front lower than this.",
-        ),
+
+    # --- connections -----------------------------------------------------------------------------
+
+    header_timeout_s: float = setting(
+        10.0,
+        Kind.NUMBER,
+        CONNECTIONS,
+        "From the first byte of a request to the end of its header; a slower one is told 408.",
+        unit="seconds",
+        bounds=(0.1, 3_600),
     )
-    write_timeout_s: float = field(
-        default=30.0,
-        metadata=about(
-            Kind.NUMBER,
-            _SLOW,
-            "How long a client may take to read an answer before its connection is cut.",
-            unit="seconds",
-            bounds=(0.1, 3_600),
-        ),
+
+    body_timeout_s: float = setting(
+        10.0,
+        Kind.NUMBER,
+        CONNECTIONS,
+        "How long a body may take, beyond what `body_min_bytes_per_s` allows for its length; "
+        "a slower one is told 408.",
+        unit="seconds",
+        bounds=(0.1, 3_600),
     )
-    drain_timeout_s: float = field(
-        default=25.0,
-        metadata=about(
-            Kind.NUMBER,
-            _SLOW,
-            "How long a server that was told to stop goes on answering what had already arrived.",
-            unit="seconds",
-            bounds=(0, 3_600),
-            special="0 cuts them off at once.",
-        ),
+
+    body_min_bytes_per_s: int = setting(
+        1_024,
+        Kind.INTEGER,
+        CONNECTIONS,
+        "Slowest rate at which a body may arrive: each such number of bytes earns a second.",
+        unit="bytes per second",
+        bounds=(1, 1_000_000_000),
     )
-    log_format: str = field(
-        default="console",
-        metadata=about(
-            Kind.TEXT,
-            _WATCH,
-            "Form of the log on stderr: lines for people, or one JSON object a line.",
-            choices=("console", "json"),
-        ),
+
+    idle_timeout_s: float = setting(
+        120.0,
+        Kind.NUMBER,
+        CONNECTIONS,
+        "How long a connection may stay open without a request. Clients keep connections in "
+        "pools, and one that the server closes first can cost them a failed request.",
+        unit="seconds",
+        bounds=(75, 86_400),
+        special="Set the idle time of a proxy in front lower than this.",
     )
-    log_level: str = field(
-        default="info",
-        metadata=about(
-            Kind.TEXT,
-            _WATCH,
-            "Least important events that are logged.",
-            choices=("debug", "info", "warning", "error"),
-            special="`debug` logs every request and costs throughput.",
-        ),
+
+    write_timeout_s: float = setting(
+        30.0,
+        Kind.NUMBER,
+        CONNECTIONS,
+        "How long a client may take to read an answer before its connection is cut.",
+        unit="seconds",
+        bounds=(0.1, 3_600),
     )
-    metrics_enabled: bool = field(
-        default=True,
-        metadata=about(
-            Kind.SWITCH,
-            _WATCH,
-            "Whether `/metrics` answers. It needs no credentials and names accounts and queues.",
-        ),
+
+    drain_timeout_s: float = setting(
+        25.0,
+        Kind.NUMBER,
+        CONNECTIONS,
+        "How long a server that was told to stop goes on answering what had already arrived.",
+        unit="seconds",
+        bounds=(0, 3_600),
+        special="0 cuts them off at once.",
     )
-    metrics_max_queues: int = field(
-        default=1_000,
-        metadata=about(
-            Kind.INTEGER,
-            _WATCH,
-            "Queues that get figures of their own in `/metrics`; the rest are added up under the "
-            "name `_other`.",
-            unit="queues",
-            bounds=(0, 100_000),
-        ),
+
+    # --- observation -----------------------------------------------------------------------------
+
+    log_format: str = setting(
+        "console",
+        Kind.TEXT,
+        OBSERVATION,
+        "Form of the log on stderr: lines for people, or one JSON object a line.",
+        choices=("console", "json"),
     )
-    test_mode: bool = field(
-        default=False,
-        metadata=about(
-            Kind.SWITCH,
-            _TEST,
-            "Whether tests may make requests fail and move a virtual clock, at addresses under "
-            "`/v1/test/` that need no credentials.",
-            special="Refused where other machines could connect.",
-        ),
+
+    log_level: str = setting(
+        "info",
+        Kind.TEXT,
+        OBSERVATION,
+        "Least important events that are logged.",
+        choices=("debug", "info", "warning", "error"),
+        special="`debug` logs every request and costs throughput.",
     )
-    clock: str = field(
-        default="system",
-        metadata=about(
-            Kind.TEXT,
-            _TEST,
-            "What messages, leases and waits go by. A `virtual` clock stands still until a test "
-            "moves it.",
-            choices=("system", "virtual"),
-            special="`virtual` needs `test_mode`. Signatures, tokens and the time limits of "
-            "connections go by the system's clock all the same.",
-        ),
+
+    metrics_enabled: bool = setting(
+        True,
+        Kind.SWITCH,
+        OBSERVATION,
+        "Whether `/metrics` answers. It needs no credentials and names accounts and queues.",
     )
-    test_seed: int = field(
-        default=0,
-        metadata=about(
-            Kind.INTEGER,
-            _TEST,
-            "Seed of the random numbers that spread retries. The same requests, one after the "
-            "other, then give the same order of deliveries.",
-            bounds=(0, 4_294_967_295),
-            special="Used with `test_mode` only.",
-        ),
+
+    metrics_max_queues: int = setting(
+        1_000,
+        Kind.INTEGER,
+        OBSERVATION,
+        "Queues that get figures of their own in `/metrics`; the rest are added up under the "
+        "name `_other`.",
+        unit="queues",
+        bounds=(0, 100_000),
     )
+
+    # --- test mode -------------------------------------------------------------------------------
+
+    test_mode: bool = setting(
+        False,
+        Kind.SWITCH,
+        TEST,
+        "Whether tests may make requests fail and move a virtual clock, at addresses under "
+        "`/v1/test/` that need no credentials.",
+        special="Refused where other machines could connect.",
+    )
+
+    clock: str = setting(
+        "system",
+        Kind.TEXT,
+        TEST,
+        "What messages, leases and waits go by. A `virtual` clock stands still until a test "
+        "moves it.",
+        choices=("system", "virtual"),
+        special="`virtual` needs `test_mode`. Signatures, tokens and the time limits of "
+        "connections go by the system's clock all the same.",
+    )
+
+    test_seed: int = setting(
+        0,
+        Kind.INTEGER,
+        TEST,
+        "Seed of the random numbers that spread retries. The same requests, one after the "
+        "other, then give the same order of deliveries.",
+        bounds=(0, 4_294_967_295),
+        special="Used with `test_mode` only.",
+    )
+
+    # --- event log -------------------------------------------------------------------------------
+
+    events_folder: Path | None = setting(
+        None,
+        Kind.PATH,
+        EVENTS,
+        "Folder to export events to, as Parquet files; made if it is missing. Each server "
+        "needs one of its own; with `store_url` all of them need the same one.",
+        special="Without it nothing is exported. It needs the extra `arrow`.",
+    )
+
+    events_export_interval_s: float = setting(
+        60.0,
+        Kind.NUMBER,
+        EVENTS,
+        "How long after an event it is exported at the latest, and how often old events are "
+        "looked for. A longer one makes fewer and larger files.",
+        unit="seconds",
+        bounds=(1, 86_400),
+    )
+
+    events_retention_s: int = setting(
+        259_200,
+        Kind.INTEGER,
+        EVENTS,
+        "How long the database keeps events, for traces of messages. With `events_folder`, "
+        "events that could not be exported yet are kept longer.",
+        unit="seconds",
+        bounds=(60, 315_360_000),
+    )
+
+    events_max_bytes: int = setting(
+        1_073_741_824,
+        Kind.INTEGER,
+        EVENTS,
+        "Most room for events in the database. Of more, the oldest are forgotten, exported or "
+        "not; the log says so if they were not.",
+        unit="bytes",
+        bounds=(1_048_576, 1_125_899_906_842_624),
+    )
+
+    events_parquet_retention_s: int = setting(
+        0,
+        Kind.INTEGER,
+        EVENTS,
+        "How long exported events are kept. They go by whole days, in UTC.",
+        unit="seconds",
+        bounds=(0, 3_153_600_000),
+        special="0 keeps them for ever.",
+    )
+
+    # --- MNS -------------------------------------------------------------------------------------
+
+    mns_port: str = setting(
+        AUTO,
+        Kind.TEXT,
+        MNS,
+        "TCP port for clients of Alibaba Cloud's Message Service, at the addresses in `host`: "
+        "`auto`, `shared`, `off`, or a number from 0 to 65,535.",
+        special="`auto`: ten above `port`, so 10011; any free one if `port` is 0. `shared`: no "
+        "port of its own. Unless it is `off`, requests to a host `ACCOUNT.mns.ANYTHING` are of "
+        "this protocol on `port` as well. 0 takes any free port; the ready line names it.",
+    )
+
+    mns_receipts: str = setting(
+        "strict",
+        Kind.TEXT,
+        MNS,
+        "What a receipt handle is worth in queues that are made through this protocol. "
+        "`strict`: it dies with its lease, and when a change of visibility replaces it, as is "
+        "documented. `same-lease`: a replaced one works too, until the lease ends.",
+        choices=("strict", "same-lease"),
+        special="For a queue that is there, set `lapsed_receipts` in its settings.",
+    )
+
+    mns_keys: tuple[AccessKeyPair, ...] = setting(
+        (),
+        Kind.ACCESS_KEYS,
+        MNS,
+        "Access keys besides those of the accounts: an AccessKeyId, its AccessKeySecret, and "
+        "the account that it opens. Each account has one anyway: its name, and as the secret "
+        "one of its keys in base64.",
+        special="In the file: a table `[mns_keys.ID]` with `secret` and `account`. In the "
+        "environment: `id:secret:account;id2:secret2:account`. "
+        "There is no option for it: command lines can be read by other users.",
+    )
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    renewals_past_expiry: str = setting(
+        REFUSE,
+        Kind.TEXT,
+        LEASES,
+        "What becomes of a renewal that would end after its message expires, in every "
+        "protocol. `refuse`: it is an error and changes nothing, as Azure Queue Storage and "
+        "MNS document it. `accept`: the lease is renewed.",
+        choices=(REFUSE, ACCEPT),
+        special="The expiry wins either way: the message is removed then, and its receipt "
+        "with it. Version 2011-08-18 of Azure's protocol accepts them whatever is set. It "
+        "holds for what renews a lease, not for delays of what is put or given back.",
+    )
+
+    # --- what follows from them ------------------------------------------------------------------
 
     def bodies_place(self) -> str:
         """Return where large bodies are kept."""
@@ -456,7 +597,7 @@ class Settings(LeaseSettings):
         return tuple(part for part in (piece.strip() for piece in self.host.split(",")) if part)
 
     def is_private(self) -> bool:
-        """Tell whether, as far as can be seen, nobody on another machine can connect."""
+        """Tell whether, as far as can be seen, no other machine can connect."""
         loopback = all(_is_loopback(address) for address in self.addresses())
         return loopback and not self.tls_terminated
 
@@ -477,23 +618,32 @@ class Settings(LeaseSettings):
         key = Secret(base64.b64decode(DEV_KEY))
         return (*self.accounts, AccountKeys(name=DEV_ACCOUNT, keys=(key,)))
 
-    def validate(self) -> None:
-        """Check every value and the pairs that depend on each other.
+    def speaks_mns(self) -> bool:
+        """Tell whether requests of MNS are answered at all."""
+        return self.mns_port != OFF
 
-        Raises:
-            SettingsError: Names each field, its value, and the bound it breaks.
+    def port_of_mns(self, main_port: int) -> int | None:
+        """Return the port for MNS alone, 0 for any free one; None if it has none.
+
+        Args:
+            main_port: The port of the other protocols, as it is set.
         """
-        problems = find_problems(self, all_settings())
-        if problems:
-            raise SettingsError(problems)
+        if self.mns_port in {OFF, SHARED}:
+            return None
+        if self.mns_port != AUTO:
+            return int(self.mns_port)
+        above = main_port + MNS_PORT_DISTANCE
+        return above if main_port and above <= MAX_PORT else 0
+
+    def accepts_late_renewals(self) -> bool:
+        """Tell whether a renewal may end after its message expires."""
+        return self.renewals_past_expiry == ACCEPT
 
 
 @cache
 def all_settings() -> dict[str, tuple[Meta, Any]]:
     """Return each setting's description and default by name, in the order of the reference."""
-    # Those that another class brings come last.
-    ordered = sorted(fields(Settings), key=lambda each: each.name not in Settings.__annotations__)
-    return {each.name: (meta_of(each), each.default) for each in ordered}
+    return {each.name: (meta_of(each), each.default) for each in fields(Settings)}
 
 
 def _is_loopback(address: str) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from leasehold.server.settings.checks import validate
 from leasehold.server.settings.fields import Settings, all_settings
 from leasehold.server.settings.values import (
     AccessKeyPair,
@@ -99,7 +100,7 @@ class _Gathered:
         if "accounts" in unread:
             unread |= _OF_ACCOUNTS
         try:
-            settings.validate()
+            validate(settings)
         except SettingsError as error:
             self.problems += [each for each in error.problems if each.field not in unread]
         if settings.store_url is not None and self._is_data_meant():
@@ -172,7 +173,7 @@ class _Gathered:
     def _unknown(self, name: str, origin: str, known: Iterable[str]) -> None:
         near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else ""
-        self.problems.append(Problem(name, f"is no setting{hint} ({origin})"))
+        self.problems.append(Problem(name, f"there is no such setting{hint} ({origin})"))
 
 
 def _from_text(kind: Kind, value: object) -> Any:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping
-from dataclasses import Field, dataclass
+from dataclasses import Field, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -29,7 +28,7 @@ _IN_QUERY: Final = re.compile(r"((?:^|[?&])(?:ssl)?password=)[^&#]*", re.IGNOREC
 
 
 class Secret:
-    """Bytes that nobody may read by accident: whatever turns this into text shows a mask."""
+    """Bytes that must not be shown by accident: whatever turns this into text shows a mask."""
 
     __slots__ = ("_value",)
 
@@ -241,14 +240,33 @@ class Meta:
     """Values with a meaning of their own, and how this setting and others depend on each other."""
 
 
-def about(kind: Kind, group: str, meaning: str, **more: Any) -> Mapping[str, Meta]:
-    """Return the metadata of a dataclass field that is a setting."""
-    return {_META: Meta(kind=kind, group=group, meaning=meaning, **more)}
+def setting(  # noqa: PLR0913 - each is a fact of its own
+    default: object,
+    kind: Kind,
+    group: str,
+    meaning: str,
+    *,
+    unit: str = "",
+    bounds: tuple[float, float] | None = None,
+    choices: tuple[str, ...] = (),
+    special: str = "",
+) -> Any:
+    """Return the field of a dataclass that is a setting; see :class:`Meta`."""
+    meta = Meta(
+        kind=kind,
+        group=group,
+        meaning=meaning,
+        unit=unit,
+        bounds=bounds,
+        choices=choices,
+        special=special,
+    )
+    return field(default=default, metadata={_META: meta})
 
 
-def meta_of(setting: Field[Any]) -> Meta:
-    """Return what was given to :func:`about`."""
-    meta = setting.metadata[_META]
+def meta_of(declared: Field[Any]) -> Meta:
+    """Return what was given to :func:`setting`."""
+    meta = declared.metadata[_META]
     assert isinstance(meta, Meta)
     return meta
 

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from leasehold.domain.model import DEFAULT_PRIORITY
 from leasehold.spark.connection import TaskIdentity, connection_string, current_task, is_signature
 from leasehold.spark.options import BadOption, Place, ReadOptions
 from leasehold.spark.stream.admission import part_count
@@ -549,7 +550,6 @@ def _stream_of(rows: pa.RecordBatch) -> bytes:
 
 
 _MS: Final = pa.timestamp("ms", "UTC")
-_DEFAULT_PRIORITY: Final = 8
 _SCHEMA: Final = pa.schema(
     [
         ("message_id", pa.string()),
@@ -582,7 +582,7 @@ def page_of(deliveries: Sequence[Delivery]) -> pa.RecordBatch:
         inserted,
         [each.dequeue_count for each in deliveries],
         [each.fence for each in deliveries],
-        [_DEFAULT_PRIORITY] * len(deliveries),
+        [DEFAULT_PRIORITY] * len(deliveries),
         [each.type for each in deliveries],
         [each.traceparent for each in deliveries],
         [[*each.properties.items()] for each in deliveries],

@@ -348,7 +348,7 @@ class WorkerPython:
     command: str
     """What Spark will start."""
     is_chosen: bool
-    """Whether somebody has said so; otherwise it is what the path has."""
+    """Whether the environment says so; otherwise it is what the path has."""
     python: str | None = None
     """Its version; None: it does not run."""
     executable: str | None = None

@@ -18,7 +18,7 @@ class Left(NamedTuple):
     """What is in a queue."""
 
     visible: int | None
-    """Messages that nobody has, and that can be received now; None: the service does not say."""
+    """Messages that no worker has, and that can be received now; None: the service does not say."""
     unsettled: int
     """Messages that a run which empties the queue still has to wait for: those that are visible or
     leased, and those that wait to be tried again. What the sender has delayed is not waited for,
@@ -62,7 +62,7 @@ class Backlog:
         return Left(counts.visible, counts.visible + counts.leased + counts.deferred)
 
     def visible(self) -> int | None:
-        """Return how many messages could be received now; None: nobody knows."""
+        """Return how many messages could be received now; None: it is unknown."""
         try:
             return self.look().visible
         except QueueError:
@@ -109,7 +109,7 @@ class Expiries(NamedTuple):
 
 
 def server_time_ms(spec: QueueSpec) -> int | None:
-    """Return the time by the queue's server, Unix milliseconds; None: nobody tells."""
+    """Return the time by the queue's server, Unix milliseconds; None: it is unknown."""
     if spec.service != "leasehold":
         return None
     try:

@@ -28,7 +28,7 @@ from leasehold.spark.pipeline.report import Board, Figures, Progress, Row, Spool
 from leasehold.worker.timing import Time
 
 MOST_BYTES: Final = 32 * 1024 * 1024
-"""Of one line; more is nobody of ours."""
+"""Of one line; more is none of ours."""
 ROWS_AT_ONCE: Final = 2_000
 
 
@@ -100,7 +100,7 @@ def new_nonce() -> str:
 
 
 def proof(secret: str, nonce: str, link: str) -> str:
-    """Return what shows that somebody knows the secret."""
+    """Return what shows that the other side knows the secret."""
     return hmac.new(secret.encode(), f"{nonce} {link}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -173,7 +173,7 @@ _INTERVAL_S: Final = 0.25
 _CALL_S: Final = 10.0
 _LONGEST_PAUSE_S: Final = 5.0
 MOST_ROWS: Final = 100_000
-"""Rows that are kept while nobody takes them; then the oldest are dropped."""
+"""Rows that are kept while they are not taken; then the oldest are dropped."""
 
 
 class Link:
@@ -206,7 +206,7 @@ class Link:
         self._first = 1
         """Number of the first row that is kept."""
         self.dropped = 0
-        """How many rows nobody has taken."""
+        """How many rows are not taken yet."""
         self._sent = 0
         self._lines: Lines | None = None
         self._pause_s = 0.0
@@ -230,7 +230,7 @@ class Link:
                 self.dropped += 1
 
     def close(self) -> tuple[int, list[Row]]:
-        """Tell what is left, say good-bye, and return the rows that nobody has confirmed.
+        """Tell what is left, say good-bye, and return the rows that are not confirmed.
 
         Returns:
             The number of the first one, and the rows.
@@ -484,12 +484,12 @@ class Collector:
                     self._board.went(known.who.link)
 
     def _greeted(self, lines: Lines) -> _Known | None:
-        """Let a task say who it is; None: it is nobody of ours."""
+        """Let a task say who it is; None: it is none of ours."""
         nonce = new_nonce()
         lines.send(Greeting(nonce))
         hello = msgspec.json.decode(lines.receive(_HELLO_BYTES) or b"", type=Hello)
         if not is_proven(hello, self.address.secret, nonce):
-            _log.warning("somebody has connected who does not know the secret of this run")
+            _log.warning("a process has connected that does not know the secret of this run")
             return None
         with self._lock:
             if self._is_closed:

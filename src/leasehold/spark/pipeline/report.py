@@ -384,7 +384,7 @@ class Figures(Struct):
     resumed: int = 0
     """Deliveries that began with a stage that another had saved."""
     dropped: int = 0
-    """Rows that nobody took, and that are not kept any more."""
+    """Rows that were not taken, and that are not kept any more."""
 
 
 class Who(Struct, frozen=True):
@@ -432,7 +432,7 @@ class Progress:
     dropped: int
     """Rows that are missing in the report."""
     backlog: int | None
-    """Messages in the queue that nobody has; None: that is not known."""
+    """Messages in the queue that no worker has; None: that is not known."""
     per_s: float
     """Messages done in each of the last few seconds."""
 

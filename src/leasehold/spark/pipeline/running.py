@@ -396,7 +396,7 @@ WHY: Final = "its executor died before it could report; the event log has it"
 
 
 def newest_event(spec: QueueSpec) -> int | None:
-    """Return the number of the newest event of the account; None: nobody tells."""
+    """Return the number of the newest event of the account; None: it is unknown."""
     if spec.service != "leasehold":
         return None
     try:

@@ -137,7 +137,7 @@ class Task:
                 if grace_s is not None:
                     self._end(hands, grace_s)
                 elif os.getppid() != self._parent:
-                    # The executor is gone, and nobody waits for this process any more.
+                    # The executor is gone, and the driver does not wait for this process any more.
                     hands.stop(0)
                 elif self._plan.drains and hands.is_idle and self._is_drained(backlog):
                     hands.stop(self._plan.grace_s)
@@ -211,7 +211,7 @@ class Task:
 
 
 FEW: Final = 8
-"""Messages at once, as long as nobody knows how long they take."""
+"""Messages at once, as long as it is unknown how long they take."""
 MORE: Final = 248
 """Further ones where each takes next to no time, so that their saves can share requests."""
 SHORT_S: Final = 0.1
@@ -487,7 +487,7 @@ class Recorder(Hooks, StageHooks):
         with self._lock:
             life = self._lives.pop(_key(delivery), None)
             if life is None and kind in {Kind.RETURNED, Kind.LOST}:
-                return  # nobody has begun with it
+                return  # no handler has begun with it
             outcomes = self._figures.outcomes
             outcomes[kind.value] = outcomes.get(kind.value, 0) + 1
             now_ms = self._clock.now_ms()

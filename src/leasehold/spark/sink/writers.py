@@ -42,6 +42,7 @@ from leasehold.client.errors import (
     LeaseholdClientError,
     StagedNotFound,
 )
+from leasehold.domain.limits import MAX_PUBLISHED_PARTS
 from leasehold.spark.connection import (
     connect,
     current_task,
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
 Messages = Sequence[WriterCommitMessage | None]
 """One for each task that finished; None for those that did not."""
 
-MAX_PARTS: Final = 10_000
-"""Parts that one publish can name, as documented for the native API."""
 _TASK_SHARE: Final = 0.2
 """Of the patience: a task that fails is tried again by Spark, a commit is not."""
 log: Final = logging.getLogger("leasehold.spark")
@@ -95,10 +94,10 @@ class _Writer:
         )
 
     def _publish(self, name: str, parts: list[str], patience_s: float | None = None) -> Published:
-        if len(parts) > MAX_PARTS:
+        if len(parts) > MAX_PUBLISHED_PARTS:
             raise RuntimeError(
-                f"{len(parts):,} tasks have staged rows, and {MAX_PARTS:,} can be published "
-                "together: use fewer partitions (coalesce)"
+                f"{len(parts):,} tasks have staged rows, and {MAX_PUBLISHED_PARTS:,} can be "
+                "published together: use fewer partitions (coalesce)"
             )
         policy = patient(self._options.retry_patience if patience_s is None else patience_s)
         with connect(self._options.place, policy) as client:
@@ -106,8 +105,8 @@ class _Writer:
                 return client.transaction(name).publish(parts)
             except StagedNotFound as refusal:
                 raise StagedRowsGone(
-                    f"{refusal} Rows that nobody publishes vanish after the option stagingTimeout "
-                    f"({self._options.staging_timeout} s), or somebody has discarded them. Nothing "
+                    f"{refusal} Rows that are not published vanish after the option stagingTimeout "
+                    f"({self._options.staging_timeout} s), or they were discarded. Nothing "
                     "was published."
                 ) from refusal
 
@@ -377,7 +376,7 @@ class Stager:
     chunk_rows: int
     """Most rows of one request."""
     timeout_s: int
-    """When staged rows vanish that nobody publishes, seconds."""
+    """When staged rows vanish that are not published, seconds."""
 
     def stage(self, transaction: Staging, part: str, batches: Iterable[pa.RecordBatch]) -> TaskDone:
         """Stage all rows as one part.

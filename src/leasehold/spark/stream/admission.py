@@ -8,10 +8,9 @@ from typing import Final
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from leasehold.client.models import ClaimInfo, Counts
+from leasehold.domain.claims import MAX_CLAIM
 from leasehold.spark.options import ReadOptions
 
-MAX_CLAIM: Final = 1_000_000
-"""Most messages that the server takes into one claim."""
 ROWS_PER_PART: Final = 5_000
 """A task costs some 20 ms before its first row: fewer rows than this are not worth one."""
 DEFAULT_BYTES: Final = 256 << 20

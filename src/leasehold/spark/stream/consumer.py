@@ -214,12 +214,14 @@ class Consumer:
 
     @property
     def token(self) -> int:
-        """What proves that nobody else has attached since this process has."""
+        """What proves that no other consumer has attached since this process has."""
         assert self._stream.token is not None
         return self._stream.token
 
     def report(self) -> dict[str, Any] | None:
-        """Return the backlog and what this query has done; as it was before if nobody answers."""
+        """Return the backlog and what this query has done; as it was before if no server
+        answers.
+        """
         try:
             counts = self._brisk.queue(self._options.queue).counts()
         except LeaseholdClientError as error:
@@ -271,7 +273,7 @@ class Consumer:
             report_loss(
                 self._options,
                 f"the checkpoint is at claim {upto}, and all up to {self._settled} are settled. "
-                "The checkpoint was put back to an earlier state, or somebody has settled by hand",
+                "The checkpoint was restored to an earlier state, or claims were settled by hand",
             )
             return self._settled
         try:
@@ -281,7 +283,7 @@ class Consumer:
             report_loss(
                 self._options,
                 f"the checkpoint is at claim {upto}, and the server's last one is {last}. The "
-                "stream was deleted, or the server's data were put back to an earlier state",
+                "stream was deleted, or the server's data were restored to an earlier state",
             )
             return last
         self._totals.add(done)
@@ -292,7 +294,7 @@ class Consumer:
         if done.lost:
             log.warning(
                 "%d messages up to claim %d were gone when their micro-batch was done: others had "
-                "taken them too, or somebody has removed them",
+                "taken them too, or an operator has removed them",
                 done.lost,
                 upto,
             )
@@ -361,8 +363,8 @@ class Consumer:
         if settled_with is None or number < self._settled:
             report_loss(
                 self._options,
-                f"claim {number} is settled although Spark reads it again. The checkpoint was put "
-                "back to an earlier state, or somebody has settled by hand",
+                f"claim {number} is settled although Spark reads it again. The checkpoint was "
+                "restored to an earlier state, or claims were settled by hand",
             )
             return Adopted(number, 0, is_gone=True)
         return Adopted(number, 0, settled_with=settled_with)
@@ -460,7 +462,7 @@ class Opener:
     def open(self, number: int, taking: Taking, wait_s: float = 0) -> ClaimInfo | None:
         """Open a claim that Spark has never had; None if there is nothing to claim.
 
-        It may have been opened by an earlier process. What it has lost since was nobody's.
+        It may have been opened by an earlier process. What it has lost since was no consumer's.
 
         Args:
             number: Of the claim.
@@ -489,7 +491,7 @@ class Opener:
                 f"{form_of(error.size or 0, 'message')}. Either it "
                 "lapsed, and others have taken them or they have expired: then visibilityTimeout "
                 "or replayWindow was too short for the time that the query or the server was away. "
-                "Or somebody has removed them",
+                "Or an operator has removed them",
             )
         return self._call(number, taking, accept_loss=True)
 

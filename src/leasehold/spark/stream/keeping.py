@@ -110,7 +110,7 @@ class Keeper:
                 self.drop(number)
                 log.warning(
                     "claim %d has lost %s of its messages: others have taken them after it lapsed, "
-                    "or somebody has removed them",
+                    "or an operator has removed them",
                     number,
                     error.lost,
                 )
@@ -120,7 +120,7 @@ class Keeper:
             except Exception:  # noqa: BLE001 - whatever it is, the others must be extended
                 share = _SHARE_AFTER_FAILURE
                 if not self._end.is_set():  # otherwise the client was closed under it
-                    # Without this thread all claims lapse, and nobody is told until it is too late.
+                    # Without this thread all claims lapse, and no one is told until it is too late.
                     log.exception("claim %d could not be extended", number)
         return self._lease_s / share
 

@@ -179,7 +179,7 @@ class Part(InputPartition):
     part: int
     parts: int
     token: int
-    """Proves that nobody else has attached to the stream since."""
+    """Proves that no other consumer has attached to the stream since."""
 
     @property
     def rows(self) -> int:
@@ -276,7 +276,7 @@ class _Reading:
                 raise DataLost(
                     f"claim {self._number} is newer than transaction {transaction.name}, which was "
                     "published by another micro-batch, so these rows would be dropped: the "
-                    "checkpoint was put back to an earlier state, or is a copy. Start the query "
+                    "checkpoint was restored to an earlier state, or is a copy. Start the query "
                     "with a new checkpoint"
                 ) from None
 

@@ -139,7 +139,7 @@ class MessageHandlers:
         return self.give_back(shelf, row_key, command)
 
     def give_back(self, shelf: Shelf, row_key: int, how: c.Release | Exemption) -> c.Released:
-        """Give a message back for somebody who may."""
+        """Give a message back for a holder that may."""
         now_ms, message = self._shelves.now_ms, shelf.rows[row_key]
         policy = shelf.queue.settings.failure_policy or NO_POLICY
         closed = close_attempt(message, how.outcome, now_ms, how.error)
@@ -149,7 +149,7 @@ class MessageHandlers:
             return c.Released(message.message_id, poisoned.visible_at_ms, reason)
         delay_ms = (how.delay_s or 0) * 1000
         if how.delay_s is None and how.outcome is Outcome.FAILED and policy.backoff:
-            delay_ms = backoff_ms(policy.backoff, closed.detail.failures, how.dice)
+            delay_ms = backoff_ms(policy.backoff, closed.detail.failures, how.jitter)
         released = after_release(closed, now_ms, delay_ms)
         self._shelves.keep(shelf, row_key, released)
         error = None if closed is message else how.error

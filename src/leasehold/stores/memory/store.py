@@ -97,8 +97,8 @@ class MemoryStore:
         """Do nothing: there is no disk."""
         return True
 
-    def hurry(self, within_s: float | None) -> None:
-        """See :meth:`Store.hurry`."""
+    def set_deadline(self, within_s: float | None) -> None:
+        """See :meth:`Store.set_deadline`."""
 
     def find_queue(self, account: str, queue: str) -> Queue | None:
         """See :meth:`Store.find_queue`."""
@@ -114,8 +114,8 @@ class MemoryStore:
         return StoreHealth(kind="memory", durable=False, writable=True, details={})
 
     @property
-    def away(self) -> frozenset[str]:
-        """See :attr:`Store.away`. Nothing moves from memory to elsewhere."""
+    def relocated_accounts(self) -> frozenset[str]:
+        """See :attr:`Store.relocated_accounts`. Nothing moves from memory to elsewhere."""
         return frozenset()
 
     def last_seen_ms(self) -> int:

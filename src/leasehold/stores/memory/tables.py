@@ -49,7 +49,7 @@ class Holding:
     members: set[int] = field(default_factory=set)
     """Row keys of those that are still in it."""
     hidden: bool = True
-    """Whether nobody else can have the members: until the claim lapses."""
+    """Whether no other consumer can have the members: until the claim lapses."""
     accepted_loss: bool = False
     """Whether it was opened in spite of its last loss."""
     dissolving: bool = False

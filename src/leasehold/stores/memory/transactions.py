@@ -32,7 +32,7 @@ class TransactionHandlers:
     # --- staging -----------------------------------------------------------------------------
 
     def stage(self, command: st.Stage) -> c.Result:
-        """Put messages that nobody sees yet."""
+        """Put messages that no consumer sees yet."""
         shelves, now_ms = self._shelves, self._shelves.now_ms
         key = command.account, command.name
         box = self._boxes.get(key) or Box(now_ms)

@@ -164,7 +164,7 @@ _ORPHANS: Final = (
             SELECT partition FROM queue UNION ALL SELECT partition FROM claim
             UNION ALL SELECT partition FROM staged_slot
             UNION ALL SELECT partition & {_MASK} FROM dropped_partition)""",
-        "messages that nobody can reach",
+        "messages that no client can reach",
     ),
     (
         "bodies of no message",

@@ -42,7 +42,9 @@ class HighWater:
 
 
 class End(Protocol):
-    """A store that is not served now. Between ``lock`` and ``commit`` nobody else can change it."""
+    """A store that is not served now. Between ``lock`` and ``commit`` no other process can change
+    it.
+    """
 
     shown: str
     """The store, for people: without a password."""
@@ -51,7 +53,7 @@ class End(Protocol):
         """Begin a transaction, and keep everybody else from the store until its end.
 
         Raises:
-            MoveRefused: Somebody serves it.
+            MoveRefused: A server serves it.
         """
         ...
 

@@ -76,7 +76,7 @@ class StoreMoved(StoreFailed):
 
 
 class AccountMoving(Unavailable):
-    """An account is about to leave the store; until then nobody is served from it."""
+    """An account is about to leave the store; until then no client is served from it."""
 
     def __init__(self, mark: Mark) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def mark_in(meta: Mapping[str, Any]) -> Mark | None:
 
 
 def refuse_marked(meta: Mapping[str, Any]) -> None:
-    """Let nobody go on with a store that is marked.
+    """Refuse to go on with a store that is marked.
 
     Raises:
         StoreMoved: It is.
@@ -107,17 +107,17 @@ def refuse_marked(meta: Mapping[str, Any]) -> None:
     raise StoreMoved(mark)
 
 
-def away_in(meta: Mapping[str, Any]) -> frozenset[str]:
+def relocated_in(meta: Mapping[str, Any]) -> frozenset[str]:
     """Return the accounts that have left the store."""
     return frozenset(name.removeprefix(AWAY) for name in meta if name.startswith(AWAY))
 
 
 # --- restored ----------------------------------------------------------------------------------
 #
-# Telling a store that it was put back from a copy.
+# Telling a store that it was restored from a backup.
 #
 # Such a store counts on from an earlier state: messages are leased again under numbers that were
-# given out since, and streams get tokens that somebody has. So it begins a new *epoch*: receipts
+# given out since, and streams get tokens that consumers have. So it begins a new *epoch*: receipts
 # are sealed with another key from now on, which makes all earlier ones void, and tokens are higher
 # than any of before. A store in a folder mostly notices by itself. One in PostgreSQL has nothing
 # beside it that it could be compared with, so a person has to say it.

@@ -1,6 +1,7 @@
 """Moving a store, or one account of it, to another store.
 
-Nobody is served from either while it goes on. At any moment at most one of the two can be served:
+No client is served from either while it goes on. At any moment at most one of the two can be
+served:
 
 1. An empty target is marked as arriving. Until the end a server refuses it.
 2. Rows are copied as they are, ids, fences and all, in one transaction of the target. What the

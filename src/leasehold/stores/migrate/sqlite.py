@@ -31,7 +31,7 @@ _CLASH: Final = "there is a row of the same key in {table} already"
 class SqliteEnd(SqlEnd):
     """See :class:`leasehold.stores.migrate.ends.End`.
 
-    The caller holds the lock on the folder that a server takes, so nobody else uses it.
+    The caller holds the lock on the folder that a server takes, so no other process uses it.
 
     Args:
         folder: Of the store; a store is made there if there is none.
@@ -50,7 +50,7 @@ class SqliteEnd(SqlEnd):
             connection.close()
             is_marked = mark_in({str(name): value for name, value in rows}) is not None
         if not is_marked:
-            # As a server would: it notices a database that was put back from a copy.
+            # As a server would: it notices a database that was restored from a backup.
             SqliteStore(folder).close()
         self.connection = open_database(path, cache_mib=_CACHE_MIB)
 
@@ -67,7 +67,7 @@ class SqliteEnd(SqlEnd):
         try:
             self.connection.execute("BEGIN IMMEDIATE")
         except apsw.BusyError:
-            raise MoveRefused(f"{self.shown} is being written to by somebody else") from None
+            raise MoveRefused(f"{self.shown} is being written to by another process") from None
 
     def commit(self) -> None:
         """See :meth:`End.commit`."""

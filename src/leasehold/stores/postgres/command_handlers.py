@@ -158,7 +158,7 @@ class SharedSessionHandlers(SessionHandlers):
             self._told[known.session.session_id, message.message_id] = now_ms
 
     def _cancels(self, known: Known, now_ms: int) -> tuple[s.CancelNotice, ...]:
-        known.cancels = None  # somebody may have asked another server
+        known.cancels = None  # a client may have asked another server
         return super()._cancels(known, now_ms)
 
     def lose(self, command: s.LoseSessions, now_ms: int) -> c.Result:

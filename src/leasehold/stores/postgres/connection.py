@@ -51,7 +51,7 @@ _KEEPALIVE: Final = {
 
 
 class WrongSchema(StoreFailed):
-    """The schema is of a newer version of Leasehold, or somebody else's."""
+    """The schema is of a newer version of Leasehold, or of another program."""
 
     def __init__(self, detail: str) -> None:
         super().__init__()

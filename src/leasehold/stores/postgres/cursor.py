@@ -69,7 +69,7 @@ class Direct:
     """Runs statements on a connection, each prepared when it is first asked for.
 
     Args:
-        connection: Nobody else may run anything on it while an answer is owed.
+        connection: Nothing else may run on it while an answer is owed.
         clock: For the moment when waiting ends.
     """
 
@@ -90,7 +90,7 @@ class Direct:
         self.changes = 0
         """How many rows the last statement found or changed."""
 
-    def hurry(self, within_s: float | None) -> None:
+    def set_deadline(self, within_s: float | None) -> None:
         """Wait for answers so many seconds, all together, from now on; None for no end."""
         self._until_s = None if within_s is None else self._clock.monotonic_s() + within_s
 
@@ -104,7 +104,7 @@ class Direct:
 
         Raises:
             psycopg.Error: As the driver does.
-            NotInTime: See :meth:`hurry`.
+            NotInTime: See :meth:`set_deadline`.
         """
         kinds = tuple(map(type, bounds))
         prepared = self._known.get((query, kinds))
@@ -135,7 +135,7 @@ class Direct:
 
         Raises:
             psycopg.Error: As the driver does.
-            NotInTime: See :meth:`hurry`.
+            NotInTime: See :meth:`set_deadline`.
         """
         if self._owed not in {None, statements}:
             self._await_answer()

@@ -10,12 +10,13 @@ import os
 import select
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import psycopg
 import structlog
 from psycopg.errors import LockNotAvailable
 
+from leasehold.domain.model import QueueKey
 from leasehold.stores.postgres.connection import Address, connect
 from leasehold.stores.postgres.shared_time import SharedTime
 from leasehold.stores.postgres.store import PostgresStore
@@ -23,13 +24,14 @@ from leasehold.stores.sql.statements import load_queries
 
 LEAD_S: Final = 5.0
 """Whoever leads has heard from the database within so many seconds. A machine that it does not hear
-from any more it forgets after six: by then nobody there does what only the leader may do."""
+from any more it forgets after six: by then that server does not do any more what only the leader
+may do."""
 TICK_S: Final = 1.0
 """Between two looks at the database. Whoever leads next takes over after as long."""
 _MEASURE_S: Final = 10.0
 """Between two looks at its clock, and at servers that may be gone."""
 LINGER_S: Final = 60.0
-"""For so long a server is told of a queue for which nobody waits any more: most wait again."""
+"""For so long a server is told of a queue for which no consumer waits any more: most wait again."""
 _GOODBYE_S: Final = 5.0
 
 _log = structlog.get_logger(__name__)
@@ -53,13 +55,13 @@ class PostgresPeers:
         self._time = time
         self._clock = time.clock
         self._tick_s = tick_s
-        self._slots: dict[Key, frozenset[int]] = {}
+        self._slots: dict[QueueKey, frozenset[int]] = {}
         self._known = 0
-        self._waits: dict[Key, float] = {}
-        """Queues that others are to tell of, and since when nobody waits for them here."""
+        self._waits: dict[QueueKey, float] = {}
+        """Queues that others are to tell of, and since when no consumer waits for them here."""
         self._lock = threading.Lock()
-        self._to_tell: set[Key] = set()
-        self._to_wait: set[Key] = set()
+        self._to_tell: set[QueueKey] = set()
+        self._to_wait: set[QueueKey] = set()
         self._looks = self._calls = False
         self._stopping = False
         self._is_away = False
@@ -70,7 +72,7 @@ class PostgresPeers:
         os.set_blocking(self._ringer, False)
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
         self._loop: asyncio.AbstractEventLoop
-        self._hear: Callable[[Collection[Key]], None]
+        self._hear: Callable[[Collection[QueueKey]], None]
         self._renew: Callable[[], None]
         self._work: Callable[[], None]
 
@@ -79,7 +81,7 @@ class PostgresPeers:
     def start(
         self,
         *,
-        hear: Callable[[Collection[Key]], None],
+        hear: Callable[[Collection[QueueKey]], None],
         renew: Callable[[], None],
         work: Callable[[], None],
     ) -> None:
@@ -99,7 +101,7 @@ class PostgresPeers:
         """See ``Peers``."""
         return self._clock.monotonic_s() < self._led_until_s
 
-    def begin_waiting(self, key: Key) -> None:
+    def begin_waiting(self, key: QueueKey) -> None:
         """See ``Peers``."""
         with self._lock:
             is_new = key not in self._waits
@@ -109,14 +111,14 @@ class PostgresPeers:
         if is_new:
             self._ring()
 
-    def end_waiting(self, key: Key) -> None:
+    def end_waiting(self, key: QueueKey) -> None:
         """See ``Peers``."""
         with self._lock:
             if key in self._waits:
                 self._waits[key] = self._clock.monotonic_s()
 
     @property
-    def waited_for(self) -> tuple[int, Collection[Key]]:
+    def waited_for(self) -> tuple[int, Collection[QueueKey]]:
         """See ``Peers``."""
         return self._known, self._slots
 
@@ -131,7 +133,7 @@ class PostgresPeers:
             self._looks = True
             self._ring()
 
-    def tell(self, keys: Collection[Key]) -> None:
+    def tell(self, keys: Collection[QueueKey]) -> None:
         """See ``Peers``."""
         with self._lock:
             is_first = not self._to_tell
@@ -272,7 +274,7 @@ class PostgresPeers:
             link.call_leader()
 
     def _leave(self, link: Link, now_s: float) -> None:
-        """Take back what nobody has waited for in a while."""
+        """Take back what no consumer has waited for in a while."""
         with self._lock:
             old = [key for key, left_s in self._waits.items() if left_s + LINGER_S < now_s]
         if not old:
@@ -280,13 +282,13 @@ class PostgresPeers:
         link.leave(old)
         with self._lock:
             for key in old:
-                if math.isinf(self._waits[key]):  # somebody waits again by now
+                if math.isinf(self._waits[key]):  # a consumer waits again by now
                     self._to_wait.add(key)
                 else:
                     del self._waits[key]
 
     def _post(self, call: Callable[..., None], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there are no consumers
             self._loop.call_soon_threadsafe(call, *arguments)
 
 
@@ -307,13 +309,11 @@ STOPPED_S: Final = 1
 _KEYS_OF_A_WORD: Final = 25
 """A payload may have 8,000 bytes; account and queue have less than 300 together, quotes and all."""
 
-Key: TypeAlias = tuple[str, str]
-
 
 class Word(NamedTuple):
     """What another server has said."""
 
-    keys: tuple[Key, ...]
+    keys: tuple[QueueKey, ...]
     """Queues in which there may be something; none: there is work for whoever leads."""
 
 
@@ -402,7 +402,7 @@ class Link:
 
     # --- who waits where ---------------------------------------------------------------------
 
-    def wait(self, keys: Collection[Key]) -> None:
+    def wait(self, keys: Collection[QueueKey]) -> None:
         """Have others tell when there may be something in some queues, from now on.
 
         When this returns, all batches that do not know of it are durable, and can be read.
@@ -413,7 +413,7 @@ class Link:
             self._run("wait", accounts, queues, self._slot)
             self._run("raise_waits")
 
-    def leave(self, keys: Collection[Key]) -> None:
+    def leave(self, keys: Collection[QueueKey]) -> None:
         """Take that back."""
         accounts, queues = map(list, zip(*sorted(keys), strict=True))
         with self._connection.transaction():
@@ -442,10 +442,10 @@ class Link:
             finally:
                 self._run("unlock", self._number, slot)
 
-    def where_others_wait(self) -> tuple[int, dict[Key, frozenset[int]]]:
+    def where_others_wait(self) -> tuple[int, dict[QueueKey, frozenset[int]]]:
         """Return the slots of other servers by queue, and the number of the last change."""
         rows = self._run("where_others_wait", self._slot)
-        found: dict[Key, frozenset[int]] = {}
+        found: dict[QueueKey, frozenset[int]] = {}
         for _, account, queue, slot in rows:
             if account is not None:
                 key = account, queue
@@ -454,9 +454,9 @@ class Link:
 
     # --- telling -----------------------------------------------------------------------------
 
-    def tell(self, keys: Collection[Key], slots: Mapping[Key, frozenset[int]]) -> None:
+    def tell(self, keys: Collection[QueueKey], slots: Mapping[QueueKey, frozenset[int]]) -> None:
         """Tell other servers that there may be something in some queues."""
-        by_slot: dict[int, list[Key]] = {}
+        by_slot: dict[int, list[QueueKey]] = {}
         for key in keys:
             for slot in slots.get(key, ()):
                 by_slot.setdefault(slot, []).append(key)
@@ -469,6 +469,6 @@ class Link:
         self._run("notify", self._channel(_LEADER), "[]")
 
 
-def _parts(keys: list[Key]) -> Iterator[list[Key]]:
+def _parts(keys: list[QueueKey]) -> Iterator[list[QueueKey]]:
     for start in range(0, len(keys), _KEYS_OF_A_WORD):
         yield keys[start : start + _KEYS_OF_A_WORD]

@@ -25,7 +25,7 @@ _COMMIT: Final = b"COMMIT"
 
 
 class NotReplicated(Unavailable):
-    """The transaction is committed, but somebody has ended the wait for the standbys."""
+    """The transaction is committed, but an operator has ended the wait for the standbys."""
 
 
 class Primary:
@@ -134,8 +134,8 @@ class Primary:
 
         Raises:
             NotReplicated: It is committed, but not where it has to be by the settings.
-            psycopg.Error: It is not, or nobody knows.
-            NotInTime: Nobody knows yet.
+            psycopg.Error: It is not, or that is unknown.
+            NotInTime: That is unknown yet.
         """
         if not self._is_committed:
             if not self.direct.owes(_COMMIT):
@@ -162,7 +162,7 @@ class Primary:
 #
 # The number of a transaction is not proof enough: a server that crashes, or a standby that takes
 # over, may give a number away again that it has never seen. The events that the batch has written
-# are proof, as nobody else writes the same; so they are looked for first.
+# are proof, as no other server writes the same; so they are looked for first.
 
 
 _SQL: Final = load_queries("leasehold.stores.postgres", "outcomes.sql")

@@ -30,7 +30,7 @@ _OF_LOG: Final = 0
 """Partition under which the bytes of events are counted."""
 
 
-class NotAlone(Exception):
+class NotExclusive(Exception):
     """The batch changes what all servers keep in memory, so it must have the store to itself."""
 
 
@@ -50,7 +50,7 @@ class SharedState(State):
         super().__init__(cursor, queries, SharedCatalog())
         cursor.guard({queries[name] for name in _KEPT_IN_MEMORY}, self._guard)
         self.log = SharedRecorder(cursor, queries)
-        self.alone = True
+        self.exclusive = True
         """Whether this batch has the store to itself."""
         self.taking = False
         """Whether messages are looked for to take them."""
@@ -65,7 +65,8 @@ class SharedState(State):
     # --- reading -----------------------------------------------------------------------------
 
     def count_retired(self) -> None:
-        """Count what is retired in a store in which nobody has; called alone.
+        """Count what is retired in a store in which that was not done; called with the store
+        locked.
 
         That is one written by 0.1, or one that an account or all of a store was moved to.
         """
@@ -74,7 +75,7 @@ class SharedState(State):
         self.set_meta("retired_counted", 1)
 
     def begin_store(self) -> None:
-        """Make what a new store needs; called alone."""
+        """Make what a new store needs; called with the store locked."""
         meta = self._read_meta()
         if "receipt_key" not in meta:
             self.set_meta("receipt_key", secrets.token_bytes(KEY_BYTES))
@@ -126,7 +127,7 @@ class SharedState(State):
         """Run a query and return its rows."""
         if query == "oldest_in_phase":
             bounds = *bounds, self.now_ms  # what is visible is in no such phase
-        if not self.alone:
+        if not self.exclusive:
             before = _BEFORE.get(query)
             if before is not None:
                 self.cursor.execute(self.sql[before], bounds[:2])
@@ -185,8 +186,8 @@ class SharedState(State):
 
     def _guard(self) -> None:
         """Let nothing be changed that other servers keep in memory, unless they cannot look."""
-        if not self.alone:
-            raise NotAlone
+        if not self.exclusive:
+            raise NotExclusive
         self.changed = True
 
     def set_meta(self, name: str, value: int | str | bytes) -> None:
@@ -225,7 +226,7 @@ class SharedState(State):
     def write_down(self, now_ms: int) -> None:
         """Write the events of the batch, and what it has changed of the counts.
 
-        The last row of events and the counts go together: each statement is a journey.
+        The last row of events and the counts go together: each statement is a round trip.
         """
         rows = self.log.take()
         deltas = self._deltas()

@@ -34,7 +34,7 @@ from leasehold.stores.postgres.primary import (
     outcome_of,
 )
 from leasehold.stores.postgres.shared_time import NotTheTime, SharedTime
-from leasehold.stores.postgres.state import NotAlone, SharedState
+from leasehold.stores.postgres.state import NotExclusive, SharedState
 from leasehold.stores.sql.command_handlers import CommandHandlers
 from leasehold.stores.sql.statements import load_queries
 
@@ -59,7 +59,7 @@ _SHARING: Final = frozenset(
     }
 )
 """Commands that do well while other servers write; should one turn out not to, it is played again
-alone."""
+with the store locked."""
 _COUNTING: Final = (c.GetQueue, o.CountMessages, o.StartJob, o.Inspect)
 _READING: Final = frozenset(
     {
@@ -96,8 +96,8 @@ class PostgresStore:
 
     is_remote = True
 
-    put_back: Final = False
-    """A database that was put back from a copy is not noticed: see the operator's guide."""
+    restored_from_backup: Final = False
+    """A database that was restored from a backup is not noticed: see the operator's guide."""
 
     def __init__(
         self, url: str, *, name: str = "", now_ms: int = 0, shared_time: SharedTime | None = None
@@ -122,7 +122,7 @@ class PostgresStore:
         try:
             migrate(self._primary.connection, self._address.schema)
             self._settings = read_back(self._primary.connection)
-            self._begin(None, alone=True)
+            self._begin(None, exclusive=True)
             self._state.begin_store()
             self._state.slot = self._state.fetch("add_server", (name, now_ms))[0][0]
             if shared_time is not None:
@@ -156,10 +156,10 @@ class PostgresStore:
         self._played = batch, now_ms, results
         return results
 
-    def hurry(self, within_s: float | None) -> None:
-        """See :meth:`Store.hurry`."""
+    def set_deadline(self, within_s: float | None) -> None:
+        """See :meth:`Store.set_deadline`."""
         self._in_hurry = within_s is not None
-        self._primary.direct.hurry(within_s)
+        self._primary.direct.set_deadline(within_s)
 
     def _try(self, batch: Sequence[c.Command], now_ms: int) -> list[c.Result]:
         """Carry a batch out if nothing is in its way."""
@@ -167,7 +167,7 @@ class PostgresStore:
             raise NotInTime
         self._is_given_up = True
         try:
-            results = self._attempt(batch, now_ms, alone=False)
+            results = self._attempt(batch, now_ms, exclusive=False)
         except NotInTime:
             raise
         except Exception as error:
@@ -188,12 +188,12 @@ class PostgresStore:
 
     def _play(self, batch: Sequence[c.Command], now_ms: int, until_s: float) -> list[c.Result]:
         """Carry a batch out, again if the database has undone it."""
-        alone = not _SHARING.issuperset(map(type, batch))
+        exclusive = not _SHARING.issuperset(map(type, batch))
         for left in reversed(range(_TRIES)):
             try:
-                return self._attempt(batch, now_ms, alone=alone)
-            except NotAlone:
-                alone = True
+                return self._attempt(batch, now_ms, exclusive=exclusive)
+            except NotExclusive:
+                exclusive = True
                 self._undo()
             except AccountMoving as error:
                 self._undo()
@@ -235,28 +235,30 @@ class PostgresStore:
         """Run a statement that is a transaction of its own."""
         return self._cursor.execute(statement, bounds).fetchall()
 
-    def _begin(self, now_ms: int | None, *, alone: bool) -> None:
+    def _begin(self, now_ms: int | None, *, exclusive: bool) -> None:
         """Begin a transaction that has a time, or None."""
         state = self._state
-        lock = state.sql["exclude" if alone else "share"]
+        lock = state.sql["exclude" if exclusive else "share"]
         statements = f"BEGIN; {lock}; {state.sql['version']}"
         shared = None if now_ms is None else self._time
         before_ns = 0 if shared is None else shared.clock.boot_ns()
         version, self.waits, *reading = self._cursor.read_numbers(statements)
         if shared is not None and now_ms is not None:
             shared.check(now_ms, reading, before_ns)
-        state.alone = True
+        state.exclusive = True
         if version != self._version:
             if self._version != _UNREAD:
                 state.load()
                 self._verbs.sessions.load()
             self._version = version
-        state.alone = alone
+        state.exclusive = exclusive
 
-    def _attempt(self, batch: Sequence[c.Command], now_ms: int, *, alone: bool) -> list[c.Result]:
+    def _attempt(
+        self, batch: Sequence[c.Command], now_ms: int, *, exclusive: bool
+    ) -> list[c.Result]:
         state, verbs = self._state, self._verbs
         state.now_ms = now_ms
-        self._begin(now_ms, alone=alone)
+        self._begin(now_ms, exclusive=exclusive)
         kinds = set(map(type, batch))
         if not kinds.isdisjoint(_COUNTING):
             state.refresh_counts(
@@ -267,8 +269,8 @@ class PostgresStore:
         if not kinds.isdisjoint(_LOGGING):
             state.log.load()
         if now_ms >= state.next_lapse_ms:
-            if not alone:
-                raise NotAlone
+            if not exclusive:
+                raise NotExclusive
             verbs.claims.lapse_due(now_ms)
         results = verbs.carry_out(batch, now_ms)
         cast("SharedSessionHandlers", verbs.sessions).write()
@@ -293,7 +295,7 @@ class PostgresStore:
         ``execute`` has returned then holds its new results.
 
         Raises:
-            Unavailable: Nothing was done; or the connection is lost, and nobody can tell.
+            Unavailable: Nothing was done; or the connection is lost, and it is unknown.
         """
         until_s = self._primary.deadline_s()
         for left in reversed(range(_TRIES)):
@@ -403,9 +405,9 @@ class PostgresStore:
         self._state.catalog.servers = servers
 
     @property
-    def away(self) -> frozenset[str]:
-        """See :attr:`Store.away`."""
-        return self._state.away
+    def relocated_accounts(self) -> frozenset[str]:
+        """See :attr:`Store.relocated_accounts`."""
+        return self._state.relocated_accounts
 
     def relieve(self) -> bool:
         """See :meth:`Store.relieve`. Only the next put will tell whether there is room."""
@@ -438,7 +440,7 @@ class Fault(Enum):
     BUSY = auto()
     """The database cannot do that now; the same may work later."""
     OURS = auto()
-    """The statement is wrong, or the database is damaged: somebody has to look into it."""
+    """The statement is wrong, or the database is damaged: an operator has to look into it."""
 
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -446,7 +448,7 @@ _AGAIN: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 _LOST: Final = (
     # The server was made read-only, or has become a standby: another host may be the primary.
     errors.ReadOnlySqlTransaction,
-    # Somebody has changed a table, or thrown away what was prepared; a new connection has neither.
+    # A table was changed, or what was prepared was thrown away; a new connection has neither.
     errors.FeatureNotSupported,
     errors.InvalidSqlStatementName,
 )

@@ -110,9 +110,9 @@ class Entry:
         self.scope = scope
         self.bucket: Bucket | None = None
         self.timeline: Timeline | None = None
-        """None until somebody counts."""
+        """None until they are counted."""
         self.retired: int | None = None
-        """Expired messages that are set aside and not removed yet; None until somebody counts."""
+        """Expired messages that are set aside and not removed yet; None until they are counted."""
         self.streams: dict[str, StreamBox] = {}
         self.claims: list[OpenClaimState] = []
         """Those not settled."""

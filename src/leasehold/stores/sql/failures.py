@@ -90,7 +90,7 @@ class FailureHandlers:
             raise refusal
 
     def give_back(self, kept: Kept, command: c.Release | Exemption, now_ms: int) -> c.Released:
-        """Give a message back, for somebody who may."""
+        """Give a message back, for a holder that may."""
         entry, _, message, _ = kept
         self.check_give_back(kept, command, now_ms)
         policy = entry.queue.settings.failure_policy or _NO_POLICY
@@ -101,7 +101,7 @@ class FailureHandlers:
             return c.Released(message.message_id, poisoned.visible_at_ms, reason)
         delay_ms = (command.delay_s or 0) * 1000
         if command.delay_s is None and command.outcome is Outcome.FAILED and policy.backoff:
-            delay_ms = backoff_ms(policy.backoff, closed.detail.failures, command.dice)
+            delay_ms = backoff_ms(policy.backoff, closed.detail.failures, command.jitter)
         released = after_release(closed, now_ms, delay_ms)
         rewrite(self._state, kept, released)
         error = None if closed is message else command.error

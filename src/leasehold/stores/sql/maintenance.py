@@ -63,7 +63,7 @@ class MaintenanceHandlers:
                 state.log.add_one(EventType.EXPIRED, entry, message_id, *told)
         state.cursor.executemany(state.sql["retire"], retired)
         for entry in state.catalog.entries():
-            # Also where nobody counts for a long time, what has passed must not pile up.
+            # Also where nothing is counted for a long time, what has passed must not pile up.
             if entry.timeline is not None and not entry.timeline.advance(now_ms):
                 entry.timeline = None
         reached_ms = rows[-1][2] if len(rows) == command.limit else now_ms

@@ -228,7 +228,7 @@ class MessageHandlers:
         return results
 
     def _holder(self, command: c.Receive, now_ms: int) -> str | LeaseholdError | None:
-        """Return who receives, or why nobody does."""
+        """Return who receives, or why no message may be received."""
         if command.session is None:
             return command.holder
         try:

@@ -181,7 +181,7 @@ class Recorder:
         session: str | None,
         detail: str | None,
     ) -> None:
-        """Record what happened to a message that nobody has made a Message of."""
+        """Record what happened to a message that was not made a Message of."""
         queue = entry.queue
         number = self._number(queue.account, queue.name)
         plain = (kind, number, message_id, core, priority, session, None, None, None)

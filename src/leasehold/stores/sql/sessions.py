@@ -57,7 +57,7 @@ class Known:
 
     def __init__(self, session: s.Session, heard_ms: int | None) -> None:
         self.heard_ms = heard_ms
-        """When there was last a heartbeat; None after a restart, until somebody asks."""
+        """When there was last a heartbeat; None after a restart, until it is asked for."""
         self.signs: dict[str, int] = {}
         """For the watchdog, by message id: when a lease was last renewed or spoken of."""
         self.signs_from_ms = 0
@@ -68,7 +68,7 @@ class Known:
         """Take a session as it is now; of its leases nothing is known."""
         self.session = session
         self.cancels: set[int] | None = None
-        """Row keys of leases that somebody wants stopped; None until they are looked for."""
+        """Row keys of leases that are to be stopped; None until they are looked for."""
         self.look_again()
 
     def look_again(self) -> None:

@@ -282,7 +282,7 @@ def _to_json(exemption: Exemption) -> str:
         "outcome": exemption.outcome,
         "delay_s": exemption.delay_s,
         "error": None if exemption.error is None else to_plain(exemption.error),
-        "dice": exemption.dice,
+        "dice": exemption.jitter,  # the name that databases have it under
     }
     return json.dumps({name: value for name, value in plain.items() if value is not None})
 

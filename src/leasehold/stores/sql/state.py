@@ -10,7 +10,7 @@ from typing import Any, cast
 from leasehold.domain.errors import AccountMoved
 from leasehold.domain.model import NEVER_MS
 from leasehold.domain.visibility import Bucket
-from leasehold.stores.migrate.marks import away_in, refuse_marked
+from leasehold.stores.migrate.marks import refuse_marked, relocated_in
 from leasehold.stores.sql import statements
 from leasehold.stores.sql.catalog import Catalog, Entry, Lane, QueueRow, Timeline
 from leasehold.stores.sql.claim_partitions import OpenClaimState, StreamBox, load_annexes
@@ -50,7 +50,7 @@ class State(ABC):
         self.epoch = 1
         self._buckets: dict[Entry, Bucket | None] = {}
         """What queues might give out before the open batch, of those that it has received from."""
-        self.away: frozenset[str] = frozenset()
+        self.relocated_accounts: frozenset[str] = frozenset()
         """Accounts that have moved to another store."""
 
     # --- what each database has in its own way ------------------------------------------------
@@ -102,7 +102,7 @@ class State(ABC):
     def _load(self, meta: Mapping[str, Any]) -> None:
         """Read the catalog, and what *meta* says for every database."""
         refuse_marked(meta)
-        self.away = away_in(meta)
+        self.relocated_accounts = relocated_in(meta)
         self.receipt_key = meta["receipt_key"]
         self._last_partition = meta["last_partition"]
         self.retired_until_ms = meta["retired_until_ms"]
@@ -132,7 +132,7 @@ class State(ABC):
         Raises:
             AccountMoved: It has.
         """
-        if account in self.away:
+        if account in self.relocated_accounts:
             raise AccountMoved(account)
 
     def fetch(self, query: str, bounds: tuple[object, ...] = ()) -> list[Any]:

@@ -62,7 +62,7 @@ class TransactionHandlers:
     # --- staging -----------------------------------------------------------------------------
 
     def stage(self, command: st.Stage, now_ms: int) -> c.Result:
-        """Put messages that nobody sees yet."""
+        """Put messages that no consumer sees yet."""
         account, name, part = command.account, command.name, command.part
         self._state.refuse_moved(account)
         found = self._book.find(account, name)

@@ -71,7 +71,7 @@ def open_database(path: Path, *, cache_mib: int, vfs: str | None = None) -> apsw
 
 
 def _identify(connection: apsw.Connection, path: Path) -> None:
-    """Mark a new file as ours; refuse one that is somebody else's."""
+    """Mark a new file as ours; refuse one of another program."""
     if _is_blank(connection):
         # Of 4, 8 and 16 KiB, 8 was as fast as any with a million messages of 1 KiB and takes 15 %
         # less disk than 4; bigger pages cost single commits more.
@@ -127,9 +127,9 @@ def read_back(connection: apsw.Connection) -> dict[str, str | int]:
 
 # --- epoch -------------------------------------------------------------------------------------
 #
-# Noticing that a database was put back from a copy.
+# Noticing that a database was restored from a backup.
 #
-# In a database put back from yesterday, messages are leased again under fences that were given out
+# In a database restored from yesterday, messages are leased again under fences that were given out
 # since; a receipt from before must not act on them. So every opening of the store, and every
 # minute after it, leaves a new mark in the database and in a file beside it. Marks that do not
 # match mean that one of the two is not the one that was used last: the store then begins a new
@@ -144,7 +144,7 @@ FILE_NAME: Final = "epoch"
 _PREPARED: Final = "epoch.new"
 
 
-def was_put_back(beside: str | None, mark: str | None, last_mark: str | None) -> bool:
+def is_restored(beside: str | None, mark: str | None, last_mark: str | None) -> bool:
     """Tell whether the database is not the one that was used last.
 
     Args:

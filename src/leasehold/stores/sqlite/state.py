@@ -11,7 +11,7 @@ import apsw
 
 from leasehold.stores.sql.catalog import Catalog, Entry, Timeline
 from leasehold.stores.sql.state import State
-from leasehold.stores.sqlite.connection import was_put_back
+from leasehold.stores.sqlite.connection import is_restored
 
 _BLOCK: Final = 65_536
 """Row keys are reserved in blocks, so that a restart never uses one twice and puts need not write
@@ -46,17 +46,17 @@ class SqliteState(State):
             new_key: Key that seals the receipts of a new epoch.
 
         Returns:
-            Whether the database was put back from a copy. It is then in a new epoch.
+            Whether the database was restored from a backup. It is then in a new epoch.
         """
         meta = self._read_meta()
-        put_back = was_put_back(beside, meta.get("mark"), meta.get("last_mark"))
-        if put_back or "receipt_key" not in meta:
+        restored_from_backup = is_restored(beside, meta.get("mark"), meta.get("last_mark"))
+        if restored_from_backup or "receipt_key" not in meta:
             self.set_meta("receipt_key", new_key)
-        self.set_meta("epoch", meta.get("epoch", 1) + put_back)
+        self.set_meta("epoch", meta.get("epoch", 1) + restored_from_backup)
         self.set_meta("event_bytes", meta.get("event_bytes", 0))
         # What the file holds until it is replaced, so that a crash before that is no restore.
         self.set_marks(new_mark, beside or "")
-        return put_back
+        return restored_from_backup
 
     def set_marks(self, mark: str, last_mark: str) -> None:
         """Write the marks that the file beside the database may hold."""
@@ -73,10 +73,10 @@ class SqliteState(State):
         self.set_marks(new_mark, mark)
 
     def is_put_back(self, beside: str | None) -> bool:
-        """Tell whether the database was put back, without marking it; it must have a key."""
+        """Tell whether the database was restored, without marking it; it must have a key."""
         meta = self._read_meta()
-        put_back = was_put_back(beside, meta.get("mark"), meta.get("last_mark"))
-        return put_back or "receipt_key" not in meta
+        restored_from_backup = is_restored(beside, meta.get("mark"), meta.get("last_mark"))
+        return restored_from_backup or "receipt_key" not in meta
 
     def _read_meta(self) -> dict[str, Any]:
         return {str(name): value for name, value in self.cursor.execute(self.sql["load_meta"])}

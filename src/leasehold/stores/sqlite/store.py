@@ -52,8 +52,8 @@ class SqliteStore:
 
     is_remote = False
 
-    put_back: bool
-    """Whether the database was put back from a copy, so that earlier receipts are void."""
+    restored_from_backup: bool
+    """Whether the database was restored from a backup, so that earlier receipts are void."""
 
     def __init__(
         self,
@@ -91,20 +91,20 @@ class SqliteStore:
     def _begin_epoch(self) -> None:
         """Mark the database and the folder as opened by this store.
 
-        On a full disk the old marks stay, which still match. A database that was put back is not
+        On a full disk the old marks stay, which still match. A database that was restored is not
         opened then: it must not go on with the receipts of before.
         """
         mark = secrets.token_hex(16)
         try:
             prepare_mark(self._folder, mark)
             with self._connection:
-                self.put_back = self._state.mark(
+                self.restored_from_backup = self._state.mark(
                     read_mark(self._folder), mark, secrets.token_bytes(KEY_BYTES)
                 )
         except (apsw.FullError, OSError):
             if self._state.is_put_back(read_mark(self._folder)):
                 raise
-            self.put_back = False
+            self.restored_from_backup = False
         else:
             adopt_mark(self._folder)
 
@@ -149,8 +149,8 @@ class SqliteStore:
         wrote, self._changes = changes != self._changes, changes
         return wrote
 
-    def hurry(self, within_s: float | None) -> None:
-        """See :meth:`Store.hurry`."""
+    def set_deadline(self, within_s: float | None) -> None:
+        """See :meth:`Store.set_deadline`."""
 
     def find_queue(self, account: str, queue: str) -> Queue | None:
         """See :meth:`Store.find_queue`."""
@@ -178,9 +178,9 @@ class SqliteStore:
         return self._state.last_seen_ms
 
     @property
-    def away(self) -> frozenset[str]:
-        """See :attr:`Store.away`."""
-        return self._state.away
+    def relocated_accounts(self) -> frozenset[str]:
+        """See :attr:`Store.relocated_accounts`."""
+        return self._state.relocated_accounts
 
     def relieve(self) -> bool:
         """See :meth:`Store.relieve`. There is room once the reserve, and more, can be allocated."""
@@ -191,7 +191,7 @@ class SqliteStore:
             # Moving pages takes room in the WAL first, so it goes by slices.
             self._state.cursor.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        except (apsw.FullError, apsw.BusyError):  # busy: somebody reads, a backup perhaps
+        except (apsw.FullError, apsw.BusyError):  # busy: another process reads, a backup perhaps
             return False
         except apsw.Error as error:
             raise StoreFailed from error
@@ -208,7 +208,7 @@ class SqliteStore:
 
     def _undo(self, error: apsw.Error) -> LeaseholdError:
         """Undo the open batch and say what happened to it."""
-        if isinstance(error, apsw.BusyError):  # somebody else writes; nothing was begun
+        if isinstance(error, apsw.BusyError):  # another process writes; nothing was begun
             return Unavailable()
         full = isinstance(error, apsw.FullError)
         if full:

@@ -101,8 +101,8 @@ class AzureQueue:
 
     Type, properties, deduplication key and trace context of a message have no place here.
 
-    No request is repeated by the SDK, since that could outlive a lease or deliver to nobody; those
-    that create queues and count are.
+    No request is repeated by the SDK, since that could outlive a lease or deliver to no worker;
+    those that create queues and count are.
 
     Args:
         queue: The caller's client, which stays open; its own encoding policies are not used.
@@ -402,7 +402,7 @@ def _client_of(queue: SdkQueue, name: str) -> SdkQueue:
     """Return a client of a queue in the same account that leaves texts as they are.
 
     It shares the connections of the one given. With a decoding policy, one text that does not
-    follow it would make the whole receive fail, and lease the rest to nobody.
+    follow it would make the whole receive fail, and lease the rest to no worker.
     """
     # What QueueServiceClient.get_queue_client does; a queue's client has no such method.
     return SdkQueue(

@@ -37,8 +37,8 @@ _LONGEST_REQUEST_S: Final = 10.0
 def one_by_one(items: Sequence[_T], work: Callable[[_T], _R]) -> list[_R | QueueError]:
     """Do *work* for each item; return its result, or the error that it raised.
 
-    When nobody answers, or the queue is not there, the rest is left alone: to wait for each would
-    take as many time-outs as there are items.
+    When no server answers, or the queue is not there, the rest is left alone: to wait for each
+    would take as many time-outs as there are items.
 
     Raises:
         QueueError: There was one item only, and all that is wrong concerns the whole call.
@@ -122,7 +122,7 @@ def check_lengths(visibility_timeout_s: int, shortest_s: int, longest_s: int) ->
 def request_timeout_s(visibility_timeout_s: int) -> float:
     """Return how long a request may take that saves progress, or settles a message.
 
-    Nobody renews the lease meanwhile. If no answer comes there must be time for one more request.
+    The lease is not renewed meanwhile. If no answer comes there must be time for one more request.
     """
     return min(_LONGEST_REQUEST_S, visibility_timeout_s * _REQUEST_SHARE)
 

@@ -537,7 +537,7 @@ class Stored:
     dequeue_count: int = 0
     fence: int = 0
     renewals: int = -1
-    """Of the lease; -1: nobody has one."""
+    """Of the lease; -1: there is none."""
     visible_at_s: float = 0.0
     version: int = 0
     """Counts the changes, so that what was planned before one is known to be over."""
@@ -556,7 +556,7 @@ class Stored:
         return now_s + longer_s <= self.ends_s if longer_s else now_s < self.ends_s
 
     def lease(self, session: MemorySession | None) -> None:
-        """Begin a lease; one that nobody has ended has lapsed."""
+        """Begin a lease; one that was not ended has lapsed."""
         if self.renewals >= 0:
             self.lapse()
         self.dequeue_count += 1

@@ -534,7 +534,7 @@ class Clients:
                 client.close_connection()
 
     def close(self) -> None:
-        """Close the connections that nobody uses; the others when they come back."""
+        """Close the connections that are not in use; the others when they come back."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

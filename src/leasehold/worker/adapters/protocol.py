@@ -113,7 +113,7 @@ class Renewed:
 
     receipt: str = field(repr=False)
     cancel: str | None = None
-    """Why an operator wants the work to stop; None if nobody does."""
+    """Why an operator wants the work to stop; None if no operator does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,7 +340,7 @@ class CountsFailures(Protocol):
 #     QueueError
 #     ├── LeaseGone       the lease is lost for good: stop working on the message
 #     │   └── SetAside    the message is in the poison queue by now
-#     ├── Unreachable     nobody answered, or not now: try again
+#     ├── Unreachable     no server answered, or not now: try again
 #     ├── Denied          the request will never be granted as it is: a key, a right, an argument
 #     │   └── PastExpiry  the lease, or the delay, would end after the message expires
 #     ├── QueueMissing    there is no such queue
@@ -356,7 +356,7 @@ class QueueError(Exception):
 
 
 class LeaseGone(QueueError):
-    """Somebody else has the message, or it is completed, removed or expired.
+    """Another worker has the message, or it is completed, removed or expired.
 
     Azure says MessageNotFound or PopReceiptMismatch, MNS MessageNotExist or ReceiptHandleError.
     """
@@ -365,7 +365,7 @@ class LeaseGone(QueueError):
 class SetAside(LeaseGone):
     """The message was moved to the poison queue while the work went on, for too many deliveries.
 
-    Nobody has completed it. Where the service cannot tell, it is a plain LeaseGone.
+    It was not completed. Where the service cannot tell, it is a plain LeaseGone.
     """
 
 

@@ -2,7 +2,7 @@
 
 It speaks with the worker over a pipe. What the worker says is read by a thread of its own, so that
 it is heard while the handler works; when the worker's end of the pipe closes, because the worker is
-dead, the process ends at once: nobody keeps its lease any more.
+dead, the process ends at once: its lease is not kept any more.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Child:
             try:
                 heard = self._pipe.recv()
             except (EOFError, OSError):
-                # At once: it must not go on with work whose lease nobody keeps.
+                # At once: it must not go on with work whose lease is not kept.
                 os._exit(_ORPHANED)
             if isinstance(heard, Answer):
                 self._answers.put(heard)

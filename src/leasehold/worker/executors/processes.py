@@ -1,4 +1,6 @@
-"""Handlers in processes of their own: what they do to their interpreter disturbs nobody else."""
+"""Handlers in processes of their own: what they do to their interpreter disturbs no other
+handler.
+"""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 ::
 
     LeaseLost
-    └── Fenced          somebody with a newer fence was there: stop, and do not settle
+    └── Fenced          a worker with a newer fence was there: stop, and do not settle
     Retry
-    └── Busy            somebody is at it right now: try again later
+    └── Busy            another worker is at it right now: try again later
     NotRecorded         the effect is done, but perhaps not recorded
     UnstorableResult    the effect is done and recorded, but its result cannot be kept
     UncheckedRun        a body did not ask whether it is the first
@@ -46,7 +46,7 @@ class Fenced(LeaseLost):
 
 
 class Busy(Retry):
-    """Somebody works under the same key right now, and did not end in time."""
+    """Another worker works under the same key right now, and did not end in time."""
 
 
 class NotRecorded(Exception):

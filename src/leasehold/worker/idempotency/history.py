@@ -81,7 +81,7 @@ class Processed(Protocol):
         """Record that *holder* has done it, with a result in JSON; the window begins.
 
         Raises:
-            Fenced: Somebody else took over.
+            Fenced: Another worker took over.
         """
         ...
 
@@ -203,12 +203,12 @@ class Entry:
 
 
 class Standing(Enum):
-    """What an entry means to somebody who could not begin because of it."""
+    """What an entry means to a worker that could not begin because of it."""
 
     REPEATED = auto()
     """It is done: skip."""
     BUSY = auto()
-    """Somebody is at it."""
+    """Another worker is at it."""
     FENCED = auto()
     """A newer delivery of the same message is at it, or has done it."""
 
@@ -316,7 +316,7 @@ class Run:
         return self._is_first
 
     def meet(self, entry: Entry) -> bool:
-        """Take in what stands in the way; return whether somebody is at it.
+        """Take in what stands in the way; return whether another worker is at it.
 
         Raises:
             Fenced: It is a newer delivery, at work or done.

@@ -66,8 +66,8 @@ class Once:
     Args:
         store: The history; may be left out where only :meth:`in_transaction` is used.
         step: Name of the effect, for messages that have several. Each is done once.
-        wait_s: How long to wait for somebody else, in seconds; 0: not at all.
-        hold_s: How long what somebody began keeps *other messages* with that key away, in seconds,
+        wait_s: How long to wait for another worker, in seconds; 0: not at all.
+        hold_s: How long what a worker began keeps *other messages* with that key away, in seconds,
             if they neither end nor fail. None: as long as the window. The effect can happen twice
             if it is shorter than the work.
         retry_s: The delay of a Busy, in seconds.
@@ -170,7 +170,7 @@ class Once:
 
         A transaction is begun, and committed at the end, or rolled back if the body raises. If one
         is open already, the body gets a savepoint in it, and to commit is the caller's business.
-        Somebody else with the same key waits in the database until the transaction ends.
+        A worker with the same key waits in the database until the transaction ends.
 
         The table must be there; see
         :meth:`~leasehold.worker.idempotency.transactions.History.create`.
@@ -183,7 +183,8 @@ class Once:
 
         Raises:
             Fenced: On entering: a newer delivery of the message has done it.
-            Busy: On entering: somebody is at it outside of a transaction, with the same table.
+            Busy: On entering: another worker is at it outside of a transaction, with the same
+                table.
         """
         run = self._identify(message, key)
         return InTransaction(self._history, connection, run, message, self._guard.retry_s)
@@ -334,7 +335,7 @@ class Guard:
             self._time.wait(nobody, length_s)
 
     def _looks(self, run: Run) -> Iterator[float]:
-        """Give the seconds until the next look at somebody who is at it, until the time is up."""
+        """Give the seconds until the next look at a worker that is at it, until the time is up."""
         waited_s, wait_s = 0.0, _FIRST_LOOK_S
         while waited_s < self._wait_s:
             yield min(wait_s, self._wait_s - waited_s)
@@ -345,7 +346,7 @@ class Guard:
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
         """Do *work* in a thread. A task that is cancelled meanwhile waits for its end all the same.
 
-        Otherwise nobody would know what was written.
+        Otherwise it would be unknown what was written.
         """
         with self._lock:
             if self._threads is None:
@@ -470,7 +471,7 @@ class Recording:
             None if it is recorded; otherwise seconds until the next try.
 
         Raises:
-            Fenced: Somebody else took over.
+            Fenced: Another worker took over.
             NotRecorded: It failed, and there is no next try.
         """
         try:

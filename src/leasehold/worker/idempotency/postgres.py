@@ -220,4 +220,4 @@ class PostgresProcessed:
 
 
 _inherited: Final[list[psycopg.Connection[Any]]] = []
-"""Connections of parents, which nobody may close."""
+"""Connections of parents, which must not be closed."""

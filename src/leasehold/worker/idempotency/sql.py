@@ -176,11 +176,11 @@ def check_transaction(connection: Any) -> None:
         # From Python 3.12 on there is a second way to say so; -1 leaves it to the first.
         mode = getattr(connection, "autocommit", -1)
         commits = connection.isolation_level is None if mode == -1 else bool(mode)
-        alone = commits and not connection.in_transaction
+        is_outside = commits and not connection.in_transaction
     else:
         idle: Any = sys.modules["psycopg"].pq.TransactionStatus.IDLE
-        alone = connection.autocommit and connection.info.transaction_status == idle
-    if alone:
+        is_outside = connection.autocommit and connection.info.transaction_status == idle
+    if is_outside:
         raise RuntimeError("open a transaction first: what is checked outside of it guards nothing")
 
 

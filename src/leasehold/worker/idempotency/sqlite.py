@@ -86,7 +86,7 @@ class SqliteFile:
         Raises:
             TimeoutError: Others wrote for longer than *patience_s*.
         """
-        with self._alone():
+        with self._exclusive():
             if self._connection is None:
                 self._connection = self._open()
             # Costs microseconds and no access to the disk.
@@ -97,10 +97,10 @@ class SqliteFile:
         """Close the connection for good."""
         if self._closed or self._process != os.getpid():
             return
-        with self._alone():
+        with self._exclusive():
             self._closed = True
             if self._connection is not None:
-                # The last one to close copies the log into the file, so this too is done alone.
+                # The last one to close copies the log into the file, so the lock is held here, too.
                 self._connection.close()
                 self._connection = None
         if self._lock_file is not None:
@@ -108,7 +108,7 @@ class SqliteFile:
             self._lock_file = None
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         if self._process != os.getpid():
             self._leave_to_parent()
         if not self._thread_lock.acquire(timeout=self._patience_s):
@@ -172,7 +172,7 @@ class SqliteFile:
 
 
 _inherited: Final[list[sqlite3.Connection | None]] = []
-"""Connections of parents, which nobody may close."""
+"""Connections of parents, which must not be closed."""
 
 
 def _open(path: Path, setup: Sequence[str], patience_s: float) -> SqliteFile:

@@ -56,7 +56,7 @@ _MAX_LEARNED: Final = 1000
 
 
 class RenewerStopped(RuntimeError):
-    """Nobody renews leases any more: the manager is closed, or its thread has failed."""
+    """Leases are not renewed any more: the manager is closed, or its thread has failed."""
 
 
 class BaseLeaseManager(ABC):
@@ -81,7 +81,7 @@ class BaseLeaseManager(ABC):
         self.worst_lag_s = 0.0
         """How late the latest was."""
         self.failure: BaseException | None = None
-        """Why nobody renews leases any more, if that is so."""
+        """Why leases are not renewed any more, if that is so."""
         self._time = time or SystemTime()
         self._hooks = hooks or LeaseHooks()
         self._learner = learner
@@ -90,7 +90,7 @@ class BaseLeaseManager(ABC):
         self._quiet = threading.Condition(self._lock)
         self._ledger = Ledger()
         self._closed = False
-        self._dice = random.Random()  # noqa: S311 - it only spreads load
+        self._random = random.Random()  # noqa: S311 - it only spreads load
 
     # --- for workers -------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class BaseLeaseManager(ABC):
         Raises:
             LeaseLost: The lease has ended already; MessageExpired if that is its time to live.
             UnsafeSettings: The service has no such leases.
-            RenewerStopped: Nobody renews any more.
+            RenewerStopped: Leases are not renewed any more.
         """
         capabilities = client.capabilities
         settings = self._settings_of(delivery.type, capabilities)
@@ -151,7 +151,7 @@ class BaseLeaseManager(ABC):
             settings,
             registered_s=from_s,
             deadline_s=min(ends_s, from_s + life_s),
-            early_s=settings.spread_s * self._dice.random(),
+            early_s=settings.spread_s * self._random.random(),
             expires_s=from_s + life_s,
         )
         if now_s >= held.deadline_s:
@@ -403,7 +403,7 @@ class BaseLeaseManager(ABC):
             self._forget(held)
 
     def _fail(self, error: BaseException) -> None:
-        """Give up all leases, and say so: it is worse if nobody knows that none are renewed."""
+        """Give up all leases, and say so: it is worse if it is not known that none are renewed."""
         with self._lock:
             if self.failure is not None or self._closed:
                 return
@@ -625,7 +625,7 @@ def _gone(held: Held, answer: object, now_s: float) -> Loss:
 
 
 def refusal(held: Held) -> LeaseLost:
-    """Return why nobody may settle it."""
+    """Return why it may not be settled."""
     message_id = held.delivery.message_id
     if held.state is HeldState.SETTLING or held.state is HeldState.DONE:
         return AlreadySettled(_SETTLED.text, kind=_SETTLED.kind, message_id=message_id)

@@ -209,7 +209,7 @@ def is_ambiguous(failure: Exception) -> bool:
 
 
 def retry_s(
-    failure: Exception, now_s: float, deadline_s: float, settings: LeaseSettings, dice: float
+    failure: Exception, now_s: float, deadline_s: float, settings: LeaseSettings, jitter: float
 ) -> float:
     """Return when to try again: before the next tick is due, and never after the deadline.
 
@@ -219,12 +219,12 @@ def retry_s(
         now_s: Monotonic seconds.
         deadline_s: Monotonic seconds at which the lease may have ended.
         settings: By which it is kept.
-        dice: 0 to 1.
+        jitter: 0 to 1.
     """
-    pause_s = settings.timer_interval_s * (0.5 + 0.5 * dice)
+    pause_s = settings.timer_interval_s * (0.5 + 0.5 * jitter)
     asked_s = failure.retry_after_s if isinstance(failure, Unreachable) else None
     if asked_s is not None:
-        pause_s = max(pause_s, min(asked_s * (1 + 0.1 * dice), (deadline_s - now_s) / 2))
+        pause_s = max(pause_s, min(asked_s * (1 + 0.1 * jitter), (deadline_s - now_s) / 2))
     return min(now_s + pause_s, deadline_s)
 
 

@@ -28,7 +28,7 @@ class HeldState(enum.Enum):
     DONE = "done"
     """It is settled."""
     LOST = "lost"
-    """Somebody else has it, or will have it: no effects, nothing to settle."""
+    """Another worker has it, or will have it: no effects, nothing to settle."""
     ABANDONED = "abandoned"
     """We no longer renew it, on purpose. It comes back when its lease ends."""
     DENIED = "denied"
@@ -57,7 +57,7 @@ class Loss:
     """lapsed: the lease ran out. expired: the message's time to live ended, so that no lease can be
     longer, and it does not come again. gone: the service says so. timed out: longer than
     ``message_timeout_s``. denied: the service does not renew it. session: its session is lost.
-    renewer: nobody renews leases any more. let go: by the worker itself. cancelled: an operator
+    renewer: leases are not renewed any more. let go: by the worker itself. cancelled: an operator
     wants it; the lease is kept all the same, so that the message can be settled."""
     text: str
 
@@ -314,7 +314,7 @@ class LeaseHooks:
         """
 
     def stopped(self, error: BaseException) -> None:
-        """Hear that nobody renews leases any more: all are lost, and the worker has to stop."""
+        """Hear that leases are not renewed any more: all are lost, and the worker has to stop."""
 
 
 @dataclass(slots=True)

@@ -285,7 +285,7 @@ class LeaseManager(BaseLeaseManager):
             self._call(self._hooks.renewed, renewed, took_s)
 
     def _try_again(self, held: Held, failure: QueueError, now_s: float) -> None:
-        again_s = retry_s(failure, now_s, held.deadline_s, held.settings, self._dice.random())
+        again_s = retry_s(failure, now_s, held.deadline_s, held.settings, self._random.random())
         self._wake_by(self._wheel.place(held, held.deadline_s, now_s))
         self._look_at(held, max(again_s, now_s))
 

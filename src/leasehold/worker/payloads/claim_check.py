@@ -235,7 +235,7 @@ class ClaimCheck:
     def sweep(self, older_than_s: float) -> int:
         """Remove objects by their age; return how many there were.
 
-        An object can be an orphan, or belong to a message that nobody has completed yet. So the age
+        An object can be an orphan, or belong to a message that was not completed yet. So the age
         must be above the longest life of a message, in its queue and in the poison queue.
 
         Args:

@@ -388,10 +388,11 @@ class StageMessage:
         return self.message.cancel_reason
 
     def check(self) -> None:
-        """Go on only while the message is held, nobody wants the work to stop, and there is time.
+        """Go on only while the message is held, no operator wants the work to stop, and there is
+        time.
 
         Raises:
-            LeaseLost: Somebody else has the message, or may have it soon.
+            LeaseLost: Another worker has the message, or may have it soon.
             Cancelled: An operator, or the end of the worker, wants the work to stop.
             StageOverdue: The stage has taken longer than it may.
         """

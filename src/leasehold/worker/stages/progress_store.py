@@ -66,7 +66,7 @@ class ProgressStore(Protocol):
             saved: The progress.
             fence: Rises with each delivery of the message.
 
-        Returns: False if somebody with a higher fence has kept something already: nothing changed.
+        Returns: False if a worker with a higher fence has kept something already: nothing changed.
 
         Raises:
             TypeError: The state is not what JSON can say.

@@ -109,14 +109,14 @@ def test_one_at_a_time(tmp_path: Path) -> None:
     folder, other = Folder(tmp_path / "tables"), Folder(tmp_path / "tables")
 
     def failing() -> None:
-        with folder.alone():
-            with pytest.raises(TablesBusy, match="tables"), other.alone():
+        with folder.exclusively():
+            with pytest.raises(TablesBusy, match="tables"), other.exclusively():
                 pytest.fail("two at once")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         failing()
-    with other.alone():
+    with other.exclusively():
         pass
 
 

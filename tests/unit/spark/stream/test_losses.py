@@ -140,7 +140,7 @@ def test_a_purge_is_a_loss(driving: Driving, queue: QueueHandle) -> None:
     with pytest.raises(DataLost, match="while it was being read"):
         list(query.on_executors.read(planned[0]))
     query.reader.stop()
-    with pytest.raises(DataLost, match="somebody has removed them"):
+    with pytest.raises(DataLost, match="an operator has removed them"):
         driving.query().reader.partitions({"claim": 0}, end)
 
 

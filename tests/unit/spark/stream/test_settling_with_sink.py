@@ -137,7 +137,7 @@ def test_executors_of_a_query_that_was_overtaken_end(driving: Driving, queue: Qu
 def test_a_name_that_is_older_than_the_claim_is_refused(
     driving: Driving, queue: QueueHandle, client: Client, server: InProcessServer, sums: QueueHandle
 ) -> None:
-    """With a checkpoint that was put back, the sink would drop rows that were never published;
+    """With a checkpoint that was restored, the sink would drop rows that were never published;
     also after a restart, when the claim is found again."""
     stage(client)
     client.transaction(NAME).publish()

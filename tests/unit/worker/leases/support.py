@@ -105,7 +105,7 @@ class Bench:
         self.time = ManualTime(START_S)
         self.told = Told()
         self.manager = LeaseManager(settings, time=self.time, hooks=self.told, **options)
-        self.manager._dice = NoDice()  # type: ignore[assignment]
+        self.manager._random = NoDice()  # type: ignore[assignment]
         self.queue = Queue(self.time)
         self.losses: list[Loss] = []
 

@@ -125,7 +125,7 @@ def test_a_queue_that_hangs_leaves_threads_for_others(make_bench: Callable[..., 
 def test_renewals_are_spread(make_bench: Callable[..., Bench]) -> None:
     """What was received together is not renewed all at once."""
     bench = make_bench(replace(THIRTY, timer_interval_s=0.5))
-    bench.manager._dice.random = iter([0.0, 0.5, 0.999] * 100).__next__  # type: ignore[method-assign]
+    bench.manager._random.random = iter([0.0, 0.5, 0.999] * 100).__next__  # type: ignore[method-assign]
     bench.keep(30)
     bench.time.advance(20)
     assert bench.queue.moments_s == [15, 17.5, 19.5]

@@ -66,7 +66,7 @@ class Site:
         for name in ("renewed", "failed", "lost", "stopped"):
             setattr(told, name, tell(name))
         made = ProcessLeaseManager(LeaseSettings.of(lease_s), hooks=told, **options)
-        made._dice = _NoDice()  # type: ignore[assignment]
+        made._random = _NoDice()  # type: ignore[assignment]
         self.managers.append(made)
         return made
 

@@ -86,7 +86,7 @@ def settled(outcome: Outcome, *, dequeue_count: int = 1, **options: Any) -> Any:
         "retries": RetryRule(initial_s=4, jitter=0),
         "poison": PoisonRule(max_failures=5),
         "max_delay_s": 1000,
-        "dice": 0.5,
+        "jitter": 0.5,
     }
     return settlement_of(outcome, delivery, **(rules | options))
 
