@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from leasehold.domain.command import Command, R
 from leasehold.engine.engine import account_of
 from leasehold.engine.stats import Census
 
@@ -63,7 +64,7 @@ class AccountRouter:
         for engine in self._engines:
             engine.drain()
 
-    async def perform(self, command: c.Command) -> c.Result:
+    async def perform(self, command: Command[R]) -> R:
         """See :meth:`Engine.perform`."""
         return await self.of(account_of(command)).perform(command)
 

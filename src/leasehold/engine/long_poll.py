@@ -16,6 +16,7 @@ from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import transactions as t
 from leasehold.domain.claims import Opened
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, QueueNotFound, StoreFailed
 from leasehold.domain.model import Lease, Outcome, Queue
 from leasehold.engine.waiters import (
@@ -162,7 +163,7 @@ class WaitingRooms(Notes):
         for room, count in expected.items():
             room.serve(batch.append, count)
 
-    def _expect_all(self, parts: Iterable[c.Command], expected: dict[QueueWaiters, int]) -> None:
+    def _expect_all(self, parts: Iterable[AnyCommand], expected: dict[QueueWaiters, int]) -> None:
         for part in parts:
             if type(part) is c.Put:
                 self._expect(part, expected)

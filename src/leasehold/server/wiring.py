@@ -9,6 +9,7 @@ from leasehold.auth.authenticator import Authenticator
 from leasehold.auth.mns import AccessKey, MnsAuthenticator, keys_of_accounts
 from leasehold.auth.types import Account
 from leasehold.clock import Clock, LoopTimers, Timers, VirtualClock
+from leasehold.domain.command import Perform
 from leasehold.domain.model import AccessPolicy
 from leasehold.domain.queue_settings import LapsedReceipts
 from leasehold.engine.engine import Engine
@@ -18,7 +19,7 @@ from leasehold.http.azure import AzureDialect
 from leasehold.http.guard import Guard
 from leasehold.http.mns import MnsDialect
 from leasehold.http.native import NativeDialect, Services
-from leasehold.http.test_mode import Authorizer, Controls, Perform, SigningTime
+from leasehold.http.test_mode import Authorizer, Controls, SigningTime
 from leasehold.server.admin import AdminPages
 from leasehold.server.metrics import Metrics, RequestStats
 from leasehold.server.settings import Settings, uses_public_key

@@ -23,7 +23,8 @@ from leasehold.auth.types import (
     Target,
 )
 from leasehold.clock import Clock
-from leasehold.domain.commands import Command, Receive
+from leasehold.domain.command import AnyCommand, Perform
+from leasehold.domain.commands import Receive
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.limits import check_azure_queue_name
 from leasehold.domain.model import Queue
@@ -45,7 +46,6 @@ from leasehold.http.azure.routing import (
 from leasehold.http.azure.service import (
     AccountService,
     CorsRule,
-    Perform,
     add_headers,
     get_delegation_key,
     preflight_headers,
@@ -389,7 +389,7 @@ class Rules(NamedTuple):
 class Handler(NamedTuple):
     """An operation that is one command."""
 
-    read: Callable[[Call], Command]
+    read: Callable[[Call], AnyCommand]
     write: Callable[[Call, Any], Response]
     wait_s: Callable[[Call], int] | None = None
     """Reads how many seconds it may wait for a result that is not empty; then it is a Receive."""

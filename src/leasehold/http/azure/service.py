@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -19,11 +19,9 @@ from leasehold.auth.delegation import (
     issue_user_delegation_key,
 )
 from leasehold.auth.types import Account, NotAllowed, parse_iso_time
+from leasehold.domain.command import Perform
 from leasehold.domain.commands import (
-    AccountDocument,
-    Command,
     GetAccountDocument,
-    Result,
     SetAccountDocument,
 )
 from leasehold.domain.errors import LeaseholdError, OutOfRange
@@ -42,8 +40,6 @@ from leasehold.http.azure.xml import (
     parse_tree,
 )
 from leasehold.http.requests import Response
-
-Perform: TypeAlias = Callable[[Command], Awaitable[Result]]
 
 _FRESH_MS: Final = 30_000
 """Another server may have changed the properties; the service itself takes as long to tell."""
@@ -119,7 +115,6 @@ class AccountService:
 
     async def _load(self, account: str) -> Document:
         result = await self._perform(GetAccountDocument(account, DOCUMENT_KIND))
-        assert isinstance(result, AccountDocument)
         return load(result.content)
 
 

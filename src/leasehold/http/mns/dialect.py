@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 
 from leasehold.auth.mns import MnsRequest
 from leasehold.auth.types import AuthError, ForeignPage
 from leasehold.clock import Clock
-from leasehold.domain.commands import Command, Receive, Result
+from leasehold.domain.command import AnyCommand, Perform
+from leasehold.domain.commands import Receive
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.limits import check_queue_name
 from leasehold.domain.model import Queue
@@ -72,7 +73,7 @@ class Authorizer(Protocol):
 class Handler(NamedTuple):
     """An operation that is one command."""
 
-    read: Callable[[Call], Command]
+    read: Callable[[Call], AnyCommand]
     write: Callable[[Call, Any], Response]
     wait_s: Callable[[Call], int] | None = None
     """Reads how many seconds it may wait for a result that is not empty; then it is a Receive."""
@@ -131,7 +132,7 @@ class MnsDialect:
     def __init__(  # noqa: PLR0913 - keyword-only, and each is a collaborator of its own
         self,
         *,
-        perform: Callable[[Command], Awaitable[Result]],
+        perform: Perform,
         authenticator: Authorizer,
         clock: Clock,
         signing_clock: Clock,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from asyncio import Lock
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
@@ -14,7 +14,7 @@ import msgspec
 from leasehold.auth.types import Operation
 from leasehold.domain.admin import Job
 from leasehold.domain.claims import OpenClaim, Opened
-from leasehold.domain.commands import Command, Result
+from leasehold.domain.command import Perform
 from leasehold.domain.model import Queue
 from leasehold.engine.long_poll import Gone
 from leasehold.engine.stats import QueueActivity
@@ -79,7 +79,7 @@ class Authorize(Protocol):
 class Services:
     """What the operations of the dialect lean on."""
 
-    perform: Callable[[Command], Awaitable[Result]]
+    perform: Perform
     """Carries a command out durably; raises LeaseholdError where it is refused."""
     receive: LongReceive
     """Carries a receive out, and waits for a message."""
