@@ -353,7 +353,7 @@ class StopJob(Command["Job"]):
 class GetJob(Command["Job"]):
     """Look at a job. Answer: the Job, or JobNotFound."""
 
-    traits = looks(Rank.FIRST, one, Lock.ALONE, Answer.PLAIN, Refresh.NOTHING)
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str
     job_id: str
@@ -363,7 +363,7 @@ class GetJob(Command["Job"]):
 class ListJobs(Command[tuple["Job", ...]]):
     """List jobs, the newest first. Answer: tuple of Job. Without an account: all that run."""
 
-    traits = looks(Rank.FIRST, one, Lock.ALONE, Answer.PLAIN, Refresh.NOTHING)
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str | None
     queue: str | None = None

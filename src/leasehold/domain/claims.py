@@ -202,7 +202,7 @@ class ReadClaim(Command["MemberPage | MemberColumns"]):
     the bodies in it come to more than LOOK_BYTES, but has one member at least.
     """
 
-    traits = looks(Rank.READ_CLAIM, by_limit, Lock.ALONE, Answer.MESSAGES, Refresh.NOTHING)
+    traits = looks(Rank.READ_CLAIM, by_limit, Lock.SHARED, Answer.MESSAGES, Refresh.NOTHING)
 
     account: str
     queue: str
@@ -425,7 +425,7 @@ class Dissolving(NamedTuple):
 class GetStream(Command[Stream]):
     """Look at a stream. Answer: :class:`Stream`, or QueueNotFound or StreamNotFound."""
 
-    traits = looks(Rank.FIRST, one, Lock.ALONE, Answer.PLAIN, Refresh.NOTHING)
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str
     queue: str
@@ -436,7 +436,7 @@ class GetStream(Command[Stream]):
 class ListStreams(Command[tuple[Stream, ...]]):
     """List the streams of a queue by name. Answer: tuple of Stream, or QueueNotFound."""
 
-    traits = looks(Rank.FIRST, one, Lock.ALONE, Answer.PLAIN, Refresh.NOTHING)
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str
     queue: str

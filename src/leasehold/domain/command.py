@@ -116,8 +116,7 @@ class Traits:
     room: NeedsRoom
     """:func:`never` for those that are carried out however full the disk is."""
     finishes: bool
-    """Whether it finishes work, and so heals an overload; of one that is made
-    of others, if they all do."""
+    """Whether it finishes work, and so heals an overload; one that is made of others, if all do."""
     wakes: bool
     """Whether those who wait for messages have to hear of its result."""
     answer: Answer

@@ -104,7 +104,7 @@ class DeleteQueue(Command[Done]):
 class GetQueue(Command["QueueInfo"]):
     """Look at a queue. Answer: :class:`QueueInfo`, or QueueNotFound."""
 
-    traits = looks(Rank.FIRST, one, Lock.ALONE, Answer.PLAIN, Refresh.COUNTS)
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.COUNTS)
 
     account: str
     queue: str

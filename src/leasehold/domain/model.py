@@ -460,7 +460,7 @@ class ReadBodyGarbage(Command["BodyKeys"]):
     still) is never among them.
     """
 
-    traits = looks(Rank.FIRST, one, Lock.ALONE, Answer.PLAIN, Refresh.NOTHING)
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     limit: int
 

@@ -101,7 +101,7 @@ class Heartbeat(Command["Beat"]):
     """Say that the worker lives. Answer: :class:`Beat`, SessionNotFound or SessionOver."""
 
     traits = changes(
-        Rank.HEARTBEAT, _by_progress, Lock.ALONE, never, Answer.PLAIN, finishes=True, wakes=False
+        Rank.HEARTBEAT, _by_progress, Lock.SHARED, never, Answer.PLAIN, finishes=True, wakes=False
     )
 
     account: str
@@ -149,7 +149,7 @@ class EndSession(Command[Session]):
 class GetSession(Command[Session]):
     """Look at a session. Answer: :class:`Session`, or SessionNotFound."""
 
-    traits = looks(Rank.FIRST, one, Lock.ALONE, Answer.PLAIN, Refresh.NOTHING)
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str
     session_id: str
@@ -159,7 +159,7 @@ class GetSession(Command[Session]):
 class ListSessions(Command[tuple[Session, ...]]):
     """List the sessions of an account, the newest first. Answer: tuple of Session."""
 
-    traits = looks(Rank.FIRST, one, Lock.ALONE, Answer.PLAIN, Refresh.NOTHING)
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str
     limit: int = 1_000

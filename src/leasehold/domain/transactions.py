@@ -224,7 +224,7 @@ class Discarded(NamedTuple):
 class GetTransaction(Command[Transaction]):
     """Look at a transaction. Answer: :class:`Transaction`, or StagedNotFound."""
 
-    traits = looks(Rank.FIRST, one, Lock.ALONE, Answer.PLAIN, Refresh.NOTHING)
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str
     name: str
@@ -234,7 +234,7 @@ class GetTransaction(Command[Transaction]):
 class ListTransactions(Command[tuple[Transaction, ...]]):
     """List transactions by name. Answer: tuple of Transaction."""
 
-    traits = looks(Rank.FIRST, one, Lock.ALONE, Answer.PLAIN, Refresh.NOTHING)
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str
     state: TransactionState | None = None

@@ -513,6 +513,6 @@ def account_of(command: AnyCommand) -> str:
     """Return the account that a command is about; empty if it is about none."""
     account: str | None = getattr(command, "account", None)
     if account is None:
-        parts = getattr(command, "commands", None)
-        account = parts[0].account if parts else ""
+        first = next(iter(command.subcommands()), None)
+        account = "" if first is None else account_of(first)
     return account

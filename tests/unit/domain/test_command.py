@@ -70,9 +70,13 @@ HEAVY = """
 """
 """All others have the weight of a put."""
 SHARING = """
-    Put Receive Peek Renew Complete Release Batch GetAccountDocument ListQueues FindMessage NextDue
-    ReadNote
+    Put Receive Peek Renew Complete Release Batch Heartbeat
+    GetQueue ListQueues GetAccountDocument FindMessage NextDue ReadNote GetJob ListJobs
+    GetSession ListSessions ReadClaim GetStream ListStreams GetTransaction ListTransactions
+    ReadBodyGarbage
 """
+ALONE_THOUGH_LOOKING = "Inspect CountMessages ReadEvents LogExtent KnownBodies"
+"""What must be of one instant, or must not miss what another server is about to commit."""
 GROWING = """
     Put Renew CreateQueue SetQueueMetadata SetQueuePolicies SetAccountDocument Amend StartJob Stage
     CommitTogether ExemptMembers SettleClaims KeepNote
@@ -172,6 +176,7 @@ def test_ranks() -> None:
 def test_locks() -> None:
     """What goes on beside other servers on PostgreSQL."""
     assert those(lambda traits: traits.lock is Lock.SHARED) == named(SHARING)
+    assert named(LOOKING) - named(SHARING) == named(ALONE_THOUGH_LOOKING)
 
 
 def test_room() -> None:

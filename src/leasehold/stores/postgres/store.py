@@ -10,6 +10,7 @@ import psycopg
 from psycopg import errors
 
 from leasehold.domain import commands as c
+from leasehold.domain.claims import ReadClaim
 from leasehold.domain.clock_rules import Verdict
 from leasehold.domain.command import AnyCommand, Effect, Lock, Refresh
 from leasehold.domain.errors import StoreFailed, StoreFull, Unavailable
@@ -45,6 +46,9 @@ _SHARING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.lock is L
 _LOOKING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.effect is Effect.LOOKS)
 _COUNTING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.refresh is Refresh.COUNTS)
 _LOGGING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.refresh is Refresh.LOG)
+_TRIED: Final = _SHARING - {ReadClaim}
+"""What may be tried in the event loop: a large page of a claim takes longer than that waits, and
+would be read twice."""
 
 
 class PostgresStore:
@@ -130,7 +134,7 @@ class PostgresStore:
 
     def _try(self, batch: Sequence[AnyCommand], now_ms: int) -> list[c.Result]:
         """Carry a batch out if nothing is in its way."""
-        if self._is_given_up or self._primary.is_lost or not _SHARING.issuperset(map(type, batch)):
+        if self._is_given_up or self._primary.is_lost or not _shares(batch, _TRIED):
             raise NotInTime
         self._is_given_up = True
         try:
@@ -155,7 +159,7 @@ class PostgresStore:
 
     def _play(self, batch: Sequence[AnyCommand], now_ms: int, until_s: float) -> list[c.Result]:
         """Carry a batch out, again if the database has undone it."""
-        alone = not _SHARING.issuperset(map(type, batch))
+        alone = not _shares(batch, _SHARING)
         for left in reversed(range(_TRIES)):
             try:
                 return self._attempt(batch, now_ms, alone=alone)
@@ -379,6 +383,16 @@ class PostgresStore:
     def close(self) -> None:
         """See :meth:`Store.close`."""
         self._primary.drop()
+
+
+def _shares(batch: Sequence[AnyCommand], sharing: frozenset[type[AnyCommand]]) -> bool:
+    """Tell whether all of a batch is among *sharing*, and none of it counts by state."""
+    kinds = set(map(type, batch))
+    if not sharing.issuperset(kinds):
+        return False
+    return c.GetQueue not in kinds or not any(
+        type(each) is c.GetQueue and each.with_counts for each in batch
+    )
 
 
 _STALE: Final = -2
