@@ -21,7 +21,8 @@ from benchmarks.load.dialects import make_body
 from benchmarks.load.job import EMULATOR_ACCOUNT
 from benchmarks.workspace import Workspace, disk_bytes
 from leasehold.clock import SystemClock
-from leasehold.domain.commands import Command, CreateQueue, Put
+from leasehold.domain.command import AnyCommand
+from leasehold.domain.commands import CreateQueue, Put
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.model import ENTROPY_BYTES
 from leasehold.stores import sqlite
@@ -128,7 +129,7 @@ def fill_store(store: Store, fill: Fill) -> None:
         fill.progress(written)
 
 
-def _do(store: Store, batch: list[Command] | list[Put] | list[CreateQueue], now_ms: int) -> None:
+def _do(store: Store, batch: list[AnyCommand] | list[Put] | list[CreateQueue], now_ms: int) -> None:
     for result in store.execute(batch, now_ms=now_ms):
         if isinstance(result, LeaseholdError):
             raise result

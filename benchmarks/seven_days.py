@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from benchmarks.machine import describe_machine
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.model import ENTROPY_BYTES, Lease, Outcome
 from leasehold.domain.queue_settings import Backoff, FailurePolicy, QueueSettings
@@ -222,7 +223,7 @@ class EngineWorld:
         named = ("a", queue, got.message_id, got.receipt)
         await self._settle(c.Release(*named, Outcome.FAILED, jitter=self._dice.random()))
 
-    async def _settle(self, command: c.Command) -> None:
+    async def _settle(self, command: AnyCommand) -> None:
         try:
             await self.engine.perform(command)
         except LeaseholdError as error:

@@ -34,6 +34,7 @@ from leasehold.advisor.advice import price
 from leasehold.advisor.attempts import Floats
 from leasehold.advisor.recommendation import Asked, Recommendation, Today, recommend
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.events import EventPage, EventType, ReadEvents
 from leasehold.domain.model import Lease
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
@@ -168,7 +169,7 @@ class Driven:
         today = Today(visibility_timeout_s=self.timeout_s, lease_s=self.timeout_s)
         return recommend(summary.queues[0], Asked(today={QUEUE: today}))
 
-    def _do(self, command: c.Command) -> Any:
+    def _do(self, command: AnyCommand) -> Any:
         result = self._store.execute([command], now_ms=self._now_ms)[0]
         self._store.commit()
         return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.engine.batcher import STAND_BACK_S
 from leasehold.stores.base import NotInTime
 from leasehold.stores.postgres import PostgresStore
@@ -13,7 +14,7 @@ from leasehold.stores.postgres import PostgresStore
 class HurriedStore(PostgresStore):
     """Has each batch done in a hurry first, and with all the time it takes if that will not do."""
 
-    def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
+    def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[c.Result]:
         """See ``Store``."""
         self.set_deadline(STAND_BACK_S)
         try:

@@ -284,7 +284,7 @@ def test_the_state_diagram_has_exactly_the_states() -> None:
 
 def words() -> set[str]:
     """Return the words that the code has for what users meet."""
-    verbs = {kind.__name__.lower() for kind in get_args(commands.MessageCommand)}
+    verbs = {kind.__name__.lower() for kind in commands.MESSAGE_COMMANDS}
     facts = {
         re.sub(r"_(at_)?ms$", "", field).replace("_", " ").removesuffix(" at")
         for field in Message._fields

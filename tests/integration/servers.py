@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Self
 
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.model import Lease
 from leasehold.engine import Engine
 from leasehold.engine.maintenance import MaintenancePlan
@@ -42,7 +43,7 @@ class Server:
         await self.engine.start()
         return self
 
-    async def do(self, command: c.Command) -> Any:
+    async def do(self, command: AnyCommand) -> Any:
         return await self.engine.perform(command)
 
     def receives(self, queue: str = "queue") -> asyncio.Task[tuple[Lease, ...]]:

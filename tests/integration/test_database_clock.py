@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import Unavailable
 from leasehold.domain.model import Lease
 from leasehold.engine.maintenance import Maintenance
@@ -44,7 +45,7 @@ def right_clock() -> Iterator[None]:
     set_clock(0)
 
 
-async def surely(server: Server, command: c.Command) -> object:
+async def surely(server: Server, command: AnyCommand) -> object:
     """Carry out a command, again as long as the server doubts its time."""
     async with asyncio.timeout(20):
         while True:

@@ -17,6 +17,7 @@ from psycopg.errors import LockNotAvailable
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.claims import AttachStream, OpenClaim
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import QueueNotFound
 from leasehold.domain.model import NEVER_MS, Lease, Outcome, QueueKey
 from leasehold.domain.queue_settings import QueueSettings
@@ -166,29 +167,29 @@ async def leased(server: Server) -> tuple[str, str, str, str]:
     return "a", "queue", message.message_id, receipt
 
 
-async def give_back(server: Server) -> c.Command:
+async def give_back(server: Server) -> AnyCommand:
     """Return a command that makes a leased message visible."""
     return c.Release(*await leased(server), Outcome.INTERRUPTED)
 
 
-async def renew_for_nothing(server: Server) -> c.Command:
+async def renew_for_nothing(server: Server) -> AnyCommand:
     """Do the same in the manner of the Azure SDKs."""
     return c.Renew(*await leased(server), 0)
 
 
-async def unpause(server: Server) -> c.Command:
+async def unpause(server: Server) -> AnyCommand:
     """Return a command that lets a queue give out messages again."""
     await server.do(c.SetQueueSettings("a", "queue", QueueSettings(paused_until_ms=NEVER_MS)))
     await server.do(put())
     return c.SetQueueSettings("a", "queue", QueueSettings())
 
 
-async def delay(_: Server) -> c.Command:
+async def delay(_: Server) -> AnyCommand:
     """Return a command that puts a message for a little later."""
     return put(delay_s=1)
 
 
-async def just_put(_: Server) -> c.Command:
+async def just_put(_: Server) -> AnyCommand:
     """Return a command that puts a message."""
     return put()
 
@@ -196,7 +197,7 @@ async def just_put(_: Server) -> c.Command:
 @pytest.mark.parametrize("prepare", [just_put, give_back, renew_for_nothing, unpause, delay])
 @with_pair
 async def test_who_waits_is_told_by_the_other_server(
-    pair: Pair, prepare: Callable[[Server], Awaitable[c.Command]]
+    pair: Pair, prepare: Callable[[Server], Awaitable[AnyCommand]]
 ) -> None:
     """A receive that waits gets what becomes visible by way of the other server."""
     first, second = pair

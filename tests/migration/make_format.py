@@ -28,6 +28,7 @@ from leasehold.domain.claims import (
     ReadClaim,
     SettleClaims,
 )
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.commands import ReapDropped
 from leasehold.domain.events import KeepNote
 from leasehold.domain.model import AccessPolicy, BodyRef, Detail, ErrorReport, Lease, Outcome
@@ -43,7 +44,7 @@ NOW_MS = 1_767_225_600_000
 def fill(store: SqliteStore) -> Lease:
     """Put one of everything into a store; return the lease on ``leased``."""
 
-    def ask(command: c.Command) -> c.Result:
+    def ask(command: AnyCommand) -> c.Result:
         (result,) = store.execute([command], now_ms=NOW_MS)
         store.commit()
         return result
@@ -88,7 +89,7 @@ def fill(store: SqliteStore) -> Lease:
     return lease
 
 
-def _fill_flows(ask: Callable[[c.Command], Any]) -> None:
+def _fill_flows(ask: Callable[[AnyCommand], Any]) -> None:
     """Leave a claim, a lapsed one, a transaction, a session, a large body and notes open."""
     ask(c.CreateQueue("coho", "flows", {}))
     ref = BodyRef(key="0" * 32, size_bytes=70_000, sha256="0" * 64)
@@ -109,7 +110,7 @@ def _fill_flows(ask: Callable[[c.Command], Any]) -> None:
     _fill_bound(ask)
 
 
-def _fill_bound(ask: Callable[[c.Command], Any]) -> None:
+def _fill_bound(ask: Callable[[AnyCommand], Any]) -> None:
     """Leave a claim that is bound to a transaction, with a note, after one settled so."""
     ask(c.CreateQueue("coho", "bound", {}))
     for number in range(3):
@@ -127,7 +128,7 @@ def _fill_bound(ask: Callable[[c.Command], Any]) -> None:
     _fill_keyed(ask)
 
 
-def _fill_keyed(ask: Callable[[c.Command], Any]) -> None:
+def _fill_keyed(ask: Callable[[AnyCommand], Any]) -> None:
     """Leave staged messages with keys, after some that were published and dropped."""
     ask(c.CreateQueue("coho", "keyed", {}))
     for name, keys in (("night-1", "aab"), ("night-2", "bcc")):

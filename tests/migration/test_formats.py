@@ -12,6 +12,7 @@ import pytest
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.claims import BindClaim, GetStream, ReadClaim, SettleClaims
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.events import EventType, ReadEvents, ReadNote
 from leasehold.domain.model import AccessPolicy, Detail, KnownBodies, MessageState
 from leasehold.domain.sessions import ListSessions
@@ -66,7 +67,7 @@ class Old:
         self.store = SqliteStore(folder)
         self.message_id, self.receipt = OLD_DATABASES[name]
 
-    def ask(self, command: c.Command, *, after_s: int = 1) -> Any:
+    def ask(self, command: AnyCommand, *, after_s: int = 1) -> Any:
         """Carry a command out so many seconds after the database was written."""
         (result,) = self.store.execute([command], now_ms=NOW_MS + after_s * 1000)
         self.store.commit()

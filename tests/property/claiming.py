@@ -16,6 +16,7 @@ from leasehold.domain import commands as c
 from leasehold.domain import events as e
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as sg
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.model import Message, MessageState, Outcome, Progress
 from leasehold.domain.queue_settings import QueueSettings
 from leasehold.stores.base import Store
@@ -124,11 +125,11 @@ class ClaimingComparison(OracleComparison):
                 plan = replace(plan, filter=o.EVERYTHING)
             self.both([o.StartJob(ACCOUNT, queue, job_id, plan), o.StepJob(job_id, 1 + place)])
             return
-        batches: list[list[c.Command]] = []
+        batches: list[list[AnyCommand]] = []
         for found in listed:
             message_id = found[place % len(found)].message.message_id if found else "nobody"
             named = ACCOUNT, queue, message_id
-            commands: dict[str, c.Command] = {
+            commands: dict[str, AnyCommand] = {
                 "amend": o.Amend(*named, delay_s=3, time_to_live_s=100, force=force),
                 "remove": o.Remove(*named, force),
                 "end": o.EndLease(*named, reason="stuck"),

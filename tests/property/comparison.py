@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, MemberNotFound
 from leasehold.domain.model import NO_DETAIL, Detail, Lease, Message
 from leasehold.domain.sessions import Beat, CancelNotice
@@ -110,13 +111,13 @@ class OracleComparison(RuleBasedStateMachine):
         for shelf in self.oracle._shelves.queues.values():
             shelf.bucket = None  # what was received in the last second is not kept
 
-    def _run(self, store: Store, batch: Sequence[c.Command]) -> list[c.Result]:
+    def _run(self, store: Store, batch: Sequence[AnyCommand]) -> list[c.Result]:
         results = store.execute(batch, now_ms=self.clock.now_ms())
         store.commit()
         return results
 
     def both(
-        self, oracle: Sequence[c.Command], tested: Sequence[c.Command] | None = None
+        self, oracle: Sequence[AnyCommand], tested: Sequence[AnyCommand] | None = None
     ) -> list[tuple[Any, Any]]:
         """Play a batch on both stores and compare what they answer."""
         actual = self._run(self.tested, oracle if tested is None else tested)
@@ -188,7 +189,7 @@ class OracleComparison(RuleBasedStateMachine):
         puts: list[tuple[str, int, int | None, bytes]],
         receives: list[tuple[str, int, int]],
     ) -> Any:
-        batch: list[c.Command] = [self.put_command(*put) for put in puts]
+        batch: list[AnyCommand] = [self.put_command(*put) for put in puts]
         batch += [c.Receive(ACCOUNT, *receive) for receive in receives]
         queues = [put[0] for put in puts] + [receive[0] for receive in receives]
         return self.keep(self.both(batch), queues)

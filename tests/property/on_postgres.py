@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
@@ -70,7 +71,7 @@ class Servers:
         self._servers = [Server(f"s{number}") for number in range(self._count)]
         self._asked = self._servers[0]
 
-    def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
+    def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[c.Result]:
         """See ``Store``."""
         self._asked = self._rng.choice(self._servers)
         return self._asked.execute(batch, now_ms=now_ms)
@@ -129,7 +130,7 @@ class OnPostgres(OracleComparison):
         """Heartbeats are written down: of all that a server forgets, there is only what it gave."""
         OracleComparison.forget(self)
 
-    def _run(self, store: Store, batch: Sequence[c.Command]) -> list[c.Result]:
+    def _run(self, store: Store, batch: Sequence[AnyCommand]) -> list[c.Result]:
         results = super()._run(store, batch)
         if isinstance(store, Servers):
             store.follow(self.oracle)
@@ -183,7 +184,7 @@ class PostgresTwins(Twins):
         for shelf in self.oracle._shelves.queues.values():
             shelf.bucket = None
 
-    def _run(self, store: Store, *commands: c.Command) -> list[c.Result]:
+    def _run(self, store: Store, *commands: AnyCommand) -> list[c.Result]:
         results = super()._run(store, *commands)
         if isinstance(store, Servers):
             store.follow(self.oracle)

@@ -21,6 +21,7 @@ from leasehold.domain import commands as c
 from leasehold.domain import events as e
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as sg
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
@@ -53,7 +54,7 @@ class Twins(Asker):
         assert self._folder is not None
         return SqliteStore(self._folder, cache_mib=2)
 
-    def batch(self, *commands: c.Command) -> list[c.Result]:
+    def batch(self, *commands: AnyCommand) -> list[c.Result]:
         actuals = self._run(self.tested, *commands)
         expecteds = self._run(self.oracle, *commands)
         for command, expected, actual in zip(commands, expecteds, actuals, strict=True):
@@ -100,12 +101,12 @@ class Twins(Asker):
             shelf.bucket = None  # what was received in the last second is not kept
         forget_signs(self.oracle, self.clock.now_ms())
 
-    def _run(self, store: Store, *commands: c.Command) -> list[c.Result]:
+    def _run(self, store: Store, *commands: AnyCommand) -> list[c.Result]:
         answers = store.execute(commands, now_ms=self.clock.now_ms())
         store.commit()
         return answers
 
-    def _ask(self, store: Store, command: c.Command) -> c.Result:
+    def _ask(self, store: Store, command: AnyCommand) -> c.Result:
         return self._run(store, command)[0]
 
     def _listed(self, store: Any, queue: str) -> list[o.Seen]:

@@ -20,13 +20,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from leasehold import disk
 from leasehold.clock import SystemClock
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.events import Event, EventPage, KeepNote, ReadEvents, TrimEvents
-from leasehold.domain.model import Lease
 from leasehold.engine import Engine, event_export
 from leasehold.engine.event_export import EventLogPlan
 from leasehold.events import files, parquet
@@ -100,7 +100,7 @@ def lay_traps(deadly: Deadly, engine: Engine) -> None:
     setattr(Path, "replace", deadly.after("named", Path.replace))  # noqa: B010 - as above
     perform = exporter._perform
 
-    async def watched(command: c.Command) -> c.Result:
+    async def watched(command: AnyCommand) -> Any:
         result = await perform(command)
         if isinstance(command, KeepNote):
             planned = files.read_note(command.content).plan is not None
@@ -131,7 +131,7 @@ async def work(engine: Engine, number: int, stopped: asyncio.Event) -> None:
             return
         await engine.perform(c.Put("shop", "orders", b"%d" % turn, 0, None, _ENTROPY))
         received = await engine.perform(c.Receive("shop", "orders", 2, 60 * FASTER, f"w{number}"))
-        for lease in cast("tuple[Lease, ...]", received):
+        for lease in received:
             if turn % 5:
                 await engine.perform(
                     c.Complete("shop", "orders", lease.message.message_id, lease.receipt)

@@ -13,6 +13,7 @@ from leasehold.clock import SystemClock
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain import transactions as sg
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, Unavailable
 from leasehold.domain.events import Replay, ReplayedMessage
 from leasehold.domain.model import Lease, Message, Outcome
@@ -104,7 +105,7 @@ class Server(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - the test looks at it
             self.broken.append(error)
 
-    def _ask(self, commands: Sequence[c.Command]) -> tuple[list[Any] | None, int]:
+    def _ask(self, commands: Sequence[AnyCommand]) -> tuple[list[Any] | None, int]:
         """Return the results, None if there is no answer, and the time."""
         now_ms = self.clock.now_ms()
         try:
@@ -175,7 +176,7 @@ class Server(threading.Thread):
         return c.Renew(*named, 5)
 
     def _note(
-        self, queue: str, message: Message, command: c.Command, result: Any, now_ms: int
+        self, queue: str, message: Message, command: AnyCommand, result: Any, now_ms: int
     ) -> None:
         if isinstance(result, LeaseholdError):
             self.ledger.note(type(result).__name__)

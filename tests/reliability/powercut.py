@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.model import NO_DETAIL, Detail, Lease, MessageState, Outcome
 from leasehold.server.startup import DataLock
 from leasehold.stores.sqlite import SqliteStore, connection
@@ -69,7 +70,7 @@ class Workload:
     leases: list[Lease] = field(default_factory=list)
     jobs: int = 0
 
-    def commands(self, rng: random.Random) -> Iterator[c.Command]:
+    def commands(self, rng: random.Random) -> Iterator[AnyCommand]:
         for _ in range(rng.choice([1, 1, 2, 8])):
             draw = rng.random()
             if draw < 0.5 or not self.leases:
@@ -96,7 +97,7 @@ class Workload:
                 else:
                     yield c.Clear("a", "queue")
 
-    def _job(self, rng: random.Random) -> Iterator[c.Command]:
+    def _job(self, rng: random.Random) -> Iterator[AnyCommand]:
         """Start a redrive or a purge of what is poison, and go a step or two."""
         self.jobs += 1
         states = frozenset({MessageState.POISONED})
@@ -123,7 +124,7 @@ class Workload:
                 check_complete(record, folder)
                 shutil.rmtree(folder)
 
-    def _play(self, store: SqliteStore, batch: list[c.Command], now_ms: int) -> None:
+    def _play(self, store: SqliteStore, batch: list[AnyCommand], now_ms: int) -> None:
         results = store.execute(batch, now_ms=now_ms)
         store.commit()
         for result in results:

@@ -12,6 +12,7 @@ import apsw
 import pytest
 
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull
 from leasehold.domain.model import Lease
 from leasehold.stores.sqlite import SqliteStore
@@ -83,7 +84,7 @@ def faulty() -> Iterator[Fuse]:
     vfs.unregister()
 
 
-def batches() -> Iterator[list[c.Command]]:
+def batches() -> Iterator[list[AnyCommand]]:
     """A fixed script that touches everything, with bodies that spill over pages."""
     yield [c.CreateQueue("a", "queue", {"k": "v"})]
     for number in range(12):
@@ -156,7 +157,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-def ask(store: SqliteStore, command: c.Command) -> Any:
+def ask(store: SqliteStore, command: AnyCommand) -> Any:
     """Ask as the engine does: once more after StoreFull."""
     for attempt in (1, 2):
         try:

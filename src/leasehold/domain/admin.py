@@ -15,6 +15,21 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from leasehold.domain.command import (
+    Answer,
+    Command,
+    Done,
+    Lock,
+    Rank,
+    Refresh,
+    always,
+    changes,
+    looks,
+    never,
+    one,
+    quarter,
+    upkeep,
+)
 from leasehold.domain.failures import last_error
 from leasehold.domain.model import BEGINNING, BodyRef, Message, MessageState, Place
 
@@ -60,12 +75,14 @@ EVERYTHING = MessageFilter()
 
 
 @dataclass(frozen=True, slots=True)
-class Inspect:
+class Inspect(Command["MessagePage"]):
     """List messages, oldest first, without touching them. Answer: MessagePage, or QueueNotFound.
 
     With the state POISONED among those asked for, messages in the poison queue that came from this
     queue are listed after its own. A page may be short, or empty, and still not be the last.
     """
+
+    traits = looks(Rank.FIRST, quarter, Lock.ALONE, Answer.MESSAGES, Refresh.COUNTS)
 
     account: str
     queue: str
@@ -97,11 +114,13 @@ class MessagePage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FindMessage:
+class FindMessage(Command["Seen"]):
     """Look for one message by id, in the queue and its poison queue.
 
     Answer: :class:`Seen`, or QueueNotFound or MessageNotFound.
     """
+
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.MESSAGES, Refresh.NOTHING)
 
     account: str
     queue: str
@@ -111,8 +130,10 @@ class FindMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class CountMessages:
+class CountMessages(Command["Counts"]):
     """Count a queue's messages by state. Answer: :class:`Counts`, or QueueNotFound."""
+
+    traits = looks(Rank.FIRST, one, Lock.ALONE, Answer.PLAIN, Refresh.COUNTS)
 
     account: str
     queue: str
@@ -152,8 +173,10 @@ class Counts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class NextDue:
+class NextDue(Command["Due"]):
     """Ask when the next message becomes visible. Answer: :class:`Due`, or QueueNotFound."""
+
+    traits = looks(Rank.NEXT_DUE, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str
     queue: str
@@ -166,12 +189,16 @@ class Due(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Amend:
+class Amend(Command["Seen"]):
     """Change a message without a receipt. Answer: Seen.
 
     Or QueueNotFound, MessageNotFound, MessageLeased, VisibilityPastExpiry. What is None stays.
     A new fence kills the receipts of before.
     """
+
+    traits = changes(
+        Rank.FIRST, one, Lock.ALONE, always, Answer.MESSAGE, finishes=False, wakes=True
+    )
 
     account: str
     queue: str
@@ -189,11 +216,13 @@ class Amend:
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(Command[Done]):
     """Remove a message without a receipt. Answer: Done.
 
     Or QueueNotFound, MessageNotFound, MessageLeased.
     """
+
+    traits = changes(Rank.FIRST, one, Lock.ALONE, never, Answer.PLAIN, finishes=False, wakes=False)
 
     account: str
     queue: str
@@ -202,11 +231,13 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
-class EndLease:
+class EndLease(Command["Seen"]):
     """End a lease: its receipt is dead, the message visible. Answer: Seen.
 
     Or QueueNotFound, MessageNotFound, MessageNotLeased.
     """
+
+    traits = changes(Rank.FIRST, one, Lock.ALONE, never, Answer.MESSAGE, finishes=False, wakes=True)
 
     account: str
     queue: str
@@ -278,8 +309,19 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class StartJob:
+class StartJob(Command["Job"]):
     """Begin a job. Answer: :class:`Job`, or QueueNotFound."""
+
+    traits = changes(
+        Rank.FIRST,
+        one,
+        Lock.ALONE,
+        always,
+        Answer.PLAIN,
+        finishes=False,
+        wakes=True,
+        refresh=Refresh.COUNTS,
+    )
 
     account: str
     queue: str
@@ -288,52 +330,46 @@ class StartJob:
 
 
 @dataclass(frozen=True, slots=True)
-class StepJob:
+class StepJob(Command["Job"]):
     """Carry a job on by up to *limit* messages. Answer: the Job, or JobNotFound."""
+
+    traits = upkeep(Rank.FIRST, quarter, never, Refresh.NOTHING, wakes=True)
 
     job_id: str
     limit: int
 
 
 @dataclass(frozen=True, slots=True)
-class StopJob:
+class StopJob(Command["Job"]):
     """Stop a job where it is. Answer: the Job, or JobNotFound."""
 
+    traits = changes(Rank.FIRST, one, Lock.ALONE, never, Answer.PLAIN, finishes=False, wakes=False)
+
     account: str
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class GetJob:
+class GetJob(Command["Job"]):
     """Look at a job. Answer: the Job, or JobNotFound."""
 
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
+
     account: str
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class ListJobs:
+class ListJobs(Command[tuple["Job", ...]]):
     """List jobs, the newest first. Answer: tuple of Job. Without an account: all that run."""
+
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str | None
     queue: str | None = None
     limit: int = 100
 
 
-OversightCommand: TypeAlias = (
-    Inspect
-    | FindMessage
-    | CountMessages
-    | NextDue
-    | Amend
-    | Remove
-    | EndLease
-    | StartJob
-    | StepJob
-    | StopJob
-    | GetJob
-    | ListJobs
-)
 OversightResult: TypeAlias = MessagePage | Seen | Counts | Due | Job | tuple[Job, ...]
 
 

@@ -13,8 +13,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from leasehold.domain.command import (
+    MAX_BATCH,
+    Answer,
+    AnyCommand,
+    Command,
+    Done,
+    Lock,
+    Rank,
+    Refresh,
+    Swept,
+    always,
+    by_limit,
+    changes,
+    looks,
+    never,
+    one,
+    quarter,
+    upkeep,
+    whole,
+)
 from leasehold.domain.errors import (
     ClaimBroken,
     ClaimLapsed,
@@ -124,8 +144,10 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class AttachStream:
+class AttachStream(Command[Stream]):
     """Take a stream over, and create it if need be. Answer: :class:`Stream`, or QueueNotFound."""
+
+    traits = changes(Rank.FIRST, one, Lock.ALONE, never, Answer.PLAIN, finishes=False, wakes=True)
 
     account: str
     queue: str
@@ -133,7 +155,7 @@ class AttachStream:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenClaim:
+class OpenClaim(Command["Opened"]):
     """Lease messages as claim *number*, or find that claim again. Answer: :class:`Opened`.
 
     Or QueueNotFound, StreamNotFound, StaleToken, ClaimSettled, ClaimOutOfTurn, ClaimBroken.
@@ -143,6 +165,10 @@ class OpenClaim:
     gives as to receives. A claim that has lapsed and lost no member is open again from then on; so
     is a broken one with *accept_loss*.
     """
+
+    traits = changes(
+        Rank.TAKE, by_limit, Lock.ALONE, never, Answer.PLAIN, finishes=False, wakes=True
+    )
 
     account: str
     queue: str
@@ -168,13 +194,15 @@ class Opened(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadClaim:
+class ReadClaim(Command["MemberPage | MemberColumns"]):
     """Read members in their order. Answer: :class:`MemberPage` or :class:`MemberColumns`.
 
     Or QueueNotFound, StreamNotFound, ClaimNotFound, ClaimSettled, ClaimBroken, ClaimLapsed (one
     that has lapsed must be reopened first). Needs no token; it changes nothing. A page ends before
     the bodies in it come to more than LOOK_BYTES, but has one member at least.
     """
+
+    traits = looks(Rank.READ_CLAIM, by_limit, Lock.SHARED, Answer.MESSAGES, Refresh.NOTHING)
 
     account: str
     queue: str
@@ -213,12 +241,14 @@ class MemberPage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ExtendClaim:
+class ExtendClaim(Command[Claim]):
     """Move the end of a claim's lease to *lease_s* from now. Answer: :class:`Claim`.
 
     Or as for :class:`ReadClaim`, or StaleToken. A claim that lapsed and lost no member is open
     again. With *park* the claim is parked: *lease_s* is then the replay window.
     """
+
+    traits = changes(Rank.EXTEND, one, Lock.ALONE, never, Answer.PLAIN, finishes=True, wakes=True)
 
     account: str
     queue: str
@@ -242,7 +272,7 @@ class Exemption(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ExemptMembers:
+class ExemptMembers(Command[Claim]):
     """Note what becomes of members when their claim is settled. Answer: :class:`Claim`.
 
     Or as for :class:`ReadClaim`, or StaleToken, MemberNotFound, VisibilityPastExpiry, OutOfRange
@@ -250,6 +280,16 @@ class ExemptMembers:
     member counts. Notes are forgotten with their claim; that on a member which was lost is not
     looked at.
     """
+
+    traits = changes(
+        Rank.EXEMPT,
+        lambda command: len(command.exemptions) or 1,
+        Lock.ALONE,
+        always,
+        Answer.PLAIN,
+        finishes=True,
+        wakes=False,
+    )
 
     account: str
     queue: str
@@ -261,7 +301,7 @@ class ExemptMembers:
 
 
 @dataclass(frozen=True, slots=True)
-class BindClaim:
+class BindClaim(Command[Claim]):
     """Have the publishing of a transaction settle the stream up to a claim. Answer: :class:`Claim`.
 
     Or as for :class:`ReadClaim`, or StaleToken, AlreadyPublished. The publishing is refused whole
@@ -270,6 +310,8 @@ class BindClaim:
     last one named. A transaction to which a claim is bound is there, even with nothing staged; it
     vanishes like others, and that undoes the binding.
     """
+
+    traits = changes(Rank.BIND, one, Lock.ALONE, never, Answer.PLAIN, finishes=True, wakes=False)
 
     account: str
     queue: str
@@ -290,8 +332,17 @@ class Bound(NamedTuple):
     """Of the stream, when it was bound."""
 
 
+def _settling(command: SettleClaims) -> int:
+    """Completing the members is one small write; what is published may be of any size."""
+    return MAX_BATCH if command.publish else 1 + len(command.exemptions) + len(command.sends)
+
+
+def _sends(command: SettleClaims) -> bool:
+    return bool(command.sends)
+
+
 @dataclass(frozen=True, slots=True)
-class SettleClaims:
+class SettleClaims(Command["Settled"]):
     """Complete all members of all claims up to a number, but for the exemptions. Answer: Settled.
 
     Or QueueNotFound, StreamNotFound, StaleToken, MemberNotFound (an exemption names no member of
@@ -302,6 +353,10 @@ class SettleClaims:
     :class:`~leasehold.domain.transactions.Publish`.
     """
 
+    traits = changes(
+        Rank.SETTLE, _settling, Lock.ALONE, _sends, Answer.PLAIN, finishes=True, wakes=True
+    )
+
     account: str
     queue: str
     stream: str
@@ -311,6 +366,14 @@ class SettleClaims:
     publish: tuple[str, ...] = ()
     """Names of staged transactions to publish, whole."""
     sends: tuple[Put, ...] = ()
+
+    def carried(self) -> Sequence[AnyCommand]:
+        """See :meth:`Command.carried`."""
+        return self.sends
+
+    def carrying(self, commands: tuple[Any, ...]) -> SettleClaims:
+        """See :meth:`Command.carrying`."""
+        return replace(self, sends=commands)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,12 +396,16 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveBackClaim:
+class GiveBackClaim(Command[Done]):
     """Dissolve a claim: its members are visible again. Answer: Done, or :class:`Dissolving`.
 
     For a claim that was opened and never worked on. Or as for :class:`ExtendClaim`. The number can
     be opened anew at once; of its members at most FOLD_STEP are visible then.
     """
+
+    traits = changes(
+        Rank.GIVE_BACK, quarter, Lock.ALONE, never, Answer.PLAIN, finishes=True, wakes=True
+    )
 
     account: str
     queue: str
@@ -355,8 +422,10 @@ class Dissolving(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class GetStream:
+class GetStream(Command[Stream]):
     """Look at a stream. Answer: :class:`Stream`, or QueueNotFound or StreamNotFound."""
+
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str
     queue: str
@@ -364,55 +433,42 @@ class GetStream:
 
 
 @dataclass(frozen=True, slots=True)
-class ListStreams:
+class ListStreams(Command[tuple[Stream, ...]]):
     """List the streams of a queue by name. Answer: tuple of Stream, or QueueNotFound."""
+
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str
     queue: str
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteStream:
+class DeleteStream(Command[Done]):
     """Forget a stream; its claims are given back. Answer: as for :class:`GiveBackClaim`.
 
     Or QueueNotFound or StreamNotFound.
     """
 
+    traits = changes(Rank.FIRST, whole, Lock.ALONE, never, Answer.PLAIN, finishes=False, wakes=True)
+
     account: str
     queue: str
     stream: str
 
 
 @dataclass(frozen=True, slots=True)
-class LapseClaims:
+class LapseClaims(Command[Swept]):
     """Let claims lapse whose time is over, and dissolve what is to be dissolved. Answer: Swept.
 
     The count is that of the members moved, at most *limit*: first those of claims that were given
     back, the oldest first, then those of claims that are too many.
     """
 
+    traits = upkeep(Rank.LAPSE, quarter, never, Refresh.NOTHING, wakes=True)
+
     limit: int = FOLD_STEP
     fold: bool = True
     """Whether to dissolve claims that are too many as well; not while the clock is doubted."""
-
-
-ClaimCommand: TypeAlias = (
-    AttachStream
-    | OpenClaim
-    | ReadClaim
-    | ExtendClaim
-    | ExemptMembers
-    | BindClaim
-    | SettleClaims
-    | GiveBackClaim
-    | GetStream
-    | ListStreams
-    | DeleteStream
-    | LapseClaims
-)
-ClaimResult: TypeAlias = (
-    Stream | Opened | MemberPage | MemberColumns | Claim | Settled | Dissolving | tuple[Stream, ...]
-)
 
 
 # --- claim rules -------------------------------------------------------------------------------

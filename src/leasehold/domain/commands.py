@@ -1,5 +1,7 @@
 """What can be asked of a store: one small immutable value per verb.
 
+Each class names the type of its result and declares its traits, see :mod:`.command`.
+
 A command's answer is a value: the result named in its docstring, or an instance (not a raise) of
 :class:`~leasehold.domain.errors.LeaseholdError`, because one refused command must not disturb the
 others of its batch.
@@ -7,19 +9,46 @@ others of its batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from leasehold.domain.admin import Counts, OversightCommand, OversightResult
-from leasehold.domain.claims import ClaimCommand, ClaimResult
+from leasehold.domain.admin import Counts, OversightResult
+from leasehold.domain.claims import (
+    Claim,
+    Dissolving,
+    MemberColumns,
+    MemberPage,
+    Opened,
+    Settled,
+    Stream,
+)
+from leasehold.domain.command import DONE as DONE  # noqa: PLC0414 - part of this vocabulary
+from leasehold.domain.command import (
+    Answer,
+    AnyCommand,
+    Command,
+    Lock,
+    Rank,
+    Refresh,
+    always,
+    by_limit,
+    by_subcommands,
+    changes,
+    kinds_in,
+    looks,
+    never,
+    one,
+    upkeep,
+)
+from leasehold.domain.command import Done as Done  # noqa: PLC0414
+from leasehold.domain.command import Swept as Swept  # noqa: PLC0414
 from leasehold.domain.errors import LeaseholdError
-from leasehold.domain.events import EventCommand, EventResult
+from leasehold.domain.events import EventResult
 from leasehold.domain.model import (
     DEFAULT_PRIORITY,
     NO_DETAIL,
     AccessPolicy,
-    BodyCommand,
     BodyRef,
     BodyResult,
     Detail,
@@ -31,17 +60,19 @@ from leasehold.domain.model import (
     Queue,
 )
 from leasehold.domain.queue_settings import DEFAULT_SETTINGS, Adapted, QueueSettings
-from leasehold.domain.sessions import SessionCommand, SessionResult
-from leasehold.domain.transactions import StagingCommand, StagingResult
+from leasehold.domain.sessions import SessionResult
+from leasehold.domain.transactions import StagingResult
 
 
 @dataclass(frozen=True, slots=True)
-class CreateQueue:
+class CreateQueue(Command["QueueCreated"]):
     """Create a queue.
 
     Answer: :class:`QueueCreated`. Of one that is there: SettingsDiffer if its settings are not
     those given, or else QueueExists if its metadata differ.
     """
+
+    traits = changes(Rank.FIRST, one, Lock.ALONE, always, Answer.PLAIN, finishes=False, wakes=False)
 
     account: str
     queue: str
@@ -60,16 +91,20 @@ class QueueCreated:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteQueue:
+class DeleteQueue(Command[Done]):
     """Delete a queue and all its messages. Answer: :class:`Done`, or QueueNotFound."""
+
+    traits = changes(Rank.FIRST, one, Lock.ALONE, never, Answer.PLAIN, finishes=False, wakes=True)
 
     account: str
     queue: str
 
 
 @dataclass(frozen=True, slots=True)
-class GetQueue:
+class GetQueue(Command["QueueInfo"]):
     """Look at a queue. Answer: :class:`QueueInfo`, or QueueNotFound."""
+
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.COUNTS)
 
     account: str
     queue: str
@@ -88,8 +123,10 @@ class QueueInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class SetQueueMetadata:
+class SetQueueMetadata(Command[Done]):
     """Replace all of a queue's metadata. Answer: :class:`Done`, or QueueNotFound."""
+
+    traits = changes(Rank.FIRST, one, Lock.ALONE, always, Answer.PLAIN, finishes=False, wakes=False)
 
     account: str
     queue: str
@@ -97,8 +134,10 @@ class SetQueueMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class SetQueueSettings:
+class SetQueueSettings(Command[Done]):
     """Replace a queue's settings, all but ``adapted``. Answer: Done, or QueueNotFound."""
+
+    traits = changes(Rank.FIRST, one, Lock.ALONE, never, Answer.PLAIN, finishes=False, wakes=True)
 
     account: str
     queue: str
@@ -106,8 +145,10 @@ class SetQueueSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class SetAdapted:
+class SetAdapted(Command[Done]):
     """Set the visibility timeout that the server has chosen. Answer: Done, or QueueNotFound."""
+
+    traits = upkeep(Rank.FIRST, one, never, Refresh.NOTHING, wakes=False)
 
     account: str
     queue: str
@@ -115,8 +156,10 @@ class SetAdapted:
 
 
 @dataclass(frozen=True, slots=True)
-class SetQueuePolicies:
+class SetQueuePolicies(Command[Done]):
     """Replace all of a queue's stored access policies. Answer: Done, or QueueNotFound."""
+
+    traits = changes(Rank.FIRST, one, Lock.ALONE, always, Answer.PLAIN, finishes=False, wakes=False)
 
     account: str
     queue: str
@@ -124,8 +167,10 @@ class SetQueuePolicies:
 
 
 @dataclass(frozen=True, slots=True)
-class ListQueues:
+class ListQueues(Command["QueuePage"]):
     """List queues by name in the order of their bytes. Answer: :class:`QueuePage`."""
+
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str
     prefix: str
@@ -143,8 +188,10 @@ class QueuePage:
 
 
 @dataclass(frozen=True, slots=True)
-class GetAccountDocument:
+class GetAccountDocument(Command["AccountDocument"]):
     """Read a document that a dialect keeps for an account. Answer: :class:`AccountDocument`."""
+
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str
     kind: str
@@ -158,20 +205,17 @@ class AccountDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class SetAccountDocument:
+class SetAccountDocument(Command[Done]):
     """Keep a document for an account, in place of the one of the same kind. Answer: Done."""
+
+    traits = changes(Rank.FIRST, one, Lock.ALONE, always, Answer.PLAIN, finishes=False, wakes=False)
 
     account: str
     kind: str
     content: str
 
 
-class Put(NamedTuple):
-    """Put a message. Answer: its Lease, Duplicate or QueueNotFound.
-
-    The receipt in the answer acts until the message is first received.
-    """
-
+class _Put(NamedTuple):
     account: str
     queue: str
     body: bytes
@@ -184,6 +228,16 @@ class Put(NamedTuple):
     detail: Detail = NO_DETAIL
     """What is sent along; a key in it that the queue remembers makes this a duplicate."""
     priority: int = DEFAULT_PRIORITY
+
+
+class Put(_Put, Command["Lease | Duplicate"]):
+    """Put a message. Answer: its Lease, Duplicate or QueueNotFound.
+
+    The receipt in the answer acts until the message is first received.
+    """
+
+    __slots__ = ()
+    traits = changes(Rank.PUT, one, Lock.SHARED, always, Answer.PLAIN, finishes=False, wakes=True)
 
 
 class Duplicate(NamedTuple):
@@ -199,15 +253,7 @@ class Duplicate(NamedTuple):
     """The times of the first one, as it was put."""
 
 
-class Receive(NamedTuple):
-    """Lease up to *limit* messages. Answer: tuple of Lease, or QueueNotFound.
-
-    Each message comes with a new receipt and a dequeue count one higher. Which come first is said
-    by :func:`visibility.receive_order`; a message whose budget is used up is moved to the poison
-    queue instead, up to ``failures.POISONED_AT_ONCE``: with more of them, there are fewer leases
-    than there could be. A queue that is paused, or has given as many as it may, gives none.
-    """
-
+class _Receive(NamedTuple):
     account: str
     queue: str
     limit: int
@@ -220,12 +266,22 @@ class Receive(NamedTuple):
     with SessionNotFound or SessionOver."""
 
 
-class Peek(NamedTuple):
-    """Look at what :class:`Receive` would lease. Answer: tuple of Message, or QueueNotFound.
+class Receive(_Receive, Command[tuple[Lease, ...]]):
+    """Lease up to *limit* messages. Answer: tuple of Lease, or QueueNotFound.
 
-    No more than have LOOK_BYTES of bodies that are in the store, together; the first one always.
+    Each message comes with a new receipt and a dequeue count one higher. Which come first is said
+    by :func:`visibility.receive_order`; a message whose budget is used up is moved to the poison
+    queue instead, up to ``failures.POISONED_AT_ONCE``: with more of them, there are fewer leases
+    than there could be. A queue that is paused, or has given as many as it may, gives none.
     """
 
+    __slots__ = ()
+    traits = changes(
+        Rank.TAKE, by_limit, Lock.SHARED, never, Answer.MESSAGES, finishes=False, wakes=True
+    )
+
+
+class _Peek(NamedTuple):
     account: str
     queue: str
     limit: int
@@ -233,13 +289,21 @@ class Peek(NamedTuple):
     """Whether bodies that are in the body store are read from there; stores do not look at it."""
 
 
-class Renew(NamedTuple):
-    """Move the end of a lease, and replace the body if one is given. Answer: the new Lease.
+class Peek(_Peek, Command[tuple[Message, ...]]):
+    """Look at what :class:`Receive` would lease. Answer: tuple of Message, or QueueNotFound.
 
-    Or QueueNotFound, MessageNotFound, ReceiptMalformed, LeaseLost, VisibilityPastExpiry. The old
-    receipt is dead from the answer on, but see *may_repeat*.
+    No more than have LOOK_BYTES of bodies that are in the store, together; the first one always.
     """
 
+    __slots__ = ()
+    traits = looks(Rank.PEEK, by_limit, Lock.SHARED, Answer.MESSAGES, Refresh.NOTHING)
+
+
+def _keeps_more(command: _Renew) -> bool:
+    return command.body is not None or bool(command.saved)
+
+
+class _Renew(NamedTuple):
     account: str
     queue: str
     message_id: str
@@ -260,22 +324,40 @@ class Renew(NamedTuple):
     """Whether it may end after the message expires, which is removed then all the same."""
 
 
+class Renew(_Renew, Command[Lease]):
+    """Move the end of a lease, and replace the body if one is given. Answer: the new Lease.
+
+    Or QueueNotFound, MessageNotFound, ReceiptMalformed, LeaseLost, VisibilityPastExpiry. The old
+    receipt is dead from the answer on, but see *may_repeat*.
+    """
+
+    __slots__ = ()
+    traits = changes(
+        Rank.RENEW, one, Lock.SHARED, _keeps_more, Answer.PLAIN, finishes=True, wakes=True
+    )
+
+
 REMOVE_SAVED = ""
 """As ``Renew.saved``. No JSON is empty."""
 
 
-class Complete(NamedTuple):
-    """Remove a message whose work is done. Answer: Done, or as for :class:`Renew`."""
-
+class _Complete(NamedTuple):
     account: str
     queue: str
     message_id: str
     receipt: str
 
 
-class Release(NamedTuple):
-    """Give a message back. Answer: :class:`Released`, or as for :class:`Renew`."""
+class Complete(_Complete, Command[Done]):
+    """Remove a message whose work is done. Answer: Done, or as for :class:`Renew`."""
 
+    __slots__ = ()
+    traits = changes(
+        Rank.COMPLETE, one, Lock.SHARED, never, Answer.PLAIN, finishes=True, wakes=False
+    )
+
+
+class _Release(NamedTuple):
     account: str
     queue: str
     message_id: str
@@ -290,6 +372,13 @@ class Release(NamedTuple):
     """A random number from 0 to 1, which spreads the back-off."""
 
 
+class Release(_Release, Command["Released"]):
+    """Give a message back. Answer: :class:`Released`, or as for :class:`Renew`."""
+
+    __slots__ = ()
+    traits = changes(Rank.RELEASE, one, Lock.SHARED, never, Answer.PLAIN, finishes=True, wakes=True)
+
+
 class Released(NamedTuple):
     """A message given back, or moved to the poison queue."""
 
@@ -299,7 +388,12 @@ class Released(NamedTuple):
     """Which budget was used up, or ``buried``; None if the message stays in its queue."""
 
 
-class Batch(NamedTuple):
+class _Batch(NamedTuple):
+    commands: tuple[Put | Renew | Complete | Release, ...]
+    atomic: bool = False
+
+
+class Batch(_Batch, Command[tuple["Result", ...]]):
     """Several commands on messages as one. Answer: a tuple with the result of each.
 
     With *atomic*, either all are carried out or none: if any would be refused, those have their
@@ -307,99 +401,89 @@ class Batch(NamedTuple):
     message may be named twice.
     """
 
-    commands: tuple[Put | Renew | Complete | Release, ...]
-    atomic: bool = False
+    __slots__ = ()
+    traits = changes(
+        Rank.BATCH, by_subcommands, Lock.SHARED, never, Answer.PLAIN, finishes=True, wakes=True
+    )
+
+    def subcommands(self) -> Sequence[AnyCommand]:
+        """See :meth:`Command.subcommands`."""
+        return self.commands
+
+    def carrying(self, commands: tuple[Any, ...]) -> Batch:
+        """See :meth:`Command.carrying`."""
+        return self._replace(commands=commands)
 
 
 @dataclass(frozen=True, slots=True)
-class Clear:
+class Clear(Command[Done]):
     """Remove all messages of a queue, leased or not. Answer: Done, or QueueNotFound."""
+
+    traits = changes(Rank.FIRST, one, Lock.ALONE, never, Answer.PLAIN, finishes=False, wakes=False)
 
     account: str
     queue: str
 
 
 @dataclass(frozen=True, slots=True)
-class RetireExpired:
+class RetireExpired(Command[Swept]):
     """Set aside up to *limit* expired messages for good. Answer: :class:`Swept`.
 
     A message set aside no longer counts and can never be received again, even if the clock were to
     go back; its row stays until :class:`RemoveRetired` so that a clock accident can be undone.
     """
 
+    traits = upkeep(Rank.FIRST, one, never, Refresh.NOTHING, wakes=False)
+
     limit: int
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveRetired:
+class RemoveRetired(Command[Swept]):
     """Remove up to *limit* retired messages that expired before a moment. Answer: Swept."""
+
+    traits = upkeep(Rank.FIRST, one, never, Refresh.NOTHING, wakes=False)
 
     expired_before_ms: int
     limit: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReapDropped:
+class ReapDropped(Command[Swept]):
     """Free up to *limit* rows of cleared or deleted queues. Answer: Swept."""
 
+    traits = upkeep(Rank.FIRST, one, never, Refresh.NOTHING, wakes=False)
+
     limit: int
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetKeys:
+class ForgetKeys(Command[Swept]):
     """Forget up to *limit* deduplication keys whose window is over. Answer: Swept."""
 
+    traits = upkeep(Rank.FIRST, one, never, Refresh.NOTHING, wakes=False)
+
     limit: int
 
 
 @dataclass(frozen=True, slots=True)
-class NoteTime:
+class NoteTime(Command[Done]):
     """Keep the time, so that a clock far ahead is noticed at the next start. Answer: Done."""
+
+    traits = upkeep(Rank.FIRST, one, never, Refresh.NOTHING, wakes=False)
 
     trusted: bool = True
     """Whether the clock is believed; the time that was kept before stays otherwise, so that the
     next start is as suspicious."""
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """How many rows the maintenance step took; as many as its limit means that more may wait."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """It is done."""
-
-
-DONE = Done()
-
-QueueCommand: TypeAlias = (
-    CreateQueue
-    | DeleteQueue
-    | GetQueue
-    | SetQueueMetadata
-    | SetQueuePolicies
-    | SetQueueSettings
-    | SetAdapted
-    | ListQueues
+MESSAGE_COMMANDS: Final = (Put, Receive, Peek, Renew, Complete, Release, Batch, Clear)
+COMMANDS: Final = kinds_in(
+    __name__,
+    *(f"leasehold.domain.{name}" for name in ("admin", "sessions", "claims", "transactions")),
+    *(f"leasehold.domain.{name}" for name in ("events", "model")),
 )
-AccountCommand: TypeAlias = GetAccountDocument | SetAccountDocument
-MessageCommand: TypeAlias = Put | Receive | Peek | Renew | Complete | Release | Batch | Clear
-MaintenanceCommand: TypeAlias = RetireExpired | RemoveRetired | ReapDropped | ForgetKeys | NoteTime
-Command: TypeAlias = (
-    QueueCommand
-    | AccountCommand
-    | MessageCommand
-    | MaintenanceCommand
-    | OversightCommand
-    | SessionCommand
-    | ClaimCommand
-    | StagingCommand
-    | EventCommand
-    | BodyCommand
-)
+"""All commands that there are."""
 
 Result: TypeAlias = (
     Done
@@ -416,7 +500,14 @@ Result: TypeAlias = (
     | Swept
     | OversightResult
     | SessionResult
-    | ClaimResult
+    | Stream
+    | Claim
+    | Opened
+    | MemberPage
+    | MemberColumns
+    | Settled
+    | Dissolving
+    | tuple[Stream, ...]
     | StagingResult
     | EventResult
     | BodyResult

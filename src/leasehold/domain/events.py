@@ -12,6 +12,21 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias, cast
 
+from leasehold.domain.command import (
+    Answer,
+    Command,
+    Done,
+    Lock,
+    Rank,
+    Refresh,
+    Swept,
+    always,
+    by_limit,
+    looks,
+    never,
+    one,
+    upkeep,
+)
 from leasehold.domain.model import Detail, ErrorReport, Message, Phase
 
 EVENT_FORMAT: Final = 1
@@ -226,8 +241,10 @@ def event_of(
 
 
 @dataclass(frozen=True, slots=True)
-class ReadEvents:
+class ReadEvents(Command["EventPage"]):
     """Read events in their order. Answer: :class:`EventPage`."""
+
+    traits = looks(Rank.FIRST, by_limit, Lock.ALONE, Answer.EVENTS, Refresh.LOG)
 
     after_seq: int
     limit: int
@@ -248,8 +265,10 @@ class EventPage(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LogExtent:
+class LogExtent(Command["Extent"]):
     """Ask how much log there is. Answer: :class:`Extent`."""
+
+    traits = looks(Rank.FIRST, one, Lock.ALONE, Answer.PLAIN, Refresh.LOG)
 
 
 class Extent(NamedTuple):
@@ -267,24 +286,30 @@ class Extent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TrimEvents:
+class TrimEvents(Command[Swept]):
     """Forget up to *limit* batches with numbers up to *upto_seq*. Answer: Swept."""
+
+    traits = upkeep(Rank.FIRST, one, never, Refresh.LOG, wakes=False)
 
     upto_seq: int
     limit: int
 
 
 @dataclass(frozen=True, slots=True)
-class KeepNote:
+class KeepNote(Command[Done]):
     """Keep a small text under a name, durably, for a background task. Answer: Done."""
+
+    traits = upkeep(Rank.FIRST, one, always, Refresh.NOTHING, wakes=False)
 
     name: str
     content: str
 
 
 @dataclass(frozen=True, slots=True)
-class ReadNote:
+class ReadNote(Command["Note"]):
     """Read what was kept. Answer: :class:`Note`."""
+
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     name: str
 
@@ -295,7 +320,6 @@ class Note(NamedTuple):
     content: str | None
 
 
-EventCommand: TypeAlias = ReadEvents | LogExtent | TrimEvents | KeepNote | ReadNote
 EventResult: TypeAlias = EventPage | Extent | Note
 
 

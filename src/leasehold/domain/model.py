@@ -19,6 +19,18 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from leasehold.domain.command import (
+    Answer,
+    Command,
+    Done,
+    Lock,
+    Rank,
+    Refresh,
+    looks,
+    never,
+    one,
+    upkeep,
+)
 from leasehold.domain.errors import InvalidMarker, ReceiptMalformed
 from leasehold.domain.queue_settings import DEFAULT_SETTINGS, QueueSettings
 
@@ -444,30 +456,36 @@ def with_settings(queue: Queue, settings: QueueSettings) -> Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadBodyGarbage:
+class ReadBodyGarbage(Command["BodyKeys"]):
     """List up to *limit* keys of bodies whose rows are gone. Answer: :class:`BodyKeys`.
 
     In any order; they stay listed until they are forgotten. A key that a row refers to (again, or
     still) is never among them.
     """
 
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
+
     limit: int
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetBodyGarbage:
+class ForgetBodyGarbage(Command[Done]):
     """Forget keys whose bodies have been removed. Answer: Done; unknown keys do not matter."""
+
+    traits = upkeep(Rank.FIRST, one, never, Refresh.NOTHING, wakes=False)
 
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class KnownBodies:
+class KnownBodies(Command["BodyKeys"]):
     """Tell which of some keys a row refers to. Answer: :class:`BodyKeys`.
 
     Rows that are staged, claimed, poisoned, retired, or cleared and not reaped yet count as well:
     whatever will become garbage in time.
     """
+
+    traits = looks(Rank.FIRST, one, Lock.ALONE, Answer.PLAIN, Refresh.NOTHING)
 
     keys: tuple[str, ...]
 
@@ -479,7 +497,6 @@ class BodyKeys:
     keys: tuple[str, ...]
 
 
-BodyCommand: TypeAlias = ReadBodyGarbage | ForgetBodyGarbage | KnownBodies
 BodyResult: TypeAlias = BodyKeys
 
 

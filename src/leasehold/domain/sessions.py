@@ -15,6 +15,22 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
+from leasehold.domain.admin import Seen
+from leasehold.domain.command import (
+    TAKEN_PER_COMMAND,
+    Answer,
+    Command,
+    Lock,
+    Rank,
+    Refresh,
+    Swept,
+    changes,
+    looks,
+    never,
+    one,
+    quarter,
+    upkeep,
+)
 from leasehold.domain.errors import LeaseholdError, SessionOver
 from leasehold.domain.failures import close_attempt
 from leasehold.domain.model import ErrorReport, Message, Outcome, Phase, Progress
@@ -63,8 +79,10 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenSession:
+class OpenSession(Command[Session]):
     """Begin a session. Answer: :class:`Session`."""
+
+    traits = changes(Rank.FIRST, one, Lock.ALONE, never, Answer.PLAIN, finishes=False, wakes=False)
 
     account: str
     holder: str
@@ -74,9 +92,17 @@ class OpenSession:
     progress_timeout_s: int | None = None
 
 
+def _by_progress(command: Heartbeat) -> int:
+    return 1 + len(command.progress or ()) // TAKEN_PER_COMMAND
+
+
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(Command["Beat"]):
     """Say that the worker lives. Answer: :class:`Beat`, SessionNotFound or SessionOver."""
+
+    traits = changes(
+        Rank.HEARTBEAT, _by_progress, Lock.SHARED, never, Answer.PLAIN, finishes=True, wakes=False
+    )
 
     account: str
     session_id: str
@@ -104,11 +130,15 @@ class Beat(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class EndSession:
+class EndSession(Command[Session]):
     """End a session; its leases end as interrupted. Answer: :class:`Session`.
 
     Or SessionNotFound. At most LOST_STEP leases end at once; :class:`LoseSessions` goes on.
     """
+
+    traits = changes(
+        Rank.END_SESSION, quarter, Lock.ALONE, never, Answer.PLAIN, finishes=True, wakes=True
+    )
 
     account: str
     session_id: str
@@ -116,39 +146,49 @@ class EndSession:
 
 
 @dataclass(frozen=True, slots=True)
-class GetSession:
+class GetSession(Command[Session]):
     """Look at a session. Answer: :class:`Session`, or SessionNotFound."""
+
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str
     session_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class ListSessions:
+class ListSessions(Command[tuple[Session, ...]]):
     """List the sessions of an account, the newest first. Answer: tuple of Session."""
+
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str
     limit: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class LoseSessions:
+class LoseSessions(Command[Swept]):
     """End what has gone silent or stuck: up to *limit* leases. Answer: Swept.
 
     Sessions without a heartbeat in time are lost; leases of sessions that are over end; so do those
     that the watchdog finds. What was over for long is forgotten.
     """
 
+    traits = upkeep(Rank.LOSE_SESSIONS, one, never, Refresh.NOTHING, wakes=True)
+
     limit: int = LOST_STEP
 
 
 @dataclass(frozen=True, slots=True)
-class RequestCancel:
+class RequestCancel(Command[Seen]):
     """Ask the holder of a lease to stop. Answer: Seen.
 
     Or QueueNotFound, MessageNotFound, MessageNotLeased. The answers to its renewals and heartbeats
     carry the request until the lease ends.
     """
+
+    traits = changes(
+        Rank.FIRST, one, Lock.ALONE, never, Answer.MESSAGE, finishes=False, wakes=False
+    )
 
     account: str
     queue: str
@@ -156,9 +196,6 @@ class RequestCancel:
     reason: str | None = None
 
 
-SessionCommand: TypeAlias = (
-    OpenSession | Heartbeat | EndSession | GetSession | ListSessions | LoseSessions | RequestCancel
-)
 SessionResult: TypeAlias = Session | Beat | tuple[Session, ...]
 
 

@@ -9,11 +9,31 @@ As with :mod:`leasehold.domain.commands`, an answer is the value named in the do
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from leasehold.domain.command import (
+    BYTES_PER_COMMAND,
+    MAX_BATCH,
+    Answer,
+    AnyCommand,
+    Command,
+    Lock,
+    Rank,
+    Refresh,
+    Swept,
+    always,
+    by_subcommands,
+    changes,
+    if_subcommands_do,
+    looks,
+    never,
+    one,
+    upkeep,
+    whole,
+)
 from leasehold.domain.errors import ChunkOutOfTurn, StagedNotFound
 from leasehold.domain.model import NEVER_MS, Message, Phase
 from leasehold.domain.visibility import expiry_of, put_refusal
@@ -89,14 +109,23 @@ class Transaction:
     """By queue, stream and number; empty once it is published."""
 
 
+def _staging(command: Stage) -> int:
+    size_bytes = sum([len(put.body) for put in command.puts])
+    return max(len(command.puts), size_bytes // BYTES_PER_COMMAND) or 1
+
+
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Command["Staged"]):
     """Put messages that no consumer sees yet. Answer: :class:`Staged`.
 
     Or QueueNotFound, VisibilityPastExpiry, AlreadyPublished, ChunkOutOfTurn; nothing is staged
     then. Delays and times to live begin when the message is published, and only then deduplication
     keys are looked at. A repeated chunk is not staged twice.
     """
+
+    traits = changes(
+        Rank.STAGE, _staging, Lock.ALONE, always, Answer.PLAIN, finishes=False, wakes=False
+    )
 
     account: str
     name: str
@@ -110,6 +139,14 @@ class Stage:
     timeout_s: int = DEFAULT_STAGING_TIMEOUT_S
     """Seconds from now until the transaction vanishes."""
 
+    def carried(self) -> Sequence[AnyCommand]:
+        """See :meth:`Command.carried`."""
+        return self.puts
+
+    def carrying(self, commands: tuple[Any, ...]) -> Stage:
+        """See :meth:`Command.carrying`."""
+        return replace(self, puts=commands)
+
 
 class Staged(NamedTuple):
     """How many rows and chunks the part has now."""
@@ -121,7 +158,7 @@ class Staged(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(Command["Published"]):
     """Make the staged messages of some parts visible and drop the others. Answer: Published.
 
     Or StagedNotFound when a part named is not there, or the whole transaction is unknown;
@@ -136,6 +173,10 @@ class Publish:
     else has attached since), ClaimSettled, ClaimNotFound (it was given back), ClaimOutOfTurn,
     ClaimBroken.
     """
+
+    traits = changes(
+        Rank.PUBLISH, whole, Lock.ALONE, never, Answer.PLAIN, finishes=False, wakes=True
+    )
 
     account: str
     name: str
@@ -158,8 +199,12 @@ class Published(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Discard:
+class Discard(Command["Discarded"]):
     """Drop what is staged. Answer: :class:`Discarded`; published messages stay."""
+
+    traits = changes(
+        Rank.DISCARD, whole, Lock.ALONE, never, Answer.PLAIN, finishes=True, wakes=False
+    )
 
     account: str
     name: str
@@ -176,16 +221,20 @@ class Discarded(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class GetTransaction:
+class GetTransaction(Command[Transaction]):
     """Look at a transaction. Answer: :class:`Transaction`, or StagedNotFound."""
+
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class ListTransactions:
+class ListTransactions(Command[tuple[Transaction, ...]]):
     """List transactions by name. Answer: tuple of Transaction."""
+
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
 
     account: str
     state: TransactionState | None = None
@@ -193,14 +242,21 @@ class ListTransactions:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpireStaged:
+class ExpireStaged(Command[Swept]):
     """Drop up to *limit* transactions whose time is over. Answer: Swept."""
+
+    traits = upkeep(Rank.FIRST, one, never, Refresh.NOTHING, wakes=False)
 
     limit: int
 
 
+def _committing(command: CommitTogether) -> int:
+    """What is published, and settled with it, may be of any size."""
+    return MAX_BATCH if command.publish else by_subcommands(command)
+
+
 @dataclass(frozen=True, slots=True)
-class CommitTogether:
+class CommitTogether(Command["Committed"]):
     """Carry out commands and publish staged transactions as one. Answer: :class:`Committed`.
 
     As an atomic :class:`~leasehold.domain.commands.Batch`, over any queues of the account; or
@@ -209,11 +265,29 @@ class CommitTogether:
     published, are settled with it.
     """
 
+    traits = changes(
+        Rank.COMMIT,
+        _committing,
+        Lock.ALONE,
+        if_subcommands_do,
+        Answer.PLAIN,
+        finishes=True,
+        wakes=True,
+    )
+
     account: str
     commands: tuple[Put | Renew | Complete | Release, ...]
     publish: tuple[str, ...] = ()
     name: str | None = None
     """Kept like that of a published transaction."""
+
+    def subcommands(self) -> Sequence[AnyCommand]:
+        """See :meth:`Command.subcommands`."""
+        return self.commands
+
+    def carrying(self, commands: tuple[Any, ...]) -> CommitTogether:
+        """See :meth:`Command.carrying`."""
+        return replace(self, commands=commands)
 
 
 class Committed(NamedTuple):
@@ -231,9 +305,6 @@ class Committed(NamedTuple):
     """Staged rows that were dropped instead of published."""
 
 
-StagingCommand: TypeAlias = (
-    Stage | Publish | Discard | GetTransaction | ListTransactions | ExpireStaged | CommitTogether
-)
 StagingResult: TypeAlias = (
     Staged | Published | Discarded | Transaction | tuple[Transaction, ...] | Committed
 )

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.claims import OpenClaim, Opened
+from leasehold.domain.command import Command, R
 from leasehold.domain.model import Lease, Queue
 from leasehold.engine.engine import Counted, Engine, Served, account_of
 from leasehold.engine.event_export import Exporter
@@ -56,7 +57,7 @@ class ServerEngine(Protocol):
         """See :meth:`Engine.drain`."""
         ...
 
-    async def perform(self, command: c.Command) -> c.Result:
+    async def perform(self, command: Command[R], /) -> R:
         """See :meth:`Engine.perform`."""
         ...
 
@@ -142,7 +143,7 @@ class AccountRouter:
         for engine in self._engines:
             engine.drain()
 
-    async def perform(self, command: c.Command) -> c.Result:
+    async def perform(self, command: Command[R]) -> R:
         """See :meth:`Engine.perform`."""
         return await self.of(account_of(command)).perform(command)
 

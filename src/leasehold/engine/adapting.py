@@ -7,13 +7,14 @@ the default. What is known is forgotten with the process; the timeout chosen las
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
 
 from leasehold.domain import commands as c
 from leasehold.domain.adaptive import Window, decide
+from leasehold.domain.command import AnyCommand, Perform
 from leasehold.domain.errors import LeaseholdError, LeaseLost, MessageNotFound
 from leasehold.domain.model import Lease, Outcome, Queue, QueueKey
 from leasehold.domain.transactions import Committed, CommitTogether
@@ -58,7 +59,7 @@ class Adapting:
         else:
             self.windows.pop((account, queue), None)
 
-    def note(self, command: c.Command, result: c.Result, now_ms: int) -> None:
+    def note(self, command: AnyCommand, result: c.Result, now_ms: int) -> None:
         """Hear of the result of a command."""
         if isinstance(command, c.Batch | CommitTogether):
             # What was refused as a whole has another answer, what was done before has none.
@@ -120,7 +121,7 @@ class Adapting:
         if len(self._followed) > MAX_FOLLOWED:
             self._followed.popitem(last=False)
 
-    async def adapt(self, perform: Callable[[c.Command], Awaitable[c.Result]], now_ms: int) -> None:
+    async def adapt(self, perform: Perform, now_ms: int) -> None:
         """Choose a new timeout where there is a reason to."""
         for (account, name), window in list(self.windows.items()):
             queue = self._find_queue(account, name)

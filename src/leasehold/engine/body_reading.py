@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
@@ -12,10 +12,11 @@ import structlog
 
 from leasehold.bodies.base import BodyMissing, BodyStore
 from leasehold.domain import admin as o
-from leasehold.domain import claims, sessions, transactions
+from leasehold.domain import claims, transactions
 from leasehold.domain import commands as c
-from leasehold.domain.admin import FindMessage, Inspect, Seen
+from leasehold.domain.admin import Seen
 from leasehold.domain.claims import MemberPage, ReadClaim
+from leasehold.domain.command import Answer, AnyCommand, Command, Effect, Perform, R
 from leasehold.domain.commands import Receive
 from leasehold.domain.errors import (
     BodyUnreadable,
@@ -26,7 +27,6 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.model import (
     NO_DETAIL,
-    BodyKeys,
     BodyRef,
     ErrorReport,
     KnownBodies,
@@ -45,7 +45,7 @@ UNREADABLE_DELAY_S: Final = 60
 """How long a message whose body is missing or corrupt stays away after each try to receive it."""
 UNREACHABLE_DELAY_S: Final = 5
 _TRIES: Final = 3
-_REPEATABLE: Final = frozenset({c.Peek, FindMessage, Inspect, ReadClaim})
+_REPEATABLE: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.effect is Effect.LOOKS)
 """What can be done again because it changes nothing."""
 
 MISSING: Final = "missing"
@@ -55,8 +55,6 @@ LEFT_OUT: Final = "left-out"
 _BROKEN: Final = frozenset({MISSING, CORRUPT})
 
 _log = structlog.get_logger(__name__)
-
-Perform: TypeAlias = Callable[[c.Command], Awaitable[c.Result]]
 
 
 class Surroundings(NamedTuple):
@@ -99,7 +97,7 @@ class BodyReader:
         """Whether the last read failed: then the log knows already."""
         self._portions = Portions(inline_bytes, ANSWER_BYTES)
 
-    def limited(self, command: c.Receive) -> c.Receive:
+    def limited(self, command: c.Receive) -> Any:
         """Return a receive that is not for more large bodies than one answer can hold.
 
         Raises:
@@ -113,13 +111,13 @@ class BodyReader:
             raise Overloaded
         return command if command.limit <= portion else command._replace(limit=portion)
 
-    def lacks(self, command: c.Command, result: c.Result) -> bool:
+    def lacks(self, command: AnyCommand, result: Any) -> bool:
         """Tell whether a result shows messages whose bodies are still to be read."""
         if type(command) is c.Receive and self._portions.known:
-            self._portions.learn(command, cast("tuple[Lease, ...]", result))
+            self._portions.learn(command, result)
         return lacking(command, result)
 
-    async def fill_in(self, command: c.Command, result: Any) -> Any:
+    async def fill_in(self, command: AnyCommand, result: Any) -> Any:
         """Return a result with the bodies that are in the body store.
 
         Messages received whose body cannot be read are given back and left out. Those of a list
@@ -220,7 +218,6 @@ class BodyReader:
         if not keys:
             return frozenset()
         found = await self.around.perform(KnownBodies(keys))
-        assert isinstance(found, BodyKeys)
         return frozenset(found.keys)
 
     def _without(self, message: Message, ref: BodyRef, problem: str) -> Message:
@@ -271,7 +268,7 @@ class BodyReader:
                 raise Unavailable
             # What cannot be delivered does not hold up those behind it, which may be well.
             result = await self.around.perform(command)
-            given, back = await self._sorted_out(command, cast("tuple[Lease, ...]", result))
+            given, back = await self._sorted_out(command, result)
         if back:
             await self._release(command, back)
         return given
@@ -352,14 +349,10 @@ Swap: TypeAlias = Callable[[bytes], BodyRef | None]
 # --- what a command brings ---------------------------------------------------------------------
 
 
-def bodies_of(command: c.Command) -> Iterable[bytes]:
+def bodies_of(command: AnyCommand) -> Iterable[bytes]:
     """Return the bodies that a command brings, in the order of :func:`swapped`."""
     find = BRINGING.get(type(command))
     return () if find is None else find(command)
-
-
-def _in_parts(parts: Iterable[Any]) -> list[bytes]:
-    return [body for part in parts for body in bodies_of(part)]
 
 
 def _in_put(command: c.Put) -> Iterable[bytes]:
@@ -370,26 +363,29 @@ def _in_change(command: c.Renew | o.Amend) -> Iterable[bytes]:
     return (command.body,) if isinstance(command.body, bytes) else ()
 
 
+def _in_carried(command: AnyCommand) -> list[bytes]:
+    return [body for each in command.carried() for body in bodies_of(each)]
+
+
+_CARRYING: Final = [kind for kind in c.COMMANDS if kind.carrying is not Command.carrying]
+
 BRINGING: Final[dict[type, Callable[[Any], Iterable[bytes]]]] = {
     c.Put: _in_put,
     c.Renew: _in_change,
     o.Amend: _in_change,
-    c.Batch: lambda command: _in_parts(command.commands),
-    transactions.CommitTogether: lambda command: _in_parts(command.commands),
-    transactions.Stage: lambda command: _in_parts(command.puts),
-    claims.SettleClaims: lambda command: _in_parts(command.sends),
+    **dict.fromkeys(_CARRYING, _in_carried),
 }
 """The commands that can bring bodies, and what finds them."""
 
 
-def swapped(command: Any, swap: Swap) -> Any:
+def swapped(command: Command[R], swap: Swap) -> Command[R]:
     """Return a command with some of its bodies swapped for where they are."""
     change = _SWAPS.get(type(command))
     return command if change is None else change(command, swap)
 
 
-def _swap_all(commands: Sequence[Any], swap: Swap) -> tuple[Any, ...]:
-    return tuple([swapped(each, swap) for each in commands])
+def _swap_carried(command: AnyCommand, swap: Swap) -> AnyCommand:
+    return command.carrying(tuple([swapped(each, swap) for each in command.carried()]))
 
 
 def _swap_put(command: c.Put, swap: Swap) -> c.Put:
@@ -413,33 +409,18 @@ _SWAPS: Final[dict[type, Callable[[Any, Swap], Any]]] = {
     c.Put: _swap_put,
     c.Renew: _swap_renew,
     o.Amend: _swap_amend,
-    c.Batch: lambda command, swap: command._replace(commands=_swap_all(command.commands, swap)),
-    transactions.CommitTogether: lambda command, swap: replace(
-        command, commands=_swap_all(command.commands, swap)
-    ),
-    transactions.Stage: lambda command, swap: replace(command, puts=_swap_all(command.puts, swap)),
-    claims.SettleClaims: lambda command, swap: replace(
-        command, sends=_swap_all(command.sends, swap)
-    ),
+    **dict.fromkeys(_CARRYING, _swap_carried),
 }
 
 
-def refs_of(command: Any) -> list[BodyRef]:
+def refs_of(command: AnyCommand) -> list[BodyRef]:
     """Return where the bodies are that a command names and does not bring."""
     if isinstance(command, c.Put):
         ref = command.detail.body_ref
         return [] if ref is None else [ref]
     if isinstance(command, c.Renew | o.Amend):
         return [command.body] if isinstance(command.body, BodyRef) else []
-    return [ref for part in _parts_of(command) for ref in refs_of(part)]
-
-
-def _parts_of(command: Any) -> Sequence[Any]:
-    if isinstance(command, c.Batch | transactions.CommitTogether):
-        return command.commands
-    if isinstance(command, transactions.Stage):
-        return command.puts
-    return command.sends if isinstance(command, claims.SettleClaims) else ()
+    return [ref for each in command.carried() for ref in refs_of(each)]
 
 
 def adopted(command: Any, result: object) -> list[BodyRef]:
@@ -475,7 +456,7 @@ def doubtful(command: Any, result: object) -> list[BodyRef]:
 # --- what a result shows -----------------------------------------------------------------------
 
 
-def lacking(command: c.Command, result: Any) -> bool:
+def lacking(command: AnyCommand, result: Any) -> bool:
     """Tell whether a result shows messages whose bodies are still to be read."""
     kind = type(command)
     if kind is c.Receive:
@@ -492,15 +473,7 @@ def lacking(command: c.Command, result: Any) -> bool:
 
 
 _SHOWING: Final = frozenset(
-    {
-        c.Peek,
-        o.FindMessage,
-        o.Inspect,
-        claims.ReadClaim,
-        o.Amend,
-        o.EndLease,
-        sessions.RequestCancel,
-    }
+    kind for kind in c.COMMANDS if kind.traits.answer in {Answer.MESSAGE, Answer.MESSAGES}
 )
 
 

@@ -15,6 +15,7 @@ from leasehold.domain import admin as o
 from leasehold.domain import claims
 from leasehold.domain import commands as c
 from leasehold.domain.claims import ClaimState, Dissolving, OpenClaim, Opened
+from leasehold.domain.command import AnyCommand, Command, Perform, R
 from leasehold.domain.errors import AccountMoved, LeaseholdError, Stopping
 from leasehold.domain.model import Lease, Queue, QueueKey
 from leasehold.engine.adapting import Adapting
@@ -23,7 +24,7 @@ from leasehold.engine.event_export import EventLogPlan, Exporter
 from leasehold.engine.jobs import JobRunner
 from leasehold.engine.large_bodies import LargeBodies
 from leasehold.engine.long_poll import LongPolls
-from leasehold.engine.maintenance import Maintenance, MaintenancePlan, Perform, always
+from leasehold.engine.maintenance import Maintenance, MaintenancePlan, always
 from leasehold.engine.peers import RECHECK_S, PeerNotifier, Peers
 from leasehold.engine.stats import COUNTED, NOTHING, Census, CensusTaker, EngineStats, QueueActivity
 from leasehold.engine.waiters import Gone, ReceiveOrClaim
@@ -247,7 +248,7 @@ class Engine:
         self._watch_adaptive()
         await self.adapting.adapt(perform, now_ms)
 
-    async def perform(self, command: c.Command) -> c.Result:
+    async def perform(self, command: Command[R]) -> R:
         """Carry out *command* and return its result once that is durable.
 
         Raises:
@@ -264,10 +265,10 @@ class Engine:
                 command = bodies.limited(command)
             result = await self._carry_out(command)
         if bodies.lacks(command, result):
-            return cast("c.Result", await bodies.fill_in(command, result))
+            result = await bodies.fill_in(command, result)
         return result
 
-    async def _carry_out(self, command: c.Command) -> c.Result:
+    async def _carry_out(self, command: Command[R]) -> R:
         """Perform *command*, whose bodies are where they belong."""
         if self._batcher is None:
             raise Stopping
@@ -278,9 +279,12 @@ class Engine:
         then = self._then.get(type(command))
         if then is not None:
             then(command, result)
-        return await self._dissolve() if type(result) is Dissolving else result
+        if type(result) is Dissolving:
+            await self._dissolve()
+            return cast("R", c.DONE)
+        return result
 
-    async def _dissolve(self) -> c.Result:
+    async def _dissolve(self) -> None:
         """Carry out step by step what was given back, so that all is visible before the answer.
 
         Others have their turn in between. Should it be cut short, the maintenance goes on.
@@ -289,10 +293,8 @@ class Engine:
         with contextlib.suppress(LeaseholdError):
             while True:
                 swept = await self._carry_out(step)
-                assert isinstance(swept, c.Swept)
                 if swept.count < step.limit:
                     break
-        return c.DONE
 
     async def receive(
         self, command: c.Receive, wait_s: float, gone: Gone | None = None
@@ -312,7 +314,8 @@ class Engine:
         Raises:
             LeaseholdError: As for :meth:`perform`.
         """
-        return cast("tuple[Lease, ...]", await self._take(command, wait_s, gone))
+        leases: tuple[Lease, ...] = await self._take(command, wait_s, gone)
+        return leases
 
     async def open_claim(
         self, command: OpenClaim, wait_s: float = 0, gone: Gone | None = None
@@ -331,12 +334,12 @@ class Engine:
         Raises:
             LeaseholdError: As for :meth:`perform`.
         """
-        opened = cast("Opened", await self._take(command, wait_s, gone))
+        opened: Opened = await self._take(command, wait_s, gone)
         while opened.claim is not None and opened.claim.state is ClaimState.OPENING:
-            opened = cast("Opened", await self.perform(command))
+            opened = await self.perform(command)
         return opened
 
-    async def _take(self, command: ReceiveOrClaim, wait_s: float, gone: Gone | None) -> c.Result:
+    async def _take(self, command: ReceiveOrClaim, wait_s: float, gone: Gone | None) -> Any:
         """Carry out what takes messages; if there are none, wait until there are."""
         self.stats.is_received(command, self._clock.now_ms())
         if wait_s <= 0 or self.waiting.is_draining or self._batcher is None:
@@ -354,7 +357,7 @@ class Engine:
         if isinstance(result, LeaseholdError):
             raise result
         if bodies is not None and bodies.lacks(command, result):
-            return cast("c.Result", await bodies.fill_in(command, result))
+            return await bodies.fill_in(command, result)
         return result
 
     def drain(self) -> None:
@@ -481,7 +484,7 @@ class MovedAccounts:
         """Return the accounts that have left, as the last batch knew them."""
         return self._store.relocated_accounts
 
-    def refuse(self, command: c.Command) -> None:
+    def refuse(self, command: AnyCommand) -> None:
         """Refuse a command of an account that has left.
 
         Raises:
@@ -509,10 +512,10 @@ class MovedAccounts:
         raise AccountMoved(account)
 
 
-def account_of(command: c.Command) -> str:
+def account_of(command: AnyCommand) -> str:
     """Return the account that a command is about; empty if it is about none."""
     account: str | None = getattr(command, "account", None)
     if account is None:
-        parts = getattr(command, "commands", None)
-        account = parts[0].account if parts else ""
+        first = next(iter(command.subcommands()), None)
+        account = "" if first is None else account_of(first)
     return account

@@ -19,19 +19,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from leasehold.clock import Clock
-from leasehold.domain import commands as c
+from leasehold.domain.command import Perform
 from leasehold.domain.errors import Stopping
 from leasehold.domain.events import (
-    EventPage,
     Extent,
     KeepNote,
     LogExtent,
-    Note,
     ReadEvents,
     ReadNote,
     TrimEvents,
 )
-from leasehold.engine.maintenance import Perform
 from leasehold.events.files import (
     NOTE,
     ExportNote,
@@ -206,7 +203,6 @@ class Exporter:
         note, self._note = self._note, None
         now_ms = self._clock.now_ms()
         extent = await self._perform(LogExtent())
-        assert isinstance(extent, Extent)
         if note is None:
             note = await self._read_note()
             self._look(note, extent)
@@ -231,7 +227,6 @@ class Exporter:
 
     async def _read_note(self) -> ExportNote:
         kept = await self._perform(ReadNote(NOTE))
-        assert isinstance(kept, Note)
         if kept.content is None:
             return await self._keep(ExportNote(log=secrets.token_hex(8)))
         return read_note(kept.content)
@@ -277,7 +272,6 @@ class Exporter:
         while True:
             began_s = self._clock.monotonic_s()
             page = await self._perform(ReadEvents(after_seq, PAGE_EVENTS))
-            assert isinstance(page, EventPage)
             if not await asyncio.to_thread(builder.add, page.events):
                 return builder.last_seq
             if page.finished or page.last_seq >= upto_seq:
@@ -311,7 +305,6 @@ class Exporter:
         if self._note is not None:
             return self._note.done_seq
         kept = await self._perform(ReadNote(NOTE))
-        assert isinstance(kept, Note)
         return 0 if kept.content is None else read_note(kept.content).done_seq
 
     def _count(self, trimmed: Trimmed, full: str) -> None:
@@ -417,7 +410,6 @@ class Trimmer:
         while low < high:
             middle = (low + high) // 2
             page = await self.perform(ReadEvents(middle, 1))
-            assert isinstance(page, EventPage)
             if page.events and page.events[0].at_ms < before_ms:
                 low = page.events[0].seq
             else:
@@ -442,12 +434,9 @@ class Trimmer:
         return exported, unexported
 
     async def _extent(self) -> Extent:
-        extent = await self.perform(LogExtent())
-        assert isinstance(extent, Extent)
-        return extent
+        return await self.perform(LogExtent())
 
     async def _step(self, upto_seq: int, limit: int) -> int:
         swept = await self.perform(TrimEvents(upto_seq, limit))
-        assert isinstance(swept, c.Swept)
         await self.rest()
         return swept.count

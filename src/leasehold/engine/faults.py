@@ -6,62 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from leasehold.domain import admin as o
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
-from leasehold.domain import events as e
-from leasehold.domain import model as b
-from leasehold.domain import sessions as s
-from leasehold.domain import transactions as t
+from leasehold.domain.command import AnyCommand, Effect
 from leasehold.domain.errors import LeaseholdError, Unavailable
 from leasehold.stores.base import Store, StoreHealth
 
-_READING: Final = frozenset(
-    {
-        c.GetQueue,
-        c.ListQueues,
-        c.GetAccountDocument,
-        c.Peek,
-        o.Inspect,
-        o.FindMessage,
-        o.CountMessages,
-        o.NextDue,
-        o.GetJob,
-        o.ListJobs,
-        s.GetSession,
-        s.ListSessions,
-        k.ReadClaim,
-        k.GetStream,
-        k.ListStreams,
-        t.GetTransaction,
-        t.ListTransactions,
-        e.ReadEvents,
-        e.LogExtent,
-        e.ReadNote,
-        b.ReadBodyGarbage,
-        b.KnownBodies,
-    }
-)
-_BACKGROUND: Final = frozenset(
-    {
-        c.RetireExpired,
-        c.RemoveRetired,
-        c.ReapDropped,
-        c.ForgetKeys,
-        c.NoteTime,
-        c.SetAdapted,
-        o.StepJob,
-        s.LoseSessions,
-        k.LapseClaims,
-        t.ExpireStaged,
-        e.TrimEvents,
-        e.KeepNote,
-        b.ForgetBodyGarbage,
-    }
-)
-"""What the server asks for by itself. It must not use up the failures meant for clients."""
-
-_SPARED: Final = _READING | _BACKGROUND
+_CHANGING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.effect is Effect.CHANGES)
+"""What the server asks for by itself must not use up the failures meant for clients."""
 
 
 @dataclass(slots=True)
@@ -89,12 +41,12 @@ class Faults:
         self.delay_answers_s = other.delay_answers_s
 
 
-def writes(command: c.Command) -> bool:
+def writes(command: AnyCommand) -> bool:
     """Tell whether *command* is a client's and may change something."""
-    return type(command) not in _SPARED
+    return type(command) in _CHANGING
 
 
-def has_changed(command: c.Command, result: Any) -> bool:
+def has_changed(command: AnyCommand, result: Any) -> bool:
     """Tell whether *command*, of which this is the result, has changed something for a client."""
     if not writes(command):
         return False
@@ -129,7 +81,7 @@ class FaultyStore:
         self.relieve = store.relieve
         self.close = store.close
 
-    def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
+    def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[c.Result]:
         """See ``Store``.
 
         Raises:

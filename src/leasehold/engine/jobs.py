@@ -15,8 +15,8 @@ import structlog
 
 from leasehold.clock import LoopTimers, Timers
 from leasehold.domain import admin as o
-from leasehold.domain import commands as c
 from leasehold.domain.admin import is_over
+from leasehold.domain.command import Perform
 from leasehold.domain.errors import (
     JobNotFound,
     LeaseholdError,
@@ -36,8 +36,6 @@ _MOST_TRIES: Final = 10
 """Unexpected errors, one after the other, that stop a job."""
 
 _log = structlog.get_logger(__name__)
-
-Perform = Callable[[c.Command], Awaitable[c.Result]]
 
 
 class JobRunner:
@@ -72,10 +70,8 @@ class JobRunner:
         except LeaseholdError as error:
             _log.warning("job.not_resumed", reason=str(error))
             return
-        assert isinstance(jobs, tuple)
         for job in jobs:
-            if isinstance(job, o.Job):
-                self.run(job)
+            self.run(job)
 
     def run(self, job: o.Job) -> None:
         """Carry a job on in the background, if it is for this server to do."""
@@ -102,16 +98,13 @@ class JobRunner:
             finally:
                 timer.cancel()
                 patience.cancel()
-        job = await self._perform(o.GetJob(account, job_id))
-        assert isinstance(job, o.Job)
-        return job
+        return await self._perform(o.GetJob(account, job_id))
 
     async def _watch(self, account: str, job_id: str, wait_s: float) -> None:
         """Return once a job is over that another server carries on, or after so many seconds."""
         looks = int(wait_s / _LOOK_S)
         for _ in range(looks):
             job = await self._perform(o.GetJob(account, job_id))
-            assert isinstance(job, o.Job)
             if is_over(job):
                 return
             await self._sleep(_LOOK_S)
@@ -156,7 +149,6 @@ class JobRunner:
         if rate_per_s is not None:
             limit = max(1, min(limit, int(rate_per_s / _RATED_STEPS_PER_S)))
         stepped = await self._perform(o.StepJob(job.job_id, limit))
-        assert isinstance(stepped, o.Job)
         if stepped.state is o.JobState.CANARY:
             await self._sleep(_CANARY_LOOK_S)
         elif rate_per_s is not None and not is_over(stepped):

@@ -20,9 +20,9 @@ import structlog
 from leasehold.bodies.base import KEY_BYTES, BodyStore
 from leasehold.clock import Clock
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand, Command, Perform, R
 from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull
 from leasehold.domain.model import (
-    BodyKeys,
     BodyRef,
     ForgetBodyGarbage,
     KnownBodies,
@@ -33,7 +33,6 @@ from leasehold.engine.body_reading import (
     AT_ONCE,
     BRINGING,
     BodyReader,
-    Perform,
     Surroundings,
     adopted,
     bodies_of,
@@ -149,14 +148,14 @@ class LargeBodies:
 
     # --- writing -----------------------------------------------------------------------------
 
-    def is_large(self, command: c.Command) -> bool:
+    def is_large(self, command: AnyCommand) -> bool:
         """Tell whether a command brings a body that must not go to the store of messages."""
         if type(command) is c.Put:
             return len(command.body) > self._inline_bytes
         find = BRINGING.get(type(command))
         return find is not None and any(len(body) > self._inline_bytes for body in find(command))
 
-    async def put_away(self, command: c.Command) -> c.Result:
+    async def put_away(self, command: Command[R]) -> R:
         """Write the large bodies of a command, and carry it out without them.
 
         Raises:
@@ -187,7 +186,7 @@ class LargeBodies:
         self.written += len(keys)
         return result
 
-    async def _in_vain(self, command: c.Command, result: c.Result) -> set[str]:
+    async def _in_vain(self, command: AnyCommand, result: object) -> set[str]:
         """Return keys of bodies that a command brought and no message was made of."""
         keys = tuple(ref.key for ref in doubtful(command, result))
         if not keys:
@@ -197,7 +196,7 @@ class LargeBodies:
         except LeaseholdError:  # then the search will tell
             return set()
 
-    async def _bare(self, command: c.Command, keys: list[str]) -> Any:
+    async def _bare(self, command: Command[R], keys: list[str]) -> Command[R]:
         """Write the large bodies of a command and return it without them.
 
         The keys are noted in *keys* before anything is written.
@@ -288,9 +287,7 @@ class LargeBodies:
             await asyncio.sleep(interval_s)
 
     async def _keys(self, command: ReadBodyGarbage | KnownBodies) -> tuple[str, ...]:
-        found = await self._perform(command)
-        assert isinstance(found, BodyKeys)
-        return found.keys
+        return (await self._perform(command)).keys
 
     async def _remove(self, keys: Sequence[str]) -> list[str]:
         """Remove bodies; return the keys of those that are gone."""

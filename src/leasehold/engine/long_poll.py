@@ -17,6 +17,7 @@ from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import transactions as t
 from leasehold.domain.claims import Opened
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, QueueNotFound, StoreFailed
 from leasehold.domain.model import Lease, Outcome, Queue, QueueKey
 from leasehold.engine.peers import Peers
@@ -163,7 +164,7 @@ class LongPolls(Notes):
         for waiters, count in expected.items():
             waiters.serve(batch.append, count)
 
-    def _expect_all(self, parts: Iterable[c.Command], expected: dict[QueueWaiters, int]) -> None:
+    def _expect_all(self, parts: Iterable[AnyCommand], expected: dict[QueueWaiters, int]) -> None:
         for part in parts:
             if type(part) is c.Put:
                 self._expect(part, expected)

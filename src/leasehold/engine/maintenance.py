@@ -17,6 +17,7 @@ from leasehold.clock import Clock, VirtualClock
 from leasehold.domain import commands as c
 from leasehold.domain.claims import LapseClaims
 from leasehold.domain.clock_rules import may_retire
+from leasehold.domain.command import Perform
 from leasehold.domain.errors import Unavailable
 from leasehold.domain.sessions import LoseSessions
 from leasehold.domain.transactions import ExpireStaged
@@ -34,7 +35,6 @@ _STALL_GRACE_S: Final = 5.0
 _log = structlog.get_logger(__name__)
 
 
-Perform: TypeAlias = Callable[[c.Command], Awaitable[c.Result]]
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 _Sweep: TypeAlias = (
     LoseSessions
@@ -204,7 +204,6 @@ class Maintenance:
         total = 0
         while True:
             swept = await self._perform(command)
-            assert isinstance(swept, c.Swept)
             total += swept.count
             if swept.count < command.limit:
                 return total

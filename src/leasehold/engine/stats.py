@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
 
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain.claims import AttachStream, ClaimState, ListStreams
+from leasehold.domain.command import AnyCommand, Perform
 from leasehold.domain.errors import LeaseholdError, LeaseLost
 from leasehold.domain.events import Extent, LogExtent
 from leasehold.domain.model import Lease, QueueKey
@@ -125,7 +126,7 @@ class EngineStats:
         self.commit_seconds = Histogram()
         self.queues: dict[tuple[str, str], QueueStats] = {}
 
-    def count(self, command: c.Command, result: c.Result) -> None:
+    def count(self, command: AnyCommand, result: c.Result) -> None:
         """Count what one command did."""
         kind = type(command)
         if kind not in _COUNTED:
@@ -162,7 +163,7 @@ class EngineStats:
         else:
             stats.rejected_receipts += gave is LeaseLost
 
-    def _count_others(self, command: c.Command, result: c.Result) -> None:
+    def _count_others(self, command: AnyCommand, result: c.Result) -> None:
         if type(command) is c.Batch:
             if type(result) is tuple:
                 self._count_all(command.commands, cast("tuple[c.Result, ...]", result))
@@ -182,7 +183,7 @@ class EngineStats:
         elif type(command) is c.DeleteQueue:
             self.queues.pop((command.account, command.queue), None)
 
-    def _count_all(self, parts: Iterable[c.Command], results: Iterable[c.Result]) -> None:
+    def _count_all(self, parts: Iterable[AnyCommand], results: Iterable[c.Result]) -> None:
         for part, result in zip(parts, results, strict=True):
             self.count(part, result)
 
@@ -251,8 +252,6 @@ CLAIM_STATES: Final[tuple[ClaimState, ...]] = tuple(
 _ASKED_AT_ONCE: Final = 128
 _ALL: Final = 1_000_000
 
-Perform: TypeAlias = Callable[[c.Command], Awaitable[c.Result]]
-
 
 class Census(NamedTuple):
     """How many there are."""
@@ -291,7 +290,7 @@ class CensusTaker:
         """Sessions that have been counted as lost and are remembered by the store still."""
         self._lost_count = 0
 
-    def note(self, command: c.Command, _: c.Result) -> None:
+    def note(self, command: AnyCommand, _: c.Result) -> None:
         """Hear of a command that was carried out."""
         if type(command) is AttachStream:
             self._with_streams.add((command.account, command.queue))
@@ -340,7 +339,7 @@ class CensusTaker:
         return claims
 
 
-async def _ask(perform: Perform, commands: Sequence[c.Command]) -> list[Any]:
+async def _ask(perform: Perform, commands: Sequence[AnyCommand]) -> list[Any]:
     """Return the answers; None for what was refused."""
     answers: list[Any] = []
     for start in range(0, len(commands), _ASKED_AT_ONCE):

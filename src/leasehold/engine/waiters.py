@@ -13,6 +13,7 @@ from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as t
 from leasehold.domain.claims import ClaimState, OpenClaim, Opened
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, QueueNotFound
 from leasehold.domain.model import Lease, Queue, QueueKey
 from leasehold.domain.queue_settings import poison_queue_of
@@ -39,7 +40,7 @@ class Answer(Protocol):
         ...
 
 
-Pending: TypeAlias = tuple[c.Command, Answer]
+Pending: TypeAlias = tuple[AnyCommand, Answer]
 HandIn: TypeAlias = Callable[[Pending], object]
 
 
@@ -252,7 +253,7 @@ class Notes:
             t.CommitTogether: self._note_commit,
         }
 
-    def note(self, command: c.Command, result: c.Result) -> None:
+    def note(self, command: AnyCommand, result: c.Result) -> None:
         """Hear of the result of a command."""
         note = self._notes.get(type(command))
         if note is not None and not isinstance(result, LeaseholdError):
@@ -308,7 +309,7 @@ class Notes:
         if listener is not None:
             listener.answer_idle(QueueNotFound)
 
-    def _note_job(self, _: c.Command, job: o.Job) -> None:
+    def _note_job(self, _: AnyCommand, job: o.Job) -> None:
         if job.plan.kind is o.JobKind.REDRIVE and not job.plan.dry_run:
             for (account, queue), listener in self.by_queue.items():
                 if account == job.account and queue == (job.plan.target or queue):
@@ -327,7 +328,7 @@ class Notes:
             if account in {None, key[0]}:
                 listener.distrust()
 
-    def _note_sweep(self, _: c.Command, swept: c.Swept) -> None:
+    def _note_sweep(self, _: AnyCommand, swept: c.Swept) -> None:
         if swept.count:  # whose leases or claims these were is not said
             self._distrust(None)
 

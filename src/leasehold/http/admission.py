@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 from urllib.parse import unquote_plus
 
 from leasehold.clock import Clock
@@ -14,8 +14,7 @@ from leasehold.domain import admin as o
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain import sessions as s
-from leasehold.domain import transactions as t
+from leasehold.domain.command import Answer, AnyCommand, Command, Perform, R
 from leasehold.domain.errors import Overloaded
 from leasehold.domain.limits import LOOK_BYTES
 from leasehold.domain.model import Lease, Message, QueueKey
@@ -24,21 +23,7 @@ from leasehold.engine.long_poll import Gone
 MAX_WAITERS: Final = 10_000
 """Receives and claims that may wait for messages at once; each is an open connection, and 10 kB."""
 
-_FINISHING: Final = frozenset(
-    {
-        c.Complete,
-        c.Renew,
-        c.Release,
-        s.Heartbeat,
-        s.EndSession,
-        k.ExtendClaim,
-        k.ExemptMembers,
-        k.BindClaim,
-        k.SettleClaims,
-        k.GiveBackClaim,
-        t.Discard,
-    }
-)
+_FINISHING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.finishes)
 _EXTRA_SHARE: Final = 4
 
 
@@ -80,7 +65,7 @@ class Admission:
 
     def __init__(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
-        perform: Callable[[c.Command], Awaitable[c.Result]],
+        perform: Perform,
         *,
         limit: int,
         receive: LongReceive | None = None,
@@ -103,7 +88,7 @@ class Admission:
         self._limit = limit
         self._finishing_limit = limit + limit // _EXTRA_SHARE
 
-    async def perform(self, command: c.Command) -> c.Result:
+    async def perform(self, command: Command[R]) -> R:
         """See :meth:`leasehold.engine.engine.Engine.perform`.
 
         Raises:
@@ -126,7 +111,7 @@ class Admission:
         finally:
             self.pending -= 1
 
-    async def _show(self, command: c.Command, answers: Answers) -> c.Result:
+    async def _show(self, command: Command[R], answers: Answers) -> R:
         """Carry out a command that may have a large answer, once there is room for that."""
         holder = UNDER_WAY.get(None)
         size = self._sizes.guess(command)
@@ -143,7 +128,7 @@ class Admission:
         self._note_size(command, result, size)
         return result
 
-    def _note_size(self, command: c.Command, result: object, expected: int) -> None:
+    def _note_size(self, command: AnyCommand, result: object, expected: int) -> None:
         """Note how large the answer will be, of which *expected* bytes are counted already."""
         size = self._sizes.learn(command, result)
         holder = UNDER_WAY.get(None)
@@ -163,7 +148,7 @@ class Admission:
             LeaseholdError: The engine's refusal.
         """
         if not wait_s or self._receive is None:
-            return cast("tuple[Lease, ...]", await self.perform(command))
+            return await self.perform(command)
         self._admit_waiter()
         self.waiting += 1
         try:
@@ -199,14 +184,14 @@ class Admission:
             raise Overloaded
 
 
-def _takes_one(command: c.Command) -> bool:
+def _takes_one(command: AnyCommand) -> bool:
     return type(command) is c.Receive and command.limit == 1
 
 
-def _finishes(command: c.Command) -> bool:
-    if isinstance(command, c.Batch | t.CommitTogether):
-        return all(type(part) in _FINISHING for part in command.commands)
-    return type(command) in _FINISHING
+def _finishes(command: AnyCommand) -> bool:
+    return type(command) in _FINISHING and all(
+        type(each) in _FINISHING for each in command.subcommands()
+    )
 
 
 # --- answers -----------------------------------------------------------------------------------
@@ -552,5 +537,7 @@ _MEASURES: Final[dict[type, Callable[[Any], tuple[int, int]]]] = {
     k.ReadClaim: _members,
     e.ReadEvents: lambda page: (len(page.events), len(page.events) * _EVENT_BYTES),
 }
-SHOWING: Final = frozenset(_MEASURES)
+SHOWING: Final = frozenset(
+    kind for kind in c.COMMANDS if kind.traits.answer in {Answer.MESSAGES, Answer.EVENTS}
+)
 """Commands whose answers show messages, or very much else."""

@@ -9,21 +9,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from itertools import count
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from leasehold.auth.authenticator import Grant
 from leasehold.auth.types import BEARER, AuthError, Pairs, SignedRequest, Target
 from leasehold.clock import Clock
-from leasehold.domain.commands import Command, Receive, Result
+from leasehold.domain.command import AnyCommand, Perform
+from leasehold.domain.commands import Receive
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.limits import check_queue_name
 from leasehold.domain.model import Queue
 from leasehold.http.admission import LongReceive
 from leasehold.http.logs import log_internal_error
 from leasehold.http.requests import Request, Response
-
-Perform: TypeAlias = Callable[[Command], Awaitable[Result]]
-"""Carries a command out durably; raises LeaseholdError where it is refused."""
 
 # Remembers which names have passed: the same few are used over and over.
 check_known_queue_name = lru_cache(maxsize=1024)(check_queue_name)
@@ -254,7 +252,7 @@ class BaseDialect(ABC, Generic[_CallT, _FaultT]):
 class Handler(NamedTuple, Generic[_CallT]):
     """An operation that is one command."""
 
-    read: Callable[[_CallT], Command]
+    read: Callable[[_CallT], AnyCommand]
     write: Callable[[_CallT, Any], Response]
     wait_s: Callable[[_CallT], int] | None = None
     """Reads how many seconds it may wait for a result that is not empty; then it is a Receive."""

@@ -15,14 +15,15 @@ from leasehold.auth.types import SignedRequest, Target
 from leasehold.clock import Clock, VirtualClock
 from leasehold.domain import commands as c
 from leasehold.domain.claims import Exemption, ExemptMembers, SettleClaims
+from leasehold.domain.command import AnyCommand, Command, Perform, R
 from leasehold.domain.errors import LeaseholdError, Unavailable
-from leasehold.domain.sessions import ListSessions, Session, SessionState, until_ms
+from leasehold.domain.sessions import ListSessions, SessionState, until_ms
 from leasehold.domain.transactions import CommitTogether
 from leasehold.engine.engine import Engine
 from leasehold.engine.faults import Faults, has_changed
 from leasehold.engine.long_poll import Gone
 from leasehold.http.app import NATIVE_PREFIX
-from leasehold.http.dialect import Authorizer, Perform
+from leasehold.http.dialect import Authorizer
 from leasehold.http.request_cycle import App, Receive
 from leasehold.http.requests import Response
 
@@ -100,8 +101,9 @@ class Controls:
     def watched(self, perform: Perform) -> Perform:
         """Return *perform* with random numbers of a seed; note which requests change things."""
 
-        async def watched_perform(command: c.Command) -> c.Result:
-            result = await perform(self._drawn(command))
+        async def watched_perform(command: Command[R], /) -> R:
+            drawn: Command[R] = self._drawn(command)
+            result = await perform(drawn)
             _note(command, result)
             return result
 
@@ -180,7 +182,7 @@ class SigningTime:
         return await self._authorizer.check_bearer(request, target, now_ms=self._clock.now_ms())
 
 
-def _note(command: c.Command, result: Any) -> None:
+def _note(command: AnyCommand, result: Any) -> None:
     if has_changed(command, result):
         answer = _answer.get(None)
         if answer is not None:
@@ -250,9 +252,8 @@ async def _session_ends(engine: Engine, now_ms: int) -> list[int]:
     for account in sorted({account for account, _, _ in engine.message_counts()}):
         with contextlib.suppress(LeaseholdError):
             found = await engine.perform(ListSessions(account, _MOST_SESSIONS))
-            assert isinstance(found, tuple)
             for session in found:
-                if isinstance(session, Session) and session.state is SessionState.LIVE:
+                if session.state is SessionState.LIVE:
                     ends.add(until_ms(session) + 1)
                     if session.progress_timeout_s is not None:
                         ends.add(now_ms + session.progress_timeout_s * 1000 + 1)

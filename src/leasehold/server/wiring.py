@@ -9,13 +9,14 @@ from leasehold.auth.authenticator import Authenticator
 from leasehold.auth.mns import AccessKey, MnsAuthenticator, keys_of_accounts
 from leasehold.auth.types import Account
 from leasehold.clock import Clock, LoopTimers, Timers, VirtualClock
+from leasehold.domain.command import Perform
 from leasehold.domain.model import AccessPolicy
 from leasehold.domain.queue_settings import LapsedReceipts
 from leasehold.engine.account_router import ServerEngine
 from leasehold.http.admission import Admission, LongClaim, LongReceive
 from leasehold.http.app import Application, Hosts
 from leasehold.http.azure import AzureDialect
-from leasehold.http.dialect import Authorizer, Perform
+from leasehold.http.dialect import Authorizer
 from leasehold.http.guard import Guard
 from leasehold.http.mns import MnsDialect
 from leasehold.http.native import NativeDialect, Services

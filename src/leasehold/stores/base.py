@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from leasehold.domain.commands import Command, Result
+from leasehold.domain.command import AnyCommand
+from leasehold.domain.commands import Result
 from leasehold.domain.model import Queue
 
 
@@ -50,7 +51,7 @@ class Store(Protocol):
         """Accounts that were moved to another store, as the last batch left it."""
         ...
 
-    def execute(self, batch: Sequence[Command], *, now_ms: int) -> list[Result]:
+    def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[Result]:
         """Carry out *batch* in the order given, inside a transaction left open.
 
         Every command sees what those before it did. A refused command changes nothing and has an

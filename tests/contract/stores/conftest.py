@@ -14,6 +14,7 @@ from leasehold.domain import commands as c
 from leasehold.domain import events as e
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as sg
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.model import ErrorReport, Lease, Message, MessageState, Outcome
 from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts, QueueSettings
 from leasehold.stores.base import Store
@@ -38,12 +39,12 @@ class Asker:
         self.clock = clock
         self._drawn = 0
 
-    def batch(self, *commands: c.Command) -> list[c.Result]:
+    def batch(self, *commands: AnyCommand) -> list[c.Result]:
         results = self.store.execute(commands, now_ms=self.clock.now_ms())
         self.store.commit()
         return results
 
-    def ask(self, command: c.Command) -> Any:
+    def ask(self, command: AnyCommand) -> Any:
         return self.batch(command)[0]
 
     def put_command(self, body: bytes | str = b"work", **fields: Any) -> c.Put:

@@ -13,6 +13,7 @@ from leasehold.domain import events as e
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as sg
 from leasehold.domain.claims import Exemption
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.events import EventType, Replay, ReplayedMessage
 from leasehold.domain.model import (
     NEVER_MS,
@@ -101,7 +102,7 @@ class RandomWork:
     def _queue(self) -> str:
         return self._rng.choice(QUEUES)
 
-    def _ask(self, command: c.Command, operations: int = 1) -> Any:
+    def _ask(self, command: AnyCommand, operations: int = 1) -> Any:
         self.operations += operations
         return self._asker.ask(command)
 
@@ -296,7 +297,7 @@ class RandomWork:
         leased = [seen for seen in page.messages if seen.state is MessageState.LEASED]
         chosen = rng.choice(leased if leased and rng.random() < 0.7 else page.messages)
         named = (ACCOUNT, queue, chosen.message.message_id)
-        commands: list[c.Command] = [
+        commands: list[AnyCommand] = [
             o.Amend(*named, delay_s=5, priority=3, force=rng.random() < 0.5),
             o.Remove(*named, force=rng.random() < 0.5),
             o.EndLease(*named),

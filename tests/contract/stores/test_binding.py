@@ -10,6 +10,7 @@ from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain import transactions as sg
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import (
     AlreadyPublished,
     ClaimBroken,
@@ -335,7 +336,7 @@ def test_a_claim_that_was_given_back_stops_everything(bound: Asker) -> None:
     ],
 )
 def test_an_operator_may_have_ended_it(
-    claimer: Asker, command: c.Command, refusal: type[LeaseholdError]
+    claimer: Asker, command: AnyCommand, refusal: type[LeaseholdError]
 ) -> None:
     """What was made of messages that went elsewhere is not published."""
     claimer.create("sums")

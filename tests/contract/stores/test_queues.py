@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import QueueExists, QueueNotFound, SettingsDiffer
 from leasehold.domain.model import AccessPolicy, Queue
 from leasehold.domain.queue_settings import Adaptive, FailurePolicy, QueueSettings
@@ -91,7 +92,7 @@ def test_created_queue_is_found(asker: Asker) -> None:
     ],
     ids=lambda command: type(command).__name__,
 )
-def test_missing_queue_is_said_before_anything_else(asker: Asker, command: c.Command) -> None:
+def test_missing_queue_is_said_before_anything_else(asker: Asker, command: AnyCommand) -> None:
     """Every verb on a queue that is not there answers QueueNotFound."""
     assert isinstance(asker.ask(command), QueueNotFound)
 

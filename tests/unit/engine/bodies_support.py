@@ -9,6 +9,7 @@ from typing import Any, Self
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain import model as b
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.model import Lease, Message
 from leasehold.engine import Engine
@@ -36,7 +37,7 @@ class Store(RecordingStore):
         self.errors_for: dict[type, LeaseholdError] = {}
         """What commands of some types are refused with."""
 
-    def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
+    def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[c.Result]:
         """See ``Store``."""
         results = super().execute(batch, now_ms=now_ms)
         pairs = zip(batch, results, strict=True)
@@ -86,7 +87,7 @@ class World:
     async def __aexit__(self, *_: object) -> None:
         await self.engine.stop()
 
-    async def do(self, command: c.Command) -> Any:
+    async def do(self, command: AnyCommand) -> Any:
         """Carry a command out."""
         return await self.engine.perform(command)
 

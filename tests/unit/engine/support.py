@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.claims import AttachStream, Claim, OpenClaim, Opened, Stream
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.model import Lease
 from leasehold.domain.queue_settings import QueueSettings
 from leasehold.engine import Engine
@@ -52,7 +53,7 @@ class RecordingStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.batches: list[list[c.Command]] = []
+        self.batches: list[list[AnyCommand]] = []
         self.errors: list[Exception] = []
         self.held: type | None = None
         """Commits of batches with a command of this kind wait until the test lets them go."""
@@ -64,7 +65,7 @@ class RecordingStore(MemoryStore):
             assert self.let_go.wait(10)
         return True
 
-    def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
+    def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[c.Result]:
         """See ``Store``; raises the errors that the test asks for first."""
         self.batches.append(list(batch))
         if self.errors:
@@ -144,7 +145,7 @@ class World:
         self.claims.append(task)
         return task
 
-    async def do(self, *commands: c.Command) -> list[Any]:
+    async def do(self, *commands: AnyCommand) -> list[Any]:
         """Have commands carried out side by side, and let everybody come to rest."""
         results = await asyncio.gather(*map(self.engine.perform, commands), return_exceptions=True)
         await self.rest()

@@ -19,6 +19,7 @@ from leasehold.domain import commands as c
 from leasehold.domain import model as b
 from leasehold.domain import transactions as t
 from leasehold.domain.admin import EVERYTHING
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, StoreFull
 from leasehold.domain.model import Lease, Outcome
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
@@ -52,7 +53,7 @@ class Server:
         await self.engine.start()
         self.store = store
 
-    async def do(self, command: c.Command) -> Any:
+    async def do(self, command: AnyCommand) -> Any:
         """Carry a command out; a refusal is an answer as well."""
         try:
             return await self.engine.perform(command)

@@ -11,6 +11,7 @@ from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as t
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import (
     ClaimBroken,
     ClaimOutOfTurn,
@@ -84,7 +85,7 @@ class ClaimStorm(Storm):
         assert opened.state is not k.ClaimState.OPENING
         self.numbers[command.queue, command.stream] = command.number
 
-    async def perform(self, command: c.Command) -> None:
+    async def perform(self, command: AnyCommand) -> None:
         """Have a command carried out, and remember what later ones can use."""
         try:
             result = await self.world.engine.perform(command)
@@ -110,7 +111,7 @@ class ClaimStorm(Storm):
         elif isinstance(result, s.Session):
             self.sessions.append(result.session_id)
 
-    def command(self) -> c.Command:
+    def command(self) -> AnyCommand:
         """Return a random command, often one of those that this storm adds."""
         roll = self.random
         if roll.random() < 0.4:
@@ -122,7 +123,7 @@ class ClaimStorm(Storm):
         session = roll.choice(self.sessions[-4:]) if self.sessions else "none"
         name = f"t{roll.randrange(3)}.{len(self.world.store.batches) // 50}"
         send = put(queue=roll.choice(QUEUES), delay_s=roll.choice((0, 0, 5)))
-        weighted: list[tuple[int, c.Command]] = [
+        weighted: list[tuple[int, AnyCommand]] = [
             (4, k.AttachStream(*of)),
             (8, self.claim()),
             (4, k.ReadClaim(*of, number, 0, 1, "", 10)),

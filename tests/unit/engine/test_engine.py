@@ -12,6 +12,7 @@ import pytest
 from leasehold.domain import commands as c
 from leasehold.domain.admin import NextDue
 from leasehold.domain.claims import OpenClaim, SettleClaims
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import (
     LeaseholdError,
     QueueNotFound,
@@ -44,9 +45,9 @@ class WatchedStore(MemoryStore):
         self.relieve_error: Exception | None = None
         self.closed = False
         self.seen_ms = 0
-        self.noted: list[c.Command] = []
+        self.noted: list[AnyCommand] = []
 
-    def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
+    def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[c.Result]:
         self.batches.append([type(command).__name__ for command in batch])
         self.noted += [command for command in batch if isinstance(command, c.NoteTime)]
         if self.execute_errors:
@@ -107,7 +108,7 @@ class Running:
         if not self.store.closed:
             await self.engine.stop()
 
-    async def all(self, *commands: c.Command) -> list[Any]:
+    async def all(self, *commands: AnyCommand) -> list[Any]:
         return await asyncio.gather(
             *(self.engine.perform(command) for command in commands), return_exceptions=True
         )
@@ -245,7 +246,7 @@ def test_a_caller_that_went_away_does_not_disturb_the_rest() -> None:
             await asyncio.sleep(0)
             gone.cancel()
             await running.engine.perform(put())
-            assert len(await running.engine.perform(RECEIVE)) == 2  # type: ignore[arg-type]
+            assert len(await running.engine.perform(RECEIVE)) == 2
 
     asyncio.run(scenario())
 
@@ -341,7 +342,7 @@ def test_sweep_retires_then_removes_after_the_grace() -> None:
             running.clock.advance(s=10)
             await running.engine.sweep()
             info = await running.engine.perform(c.GetQueue("a", "queue"))
-            assert info.message_count == 0  # type: ignore[union-attr]
+            assert info.message_count == 0
             held = running.store._shelves.queues["a", "queue"]
             assert len(held.retired) == 3
             running.clock.advance(s=101)

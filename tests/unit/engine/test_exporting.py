@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from leasehold import events
-from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import Stopping
 from leasehold.domain.events import Event, KeepNote, ReadEvents
 from leasehold.engine import event_export
@@ -165,7 +165,7 @@ def kill_at(world: World, monkeypatch: pytest.MonkeyPatch, point: int) -> bool:
         if steps == point:
             raise Killed
 
-    async def perform(command: c.Command) -> c.Result:
+    async def perform(command: AnyCommand) -> Any:
         step()
         result = await world.log.perform(command)
         step()
@@ -333,7 +333,7 @@ def test_it_runs_by_its_interval(world: World) -> None:
 def test_a_store_that_stops_is_no_news(world: World) -> None:
     """While the engine stops, refused commands are not logged."""
 
-    def refuse(_: c.Command) -> None:
+    def refuse(_: AnyCommand) -> None:
         raise Stopping
 
     world.add()

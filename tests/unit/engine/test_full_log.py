@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import StoreFull
 from leasehold.domain.events import KeepNote
 from tests.unit.engine.test_exporting import World
@@ -46,7 +46,7 @@ def test_a_log_that_cannot_be_exported_is_still_trimmed(world: World) -> None:
     """Also where not even the first note of an export can be kept."""
     world.options = {"max_bytes": 10 * EVENT_BYTES}
 
-    def full(command: c.Command) -> None:
+    def full(command: AnyCommand) -> None:
         if isinstance(command, KeepNote):
             raise StoreFull
 

@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from leasehold.domain import commands as c
+from leasehold.domain.command import MAX_BATCH
 from leasehold.domain.transactions import Stage
-from leasehold.engine.batcher import MAX_BATCH, weight_of
+from leasehold.engine.batcher import weight_of
 from tests.unit.engine.support import World, play, put
 
 

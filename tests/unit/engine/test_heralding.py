@@ -10,6 +10,7 @@ import pytest
 
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import QueueNotFound
 from leasehold.domain.model import Outcome, QueueKey
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
@@ -87,7 +88,7 @@ class World:
         self.clock = ManualClock()
         self.engine = Engine(MemoryStore(), self.clock, plan=plan, peers=self.peers)
 
-    async def do(self, command: c.Command) -> Any:
+    async def do(self, command: AnyCommand) -> Any:
         return await self.engine.perform(command)
 
     async def leased(self, lease_s: int = 3600) -> tuple[str, str, str, str]:

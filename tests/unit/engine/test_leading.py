@@ -11,6 +11,7 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.claims import LapseClaims
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import Unavailable
 from leasehold.domain.sessions import LoseSessions
 from leasehold.engine.event_export import Exporter
@@ -44,7 +45,7 @@ class Sweeper:
             sleep=self.sleep,
         )
 
-    async def perform(self, command: c.Command) -> c.Result:
+    async def perform(self, command: AnyCommand) -> Any:
         """Stand in for the engine."""
         if self.is_away:
             raise Unavailable

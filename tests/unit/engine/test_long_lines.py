@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from leasehold.domain import admin as o
-from leasehold.domain import commands as c
 from leasehold.domain.claims import ReadClaim, SettleClaims
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.queue_settings import FailurePolicy
 from leasehold.domain.sessions import Heartbeat
 from leasehold.domain.transactions import CommitTogether, Publish, Stage
@@ -72,7 +72,7 @@ def test_who_waits_gets_what_is_behind_much_poison(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_what_may_be_large_shares_its_batch_with_little(
-    commands: tuple[c.Command, ...], batches: list[int]
+    commands: tuple[AnyCommand, ...], batches: list[int]
 ) -> None:
     """Each command counts for as many messages as it works on, as far as that is known."""
 

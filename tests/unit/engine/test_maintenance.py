@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as t
+from leasehold.domain.command import AnyCommand, Perform
 from leasehold.engine.maintenance import Maintenance, MaintenancePlan
 from leasehold.stores.base import StoreHealth
 from leasehold.stores.memory import MemoryStore
@@ -197,7 +198,7 @@ class Rounds:
 
     def __init__(self, clock: WallClock | VirtualClock | None = None) -> None:
         self.clock = clock or WallClock()
-        self.performed: list[c.Command] = []
+        self.performed: list[AnyCommand] = []
         self.slept: list[float] = []
         self.stalls: list[float] = []
         """By how much the next sleeps of the watch are longer than asked."""
@@ -214,7 +215,7 @@ class Rounds:
             sleep=self.sleep,
         )
 
-    async def perform(self, command: c.Command) -> c.Result:
+    async def perform(self, command: AnyCommand) -> Any:
         self.performed.append(command)
         if type(command) is self.hangs_at:
             await asyncio.Event().wait()
@@ -246,7 +247,7 @@ async def _relieved() -> bool:
     return True
 
 
-async def _not_adapted(perform: Callable[[c.Command], Awaitable[c.Result]], now_ms: int) -> None:
+async def _not_adapted(perform: Perform, now_ms: int) -> None:
     del perform, now_ms
 
 
@@ -356,6 +357,6 @@ def test_a_full_disk_is_logged_once_and_its_end_too(leads: Callable[[], bool] | 
     assert relieved > 10
 
 
-async def _nothing_to_do(command: c.Command) -> c.Result:
+async def _nothing_to_do(command: AnyCommand) -> Any:
     del command
     return c.Swept(0)

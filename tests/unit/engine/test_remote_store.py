@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import Unavailable
 from leasehold.engine import Engine
 from leasehold.engine.batcher import STAND_BACK_S
@@ -45,7 +46,7 @@ class SlowStore(MemoryStore):
         self.hurried.append(within_s)
         self.is_hurried = within_s is not None
 
-    def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
+    def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[c.Result]:
         """See ``Store``."""
         if self.is_hurried and not self.is_quick:
             raise NotInTime

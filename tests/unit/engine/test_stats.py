@@ -9,6 +9,7 @@ import pytest
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import transactions as t
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.model import Outcome
 from leasehold.engine.stats import EngineStats
 from leasehold.stores.memory import MemoryStore
@@ -28,7 +29,7 @@ class Counted:
         self.stats = EngineStats(NOW_MS)
         self._store = MemoryStore()
 
-    def ask(self, command: c.Command) -> Any:
+    def ask(self, command: AnyCommand) -> Any:
         (result,) = self._store.execute([command], now_ms=NOW_MS)
         self._store.commit()
         self.stats.count(command, result)
@@ -52,7 +53,7 @@ def test_what_is_published_is_sent(how: str) -> None:
     stream = ask(k.AttachStream("a", "queue", "s"))
     ask(put())
     ask(k.OpenClaim("a", "queue", "s", stream.token, 1, 10, 60))
-    command: c.Command = t.Publish("a", "tx")
+    command: AnyCommand = t.Publish("a", "tx")
     along = {"queue": 0, "audio": 0}
     if how == "commit":
         command = t.CommitTogether("a", (put(),), ("tx",), "run")
@@ -86,7 +87,7 @@ def test_what_is_settled_by_publishing_is_completed(how: str) -> None:
     noted = k.Exemption(1, lease.message.message_id, Outcome.BURIED)
     ask(k.ExemptMembers("a", "audio", "s", token, 1, (noted,)))
     ask(k.BindClaim("a", "audio", "s", token, 1, "tx"))
-    command: c.Command = t.Publish("a", "tx")
+    command: AnyCommand = t.Publish("a", "tx")
     if how == "commit":
         command = t.CommitTogether("a", (), ("tx",))
     elif how == "settle":

@@ -10,6 +10,7 @@ import pytest
 
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.model import NEVER_MS, Outcome
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
@@ -272,7 +273,7 @@ def test_the_lease_of_a_waiter_ends_for_the_next() -> None:
     play(scenario)
 
 
-GIVE_BACK: dict[str, Callable[[Acts], c.Command]] = {
+GIVE_BACK: dict[str, Callable[[Acts], AnyCommand]] = {
     "renew": lambda acts: c.Renew(*acts, 0),
     "release": lambda acts: c.Release(*acts),
     "batch": lambda acts: c.Batch((c.Release(*acts, delay_s=0),)),
@@ -282,7 +283,7 @@ GIVE_BACK: dict[str, Callable[[Acts], c.Command]] = {
 
 
 @pytest.mark.parametrize("act", GIVE_BACK.values(), ids=GIVE_BACK)
-def test_what_is_given_back_wakes(act: Callable[[Acts], c.Command]) -> None:
+def test_what_is_given_back_wakes(act: Callable[[Acts], AnyCommand]) -> None:
     """A message that somebody lets go of goes to whoever waits."""
 
     async def scenario(world: World) -> None:
@@ -402,7 +403,7 @@ def test_a_store_that_cannot_say_what_is_due_is_asked_again() -> None:
         task = world.begin()
         await asyncio.sleep(0)
 
-        def fails(_: c.Command) -> c.Result:
+        def fails(_: AnyCommand) -> c.Result:
             raise LeaseholdError
 
         asked = world.store._verbs[o.NextDue]

@@ -9,6 +9,7 @@ import pytest
 from leasehold.domain import admin as o
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
+from leasehold.domain.command import MAX_BATCH, AnyCommand
 from leasehold.domain.errors import (
     ClaimOutOfTurn,
     QueueNotFound,
@@ -16,7 +17,7 @@ from leasehold.domain.errors import (
     StoreFailed,
     StreamNotFound,
 )
-from leasehold.engine.batcher import MAX_BATCH, weight_of
+from leasehold.engine.batcher import weight_of
 from leasehold.stores.memory import MemoryStore
 from tests.unit.engine.support import World, bodies, claim, claimed, play, put, receive
 
@@ -170,7 +171,7 @@ def test_what_is_given_back_is_visible_when_that_is_answered(
         await world.do(*[put()] * 9)
         await world.do(claim())
         world.store.batches.clear()
-        command: c.Command = k.GiveBackClaim("a", "queue", "s", 1, 1)
+        command: AnyCommand = k.GiveBackClaim("a", "queue", "s", 1, 1)
         if deleted:
             command = k.DeleteStream("a", "queue", "s")
         given_back, taken = await asyncio.gather(

@@ -11,6 +11,7 @@ import pytest
 
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, QueueNotFound
 from leasehold.domain.model import NEVER_MS, Lease, Outcome
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
@@ -105,7 +106,7 @@ class Storm:
         """Return how many receives were carried out for a holder."""
         return sum(each.holder == holder for each in self.world.store.commands(c.Receive))
 
-    async def perform(self, command: c.Command) -> None:
+    async def perform(self, command: AnyCommand) -> None:
         """Have a command carried out, whatever comes of it."""
         try:
             result = await self.world.engine.perform(command)
@@ -116,13 +117,13 @@ class Storm:
         elif isinstance(command, c.Receive):
             self.keep(command.queue, result)
 
-    def command(self) -> c.Command:
+    def command(self) -> AnyCommand:
         """Return a random command."""
         roll = self.random
         queue = roll.choice(QUEUES)
         act: Acts = roll.choice(self.acts[-20:]) if self.acts else ("a", queue, "", "")
         delay_s = roll.choice((0, 0, 1, 5))
-        weighted: list[tuple[int, c.Command]] = [
+        weighted: list[tuple[int, AnyCommand]] = [
             (30, put(delay_s=delay_s, queue=queue)),
             (10, c.Batch(tuple(put(queue=queue) for _ in range(roll.randrange(5))))),
             (8, receive("plain", roll.choice((1, 5)), roll.choice((0, 5)), queue)),
@@ -143,7 +144,7 @@ class Storm:
         weights = [weight for weight, _ in weighted]
         return roll.choices(weighted, weights)[0][1]
 
-    def redrive(self) -> c.Command:
+    def redrive(self) -> AnyCommand:
         plan = o.JobPlan(kind=o.JobKind.REDRIVE)
         return o.StartJob("a", "queue", f"job{self.number}", plan)
 

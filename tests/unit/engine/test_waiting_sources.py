@@ -12,6 +12,7 @@ from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as t
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.model import Outcome
 from leasehold.domain.queue_settings import FailurePolicy
 from tests.unit.engine.support import World, bodies, claim, claimed, play, put, receive
@@ -275,7 +276,7 @@ def test_what_is_poisoned_wakes_who_waits_for_poison(how: str) -> None:
         if how == "exemption":
             message_id = await open_claim(world)
             exemption = k.Exemption(1, message_id, Outcome.BURIED)
-            command: c.Command = k.SettleClaims("a", "queue", "other", 1, 1, (exemption,))
+            command: AnyCommand = k.SettleClaims("a", "queue", "other", 1, 1, (exemption,))
         else:
             await in_session(world)
             command = s.LoseSessions()

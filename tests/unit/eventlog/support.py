@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.events import (
     Event,
     EventPage,
@@ -76,10 +77,10 @@ class FakeLog:
     def __init__(self) -> None:
         self.batches: list[tuple[Event, ...]] = []
         self.notes: dict[str, str] = {}
-        self.asked: list[c.Command] = []
+        self.asked: list[AnyCommand] = []
         self.last_seq = 0
         self.store_bytes = 0
-        self.before: Callable[[c.Command], None] = lambda _: None
+        self.before: Callable[[AnyCommand], None] = lambda _: None
         """Called before each command; may raise."""
 
     def add(self, events: Sequence[Event], *, gap: int = 0) -> tuple[Event, ...]:
@@ -99,7 +100,7 @@ class FakeLog:
         """Return how many commands of a kind have come."""
         return sum(type(command) is kind for command in self.asked)
 
-    async def perform(self, command: c.Command) -> c.Result:
+    async def perform(self, command: AnyCommand) -> Any:
         """Carry out a command."""
         self.asked.append(command)
         self.before(command)

@@ -9,11 +9,11 @@ from xml.etree import ElementTree as ET
 
 from leasehold.auth.authenticator import CredentialKind, Grant
 from leasehold.auth.types import Account, AuthError, SignedRequest, Target
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.commands import (
     DONE,
     AccountDocument,
     Clear,
-    Command,
     Complete,
     CreateQueue,
     DeleteQueue,
@@ -125,7 +125,7 @@ class Harness:
     def __init__(self, *, accepts_late: bool = False) -> None:
         self.clock = ManualClock()
         self.authenticator = FakeAuthenticator()
-        self.commands: list[Command] = []
+        self.commands: list[AnyCommand] = []
         self.documents: dict[str, str] = {}
         self.document_reads = 0
         self.observed: list[tuple[str, int]] = []
@@ -143,7 +143,7 @@ class Harness:
             observe=lambda operation, status: self.observed.append((operation, status)),
         )
 
-    async def perform(self, command: Command) -> Result:
+    async def perform(self, command: AnyCommand) -> Any:
         """Stand for the engine: give the result told for the command's type, or a plain one."""
         if isinstance(command, GetAccountDocument | SetAccountDocument):
             return self._document(command)
@@ -166,7 +166,7 @@ class Harness:
         return AccountDocument(self.documents.get(command.account))
 
     @property
-    def command(self) -> Command:
+    def command(self) -> AnyCommand:
         """The one command that was performed."""
         [command] = self.commands
         return command

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
 from leasehold.auth.types import Account
-from leasehold.domain.commands import Clear, Command, GetAccountDocument, Receive, Result
+from leasehold.domain.command import AnyCommand
+from leasehold.domain.commands import Clear, GetAccountDocument, Receive
 from leasehold.domain.errors import Overloaded, QueueNotFound
 from leasehold.http.azure import AzureDialect, service
 from tests.unit.http_azure.support import (
@@ -257,7 +259,7 @@ def test_one_of_many_requests_fetches_the_rules(azure: Harness) -> None:
     """Requests that come while the rules are being fetched go on with what is known."""
     asked = 0
 
-    async def perform(command: Command) -> Result:
+    async def perform(command: AnyCommand) -> Any:
         nonlocal asked
         asked += isinstance(command, GetAccountDocument)
         await asyncio.sleep(0)

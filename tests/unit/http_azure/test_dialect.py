@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 
 from leasehold.auth import types as auth
 from leasehold.auth.types import Operation
-from leasehold.domain.commands import Clear, Command, Put, Receive, Result
+from leasehold.domain.command import AnyCommand
+from leasehold.domain.commands import Clear, Put, Receive
 from leasehold.domain.errors import QueueNotFound
 from leasehold.http.azure import AzureDialect
 from leasehold.http.azure.call import request_ids
@@ -335,7 +336,7 @@ def test_failing_authenticator(azure: Harness) -> None:
 def test_cancelled_request_stays_cancelled(azure: Harness) -> None:
     """The server can take a request back; that is no internal error."""
 
-    async def perform(_: Command) -> Result:
+    async def perform(_: AnyCommand) -> Any:
         raise asyncio.CancelledError
 
     dialect = AzureDialect(
@@ -385,7 +386,7 @@ def test_many_requests_at_once() -> None:
     azure = Harness()
     gate = asyncio.Event()
 
-    async def perform(command: Command) -> Result:
+    async def perform(command: AnyCommand) -> Any:
         await gate.wait()
         return await azure.perform(command)
 

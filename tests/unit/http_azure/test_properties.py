@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from leasehold.auth.types import Account
-from leasehold.domain.commands import Command, GetAccountDocument, Result, SetAccountDocument
+from leasehold.domain.command import AnyCommand
+from leasehold.domain.commands import GetAccountDocument, SetAccountDocument
 from leasehold.domain.errors import Overloaded, StoreFull
 from leasehold.http.azure import AzureDialect, service
 from leasehold.http.requests import Response
@@ -221,7 +222,7 @@ def test_accounts_have_their_own_properties(azure: Harness) -> None:
 def test_two_clients_set_different_sections_at_once(azure: Harness) -> None:
     """Neither undoes what the other one sets, however slow the store."""
 
-    async def perform(command: Command) -> Result:
+    async def perform(command: AnyCommand) -> Any:
         result = await azure.perform(command)
         await asyncio.sleep(0)
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -11,7 +12,7 @@ from leasehold.auth.authenticator import Authenticator
 from leasehold.auth.sas import SasTerms, make_account_sas, make_service_sas
 from leasehold.auth.sharedkey import sign
 from leasehold.auth.types import Account, SignedRequest, format_http_date
-from leasehold.domain.commands import Command, Result
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.model import AccessPolicy
 from leasehold.http.azure import AzureDialect
@@ -51,7 +52,7 @@ class Whole:
             accounts=accounts,
         )
 
-    async def perform(self, command: Command) -> Result:
+    async def perform(self, command: AnyCommand) -> Any:
         """Carry a command out as the engine would."""
         [result] = self.store.execute([command], now_ms=self.clock.now_ms())
         self.store.commit()

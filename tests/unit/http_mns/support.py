@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 from leasehold.auth.mns import AccessKey, MnsAuthenticator, MnsRequest, sign_v2, string_to_sign_v2
 from leasehold.auth.types import format_http_date
-from leasehold.domain.commands import Command, Result
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError
 from leasehold.http.mns import MnsDialect
 from leasehold.http.requests import Request, Response
@@ -46,7 +46,7 @@ class Whole:
         self.clock = ManualClock()
         self.store = MemoryStore()
         self.refusal: Exception | None = None
-        self.refused: type[Command] | None = None
+        self.refused: type[AnyCommand] | None = None
         """Kind of the commands that are met with the refusal; None for all."""
         self.observed: list[tuple[str, int]] = []
         keys = {ACCOUNT: AccessKey(ACCOUNT, (SECRET,)), "other": AccessKey("other", (SECRET,))}
@@ -62,7 +62,7 @@ class Whole:
         )
         assert self.ask("PUT", "/queues/q").status == 201
 
-    async def perform(self, command: Command) -> Result:
+    async def perform(self, command: AnyCommand) -> Any:
         """Carry a command out as the engine would."""
         if self.refusal is not None and self.refused in {None, type(command)}:
             raise self.refusal

@@ -13,7 +13,8 @@ from leasehold.auth.authenticator import Authenticator
 from leasehold.auth.types import Account
 from leasehold.domain.admin import GetJob, Job, StepJob, is_over
 from leasehold.domain.claims import ClaimState, OpenClaim, Opened
-from leasehold.domain.commands import Command, Receive, Result
+from leasehold.domain.command import AnyCommand
+from leasehold.domain.commands import Receive
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.model import AccessPolicy, Lease
 from leasehold.engine.long_poll import Gone
@@ -76,7 +77,7 @@ class Native:
         self.store = MemoryStore()
         self.stats = EngineStats(since_ms=self.clock.now_ms())
         self.runner = asyncio.Runner()
-        self.commands: list[Command] = []
+        self.commands: list[AnyCommand] = []
         self.waits: list[float] = []
         self.observed: list[tuple[str, int]] = []
         self.failures: dict[type, Exception] = {}
@@ -110,7 +111,7 @@ class Native:
 
     # --- collaborators -----------------------------------------------------------------------
 
-    async def perform(self, command: Command) -> Result:
+    async def perform(self, command: AnyCommand) -> Any:
         """Carry a command out as the engine would."""
         self.commands.append(command)
         failure = self.failures.get(type(command))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.claims import ExtendClaim, OpenClaim, Opened, SettleClaims
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import Overloaded, QueueNotFound
 from leasehold.domain.model import Lease
 from leasehold.domain.sessions import EndSession, Heartbeat
@@ -27,7 +29,7 @@ class Engine:
     def __init__(self) -> None:
         self.go = asyncio.Event()
 
-    async def perform(self, command: c.Command) -> c.Result:
+    async def perform(self, command: AnyCommand) -> Any:
         """See ``Engine.perform``."""
         await self.go.wait()
         if command is GET:
@@ -41,6 +43,7 @@ def test_overload_turns_new_work_away_and_lets_work_be_finished() -> None:
     async def scenario() -> None:
         engine = Engine()
         admission = Admission(engine.perform, limit=4)
+        waiting: list[asyncio.Task[object]]
         waiting = [asyncio.create_task(admission.perform(DELETE)) for _ in range(4)]
         await asyncio.sleep(0)
         with pytest.raises(Overloaded):
@@ -79,7 +82,7 @@ class LongEngine:
         self.go = asyncio.Event()
         self.asked: list[tuple[c.Receive, float, object]] = []
 
-    async def perform(self, command: c.Command) -> c.Result:
+    async def perform(self, command: AnyCommand) -> Any:
         """See ``Engine.perform``."""
         return () if command is GET else c.DONE
 
@@ -158,7 +161,7 @@ def test_the_engine_is_told_who_watches() -> None:
     ],
     ids=lambda command: type(command).__name__,
 )
-def test_what_heals_an_overload_is_let_in_longer(command: c.Command) -> None:
+def test_what_heals_an_overload_is_let_in_longer(command: AnyCommand) -> None:
     """Without heartbeats an overload would end the leases of all workers."""
 
     async def scenario() -> None:

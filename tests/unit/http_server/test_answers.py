@@ -12,6 +12,7 @@ from leasehold.domain import admin as o
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import Overloaded
 from leasehold.domain.limits import LOOK_BYTES
 from leasehold.domain.model import Lease, Message, Phase
@@ -271,9 +272,9 @@ def test_room_is_asked_for_before_the_engine() -> None:
     """A command that may have a large answer is not begun before there is room for that."""
 
     async def scenario(tried: Tried) -> None:
-        begun: list[c.Command] = []
+        begun: list[AnyCommand] = []
 
-        async def perform(command: c.Command) -> c.Result:
+        async def perform(command: AnyCommand) -> Any:
             begun.append(command)
             return (message(65_536),)
 

@@ -10,6 +10,7 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain import model as b
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.model import BodyRef, Detail, Lease
 from leasehold.stores.sqlite import SqliteStore
 
@@ -24,7 +25,7 @@ class Tried:
         self._drawn = 0
         self.ask(c.CreateQueue("a", "queue", {}))
 
-    def ask(self, command: c.Command) -> Any:
+    def ask(self, command: AnyCommand) -> Any:
         (result,) = self.store.execute([command], now_ms=NOW_MS)
         self.store.commit()
         return result

@@ -11,6 +11,7 @@ import pytest
 
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
@@ -25,14 +26,14 @@ LATER_MS = NOW_MS + 10_000
 ONCE = QueueSettings(failure_policy=FailurePolicy(max_deliveries=1))
 
 
-def ask_all(store: Store, commands: list[c.Command], now_ms: int = NOW_MS) -> list[Any]:
+def ask_all(store: Store, commands: list[AnyCommand], now_ms: int = NOW_MS) -> list[Any]:
     """Carry commands out as one batch."""
     results = store.execute(commands, now_ms=now_ms)
     store.commit()
     return results
 
 
-def ask(store: Store, command: c.Command, now_ms: int = NOW_MS) -> Any:
+def ask(store: Store, command: AnyCommand, now_ms: int = NOW_MS) -> Any:
     """Carry one command out."""
     return ask_all(store, [command], now_ms)[0]
 

@@ -15,6 +15,7 @@ from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
 from leasehold.domain.claims import ClaimState
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.events import EventType
 from leasehold.domain.model import BodyRef, Detail, MessageState
 from leasehold.domain.queue_settings import QueueSettings
@@ -37,12 +38,12 @@ class Tried:
     token: int = 0
     drawn: int = 0
 
-    def ask_all(self, *commands: c.Command) -> list[Any]:
+    def ask_all(self, *commands: AnyCommand) -> list[Any]:
         results = self.store.execute(commands, now_ms=self.clock.now_ms())
         self.store.commit()
         return results
 
-    def ask(self, command: c.Command) -> Any:
+    def ask(self, command: AnyCommand) -> Any:
         return self.ask_all(command)[0]
 
     def put(self, body: bytes, **changed: Any) -> c.Put:

@@ -11,6 +11,7 @@ import pytest
 
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import StoreFull
 from leasehold.domain.model import Detail, ErrorReport, Lease, Outcome, Progress
 from leasehold.domain.queue_settings import (
@@ -46,12 +47,12 @@ class Tried:
     store: SqliteStore
     drawn: int = 0
 
-    def ask_all(self, *commands: c.Command) -> list[Any]:
+    def ask_all(self, *commands: AnyCommand) -> list[Any]:
         results = self.store.execute(commands, now_ms=self.clock.now_ms())
         self.store.commit()
         return results
 
-    def ask(self, command: c.Command) -> Any:
+    def ask(self, command: AnyCommand) -> Any:
         return self.ask_all(command)[0]
 
     def put(self, body: str, **fields: Any) -> c.Put:
@@ -119,12 +120,12 @@ def of_names(leases: tuple[Lease, ...], *names: str) -> list[Lease]:
     return [lease for lease in leases if lease.message.body.decode() in names]
 
 
-def everything_at_once(tried: Tried, lease: Lease) -> list[c.Command]:
+def everything_at_once(tried: Tried, lease: Lease) -> list[AnyCommand]:
     """Return a batch that changes all there is, and looks at it meanwhile."""
     message_id = lease.message.message_id
     progress = Progress(at_ms=1, fraction=0.5)
     renew = c.Renew("a", QUEUE, message_id, lease.receipt, 90, b"new", progress)
-    look: list[c.Command] = [o.CountMessages("a", QUEUE), o.NextDue("a", QUEUE)]
+    look: list[AnyCommand] = [o.CountMessages("a", QUEUE), o.NextDue("a", QUEUE)]
     seen = tried.ask(o.Inspect("a", QUEUE, o.EVERYTHING, "", 1000))
     delayed = next(each for each in seen.messages if each.message.body == b"delayed")
     return [
@@ -206,7 +207,7 @@ def test_a_disk_that_fills_up_undoes_the_move_to_the_poison_queue(tried: Tried, 
     before = tried.picture()
     connection = tried.store._connection
     pages = connection.pragma("page_count")
-    commands: list[c.Command] = [release(lease, Outcome.BURIED) for lease in leases]
+    commands: list[AnyCommand] = [release(lease, Outcome.BURIED) for lease in leases]
     if where == "execute":
         connection.pragma("max_page_count", pages)
         commands.append(tried.put("x" * 5_000_000))

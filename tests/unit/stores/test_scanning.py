@@ -12,6 +12,7 @@ import pytest
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.admin import JobKind, JobState, MessageFilter
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.model import Lease, MessageState, Outcome
 from leasehold.stores.sql import scanning
 from leasehold.stores.sqlite import SqliteStore
@@ -30,7 +31,7 @@ class Tried:
             self.ask(c.CreateQueue("a", queue, {}))
         self._drawn = 0
 
-    def ask(self, command: c.Command) -> Any:
+    def ask(self, command: AnyCommand) -> Any:
         (result,) = self.store.execute([command], now_ms=NOW_MS)
         self.store.commit()
         return result

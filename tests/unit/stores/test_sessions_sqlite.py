@@ -12,6 +12,7 @@ import pytest
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import SessionNotFound
 from leasehold.domain.model import Detail, Lease, MessageState, Outcome, Phase, Progress
 from leasehold.domain.sessions import SessionState
@@ -34,15 +35,15 @@ class Tried:
     drawn: int = 0
     wrote: bool = False
 
-    def ask_all(self, *commands: c.Command) -> list[Any]:
+    def ask_all(self, *commands: AnyCommand) -> list[Any]:
         results = self.store.execute(commands, now_ms=self.clock.now_ms())
         self.wrote = self.store.commit()
         return results
 
-    def ask(self, command: c.Command) -> Any:
+    def ask(self, command: AnyCommand) -> Any:
         return self.ask_all(command)[0]
 
-    def undone(self, *commands: c.Command) -> None:
+    def undone(self, *commands: AnyCommand) -> None:
         """Carry commands out in a batch that is undone."""
         with pytest.raises(UnicodeEncodeError):
             self.store.execute([*commands, BAD], now_ms=self.clock.now_ms())

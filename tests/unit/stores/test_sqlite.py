@@ -15,6 +15,7 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.claims import AttachStream, Stream
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseLost, StoreFailed, Unavailable
 from leasehold.domain.model import Lease, row_key_of
 from leasehold.stores.sqlite import SqliteStore
@@ -24,7 +25,7 @@ from leasehold.stores.sqlite.store import FILE_NAME
 NOW_MS = 1_767_225_600_000
 
 
-def ask(store: SqliteStore, command: c.Command) -> c.Result:
+def ask(store: SqliteStore, command: AnyCommand) -> c.Result:
     (result,) = store.execute([command], now_ms=NOW_MS)
     store.commit()
     return result

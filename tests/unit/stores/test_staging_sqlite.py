@@ -14,6 +14,7 @@ from leasehold.domain import commands as c
 from leasehold.domain import events as e
 from leasehold.domain import model as b
 from leasehold.domain import transactions as st
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import ChunkOutOfTurn, StagedNotFound
 from leasehold.domain.events import EventType
 from leasehold.domain.model import BodyRef, Detail, Lease, MessageState
@@ -37,15 +38,15 @@ class Tried:
     store: SqliteStore
     drawn: int = 0
 
-    def ask_all(self, *commands: c.Command) -> list[Any]:
+    def ask_all(self, *commands: AnyCommand) -> list[Any]:
         results = self.store.execute(commands, now_ms=self.clock.now_ms())
         self.store.commit()
         return results
 
-    def ask(self, command: c.Command) -> Any:
+    def ask(self, command: AnyCommand) -> Any:
         return self.ask_all(command)[0]
 
-    def undone(self, *commands: c.Command) -> None:
+    def undone(self, *commands: AnyCommand) -> None:
         """Carry commands out in a batch that is undone."""
         with pytest.raises(UnicodeEncodeError):
             self.store.execute([*commands, BAD], now_ms=self.clock.now_ms())
@@ -147,7 +148,7 @@ def test_what_is_staged_outlives_a_restart(tried: Tried) -> None:
     ],
 )
 def test_an_undone_batch_leaves_what_is_staged(
-    tried: Tried, change: Callable[[Tried], c.Command]
+    tried: Tried, change: Callable[[Tried], AnyCommand]
 ) -> None:
     """All that can be seen of it, and what becomes of it later."""
     tried.stage(tried.put(body=b"one"), tried.put(body=b"two", delay_s=5))

@@ -22,6 +22,7 @@ from leasehold.auth.types import (
     Target,
 )
 from leasehold.clock import Clock
+from leasehold.domain.command import Perform
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.limits import check_azure_queue_name
 from leasehold.domain.model import Queue
@@ -51,7 +52,6 @@ from leasehold.http.azure.xml import long_message_text
 from leasehold.http.dialect import (
     BaseDialect,
     Handler,
-    Perform,
     SignatureAuthorizer,
     authorize,
     carry_out,

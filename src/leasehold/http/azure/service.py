@@ -19,8 +19,8 @@ from leasehold.auth.delegation import (
     issue_user_delegation_key,
 )
 from leasehold.auth.types import Account, NotAllowed, parse_iso_time
+from leasehold.domain.command import Perform
 from leasehold.domain.commands import (
-    AccountDocument,
     GetAccountDocument,
     SetAccountDocument,
 )
@@ -39,7 +39,6 @@ from leasehold.http.azure.xml import (
     parent,
     parse_tree,
 )
-from leasehold.http.dialect import Perform
 from leasehold.http.requests import Header, Response
 
 _FRESH_MS: Final = 30_000
@@ -116,7 +115,6 @@ class AccountService:
 
     async def _load(self, account: str) -> Document:
         result = await self._perform(GetAccountDocument(account, DOCUMENT_KIND))
-        assert isinstance(result, AccountDocument)
         return load(result.content)
 
 

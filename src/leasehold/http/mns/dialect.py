@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from leasehold.auth.mns import MnsRequest
 from leasehold.auth.types import AuthError, ForeignPage
 from leasehold.clock import Clock
+from leasehold.domain.command import Perform
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.model import Queue
 from leasehold.domain.queue_settings import LapsedReceipts
@@ -22,7 +23,6 @@ from leasehold.http.admission import LongReceive
 from leasehold.http.dialect import (
     BaseDialect,
     Handler,
-    Perform,
     carry_out,
     check_known_queue_name,
     find_no_queue,

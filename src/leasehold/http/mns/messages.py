@@ -13,6 +13,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias, cast
 
+from leasehold.domain.command import Perform
 from leasehold.domain.commands import (
     Batch,
     Complete,
@@ -37,7 +38,6 @@ from leasehold.domain.model import (
     Phase,
 )
 from leasehold.domain.queue_settings import MnsAttributes
-from leasehold.http.dialect import Perform
 from leasehold.http.mns.call import Call, Operation, whole_number
 from leasehold.http.mns.errors import Fault, fault_of, invalid_argument
 from leasehold.http.mns.xml import (
@@ -296,7 +296,7 @@ async def send(call: Call, perform: Perform) -> Response:
     """Answer SendMessage or BatchSendMessage; the root of the document says which it is."""
     entries = _read_send(call)
     if isinstance(entries, Put):
-        body, sent = entries.body, cast("Lease | Duplicate", await perform(entries))
+        body, sent = entries.body, await perform(entries)
         return await digesting(len(body), render_sent, call, sent, body)
     results = await _carry_out(call, entries, perform)
     failed = _first_failure(results)
@@ -385,7 +385,7 @@ async def _carry_out(
         LeaseholdError: Something that has nothing to do with single entries.
     """
     commands = tuple(each for each in entries if not isinstance(each, Fault))
-    done = cast("tuple[Result, ...]", await perform(Batch(commands))) if commands else ()
+    done = await perform(Batch(commands)) if commands else ()
     if not commands and call.found is None:
         raise QueueNotFound
     for result in done:

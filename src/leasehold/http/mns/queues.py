@@ -8,20 +8,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from leasehold.domain.command import Perform
 from leasehold.domain.commands import (
-    AccountDocument,
-    Command,
     CreateQueue,
     DeleteQueue,
     GetAccountDocument,
     GetQueue,
     ListQueues,
-    QueueCreated,
     QueueInfo,
-    QueuePage,
-    Result,
     SetAccountDocument,
     SetQueueSettings,
 )
@@ -57,7 +53,7 @@ _AT_ONCE: Final = 64
 class Services(NamedTuple):
     """What operations that are more than one command need."""
 
-    perform: Callable[[Command], Awaitable[Result]]
+    perform: Perform
     find_queue: Callable[[str, str], Queue | None]
     receipts: LapsedReceipts
     """The rule of queues that are made."""
@@ -83,7 +79,7 @@ async def create(call: Call, services: Services) -> Response:
     if found is None:
         settings = new_settings(sent, services.receipts)
         made = await services.perform(CreateQueue(account, name, {}, settings))
-        if cast("QueueCreated", made).created:
+        if made.created:
             return call.reply(201, location)
         found = services.find_queue(account, name)  # another request was faster
     if found is None or not has_attributes(found, sent):
@@ -130,7 +126,7 @@ async def list_queues(call: Call, services: Services) -> Response:
         except InvalidQueueName:
             raise InvalidMarker from None
     prefix = headers.get("x-mns-prefix", "")
-    page = cast("QueuePage", await services.perform(ListQueues(call.account, prefix, start, limit)))
+    page = await services.perform(ListQueues(call.account, prefix, start, limit))
     if headers.get("x-mns-with-meta", "").lower() == "true":
         infos = await _looked_at(page.queues, services)
         entries = [_entry(call, info.queue.name, info) for info in infos]
@@ -154,7 +150,7 @@ async def _looked_at(queues: tuple[Queue, ...], services: Services) -> list[Queu
                 continue
             if isinstance(result, BaseException):
                 raise result
-            infos.append(cast("QueueInfo", result))
+            infos.append(result)
     return infos
 
 
@@ -171,7 +167,7 @@ def _entry(call: Call, name: str, info: QueueInfo | None = None) -> bytes:
 async def get_account(call: Call, services: Services) -> Response:
     """Answer GetAccountAttributes."""
     kept = await services.perform(GetAccountDocument(call.account, _DOCUMENT))
-    bucket = cast("AccountDocument", kept).content or ""
+    bucket = kept.content or ""
     return call.reply_xml(200, document(b"Account", element(LOGGING_BUCKET, bucket)))
 
 

@@ -12,7 +12,6 @@ from leasehold.domain import explain
 from leasehold.domain.admin import (
     EVERYTHING,
     Amend,
-    Due,
     EndLease,
     FindMessage,
     GetJob,
@@ -22,7 +21,6 @@ from leasehold.domain.admin import (
     JobPlan,
     ListJobs,
     MessageFilter,
-    MessagePage,
     NextDue,
     Remove,
     Seen,
@@ -32,7 +30,7 @@ from leasehold.domain.admin import (
     parse_json_path,
     parse_json_value,
 )
-from leasehold.domain.claims import HIDING, Claim, ListStreams, Stream
+from leasehold.domain.claims import HIDING, Claim, ListStreams
 from leasehold.domain.commands import Peek
 from leasehold.domain.errors import MessageNotFound
 from leasehold.domain.failures import last_error
@@ -170,7 +168,6 @@ async def inspect(call: Call) -> Response:
         call.account, call.queue, filter_of_query(call), params.get("after", ""), limit, with_body
     )
     page = await call.services.perform(command)
-    assert isinstance(page, MessagePage)
     now_ms = call.now_ms
     shown = await in_portions(
         lambda seen: show_message(seen, now_ms, with_body=with_body), page.messages
@@ -195,7 +192,6 @@ async def explain_message(call: Call) -> Response:
     except MessageNotFound:
         pass
     else:
-        assert isinstance(found, Seen)
         seen = found
         if seen.state is MessageState.VISIBLE:
             ahead, more_urgent = await _count_ahead(call, seen.message)
@@ -209,10 +205,8 @@ async def _count_ahead(call: Call, message: Message) -> tuple[int | None, int]:
     """Return how many messages come before one, None if many do, and how many by priority."""
     peek = Peek(call.account, call.queue, _LOOKED_AHEAD, with_bodies=False)
     peeked = await call.services.perform(peek)
-    assert isinstance(peeked, tuple)
     more_urgent = 0
     for place, other in enumerate(peeked):
-        assert isinstance(other, Message)
         if other.message_id == message.message_id:
             return place, more_urgent
         more_urgent += other.priority < message.priority
@@ -228,12 +222,10 @@ async def _facts(call: Call) -> explain.QueueFacts:
     queue = await get_queue(call)
     counts = await count_messages(call, call.queue)
     due = await call.services.perform(NextDue(call.account, call.queue))
-    assert isinstance(due, Due)
     claims: tuple[Claim, ...] = ()
     if counts.claimed:
         streams = await call.services.perform(ListStreams(call.account, call.queue))
-        assert isinstance(streams, tuple)
-        found = [each.claims for each in streams if isinstance(each, Stream)]
+        found = [each.claims for each in streams]
         claims = tuple(claim for each in found for claim in each if claim.state in HIDING)
     activity = call.services.activity(call.account, call.queue)
     return explain.QueueFacts(
@@ -253,9 +245,8 @@ async def _facts(call: Call) -> explain.QueueFacts:
     )
 
 
-def reply_seen(call: Call, seen: object) -> Response:
+def reply_seen(call: Call, seen: Seen) -> Response:
     """Show a message as an answer of the engine has it."""
-    assert isinstance(seen, Seen)
     return call.reply(show_message(seen, call.now_ms))
 
 
@@ -521,7 +512,6 @@ async def _start(call: Call, plan: JobPlan, wait_s: float | None) -> Response:
         within("$.wait_s", wait_s, (0, MAX_WAIT_S))
     command = StartJob(call.account, call.queue, os.urandom(_ID_BYTES).hex(), plan)
     job = await call.services.perform(command)
-    assert isinstance(job, Job)
     if wait_s and not is_over(job):
         job = await call.services.wait_for_job(call.account, job.job_id, wait_s)
     place = f"/v1/accounts/{call.account}/jobs/{job.job_id}"
@@ -534,7 +524,6 @@ async def list_jobs(call: Call) -> Response:
     limit = param_int(call, "limit", (1, MAX_PAGE)) or DEFAULT_PAGE
     queue = call.params.get("queue") or None
     jobs = await call.services.perform(ListJobs(call.account, queue, limit))
-    assert isinstance(jobs, tuple)
     return call.reply({"jobs": [show_job(job) for job in jobs if isinstance(job, Job)]})
 
 
@@ -549,6 +538,5 @@ async def stop(call: Call) -> Response:
     return _reply_job(call, await call.services.perform(StopJob(call.account, call.item)))
 
 
-def _reply_job(call: Call, job: object) -> Response:
-    assert isinstance(job, Job)
+def _reply_job(call: Call, job: Job) -> Response:
     return call.reply(show_job(job))

@@ -13,11 +13,12 @@ import msgspec
 from leasehold.auth.types import Operation, Pairs
 from leasehold.domain.admin import Job
 from leasehold.domain.claims import OpenClaim, Opened
+from leasehold.domain.command import Perform
 from leasehold.domain.model import Queue
 from leasehold.engine.long_poll import Gone
 from leasehold.engine.stats import QueueActivity
 from leasehold.http.admission import LongReceive
-from leasehold.http.dialect import BaseCall, Perform, RequestIds
+from leasehold.http.dialect import BaseCall, RequestIds
 from leasehold.http.native.errors import Refused, document
 from leasehold.http.requests import Header, Response
 from leasehold.http.test_mode import Controls

@@ -231,7 +231,6 @@ async def _perform(call: Call, commands: list[ItemCommand], *, atomic: bool) -> 
             # What went before is done, and must be told.
             results += [error] * len(part)
         else:
-            assert isinstance(done, tuple)
             results += done
     return results
 

@@ -16,9 +16,6 @@ from leasehold.domain.commands import (
     DeleteQueue,
     GetQueue,
     ListQueues,
-    QueueCreated,
-    QueueInfo,
-    QueuePage,
     SetQueueMetadata,
     SetQueueSettings,
 )
@@ -123,7 +120,6 @@ async def get_queue(call: Call) -> Queue:
         QueueNotFound: It does not exist.
     """
     info = await call.services.perform(GetQueue(call.account, call.queue))
-    assert isinstance(info, QueueInfo)
     return info.queue
 
 
@@ -133,9 +129,7 @@ async def count_messages(call: Call, queue: str) -> Counts:
     Raises:
         QueueNotFound: It does not exist.
     """
-    counts = await call.services.perform(CountMessages(call.account, queue))
-    assert isinstance(counts, Counts)
-    return counts
+    return await call.services.perform(CountMessages(call.account, queue))
 
 
 async def _reply_queue(call: Call, status: int = 200) -> Response:
@@ -155,7 +149,6 @@ async def list_queues(call: Call) -> Response:
     start = after + _AFTER if after else ""
     prefix = call.params.get("prefix", "")
     page = await call.services.perform(ListQueues(call.account, prefix, start, limit))
-    assert isinstance(page, QueuePage)
     shown = [show_queue(queue) for queue in page.queues]
     if with_counts:
         await _add_counts(call, shown)
@@ -193,7 +186,6 @@ async def create(call: Call) -> Response:
         if metadata is not None:
             raise
         return await _reply_queue(call)
-    assert isinstance(result, QueueCreated)
     return await _reply_queue(call, 201 if result.created else 200)
 
 

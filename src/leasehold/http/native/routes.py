@@ -12,7 +12,7 @@ import msgspec
 
 from leasehold import __version__
 from leasehold.auth.types import Operation
-from leasehold.domain.admin import FindMessage, Seen
+from leasehold.domain.admin import FindMessage
 from leasehold.domain.commands import Put
 from leasehold.domain.errors import BodyUnreadable, Unavailable
 from leasehold.domain.limits import NATIVE, NEVER, PRIORITIES, WEEK_S
@@ -102,7 +102,7 @@ async def put(call: Call) -> Response:
         DEFAULT_PRIORITY if priority is None else priority,
     )
     result = await call.services.perform(command)
-    return call.reply(show_put(command, result), 201)  # type: ignore[arg-type]  # the answer to Put
+    return call.reply(show_put(command, result), 201)
 
 
 def _life_s(call: Call) -> int | None:
@@ -120,7 +120,6 @@ def _life_s(call: Call) -> int | None:
 async def get(call: Call) -> Response:
     """Give the body of a message, in whatever state the message is."""
     seen = await call.services.perform(FindMessage(call.account, call.queue, call.item))
-    assert isinstance(seen, Seen)
     ref = seen.message.detail.body_ref
     if ref is not None and ref.problem is not None:
         if ref.problem in _BROKEN:

@@ -29,7 +29,6 @@ from leasehold.domain.claims import (
     Opened,
     ReadClaim,
     SettleClaims,
-    Settled,
     Stream,
 )
 from leasehold.domain.commands import Put
@@ -140,13 +139,11 @@ def show_settled(streams: Sequence[StreamSettled]) -> list[dict[str, Any]]:
     return [each._asdict() for each in streams]
 
 
-def _reply_stream(call: Call, stream: object) -> Response:
-    assert isinstance(stream, Stream)
+def _reply_stream(call: Call, stream: Stream) -> Response:
     return call.reply(show_stream(stream))
 
 
-def _reply_claim(call: Call, claim: object) -> Response:
-    assert isinstance(claim, Claim)
+def _reply_claim(call: Call, claim: Claim) -> Response:
     return call.reply(show_claim(claim))
 
 
@@ -167,8 +164,7 @@ async def attach(call: Call) -> Response:
 async def list_streams(call: Call) -> Response:
     """List the streams of a queue by name."""
     streams = await call.services.perform(ListStreams(call.account, call.queue))
-    assert isinstance(streams, tuple)
-    found = [show_stream(each) for each in streams if isinstance(each, Stream)]
+    found = [show_stream(each) for each in streams]
     return call.reply({"streams": found})
 
 
@@ -215,7 +211,6 @@ async def _open(call: Call, command: OpenClaim, wait_s: float) -> Opened:
         return await call.services.open_claim(command, wait_s, call.request.gone)
     while True:
         opened = await call.services.perform(command)
-        assert isinstance(opened, Opened)
         if opened.claim is None or opened.claim.state is not ClaimState.OPENING:
             return opened
 
@@ -224,7 +219,6 @@ async def get_claim(call: Call) -> Response:
     """Look at a claim."""
     number = number_of(call)
     stream = await call.services.perform(GetStream(*_stream_of(call)))
-    assert isinstance(stream, Stream)
     for claim in stream.claims:
         if claim.number == number:
             return _reply_claim(call, claim)
@@ -320,9 +314,7 @@ async def _read_pages(
 
 
 async def _page(call: Call, command: ReadClaim) -> MemberPage | MemberColumns:
-    page = await call.services.perform(command)
-    assert isinstance(page, MemberPage | MemberColumns)
-    return page
+    return await call.services.perform(command)
 
 
 def _sizes(page: MemberPage | MemberColumns) -> list[int]:
@@ -389,7 +381,6 @@ async def settle(call: Call) -> Response:
         puts,
     )
     settled = await call.services.perform(command)
-    assert isinstance(settled, Settled)
     shown = {name: getattr(settled, name) for name in _SETTLED}
     return call.reply({**shown, "beside": show_settled(settled.beside)})
 

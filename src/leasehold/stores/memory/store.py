@@ -14,6 +14,7 @@ from leasehold.domain import events as e
 from leasehold.domain import model as b
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as st
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, QueueExists, SettingsDiffer
 from leasehold.domain.event_recorder import Collected, Recorder
 from leasehold.domain.events import EventType
@@ -85,7 +86,7 @@ class MemoryStore:
 
     # --- the interface -----------------------------------------------------------------------
 
-    def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
+    def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[c.Result]:
         """See :meth:`Store.execute`."""
         self._shelves.now_ms = now_ms
         self._claims.lapse_due()
@@ -131,7 +132,7 @@ class MemoryStore:
 
     # --- queues ------------------------------------------------------------------------------
 
-    def _perform(self, command: c.Command) -> c.Result:
+    def _perform(self, command: AnyCommand) -> c.Result:
         try:
             return self._verbs[type(command)](command)
         except LeaseholdError as error:

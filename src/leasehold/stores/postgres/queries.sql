@@ -581,6 +581,14 @@ SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeu
        ''::bytea, phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
 FROM message WHERE row_key = ANY ($1::bigint[]) AND visible_at_ms + 0 IS NOT NULL ORDER BY row_key
 
+-- name: rows_to_report_on
+-- As above. What is told of them goes into ``detail``, which is written as a whole: another server
+-- must not write it in between.
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       ''::bytea, phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
+FROM message WHERE row_key = ANY ($1::bigint[]) AND visible_at_ms + 0 IS NOT NULL ORDER BY row_key
+FOR UPDATE
+
 -- name: set_detail
 UPDATE message SET detail = $2 WHERE row_key = $1
 

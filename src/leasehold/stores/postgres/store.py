@@ -9,10 +9,10 @@ from typing import Any, Final, cast
 import psycopg
 from psycopg import errors
 
-from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import events as e
+from leasehold.domain.claims import ReadClaim
 from leasehold.domain.clock_rules import Verdict
+from leasehold.domain.command import AnyCommand, Effect, Lock, Refresh
 from leasehold.domain.errors import StoreFailed, StoreFull, Unavailable
 from leasehold.domain.model import Queue
 from leasehold.stores.base import NotInTime, StoreHealth
@@ -42,42 +42,13 @@ _QUERIES: Final = load_queries("leasehold.stores.postgres")
 _TRIES: Final = 5
 _UNREAD: Final = -1
 
-_SHARING: Final = frozenset(
-    {
-        c.Put,
-        c.Receive,
-        c.Peek,
-        c.Renew,
-        c.Complete,
-        c.Release,
-        c.Batch,
-        c.GetAccountDocument,
-        c.ListQueues,
-        o.FindMessage,
-        o.NextDue,
-        e.ReadNote,
-    }
-)
-"""Commands that do well while other servers write; should one turn out not to, it is played again
-with the store locked."""
-_COUNTING: Final = (c.GetQueue, o.CountMessages, o.StartJob, o.Inspect)
-_READING: Final = frozenset(
-    {
-        c.Peek,
-        c.GetQueue,
-        c.GetAccountDocument,
-        c.ListQueues,
-        o.Inspect,
-        o.FindMessage,
-        o.CountMessages,
-        o.NextDue,
-        e.ReadEvents,
-        e.LogExtent,
-        e.ReadNote,
-    }
-)
-"""Commands that change nothing."""
-_LOGGING: Final = frozenset({e.ReadEvents, e.LogExtent, e.TrimEvents})
+_SHARING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.lock is Lock.SHARED)
+_LOOKING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.effect is Effect.LOOKS)
+_COUNTING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.refresh is Refresh.COUNTS)
+_LOGGING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.refresh is Refresh.LOG)
+_TRIED: Final = _SHARING - {ReadClaim}
+"""What may be tried in the event loop: a large page of a claim takes longer than that waits, and
+would be read twice."""
 
 
 class PostgresStore:
@@ -109,7 +80,7 @@ class PostgresStore:
         self._state = SharedState(cursor, _QUERIES)
         self._version = _UNREAD
         self._time = shared_time
-        self._played: tuple[Sequence[c.Command], int, list[c.Result]] = ((), 0, [])
+        self._played: tuple[Sequence[AnyCommand], int, list[c.Result]] = ((), 0, [])
         self._in_hurry = False
         self._is_given_up = False
         self._trouble: psycopg.Error | None = None
@@ -140,7 +111,7 @@ class PostgresStore:
                 raise StoreFailed from error
             raise
 
-    def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
+    def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[c.Result]:
         """See :meth:`Store.execute`.
 
         Raises:
@@ -161,9 +132,9 @@ class PostgresStore:
         self._in_hurry = within_s is not None
         self._primary.direct.set_deadline(within_s)
 
-    def _try(self, batch: Sequence[c.Command], now_ms: int) -> list[c.Result]:
+    def _try(self, batch: Sequence[AnyCommand], now_ms: int) -> list[c.Result]:
         """Carry a batch out if nothing is in its way."""
-        if self._is_given_up or self._primary.is_lost or not _SHARING.issuperset(map(type, batch)):
+        if self._is_given_up or self._primary.is_lost or not _shares(batch, _TRIED):
             raise NotInTime
         self._is_given_up = True
         try:
@@ -186,9 +157,9 @@ class PostgresStore:
             else:
                 self._recover(trouble, until_s, last=False)
 
-    def _play(self, batch: Sequence[c.Command], now_ms: int, until_s: float) -> list[c.Result]:
+    def _play(self, batch: Sequence[AnyCommand], now_ms: int, until_s: float) -> list[c.Result]:
         """Carry a batch out, again if the database has undone it."""
-        exclusive = not _SHARING.issuperset(map(type, batch))
+        exclusive = not _shares(batch, _SHARING)
         for left in reversed(range(_TRIES)):
             try:
                 return self._attempt(batch, now_ms, exclusive=exclusive)
@@ -254,18 +225,15 @@ class PostgresStore:
         state.exclusive = exclusive
 
     def _attempt(
-        self, batch: Sequence[c.Command], now_ms: int, *, exclusive: bool
+        self, batch: Sequence[AnyCommand], now_ms: int, *, exclusive: bool
     ) -> list[c.Result]:
         state, verbs = self._state, self._verbs
         state.now_ms = now_ms
         self._begin(now_ms, exclusive=exclusive)
         kinds = set(map(type, batch))
         if not kinds.isdisjoint(_COUNTING):
-            state.refresh_counts(
-                (command.account, command.queue)
-                for command in batch
-                if isinstance(command, _COUNTING) and command.queue is not None
-            )
+            counting: list[Any] = [each for each in batch if type(each) in _COUNTING]
+            state.refresh_counts((each.account, each.queue) for each in counting)
         if not kinds.isdisjoint(_LOGGING):
             state.log.load()
         if now_ms >= state.next_lapse_ms:
@@ -284,7 +252,7 @@ class PostgresStore:
         """Return by what the open batch is known, should its COMMIT have no answer."""
         if self._state.log.written is not None:
             return Trace(*self._state.log.written)
-        if kinds <= _READING:
+        if kinds <= _LOOKING:
             return Trace()
         return Trace(number=number_of(self._primary.direct))
 
@@ -417,6 +385,16 @@ class PostgresStore:
     def close(self) -> None:
         """See :meth:`Store.close`."""
         self._primary.drop()
+
+
+def _shares(batch: Sequence[AnyCommand], sharing: frozenset[type[AnyCommand]]) -> bool:
+    """Tell whether all of a batch is among *sharing*, and none of it counts by state."""
+    kinds = set(map(type, batch))
+    if not sharing.issuperset(kinds):
+        return False
+    return c.GetQueue not in kinds or not any(
+        type(each) is c.GetQueue and each.with_counts for each in batch
+    )
 
 
 _STALE: Final = -2

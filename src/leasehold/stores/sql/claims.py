@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 from leasehold.domain import claims as cl
 from leasehold.domain import claims as rules
@@ -37,6 +37,10 @@ from leasehold.stores.sql.scanning import WITH_SIZES, WITHOUT_BODIES, Search
 from leasehold.stores.sql.settle import Plan, Settling
 from leasehold.stores.sql.state import State
 
+_OfStream: TypeAlias = (
+    cl.OpenClaim | cl.ReadClaim | cl.ExtendClaim | cl.ExemptMembers | cl.BindClaim | cl.SettleClaims
+) | (cl.GiveBackClaim | cl.GetStream | cl.DeleteStream)
+"""A command about one stream that is there."""
 _BEGIN: Final = (-1, -1)
 PAGE_BYTES: Final = LOOK_BYTES
 """Bytes of bodies after which a page of members ends."""
@@ -125,8 +129,7 @@ class ClaimHandlers:
         claims = [stream.claims[number] for number in sorted(stream.claims)]
         return self._dissolving.begin(claims, now_ms)
 
-    def _stream(self, command: cl.ClaimCommand) -> StreamBox:
-        assert not isinstance(command, cl.LapseClaims | cl.ListStreams)
+    def _stream(self, command: _OfStream) -> StreamBox:
         entry = self._state.catalog.get(command.account, command.queue)
         stream = entry.streams.get(command.stream)
         if stream is None:

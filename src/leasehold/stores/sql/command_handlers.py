@@ -12,6 +12,7 @@ from leasehold.domain import events as e
 from leasehold.domain import model as b
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as st
+from leasehold.domain.command import AnyCommand, never
 from leasehold.domain.errors import LeaseholdError, StoreFull
 from leasehold.stores.sql.admin import AdminHandlers, JobHandlers
 from leasehold.stores.sql.claims import ClaimHandlers
@@ -63,7 +64,7 @@ class CommandHandlers:
             **_log_runs(EventHandlers(state), BodyKeyHandlers(state)),
         }
 
-    def carry_out(self, batch: Sequence[c.Command], now_ms: int) -> list[c.Result]:
+    def carry_out(self, batch: Sequence[AnyCommand], now_ms: int) -> list[c.Result]:
         """Carry out commands in their order; those of one kind that follow each other as a run."""
         results: list[c.Result] = []
         start, end = 0, len(batch)
@@ -88,7 +89,7 @@ class CommandHandlers:
                 return refusals
         return tuple(self.carry_out(command.commands, now_ms))
 
-    def _refuse_growth(self, run: Sequence[c.Command], now_ms: int) -> list[c.Result]:
+    def _refuse_growth(self, run: Sequence[AnyCommand], now_ms: int) -> list[c.Result]:
         results: list[c.Result] = []
         for command in run:
             if self._fits(command):
@@ -141,36 +142,14 @@ class CommandHandlers:
             c.NoteTime: _one_by_one(maintenance.note_time),
         }
 
-    def _fits(self, command: c.Command) -> bool:
+    def _fits(self, command: AnyCommand) -> bool:
         """Tell whether a command of those that may need room does not."""
         if isinstance(command, c.CreateQueue):
             return self._state.catalog.find(command.account, command.queue) is not None
-        if isinstance(command, c.Renew):
-            return command.body is None and not command.saved
-        if isinstance(command, st.CommitTogether):
-            return all(map(self._fits, command.commands))
-        if isinstance(command, cl.SettleClaims):
-            return not command.sends
-        return type(command) not in _NEED_ROOM
+        return not command.traits.room(command)
 
 
-_NEED_ROOM: Final = frozenset(
-    {
-        c.Put,
-        c.Renew,
-        c.CreateQueue,
-        c.SetQueueMetadata,
-        c.SetQueuePolicies,
-        c.SetAccountDocument,
-        o.Amend,
-        o.StartJob,
-        st.Stage,
-        st.CommitTogether,
-        cl.ExemptMembers,
-        cl.SettleClaims,
-        e.KeepNote,
-    }
-)
+_NEED_ROOM: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.room is not never)
 
 
 def _claim_runs(claims: ClaimHandlers) -> dict[type, _Run]:

@@ -239,7 +239,7 @@ class SessionHandlers:
         session_id = known.session.session_id
         held = {
             kept.message.message_id: kept
-            for kept in self._rows(keys)
+            for kept in self._rows(keys, "rows_to_report_on")
             if rules.holds(kept.message, session_id, now_ms)
         }
         lost: list[str] = []
@@ -305,11 +305,11 @@ class SessionHandlers:
 
     # --- leases ------------------------------------------------------------------------------
 
-    def _rows(self, row_keys: Sequence[int]) -> Iterator[Kept]:
+    def _rows(self, row_keys: Sequence[int], query: str = "rows_without_bodies") -> Iterator[Kept]:
         """Return messages, without their bodies; members of claims have no session."""
         if row_keys:
             keys = self._state.keys_of(row_keys)
-            yield from self._kept(self._state.fetch("rows_without_bodies", (keys,)))
+            yield from self._kept(self._state.fetch(query, (keys,)))
 
     def _leases(self, session_id: str, now_ms: int) -> Iterator[Kept]:
         """Go over the leases of a session, the oldest message first, without their bodies."""

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from leasehold.domain import commands as c
 from leasehold.domain import transactions as rules
 from leasehold.domain import transactions as st
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import (
     AlreadyPublished,
     LeaseholdError,
@@ -341,7 +342,7 @@ class TransactionHandlers:
             duplicates=moved.duplicates,
         )
 
-    def _perform(self, commands: Sequence[c.Command], now_ms: int) -> tuple[c.Result, ...]:
+    def _perform(self, commands: Sequence[AnyCommand], now_ms: int) -> tuple[c.Result, ...]:
         """Carry out commands, those of one kind that follow each other together."""
         results: list[c.Result] = []
         for kind, each in groupby(commands, type):

@@ -552,6 +552,12 @@ SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeu
        x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
 FROM message WHERE row_key IN carray(?) AND visible_at_ms IS NOT NULL ORDER BY row_key
 
+-- name: rows_to_report_on
+-- As above, for what is told of them.
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
+FROM message WHERE row_key IN carray(?) AND visible_at_ms IS NOT NULL ORDER BY row_key
+
 -- name: set_detail
 UPDATE message SET detail = ?2 WHERE row_key = ?1
 

@@ -14,6 +14,7 @@ import apsw
 
 from leasehold.disk import make_folder
 from leasehold.domain import commands as c
+from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull, Unavailable
 from leasehold.domain.model import KEY_BYTES, Queue
 from leasehold.stores.base import StoreHealth
@@ -119,7 +120,7 @@ class SqliteStore:
         with self._connection:
             self._state.set_marks(mark, mark)
 
-    def execute(self, batch: Sequence[c.Command], *, now_ms: int) -> list[c.Result]:
+    def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[c.Result]:
         """See :meth:`Store.execute`. Commands of one kind that follow each other share statements.
 
         On a full disk, commands that need room are refused and the others are carried out.

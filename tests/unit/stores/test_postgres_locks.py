@@ -1,0 +1,214 @@
+"""Which lock a batch on PostgreSQL takes, and what two servers may do beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from leasehold.domain import admin as o
+from leasehold.domain import claims as k
+from leasehold.domain import commands as c
+from leasehold.domain import events as e
+from leasehold.domain import sessions as s
+from leasehold.domain import transactions as t
+from leasehold.domain.command import AnyCommand, Lock
+from leasehold.domain.errors import LeaseholdError, LeaseLost
+from leasehold.domain.model import KnownBodies, Lease, Outcome, Progress, ReadBodyGarbage
+from leasehold.stores.postgres import PostgresStore
+from leasehold.stores.postgres.connection import Address, connect
+from leasehold.testing import ManualClock
+from tests.contract.stores.conftest import ACCOUNT, QUEUE, STREAM, Asker
+from tests.postgres import empty, find_programs, shared_cluster
+from tests.reliability.postgres_rig import meanwhile, waits_for_lock
+from tests.reliability.running import eventually
+
+pytestmark = pytest.mark.skipif(find_programs() is None, reason="no PostgreSQL is installed")
+
+SCHEMA: Final = "locks"
+SHARED, ALONE = "RowShareLock", "ExclusiveLock"
+HALF: Final = Progress(at_ms=0, fraction=0.5)
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[Asker, Asker]]:
+    """Two servers on one database, with a queue of messages, a claim, a job and staged messages."""
+    empty(SCHEMA)
+    clock = ManualClock()
+    url = f"{shared_cluster().url}&schema={SCHEMA}"
+    stores = [PostgresStore(url, name=name) for name in ("one", "two")]
+    one, two = (Asker(store, clock) for store in stores)
+    one.create()
+    for number in range(5):
+        one.put(f"{number}")
+    one.attach()
+    one.claim(limit=3)
+    one.stage("staged")
+    one.start_job(o.JobKind.PURGE, dry_run=True)
+    yield one, two
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def watcher() -> Iterator[psycopg.Connection[Any]]:
+    """A connection that looks at the locks of others."""
+    with connect(Address.parse(f"{shared_cluster().url}&schema={SCHEMA}")) as connection:
+        yield connection
+
+
+def pid_of(asker: Asker) -> int:
+    store = asker.store
+    assert isinstance(store, PostgresStore)
+    assert store._primary.writer is not None
+    return store._primary.writer.pid
+
+
+def locks_of(watcher: psycopg.Connection[Any], asker: Asker) -> set[str]:
+    """Return how the open batch of a server holds the store."""
+    query = "SELECT mode FROM pg_locks WHERE relation = 'change'::regclass AND pid = $1 AND granted"
+    held = {mode for (mode,) in watcher.execute(query, (pid_of(asker),)).fetchall()}
+    return held & {SHARED, ALONE}
+
+
+def leased(asker: Asker) -> tuple[s.Session, Lease]:
+    """Return a session, and a lease of it."""
+    session = asker.open_session()
+    (lease,) = asker.receive_in(session)
+    return session, lease
+
+
+def beat(session: s.Session, *leases: Lease) -> s.Heartbeat:
+    """Return a heartbeat that tells of messages."""
+    told: Mapping[str, Progress | None] = {lease.message.message_id: HALF for lease in leases}
+    return s.Heartbeat(ACCOUNT, session.session_id, told)
+
+
+LOOKS: Final[dict[str, AnyCommand]] = {
+    type(command).__name__: command
+    for command in (
+        c.GetQueue(ACCOUNT, QUEUE),
+        c.ListQueues(ACCOUNT, "", "", 10),
+        c.GetAccountDocument(ACCOUNT, "kind"),
+        c.Peek(ACCOUNT, QUEUE, 5),
+        o.Inspect(ACCOUNT, QUEUE, o.EVERYTHING, "", 5),
+        o.FindMessage(ACCOUNT, QUEUE, "0" * 8),
+        o.CountMessages(ACCOUNT, QUEUE),
+        o.NextDue(ACCOUNT, QUEUE),
+        o.GetJob(ACCOUNT, "job"),
+        o.ListJobs(ACCOUNT),
+        s.GetSession(ACCOUNT, "none"),
+        s.ListSessions(ACCOUNT),
+        k.ReadClaim(ACCOUNT, QUEUE, STREAM, 1, 0, 1, "", 100),
+        k.GetStream(ACCOUNT, QUEUE, STREAM),
+        k.ListStreams(ACCOUNT, QUEUE),
+        t.GetTransaction(ACCOUNT, "tx"),
+        t.ListTransactions(ACCOUNT),
+        e.ReadEvents(0, 10),
+        e.LogExtent(),
+        e.ReadNote("name"),
+        ReadBodyGarbage(10),
+        KnownBodies(("key",)),
+    )
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_look_takes_the_lock_that_it_declares(
+    servers: tuple[Asker, Asker], watcher: psycopg.Connection[Any], name: str
+) -> None:
+    """And finds the same beside another server's batch as alone, whichever that is."""
+    one, two = servers
+    command = LOOKS[name]
+    before = one.ask(command)
+    (result,) = one.store.execute([command], now_ms=one.clock.now_ms())
+    shares = command.traits.lock is Lock.SHARED
+    assert locks_of(watcher, one) == ({SHARED} if shares else {ALONE})
+    one.store.commit()
+    assert isinstance(result, LeaseholdError) or result == before
+    if shares:
+        two.store.execute([two.put_command("beside")], now_ms=two.clock.now_ms())
+        beside = one.ask(command)
+        two.store.commit()
+        assert isinstance(beside, LeaseholdError) or beside == before
+
+
+def test_every_look_was_tried() -> None:
+    """Also one that is new."""
+    assert {type(command) for command in LOOKS.values()} == {
+        kind for kind in c.COMMANDS if kind.traits.effect.name == "LOOKS"
+    }
+
+
+def test_counts_by_state_are_of_one_instant(
+    servers: tuple[Asker, Asker], watcher: psycopg.Connection[Any]
+) -> None:
+    """They are read with several statements, so nobody may write in between; a number is one."""
+    one, _ = servers
+    for with_counts, lock in ((False, SHARED), (True, ALONE)):
+        command = c.GetQueue(ACCOUNT, QUEUE, with_counts)
+        one.store.execute([command, one.put_command()], now_ms=one.clock.now_ms())
+        assert locks_of(watcher, one) == {lock}
+        one.store.commit()
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["alive", "gets-on"])
+def test_a_heartbeat_shares_the_store(
+    servers: tuple[Asker, Asker], watcher: psycopg.Connection[Any], told: bool
+) -> None:
+    """A worker says that it lives while another server is in the middle of a batch."""
+    one, two = servers
+    session, lease = leased(one)
+    two.store.execute([two.put_command("beside")], now_ms=two.clock.now_ms())
+    command = beat(session, lease) if told else s.Heartbeat(ACCOUNT, session.session_id)
+    (answer,) = one.store.execute([command], now_ms=one.clock.now_ms())
+    assert locks_of(watcher, one) == locks_of(watcher, two) == {SHARED}
+    one.store.commit()
+    two.store.commit()
+    assert isinstance(answer, s.Beat)
+    assert answer.lost == ()
+
+
+def release(asker: Asker, lease: Lease) -> AnyCommand:
+    return asker.release_command(lease, Outcome.FAILED, delay_s=0)
+
+
+def renewal(_: Asker, lease: Lease) -> AnyCommand:
+    return c.Renew(ACCOUNT, QUEUE, lease.message.message_id, lease.receipt, 60, saved='{"at":1}')
+
+
+def completion(asker: Asker, lease: Lease) -> AnyCommand:
+    return asker.complete_command(lease)
+
+
+@pytest.mark.parametrize(
+    ("change", "lost"), [(release, True), (renewal, False), (completion, True)]
+)
+def test_what_a_heartbeat_tells_does_not_undo_what_another_server_does(
+    servers: tuple[Asker, Asker],
+    watcher: psycopg.Connection[Any],
+    change: Callable[[Asker, Lease], AnyCommand],
+    lost: bool,
+) -> None:
+    """It waits for the message, and tells of it as the other has left it."""
+    one, two = servers
+    session, lease = leased(one)
+    message_id = lease.message.message_id
+    two.store.execute([change(two, lease)], now_ms=two.clock.now_ms())
+    with meanwhile(lambda: one.ask(beat(session, lease))) as answers:
+        eventually(lambda: waits_for_lock(watcher, pid_of(one)), "the heartbeat waits")
+        two.store.commit()
+    (answer,) = answers
+    assert isinstance(answer, s.Beat), answer
+    assert answer.lost == ((message_id,) if lost else ())
+    seen = one.find(lease)
+    if change is release:
+        assert isinstance(seen, o.Seen)
+        assert (seen.message.detail.failures, seen.message.detail.progress) == (1, None)
+    elif change is renewal:
+        assert isinstance(seen, o.Seen)
+        assert seen.message.detail.progress == HALF
+        assert seen.message.fence == lease.message.fence + 1
+        assert isinstance(one.complete(lease), LeaseLost)
