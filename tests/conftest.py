@@ -19,6 +19,8 @@ DEAR: Final = tuple(
     ROOT / name for name in ("docs/test_spark_examples.py", "reliability", "docs", "e2e")
 )
 """These start processes, and wait for them."""
+_file = ""
+"""Whose tests run."""
 
 
 def pytest_configure() -> None:
@@ -50,6 +52,19 @@ def pytest_collection_finish() -> None:
     """Let no collection of garbage look at what is there for good: many thousand tests."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Nor at what earlier files have left, such as the modules of Spark and its friends.
+
+    Whatever collects garbage itself took twenty times as long in a process that had used Spark.
+    """
+    global _file  # noqa: PLW0603 - there is one process
+    file, _, _ = nodeid.partition("::")
+    if file != _file:
+        _file = file
+        gc.collect()
+        gc.freeze()
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from tests.reliability.running import CLOCK
 from tests.unit.eventlog.make_sample import events as sample
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-TIMEOUT_S: Final = 60
+TIMEOUT_S: Final = 200
 QUICK: Final = (*(f"{point}:1" for point in POINTS if point != "trimmed"), "synced:2")
 
 
