@@ -6,6 +6,10 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 CODE   := src tests benchmarks examples tools
 
+# Processes by the thousand import the same modules, and tests are rewritten before they run: all of
+# that is kept, also where the environment says that Python shall keep nothing.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 
 help: ## Print this list
