@@ -115,7 +115,7 @@ def test_a_store_that_was_injured_is_found_out(tmp_path: Path) -> None:
 
     campaign.after_kill = injure
     campaign.enough = lambda: bool(injured)
-    run_campaign(campaign, 20, to_the_end=False)
+    run_campaign(campaign, 60, to_the_end=False)
     assert injured == [campaign.kills]
     kinds = {found.kind for found in campaign.violations}
     assert {"log", "half done", "doubled", "lost", "body", "count"} <= kinds
