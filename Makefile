@@ -36,6 +36,9 @@ serve: $(READY) ## Start a server on 127.0.0.1:10001 with its data in ./data
 test: $(READY) ## Run the tests (about 14 minutes on two cores)
 	$(BIN)/pytest -n 2 --dist worksteal
 
+test-long: $(READY) ## Run the tests that take more than about 15 seconds each, which CI runs too
+	$(BIN)/pytest -n 2 --dist worksteal -m long
+
 test-slow: $(READY) ## Run the long rounds of the reliability suite
 	$(BIN)/pytest -m slow -s
 
@@ -83,4 +86,4 @@ wheel: $(READY) ## Build the wheel and try it in an environment of its own
 clean: ## Remove what was made here
 	rm -rf $(VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo spark-cluster serve test test-slow check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres deploy-check wheel clean
+.PHONY: help setup demo spark-cluster serve test test-long test-slow check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres deploy-check wheel clean

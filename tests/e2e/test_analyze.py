@@ -55,6 +55,7 @@ def when(server: InProcessServer) -> list[str]:
     return ["--since", "2025-12-31T00:00", "--until", until]
 
 
+@pytest.mark.long
 def test_from_the_log_to_the_settings_and_back(
     played: tuple[InProcessServer, Client], tmp_path: Path
 ) -> None:

@@ -128,6 +128,7 @@ def test_the_way_back(client: tuple[InProcessServer, Client]) -> None:
     assert (back.visibility_timeout_s, back.settings.advised) == (30, None)
 
 
+@pytest.mark.long
 def test_advice_and_the_adaptive_mode_do_not_fight(
     client: tuple[InProcessServer, Client],
 ) -> None:

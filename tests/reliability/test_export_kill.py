@@ -182,6 +182,7 @@ def test_each_event_once_after_many_kills(tmp_path: Path, retention_s: int) -> N
     print(f"{len(exported)} events of {exported[-1].seq} batches")  # noqa: T201 - for who runs it with -s
 
 
+@pytest.mark.long
 def test_an_exporter_without_plans_is_found_out(tmp_path: Path) -> None:
     """Positive control: without the plan, a kill at the wrong moment doubles events."""
     campaign = Campaign(tmp_path, EXPORT_WITHOUT_PLANS="1")

@@ -168,6 +168,7 @@ def run(ground: Range, sentinel: NativeSentinel, *, examples: int, odd: int) -> 
     return judgement
 
 
+@pytest.mark.long
 def test_odd_requests_are_answered_as_documented(ground: Range, sentinel: NativeSentinel) -> None:
     """The quick part: some hundred requests of the document, and as many nasty ones."""
     judgement = run(ground, sentinel, examples=4, odd=500)

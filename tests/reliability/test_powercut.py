@@ -11,6 +11,7 @@ from leasehold.stores.sqlite import connection as epoch
 from .powercut import frequent_checkpoints, replay, replay_births
 
 
+@pytest.mark.long
 def test_every_crash_state_comes_up_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The quick part: 1,500 crash states of 10 workloads."""
     frequent_checkpoints(monkeypatch)

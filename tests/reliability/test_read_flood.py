@@ -103,6 +103,7 @@ def test_forty_who_never_read_their_answers(tmp_path: Path) -> None:
         assert server.rss_bytes() < MAX_RSS
 
 
+@pytest.mark.long
 def test_what_the_system_has_taken_of_answers_is_let_go(tmp_path: Path) -> None:
     """Answers that lie in the buffers of sockets, all but their end, take no memory of the server.
 

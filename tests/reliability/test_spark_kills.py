@@ -34,6 +34,7 @@ def _check(outcome: Outcome, kills: int) -> None:
     assert outcome.kills.total() == kills
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_each_message_is_in_the_table_once_however_the_driver_dies(
     server: KillableServer, tmp_path: Path

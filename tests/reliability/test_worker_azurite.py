@@ -111,6 +111,7 @@ def bench(azurite: Azurite, tmp_path: Path) -> Iterator[Bench]:
     queue.close()
 
 
+@pytest.mark.long
 def test_a_killed_worker_does_each_effect_once(bench: Bench) -> None:
     """Three workers, one of which is killed at work: nothing is lost or doubled."""
     bench.send(20)
@@ -135,6 +136,7 @@ def test_a_killed_worker_does_each_effect_once(bench: Bench) -> None:
     assert again != []
 
 
+@pytest.mark.long
 def test_nothing_is_delivered_twice_without_kills(bench: Bench) -> None:
     """Work that takes longer than its lease, in hand and in the buffer, is delivered once."""
     bench.send(16)

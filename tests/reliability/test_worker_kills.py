@@ -75,6 +75,7 @@ def test_killed_workers_do_each_effect_once(tmp_path: Path) -> None:
     assert audit.repeated > 0
 
 
+@pytest.mark.long
 def test_killed_workers_of_other_kinds(tmp_path: Path) -> None:
     """Tasks, processes, renewals by a process, no session: one of each is killed."""
     kinds = [kind for kind in KINDS if kind != "threads"]
@@ -84,6 +85,7 @@ def test_killed_workers_of_other_kinds(tmp_path: Path) -> None:
     assert audit.redelivered > 0
 
 
+@pytest.mark.long
 def test_nothing_is_delivered_twice_without_kills(tmp_path: Path) -> None:
     """Each message is received once, however many renewals it takes, in hand or in the buffer."""
     audit = play(tmp_path, 128, kills=0, prefetch=16)
@@ -118,6 +120,7 @@ def test_many_messages_without_kills(tmp_path: Path, kind: str) -> None:
     assert (audit.redelivered, audit.of("lapsed")) == (0, [])
 
 
+@pytest.mark.long
 def test_progress_survives_kills(tmp_path: Path) -> None:
     """What was saved is where the next holder begins, and the work gets done by ever new workers.
 

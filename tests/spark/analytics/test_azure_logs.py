@@ -7,6 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from leasehold.advisor.tables.azure_logs import read_lines, tables
@@ -50,6 +51,7 @@ LOG = [
 ]
 
 
+@pytest.mark.long
 def test_attempts_are_told_by_what_holders_did(spark: SparkSession, tmp_path: Path) -> None:
     """Receives are matched by caller; a delete refused is a late completion."""
     (tmp_path / "PT1H.json").write_text("\n".join([*LOG, *LOG[:4], "not json"]))

@@ -94,6 +94,7 @@ def test_a_log_may_be_cut_anywhere(
         assert found(one, names) == found(other, names)
 
 
+@pytest.mark.long
 def test_a_summary_may_use_the_tables_that_are_made_of_others(
     at_once: Tables, events: list[Event]
 ) -> None:
@@ -153,6 +154,7 @@ class _Torn(Exception):
     pass
 
 
+@pytest.mark.long
 def test_a_run_that_was_interrupted_is_done_again(
     spark: SparkSession,
     events: list[Event],

@@ -45,6 +45,7 @@ def test_tables_are_those_of_the_oracle(spark: SparkSession, log: Log) -> None:
     check(told(spark, log[0]), log[0])
 
 
+@pytest.mark.long
 def test_messages_done_at_once_are_told_by_their_last_event(spark: SparkSession, log: Log) -> None:
     """Taken apart from the others, those put, received and completed give the same tables."""
     events = frame_of(spark, log[0])
@@ -109,6 +110,7 @@ def test_attempts_are_those_that_the_engine_remembers(log: Log) -> None:
     assert compared > 100
 
 
+@pytest.mark.long
 def test_repeated_events_are_used_once(spark: SparkSession, log: Log) -> None:
     """A log in which every event stands twice, in another order, gives the same tables."""
     events = log[0][:3000]

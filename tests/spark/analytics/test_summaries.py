@@ -95,6 +95,7 @@ def expected(oracle: Oracle, queue: str, kind: str | None, until_ms: int) -> Obs
     return observe([lease_of(each, until_ms) for each in rows], late_seen=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("queue", [f"p{n}-acme/{name}" for n in (200, 204) for name in QUEUES])
 def test_observations_are_those_of_the_tuning(
     summary: LogSummary, oracle: Oracle, until_ms: int, queue: str

@@ -272,6 +272,7 @@ def test_a_servers_log_ends_by_its_own_clock(
     assert source.since_ms == source.until_ms - 7 * DAY_MS
 
 
+@pytest.mark.long
 def test_a_report_says_nothing_of_matplotlibs_caches(tmp_path: Path) -> None:
     """Where it can write none, it would warn before the advice is shown."""
     nowhere = tmp_path / "file"
