@@ -33,7 +33,7 @@ spark-cluster: $(READY) ## Run a Spark master and two workers on this machine
 serve: $(READY) ## Start a server on 127.0.0.1:10001 with its data in ./data
 	$(BIN)/leasehold serve
 
-test: $(READY) ## Run the tests (about 14 minutes on two cores)
+test: $(READY) ## Run the tests, but for those of `make test-long` and `make test-slow`
 	$(BIN)/pytest -n 2 --dist worksteal
 
 test-long: $(READY) ## Run the tests that take more than about 15 seconds each, which CI runs too

@@ -19,7 +19,7 @@ DEAR: Final = tuple(
     ROOT / name for name in ("docs/test_spark_examples.py", "reliability", "docs", "e2e")
 )
 """These start processes, and wait for them."""
-_file = ""
+_file: Path | None = None
 """Whose tests run."""
 
 
@@ -48,21 +48,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [*spark, *cheap[:before], *dear, *cheap[before:]]
 
 
-def pytest_collection_finish() -> None:
-    """Let no collection of garbage look at what is there for good: many thousand tests."""
-    gc.collect()
-    gc.freeze()
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let no collection of garbage look at what is there for good when a file begins.
 
-
-def pytest_runtest_logstart(nodeid: str) -> None:
-    """Nor at what earlier files have left, such as the modules of Spark and its friends.
-
-    Whatever collects garbage itself took twenty times as long in a process that had used Spark.
+    That is many thousand tests, and what earlier files have left, such as the modules of Spark and
+    its friends. Whatever collects garbage itself took twenty times as long in a process that had
+    used Spark.
     """
     global _file  # noqa: PLW0603 - there is one process
-    file, _, _ = nodeid.partition("::")
-    if file != _file:
-        _file = file
+    if item.path != _file:
+        _file = item.path
         gc.collect()
         gc.freeze()
 
