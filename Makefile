@@ -49,6 +49,7 @@ lint: $(READY) ## Check style
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/python tools/tidy.py
 	$(BIN)/python tools/make_sync.py --check
+	$(BIN)/python tools/make_events.py --check
 
 types: $(READY) ## Check types
 	$(BIN)/mypy

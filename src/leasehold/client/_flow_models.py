@@ -202,39 +202,61 @@ class TransactionInfo(Struct, frozen=True, kw_only=True):
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One change of state, with the message as it was after it (one that is gone: before it)."""
 
+    # Made by tools/make_events.py from the declaration in leasehold/domain/events.py.
+    # columns of events: begin
     seq: int
-    """Number of the batch of changes; rises, with gaps."""
+    """Number of the batch. Rises, with gaps. A batch of more than 16,000 events has several that
+    follow each other, so it can be split over files."""
     place: int
-    """Place within the batch; the two name an event for ever."""
+    """Place within the batch, from 0. ``seq`` and ``place`` name an event for ever, and their order
+    is the order in which things happened."""
     at_ms: int
+    """When; the same for a whole batch."""
     type: str
-    """What happened: ``put``, ``received``, ``lease-ended`` and so on."""
+    """What happened, such as ``put`` or ``lease-ended``."""
     queue: str | None = None
+    """The queue that it happened in; none for sessions."""
     message_id: str | None = None
+    """The message; none for events of queues, claims and sessions."""
     inserted_at_ms: int | None = None
+    """When the message was put."""
     expires_at_ms: int | None = None
+    """When it expires; none for never."""
     visible_at_ms: int | None = None
+    """From when on it can be received (again): the end of the lease or delay. For events of claims:
+    until when the claim hides its messages."""
     dequeue_count: int | None = None
+    """How often it was received."""
     fence: int | None = None
+    """Number of its newest receipt."""
     phase: int | str | None = None
+    """What last happened to it: ``waiting``, ``delayed``, ``leased`` or ``deferred``."""
     since_ms: int | None = None
-    """When its state began: for the end of a lease, when the lease began."""
+    """When that was: for a leased message, and for the end of a lease, when the lease began."""
     visible_since_ms: int | None = None
+    """When it became visible before its current or last lease; none if it was never received."""
     renewals: int | None = None
+    """Of the current or last lease."""
     holder: str | None = None
+    """Who received it last, as far as they said; for sessions, whose it is."""
     priority: int | None = None
+    """1 to 16."""
     session: str | None = None
+    """Id of the session that the lease belongs to, or of the session."""
     reason: str | None = None
+    """Why; what it says depends on the type."""
     target: str | None = None
-    """The queue moved to, the stream and number of a claim, or the name of a transaction."""
+    """The queue moved to, stream and number of the claim, or the name of the transaction."""
     message_type: str | None = None
-    """What the sender gave as the type of the message."""
+    """What the message was put with as its type."""
     error_type: str | None = None
-    """What was said about the attempt that the event ended: the type of the error,"""
+    """Type of the error that was reported with the attempt that the event ended. For ``poisoned``,
+    with the newest attempt."""
     error_fingerprint: str | None = None
-    """what like errors have in common,"""
+    """Of the same report: what errors of one cause have alike."""
     error: str | None = None
-    """and the beginning of its text."""
+    """The beginning of its text, 256 characters at most."""
+    # columns of events: end
 
 
 class EventPage(Struct, frozen=True):

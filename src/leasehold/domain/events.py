@@ -7,10 +7,10 @@ one that is gone: as it was last), so that replaying events from empty gives the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import IntEnum
-from typing import Final, NamedTuple, TypeAlias, cast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum, auto
+from typing import Annotated, Final, NamedTuple, TypeAlias, cast, get_type_hints
 
 from leasehold.domain.command import (
     Answer,
@@ -27,7 +27,7 @@ from leasehold.domain.command import (
     one,
     upkeep,
 )
-from leasehold.domain.model import Detail, ErrorReport, Message, Phase
+from leasehold.domain.model import NEVER_MS, Detail, ErrorReport, Message, Phase
 
 EVENT_FORMAT: Final = 1
 """Rises when readers of older events could misunderstand newer ones."""
@@ -96,41 +96,151 @@ REMOVING: Final = frozenset(
 """After these the message is gone."""
 
 
-class Event(NamedTuple):
-    """One event, as stores give it out."""
+class Kind(Enum):
+    """What the values of a column are, wherever events are shown."""
 
-    seq: int
-    """Number of the batch; rises, with gaps."""
-    place: int
-    """Place within the batch; (seq, place) names an event for ever."""
-    at_ms: int
-    type: EventType
-    account: str
-    queue: str | None = None
-    message_id: str | None = None
-    inserted_at_ms: int | None = None
-    expires_at_ms: int | None = None
-    visible_at_ms: int | None = None
-    dequeue_count: int | None = None
-    fence: int | None = None
-    phase: int | None = None
-    since_ms: int | None = None
-    """When the phase began: for the end of a lease, when the lease began."""
-    visible_since_ms: int | None = None
-    renewals: int | None = None
-    holder: str | None = None
-    priority: int | None = None
-    session: str | None = None
-    reason: str | None = None
-    target: str | None = None
-    """The queue moved to, the stream and number of the claim, or the name of the transaction."""
-    message_type: str | None = None
-    """What the sender called its kind."""
-    error_type: str | None = None
-    """Of what was said about the attempt that the event ended."""
-    error_fingerprint: str | None = None
-    error: str | None = None
-    """The text, cut to :data:`ERROR_CHARS`."""
+    INT8 = auto()
+    INT32 = auto()
+    INT64 = auto()
+    TEXT = auto()
+    MOMENT = auto()
+    """Unix milliseconds."""
+    TYPE = auto()
+    """An :class:`EventType`, shown as a word."""
+    PHASE = auto()
+    """A :class:`~leasehold.domain.model.Phase`, shown as a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What is said of a field of :class:`Event`, once for all places that show it."""
+
+    kind: Kind
+    meaning: str
+    """For the references, in Markdown without links; a sentence without the full stop."""
+    none: int | None = None
+    """A value that stands for none."""
+    keywords: Mapping[str, object] = field(default_factory=dict)
+    """What JSON Schema says of its values besides the type."""
+
+
+class Event(NamedTuple):
+    """One event, as stores give it out, and the declaration of its columns: see :data:`COLUMNS`.
+
+    From a field here follow the column of the exported files and of Spark, the member in answers
+    of the native API, and its schema in the OpenAPI document. ``tools/make_events.py`` writes the
+    client's model and the table in ``docs/reference/event-log.md``. New ones come at the end.
+    """
+
+    seq: Annotated[
+        int,
+        Column(
+            Kind.INT64,
+            "Number of the batch. Rises, with gaps. A batch of more than 16,000 events has several"
+            " that follow each other, so it can be split over files",
+        ),
+    ]
+    place: Annotated[
+        int,
+        Column(
+            Kind.INT32,
+            "Place within the batch, from 0. `seq` and `place` name an event for ever, and their"
+            " order is the order in which things happened",
+        ),
+    ]
+    at_ms: Annotated[int, Column(Kind.MOMENT, "When; the same for a whole batch")]
+    type: Annotated[EventType, Column(Kind.TYPE, "What happened, such as `put` or `lease-ended`")]
+    account: Annotated[str, Column(Kind.TEXT, "The account that it happened in")]
+    queue: Annotated[
+        str | None, Column(Kind.TEXT, "The queue that it happened in; none for sessions")
+    ] = None
+    message_id: Annotated[
+        str | None,
+        Column(Kind.TEXT, "The message; none for events of queues, claims and sessions"),
+    ] = None
+    inserted_at_ms: Annotated[int | None, Column(Kind.MOMENT, "When the message was put")] = None
+    expires_at_ms: Annotated[
+        int | None, Column(Kind.MOMENT, "When it expires; none for never", NEVER_MS)
+    ] = None
+    visible_at_ms: Annotated[
+        int | None,
+        Column(
+            Kind.MOMENT,
+            "From when on it can be received (again): the end of the lease or delay. For events of"
+            " claims: until when the claim hides its messages",
+        ),
+    ] = None
+    dequeue_count: Annotated[int | None, Column(Kind.INT32, "How often it was received")] = None
+    fence: Annotated[int | None, Column(Kind.INT64, "Number of its newest receipt")] = None
+    phase: Annotated[
+        int | None,
+        Column(
+            Kind.PHASE,
+            "What last happened to it: `waiting`, `delayed`, `leased` or `deferred`",
+        ),
+    ] = None
+    since_ms: Annotated[
+        int | None,
+        Column(
+            Kind.MOMENT,
+            "When that was: for a leased message, and for the end of a lease, when the lease began",
+        ),
+    ] = None
+    visible_since_ms: Annotated[
+        int | None,
+        Column(
+            Kind.MOMENT,
+            "When it became visible before its current or last lease; none if it was never"
+            " received",
+            0,
+        ),
+    ] = None
+    renewals: Annotated[int | None, Column(Kind.INT32, "Of the current or last lease")] = None
+    holder: Annotated[
+        str | None,
+        Column(Kind.TEXT, "Who received it last, as far as they said; for sessions, whose it is"),
+    ] = None
+    priority: Annotated[int | None, Column(Kind.INT8, "1 to 16")] = None
+    session: Annotated[
+        str | None,
+        Column(Kind.TEXT, "Id of the session that the lease belongs to, or of the session"),
+    ] = None
+    reason: Annotated[str | None, Column(Kind.TEXT, "Why; what it says depends on the type")] = None
+    target: Annotated[
+        str | None,
+        Column(
+            Kind.TEXT,
+            "The queue moved to, stream and number of the claim, or the name of the transaction",
+        ),
+    ] = None
+    message_type: Annotated[
+        str | None, Column(Kind.TEXT, "What the message was put with as its type")
+    ] = None
+    error_type: Annotated[
+        str | None,
+        Column(
+            Kind.TEXT,
+            "Type of the error that was reported with the attempt that the event ended. For"
+            " `poisoned`, with the newest attempt",
+        ),
+    ] = None
+    error_fingerprint: Annotated[
+        str | None, Column(Kind.TEXT, "Of the same report: what errors of one cause have alike")
+    ] = None
+    error: Annotated[
+        str | None,
+        Column(
+            Kind.TEXT,
+            f"The beginning of its text, {ERROR_CHARS} characters at most",
+            keywords={"maxLength": ERROR_CHARS},
+        ),
+    ] = None
+
+
+COLUMNS: Final[Mapping[str, Column]] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Event, include_extras=True).items()
+}
+"""By the names of the fields, in their order."""
 
 
 Core: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, str | None]
@@ -164,8 +274,6 @@ Then, only if there is either, the type of the message and the error; older even
 them."""
 
 _CORE: Final = slice(2, 12)
-_PLAIN: Final = 9
-"""Parts of what is recorded of a message without a type, and of an event without an error."""
 
 
 def core_of(message: Message) -> Core:
@@ -197,47 +305,24 @@ def event_of(
     seq: int, place: int, at_ms: int, of: tuple[str, str | None], recorded: Recorded
 ) -> Event:
     """Return the event that was written as *recorded* for the account and queue *of*."""
-    kind, _, message_id, core, priority, session, holder, reason, target = recorded[:_PLAIN]
-    account, queue = of
-    event = Event(
-        seq,
-        place,
-        at_ms,
-        EventType(kind),
-        account,
-        queue,
-        holder=holder,
-        session=session,
-        reason=reason,
-        target=target,
-    )
+    kind, _, message_id, core, priority, session, holder, reason, target, *more = recorded
+    head = (seq, place, at_ms, EventType(kind), *of)
     if core is None:
-        return event._replace(visible_at_ms=priority or None)
-    if len(recorded) > _PLAIN:
-        message_type, told = cast("tuple[str | None, Told | None]", recorded[_PLAIN:])
-        error_type, fingerprint, text = told or (None, None, None)
-        event = event._replace(
-            message_type=message_type,
-            error_type=error_type,
-            error_fingerprint=fingerprint,
-            error=text,
+        return Event(
+            *head,
+            visible_at_ms=priority or None,
+            holder=holder,
+            session=session,
+            reason=reason,
+            target=target,
         )
-    # Of a complete that came too late it may not be known when its lease began.
-    since_ms = core[6] or None if kind == EventType.REFUSED else core[6]
-    return event._replace(
-        message_id=message_id,
-        inserted_at_ms=core[0],
-        expires_at_ms=core[1],
-        visible_at_ms=core[2],
-        dequeue_count=core[3],
-        fence=core[4],
-        phase=int(core[5]),
-        since_ms=since_ms,
-        visible_since_ms=core[7],
-        renewals=core[8],
-        holder=core[9],
-        priority=priority,
-    )
+    message_type, told = cast("tuple[str | None, Told | None]", more or (None, None))
+    error = told or (None, None, None)
+    of_message = (message_id, *core, priority, session, reason, target, message_type, *error)
+    event = Event(*head, *of_message)
+    if kind == EventType.REFUSED and not event.since_ms:  # the beginning of its lease is not known
+        return event._replace(since_ms=None)
+    return event
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What files, folders, types and phases are called. Standard library only.
+"""What files, folders, columns, types and phases are called. Standard library only.
 
 A file holds whole batches with rising numbers, all of one hour, and is named after the first and
 the last of them: whoever exports the same batches again writes the same file.
@@ -7,10 +7,11 @@ the last of them: whoever exports the same batches again writes the same file.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from typing import Final
 
-from leasehold.domain.events import EVENT_FORMAT, EventType
+from leasehold.domain.events import COLUMNS, EVENT_FORMAT, EventType, Kind
 from leasehold.domain.model import Phase
 
 HOUR_MS: Final = 3_600_000
@@ -23,6 +24,24 @@ MARKER: Final = "_leasehold.json"
 
 TYPE_NAMES: Final = {int(each): each.name.lower().replace("_", "-") for each in EventType}
 PHASE_NAMES: Final = {int(each): each.name.lower() for each in Phase}
+
+FIELDS: Final = {
+    {"at_ms": "happened_at"}.get(name, name.removesuffix("_ms")): name for name in COLUMNS
+}
+"""Fields of an event by the names that they have as columns of a table.
+
+These are without ``_ms``, because a moment is a timestamp there; and ``at_ms`` is ``happened_at``,
+because ``AT`` is a word of SQL."""
+
+_OF_KIND: Final[Mapping[Kind, Mapping[int, str]]] = {
+    Kind.TYPE: TYPE_NAMES,
+    Kind.PHASE: PHASE_NAMES,
+}
+WORDS: Final[Mapping[str, Mapping[int, str | None]]] = {
+    **{name: _OF_KIND[each.kind] for name, each in COLUMNS.items() if each.kind in _OF_KIND},
+    **{name: {each.none: None} for name, each in COLUMNS.items() if each.none is not None},
+}
+"""What is shown for values that are not shown as they are, by the names of fields."""
 
 _DATE: Final = re.compile(r"date=(\d{4}-\d\d-\d\d)")
 _HOUR: Final = re.compile(r"hour=(\d\d)")

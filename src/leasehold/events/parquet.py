@@ -1,15 +1,13 @@
-"""The columns of an exported event, and how they are made from events and read back.
+"""Exported events in Parquet files, and how they are made from events and read back.
 
-The names are those of the native API without ``_ms``, because a moment is a timestamp here; and
-``at_ms`` is ``happened_at``, because ``AT`` is a word of SQL. New columns
-come at the end, and readers ask for columns by name, so that neither adding one nor reading an
-older file needs a new number of the format.
+New columns come at the end, and readers ask for columns by name, so that neither adding one nor
+reading an older file needs a new number of the format.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import takewhile
 from operator import attrgetter
@@ -22,14 +20,14 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from leasehold.disk import sync
-from leasehold.domain.events import EVENT_FORMAT, Event, EventType
-from leasehold.domain.model import NEVER_MS, Phase
+from leasehold.domain.events import COLUMNS, EVENT_FORMAT, Event, EventType, Kind
 from leasehold.events.names import (
+    FIELDS,
     FORMAT_KEY,
     HOUR_MS,
-    PHASE_NAMES,
     TEMPORARY,
     TYPE_NAMES,
+    WORDS,
     FormatTooNew,
     date_in,
     file_of,
@@ -41,65 +39,35 @@ from leasehold.events.names import (
 
 MOMENT: Final = pa.timestamp("ms", tz="UTC")
 
-_FIELDS: Final = (
-    ("seq", pa.int64()),
-    ("place", pa.int32()),
-    ("happened_at", MOMENT),
-    ("type", pa.string()),
-    ("account", pa.string()),
-    ("queue", pa.string()),
-    ("message_id", pa.string()),
-    ("inserted_at", MOMENT),
-    ("expires_at", MOMENT),
-    ("visible_at", MOMENT),
-    ("dequeue_count", pa.int32()),
-    ("fence", pa.int64()),
-    ("phase", pa.string()),
-    ("since", MOMENT),
-    ("visible_since", MOMENT),
-    ("renewals", pa.int32()),
-    ("holder", pa.string()),
-    ("priority", pa.int8()),
-    ("session", pa.string()),
-    ("reason", pa.string()),
-    ("target", pa.string()),
-    ("message_type", pa.string()),
-    ("error_type", pa.string()),
-    ("error_fingerprint", pa.string()),
-    ("error", pa.string()),
-)
-SCHEMA: Final = pa.schema(_FIELDS)
+_ARROW: Final = {
+    Kind.INT8: pa.int8(),
+    Kind.INT32: pa.int32(),
+    Kind.INT64: pa.int64(),
+    Kind.TEXT: pa.string(),
+    Kind.MOMENT: MOMENT,
+    Kind.TYPE: pa.string(),
+    Kind.PHASE: pa.string(),
+}
+SCHEMA: Final = pa.schema([(name, _ARROW[COLUMNS[of].kind]) for name, of in FIELDS.items()])
 """In the order of the fields of :class:`leasehold.domain.events.Event`."""
 METADATA: Final = {FORMAT_KEY: str(EVENT_FORMAT).encode()}
 
-_NEVER: Final = {NEVER_MS: None}
-_NOT_YET: Final = {0: None}
 _TYPES: Final = {name: EventType(number) for number, name in TYPE_NAMES.items()}
-_PHASES: Final = {name: Phase(number) for number, name in PHASE_NAMES.items()}
-
-
-def _renamed(names: Mapping[int, str]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    return lambda column: list(map(names.get, column))
-
-
-def _without(absent: Mapping[int, None]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    return lambda column: [absent.get(value, value) for value in column]
-
-
-_SHOWN: Final[Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]]] = {
-    "type": _renamed(TYPE_NAMES),
-    "phase": _renamed(PHASE_NAMES),
-    "expires_at": _without(_NEVER),
-    "visible_since": _without(_NOT_YET),
+_VALUES: Final = {
+    name: {shown: value for value, shown in words.items()} for name, words in WORDS.items()
 }
+"""What was shown, by the names of fields; that none stands for a value holds for messages only."""
 
 
 def batch_of(events: Sequence[Event]) -> pa.RecordBatch:
     """Return one row for each event; there is at least one."""
     arrays = []
-    for field, column in zip(SCHEMA, zip(*events, strict=True), strict=True):
-        show = _SHOWN.get(field.name)
-        arrays.append(pa.array(show(column) if show else column, field.type))
+    for field, kind, column in zip(
+        Event._fields, SCHEMA.types, zip(*events, strict=True), strict=True
+    ):
+        words = WORDS.get(field)
+        shown = column if words is None else [words.get(each, each) for each in column]
+        arrays.append(pa.array(shown, kind))
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
@@ -118,15 +86,12 @@ def events_of(table: pa.Table) -> Iterator[Event]:
         for field, column in zip(SCHEMA, table.columns, strict=True)
     ]
     for row in zip(*(column.to_pylist() for column in columns), strict=True):
-        event = Event(*row)
-        event = event._replace(type=_TYPES[row[3]])
-        if event.message_id is not None:
-            event = event._replace(
-                expires_at_ms=NEVER_MS if event.expires_at_ms is None else event.expires_at_ms,
-                visible_since_ms=event.visible_since_ms or 0,
-                phase=int(_PHASES[row[12]]),
-            )
-        yield event
+        fields: dict[str, Any] = dict(zip(Event._fields, row, strict=True))
+        kind = _TYPES[fields["type"]]
+        if fields["message_id"] is not None:
+            for name, values in _VALUES.items():
+                fields[name] = values.get(fields[name], fields[name])
+        yield Event(**{**fields, "type": kind})
 
 
 # --- reading -----------------------------------------------------------------------------------

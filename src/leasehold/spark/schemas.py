@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
@@ -23,6 +23,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from leasehold.domain.events import COLUMNS, Kind
+from leasehold.events.names import FIELDS
 from leasehold.spark.options import BadOption, ReadOptions, nearest
 
 _STRING: Final = StringType()
@@ -101,33 +103,16 @@ def _columns(*columns: tuple[str, DataType]) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns])
 
 
-EVENTS: Final = _columns(
-    ("seq", _LONG),
-    ("place", _INT),
-    ("happened_at", _TIME),
-    ("type", _STRING),
-    ("account", _STRING),
-    ("queue", _STRING),
-    ("message_id", _STRING),
-    ("inserted_at", _TIME),
-    ("expires_at", _TIME),
-    ("visible_at", _TIME),
-    ("dequeue_count", _INT),
-    ("fence", _LONG),
-    ("phase", _STRING),
-    ("since", _TIME),
-    ("visible_since", _TIME),
-    ("renewals", _INT),
-    ("holder", _STRING),
-    ("priority", _BYTE),
-    ("session", _STRING),
-    ("reason", _STRING),
-    ("target", _STRING),
-    ("message_type", _STRING),
-    ("error_type", _STRING),
-    ("error_fingerprint", _STRING),
-    ("error", _STRING),
-)
+_SPARK: Final[Mapping[Kind, DataType]] = {
+    Kind.INT8: _BYTE,
+    Kind.INT32: _INT,
+    Kind.INT64: _LONG,
+    Kind.TEXT: _STRING,
+    Kind.MOMENT: _TIME,
+    Kind.TYPE: _STRING,
+    Kind.PHASE: _STRING,
+}
+EVENTS: Final = _columns(*((name, _SPARK[COLUMNS[of].kind]) for name, of in FIELDS.items()))
 """As exported to Parquet; see ``docs/reference/event-log.md``."""
 
 ATTEMPT: Final = _columns(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +15,7 @@ from leasehold import events as eventlog
 from leasehold.domain.events import EVENT_FORMAT
 from leasehold.events.names import FORMAT_KEY, TYPE_NAMES
 from leasehold.events.parquet import MAX_ROWS, ROW_GROUP_ROWS, SCHEMA, FileBuilder
-from tests.docs.pages import DOCS, Block, blocks, code, read, rows, section
+from tests.docs.pages import DOCS, ROOT, Block, blocks, code, read, rows, section
 from tests.unit.eventlog.make_sample import events
 
 REFERENCE: Final = read("reference/event-log.md")
@@ -23,6 +25,18 @@ HOWTO: Final = DOCS / "howto" / "read-the-event-log.md"
 def listed(heading: str) -> list[list[str]]:
     """Return the rows under a heading whose first cell is code."""
     return [row for row in rows(section(REFERENCE, heading)) if code(row[0])]
+
+
+def test_columns_are_up_to_date() -> None:
+    """The table here and the client's model are what the tool makes of the declaration."""
+    done = subprocess.run(
+        [sys.executable, "tools/make_events.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_columns() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import msgspec
 import pytest
 
-from leasehold.domain.events import Event, EventPage, EventType, ReadEvents
+from leasehold.client import models as client_models
+from leasehold.domain.events import COLUMNS, Event, EventPage, EventType, Kind, ReadEvents
 from leasehold.domain.model import NEVER_MS
-from leasehold.http.native.account import TYPES, ShownEvent, show_event
-from tests.unit.http_native.checking import document
+from leasehold.events.names import TYPE_NAMES
+from leasehold.http.native.account import show_event
+from tests.unit.http_native.checking import document, errors_of
 from tests.unit.http_native.support import BASE, MESSAGES, QUEUE, Native
 
 EVENTS = f"{BASE}/events"
@@ -162,8 +166,22 @@ def test_a_missing_queue(native: Native) -> None:
 def test_all_types_are_in_the_document() -> None:
     """The document has a name for each type of event."""
     told = document()["components"]["schemas"]
-    assert told["EventType"]["enum"] == [TYPES[each] for each in EventType]
-    assert set(told["Event"]["properties"]) == set(ShownEvent.__struct_fields__)
+    assert told["EventType"]["enum"] == [TYPE_NAMES[each] for each in EventType]
+    assert told["Event"]["required"] == ["seq", "place", "at_ms", "type"]
+
+
+def test_what_is_shown_is_what_the_document_and_the_client_know() -> None:
+    """Every column of an event but the account, and in the order of the columns."""
+    names = [name for name in Event._fields if name != "account"]
+    values: dict[str, Any] = dict.fromkeys(Event._fields, "x")
+    values |= {name: 1 for name, each in COLUMNS.items() if each.kind is not Kind.TEXT}
+    shown = json.loads(msgspec.json.encode(show_event(Event(**values))))
+    assert list(shown) == names
+    schema = document()["components"]["schemas"]["Event"]
+    assert errors_of(schema, shown) == []
+    assert list(schema["properties"]) == names
+    known = msgspec.convert(shown, client_models.Event)
+    assert {name: getattr(known, name) for name in known.__struct_fields__} == shown
 
 
 def test_every_part_of_an_event_is_shown() -> None:
@@ -173,5 +191,7 @@ def test_every_part_of_an_event_is_shown() -> None:
     shown = show_event(Event(**values))
     expected = {**values, "type": "lease-ended", "phase": "leased"}
     del expected["account"]
-    assert {name: getattr(shown, name) for name in ShownEvent.__struct_fields__} == expected
-    assert show_event(Event(**{**values, "expires_at_ms": NEVER_MS})).expires_at_ms is None
+    assert msgspec.structs.asdict(shown) == expected
+    never = show_event(Event(**{**values, "expires_at_ms": NEVER_MS, "visible_since_ms": 0}))
+    left_out = {"expires_at_ms", "visible_since_ms"}
+    assert msgspec.to_builtins(never).keys() == expected.keys() - left_out

@@ -236,7 +236,6 @@ def _columns(exploded: DataFrame, world: World) -> DataFrame:
         "renewals": "0",
         "holder": f"IF(e.n = 0, NULL, {worker})",
         "priority": "8",
-        "session": "NULL",
         "reason": "e.reason",
         "target": "IF(e.type = 'poisoned', concat('queue-', q, '-poison'), NULL)",
         "message_type": f"concat('type-', (id DIV {world.queues}) % {world.types})",
@@ -245,5 +244,8 @@ def _columns(exploded: DataFrame, world: World) -> DataFrame:
         "error": f"IF({failed}, concat('it cannot be done: ', label), NULL)",
     }
     return exploded.select(
-        *(F.expr(columns[field.name]).cast(field.dataType).alias(field.name) for field in EVENTS)
+        *(
+            F.expr(columns.get(field.name, "NULL")).cast(field.dataType).alias(field.name)
+            for field in EVENTS
+        )
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from leasehold.domain.events import Event, EventPage, EventType, LogExtent, ReadEvents
+from leasehold.domain.events import COLUMNS, Event, EventPage, Kind, LogExtent, ReadEvents
 from leasehold.domain.limits import MAX_PROGRESS
-from leasehold.domain.model import ENTROPY_BYTES, NEVER_MS, Phase, Progress
+from leasehold.domain.model import ENTROPY_BYTES, Progress
 from leasehold.domain.queue_settings import poison_queue_of
 from leasehold.domain.sessions import (
     DEFAULT_SESSION_TIMEOUT_S,
@@ -24,6 +25,7 @@ from leasehold.domain.sessions import (
     Session,
 )
 from leasehold.engine.faults import Faults
+from leasehold.events.names import PHASE_NAMES, TYPE_NAMES, WORDS
 from leasehold.http.native import shapes
 from leasehold.http.native import shapes as flow_shapes
 from leasehold.http.native.admin import reply_seen
@@ -166,62 +168,55 @@ def _reply_session(call: Call, session: Session) -> Response:
 
 DEFAULT_EVENTS: Final = 1_000
 MAX_EVENTS: Final = 10_000
-TYPES: Final = {each: each.name.lower().replace("_", "-") for each in EventType}
-PHASES: Final = {each.value: each.name.lower() for each in Phase}
-
 _LOOKS: Final = 16
 """Pages that a request looks through for events of one message before it answers with none."""
 
 
-class ShownEvent(msgspec.Struct, omit_defaults=True, gc=False):
-    """An event; what it has nothing of is left out."""
+_ACCOUNT: Final = Event._fields.index("account")
+"""Place of what is not shown: it is in the path."""
+_MEMBERS: Final = (*Event._fields[:_ACCOUNT], *Event._fields[_ACCOUNT + 1 :])
+_WORDS: Final = [(_MEMBERS.index(name), words.get) for name, words in WORDS.items()]
 
-    seq: int
-    place: int
-    at_ms: int
-    type: str
-    queue: str | None = None
-    message_id: str | None = None
-    inserted_at_ms: int | None = None
-    expires_at_ms: int | None = None
-    visible_at_ms: int | None = None
-    dequeue_count: int | None = None
-    fence: int | None = None
-    phase: str | None = None
-    since_ms: int | None = None
-    visible_since_ms: int | None = None
-    renewals: int | None = None
-    holder: str | None = None
-    priority: int | None = None
-    session: str | None = None
-    reason: str | None = None
-    target: str | None = None
-    message_type: str | None = None
-    error_type: str | None = None
-    error_fingerprint: str | None = None
-    error: str | None = None
+ShownEvent: Final = msgspec.defstruct(
+    "ShownEvent",
+    [(name, Any, None) if name in Event._field_defaults else (name, Any) for name in _MEMBERS],
+    omit_defaults=True,
+    gc=False,
+)
+"""An event; what it has nothing of is left out."""
 
 
-def show_event(event: Event) -> ShownEvent:
+def show_event(event: Event) -> msgspec.Struct:
     """Return an event as JSON shows it."""
-    expires_at_ms, phase = event.expires_at_ms, event.phase
-    return ShownEvent(
-        event.seq,
-        event.place,
-        event.at_ms,
-        TYPES[event.type],
-        event.queue,
-        event.message_id,
-        event.inserted_at_ms,
-        None if expires_at_ms is None or expires_at_ms >= NEVER_MS else expires_at_ms,
-        event.visible_at_ms,
-        event.dequeue_count,
-        event.fence,
-        None if phase is None else PHASES[phase],
-        event.since_ms,
-        event.visible_since_ms or None,
-        *event[15:],
-    )
+    values: list[Any] = [*event]
+    del values[_ACCOUNT]
+    for place, word in _WORDS:
+        values[place] = word(values[place], values[place])
+    return ShownEvent(*values)
+
+
+def declare_events(schemas: dict[str, Any]) -> None:
+    """Add to the schemas of the OpenAPI document what an event has, and what can happen."""
+    columns = {name: COLUMNS[name] for name in _MEMBERS}
+    schemas["Event"] |= {
+        "required": [name for name in columns if name not in Event._field_defaults],
+        "properties": {
+            name: {**_SCHEMAS[each.kind], **each.keywords, "description": f"{each.meaning}."}
+            for name, each in columns.items()
+        },
+    }
+    schemas["EventType"] = {"enum": [*TYPE_NAMES.values()]}
+
+
+_SCHEMAS: Final[Mapping[Kind, Mapping[str, Any]]] = {
+    Kind.INT8: {"type": "integer"},
+    Kind.INT32: {"type": "integer"},
+    Kind.INT64: {"type": "integer"},
+    Kind.TEXT: {"type": "string"},
+    Kind.MOMENT: {"$ref": "#/components/schemas/Ms"},
+    Kind.TYPE: {"$ref": "#/components/schemas/EventType"},
+    Kind.PHASE: {"enum": [*PHASE_NAMES.values()]},
+}
 
 
 async def list_events(call: Call) -> Response:

@@ -37,6 +37,7 @@ def openapi_json() -> bytes:
     text = resources.files(__package__ or "").joinpath("openapi.yaml").read_bytes()
     content = msgspec.yaml.decode(text)
     content["info"]["version"] = __version__
+    account.declare_events(content["components"]["schemas"])
     return msgspec.json.encode(content)
 
 

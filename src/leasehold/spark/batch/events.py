@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from leasehold.client import Client
 from leasehold.client.models import Event, EventPage
-from leasehold.events.names import range_of
+from leasehold.events.names import FIELDS, range_of
 from leasehold.events.parquet import MOMENT, SCHEMA, check_format, files_of
 from leasehold.spark.connection import connect, patient
 from leasehold.spark.options import BadOption, Place, ReadOptions
@@ -362,15 +362,6 @@ _SLACK_MS: Final = 600_000
 """The log is in the order of its numbers, and its times follow that but for a clock that was set
 back between two runs of the server. Up to so much of that no event is missed."""
 
-_MEMBERS: Final = {
-    "happened_at": "at_ms",
-    **{
-        name: f"{name}_ms"
-        for name in ("inserted_at", "expires_at", "visible_at", "since", "visible_since")
-    },
-}
-"""Members of the native API that have another name than the column."""
-
 
 @dataclass(frozen=True, slots=True)
 class Pages:
@@ -469,6 +460,6 @@ def batch_of(events: Sequence[Event], account: str, columns: Sequence[str]) -> p
         if name == "account":
             arrays.append(pa.repeat(pa.scalar(account, kind), len(events)))
         else:
-            member = _MEMBERS.get(name, name)
+            member = FIELDS[name]
             arrays.append(pa.array([getattr(each, member) for each in events], kind))
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
