@@ -13,7 +13,7 @@ from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.claims import BindClaim, GetStream, ReadClaim, SettleClaims
 from leasehold.domain.command import AnyCommand
-from leasehold.domain.events import EventType, ReadEvents, ReadNote
+from leasehold.domain.events import Event, EventType, ReadEvents, ReadNote
 from leasehold.domain.model import AccessPolicy, Detail, KnownBodies, MessageState
 from leasehold.domain.sessions import ListSessions
 from leasehold.domain.transactions import GetTransaction, Publish, Stage
@@ -169,12 +169,13 @@ def test_flows_are_kept(old: Old) -> None:
 
 
 @formats(3, 6)
-def test_events_without_types_are_read(old: Old) -> None:
-    """Types and errors came later, without a new format; what happens now has them."""
+def test_events_without_later_columns_are_read(old: Old) -> None:
+    """Types of messages came later, and all that is behind them, without a new format."""
     before = old.ask(ReadEvents(0, 1000))
     events = [event for event in before.events if event.message_id]
     assert {event.type for event in events} > {EventType.PUT, EventType.CLAIMED}
-    assert {event[-4:] for event in events} == {(None, None, None, None)}
+    later = Event._fields[Event._fields.index("message_type") :]
+    assert {getattr(event, name) for event in events for name in later} == {None}
     old.ask(c.Put("coho", "videos", b"new", 0, None, b"n" * 10, Detail(message_type="clip")))
     (put,) = old.ask(ReadEvents(before.last_seq, 1000)).events
     assert put.message_type == "clip"

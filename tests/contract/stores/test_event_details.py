@@ -10,7 +10,7 @@ from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
 from leasehold.domain.claims import Exemption
 from leasehold.domain.event_recorder import late
-from leasehold.domain.events import EventType
+from leasehold.domain.events import Event, EventType
 from leasehold.domain.model import (
     MAX_ATTEMPTS,
     NO_DETAIL,
@@ -77,10 +77,15 @@ def test_an_attempt_of_an_older_version_has_no_receipts(asker: Asker) -> None:
 REPORT = ErrorReport(text="no such codec", type="KeyError", fingerprint="f00d")
 
 
+def told(event: Event) -> tuple[str | None, str | None, str | None]:
+    """Return type, fingerprint and text of the error."""
+    return event.error_type, event.error_fingerprint, event.error
+
+
 def errors(asker: Asker, after: int) -> list[tuple[Any, ...]]:
-    """Return type, and type, fingerprint and text of the error, of the messages' events since."""
+    """Return the type, and the error, of the messages' events since."""
     events = [event for event in asker.events(after) if event.message_id]
-    return [(event.type.name, *event[-3:]) for event in events]
+    return [(event.type.name, *told(event)) for event in events]
 
 
 def test_every_event_of_a_message_has_its_type(asker: Asker) -> None:
@@ -134,7 +139,7 @@ def test_types_of_many_at_once(asker: Asker) -> None:
     counted = Counter(event.type.name for event in events)
     assert counted == {"RECEIVED": 20, "COMPLETED": 20, "CLAIMED": 20, "SETTLED": 19, "POISONED": 1}
     (poisoned,) = [event for event in events if event.type is EventType.POISONED]
-    assert poisoned[-3:] == ("KeyError", "f00d", "no such codec")
+    assert told(poisoned) == ("KeyError", "f00d", "no such codec")
 
 
 def test_the_error_of_the_attempt_that_an_event_ended(asker: Asker) -> None:
@@ -144,13 +149,13 @@ def test_the_error_of_the_attempt_that_an_event_ended(asker: Asker) -> None:
     after = asker.last_seq()
     for _ in range(2):
         asker.release(asker.receive_one(), Outcome.FAILED, error=REPORT, delay_s=0)
-    told = ("KeyError", "f00d", "no such codec")
+    report = ("KeyError", "f00d", "no such codec")
     nothing = (None, None, None)
     assert errors(asker, after) == [
         ("RECEIVED", *nothing),
-        ("RELEASED", *told),
+        ("RELEASED", *report),
         ("RECEIVED", *nothing),
-        ("POISONED", *told),
+        ("POISONED", *report),
     ]
 
 
@@ -197,4 +202,4 @@ def test_long_and_broken_errors(asker: Asker) -> None:
     events = asker.events(after)
     assert {event.message_type for event in events} == {"?"}
     assert events[1].error == "x" * 253 + "..."
-    assert events[3][-3:] == ("T?", "?", "?")
+    assert told(events[3]) == ("T?", "?", "?")
