@@ -24,11 +24,12 @@ from leasehold.domain.queue_settings import LapsedReceipts
 from leasehold.engine import Engine
 from leasehold.engine.stats import QueueStats
 from leasehold.http.admission import Admission
-from leasehold.http.azure import MAX_REQUEST_BODY_BYTES, queues, routing, service
+from leasehold.http.app import RequestStats
+from leasehold.http.azure import MAX_REQUEST_BODY_BYTES, call, queues, service
 from leasehold.http.azure.dialect import RULES
 from leasehold.http.azure.errors import CODES, TABLE
 from leasehold.http.guard import ALL_REFUSALS, ConnectionLimits, Guard
-from leasehold.server.metrics import Metrics, RequestStats
+from leasehold.server.metrics import Metrics
 from leasehold.server.settings import all_settings
 from leasehold.server.startup import ExitCode
 from leasehold.stores.memory import MemoryStore
@@ -182,7 +183,7 @@ def test_every_operation() -> None:
     listed = table(CONFORMANCE, "## Operations")
     assert set(listed) == set(Operation)
     for operation, rules in RULES.items():
-        since = "" if rules.since == routing.OLDEST else rules.since
+        since = "" if rules.since == call.OLDEST else rules.since
         assert listed[operation][4] == since, operation
         secondary = "yes" if rules.on_secondary else "no"
         assert listed[operation][5] in {secondary, "only"}, operation
@@ -253,7 +254,7 @@ def test_limits() -> None:
         service.MAX_ENTRY_CHARS,
     ):
         assert re.search(rf"(?<![\d,]){number:,}(?![\d,])", text), number
-    for version in (routing.OLDEST, routing.NEWEST):
+    for version in (call.OLDEST, call.NEWEST):
         assert version in section(CONFORMANCE, "## Versions")
 
 
@@ -261,7 +262,7 @@ def test_every_change_between_versions() -> None:
     """Each version that the code knows as a turning point is in the list of changes."""
     known = {
         value
-        for name, value in vars(routing).items()
+        for name, value in vars(call).items()
         if name.endswith("_SINCE") and isinstance(value, str)
     }
     listed = {row[0] for row in rows(section(CONFORMANCE, "## Versions"))}

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from urllib.parse import quote, unquote_to_bytes
 
 from leasehold.auth.sas import SasTerms, make_account_sas, make_service_sas
-from leasehold.auth.types import MAX_SKEW_MS, format_http_date
+from leasehold.auth.sharedkey import MAX_SKEW_MS, format_http_date
 from tests.reliability.fuzz_grammar import REFUSABLE, Grammar, endless
 from tests.reliability.fuzzing import Sentinel, Shot
 from tests.reliability.running import CLOCK, VERSION, Asked, message, sas_of, serialize

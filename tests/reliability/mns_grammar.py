@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from leasehold.auth.mns import MnsRequest, sign_v2, string_to_sign_v2
-from leasehold.auth.types import format_http_date
+from leasehold.auth.sharedkey import format_http_date
 from tests.reliability.fuzz_grammar import ABSURD_NUMBERS, BAD_XML, endless
 from tests.reliability.running import CLOCK, serialize
 

@@ -18,8 +18,11 @@ from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
 from leasehold.auth.sas import SasTerms, make_account_sas
-from leasehold.auth.sharedkey import sign
-from leasehold.auth.types import BadSignature, SignedRequest, format_http_date
+from leasehold.auth.sharedkey import (
+    format_http_date,
+    sign,
+)
+from leasehold.auth.types import BadSignature, SignedRequest
 from leasehold.clock import SystemClock
 from tests.e2e.server import DEV_ACCOUNT, DEV_KEY, Endpoint, Server
 

@@ -22,7 +22,8 @@ import pytest
 import leasehold
 from leasehold.auth.delegation import DelegationScope, UserDelegationKey
 from leasehold.auth.sas import SasTerms, make_service_sas, make_user_delegation_sas
-from leasehold.auth.types import format_http_date, format_iso_time
+from leasehold.auth.sharedkey import format_http_date
+from leasehold.auth.types import format_iso_time
 from leasehold.http.logs import mask
 from tests.e2e.identity import AUDIENCE, ISSUER, IdentityProvider
 from tests.reliability.fuzz_shots import KEYS, Shooter

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,6 @@ from leasehold.auth.sas import (
     SasKind,
     check_conditions,
     expected_signature,
-    is_signed,
     parse_sas,
     sas_fields,
     string_to_sign,
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from leasehold.auth.bearer import BearerToken, BearerVerifier, IssuersVerifier
 
 _REMEMBERED_SIGNATURES: Final = 4_096
-_REMEMBERED_GRANTS: Final = 256
 _NO_INSPECTORS: Final[Mapping[str, tuple[bytes, ...]]] = MappingProxyType({})
 _NOBODY: Final = Account(name="", keys=(b"\0" * 64,))
 
@@ -122,10 +121,6 @@ class Authenticator:
         self._find_policy = find_policy
         self._bearer = bearer
         self._verified: Recent[tuple[str, Pairs], _Verified] = Recent(_REMEMBERED_SIGNATURES)
-        self._grants: Recent[tuple[str, bool, int], Grant] = Recent(_REMEMBERED_GRANTS)
-        self._key_grants: Recent[tuple[str, CredentialKind, int], Grant] = Recent(
-            _REMEMBERED_GRANTS
-        )
 
     def check(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
         """Let a request with a SharedKey header or a shared access signature pass.
@@ -200,21 +195,13 @@ class Authenticator:
         number = _equal_key(_NOBODY.keys if account is None else account.keys, given)
         if account is not None:
             if number is not None:
-                return self._key_grant(target, CredentialKind.ACCOUNT_KEY, number)
+                return _grant_of(CredentialKind.ACCOUNT_KEY, target.account, number)
             number = _equal_key(self._inspectors.get(target.account, ()), given)
             if number is not None:
                 if target.operation not in INSPECTOR_OPERATIONS:
                     raise PermissionMissing("An inspector's key only reads.")
-                return self._key_grant(target, CredentialKind.INSPECTOR_KEY, number)
+                return _grant_of(CredentialKind.INSPECTOR_KEY, target.account, number)
         raise BadSignature("The key is none of this account, or there is no such account.")
-
-    def _key_grant(self, target: Target, kind: CredentialKind, number: int) -> Grant:
-        who = (target.account, kind, number)
-        grant = self._key_grants.get(who)
-        if grant is None:
-            grant = Grant(kind=kind, account=target.account, key_number=number + 1)
-            self._key_grants.keep(who, grant)
-        return grant
 
     def _check_header(
         self, request: SignedRequest, target: Target, header: str, now_ms: int
@@ -227,13 +214,8 @@ class Authenticator:
         number = check_shared_key(request, target, account, signed, now_ms=now_ms)
         if target.operation is Operation.GET_USER_DELEGATION_KEY:
             raise NotAllowed
-        who = (target.account, signed.lite, number)
-        grant = self._grants.get(who)
-        if grant is None:
-            kind = CredentialKind.SHARED_KEY_LITE if signed.lite else CredentialKind.SHARED_KEY
-            grant = Grant(kind=kind, account=target.account, key_number=number + 1)
-            self._grants.keep(who, grant)
-        return grant
+        kind = CredentialKind.SHARED_KEY_LITE if signed.lite else CredentialKind.SHARED_KEY
+        return _grant_of(kind, target.account, number)
 
     def _check_sas(
         self,
@@ -284,6 +266,17 @@ class Authenticator:
         verified = _Verified(sas=sas, key=account.keys[number], queue=queue, grant=grant)
         self._verified.keep((target.account, fields), verified)
         return verified
+
+
+# To make one takes long, and the same few keys sign over and over.
+@lru_cache(maxsize=256)
+def _grant_of(kind: CredentialKind, account: str, number: int) -> Grant:
+    return Grant(kind=kind, account=account, key_number=number + 1)
+
+
+def is_signed(query: Pairs) -> bool:
+    """Tell whether the query carries a signature at all."""
+    return any(name == "sig" for name, _ in query)
 
 
 def _equal_key(keys: tuple[bytes, ...], given: bytes) -> int | None:

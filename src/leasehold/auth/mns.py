@@ -18,8 +18,8 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
+from leasehold.auth.sharedkey import MAX_SKEW_MS, parse_http_date
 from leasehold.auth.types import (
-    MAX_SKEW_MS,
     Account,
     BadSignature,
     MalformedCredentials,
@@ -27,7 +27,6 @@ from leasehold.auth.types import (
     NotAllowed,
     UnknownAccount,
     format_iso_time,
-    parse_http_date,
 )
 
 _V2: Final = "MNS "

@@ -351,11 +351,6 @@ def sas_fields(query: Pairs) -> Pairs:
     return tuple([pair for pair in query if pair[0] in FIELD_NAMES])
 
 
-def is_signed(query: Pairs) -> bool:
-    """Tell whether the query carries a signature at all."""
-    return any(name == "sig" for name, _ in query)
-
-
 def parse_sas(fields: Pairs) -> Sas:
     """Read the fields of a signature. An empty value counts as left out: both sign the same.
 

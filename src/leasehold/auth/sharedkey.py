@@ -15,17 +15,21 @@ from __future__ import annotations
 import hmac
 from binascii import b2a_base64
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from leasehold.auth.types import (
-    MAX_SKEW_MS,
+    EPOCH,
     Account,
     BadSignature,
     MalformedCredentials,
     SignedRequest,
     Target,
-    parse_http_date,
 )
+
+MAX_SKEW_MS: Final = 15 * 60 * 1000
+"""How far the date of a signed request may be off, either way."""
 
 _SHARED_KEY: Final = "SharedKey "
 _SHARED_KEY_LITE: Final = "SharedKeyLite "
@@ -258,3 +262,60 @@ def _canonical_query(query: tuple[tuple[str, str], ...]) -> str:
     if text.count("\n") != lines:
         raise BadSignature("A query parameter holds a line break.")
     return text
+
+
+# --- dates -------------------------------------------------------------------------------------
+#
+# RFC 1123 in the ``Date`` and ``x-ms-date`` headers, as Unix milliseconds.
+
+
+_HTTP_DATE_CHARS: Final = 29
+_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS: Final = (
+    *("Jan", "Feb", "Mar", "Apr", "May", "Jun"),
+    *("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
+)
+_MS: Final = timedelta(milliseconds=1)
+
+
+def parse_http_date(text: str) -> int | None:
+    """Return the moment an RFC 1123 date names, or None when it is not one.
+
+    Only the fixed-length form in GMT counts (``Sat, 21 Nov 2026 00:17:51 GMT``), which RFC 9110
+    section 5.6.7 asks of everyone who sends a date.
+    """
+    # The length is looked at first so that no client can fill the cache with long texts.
+    return _parse_http_date(text) if len(text) == _HTTP_DATE_CHARS else None
+
+
+# Clients send the same second many times over.
+@lru_cache(maxsize=256)
+def _parse_http_date(text: str) -> int | None:
+    day, month, year = text[5:7], text[8:11], text[12:16]
+    hour, minute, second = text[17:19], text[20:22], text[23:25]
+    shape = text[3:5] + text[7] + text[11] + text[16] + text[19] + text[22] + text[25:]
+    digits = day + year + hour + minute + second
+    if shape != ",    :: GMT" or not (digits.isascii() and digits.isdigit()):
+        return None
+    if month not in _MONTHS or text[:3] not in _DAYS:
+        return None
+    try:
+        moment = datetime(
+            int(year),
+            _MONTHS.index(month) + 1,
+            int(day),
+            int(hour),
+            int(minute),
+            int(second),
+            tzinfo=UTC,
+        )
+    except ValueError:
+        return None
+    return (moment - EPOCH) // _MS
+
+
+def format_http_date(at_ms: int) -> str:
+    """Return *at_ms* as an RFC 1123 date in GMT, cut to the second."""
+    at = EPOCH + timedelta(milliseconds=at_ms)
+    day, month = _DAYS[at.weekday()], _MONTHS[at.month - 1]
+    return f"{day}, {at.day:02} {month} {at.year:04} {at.hour:02}:{at.minute:02}:{at.second:02} GMT"

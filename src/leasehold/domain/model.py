@@ -31,7 +31,12 @@ from leasehold.domain.command import (
     one,
     upkeep,
 )
-from leasehold.domain.errors import InvalidMarker, ReceiptMalformed
+from leasehold.domain.errors import (
+    InvalidMarker,
+    LeaseholdError,
+    ReceiptMalformed,
+    VisibilityPastExpiry,
+)
 from leasehold.domain.queue_settings import DEFAULT_SETTINGS, QueueSettings
 
 QueueKey: TypeAlias = tuple[str, str]
@@ -325,6 +330,23 @@ def row_key_of(message_id: str) -> int | None:
     if _CANONICAL.fullmatch(message_id) is None:
         return None
     return int(message_id[:8] + message_id[9:13], 16)
+
+
+# --- life --------------------------------------------------------------------------------------
+
+
+def expiry_of(now_ms: int, time_to_live_s: int | None) -> int:
+    """Return when a message put now expires; None as time to live means never."""
+    if time_to_live_s is None:
+        return NEVER_MS
+    return min(now_ms + time_to_live_s * 1000, NEVER_MS)
+
+
+def put_refusal(now_ms: int, delay_s: int, expires_at_ms: int) -> LeaseholdError | None:
+    """Refuse a message that would expire before it can be received even once."""
+    if now_ms + delay_s * 1000 >= expires_at_ms:
+        return VisibilityPastExpiry("put", delay_s)
+    return None
 
 
 # --- receipts ----------------------------------------------------------------------------------

@@ -35,8 +35,13 @@ from leasehold.domain.command import (
     whole,
 )
 from leasehold.domain.errors import ChunkOutOfTurn, StagedNotFound
-from leasehold.domain.model import NEVER_MS, Message, Phase
-from leasehold.domain.visibility import expiry_of, put_refusal
+from leasehold.domain.model import (
+    NEVER_MS,
+    Message,
+    Phase,
+    expiry_of,
+    put_refusal,
+)
 
 if TYPE_CHECKING:
     from leasehold.domain.commands import Complete, Put, Release, Renew, Result

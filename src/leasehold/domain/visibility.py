@@ -27,6 +27,7 @@ from leasehold.domain.model import (
     Poisoning,
     Progress,
     ReceiptParts,
+    expiry_of,
 )
 from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts
 
@@ -44,13 +45,6 @@ _WAITING_FOR: Final = {
 
 
 # --- looking -----------------------------------------------------------------------------------
-
-
-def expiry_of(now_ms: int, time_to_live_s: int | None) -> int:
-    """Return when a message put now expires; None as time to live means never."""
-    if time_to_live_s is None:
-        return NEVER_MS
-    return min(now_ms + time_to_live_s * _MS, NEVER_MS)
 
 
 def state_of(message: Message, now_ms: int) -> MessageState:
@@ -106,14 +100,7 @@ def first_visible_ms(message: Message) -> int | None:
     return message.visible_since_ms or None
 
 
-# --- putting and receiving ---------------------------------------------------------------------
-
-
-def put_refusal(now_ms: int, delay_s: int, expires_at_ms: int) -> LeaseholdError | None:
-    """Refuse a message that would expire before it can be received even once."""
-    if now_ms + delay_s * _MS >= expires_at_ms:
-        return VisibilityPastExpiry("put", delay_s)
-    return None
+# --- receiving ---------------------------------------------------------------------------------
 
 
 def after_lapse(message: Message, now_ms: int) -> Message:

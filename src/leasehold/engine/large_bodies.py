@@ -19,7 +19,6 @@ import structlog
 
 from leasehold.bodies.base import KEY_BYTES, BodyStore
 from leasehold.clock import Clock
-from leasehold.domain import commands as c
 from leasehold.domain.command import AnyCommand, Command, Perform, R
 from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull
 from leasehold.domain.model import (
@@ -90,7 +89,8 @@ class LargeBodies:
         )
         self._store = store
         self._clock = clock
-        self._inline_bytes = inline_bytes
+        self.inline_bytes = inline_bytes
+        """Bodies up to this size stay in the store of messages."""
         self._has_complained = False
         """Whether the last write failed: then the log knows already."""
         self._writing: set[str] = set()
@@ -150,10 +150,8 @@ class LargeBodies:
 
     def is_large(self, command: AnyCommand) -> bool:
         """Tell whether a command brings a body that must not go to the store of messages."""
-        if type(command) is c.Put:
-            return len(command.body) > self._inline_bytes
         find = BRINGING.get(type(command))
-        return find is not None and any(len(body) > self._inline_bytes for body in find(command))
+        return find is not None and any(len(body) > self.inline_bytes for body in find(command))
 
     async def put_away(self, command: Command[R]) -> R:
         """Write the large bodies of a command, and carry it out without them.
@@ -201,13 +199,13 @@ class LargeBodies:
 
         The keys are noted in *keys* before anything is written.
         """
-        large = [body for body in bodies_of(command) if len(body) > self._inline_bytes]
+        large = [body for body in bodies_of(command) if len(body) > self.inline_bytes]
         keys += [secrets.token_hex(KEY_BYTES) for _ in large]
         self._writing.update(keys)
         refs = await self._write(keys, large)
 
         def where(body: bytes) -> BodyRef | None:
-            return next(refs) if len(body) > self._inline_bytes else None
+            return next(refs) if len(body) > self.inline_bytes else None
 
         return swapped(command, where)
 

@@ -1,15 +1,30 @@
-"""The application: makes a request of what arrived, and an answer of what the dialect says."""
+"""The application: makes a request of what arrived, and an answer of what its dialect says."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from functools import lru_cache
+from itertools import count
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
+from leasehold.auth.authenticator import Grant
+from leasehold.auth.types import BEARER, AuthError, Pairs, SignedRequest, Target
 from leasehold.clock import Clock
-from leasehold.http.request_cycle import PROVE, RAW_NAMES, Receive
+from leasehold.domain.command import AnyCommand, Perform
+from leasehold.domain.commands import Receive
+from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.limits import check_queue_name
+from leasehold.domain.model import Queue
+from leasehold.engine.stats import Histogram
+from leasehold.http.admission import LongReceive
+from leasehold.http.logs import log_internal_error
+from leasehold.http.request_cycle import PROVE, RAW_NAMES
+from leasehold.http.request_cycle import Receive as ReceiveBody
 from leasehold.http.requests import MAX_HOST_CHARS, Request, Response
 
 NATIVE_PREFIX: Final = "/v1/"
@@ -27,41 +42,6 @@ class _ClientGoneError(Exception):
     """Half a body is no request: whatever it asks for, the client has not finished asking."""
 
 
-_CallT = TypeVar("_CallT")
-
-
-class Dialect(Protocol[_CallT]):
-    """What speaks a protocol over HTTP. The body of a request is read between its two steps.
-
-    So no client makes the server hold a body before having shown, in the header, its right to send
-    it.
-    """
-
-    def begin(self, request: Request) -> _CallT:
-        """Take a request of which only the header has come."""
-        ...
-
-    async def enter(self, call: _CallT) -> Response | None:
-        """Check all that the header says; None if the body may be read. Raises nothing."""
-        ...
-
-    def longest_body(self, call: _CallT) -> int:
-        """Return how many bytes of the body of a request that has entered are to be read."""
-        ...
-
-    async def answer(self, call: _CallT) -> Response:
-        """Answer a request that has entered, once its body is there. Raises nothing."""
-        ...
-
-
-class AddressedDialect(Dialect[_CallT], Protocol[_CallT]):
-    """A dialect that has addresses of its own: a port, or names of hosts."""
-
-    def is_addressed_by(self, host: str) -> bool:
-        """Tell whether a request to *host* is of this dialect, on a port that others share."""
-        ...
-
-
 class Pages(Protocol):
     """The server's own addresses; see :class:`leasehold.server.admin.AdminPages`."""
 
@@ -72,12 +52,38 @@ class Pages(Protocol):
         ...
 
 
-class Timings(Protocol):
-    """Where the time that requests took is counted."""
+class _Verb:
+    """Counters of one operation."""
+
+    __slots__ = ("seconds", "statuses")
+
+    def __init__(self) -> None:
+        self.statuses: Counter[int] = Counter()
+        self.seconds = Histogram()
+
+
+class RequestStats:
+    """Requests by operation and status, and how long they took.
+
+    A dialect calls :meth:`answered` as the last thing it does with a request, and the application
+    :meth:`took` before anything else can run, so that both speak of the same request.
+    """
+
+    def __init__(self) -> None:
+        self.verbs: dict[str, _Verb] = {}
+        self._last = _Verb()
+
+    def answered(self, operation: str, status: int) -> None:
+        """Count a request; *operation* is one of a fixed set of names."""
+        verb = self.verbs.get(operation)
+        if verb is None:
+            verb = self.verbs[operation] = _Verb()
+        verb.statuses[status] += 1
+        self._last = verb
 
     def took(self, duration_s: float) -> None:
-        """Count the request that the dialect has just answered."""
-        ...
+        """Count how long the last request took."""
+        self._last.seconds.observe(duration_s)
 
 
 class Application:
@@ -90,8 +96,10 @@ class Application:
         clock: For the durations counted.
         timings: Where they are counted.
         native: Answers what is under NATIVE_PREFIX; None for *dialect*.
-        mns: Answers what comes to *mns_ports*, and to hosts of its own on other ports.
+        mns: Answers what comes to *mns_ports*, and to hosts of *mns_accounts* on other ports.
         mns_ports: Where only *mns* and the pages answer.
+        mns_accounts: Names of accounts that have hosts of their own with MNS; looked at for each
+            request.
         https: Whether a proxy has ended TLS, so that every request counts as safe.
         hosts: Knows the names that the server is addressed by; None if requests are not looked at
             for what web pages may send.
@@ -101,13 +109,14 @@ class Application:
     def __init__(  # noqa: PLR0913 - keyword-only, and each is a collaborator of its own
         self,
         *,
-        dialect: Dialect[Any],
+        dialect: BaseDialect[Any, Any],
         pages: Pages,
         clock: Clock,
-        timings: Timings,
-        native: Dialect[Any] | None = None,
-        mns: AddressedDialect[Any] | None = None,
+        timings: RequestStats,
+        native: BaseDialect[Any, Any] | None = None,
+        mns: BaseDialect[Any, Any] | None = None,
         mns_ports: frozenset[int] = frozenset(),
+        mns_accounts: Container[str] = (),
         https: bool = False,
         hosts: Hosts | None = None,
         log_requests: bool = False,
@@ -120,11 +129,12 @@ class Application:
         self._native = native
         self._mns = mns
         self._mns_ports = mns_ports
+        self._mns_accounts = mns_accounts
         self._https = https
         self._hosts = hosts
         self._log_requests = log_requests
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive) -> Response | None:
+    async def __call__(self, scope: dict[str, Any], receive: ReceiveBody) -> Response | None:
         """Answer one request; see :data:`leasehold.http.request_cycle.App`."""
         started_s = self._monotonic_s()
         method: str = scope["method"]
@@ -134,11 +144,7 @@ class Application:
             return _whole(method, self._hosts.refusal(headers.get("host", "")), close=False)
         if raw_path in self._paths and method in _READING and b"comp=" not in scope["query_string"]:
             return _whole(method, await self._pages.answer(raw_path), close=False)
-        dialect = self._dialect
-        if self._mns is not None and self._is_for(self._mns, scope, headers):
-            dialect = self._mns
-        elif self._native is not None and raw_path.startswith(NATIVE_PREFIX):
-            dialect = self._native
+        dialect = self._dialect_of(scope["server"], headers.get("host", ""), raw_path)
         request = self._request(scope, raw_path, headers, receive)
         call = dialect.begin(request)
         refusal = await dialect.enter(call)
@@ -169,16 +175,21 @@ class Application:
             )
         return _whole(method, response, close=request.body_too_large)
 
-    def _is_for(
-        self, mns: AddressedDialect[Any], scope: dict[str, Any], headers: dict[str, str]
-    ) -> bool:
-        server = scope["server"]
-        if server is not None and server[1] in self._mns_ports:
-            return True
-        return mns.is_addressed_by(headers.get("host", ""))
+    def _dialect_of(
+        self, server: tuple[str, int] | None, host: str, raw_path: str
+    ) -> BaseDialect[Any, Any]:
+        """Return who speaks at an address: the port counts first, then the host, then the path."""
+        if self._mns is not None and (
+            (server is not None and server[1] in self._mns_ports)
+            or mns_account_of(host) in self._mns_accounts
+        ):
+            return self._mns
+        if self._native is not None and raw_path.startswith(NATIVE_PREFIX):
+            return self._native
+        return self._dialect
 
     def _request(
-        self, scope: dict[str, Any], raw_path: str, headers: dict[str, str], receive: Receive
+        self, scope: dict[str, Any], raw_path: str, headers: dict[str, str], receive: ReceiveBody
     ) -> Request:
         """Return a request without its body."""
         client = scope["client"]
@@ -198,7 +209,14 @@ class Application:
         )
 
 
-async def _read(length: int, limit: int, receive: Receive) -> bytes | None:
+def mns_account_of(host: str) -> str:
+    """Return what may be an account in a host ``{account}.mns.{anything}``, or nothing."""
+    label, _, suffix = host.lower().partition(".")
+    is_of_mns = suffix.partition(".")[0].partition(":")[0] == "mns"
+    return label if is_of_mns and len(host) <= MAX_HOST_CHARS else ""
+
+
+async def _read(length: int, limit: int, receive: ReceiveBody) -> bytes | None:
     """Return the body, None if it is larger than *limit*, above which it is not read.
 
     Raises:
@@ -237,6 +255,286 @@ def _whole(method: str, response: Response, *, close: bool) -> Response:
     if close:
         headers = [*headers, _CLOSE]
     return Response(status, headers, body)
+
+
+# --- dialects ----------------------------------------------------------------------------------
+#
+# What the dialects have in common: the steps of a request, its id, its sender, its refusal. A
+# dialect reads requests, writes answers and has a table of errors; the rest is here.
+
+
+# Remembers which names have passed: the same few are used over and over.
+check_known_queue_name = lru_cache(maxsize=1024)(check_queue_name)
+
+
+class SignatureAuthorizer(Protocol):
+    """Lets requests pass by what they carry in their ``Authorization`` or their query.
+
+    See :class:`~leasehold.auth.authenticator.Authenticator`.
+    """
+
+    def check(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
+        """Let a signed request pass, or raise AuthError."""
+        ...
+
+    async def check_bearer(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
+        """Let a request with an issuer's token pass, or raise AuthError."""
+        ...
+
+
+class Authorizer(SignatureAuthorizer, Protocol):
+    """The same, also for keys that are sent themselves."""
+
+    def check_key(self, key: str, target: Target, *, safe: bool) -> Grant:
+        """Let a request that carries a key itself pass, or raise AuthError."""
+        ...
+
+
+async def authorize(  # noqa: PLR0913, PLR0917 - each is a fact of its own
+    authorizer: SignatureAuthorizer,
+    request: Request,
+    target: Target,
+    query: Pairs,
+    version: str,
+    now_ms: int,
+) -> Grant:
+    """Let a request pass that is signed, or has an issuer's token.
+
+    Args:
+        authorizer: Decides.
+        request: As it was sent.
+        target: What it is aimed at.
+        query: Its query, decoded once.
+        version: The protocol version by whose rules it is signed, ``YYYY-MM-DD``.
+        now_ms: When it came, Unix milliseconds.
+
+    Raises:
+        AuthError: It may not pass.
+    """
+    signed = SignedRequest(
+        method=request.method,
+        path=request.raw_path,
+        query=query,
+        headers=request.headers,
+        version=version,
+        client_ip=request.client_ip,
+        https=request.https,
+    )
+    if request.headers.get("authorization", "")[: len(BEARER)].lower() == BEARER:
+        return await authorizer.check_bearer(signed, target, now_ms=now_ms)
+    return authorizer.check(signed, target, now_ms=now_ms)
+
+
+class RequestIds:
+    """Ids that count in eight hexadecimal digits; the rest is the same for a whole process.
+
+    Args:
+        form: The id with a ``%08x``, or in capitals, for the number.
+        first: The first number, 0 to 2**32 - 1.
+    """
+
+    def __init__(self, form: bytes, first: int = 0) -> None:
+        self._form = form
+        self._numbers = count(first)
+
+    def draw(self) -> bytes:
+        """Return the next id; ids repeat after 2**32 requests."""
+        return self._form % (next(self._numbers) & 0xFFFF_FFFF)
+
+
+class BaseCall:
+    """What is known so far about a request. The dialect fills it in, stage by stage."""
+
+    __slots__ = ("accepts_late", "account", "now_ms", "operation", "request", "request_id")
+
+    request: Request
+    request_id: bytes
+    now_ms: int
+    """When the header of the request had come, by the clock that messages go by."""
+    accepts_late: bool
+    """Whether a lease may be renewed beyond its message's expiry, in every version."""
+    account: str
+    """Empty until it is known."""
+    operation: str
+    """Its name in metrics and logs."""
+
+    def reply_fault(self, fault: Any) -> Response:
+        """Return an error, in the form of the dialect."""
+        raise NotImplementedError
+
+
+_CallT = TypeVar("_CallT", bound=BaseCall)
+_FaultT = TypeVar("_FaultT", bound=Exception)
+
+AddHeaders = Callable[[_CallT, Response], Awaitable[None]]
+
+
+class BaseDialect(ABC, Generic[_CallT, _FaultT]):
+    """What speaks a protocol over HTTP. The body of a request is read between its two steps.
+
+    So no client makes the server hold a body before having shown, in the header, its right to send
+    it.
+
+    Args:
+        action: Name of the log event of an error of the server's own.
+        faults: The exceptions by which a request is refused in the dialect's own words.
+        new_call: Returns a call of which nothing is known yet.
+        request_ids: Where ids of requests come from.
+        clock: The one that messages go by.
+        accepts_late: Whether leases may be renewed beyond their message's expiry in every version.
+        observe: Called once per request with the name of the operation and the status.
+        add_headers: Adds to an answer, errors included, what all answers have; None for nothing.
+    """
+
+    def __init__(  # noqa: PLR0913 - keyword-only, and each is a collaborator of its own
+        self,
+        *,
+        action: str,
+        faults: type[_FaultT],
+        new_call: Callable[[], _CallT],
+        request_ids: RequestIds,
+        clock: Clock,
+        accepts_late: bool,
+        observe: Callable[[str, int], None],
+        add_headers: AddHeaders[_CallT] | None = None,
+    ) -> None:
+        self._action = action
+        self._faults = faults
+        self._new_call = new_call
+        self._request_ids = request_ids
+        self._clock = clock
+        self._accepts_late = accepts_late
+        self._observe = observe
+        self._add_headers = add_headers
+
+    async def handle(self, request: Request) -> Response:
+        """Answer a request whose body is there. Raises nothing, whatever the request holds."""
+        call = self.begin(request)
+        return await self.enter(call) or await self.answer(call)
+
+    def begin(self, request: Request) -> _CallT:
+        """Take a request of which only the header has come."""
+        call = self._new_call()
+        call.request = request
+        call.request_id = self._request_ids.draw()
+        call.now_ms = self._clock.now_ms()
+        call.accepts_late = self._accepts_late
+        return call
+
+    async def enter(self, call: _CallT) -> Response | None:
+        """Check all that the header says; None if the body may be read. Raises nothing."""
+        try:
+            response = await self._enter(call)
+        except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
+            response = self._refusal(call, error)
+        return None if response is None else await self._finish(call, response)
+
+    @abstractmethod
+    def longest_body(self, call: _CallT) -> int:
+        """Return how many bytes of the body of a request that has entered are to be read."""
+
+    async def answer(self, call: _CallT) -> Response:
+        """Answer a request that has entered, once its body is there. Raises nothing."""
+        try:
+            response = await self._answer(call)
+        except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the rest
+            response = self._refusal(call, error)
+        return await self._finish(call, response)
+
+    async def _finish(self, call: _CallT, response: Response) -> Response:
+        if self._add_headers is not None:
+            await self._add_headers(call, response)
+        self._observe(call.operation, response.status)
+        return response
+
+    # --- what a dialect adds -----------------------------------------------------------------
+
+    @abstractmethod
+    async def _enter(self, call: _CallT) -> Response | None:
+        """Find what a request wants, and whether it may; return what needs no body at once.
+
+        Raises:
+            Exception: One of ``faults``, LeaseholdError or AuthError: the request is refused.
+        """
+
+    @abstractmethod
+    def _answer(self, call: _CallT) -> Awaitable[Response]:
+        """Answer a request whose body is there.
+
+        Raises:
+            Exception: As for :meth:`_enter`.
+        """
+
+    @abstractmethod
+    def _fault_of(self, call: _CallT, error: LeaseholdError | AuthError) -> _FaultT:
+        """Return what the dialect calls an error."""
+
+    def _internal_error(self) -> _FaultT:
+        """Return what the dialect calls an error of the server's own."""
+        return self._faults("InternalError")
+
+    def _refusal(self, call: _CallT, error: Exception) -> Response:
+        if isinstance(error, self._faults):
+            return call.reply_fault(error)
+        if isinstance(error, LeaseholdError | AuthError):
+            return call.reply_fault(self._fault_of(call, error))
+        self._log_failure(call, error)
+        return call.reply_fault(self._internal_error())
+
+    def _log_failure(self, call: _CallT, error: Exception) -> None:
+        log_internal_error(
+            error, action=self._action, operation=call.operation, request_id=call.request_id
+        )
+
+
+# --- operations --------------------------------------------------------------------------------
+
+
+class Handler(NamedTuple, Generic[_CallT]):
+    """An operation that is one command."""
+
+    read: Callable[[_CallT], AnyCommand]
+    write: Callable[[_CallT, Any], Response]
+    wait_s: Callable[[_CallT], int] | None = None
+    """Reads how many seconds it may wait for a result that is not empty; then it is a Receive."""
+
+
+def carry_out(
+    handler: Handler[_CallT],
+    call: _CallT,
+    perform: Perform,
+    receive: LongReceive | None,
+) -> Awaitable[Any]:
+    """Read a request and begin what it asks for; the result is what its handler writes.
+
+    It is no coroutine, as each one that waits for another is called again when that goes on.
+
+    Args:
+        handler: Reads the request.
+        call: The request.
+        perform: Carries a command out durably.
+        receive: Receives messages, and waits for some; without it nothing waits.
+
+    Raises:
+        Exception: The request cannot be read; or, from what is returned, LeaseholdError: the
+            command was refused.
+    """
+    command = handler.read(call)
+    wait_s = 0 if handler.wait_s is None else handler.wait_s(call)
+    if wait_s and receive is not None and type(command) is Receive:
+        return receive(command, wait_s, call.request.gone)
+    return perform(command)
+
+
+def find_no_queue(account: str, queue: str) -> Queue | None:
+    """Know no queue; for dialects that are told of none."""
+    del account, queue
+    return None
+
+
+def observe_nothing(operation: str, status: int) -> None:
+    """Count nothing."""
+    del operation, status
 
 
 # --- browsers ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import httptools
 
-from leasehold.auth.types import format_http_date
+from leasehold.auth.sharedkey import format_http_date
 from leasehold.clock import Clock
 from leasehold.http import guard as g
 from leasehold.http.admission import STALLED_S
@@ -476,7 +476,8 @@ class HttpConnection(asyncio.Protocol):
         """Note that the request whose answer comes next has shown good credentials."""
         if self.active is not None:
             self.active.proved = True
-        self._held.clear()
+        if self._held.size:
+            self._held.clear()
         if self._rest:
             # At once: whatever the loop reads next, the end of the stream for one, comes after it.
             self._feed_rest()
@@ -574,7 +575,7 @@ class HttpConnection(asyncio.Protocol):
         if self.write_paused:
             self._count_unsent()
         self.active = None
-        if not self.queued:
+        if self._held.size and not self.queued:
             self._held.clear()
         if self.transport.is_closing():
             return

@@ -22,8 +22,7 @@ from leasehold.domain.transactions import CommitTogether
 from leasehold.engine.engine import Engine
 from leasehold.engine.faults import Faults, has_changed
 from leasehold.engine.long_poll import Gone
-from leasehold.http.app import NATIVE_PREFIX
-from leasehold.http.dialect import Authorizer
+from leasehold.http.app import NATIVE_PREFIX, Authorizer
 from leasehold.http.request_cycle import App, Receive
 from leasehold.http.requests import Response
 

@@ -171,21 +171,38 @@ async def parse_long_tree(body: bytes) -> Element:
     return reader.root()
 
 
+def read(
+    body: bytes,
+    shortcut: Callable[[bytes], _T | None],
+    refusal: Callable[[XmlError], Exception],
+) -> _T | Element:
+    """Read a document by a dialect's shortcut, or parse it.
+
+    Args:
+        body: The document.
+        shortcut: Reads documents of a common form, None for others.
+        refusal: Returns what to raise for a document that is not taken.
+
+    Raises:
+        Exception: That one.
+    """
+    found = shortcut(body)
+    if found is not None:
+        return found
+    try:
+        return parse_tree(body)
+    except XmlError as error:
+        raise refusal(error) from None
+
+
 async def read_long(
     body: bytes,
     shortcut: Callable[[bytes], _T | None],
     refusal: Callable[[XmlError], Exception],
 ) -> _T | Element:
-    """Read a long document by a dialect's shortcut, or parse it and let others have their turn.
+    """Do what :func:`read` does with a long document, and let others have their turn.
 
-    Args:
-        body: The document.
-        shortcut: Reads documents of a common form, None for others. It is not asked where even it
-            would take long.
-        refusal: Returns what to raise for a document that is not taken.
-
-    Raises:
-        Exception: That one.
+    The shortcut is not asked where even it would take long.
     """
     found = shortcut(body) if len(body) <= PLAIN_BYTES else None
     if found is not None:

@@ -7,7 +7,6 @@ millisecond for a thousand queues, and the copy is written out on another thread
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
@@ -32,49 +31,15 @@ from leasehold.engine.stats import (
     LATENCY_BUCKETS_S,
     NOTHING,
     Census,
-    Histogram,
     QueueStats,
 )
 from leasehold.http.admission import Admission
+from leasehold.http.app import RequestStats
 from leasehold.http.guard import Guard
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 OTHER: Final = "_other"
 """Account and queue under which the queues above the limit are added up; neither can exist."""
-
-
-class _Verb:
-    """Counters of one operation."""
-
-    __slots__ = ("seconds", "statuses")
-
-    def __init__(self) -> None:
-        self.statuses: Counter[int] = Counter()
-        self.seconds = Histogram()
-
-
-class RequestStats:
-    """Requests by operation and status, and how long they took.
-
-    A dialect calls :meth:`answered` as the last thing it does with a request, and the application
-    :meth:`took` before anything else can run, so that both speak of the same request.
-    """
-
-    def __init__(self) -> None:
-        self.verbs: dict[str, _Verb] = {}
-        self._last = _Verb()
-
-    def answered(self, operation: str, status: int) -> None:
-        """Count a request; *operation* is one of a fixed set of names."""
-        verb = self.verbs.get(operation)
-        if verb is None:
-            verb = self.verbs[operation] = _Verb()
-        verb.statuses[status] += 1
-        self._last = verb
-
-    def took(self, duration_s: float) -> None:
-        """Count how long the last request took."""
-        self._last.seconds.observe(duration_s)
 
 
 class Metrics:

@@ -14,15 +14,14 @@ from leasehold.domain.model import AccessPolicy
 from leasehold.domain.queue_settings import LapsedReceipts
 from leasehold.engine.account_router import ServerEngine
 from leasehold.http.admission import Admission, LongClaim, LongReceive
-from leasehold.http.app import Application, Hosts
+from leasehold.http.app import Application, Authorizer, Hosts, RequestStats
 from leasehold.http.azure import AzureDialect
-from leasehold.http.dialect import Authorizer
 from leasehold.http.guard import Guard
 from leasehold.http.mns import MnsDialect
 from leasehold.http.native import NativeDialect, Services
 from leasehold.http.test_mode import Controls, SigningTime
 from leasehold.server.admin import AdminPages
-from leasehold.server.metrics import Metrics, RequestStats
+from leasehold.server.metrics import Metrics
 from leasehold.server.settings import Settings, uses_public_key
 from leasehold.server.startup import bearer_verifier
 
@@ -120,6 +119,7 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
         timings=requests,
         mns=mns,
         mns_ports=mns_ports,
+        mns_accounts=accounts,
         https=settings.tls_terminated,
         hosts=hosts_of(settings),
         log_requests=settings.log_level == "debug",

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from leasehold.auth.mns import MnsRequest, sign_v2, string_to_sign_v2
-from leasehold.auth.types import format_http_date
+from leasehold.auth.sharedkey import format_http_date
 from leasehold.clock import SystemClock
 from leasehold.testing import InProcessServer
 from tests.contract.queues.mns_player import ANSWERS

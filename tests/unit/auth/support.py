@@ -7,15 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import unquote
 
-from leasehold.auth.sharedkey import sign
-from leasehold.auth.types import (
-    Account,
-    Operation,
-    SignedRequest,
-    Target,
+from leasehold.auth.sharedkey import (
     format_http_date,
-    parse_iso_time,
+    sign,
 )
+from leasehold.auth.types import Account, Operation, SignedRequest, Target, parse_iso_time
 from leasehold.domain.model import AccessPolicy
 
 # The emulator's account, whose key is public.

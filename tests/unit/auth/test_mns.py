@@ -26,14 +26,13 @@ from leasehold.auth.mns import (
     string_to_sign_v2,
     string_to_sign_v4,
 )
+from leasehold.auth.sharedkey import format_http_date, parse_http_date
 from leasehold.auth.types import (
     Account,
     BadSignature,
     MalformedCredentials,
     NoCredentials,
     UnknownAccount,
-    format_http_date,
-    parse_http_date,
 )
 
 DATE = "Tue, 03 Jun 2025 11:23:48 GMT"

@@ -26,8 +26,11 @@ from azure.storage.queue._shared.models import Services, UserDelegationKey
 
 from leasehold.auth.authenticator import Authenticator, CredentialKind, Grant
 from leasehold.auth.delegation import DelegationRequest, issue_user_delegation_key
-from leasehold.auth.sharedkey import _culture_key
-from leasehold.auth.types import BadSignature, Operation, SignedRequest, format_http_date
+from leasehold.auth.sharedkey import (
+    _culture_key,
+    format_http_date,
+)
+from leasehold.auth.types import BadSignature, Operation, SignedRequest
 from tests.unit.auth.support import (
     ACCOUNT,
     ACCOUNTS,

@@ -7,22 +7,16 @@ from dataclasses import replace
 import pytest
 
 from leasehold.auth.sharedkey import (
+    MAX_SKEW_MS,
     check_shared_key,
     compute_signature,
+    format_http_date,
     parse_authorization,
+    parse_http_date,
     sign,
     string_to_sign,
 )
-from leasehold.auth.types import (
-    MAX_SKEW_MS,
-    Account,
-    BadSignature,
-    MalformedCredentials,
-    SignedRequest,
-    Target,
-    format_http_date,
-    parse_http_date,
-)
+from leasehold.auth.types import Account, BadSignature, MalformedCredentials, SignedRequest, Target
 from tests.unit.auth.support import (
     ACCOUNT,
     KEY,

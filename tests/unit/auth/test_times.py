@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.auth.types import format_http_date, format_iso_time, parse_http_date, parse_iso_time
+from leasehold.auth.sharedkey import format_http_date, parse_http_date
+from leasehold.auth.types import format_iso_time, parse_iso_time
 
 _AT_MS = int(datetime(2026, 11, 21, 0, 17, 51, tzinfo=UTC).timestamp()) * 1000
 

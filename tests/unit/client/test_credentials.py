@@ -11,14 +11,8 @@ import pytest
 
 from leasehold.auth.authenticator import Authenticator, CredentialKind
 from leasehold.auth.sas import SasTerms, make_account_sas, make_service_sas
-from leasehold.auth.types import (
-    AuthError,
-    Operation,
-    SignedRequest,
-    Target,
-    parse_http_date,
-    parse_iso_time,
-)
+from leasehold.auth.sharedkey import parse_http_date
+from leasehold.auth.types import AuthError, Operation, SignedRequest, Target, parse_iso_time
 from leasehold.client import Filter, LeaseholdClientError
 from tests.unit.auth.support import ACCOUNTS, KEY, KEY_TEXT, NAME, no_policies, query_of
 from tests.unit.client.support import (

@@ -33,6 +33,7 @@ from leasehold.domain.model import (
     Message,
     MessageState,
     Phase,
+    expiry_of,
     issue_receipt,
     make_message_id,
     read_receipt,
@@ -43,7 +44,7 @@ from leasehold.domain.queue_settings import (
     has_room_for_poison,
     poison_queue_of,
 )
-from leasehold.domain.visibility import expiry_of, is_receivable, state_of
+from leasehold.domain.visibility import is_receivable, state_of
 from leasehold.worker.adapters.fallbacks import poison_name
 
 NOW_MS = 1_000_000

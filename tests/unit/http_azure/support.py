@@ -107,14 +107,14 @@ class FakeAuthenticator:
         self.bearer_calls = 0
 
     def check(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
-        """See :class:`leasehold.http.dialect.SignatureAuthorizer`."""
+        """See :class:`leasehold.http.app.SignatureAuthorizer`."""
         self.seen.append((request, target))
         if self.refusal is not None:
             raise self.refusal
         return self.grant
 
     async def check_bearer(self, request: SignedRequest, target: Target, *, now_ms: int) -> Grant:
-        """See :class:`leasehold.http.dialect.SignatureAuthorizer`."""
+        """See :class:`leasehold.http.app.SignatureAuthorizer`."""
         self.bearer_calls += 1
         return self.check(request, target, now_ms=now_ms)
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.domain.errors import OutOfRange
-from leasehold.http.azure.errors import Fault
-from leasehold.http.azure.routing import (
+from leasehold.http.azure.call import (
     optional_integer,
     parse_query,
     required,
@@ -18,6 +17,7 @@ from leasehold.http.azure.routing import (
     timeout_s,
     whole_number,
 )
+from leasehold.http.azure.errors import Fault
 from leasehold.http.requests import percent_decode
 
 _NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.auth.types import Operation
+from leasehold.http.azure.call import Kind, Router, account_label, operation_of
 from leasehold.http.azure.errors import Fault
-from leasehold.http.azure.routing import Kind, Router, account_label, operation_of
 
 _ROUTER = Router({"acct", "odd-secondary"})
 _LOCAL = "127.0.0.1:10001"

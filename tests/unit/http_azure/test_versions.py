@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from leasehold.http.azure import routing
+from leasehold.http.azure import call as versions
+from leasehold.http.azure.call import choose_version, read_version
 from leasehold.http.azure.errors import Fault
-from leasehold.http.azure.routing import choose_version, read_version
 from tests.unit.http_azure.support import (
     ACCOUNT,
     MESSAGE,
@@ -198,5 +198,5 @@ def test_versions_are_remembered_within_bounds() -> None:
 
 def test_newest_version_has_every_feature() -> None:
     """The version for unreadable requests is one that clients of today understand."""
-    assert routing.UNREADABLE.error_code_header
-    assert routing.UNREADABLE.header is None
+    assert versions.UNREADABLE.error_code_header
+    assert versions.UNREADABLE.header is None

@@ -10,13 +10,16 @@ import pytest
 
 from leasehold.auth.authenticator import Authenticator
 from leasehold.auth.sas import SasTerms, make_account_sas, make_service_sas
-from leasehold.auth.sharedkey import sign
-from leasehold.auth.types import Account, SignedRequest, format_http_date
+from leasehold.auth.sharedkey import (
+    format_http_date,
+    sign,
+)
+from leasehold.auth.types import Account, SignedRequest
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.model import AccessPolicy
 from leasehold.http.azure import AzureDialect
-from leasehold.http.azure.routing import parse_query
+from leasehold.http.azure.call import parse_query
 from leasehold.http.requests import Response
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from xml.etree import ElementTree as ET
 
 from leasehold.auth.mns import AccessKey, MnsAuthenticator, MnsRequest, sign_v2, string_to_sign_v2
-from leasehold.auth.types import format_http_date
+from leasehold.auth.sharedkey import format_http_date
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError
 from leasehold.http.mns import MnsDialect

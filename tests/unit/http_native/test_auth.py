@@ -8,8 +8,11 @@ from typing import Any, Final
 import pytest
 
 from leasehold.auth.sas import SasTerms, make_account_sas, make_service_sas
-from leasehold.auth.sharedkey import sign
-from leasehold.auth.types import SignedRequest, format_http_date
+from leasehold.auth.sharedkey import (
+    format_http_date,
+    sign,
+)
+from leasehold.auth.types import SignedRequest
 from leasehold.http.native.reading import read_query
 from leasehold.http.native.routes import ROUTES
 from tests.unit.http_native.support import (

@@ -8,16 +8,15 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import uvloop
 
-from leasehold.http.app import Application
+from leasehold.http.app import Application, RequestStats
 from leasehold.http.connection import HttpConnection, ServerState
 from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.request_cycle import PORTION_BYTES
 from leasehold.http.requests import Request, Response
-from leasehold.server.metrics import RequestStats
 from leasehold.testing import ManualClock
 
 MAX_BODY_BYTES: Final = 100_000
@@ -43,7 +42,7 @@ class StubDialect:
         """Released once for each watched request whose client has gone."""
 
     def begin(self, request: Request) -> Request:
-        """See ``Dialect``."""
+        """See ``BaseDialect``."""
         return request
 
     async def enter(self, request: Request) -> Response | None:
@@ -54,11 +53,11 @@ class StubDialect:
         return Response(403, [], b"no") if says == "no" else None
 
     def longest_body(self, request: Request) -> int:
-        """See ``Dialect``."""
+        """See ``BaseDialect``."""
         return NATIVE_MAX_BODY_BYTES if request.raw_path.startswith("/v1/") else MAX_BODY_BYTES
 
     async def answer(self, request: Request) -> Response:
-        """See ``Dialect``."""
+        """See ``BaseDialect``."""
         self.requests.append(request)
         self.arrived.release()
         path = request.raw_path
@@ -128,11 +127,11 @@ class Harness:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self.dialect = StubDialect()
         app = HastyApplication(
-            dialect=self.dialect,
+            dialect=cast("Any", self.dialect),
             pages=NoPages(),
             clock=self.clock,
             timings=RequestStats(),
-            native=self.dialect,
+            native=cast("Any", self.dialect),
         )
         self.state = state = ServerState(self.guard, self.clock)
         server = await self._loop.create_server(

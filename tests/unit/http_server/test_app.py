@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
 
-from leasehold.http.app import Application
+from leasehold.http.app import Application, RequestStats
 from leasehold.http.request_cycle import PROVE
 from leasehold.http.requests import Request, Response
-from leasehold.server.metrics import RequestStats
 from leasehold.testing import ManualClock
 
 
@@ -26,20 +25,20 @@ class Recorder:
         self._clock = clock
 
     def begin(self, request: Request) -> Request:
-        """See ``Dialect``."""
+        """See ``BaseDialect``."""
         assert not request.body
         return request
 
     async def enter(self, request: Request) -> Response | None:
-        """See ``Dialect``."""
+        """See ``BaseDialect``."""
         return Response(401, []) if request.headers.get("authorization") == "no" else None
 
     def longest_body(self, request: Request) -> int:
-        """See ``Dialect``."""
+        """See ``BaseDialect``."""
         return int(request.headers.get("x-longest", self.longest))
 
     async def answer(self, request: Request) -> Response:
-        """See ``Dialect``."""
+        """See ``BaseDialect``."""
         self.requests.append(request)
         self._clock.advance(ms=20)
         self._stats.answered("get-messages", 200)
@@ -70,7 +69,7 @@ class World:
     def make(self, **options: Any) -> Application:
         """Return an application with other options."""
         return Application(
-            dialect=self.dialect,
+            dialect=cast("Any", self.dialect),
             pages=Pages(),
             clock=self.clock,
             timings=self.stats,
@@ -85,6 +84,7 @@ class World:
             "raw_path": path.encode(),
             "query_string": query.encode(),
             "headers": [],
+            "server": None,
             "client": ("192.0.2.1", 1234),
             "scheme": "http",
         } | more

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from leasehold.http.azure.errors import Fault as AzureFault
-from leasehold.http.azure.xml import long_message_text, message_text
+from leasehold.http.azure.messages import long_message_text, message_text
 from leasehold.http.mns.errors import Fault as MnsFault
 from leasehold.http.mns.xml import raw_text, read_long_root, read_root
 from leasehold.http.xml import MAX_TAG_BYTES, PORTION_BYTES, XmlError, parse_long_tree, parse_tree

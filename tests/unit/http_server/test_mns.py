@@ -9,30 +9,23 @@ from typing import Any
 
 import pytest
 
-from leasehold.http.mns import account_of_host
+from leasehold.http.app import mns_account_of
 from leasehold.server.settings import Settings
 from leasehold.server.startup import ExitCode, StartFailed, listen_for_mns
 from leasehold.testing import InProcessServer
 from tests.unit.http_server.test_app import Recorder, World
 
 
-class Addressed(Recorder):
-    """A dialect with a host of its own."""
-
-    def is_addressed_by(self, host: str) -> bool:
-        """See ``AddressedDialect``."""
-        return host == "mine"
-
-
 @pytest.fixture
 def world() -> World:
     """An application with a dialect on port 7 and one host."""
     made = World()
-    made.mns = Addressed(made.stats, made.clock, longest=20)  # type: ignore[attr-defined]
+    made.mns = Recorder(made.stats, made.clock, longest=20)  # type: ignore[attr-defined]
     made.app = made.make(
         native=made.native,
         mns=made.mns,  # type: ignore[attr-defined]
         mns_ports=frozenset({7}),
+        mns_accounts={"mine"},
     )
     return made
 
@@ -52,10 +45,10 @@ def asked(world: World, **options: Any) -> str:
         ("/queues", ("127.0.0.1", 7), b"x", "mns"),
         ("/v1/accounts", ("127.0.0.1", 7), b"x", "mns"),
         ("/queues", ("127.0.0.1", 8), b"x", "dialect"),
-        ("/queues", ("127.0.0.1", 8), b"mine", "mns"),
-        ("/v1/queues", ("127.0.0.1", 8), b"mine", "mns"),
+        ("/queues", ("127.0.0.1", 8), b"mine.mns.localhost", "mns"),
+        ("/v1/queues", ("127.0.0.1", 8), b"mine.mns.localhost", "mns"),
         ("/v1/queues", ("127.0.0.1", 8), b"x", "native"),
-        ("/queues", None, b"mine", "mns"),
+        ("/queues", None, b"mine.mns.localhost", "mns"),
         ("/queues", None, b"x", "dialect"),
     ],
 )
@@ -81,7 +74,7 @@ def test_who_answers(world: World, path: str, server: Any, host: bytes, expected
 )
 def test_accounts_in_hosts(host: str, account: str) -> None:
     """The first label, where the second one says so."""
-    assert account_of_host(host) == account
+    assert mns_account_of(host) == account
 
 
 def test_its_port_is_free_for_others_when_it_is_taken() -> None:

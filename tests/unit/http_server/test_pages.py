@@ -21,10 +21,11 @@ from leasehold.engine.account_router import ServerEngine
 from leasehold.engine.engine import Counted, Served
 from leasehold.engine.stats import CLAIM_STATES, NOTHING, Census, EngineStats, QueueStats
 from leasehold.http.admission import Admission
+from leasehold.http.app import RequestStats
 from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.requests import Response
 from leasehold.server.admin import AdminPages
-from leasehold.server.metrics import Metrics, RequestStats
+from leasehold.server.metrics import Metrics
 from leasehold.stores.base import StoreHealth
 from leasehold.testing import ManualClock
 

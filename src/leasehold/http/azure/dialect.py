@@ -27,29 +27,7 @@ from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.limits import check_azure_queue_name
 from leasehold.domain.model import Queue
 from leasehold.http.admission import LongReceive
-from leasehold.http.azure import messages, queues, routing
-from leasehold.http.azure import queues as acl
-from leasehold.http.azure import queues as listing
-from leasehold.http.azure.call import Call, request_ids
-from leasehold.http.azure.errors import Fault, body_too_large, fault_of
-from leasehold.http.azure.routing import (
-    UNREADABLE,
-    UNSTATED,
-    Router,
-    choose_version,
-    operation_of,
-    parse_query,
-    timeout_s,
-)
-from leasehold.http.azure.service import (
-    AccountService,
-    CorsRule,
-    add_headers,
-    get_delegation_key,
-    preflight_headers,
-)
-from leasehold.http.azure.xml import long_message_text
-from leasehold.http.dialect import (
+from leasehold.http.app import (
     BaseDialect,
     Handler,
     SignatureAuthorizer,
@@ -57,6 +35,31 @@ from leasehold.http.dialect import (
     carry_out,
     find_no_queue,
     observe_nothing,
+)
+from leasehold.http.azure import messages, queues
+from leasehold.http.azure.call import (
+    ACL_SINCE,
+    DELEGATION_KEY_SINCE,
+    OLDEST,
+    STATS_SINCE,
+    UNREADABLE,
+    UNSTATED,
+    UPDATE_MESSAGE_SINCE,
+    Call,
+    Router,
+    choose_version,
+    operation_of,
+    parse_query,
+    request_ids,
+    timeout_s,
+)
+from leasehold.http.azure.errors import Fault, body_too_large, fault_of
+from leasehold.http.azure.service import (
+    AccountService,
+    CorsRule,
+    add_headers,
+    get_delegation_key,
+    preflight_headers,
 )
 from leasehold.http.requests import Response, md5_digest
 from leasehold.http.xml import PORTION_BYTES
@@ -136,7 +139,7 @@ class AzureDialect(BaseDialect[Call, Fault]):
         self._challenge = (b"www-authenticate", challenge.encode("ascii"))
 
     def longest_body(self, call: Call) -> int:
-        """See :class:`leasehold.http.app.Dialect`.
+        """See :class:`leasehold.http.app.BaseDialect`.
 
         That is more than the service's own limit for messages of a queue that takes larger ones.
         """
@@ -153,7 +156,7 @@ class AzureDialect(BaseDialect[Call, Fault]):
             _check_queue_name(call.route.queue)
         await self._check_body(call, rules)
         if len(request.body) > PORTION_BYTES and operation in _BRING_BODIES:
-            call.text = await long_message_text(request.body)
+            call.text = await messages.long_message_text(request.body)
         handler = HANDLERS.get(operation)
         if handler is not None:
             result = await carry_out(handler, call, self._perform, self._receive)
@@ -217,8 +220,8 @@ class AzureDialect(BaseDialect[Call, Fault]):
     async def _add_rules(self, call: Call, response: Response) -> None:
         """Tell browsers what the account's rules let a page of another origin see."""
         if call.account:
-            rules = self._service.current_rules(call.account, call.now_ms)
-            if rules is None or rules:
+            known = self._service.known_rules.get(call.account)
+            if known is None or known[0] or call.now_ms >= known[1]:
                 await self._add_cors_headers(call, response)
 
     async def _add_cors_headers(self, call: Call, response: Response) -> None:
@@ -234,8 +237,7 @@ class AzureDialect(BaseDialect[Call, Fault]):
     async def _rules(self, account: str, now_ms: int) -> tuple[CorsRule, ...]:
         if account not in self._accounts:
             return ()
-        rules = self._service.current_rules(account, now_ms)
-        return await self._service.fetch_rules(account, now_ms) if rules is None else rules
+        return await self._service.current_rules(account, now_ms)
 
     def _fault_of(self, call: Call, error: LeaseholdError | AuthError) -> Fault:
         """Return the fault for an error; early versions hid what they refused."""
@@ -246,9 +248,6 @@ class AzureDialect(BaseDialect[Call, Fault]):
         if fault.status == 401:  # noqa: PLR2004 - RFC 9110, section 15.5.2, asks for a challenge
             fault.headers += (self._challenge,)
         return fault
-
-    def _internal_error(self) -> Fault:
-        return Fault("InternalError")
 
     async def _check_body(self, call: Call, rules: Rules) -> None:
         """Check the size of the body, and that it arrived whole."""
@@ -303,7 +302,7 @@ def _check_rules(call: Call, rules: Rules) -> None:
 class Rules(NamedTuple):
     """What holds for an operation before it is looked at more closely."""
 
-    since: str = routing.OLDEST
+    since: str = OLDEST
     """First version that has it."""
     on_secondary: bool = False
     """Whether the secondary address serves it; that one is read-only, and Get Messages writes."""
@@ -312,13 +311,13 @@ class Rules(NamedTuple):
 
 
 HANDLERS: Final[Mapping[Operation, Handler[Call]]] = {
-    Operation.LIST_QUEUES: Handler(listing.parse_list, listing.render_list),
+    Operation.LIST_QUEUES: Handler(queues.parse_list, queues.render_list),
     Operation.CREATE_QUEUE: Handler(queues.parse_create, queues.render_create),
     Operation.DELETE_QUEUE: Handler(queues.parse_delete, messages.render_done),
     Operation.GET_QUEUE_METADATA: Handler(queues.parse_get_metadata, queues.render_metadata),
     Operation.SET_QUEUE_METADATA: Handler(queues.parse_set_metadata, messages.render_done),
-    Operation.GET_QUEUE_ACL: Handler(acl.parse_get_acl, acl.render_acl),
-    Operation.SET_QUEUE_ACL: Handler(acl.parse_set_acl, messages.render_done),
+    Operation.GET_QUEUE_ACL: Handler(queues.parse_get_acl, queues.render_acl),
+    Operation.SET_QUEUE_ACL: Handler(queues.parse_set_acl, messages.render_done),
     Operation.PUT_MESSAGE: Handler(messages.parse_put, messages.render_put),
     Operation.GET_MESSAGES: Handler(messages.parse_get, messages.render_get, messages.wait_s),
     Operation.PEEK_MESSAGES: Handler(messages.parse_peek, messages.render_peek),
@@ -333,14 +332,14 @@ RULES: Final[Mapping[Operation, Rules]] = {
     Operation.LIST_QUEUES: Rules(on_secondary=True),
     Operation.GET_SERVICE_PROPERTIES: Rules(on_secondary=True),
     Operation.SET_SERVICE_PROPERTIES: Rules(needs_length=True),
-    Operation.GET_SERVICE_STATS: Rules(since=routing.STATS_SINCE, on_secondary=True),
+    Operation.GET_SERVICE_STATS: Rules(since=STATS_SINCE, on_secondary=True),
     Operation.GET_USER_DELEGATION_KEY: Rules(
-        since=routing.DELEGATION_KEY_SINCE, on_secondary=True, needs_length=True
+        since=DELEGATION_KEY_SINCE, on_secondary=True, needs_length=True
     ),
     Operation.GET_QUEUE_METADATA: Rules(on_secondary=True),
-    Operation.GET_QUEUE_ACL: Rules(since=routing.ACL_SINCE, on_secondary=True),
-    Operation.SET_QUEUE_ACL: Rules(since=routing.ACL_SINCE, needs_length=True),
+    Operation.GET_QUEUE_ACL: Rules(since=ACL_SINCE, on_secondary=True),
+    Operation.SET_QUEUE_ACL: Rules(since=ACL_SINCE, needs_length=True),
     Operation.PUT_MESSAGE: Rules(needs_length=True),
     Operation.PEEK_MESSAGES: Rules(on_secondary=True),
-    Operation.UPDATE_MESSAGE: Rules(since=routing.UPDATE_MESSAGE_SINCE),
+    Operation.UPDATE_MESSAGE: Rules(since=UPDATE_MESSAGE_SINCE),
 }

@@ -5,6 +5,7 @@ Source: "Operations on messages (Azure Queue Storage)".
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from base64 import b64encode
@@ -23,7 +24,8 @@ from leasehold.domain.commands import (
     Receive,
     Renew,
 )
-from leasehold.domain.limits import MAX_WAIT_S, PRIORITIES, WEEK_S, check_body, check_range
+from leasehold.domain.errors import BodyTooLarge
+from leasehold.domain.limits import MAX_WAIT_S, PRIORITIES, WEEK_S, check_range
 from leasehold.domain.model import (
     DEFAULT_PRIORITY,
     ENTROPY_BYTES,
@@ -33,19 +35,31 @@ from leasehold.domain.model import (
     Lease,
     Message,
     MessageState,
+    expiry_of,
+    put_refusal,
 )
-from leasehold.domain.visibility import expiry_of, put_refusal
-from leasehold.http.azure.call import Call, rfc1123
-from leasehold.http.azure.errors import Fault, invalid_header, invalid_parameter
-from leasehold.http.azure.routing import (
+from leasehold.http.azure.call import (
+    Call,
     optional_integer,
     required,
     required_integer,
+    rfc1123,
     timeout_s,
     whole_number,
 )
-from leasehold.http.azure.xml import element, escape_bytes, is_legal, message_text
+from leasehold.http.azure.errors import Fault, invalid_header, invalid_parameter
+from leasehold.http.azure.xml import element, invalid_document, refusal_of
 from leasehold.http.requests import Response
+from leasehold.http.xml import (
+    PROLOGS,
+    Element,
+    escape_bytes,
+    has_plain_characters,
+    is_legal,
+    plain_text,
+    read,
+    read_long,
+)
 
 _DEFAULT_TIME_TO_LIVE_S = WEEK_S
 _NEVER = -1
@@ -54,8 +68,7 @@ _NEVER = -1
 def parse_put(call: Call) -> Put:
     """Read Put Message."""
     delay_s, time_to_live_s = _delay_and_life_s(call) if call.params else (0, WEEK_S)
-    body = message_text(call.request.body) if call.text is None else call.text
-    check_body(len(body), call.version.limits, call.max_body_bytes)
+    body = _sent_text(call)
     detail, priority = read_extras(call.request.headers)
     return Put(
         call.account,
@@ -267,8 +280,7 @@ def parse_update(call: Call) -> Renew:
     visibility_timeout_s = required_integer(params, "visibilitytimeout", limits.renew_s)
     body = None
     if call.request.body:
-        body = message_text(call.request.body) if call.text is None else call.text
-        check_body(len(body), limits, call.max_body_bytes)
+        body = _sent_text(call)
     route = call.route
     return Renew(
         *(call.account, route.queue, route.message_id, receipt, visibility_timeout_s, body),
@@ -304,6 +316,84 @@ def parse_clear(call: Call) -> Clear:
 def render_done(call: Call, _: Done) -> Response:
     """Write the answer of what has nothing to tell."""
     return call.reply(204)
+
+
+# --- text --------------------------------------------------------------------------------------
+#
+# The text of a message in the body of a request.
+
+
+_OPEN: Final = b"<QueueMessage><MessageText>"
+_CLOSE: Final = b"</MessageText></QueueMessage>"
+_PARTS: Final = 256
+"""Pieces of text, of 8 KiB each, that are joined before others have their turn."""
+
+
+def _sent_text(call: Call) -> bytes:
+    text = message_text(call.request.body) if call.text is None else call.text
+    limit_bytes = call.max_body_bytes
+    if limit_bytes is None:
+        limit_bytes = call.version.limits.body_bytes
+    if len(text) > limit_bytes:
+        raise BodyTooLarge(size_bytes=len(text), limit_bytes=limit_bytes)
+    return text
+
+
+def message_text(body: bytes) -> bytes:
+    """Return the text of a ``QueueMessage`` document as UTF-8.
+
+    Raises:
+        Fault: The document is not well-formed, or not of this structure.
+    """
+    found = read(body, plain_message_text, refusal_of)
+    return found if isinstance(found, bytes) else text_element(found).text().encode("utf-8")
+
+
+async def long_message_text(body: bytes) -> bytes:
+    """Do what :func:`message_text` does, and let others have their turn.
+
+    Raises:
+        Fault: As there.
+    """
+    found = await read_long(body, plain_message_text, refusal_of)
+    if isinstance(found, bytes):
+        return found
+    parts = []
+    for number, part in enumerate(text_element(found).pieces()):
+        parts.append(part.encode("utf-8"))
+        if number % _PARTS == 0:
+            await asyncio.sleep(0)
+    return b"".join(parts)
+
+
+def plain_message_text(body: bytes) -> bytes | None:
+    """Return the text of a document in the form client libraries send, or None.
+
+    None says nothing about the document: the parser has to decide. An answer is the parser's
+    answer, at a third of its time.
+    """
+    prolog, opened, rest = body.partition(_OPEN)
+    if not opened or prolog not in PROLOGS or not rest.endswith(_CLOSE):
+        return None
+    text = rest[: -len(_CLOSE)]
+    if b"<" in text or not has_plain_characters(text):
+        return None
+    return plain_text(text)
+
+
+def text_element(root: Element) -> Element:
+    """Return the element whose text is that of the message.
+
+    Raises:
+        Fault: The document is not of this structure.
+    """
+    if root.name != "QueueMessage":
+        raise invalid_document("The root element must be QueueMessage", at=root)
+    children = list(root.children())
+    if root.has_own_text() or [child.name for child in children] != ["MessageText"]:
+        raise invalid_document("QueueMessage must hold one MessageText", at=root)
+    # Elements inside the text are dropped, and what they hold is kept.
+    return children[0]
 
 
 # --- extras ------------------------------------------------------------------------------------

@@ -28,15 +28,12 @@ from leasehold.domain.limits import (
     check_queue_name,
 )
 from leasehold.domain.model import AccessPolicy, Queue
-from leasehold.http.azure.call import Call, normal_iso8601
+from leasehold.http.azure.call import Call, normal_iso8601, optional_integer
 from leasehold.http.azure.errors import Fault, invalid_parameter
-from leasehold.http.azure.routing import optional_integer
 from leasehold.http.azure.xml import (
-    Element,
     child_texts,
     children_by_name,
     element,
-    escape,
     invalid_document,
     invalid_value,
     is_xml_name,
@@ -45,6 +42,7 @@ from leasehold.http.azure.xml import (
     parse_tree,
 )
 from leasehold.http.requests import Request, Response
+from leasehold.http.xml import Element, escape
 
 # A client library sends a stray "x-ms-meta" as well; without the dash it is no metadata.
 _PREFIX: Final = "x-ms-meta-"

@@ -25,11 +25,9 @@ from leasehold.domain.commands import (
     SetAccountDocument,
 )
 from leasehold.domain.errors import LeaseholdError, OutOfRange
-from leasehold.http.azure.call import Call, rfc1123
+from leasehold.http.azure.call import DELEGATED_TENANT_SINCE, Call, rfc1123, whole_number
 from leasehold.http.azure.errors import Fault, invalid_header, invalid_parameter
-from leasehold.http.azure.routing import DELEGATED_TENANT_SINCE, whole_number
 from leasehold.http.azure.xml import (
-    Element,
     child_texts,
     children_by_name,
     element,
@@ -40,6 +38,7 @@ from leasehold.http.azure.xml import (
     parse_tree,
 )
 from leasehold.http.requests import Header, Response
+from leasehold.http.xml import Element
 
 _FRESH_MS: Final = 30_000
 """Another server may have changed the properties; the service itself takes as long to tell."""
@@ -50,7 +49,8 @@ class AccountService:
 
     def __init__(self, perform: Perform) -> None:
         self._perform = perform
-        self._rules: dict[str, tuple[tuple[CorsRule, ...], int]] = {}
+        self.known_rules: dict[str, tuple[tuple[CorsRule, ...], int]] = {}
+        """The CORS rules of accounts as known, and until when they may be gone by."""
         self._fetching = asyncio.Lock()
         self._setting = asyncio.Lock()
 
@@ -69,7 +69,7 @@ class AccountService:
             content = dump(document)
             kind = DOCUMENT_KIND
             await self._perform(SetAccountDocument(call.account, kind, content))
-        self._rules[call.account] = rules_of(document), call.now_ms + _FRESH_MS
+        self.known_rules[call.account] = rules_of(document), call.now_ms + _FRESH_MS
         return call.reply(202)
 
     async def get_stats(self, call: Call) -> Response:
@@ -85,32 +85,27 @@ class AccountService:
         )
         return call.reply_xml(200, parent("StorageServiceStats", replication))
 
-    def current_rules(self, account: str, now_ms: int) -> tuple[CorsRule, ...] | None:
-        """Return the CORS rules of an account as known, or None when they must be fetched."""
-        entry = self._rules.get(account)
-        return entry[0] if entry is not None and now_ms < entry[1] else None
+    async def current_rules(self, account: str, now_ms: int) -> tuple[CorsRule, ...]:
+        """Return the CORS rules of an account; the last known ones if the store cannot tell.
 
-    async def fetch_rules(self, account: str, now_ms: int) -> tuple[CorsRule, ...]:
-        """Fetch the CORS rules of an account; the last known ones if the store cannot tell.
-
-        Of many requests at a time one asks. The others go by the rules known so far, or wait if
-        none are.
+        Of many requests at a time one asks the store. The others go by the rules known so far, or
+        wait if none are.
         """
-        known = self._rules.get(account)
-        if known is not None and self._fetching.locked():
+        known = self.known_rules.get(account)
+        if known is not None and (now_ms < known[1] or self._fetching.locked()):
             return known[0]
         async with self._fetching:
-            fresh = self.current_rules(account, now_ms)
-            if fresh is not None:
-                return fresh
+            fresh = self.known_rules.get(account)
+            if fresh is not None and now_ms < fresh[1]:
+                return fresh[0]
             try:
                 rules = rules_of(await self._load(account))
             except LeaseholdError:
                 if known is None:
                     return ()
                 rules = known[0]
-            if self._rules.get(account) is known:  # else they were set meanwhile
-                self._rules[account] = rules, now_ms + _FRESH_MS
+            if self.known_rules.get(account) is known:  # else they were set meanwhile
+                self.known_rules[account] = rules, now_ms + _FRESH_MS
             return rules
 
     async def _load(self, account: str) -> Document:

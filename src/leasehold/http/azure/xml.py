@@ -2,52 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Sequence
 from typing import Final
 
 from leasehold.http import xml
 from leasehold.http.azure.errors import Fault
-from leasehold.http.xml import (
-    MAX_DEPTH,
-    MAX_NODES,
-    NOT_WELL_FORMED,
-    PROLOGS,
-    Element,
-    XmlError,
-    escape,
-    escape_bytes,
-    has_plain_characters,
-    is_legal,
-    plain_text,
-)
-
-__all__ = [
-    "MAX_DEPTH",
-    "MAX_NODES",
-    "NOT_WELL_FORMED",
-    "PROLOG",
-    "Element",
-    "element",
-    "escape",
-    "escape_bytes",
-    "invalid_document",
-    "is_legal",
-    "is_xml_name",
-    "long_message_text",
-    "message_text",
-    "parent",
-    "parse_tree",
-    "parsed_message_text",
-    "plain_message_text",
-]
-
-
-_OPEN: Final = b"<QueueMessage><MessageText>"
-_CLOSE: Final = b"</MessageText></QueueMessage>"
-_PARTS: Final = 256
-"""Pieces of text, of 8 KiB each, that are joined before others have their turn."""
+from leasehold.http.xml import Element, XmlError, escape
 
 
 def invalid_document(reason: str, *, at: Element | None = None) -> Fault:
@@ -62,7 +23,8 @@ def _invalid(line: int, column: int, reason: str) -> Fault:
     )
 
 
-def _refusal(error: XmlError) -> Fault:
+def refusal_of(error: XmlError) -> Fault:
+    """Return the fault of a body that is not taken."""
     return _invalid(error.line, error.column, error.reason)
 
 
@@ -75,65 +37,7 @@ def parse_tree(body: bytes) -> Element:
     try:
         return xml.parse_tree(body)
     except XmlError as error:
-        raise _refusal(error) from None
-
-
-def message_text(body: bytes) -> bytes:
-    """Return the text of a ``QueueMessage`` document as UTF-8.
-
-    Raises:
-        Fault: The document is not well-formed, or not of this structure.
-    """
-    text = plain_message_text(body)
-    return parsed_message_text(body) if text is None else text
-
-
-async def long_message_text(body: bytes) -> bytes:
-    """Do what :func:`message_text` does, and let others have their turn.
-
-    Raises:
-        Fault: As there.
-    """
-    found = await xml.read_long(body, plain_message_text, _refusal)
-    if isinstance(found, bytes):
-        return found
-    parts = []
-    for number, part in enumerate(_message_text(found).pieces()):
-        parts.append(part.encode("utf-8"))
-        if number % _PARTS == 0:
-            await asyncio.sleep(0)
-    return b"".join(parts)
-
-
-def plain_message_text(body: bytes) -> bytes | None:
-    """Return the text of a document in the form client libraries send, or None.
-
-    None says nothing about the document: the parser has to decide. An answer is the parser's
-    answer, at a third of its time.
-    """
-    prolog, opened, rest = body.partition(_OPEN)
-    if not opened or prolog not in PROLOGS or not rest.endswith(_CLOSE):
-        return None
-    text = rest[: -len(_CLOSE)]
-    if b"<" in text or not has_plain_characters(text):
-        return None
-    return plain_text(text)
-
-
-def parsed_message_text(body: bytes) -> bytes:
-    """Do what :func:`message_text` does, always with the parser."""
-    return _message_text(parse_tree(body)).text().encode("utf-8")
-
-
-def _message_text(root: Element) -> Element:
-    """Return the element whose text is that of the message."""
-    if root.name != "QueueMessage":
-        raise invalid_document("The root element must be QueueMessage", at=root)
-    children = list(root.children())
-    if root.has_own_text() or [child.name for child in children] != ["MessageText"]:
-        raise invalid_document("QueueMessage must hold one MessageText", at=root)
-    # Elements inside the text are dropped, and what they hold is kept.
-    return children[0]
+        raise refusal_of(error) from None
 
 
 # --- xml nodes ---------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """The dialect of Alibaba Cloud's Message Service (MNS, also Simple Message Queue)."""
 
-from leasehold.http.mns.call import account_of_host
 from leasehold.http.mns.dialect import MAX_REQUEST_BODY_BYTES, MnsDialect
 
-__all__ = ["MAX_REQUEST_BODY_BYTES", "MnsDialect", "account_of_host"]
+__all__ = ["MAX_REQUEST_BODY_BYTES", "MnsDialect"]

@@ -11,11 +11,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 from leasehold.domain.limits import check_range
 from leasehold.domain.model import Queue
-from leasehold.http.dialect import BaseCall, RequestIds
+from leasehold.http.app import BaseCall, RequestIds
 from leasehold.http.mns.errors import Fault, invalid_argument
 from leasehold.http.mns.xml import document, element
 from leasehold.http.requests import (
-    MAX_HOST_CHARS,
     MAX_INTEGER_CHARS,
     Header,
     Response,
@@ -234,17 +233,6 @@ def _on_account(method: str) -> Operation | None:
     if method == "GET":
         return Operation.GET_ACCOUNT_ATTRIBUTES
     return Operation.SET_ACCOUNT_ATTRIBUTES if method == "PUT" else None
-
-
-def account_of_host(host: str) -> str:
-    """Return what may be an account in a host ``{account}.mns.{anything}``, or nothing."""
-    return _account_of_host(host) if len(host) <= MAX_HOST_CHARS else ""
-
-
-@lru_cache(maxsize=256)
-def _account_of_host(host: str) -> str:
-    label, _, suffix = host.lower().partition(".")
-    return label if suffix.partition(".")[0].partition(":")[0] == "mns" else ""
 
 
 # --- parameters --------------------------------------------------------------------------------

@@ -20,12 +20,13 @@ from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.model import Queue
 from leasehold.domain.queue_settings import LapsedReceipts
 from leasehold.http.admission import LongReceive
-from leasehold.http.dialect import (
+from leasehold.http.app import (
     BaseDialect,
     Handler,
     carry_out,
     check_known_queue_name,
     find_no_queue,
+    mns_account_of,
     observe_nothing,
 )
 from leasehold.http.mns import messages, queues
@@ -35,7 +36,6 @@ from leasehold.http.mns.call import (
     Call,
     Kind,
     Operation,
-    account_of_host,
     find_route,
     operation_of,
     parse_query,
@@ -147,13 +147,8 @@ class MnsDialect(BaseDialect[Call, Fault]):
         self._find_queue = find_queue
         self._services = queues.Services(perform, find_queue, receipts)
 
-    def is_addressed_by(self, host: str) -> bool:
-        """Tell whether a request to *host* is of this dialect, on a port that others share."""
-        account = account_of_host(host)
-        return account != "" and account in self._accounts
-
     def longest_body(self, call: Call) -> int:
-        """See :class:`leasehold.http.app.Dialect`.
+        """See :class:`leasehold.http.app.BaseDialect`.
 
         That is more than usual only for a queue that takes larger messages.
         """
@@ -189,7 +184,7 @@ class MnsDialect(BaseDialect[Call, Fault]):
         if request.is_foreign:
             raise ForeignPage
         signed = MnsRequest(request.method, request.raw_path, request.raw_query, headers)
-        named = account_of_host(headers.get("host", ""))
+        named = mns_account_of(headers.get("host", ""))
         account = self._authenticator.check(
             signed,
             now_ms=self._signing_clock.now_ms(),
@@ -206,9 +201,6 @@ class MnsDialect(BaseDialect[Call, Fault]):
     def _fault_of(self, call: Call, error: LeaseholdError | AuthError) -> Fault:
         del call
         return fault_of(error)
-
-    def _internal_error(self) -> Fault:
-        return Fault("InternalError")
 
 
 def _is_md5(digest: bytes, sent: str) -> bool:

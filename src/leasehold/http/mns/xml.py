@@ -16,8 +16,8 @@ from leasehold.http.xml import (
     XmlError,
     escape,
     has_plain_characters,
-    parse_tree,
     plain_text,
+    read,
     read_long,
 )
 
@@ -51,8 +51,7 @@ def read_root(body: bytes) -> Element:
     Raises:
         Fault: It is not well-formed, or holds what is never taken.
     """
-    root = plain_root(body)
-    return parsed_root(body) if root is None else root
+    return read(body, plain_root, _malformed)
 
 
 async def read_long_root(body: bytes) -> Element:
@@ -118,18 +117,6 @@ def _fill(root: Element, text: bytes, tags: list[bytes]) -> bool:
             around.append(inner)
             element = inner
     return not around and not text.strip(b"\n")
-
-
-def parsed_root(body: bytes) -> Element:
-    """Do what :func:`read_root` does, always with the parser.
-
-    Raises:
-        Fault: As there.
-    """
-    try:
-        return parse_tree(body)
-    except XmlError as error:
-        raise _malformed(error) from None
 
 
 def local_name(element: Element) -> str:

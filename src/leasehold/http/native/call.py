@@ -18,7 +18,7 @@ from leasehold.domain.model import Queue
 from leasehold.engine.long_poll import Gone
 from leasehold.engine.stats import QueueActivity
 from leasehold.http.admission import LongReceive
-from leasehold.http.dialect import BaseCall, RequestIds
+from leasehold.http.app import BaseCall, RequestIds
 from leasehold.http.native.errors import Refused, document
 from leasehold.http.requests import Header, Response
 from leasehold.http.test_mode import Controls

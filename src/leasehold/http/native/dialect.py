@@ -22,7 +22,7 @@ from leasehold.auth.types import (
 )
 from leasehold.clock import Clock
 from leasehold.domain.errors import LeaseholdError
-from leasehold.http.dialect import (
+from leasehold.http.app import (
     Authorizer,
     BaseDialect,
     authorize,
@@ -79,7 +79,7 @@ class NativeDialect(BaseDialect[Call, Refused]):
         self._router = Router(routes_for(test_mode=services.controls is not None))
 
     def longest_body(self, call: Call) -> int:
-        """See :class:`leasehold.http.app.Dialect`."""
+        """See :class:`leasehold.http.app.BaseDialect`."""
         del call
         return MAX_REQUEST_BODY_BYTES
 

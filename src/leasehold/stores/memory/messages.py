@@ -17,8 +17,10 @@ from leasehold.domain.model import (
     Message,
     Outcome,
     Phase,
+    expiry_of,
     fitting,
     make_message_id,
+    put_refusal,
     read_receipt,
 )
 from leasehold.domain.visibility import (
@@ -26,9 +28,7 @@ from leasehold.domain.visibility import (
     after_release,
     after_renew,
     after_repeat,
-    expiry_of,
     is_repeat,
-    put_refusal,
     release_refusal,
     renew_refusal,
 )

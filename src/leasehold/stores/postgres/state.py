@@ -275,7 +275,7 @@ class SharedState(State):
         for entry in self.touched:
             _note_counts(cast("SharedEntry", entry))
         self.touched.clear()
-        self.keep_buckets()
+        self.buckets.clear()
         self.log.committed()
         self.changed = False
 

@@ -176,7 +176,8 @@ class Catalog:
     entry_type = Entry
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[str, str], Entry] = {}
+        self.by_name: dict[tuple[str, str], Entry] = {}
+        """Replaced as a whole when they are read anew."""
         self._by_partition: dict[int, Entry] = {}
         self.claims: dict[int, OpenClaimState] = {}
         """Claims that are not settled, by partition."""
@@ -204,11 +205,11 @@ class Catalog:
                 created_at_ms=created_at_ms,
             )
             entry = self.entry_type(queue, partition, count, lanes=lanes, scope=scope)
-            before = self._entries.get((account, name))
+            before = self.by_name.get((account, name))
             entry.bucket = before.bucket if before else None
             entries[account, name] = entry
         # Each at once, because another thread may be looking something up.
-        self._entries = entries
+        self.by_name = entries
         self._by_partition = {entry.partition: entry for entry in entries.values()}
 
     def rate_of(self, entry: Entry) -> float | None:
@@ -218,12 +219,12 @@ class Catalog:
 
     def add(self, entry: Entry) -> None:
         """Add a queue."""
-        self._entries[entry.queue.account, entry.queue.name] = entry
+        self.by_name[entry.queue.account, entry.queue.name] = entry
         self._by_partition[entry.partition] = entry
 
     def remove(self, entry: Entry) -> None:
         """Take a queue out."""
-        del self._entries[entry.queue.account, entry.queue.name]
+        del self.by_name[entry.queue.account, entry.queue.name]
         del self._by_partition[entry.partition]
 
     def move(self, entry: Entry, partition: int) -> None:
@@ -237,7 +238,7 @@ class Catalog:
 
     def find(self, account: str, name: str) -> Entry | None:
         """Return the queue, or None."""
-        return self._entries.get((account, name))
+        return self.by_name.get((account, name))
 
     def get(self, account: str, name: str) -> Entry:
         """Return the queue.
@@ -246,13 +247,13 @@ class Catalog:
             QueueNotFound: There is none of this name.
         """
         try:
-            return self._entries[account, name]
+            return self.by_name[account, name]
         except KeyError:
             raise QueueNotFound from None
 
     def message_counts(self) -> list[tuple[str, str, int]]:
         """Return account, name and message count of every queue."""
-        return [(*key, entry.message_count) for key, entry in list(self._entries.items())]
+        return [(*key, entry.message_count) for key, entry in list(self.by_name.items())]
 
     def of_partition(self, partition: int) -> Entry | None:
         """Return the queue whose messages are in a lane, or in that of a claim of it; None when it
@@ -266,12 +267,12 @@ class Catalog:
 
     def entries(self) -> list[Entry]:
         """Return all queues."""
-        return list(self._entries.values())
+        return list(self.by_name.values())
 
     def poison_of(self, entry: Entry) -> Entry | None:
         """Return the poison queue of a queue, if there is one."""
         name = poison_queue_of(entry.queue.name, entry.queue.settings)
-        return self._entries.get((entry.queue.account, name))
+        return self.by_name.get((entry.queue.account, name))
 
 
 def metadata_to_json(metadata: Mapping[str, str]) -> str:

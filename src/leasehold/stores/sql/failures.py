@@ -21,19 +21,14 @@ from leasehold.domain.model import (
     Message,
     Outcome,
     Queue,
+    expiry_of,
+    put_refusal,
     same_metadata,
     same_where_given,
     with_settings,
 )
 from leasehold.domain.queue_settings import FailurePolicy, poison_queue_of
-from leasehold.domain.visibility import (
-    after_poison,
-    after_release,
-    expiry_of,
-    put_refusal,
-    release_refusal,
-    renew_refusal,
-)
+from leasehold.domain.visibility import after_poison, after_release, release_refusal, renew_refusal
 from leasehold.stores.sql.catalog import DEFAULT_LANES, Entry, metadata_to_json, policies_to_json
 from leasehold.stores.sql.plain_json import settings_to_json
 from leasehold.stores.sql.rows import Judge, Kept, rewrite

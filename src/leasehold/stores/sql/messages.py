@@ -25,16 +25,19 @@ from leasehold.domain.events import Core, EventType
 from leasehold.domain.failures import exhausted_on_receive
 from leasehold.domain.limits import AZURE, LOOK_BYTES
 from leasehold.domain.model import (
+    NO_DETAIL,
     Lease,
     Message,
     Outcome,
     Phase,
     ReceiptParts,
+    expiry_of,
     fitting,
     id_from_blob,
     id_to_blob,
     issue_receipt,
     make_id_blob,
+    put_refusal,
     read_receipt,
     row_key_of,
 )
@@ -43,10 +46,8 @@ from leasehold.domain.visibility import (
     after_receive,
     after_renew,
     after_repeat,
-    expiry_of,
     is_expired,
     is_repeat,
-    put_refusal,
     receipt_refusal,
     renew_refusal,
 )
@@ -54,13 +55,15 @@ from leasehold.stores.sql import statements
 from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, priority_of
 from leasehold.stores.sql.plain_json import detail_to_json
 from leasehold.stores.sql.rows import (
+    HERE,
+    INLINE_BYTES,
     Judge,
     Kept,
     Row,
     kept_in,
     message_of,
+    placed,
     rewrite,
-    row_of,
     uncount,
 )
 from leasehold.stores.sql.scanning import WITH_SIZES, Search
@@ -108,7 +111,8 @@ class MessageHandlers:
         for command in run:
             account, queue, body, delay_s, time_to_live_s, entropy, detail, priority = command
             if (account, queue) != of:
-                entry, of = state.catalog.find(account, queue), (account, queue)
+                of = account, queue
+                entry = state.catalog.by_name.get(of)
             if entry is None:
                 results.append(QueueNotFound())
                 continue
@@ -144,7 +148,7 @@ class MessageHandlers:
                 priority,
                 detail,
             )
-            rows.append(row_of(row_key, self._count_in(entry, message), blob, message, bodies))
+            rows.append(_row_of(row_key, self._count_in(entry, message), blob, message, bodies))
             log.add(EventType.PUT, entry, message)
             if key is not None:
                 keep_key(state, entry, key, message)
@@ -460,6 +464,30 @@ class MessageHandlers:
         kind = EventType.RELEASED if given_back else EventType.RENEWED
         state.log.add(kind, entry, renewed, Outcome.RETURNED if given_back else None)
         return Lease(renewed, issue_receipt(state.receipt_key, row_key, renewed.fence))
+
+
+def _row_of(
+    row_key: int, lane: int, blob: bytes, message: Message, bodies: list[tuple[int, bytes]]
+) -> tuple[object, ...]:
+    """Return the row of a new message for the statement ``put``; its body may go to *bodies*."""
+    body, place, detail = message.body, HERE, message.detail
+    if len(body) > INLINE_BYTES or detail.body_ref is not None:
+        body, place, apart = placed(message)
+        if apart is not None:
+            bodies.append((row_key, apart))
+    return (
+        row_key,
+        lane,
+        blob,
+        message.inserted_at_ms,
+        message.expires_at_ms,
+        message.visible_at_ms,
+        body,
+        message.phase,
+        message.since_ms,
+        None if detail is NO_DETAIL else detail_to_json(detail),
+        place,
+    )
 
 
 def _can_be_had(entry: Entry, message: Message, now_ms: int) -> bool:

@@ -155,30 +155,6 @@ def placed(message: Message) -> tuple[bytes, int, bytes | None]:
     return b"", APART, message.body
 
 
-def row_of(
-    row_key: int, lane: int, blob: bytes, message: Message, bodies: list[tuple[int, bytes]]
-) -> tuple[object, ...]:
-    """Return the row of a new message for the statement ``put``; its body may go to *bodies*."""
-    body, place, detail = message.body, HERE, message.detail
-    if len(body) > INLINE_BYTES or detail.body_ref is not None:
-        body, place, apart = placed(message)
-        if apart is not None:
-            bodies.append((row_key, apart))
-    return (
-        row_key,
-        lane,
-        blob,
-        message.inserted_at_ms,
-        message.expires_at_ms,
-        message.visible_at_ms,
-        body,
-        message.phase,
-        message.since_ms,
-        None if detail is NO_DETAIL else detail_to_json(detail),
-        place,
-    )
-
-
 def replace_body(state: State, row_key: int, before: Message, after: Message) -> None:
     """Give a row that is there another body; the key of an old one outside is garbage then."""
     body, place, apart = placed(after)

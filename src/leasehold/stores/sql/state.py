@@ -48,7 +48,7 @@ class State(ABC):
         self.retired_until_ms = 0
         self.last_seen_ms = 0
         self.epoch = 1
-        self._buckets: dict[Entry, Bucket | None] = {}
+        self.buckets: dict[Entry, Bucket | None] = {}
         """What queues might give out before the open batch, of those that it has received from."""
         self.relocated_accounts: frozenset[str] = frozenset()
         """Accounts that have moved to another store."""
@@ -113,18 +113,14 @@ class State(ABC):
 
     def set_bucket(self, entry: Entry, bucket: Bucket) -> None:
         """Note what a queue may give out after what the open batch has received."""
-        self._buckets.setdefault(entry, entry.bucket)
+        self.buckets.setdefault(entry, entry.bucket)
         entry.bucket = bucket
-
-    def keep_buckets(self) -> None:
-        """Have what the batch has received count: it is committed."""
-        self._buckets.clear()
 
     def restore_buckets(self) -> None:
         """Let queues give out again what an undone batch has received."""
-        for entry, bucket in self._buckets.items():
+        for entry, bucket in self.buckets.items():
             entry.bucket = bucket
-        self._buckets.clear()
+        self.buckets.clear()
 
     def refuse_moved(self, account: str) -> None:
         """Refuse to keep anything more for an account that has moved to another store.

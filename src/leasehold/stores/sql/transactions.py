@@ -20,8 +20,13 @@ from leasehold.domain.errors import (
     StagedNotFound,
 )
 from leasehold.domain.events import EventType
-from leasehold.domain.model import NO_DETAIL, Phase, Queue, make_id_blob
-from leasehold.domain.visibility import expiry_of
+from leasehold.domain.model import (
+    NO_DETAIL,
+    Phase,
+    Queue,
+    expiry_of,
+    make_id_blob,
+)
 from leasehold.stores.sql.catalog import Entry, lane_of, lanes_of, priority_of
 from leasehold.stores.sql.claim_partitions import Slot
 from leasehold.stores.sql.failures import FailureHandlers

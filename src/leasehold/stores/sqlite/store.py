@@ -145,7 +145,7 @@ class SqliteStore:
         except apsw.Error as error:
             raise self._undo(error) from error
         self._state.log.committed()
-        self._state.keep_buckets()
+        self._state.buckets.clear()
         changes = self._connection.total_changes()
         wrote, self._changes = changes != self._changes, changes
         return wrote
@@ -155,7 +155,7 @@ class SqliteStore:
 
     def find_queue(self, account: str, queue: str) -> Queue | None:
         """See :meth:`Store.find_queue`."""
-        entry = self._state.catalog.find(account, queue)
+        entry = self._state.catalog.by_name.get((account, queue))
         return entry.queue if entry else None
 
     def message_counts(self) -> list[tuple[str, str, int]]:
