@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from leasehold.spark.pipeline.declared import Pipeline
     from leasehold.spark.session import cluster_session, local_session
     from leasehold.spark.source import LeaseholdDataSource
-    from leasehold.spark.stream.listener import SettleListener
+    from leasehold.spark.stream.reader import SettleListener
 
 _WHERE: Final = {
     "BadOption": "leasehold.spark.options",
     "LeaseholdDataSource": "leasehold.spark.source",
     "Pipeline": "leasehold.spark.pipeline.declared",
-    "SettleListener": "leasehold.spark.stream.listener",
+    "SettleListener": "leasehold.spark.stream.reader",
     "cluster_session": "leasehold.spark.session",
     "local_session": "leasehold.spark.session",
     "running_cluster": "leasehold.spark.cluster",
