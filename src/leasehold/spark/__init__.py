@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from leasehold.spark.cluster import running_cluster
     from leasehold.spark.options import BadOption
-    from leasehold.spark.pipeline.declared import Pipeline
+    from leasehold.spark.pipeline.run import Pipeline
     from leasehold.spark.session import cluster_session, local_session
     from leasehold.spark.source import LeaseholdDataSource
     from leasehold.spark.stream.reader import SettleListener
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WHERE: Final = {
     "BadOption": "leasehold.spark.options",
     "LeaseholdDataSource": "leasehold.spark.source",
-    "Pipeline": "leasehold.spark.pipeline.declared",
+    "Pipeline": "leasehold.spark.pipeline.run",
     "SettleListener": "leasehold.spark.stream.reader",
     "cluster_session": "leasehold.spark.session",
     "local_session": "leasehold.spark.session",

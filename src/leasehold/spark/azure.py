@@ -353,7 +353,7 @@ _OFFSET: Final = "batch"
 
 
 @dataclass(frozen=True)
-class Rows(InputPartition):
+class TaskRows(InputPartition):
     """What one task yields: the rows themselves, since an executor could not receive them again."""
 
     stream: bytes
@@ -462,7 +462,7 @@ class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = part_count(rows.num_rows, self._options.num_partitions, os.cpu_count() or 1)
         for part in range(count):
             first, last = rows.num_rows * part // count, rows.num_rows * (part + 1) // count
-            parts.append(Rows(_stream_of(rows.slice(first, last - first)), is_once))
+            parts.append(TaskRows(_stream_of(rows.slice(first, last - first)), is_once))
         return parts
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -517,7 +517,7 @@ class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part."""
-        assert isinstance(partition, Rows)
+        assert isinstance(partition, TaskRows)
         if partition.is_once and self.task().attempt:
             log.warning("%d messages are not read a second time", partition.count)
             return
