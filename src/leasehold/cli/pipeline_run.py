@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -18,14 +21,12 @@ from leasehold.cli.remote import ExitCode
 from leasehold.cli.worker_run import logging_lines
 from leasehold.cli.worker_setup import NotFound, QueueOpener, find
 from leasehold.spark.pipeline.backlog import Backlog
-from leasehold.spark.pipeline.declared import Pipeline
 from leasehold.spark.pipeline.report import Report, check_path
-from leasehold.spark.pipeline.running import (
+from leasehold.spark.pipeline.run import (
+    Pipeline,
     PipelineFailed,
     PipelineRun,
     RunSettings,
-    own_modules,
-    packed,
 )
 from leasehold.spark.session import EVERYWHERE, LOCAL, NoJava, open_session
 from leasehold.worker.adapters import Capabilities, QueueError, QueueMissing, Unreachable
@@ -253,3 +254,48 @@ def _refuse(screen: Screen, code: ExitCode, kind: str, text: str) -> int:
     else:
         screen.error(Text.assemble(("Error: ", "bold red"), clean(text)))
     return code
+
+
+# --- shipping ----------------------------------------------------------------------------------
+#
+# Brings modules of the user's folder to executors that would not find them.
+
+
+_NOT_OURS: Final = ("site-packages", "dist-packages")
+_LEFT_OUT: Final = frozenset({"__pycache__"})
+
+
+def own_modules(folder: Path, modules: Mapping[str, ModuleType] | None = None) -> list[Path]:
+    """Return the files and packages of *folder* that are imported, without what is installed.
+
+    Args:
+        folder: Whose modules are the user's own.
+        modules: Those that are imported; None: of this process.
+    """
+    root = folder.resolve()
+    found: dict[Path, None] = {}
+    for name, module in list((sys.modules if modules is None else modules).items()):
+        top = name.partition(".")[0]
+        file = getattr(module, "__file__", None)
+        if not file or top in {"leasehold", "__main__"}:
+            continue
+        path = Path(file).resolve()
+        if not path.is_relative_to(root) or any(part in _NOT_OURS for part in path.parts):
+            continue
+        package, alone = root / top, root / f"{top}.py"
+        if package.is_dir() and path.is_relative_to(package):
+            found[package] = None
+        elif path == alone:
+            found[alone] = None
+    return list(found)
+
+
+def packed(paths: Iterable[Path], target: Path) -> Path:
+    """Write files and packages into an archive that Python can import from, and return it."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in paths:
+            files = [path] if path.is_file() else sorted(path.rglob("*"))
+            for file in files:
+                if file.is_file() and not _LEFT_OUT.intersection(file.parts):
+                    archive.write(file, file.relative_to(path.parent))
+    return target

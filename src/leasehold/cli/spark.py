@@ -16,9 +16,16 @@ from rich.text import Text
 
 from leasehold.cli.remote import WARNED, ExitCode, Session, remote
 from leasehold.cli.root import OrderedGroup
-from leasehold.spark.doctor import Finding, Level, worst
-from leasehold.spark.doctor.server import check_program, check_server
-from leasehold.spark.doctor.server import gather as gather_server
+from leasehold.spark.doctor import (
+    Finding,
+    Level,
+    check_program,
+    check_server,
+    check_spark,
+    gather_server,
+    gather_spark,
+    worst,
+)
 
 
 @click.group("spark", cls=OrderedGroup)
@@ -68,7 +75,7 @@ def group() -> None:
     metavar="FOLDER",
     help="For logs, and for the files of applications. Default: one that is removed in the end.",
 )
-def cluster(folder: str | None, **numbers: int | str) -> None:
+def cluster(folder: str | None, **numbers: Any) -> None:
     """Run a Spark master and workers on this machine, until Ctrl+C.
 
     They come from PySpark's own package and listen on this machine only. Whoever can reach them can
@@ -77,14 +84,8 @@ def cluster(folder: str | None, **numbers: int | str) -> None:
     # Late: --help needs nothing of Spark.
     from leasehold.spark import cluster as clusters  # noqa: PLC0415
 
-    arguments = [
-        word
-        for name, value in numbers.items()
-        for word in (f"--{name.replace('_', '-')}", str(value))
-    ]
-    if folder is not None:
-        arguments += ["--folder", folder]
-    sys.exit(clusters.main(arguments))
+    place = None if folder is None else Path(folder)
+    sys.exit(clusters.run(clusters.ClusterSettings(**numbers), place))
 
 
 # --- doctor ------------------------------------------------------------------------------------
@@ -151,16 +152,13 @@ def doctor(
 
 
 def _look_at_spark(settings: Iterable[str]) -> list[Finding]:
-    # Late: without the option nothing of Spark is looked at.
-    from leasehold.spark.doctor.machine import check_spark, gather  # noqa: PLC0415
-
     given = {}
     for each in settings:
         name, equals, value = each.partition("=")
         if not equals:
             raise click.UsageError(f"--conf {each}: write NAME=VALUE.")
         given[name] = value
-    return check_spark(gather(os.environ, given))
+    return check_spark(gather_spark(os.environ, given))
 
 
 def _plain(findings: Iterable[Finding]) -> list[dict[str, Any]]:

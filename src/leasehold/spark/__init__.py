@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from leasehold.spark.cluster import running_cluster
     from leasehold.spark.options import BadOption
-    from leasehold.spark.pipeline.declared import Pipeline
+    from leasehold.spark.pipeline.run import Pipeline
     from leasehold.spark.session import cluster_session, local_session
     from leasehold.spark.source import LeaseholdDataSource
-    from leasehold.spark.stream.listener import SettleListener
+    from leasehold.spark.stream.reader import SettleListener
 
 _WHERE: Final = {
     "BadOption": "leasehold.spark.options",
     "LeaseholdDataSource": "leasehold.spark.source",
-    "Pipeline": "leasehold.spark.pipeline.declared",
-    "SettleListener": "leasehold.spark.stream.listener",
+    "Pipeline": "leasehold.spark.pipeline.run",
+    "SettleListener": "leasehold.spark.stream.reader",
     "cluster_session": "leasehold.spark.session",
     "local_session": "leasehold.spark.session",
     "running_cluster": "leasehold.spark.cluster",

@@ -6,12 +6,11 @@ twice, code that must reach another process. As a block::
     with running_cluster(workers=2) as cluster:
         spark = cluster_session(cluster.master)
 
-or from a shell, until Ctrl+C: ``python -m leasehold.spark.cluster``.
+or from a shell, until Ctrl+C: ``leasehold spark cluster``.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import os
@@ -58,16 +57,16 @@ class ClusterSettings:
     """How big a cluster is, and where it listens."""
 
     workers: int = 2
+    """1 or more."""
     cores: int = 1
     """Per worker: how many tasks of Spark it runs at the same time."""
     memory: str = "1g"
-    """Per worker: what its executors may have together, as Spark writes it."""
+    """Per worker: what its executors may have together, as Spark writes it. An executor takes 1g
+    unless ``spark.executor.memory`` says otherwise."""
     port: int = 0
     """Of the master; 0 takes a free one."""
     web_port: int = 0
     """Of the master's web page; 0 takes a free one."""
-    folder: Path
-    """For logs, and for the files of applications; it is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +86,18 @@ class Daemons:
     To be used from the main thread: the system counts the thread that starts a process as its
     parent.
 
+    Args:
+        settings: How big it is.
+        folder: For logs, and for the files of applications; it is there.
+
     Raises:
         NoJava: There is no Java that Spark could run on.
         ClusterFailed: They did not come up.
     """
 
-    def __init__(self, settings: ClusterSettings) -> None:
+    def __init__(self, settings: ClusterSettings, folder: Path) -> None:
         self.settings = settings
+        self.folder = folder
         host = "127.0.0.1"
         self.master = f"spark://{host}:{own_port(settings.port)}"
         self.web = f"http://{host}:{own_port(settings.web_port)}"
@@ -115,7 +119,7 @@ class Daemons:
         self.stop()
 
     def _start_all(self) -> None:
-        folder = self.settings.folder
+        folder = self.folder
         for name in ("logs", "conf", "local"):
             (folder / name).mkdir(exist_ok=True)
         host, port = self.master.removeprefix("spark://").split(":")
@@ -131,7 +135,7 @@ class Daemons:
         self._wait("not all workers have registered", self._is_complete)
 
     def _start(self, name: str, host: str, main: str, arguments: tuple[str, ...]) -> None:
-        folder = self.settings.folder
+        folder = self.folder
         environment = {
             "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
             # Executors would inherit it, which they do not on machines of their own.
@@ -180,7 +184,7 @@ class Daemons:
             time.sleep(_DAEMON_LOOK_EVERY_S)
 
     def _tail(self, name: str) -> str:
-        log = self.settings.folder / "logs" / f"{name}.log"
+        log = self.folder / "logs" / f"{name}.log"
         lines = log.read_text(errors="replace").strip().splitlines()[-_LINES:]
         return "\n  ".join((f"the end of {log}:", *lines))
 
@@ -267,7 +271,7 @@ def die_with_parent() -> None:
 # --- cluster -----------------------------------------------------------------------------------
 
 
-__all__ = ["Cluster", "ClusterFailed", "Executor", "main", "running_cluster"]
+__all__ = ["Cluster", "ClusterFailed", "ClusterSettings", "Executor", "run", "running_cluster"]
 
 _GRACE_S: Final = STOPPED_WITHIN_S + 5
 _LOOK_EVERY_S: Final = 0.5
@@ -325,10 +329,9 @@ def running_cluster(  # noqa: PLR0913 - each is a setting of its own
     """Run a cluster while the block runs. It ends with this process, however that ends.
 
     Args:
-        workers: How many, 1 or more.
+        workers: How many, 1 or more; the others are as in :class:`ClusterSettings`.
         cores: Tasks that each runs at the same time.
-        memory: Of each, for its executors, as Spark writes it. An executor takes 1g unless
-            ``spark.executor.memory`` says otherwise.
+        memory: Of each, for its executors.
         port: Of the master; 0 takes a free one.
         web_port: Of the master's web page; 0 takes a free one.
         folder: For logs and the files of applications, created if need be; None: one that is
@@ -337,14 +340,13 @@ def running_cluster(  # noqa: PLR0913 - each is a setting of its own
     Raises:
         ClusterFailed: It did not come up; the text says why.
     """
-    kept = tempfile.TemporaryDirectory(prefix="leasehold-spark-") if folder is None else None
-    with kept or nullcontext(str(folder)) as place:
-        Path(place).mkdir(parents=True, exist_ok=True)
-        size = ("--workers", str(workers), "--cores", str(cores), "--memory", memory)
-        ports = ("--port", str(port), "--web-port", str(web_port))
-        command = (sys.executable, "-m", __name__, "--held", "--folder", place, *size, *ports)
+    with _place(folder) as place:
+        settings = ClusterSettings(
+            workers=workers, cores=cores, memory=memory, port=port, web_port=web_port
+        )
+        told = json.dumps({"folder": str(place), **asdict(settings)})
         process = subprocess.Popen(  # noqa: S603 - this module
-            command,
+            (sys.executable, "-m", __name__, told),
             stdin=subprocess.PIPE,  # it breaks when we are gone, whatever the reason
             stdout=subprocess.PIPE,
             env=_environment(),
@@ -354,6 +356,15 @@ def running_cluster(  # noqa: PLR0913 - each is a setting of its own
             yield _read_state(process)
         finally:
             _stop(process)
+
+
+@contextmanager
+def _place(folder: Path | None) -> Iterator[Path]:
+    kept = tempfile.TemporaryDirectory(prefix="leasehold-spark-") if folder is None else None
+    with kept or nullcontext(str(folder)) as name:
+        place = Path(name).resolve()
+        place.mkdir(parents=True, exist_ok=True)
+        yield place
 
 
 def _read_state(process: subprocess.Popen[bytes]) -> Cluster:
@@ -396,76 +407,50 @@ def _environment() -> dict[str, str]:
 # --- the process that holds the cluster --------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a cluster until SIGTERM or Ctrl+C, or with ``--held`` until standard input ends."""
-    options = _parser().parse_args(arguments)
+def run(settings: ClusterSettings, folder: Path | None = None) -> int:
+    """Run a cluster until SIGTERM or Ctrl+C, and say where it is; return the exit code."""
+    with _place(folder) as place:
+        return _held(settings, place, _follow)
+
+
+def _held(settings: ClusterSettings, folder: Path, until: Callable[[Daemons], int]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    made = tempfile.TemporaryDirectory(prefix="leasehold-spark-") if not options.folder else None
-    with made or nullcontext(options.folder) as place:
-        folder = Path(place).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
-        settings = ClusterSettings(
-            workers=options.workers,
-            cores=options.cores,
-            memory=options.memory,
-            port=options.port,
-            web_port=options.web_port,
-            folder=folder,
-        )
-        try:
-            with Daemons(settings) as running:
-                _tell(running, is_held=options.held)
-                return _follow(running, is_held=options.held)
-        except (ClusterFailed, NoJava) as error:
-            print(error, file=sys.stdout if options.held else sys.stderr)
-            return 1
-        except KeyboardInterrupt:
-            return 0
+    try:
+        with Daemons(settings, folder) as running:
+            return until(running)
+    except (ClusterFailed, NoJava) as error:
+        print(error, file=sys.stderr if until is _follow else sys.stdout)
+        return 1
+    except KeyboardInterrupt:
+        return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m leasehold.spark.cluster",
-        description="Run a Spark master and its workers on this machine, until Ctrl+C.",
-    )
-    add = parser.add_argument
-    add("--workers", type=int, choices=range(1, 17), default=2, metavar="N", help="1 to 16 (2)")
-    add("--cores", type=int, default=1, metavar="N", help="tasks at the same time per worker (1)")
-    add("--memory", default="1g", help="for executors, per worker (1g)")
-    add("--port", type=int, default=0, help="of the master; 0 takes a free one (0)")
-    add("--web-port", type=int, default=0, help="of the master's page; 0 takes a free one (0)")
-    add("--folder", help="for logs and applications' files; else one that is removed")
-    add("--held", action="store_true", help=argparse.SUPPRESS)
-    return parser
-
-
-def _tell(running: Daemons, *, is_held: bool) -> None:
-    if is_held:
-        facts = {
-            "master": running.master,
-            "web": running.web,
-            "folder": str(running.settings.folder),
-            "daemons": [asdict(each) for each in running.daemons],
-        }
-        print(_STATE + json.dumps(facts), flush=True)  # noqa: T201 - read by the holder
-        return
+def _follow(running: Daemons) -> int:
+    """Tell people of the cluster, and wait for a process of it to end."""
     print(  # noqa: T201 - a program
         f"Master:   {running.master}\n"
         f"Web page: {running.web}\n"
-        f"Logs:     {running.settings.folder / 'logs'}\n"
+        f"Logs:     {running.folder / 'logs'}\n"
         "Ctrl+C ends the cluster.",
         flush=True,
     )
-
-
-def _follow(running: Daemons, *, is_held: bool) -> int:
-    if is_held:
-        sys.stdin.buffer.read()
-        return 0
     while not (ended := running.ended()):
         time.sleep(_LOOK_EVERY_S)
     print(f"{', '.join(ended)} ended early", file=sys.stderr)  # noqa: T201 - a program
     return 1
+
+
+def _obey(running: Daemons) -> int:
+    """Tell the process that holds the pipe of the cluster, and wait for it to let go."""
+    facts = {
+        "master": running.master,
+        "web": running.web,
+        "folder": str(running.folder),
+        "daemons": [asdict(each) for each in running.daemons],
+    }
+    print(_STATE + json.dumps(facts), flush=True)  # noqa: T201 - read by the holder
+    sys.stdin.buffer.read()
+    return 0
 
 
 # --- cluster processes -------------------------------------------------------------------------
@@ -556,4 +541,6 @@ def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    given = json.loads(sys.argv[1])
+    place = Path(given.pop("folder"))
+    sys.exit(_held(ClusterSettings(**given), place, _obey))

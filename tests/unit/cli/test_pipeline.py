@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from leasehold.cli import main
 from leasehold.cli.pipeline_run import ATTEMPTS, master_with_attempts
 from leasehold.spark.pipeline import Report, RunSettings
-from leasehold.spark.pipeline import running as runs
+from leasehold.spark.pipeline import run as runs
 from leasehold.spark.pipeline.report import Spool
 from leasehold.testing import InProcessServer
 from tests.unit.cli.worker_support import PREFIX, clean_modules

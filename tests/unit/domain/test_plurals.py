@@ -32,7 +32,7 @@ SEVERAL = {
     "cli/simulate_run.py: {rate * given['lasts_s']:,.0f} messages",
     "worker/leases/learning.py: {len(self._failed)} renewals",
     "worker/payloads/claim_check.py: {reference.size} bytes",
-    "spark/sink/writers.py: {len(parts):,} tasks",
+    "spark/sink.py: {len(parts):,} tasks",
     "testing/fencing_proof.py: {scenario.tried} places",
 }
 """Where the number is always above one, or has words for less."""

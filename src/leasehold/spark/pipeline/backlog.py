@@ -1,17 +1,19 @@
-"""How much of a queue is left to do."""
+"""What a queue knows of a run: what is left to do, what has expired, who has completed what."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Self
 
 from leasehold.client import Client
 from leasehold.client.errors import LeaseholdClientError
-from leasehold.client.models import MessageView
+from leasehold.client.models import Event, MessageView
+from leasehold.spark.pipeline.report import Expired, Row, Who
 from leasehold.worker.adapters import QueueClient, QueueError
 from leasehold.worker.adapters.native import queue_error
 from leasehold.worker.adapters.specs import QueueSpec
+from leasehold.worker.outcomes import Kind
 
 
 class Left(NamedTuple):
@@ -87,18 +89,6 @@ _PAGE: Final = 1_000
 _TEXT_CHARS: Final = 200
 
 
-class Expired(NamedTuple):
-    """A message whose time to live ended before it was completed."""
-
-    message_id: str
-    text: str
-    """The first 200 characters of its body, as UTF-8."""
-    inserted_at_ms: int
-    expired_at_ms: int
-    attempts: int
-    """How often it was received, in this run or before."""
-
-
 class Expiries(NamedTuple):
     """What expired during a run."""
 
@@ -150,3 +140,75 @@ def _of(view: MessageView, expired_at_ms: int) -> Expired:
     return Expired(
         view.id, text[:_TEXT_CHARS], view.inserted_at_ms, expired_at_ms, view.dequeue_count
     )
+
+
+# --- reconciling -------------------------------------------------------------------------------
+#
+# What tasks have done that died before they could tell: the server's event log knows it.
+
+
+_EVENTS_PAGE: Final = 10_000
+WHY: Final = "its executor died before it could report; the event log has it"
+
+
+def newest_event(spec: QueueSpec) -> int | None:
+    """Return the number of the newest event of the account; None: it is unknown."""
+    if spec.service != "leasehold":
+        return None
+    try:
+        with Client.from_connection_string(spec.connection or None) as client:
+            return client.event_page(limit=1).last_seq
+    except LeaseholdClientError as error:
+        _log.info("the event log cannot be read: %s", error)
+        return None
+
+
+def unreported(
+    spec: QueueSpec, after: int, dead: Collection[Who], reported: Collection[str]
+) -> list[tuple[Who, Row]]:
+    """Return the deliveries that dead tasks have completed and not reported.
+
+    Args:
+        spec: The queue.
+        after: The newest event from before the run.
+        dead: The tasks.
+        reported: Ids of messages that are known to be done.
+    """
+    try:
+        with Client.from_connection_string(spec.connection or None) as client:
+            return list(
+                completed_by(client.events(after, page_size=_EVENTS_PAGE), spec, dead, reported)
+            )
+    except LeaseholdClientError as error:
+        _log.warning("what dead executors have done last is not in the report: %s", error)
+        return []
+
+
+def completed_by(
+    events: Iterable[Event], spec: QueueSpec, dead: Collection[Who], reported: Collection[str]
+) -> Iterator[tuple[Who, Row]]:
+    """Yield a row for each completion by one of *dead* that is not among *reported*."""
+    for event in events:
+        message_id, holder = event.message_id, event.holder
+        if event.type != "completed" or event.queue != spec.queue or holder is None:
+            continue
+        if message_id is None or message_id in reported:
+            continue
+        who = next((each for each in dead if each.link in holder), None)
+        if who is None:
+            continue
+        yield (
+            who,
+            Row(
+                message_id=message_id,
+                queue=spec.queue,
+                delivery=event.dequeue_count or 1,
+                fence=event.fence or 0,
+                outcome=Kind.DONE.value,
+                reason=WHY,
+                resumed_at=None,
+                began_at_ms=event.since_ms or event.at_ms,
+                ended_at_ms=event.at_ms,
+                stages=[],
+            ),
+        )

@@ -78,7 +78,7 @@ class Answer(Struct, omit_defaults=True):
     """Do not wait for them any longer."""
 
 
-class Left(Struct):
+class TaskResult(Struct):
     """What a task hands to Spark in the end: the rows that the driver has not confirmed."""
 
     who: Who
@@ -415,7 +415,7 @@ class Collector:
         """Have all tasks stop without waiting for messages in work."""
         self._ask(Answer(stop_s=0.0, hurry=True))
 
-    def take(self, left: Left) -> None:
+    def take(self, left: TaskResult) -> None:
         """Take in what a task has handed to Spark in the end."""
         with self._lock:
             known = self._known.setdefault(left.who.link, _Known(left.who))

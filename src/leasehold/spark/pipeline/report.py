@@ -8,13 +8,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
 from msgspec import Struct
-
-from leasehold.spark.pipeline.backlog import Expired
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,6 +116,18 @@ class Spool:
     def close(self) -> None:
         """Forget all."""
         self._file.close()
+
+
+class Expired(NamedTuple):
+    """A message whose time to live ended before it was completed."""
+
+    message_id: str
+    text: str
+    """The first 200 characters of its body, as UTF-8."""
+    inserted_at_ms: int
+    expired_at_ms: int
+    attempts: int
+    """How often it was received, in this run or before."""
 
 
 class Report:

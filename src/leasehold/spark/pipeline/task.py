@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from leasehold.clock import Clock, SystemClock
 from leasehold.spark.pipeline.backlog import Backlog
-from leasehold.spark.pipeline.channel import Address, Answer, Left, Link
-from leasehold.spark.pipeline.declared import Pipeline
+from leasehold.spark.pipeline.channel import Address, Answer, Link, TaskResult
 from leasehold.spark.pipeline.report import UNFINISHED, Figures, Row, StageFigures, StageRun, Who
 from leasehold.worker.adapters import Unreachable
 from leasehold.worker.adapters.protocol import Delivery
@@ -32,7 +31,7 @@ from leasehold.worker.leases import LeaseSettings
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Kind, Outcome
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
-from leasehold.worker.stages import StageHooks
+from leasehold.worker.stages import StageHooks, Stages
 from leasehold.worker.timing import SystemTime
 from leasehold.worker.worker import Worker
 
@@ -49,7 +48,12 @@ _LONG_WAIT_S: Final = 10.0
 class Plan:
     """What all tasks of a run are told. It is pickled, and holds the credentials of the queue."""
 
-    pipeline: Pipeline
+    name: str
+    """Of the pipeline."""
+    stage_names: tuple[str, ...]
+    make_stages: Callable[[Sequence[StageHooks]], Stages]
+    batch_rows: int
+    """Messages that the largest batch of a stage has; 0: no stage works on batches."""
     queue: QueueSpec
     address: Address | None
     drains: bool
@@ -103,11 +107,11 @@ class Task:
         self._link = Link(
             plan.address, who, figures=self._figures, heard=self._heard, time=SystemTime()
         )
-        self._recorder = Recorder(plan.pipeline.names, self._clock, self._link.tell)
-        self._stages = plan.pipeline.stages([self._recorder])
+        self._recorder = Recorder(plan.stage_names, self._clock, self._link.tell)
+        self._stages = plan.make_stages([self._recorder])
         self._hands: Hands | None = None
 
-    def run(self) -> Left:
+    def run(self) -> TaskResult:
         """Work until it is over; return what the driver has to know still."""
         failure: str | None = None
         self._link.start()
@@ -122,7 +126,7 @@ class Task:
         finally:
             self._stages.close()
             first, rows = self._link.close()
-        return Left(self._who, first, rows, self._figures(), failure)
+        return TaskResult(self._who, first, rows, self._figures(), failure)
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -172,7 +176,7 @@ class Task:
             return False
 
     def _at_once(self) -> int | None:
-        given, rows = self._plan.at_once, self._plan.pipeline.batch_rows
+        given, rows = self._plan.at_once, self._plan.batch_rows
         # One batch is worked on while the next one comes together.
         return given if given is not None or not rows else 2 * rows
 
@@ -188,7 +192,7 @@ class Task:
             retries=plan.retries,
             poison=plan.poison,
             hooks=(self._recorder,),
-            name=f"{plan.pipeline.name} {self._who.task}.{self._who.attempt} {self._who.link}",
+            name=f"{plan.name} {self._who.task}.{self._who.attempt} {self._who.link}",
             wait_s=_WAIT_S if plan.drains else _LONG_WAIT_S,
         )
 

@@ -9,7 +9,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from leasehold.client import Client, LeaseholdClientError, QueueHandle, QueueNotFound, RetryPolicy
@@ -26,17 +26,15 @@ from leasehold.client.models import ClaimInfo, Counts, Settled
 from leasehold.clock import Clock, SystemClock
 from leasehold.domain.wording import form_of
 from leasehold.spark.connection import connect, missing_queue_named, patient
-from leasehold.spark.options import ReadOptions
-from leasehold.spark.stream import admission
-from leasehold.spark.stream.admission import is_due
-from leasehold.spark.stream.keeping import Keeper
-from leasehold.spark.stream.problems import (
+from leasehold.spark.options import (
     DataLost,
+    ReadOptions,
     log,
     report_loss,
     report_new_checkpoint,
     taken,
 )
+from leasehold.spark.stream.keeper import Keeper
 
 _BRISK: Final = RetryPolicy(attempts=2, initial_s=0.1, patience_s=1.0)
 """For calls that come again by themselves, or that must not hold up a stop."""
@@ -100,7 +98,7 @@ class Consumer:
         self._fresh: set[int] = set()
         """Of these, those that this process has opened."""
         self._current = 0
-        self._scope: admission.Scope | None = None
+        self._scope: Scope | None = None
         self._totals = Totals()
         self._report: dict[str, Any] | None = None
         self._stopping = threading.Lock()
@@ -132,7 +130,7 @@ class Consumer:
             except StreamNotFound:
                 claims = ()
             held = [claim.number for claim in claims if claim.state in _HIDING]
-            self._scope = admission.Scope(self._queue.counts().visible, held)
+            self._scope = Scope(self._queue.counts().visible, held)
 
     def next(self, start: int, taking: Taking) -> int | None:
         """Settle all claims up to *start*, and open the next one.
@@ -194,7 +192,7 @@ class Consumer:
         claim = self._claims.get(self._current)
         if not self._options.prefetch_claim or claim is None:
             return
-        if not admission.is_full(claim, self._options):
+        if not is_full(claim, self._options):
             return
         taking = self._within_scope(claim.number + 1, taking)
         if taking.messages:
@@ -210,7 +208,7 @@ class Consumer:
 
     def parts(self, rows: int) -> int:
         """Return in how many parts a micro-batch is read."""
-        return admission.part_count(rows, self._options.num_partitions, os.cpu_count() or 1)
+        return part_count(rows, self._options.num_partitions, os.cpu_count() or 1)
 
     @property
     def token(self) -> int:
@@ -662,3 +660,72 @@ def claim_in(offset: Any) -> int:
 def offset_of(number: int) -> dict[str, int]:
     """Return the offset at the end of a claim."""
     return {"claim": number}
+
+
+# --- admission ----------------------------------------------------------------------------------
+#
+# When a micro-batch begins, whether there is more, and in how many parts: decisions only.
+
+
+ROWS_PER_PART: Final = 5_000
+"""A task costs some 20 ms before its first row: fewer rows than this are not worth one."""
+_LEAST_PARTS: Final = 2
+_MOST_PARTS: Final = 16
+
+
+def is_due(counts: Counts, least: int, delay_s: float) -> bool:
+    """Tell whether to begin a micro-batch: there are enough messages, or one has waited enough.
+
+    Args:
+        counts: Of the queue, now.
+        least: How many are enough.
+        delay_s: Seconds that a message may be visible before it is taken even if they are fewer.
+    """
+    if counts.visible >= least:
+        return True
+    return counts.visible > 0 and counts.oldest_age_s.get("visible", 0.0) >= delay_s
+
+
+def is_full(claim: ClaimInfo, options: ReadOptions) -> bool:
+    """Tell whether a claim has as much as it may, so that there is probably more to be claimed.
+
+    A claim does not say how many bytes it has. Only a limit that the user has set is taken for
+    reached: opened ahead with the few messages that have come since, claims would get small.
+    """
+    return claim.size >= claim.limit or options.max_bytes_per_trigger is not None
+
+
+def part_count(rows: int, given: int | None, processors: int) -> int:
+    """Return in how many parts a micro-batch is read.
+
+    Args:
+        rows: Messages of the claim.
+        given: What the options say; None: decide by rows and processors.
+        processors: Of this machine.
+    """
+    if given is not None:
+        return given
+    most = min(max(processors, _LEAST_PARTS), _MOST_PARTS)
+    return max(1, min(most, -(-rows // ROWS_PER_PART)))
+
+
+class Scope:
+    """What a query with Trigger.AvailableNow may still take, so that a busy queue ends too.
+
+    Args:
+        visible: Messages that could be claimed when the query began.
+        held: Numbers of claims that had leased their members already: these are not among them.
+    """
+
+    def __init__(self, visible: int, held: Iterable[int]) -> None:
+        self._left = visible
+        self._held = frozenset(held)
+
+    def most(self, number: int, most: int) -> int:
+        """Return how many messages claim *number* may have, at most *most*; 0: none, the end."""
+        return most if number in self._held else max(0, min(most, self._left))
+
+    def take(self, number: int, size: int) -> None:
+        """Note that claim *number* was opened with *size* messages."""
+        if number not in self._held:
+            self._left -= size

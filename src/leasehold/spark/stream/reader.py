@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,12 +15,20 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 from pyspark.sql.types import StructType
 
-from leasehold.client import Client
+from leasehold.client import Client, LeaseholdClientError
 from leasehold.client.errors import (
     AlreadyPublished,
     ClaimBroken,
@@ -33,13 +42,33 @@ from leasehold.client.errors import (
 )
 from leasehold.client.handles import Stream, Transaction
 from leasehold.client.models import ErrorReport, Exemption
+from leasehold.domain.claims import MAX_CLAIM
 from leasehold.spark.connection import TaskIdentity, connect, current_task, patient
-from leasehold.spark.options import BadOption, Place, ReadOptions
-from leasehold.spark.stream import admission
-from leasehold.spark.stream.consumer import Adopted, Consumer, Taking, claim_in, offset_of
+from leasehold.spark.options import (
+    BadOption,
+    BadRecord,
+    DataLost,
+    Place,
+    ReadOptions,
+    log,
+    read_options,
+    report_loss,
+    taken,
+)
+from leasehold.spark.stream.consumer import (
+    Adopted,
+    Consumer,
+    Taking,
+    claim_in,
+    offset_of,
+    stream_address,
+)
 from leasehold.spark.stream.decoding import Bad, Decoder
-from leasehold.spark.stream.keeping import end_on_sigterm, outlast_sigterm
-from leasehold.spark.stream.problems import BadRecord, DataLost, log, report_loss, taken
+from leasehold.spark.stream.keeper import end_on_sigterm, outlast_sigterm
+
+DEFAULT_BYTES: Final = 256 << 20
+"""Bytes of bodies that end a micro-batch where the options say nothing of bytes: 50,000 messages of
+5 KiB, and few enough for a driver of 1 GiB that collects them."""
 
 
 class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -132,7 +161,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _most(self, limit: ReadLimit) -> Taking:
         options = self._options
-        return Taking(admission.most_messages(limit, options), admission.most_bytes(limit, options))
+        return Taking(most_messages(limit, options), most_bytes(limit, options))
 
     @property
     def _driver(self) -> Consumer:
@@ -150,6 +179,25 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         assert isinstance(partition, Part)
         return read_part(self._options, self._decoder, partition, self.task())
+
+
+def most_messages(limit: ReadLimit, options: ReadOptions) -> int:
+    """Return how many messages a micro-batch may have, given the limit that Spark names."""
+    if isinstance(limit, ReadMaxRows):
+        return max(1, min(limit.max_rows, MAX_CLAIM))
+    if isinstance(limit, ReadMaxBytes):
+        return options.max_messages_per_trigger
+    # All that there is, whatever the options say: Spark's contract for Trigger.Once.
+    return MAX_CLAIM
+
+
+def most_bytes(limit: ReadLimit, options: ReadOptions) -> int | None:
+    """Return after how many bytes of bodies a micro-batch ends; None: never."""
+    if isinstance(limit, ReadMaxBytes):
+        return limit.max_bytes
+    if options.max_bytes_per_trigger is None and isinstance(limit, ReadMaxRows):
+        return DEFAULT_BYTES
+    return options.max_bytes_per_trigger
 
 
 # --- parts -------------------------------------------------------------------------------------
@@ -392,3 +440,90 @@ def close_shared() -> None:
         (pid, _, _), client = _clients.popitem()
         if pid == os.getpid():
             client.close()
+
+
+# --- listener -----------------------------------------------------------------------------------
+#
+# Settling as soon as Spark has a micro-batch in its log, in place of at the next trigger.
+
+
+class SettleListener(StreamingQueryListener):
+    """Settles each micro-batch of one stream within milliseconds of its end.
+
+    Without it a micro-batch is settled at the next trigger: with long intervals between triggers
+    its messages stay leased that long, and those of the last one before a stop until the restart.
+
+    ::
+
+        spark.streams.addListener(SettleListener(options))
+        spark.readStream.format("leasehold").options(**options).load()...
+
+    It lives in the process of the user's driver, and may stay when the query ends.
+
+    Args:
+        options: Those of the read, with queueName and streamId.
+
+    Raises:
+        BadOption: One is unknown, malformed or missing.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = read_options(options)
+        if self._options.stream_id is None:
+            raise BadOption("option streamId is missing")
+        self._queue = self._options.queue
+        self._client: Client | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Do nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Settle what has just come into the commit log. Failures are logged only."""
+        for source in event.progress.sources:
+            self.settle_after(source.endOffset, source.latestOffset)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Do nothing."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Do nothing."""
+
+    def settle_after(self, end_offset: str | None, report: str | None) -> None:
+        """Settle up to an offset, if it is of this stream.
+
+        Args:
+            end_offset: Where a micro-batch ends that is in the commit log, as JSON.
+            report: What the source has reported of itself, as JSON.
+        """
+        told = _object(report)
+        end = _object(end_offset)
+        if "claim" not in end or "stream" not in told:
+            return
+        if self._client is None:
+            self._client = connect(self._options.place)
+        if told["stream"] != stream_address(self._client, self._options):
+            return
+        stream = self._client.queue(self._queue).stream(self._options.stream_id or "")
+        stream.token = told.get("token")
+        try:
+            stream.settle(claim_in(end))
+        except (LeaseholdClientError, RuntimeError) as error:
+            # The reader settles it at the next trigger.
+            log.warning("claim %s was not settled at once: %s", end["claim"], error)
+
+    def close(self) -> None:
+        """Close the connection. A later event opens it again."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -11,10 +11,9 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from leasehold.spark.azure.reader import AzureReader, Batches
-from leasehold.spark.options import read_options
+from leasehold.spark.azure import AzureReader, Batches
+from leasehold.spark.options import BadRecord, read_options
 from leasehold.spark.schemas import MESSAGE
-from leasehold.spark.stream.problems import BadRecord
 from leasehold.testing import ManualTime
 from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.adapters.protocol import Denied, Depth, Outgoing, Unreachable

@@ -11,8 +11,9 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, In, Not
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from leasehold.client import Client
-from leasehold.spark.batch import events_reader, events_schema
+from leasehold.spark.batch.events import events_reader
 from leasehold.spark.options import BadOption, ReadOptions, read_options
+from leasehold.spark.schemas import EVENTS, chosen
 from leasehold.testing import InProcessServer
 from tests.unit.spark.batch.conftest import ReadAll, Rows
 
@@ -36,7 +37,7 @@ def given(where: dict[str, str], **more: str) -> ReadOptions:
 
 def read(where: dict[str, str], read_all: ReadAll, *filters: Any, **more: str) -> Rows:
     options = given(where, **more)
-    schema = events_schema(options)
+    schema = chosen(EVENTS, options.columns)
     reader = events_reader(options, schema)
     if filters:
         reader.pushFilters([*filters])
@@ -142,7 +143,7 @@ def test_filters(where: dict[str, str], read_all: ReadAll) -> None:
     )
     assert sorted(types_of(ends)) == ["completed", "released"]
     other = Not(EqualTo(("type",), "put"))
-    reader = events_reader(given(where, pushdown="true"), events_schema(given(where)))
+    reader = events_reader(given(where, pushdown="true"), chosen(EVENTS, given(where).columns))
     assert reader.pushFilters([other]) == [other]
 
 
@@ -184,7 +185,7 @@ def test_planning_is_a_few_requests(
         startingTime=begin.isoformat(),
         endingTime=(begin + timedelta(seconds=6_000)).isoformat(),
     )
-    [part] = events_reader(options, events_schema(options)).partitions()
+    [part] = events_reader(options, chosen(EVENTS, options.columns)).partitions()
     assert len(asked) < 20
     assert 40 <= part.value.after <= 51
     assert 58 <= part.value.upto <= 65
@@ -197,4 +198,4 @@ def test_empty_log(tmp_path: Path, read_all: ReadAll) -> None:
     assert read({"eventLog": str(tmp_path)}, read_all) == []
     options = given({"eventLog": str(tmp_path / "nowhere")})
     with pytest.raises(BadOption, match=r"there is no folder .*nowhere"):
-        events_reader(options, events_schema(options)).partitions()
+        events_reader(options, chosen(EVENTS, options.columns)).partitions()

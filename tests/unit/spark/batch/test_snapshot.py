@@ -11,9 +11,9 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, In
 
 from leasehold.client import Client
 from leasehold.client.handles import QueueHandle
-from leasehold.spark.batch import snapshot_reader, snapshot_schema
-from leasehold.spark.batch.snapshot import FilteringSnapshotReader
+from leasehold.spark.batch.snapshot import FilteringSnapshotReader, snapshot_reader
 from leasehold.spark.options import BadOption, ReadOptions, read_options
+from leasehold.spark.schemas import SNAPSHOT, chosen
 from leasehold.testing import InProcessServer
 from tests.unit.spark.batch.conftest import ReadAll, Rows
 
@@ -25,7 +25,7 @@ def given(server: InProcessServer, **more: str) -> ReadOptions:
 
 def look(server: InProcessServer, read_all: ReadAll, **more: str) -> Rows:
     options = given(server, **more)
-    schema = snapshot_schema(options)
+    schema = chosen(SNAPSHOT, options.columns)
     return read_all(snapshot_reader(options, schema), schema)
 
 
@@ -115,7 +115,7 @@ def test_parts_have_each_message_once(
         f"{number}.{each}".encode() for number in range(5) for each in range(20)
     )
     options = given(server, numPartitions=str(parts))
-    found = snapshot_reader(options, snapshot_schema(options)).partitions()
+    found = snapshot_reader(options, chosen(SNAPSHOT, options.columns)).partitions()
     assert len(found) == parts
 
 
@@ -123,25 +123,25 @@ def test_little_is_one_part(server: InProcessServer, client: Client) -> None:
     """A short queue is not worth several tasks."""
     client.queue("orders").create()
     options = given(server)
-    assert len(snapshot_reader(options, snapshot_schema(options)).partitions()) == 1
+    assert len(snapshot_reader(options, chosen(SNAPSHOT, options.columns)).partitions()) == 1
 
 
 @pytest.mark.usefixtures("busy")
 def test_filters_by_state_go_to_the_server(server: InProcessServer, read_all: ReadAll) -> None:
     """With pushdown the server lists only the states asked for; other filters are Spark's."""
     options = given(server, pushdown="true")
-    reader = snapshot_reader(options, snapshot_schema(options))
+    reader = snapshot_reader(options, chosen(SNAPSHOT, options.columns))
     others = [GreaterThan(("dequeue_count",), 0), EqualTo(("state",), "asleep")]
     left = reader.pushFilters([In(("state",), ("leased", "visible", None)), *others])
     assert left == others
-    rows = read_all(reader, snapshot_schema(options))
+    rows = read_all(reader, chosen(SNAPSHOT, options.columns))
     assert sorted(row["state"] for row in rows) == ["leased", "visible"]
 
 
 def test_reader_takes_filters_only_if_asked(server: InProcessServer) -> None:
     """Spark refuses readers that take filters, unless it is set to push them."""
     options = given(server)
-    reader = snapshot_reader(options, snapshot_schema(options))
+    reader = snapshot_reader(options, chosen(SNAPSHOT, options.columns))
     assert not isinstance(reader, FilteringSnapshotReader)
     assert "pushFilters" not in type(reader).__dict__
 
@@ -157,4 +157,4 @@ def test_options_that_fit_nothing(server: InProcessServer, more: dict[str, str],
     """A state or a column that is not there is refused with the nearest one."""
     options = given(server, **more)
     with pytest.raises(BadOption, match=text):
-        snapshot_reader(options, snapshot_schema(options))
+        snapshot_reader(options, chosen(SNAPSHOT, options.columns))

@@ -2,45 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from leasehold.cli import main
 from leasehold.spark import cluster
+from leasehold.spark.cluster import ClusterSettings
 
 
 @pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the program of the cluster was started with."""
-    words: list[str] = []
+def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ClusterSettings, Path | None]]:
+    """What the cluster was started with."""
+    calls: list[tuple[ClusterSettings, Path | None]] = []
 
-    def run(arguments: Sequence[str]) -> int:
-        words.extend(arguments)
+    def run(settings: ClusterSettings, folder: Path | None) -> int:
+        calls.append((settings, folder))
         return 1
 
-    monkeypatch.setattr(cluster, "main", run)
-    return words
+    monkeypatch.setattr(cluster, "run", run)
+    return calls
 
 
-def test_defaults(given: list[str]) -> None:
+def test_defaults(given: list[tuple[ClusterSettings, Path | None]]) -> None:
     """Unless told otherwise there are two workers, and the master is where people look for it."""
     result = CliRunner().invoke(main, ["spark", "cluster"])
     assert result.exit_code == 1  # that of the program
-    assert dict(zip(given[::2], given[1::2], strict=True)) == {
-        "--workers": "2",
-        "--cores": "1",
-        "--memory": "1g",
-        "--port": "7077",
-        "--web-port": "0",
-    }
+    assert given == [
+        (ClusterSettings(workers=2, cores=1, memory="1g", port=7077, web_port=0), None)
+    ]
 
 
-def test_all_options(given: list[str]) -> None:
-    """Every option is one of the program."""
+def test_all_options(given: list[tuple[ClusterSettings, Path | None]]) -> None:
+    """Every option is one of the cluster's settings."""
     typed = "--workers 3 --cores 2 --memory 2g --port 0 --web-port 8080 --folder here"
     CliRunner().invoke(main, ["spark", "cluster", *typed.split()])
-    assert sorted(zip(given[::2], given[1::2], strict=True)) == sorted(
-        zip(typed.split()[::2], typed.split()[1::2], strict=True)
-    )
+    settings = ClusterSettings(workers=3, cores=2, memory="2g", port=0, web_port=8080)
+    assert given == [(settings, Path("here"))]
+
+
+def test_a_wrong_number_of_workers_is_refused() -> None:
+    """The command says what it takes before it starts anything."""
+    result = CliRunner().invoke(main, ["spark", "cluster", "--workers", "0"])
+    assert result.exit_code == 2
+    assert "--workers" in result.stderr

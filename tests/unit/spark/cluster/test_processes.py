@@ -7,13 +7,10 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
 from leasehold.spark.cluster import (
     Process,
     executors_among,
     free_port,
-    main,
     own_host,
     parse_ps,
     processes,
@@ -79,11 +76,3 @@ def test_hosts_are_of_this_machine() -> None:
     """Every worker gets an address that can be listened on here."""
     assert own_host(1) == "127.0.0.1"
     assert own_host(2) in {"127.0.0.1", "127.0.0.2"}
-
-
-def test_a_wrong_number_of_workers_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command says what it takes before it starts anything."""
-    with pytest.raises(SystemExit) as caught:
-        main(["--workers", "0"])
-    assert caught.value.code == 2
-    assert "--workers" in capsys.readouterr().err

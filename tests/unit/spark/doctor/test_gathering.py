@@ -8,9 +8,8 @@ from typing import Final
 
 import pytest
 
-from leasehold.spark.doctor import Level
-from leasehold.spark.doctor import machine as facts
-from leasehold.spark.doctor.server import check_program
+from leasehold.spark import doctor as facts
+from leasehold.spark.doctor import Level, check_program
 
 GOOD_PROGRAM: Final = """
 stream = spark.readStream.format("leasehold").options(queueName="q", streamId="s").load()

@@ -10,8 +10,15 @@ import pytest
 
 from leasehold import __version__
 from leasehold.client import Client, RetryPolicy
-from leasehold.spark.doctor import Finding, Level, worst
-from leasehold.spark.doctor.server import ServerFacts, check_server, clock_ahead_s, gather
+from leasehold.spark.doctor import (
+    Finding,
+    Level,
+    ServerFacts,
+    check_server,
+    clock_ahead_s,
+    gather_server,
+    worst,
+)
 
 REPORT: Final = {
     "ready": True,
@@ -92,7 +99,7 @@ def asked(answers: dict[str, httpx.Response]) -> ServerFacts:
     transport = httpx.MockTransport(answer)
     client = Client("http://q:10001", retries=RetryPolicy(attempts=1), transport=transport)
     with client, httpx.Client(transport=transport) as web:
-        return gather(client, web, lambda: START_MS)
+        return gather_server(client, web, lambda: START_MS)
 
 
 QUEUES: Final = "/v1/accounts/devstoreaccount1/queues"

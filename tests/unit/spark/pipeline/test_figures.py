@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import json
 
-from leasehold.spark.pipeline.report import Board, Figures, Progress, StageFigures
-from leasehold.spark.pipeline.showing import (
+from leasehold.spark.pipeline.display import (
     Bars,
     JsonLines,
     Nothing,
     TextLines,
+    display_for,
     line_of,
-    shower_for,
 )
+from leasehold.spark.pipeline.report import Board, Figures, Progress, StageFigures
 from tests.unit.spark.pipeline.support import who
 
 
@@ -82,10 +82,10 @@ def test_machines_get_a_line_of_json() -> None:
     board, stream = Board(["scan"], began_s=0), io.StringIO()
     board.came(who("a"))
     board.told("a", figures(2, in_work=1, returned=1, interrupted=2))
-    shower = shower_for("json", "films", ["scan"], stream)
-    assert isinstance(shower, JsonLines)
-    shower.update(progress(board))
-    shower.end(progress(board))
+    display = display_for("json", "films", ["scan"], stream)
+    assert isinstance(display, JsonLines)
+    display.update(progress(board))
+    display.end(progress(board))
     first, last = (json.loads(line) for line in stream.getvalue().splitlines())
     assert (first["event"], last["event"]) == ("progress", "end")
     assert (first["done"], first["in_work"], first["given_back"]) == (2, 1, 3)
@@ -104,7 +104,7 @@ def test_people_see_a_bar_for_each_stage_with_the_figures() -> None:
     board, stream = Board(["scan", "ship"], began_s=0), io.StringIO()
     board.came(who("a"))
     board.told("a", figures(1200, in_work=3, poisoned=2, failed=4))
-    bars = shower_for("bars", "[bold]films", ["scan", "ship"], stream)
+    bars = display_for("bars", "[bold]films", ["scan", "ship"], stream)
     assert isinstance(bars, Bars)
     bars.end(progress(board))
     text = stream.getvalue()
@@ -122,8 +122,8 @@ def test_elsewhere_a_line_says_it_all() -> None:
     board = Board(["scan"], began_s=0)
     board.came(who("a"))
     board.told("a", figures(2, in_work=1, poisoned=1, lost=3))
-    assert isinstance(shower_for("auto", "films", ["scan"], io.StringIO()), TextLines)
-    assert isinstance(shower_for(None, "films", ["scan"]), Nothing)
+    assert isinstance(display_for("auto", "films", ["scan"], io.StringIO()), TextLines)
+    assert isinstance(display_for(None, "films", ["scan"]), Nothing)
     said = line_of(progress(board))
     for part in ("2 done", "1 in work", "7 in the queue", "1 poisoned", "3 lost", "scan 1"):
         assert part in said

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from leasehold.client.models import Event
+from leasehold.spark.pipeline.backlog import WHY, completed_by
 from leasehold.spark.pipeline.report import Report, Spool, StageRun, check_path
-from leasehold.spark.pipeline.running import WHY, completed_by
 from leasehold.worker.adapters.specs import QueueSpec
 from tests.unit.spark.pipeline.support import row, who
 

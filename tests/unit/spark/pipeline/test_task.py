@@ -38,6 +38,10 @@ def client(server: InProcessServer) -> Iterator[Client]:
 def plan(server: InProcessServer, pipeline: Pipeline, **more: Any) -> Plan:
     """Return what a task is told."""
     given: dict[str, Any] = {
+        "name": pipeline.name,
+        "stage_names": pipeline.names,
+        "make_stages": pipeline.stages,
+        "batch_rows": pipeline.batch_rows,
         "queue": QueueSpec("leasehold", "films", server.connection_string),
         "address": None,
         "drains": True,
@@ -48,7 +52,7 @@ def plan(server: InProcessServer, pipeline: Pipeline, **more: Any) -> Plan:
         "poison": PoisonRule(max_failures=3),
         "grace_s": 10.0,
     }
-    return Plan(pipeline=pipeline, **(given | more))
+    return Plan(**(given | more))
 
 
 def keep(message: Any, state: Any) -> Any:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from leasehold.spark.options import write_options
-from leasehold.spark.sink.writers import BadColumns, Rows
+from leasehold.spark.sink import BadColumns, Rows
 from tests.unit.spark.sink.tables import table_of
 
 

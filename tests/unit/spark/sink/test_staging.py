@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from leasehold.client import ConnectionFailed
+from leasehold.spark import sink
 from leasehold.spark.options import write_options
-from leasehold.spark.sink import writers
-from leasehold.spark.sink.writers import Rows, Stager, in_chunks
+from leasehold.spark.sink import Rows, Stager, in_chunks
 from tests.unit.spark.sink.tables import table_of
 
 
@@ -34,7 +34,7 @@ def test_chunks_are_full_and_lose_nothing(sizes: tuple[int, ...]) -> None:
 
 def test_chunks_end_when_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large rows make chunks of few rows."""
-    monkeypatch.setattr(writers, "CHUNK_BYTES", 8 * 10)
+    monkeypatch.setattr(sink, "CHUNK_BYTES", 8 * 10)
     chunks = list(in_chunks([batch(0, 10), batch(10, 10), batch(20, 1)], 10_000))
     assert [chunk.num_rows for chunk in chunks] == [10, 10, 1]
 

@@ -13,8 +13,7 @@ from leasehold.client import Client
 from leasehold.spark import sink
 from leasehold.spark.connection import TaskIdentity, transaction_name
 from leasehold.spark.options import BadOption, write_options
-from leasehold.spark.sink import writers
-from leasehold.spark.sink.writers import BatchWriter, StagedRowsGone, StreamWriter, TaskDone
+from leasehold.spark.sink import BatchWriter, StagedRowsGone, StreamWriter, TaskDone
 from leasehold.testing import InProcessServer
 from tests.unit.spark.sink.tables import table_of
 
@@ -44,7 +43,7 @@ def be(monkeypatch: pytest.MonkeyPatch) -> Task:
         identity = TaskIdentity(
             query_id=query, batch_id=batch, run_id=run, partition=0, attempt=0, task=task
         )
-        monkeypatch.setattr(writers, "current_task", lambda: identity)
+        monkeypatch.setattr(sink, "current_task", lambda: identity)
 
     return say
 

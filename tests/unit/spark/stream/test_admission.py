@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import (
 
 from leasehold.client.models import ClaimInfo, Counts
 from leasehold.spark.options import read_options
-from leasehold.spark.stream import admission
+from leasehold.spark.stream import consumer, reader
 from tests.unit.spark.stream.driving import parsed
 
 
@@ -37,8 +37,8 @@ def counts(visible: int, oldest_age_s: float | None = None) -> Counts:
 def test_limits(limit: ReadLimit, messages: int, size: int) -> None:
     """What Spark asks for counts, within what a claim can hold."""
     options = parsed(maxMessagesPerTrigger="500", maxBytesPerTrigger="1m")
-    assert admission.most_messages(limit, options) == messages
-    assert admission.most_bytes(limit, options) == size
+    assert reader.most_messages(limit, options) == messages
+    assert reader.most_bytes(limit, options) == size
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_limits(limit: ReadLimit, messages: int, size: int) -> None:
 )
 def test_due(there: Counts, due: bool) -> None:
     """Enough messages, or one that has waited long enough; never for nothing."""
-    assert admission.is_due(there, 10, 60) is due
+    assert consumer.is_due(there, 10, 60) is due
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_due(there: Counts, due: bool) -> None:
 )
 def test_parts(rows: int, given: int | None, processors: int, parts: int) -> None:
     """By rows and processors, unless the user says how many."""
-    assert admission.part_count(rows, given, processors) == parts
+    assert consumer.part_count(rows, given, processors) == parts
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_parts(rows: int, given: int | None, processors: int, parts: int) -> Non
 def test_full(size: int, given: dict[str, int], full: bool) -> None:
     """A claim that has all it may have is a sign of more; one ended by bytes may be."""
     claim = ClaimInfo(number=1, state="open", size=size, limit=10, max_bytes=1_000)
-    assert admission.is_full(claim, read_options({"queueName": "orders", **given})) is full
+    assert consumer.is_full(claim, read_options({"queueName": "orders", **given})) is full
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_full(size: int, given: dict[str, int], full: bool) -> None:
 )
 def test_bytes(limit: ReadLimit, given: dict[str, str], most: int | None) -> None:
     """A micro-batch is bounded by bytes unless Spark wants all that there is."""
-    assert admission.most_bytes(limit, read_options({"queueName": "orders", **given})) == most
+    assert reader.most_bytes(limit, read_options({"queueName": "orders", **given})) == most
 
 
 def test_a_scope_is_used_up_by_new_claims_only() -> None:
     """A claim that held its messages at the beginning does not count against what was visible."""
-    scope = admission.Scope(10, held=[4])
+    scope = consumer.Scope(10, held=[4])
     assert scope.most(4, 6) == 6
     scope.take(4, 6)
     assert scope.most(5, 6) == 6

@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from leasehold.client import Client, QueueHandle
+from leasehold.spark.options import BadRecord
 from leasehold.spark.stream import reader
-from leasehold.spark.stream.problems import BadRecord
 from tests.unit.spark.stream.driving import Driving
 
 ORDER = StructType().add("id", "long")

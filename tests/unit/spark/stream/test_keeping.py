@@ -14,7 +14,7 @@ from leasehold.client import ConnectionFailed, LeaseholdClientError
 from leasehold.client.errors import Problem, problem_error
 from leasehold.client.models import ClaimInfo
 from leasehold.spark.stream.consumer import Ahead
-from leasehold.spark.stream.keeping import Keeper, end_on_sigterm
+from leasehold.spark.stream.keeper import Keeper, end_on_sigterm
 
 
 class Server:
@@ -143,7 +143,7 @@ def test_sigterm_ends_a_process_in_order() -> None:
     """The first raises SystemExit so that what must be given back is; the second is ignored."""
     program = (
         "import os, signal\n"
-        "from leasehold.spark.stream.keeping import end_on_sigterm, outlast_sigterm\n"
+        "from leasehold.spark.stream.keeper import end_on_sigterm, outlast_sigterm\n"
         "end_on_sigterm()\n"
         "try:\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from leasehold.client import QueueHandle
-from leasehold.spark.stream.problems import DataLost
+from leasehold.spark.options import DataLost
 from leasehold.testing import InProcessServer
 from tests.unit.spark.stream.driving import Driving, column, fill, task
 

@@ -9,8 +9,8 @@ import pytest
 
 from leasehold.client import QueueHandle
 from leasehold.client.models import ClaimInfo
+from leasehold.spark.options import NewCheckpoint, StreamTaken
 from leasehold.spark.stream import consumer
-from leasehold.spark.stream.problems import NewCheckpoint, StreamTaken
 from leasehold.testing import InProcessServer
 from tests.unit.spark.stream.driving import Driving, claims_of, fill, task
 

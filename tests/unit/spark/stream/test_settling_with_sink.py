@@ -6,7 +6,7 @@ import pytest
 
 from leasehold.client import Client, Outgoing, QueueHandle
 from leasehold.spark.connection import transaction_name
-from leasehold.spark.stream.problems import DataLost, StreamTaken
+from leasehold.spark.options import DataLost, StreamTaken
 from leasehold.testing import InProcessServer
 from tests.unit.spark.stream.driving import Driving, claims_of, fill, task
 

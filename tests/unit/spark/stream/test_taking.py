@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from leasehold.client import QueueHandle
-from leasehold.spark.stream import admission
+from leasehold.spark.stream import reader
 from leasehold.testing import InProcessServer
 from tests.unit.spark.stream.driving import Driving, claims_of, fill
 
@@ -27,7 +27,7 @@ def test_few_large_messages_end_a_micro_batch_without_any_option(
     driving: Driving, queue: QueueHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So many messages may be any number of bytes: these have a default too."""
-    monkeypatch.setattr(admission, "DEFAULT_BYTES", 250)
+    monkeypatch.setattr(reader, "DEFAULT_BYTES", 250)
     queue.put_many([b"x" * 100] * 10)
     query = driving.query()
     end = query.trigger(query.begin())

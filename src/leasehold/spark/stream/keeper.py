@@ -21,7 +21,7 @@ from leasehold.client.errors import (
     StaleToken,
     StreamNotFound,
 )
-from leasehold.spark.stream.problems import log
+from leasehold.spark.options import log
 
 _SHARE: Final = 3
 """A lease is extended when a third of it has passed, so that two tries in a row may fail."""

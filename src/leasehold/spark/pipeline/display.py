@@ -23,7 +23,7 @@ _log: Final = logging.getLogger("leasehold.spark.pipeline")
 _BAR_WIDTH: Final = 28
 
 
-class Shower(ABC):
+class Display(ABC):
     """Where progress is shown; a context manager around a run."""
 
     interval_s = 1.0
@@ -44,9 +44,9 @@ class Shower(ABC):
         """Show how it has ended."""
 
 
-def shower_for(
+def display_for(
     show: Show, name: str, stages: Sequence[str], stream: TextIO | None = None
-) -> Shower:
+) -> Display:
     """Return what shows a run.
 
     Args:
@@ -66,28 +66,28 @@ def shower_for(
     return TextLines(name)
 
 
-class Nothing(Shower):
+class Nothing(Display):
     """Shows nothing."""
 
     def update(self, progress: Progress) -> None:
-        """See :class:`Shower`."""
+        """See :class:`Display`."""
 
     def end(self, progress: Progress) -> None:
-        """See :class:`Shower`."""
+        """See :class:`Display`."""
 
 
-class JsonLines(Shower):
+class JsonLines(Display):
     """One JSON object a line: ``{"event": "progress", ...}``, and ``"end"`` in the end."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def update(self, progress: Progress) -> None:
-        """See :class:`Shower`."""
+        """See :class:`Display`."""
         self._write("progress", progress)
 
     def end(self, progress: Progress) -> None:
-        """See :class:`Shower`."""
+        """See :class:`Display`."""
         self._write("end", progress)
 
     def _write(self, event: str, progress: Progress) -> None:
@@ -96,7 +96,7 @@ class JsonLines(Shower):
         self._stream.flush()
 
 
-class TextLines(Shower):
+class TextLines(Display):
     """A line of the log every ten seconds."""
 
     interval_s = 10.0
@@ -105,11 +105,11 @@ class TextLines(Shower):
         self._name = name
 
     def update(self, progress: Progress) -> None:
-        """See :class:`Shower`."""
+        """See :class:`Display`."""
         _log.info("%s: %s", self._name, line_of(progress))
 
     def end(self, progress: Progress) -> None:
-        """See :class:`Shower`."""
+        """See :class:`Display`."""
         _log.info("%s: over after %s: %s", self._name, length(progress.seconds), line_of(progress))
 
 
@@ -126,7 +126,7 @@ def line_of(progress: Progress) -> str:
     return ", ".join(parts)
 
 
-class Bars(Shower):
+class Bars(Display):
     """A bar for each stage, and the figures of the whole above them.
 
     Args:
@@ -154,11 +154,11 @@ class Bars(Shower):
         self._live.stop()
 
     def update(self, progress: Progress) -> None:
-        """See :class:`Shower`."""
+        """See :class:`Display`."""
         self._live.update(self.picture(progress), refresh=True)
 
     def end(self, progress: Progress) -> None:
-        """See :class:`Shower`."""
+        """See :class:`Display`."""
         self._live.stop()
         self._console.print(self.picture(progress))
 

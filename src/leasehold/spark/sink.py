@@ -1,4 +1,4 @@
-"""What Spark calls: tasks stage, the driver publishes what won, once, all together.
+"""Writing to queues: tasks stage rows, the driver publishes what won, once, all together.
 
 Spark makes a stream's writer anew for each batch, and pickles both kinds: they hold options only.
 ``write`` runs on executors, perhaps several times at once for the same rows; ``commit`` and
@@ -9,7 +9,7 @@ messages, although the publishing may have succeeded; so dropping never touches 
 from __future__ import annotations
 
 import contextlib
-import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -50,7 +50,7 @@ from leasehold.spark.connection import (
     patient,
     transaction_name,
 )
-from leasehold.spark.options import WriteOptions, nearest
+from leasehold.spark.options import BadOption, WriteOptions, log, nearest
 
 if TYPE_CHECKING:
     from leasehold.client import Client
@@ -62,9 +62,53 @@ Messages = Sequence[WriterCommitMessage | None]
 
 _TASK_SHARE: Final = 0.2
 """Of the patience: a task that fails is tried again by Spark, a commit is not."""
-log: Final = logging.getLogger("leasehold.spark")
 _GIVE_UP_S: Final = 10.0
 """Patience of what only tidies up."""
+_NAME: Final = re.compile(r"[A-Za-z0-9._:~-]{1,256}")
+_APP_NAME: Final = re.compile(r"[A-Za-z0-9._:~-]{1,200}")
+"""Shorter, as the number of the batch is put behind it."""
+
+
+def batch_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> BatchWriter:
+    """Return what sends the rows of a table.
+
+    Raises:
+        BadOption: An option does not fit a batch, or *overwrite* is asked for.
+        BadColumns: The table's columns are not those of messages.
+    """
+    if overwrite:
+        raise BadOption(
+            'a queue is not overwritten: say .mode("append"). What is in it can be in work; '
+            "remove it on purpose, with leasehold queue purge"
+        )
+    if options.txn_app_id is not None:
+        raise BadOption("option txnAppId is for streams; a batch has txnId")
+    if options.txn_id is not None and not _NAME.fullmatch(options.txn_id):
+        raise BadOption(
+            f"option txnId: {options.txn_id!r} is not 1 to 256 of A-Z a-z 0-9 . _ : ~ -"
+        )
+    return BatchWriter(options, schema)
+
+
+def stream_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> StreamWriter:
+    """Return what sends the rows of each micro-batch.
+
+    Raises:
+        BadOption: An option does not fit a stream, or the output mode is ``complete``.
+        BadColumns: The table's columns are not those of messages.
+    """
+    if overwrite:
+        raise BadOption(
+            'a queue is not overwritten with each result: say .outputMode("append") or "update"'
+        )
+    if options.txn_id is not None:
+        raise BadOption("option txnId is for batches; a stream has txnAppId")
+    if options.txn_app_id is not None and not _APP_NAME.fullmatch(options.txn_app_id):
+        # Put into another form it could be the name of another query.
+        raise BadOption(
+            f"option txnAppId: {options.txn_app_id!r} is not 1 to 200 of A-Z a-z 0-9 . _ : ~ -"
+        )
+    return StreamWriter(options, schema)
 
 
 class StagedRowsGone(RuntimeError):

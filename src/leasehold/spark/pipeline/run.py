@@ -1,36 +1,38 @@
-"""A run of a pipeline, as its driver sees it: a Spark job of long tasks, each of them a worker."""
+"""A pipeline, as people write it, and a run of it: a Spark job of long tasks, each a worker."""
 
 from __future__ import annotations
 
 import logging
 import os
 import secrets
-import sys
 import threading
-import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import msgspec
 
-from leasehold.client import Client
-from leasehold.client.errors import LeaseholdClientError
-from leasehold.client.models import Event
 from leasehold.clock import SystemClock
-from leasehold.spark.pipeline.backlog import Backlog, expired_since, server_time_ms
-from leasehold.spark.pipeline.channel import Collector, Left
-from leasehold.spark.pipeline.report import Progress, Report, Row, Spool, Who
-from leasehold.spark.pipeline.showing import Show, shower_for
+from leasehold.spark.pipeline.backlog import (
+    Backlog,
+    expired_since,
+    newest_event,
+    server_time_ms,
+    unreported,
+)
+from leasehold.spark.pipeline.batch_stage import BatchForm, BatchStage
+from leasehold.spark.pipeline.channel import Collector, TaskResult
+from leasehold.spark.pipeline.display import Show, display_for
+from leasehold.spark.pipeline.report import Progress, Report, Spool
 from leasehold.spark.pipeline.task import RESULT, Plan
 from leasehold.worker.adapters.specs import CONNECTION_VARIABLE, QueueSpec
 from leasehold.worker.leases import LeaseSettings
 from leasehold.worker.options import MAX_CONCURRENCY
 from leasehold.worker.outcomes import Kind
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
+from leasehold.worker.stages import StageHooks, Stages
+from leasehold.worker.stages.declared import Migration, Older, StageTimeout
 from leasehold.worker.timing import SystemTime
 from leasehold.worker.worker import stopping_on_signals
 
@@ -38,14 +40,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from leasehold.spark.pipeline.declared import Pipeline
-
 
 _log: Final = logging.getLogger("leasehold.spark.pipeline")
 _DEVELOPMENT: Final = "UseDevelopmentStorage=true"
 _PATIENCE_S: Final = 20.0
 """Beyond the grace, before tasks that do not end are cancelled."""
 _HURRY: Final = 2
+
+
+MOST_ROWS: Final = 10_000
 
 
 class PipelineFailed(RuntimeError):
@@ -197,15 +200,15 @@ class PipelineRun:
 
     def run(self) -> Report:
         """Begin, show how it goes, and return what was done; see :meth:`Pipeline.run`."""
-        shower = shower_for(self._settings.show, self._pipeline.name, self._pipeline.names)
+        display = display_for(self._settings.show, self._pipeline.name, self._pipeline.names)
         with stopping_on_signals(self._signalled):
             self.start()
-            with shower:
-                while not self._over.wait(shower.interval_s):
-                    shower.update(self.progress())
+            with display:
+                while not self._over.wait(display.interval_s):
+                    display.update(self.progress())
                 report = self._report
                 if report is not None:
-                    shower.end(self._last)
+                    display.end(self._last)
         return self.result()
 
     @property
@@ -281,7 +284,10 @@ class PipelineRun:
             # A signal has come before there was anybody to tell.
             collector.stop(settings.grace_s)
         self._plan = Plan(
-            pipeline=self._pipeline,
+            name=self._pipeline.name,
+            stage_names=names,
+            make_stages=self._pipeline.stages,
+            batch_rows=self._pipeline.batch_rows,
             queue=self._spec,
             address=collector.address,
             drains=not settings.continuous,
@@ -364,7 +370,7 @@ class PipelineRun:
 
     def _take(self, table: pa.Table) -> None:
         for content in table.column("content").to_pylist():
-            left = msgspec.json.decode(content, type=Left)
+            left = msgspec.json.decode(content, type=TaskResult)
             self._listener.take(left)
             self._failure = self._failure or left.failure
 
@@ -386,116 +392,194 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
-# --- reconciling -------------------------------------------------------------------------------
+# --- declared -----------------------------------------------------------------------------------
 #
-# What tasks have done that died before they could tell: the server's event log knows it.
+# What people write: the stages of a pipeline, in their order.
 
 
-_PAGE: Final = 10_000
-WHY: Final = "its executor died before it could report; the event log has it"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declared:
+    """One stage."""
+
+    name: str
+    run: Callable[..., Any]
+    batch: BatchForm | None
+    rows: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def newest_event(spec: QueueSpec) -> int | None:
-    """Return the number of the newest event of the account; None: it is unknown."""
-    if spec.service != "leasehold":
-        return None
-    try:
-        with Client.from_connection_string(spec.connection or None) as client:
-            return client.event_page(limit=1).last_seq
-    except LeaseholdClientError as error:
-        _log.info("the event log cannot be read: %s", error)
-        return None
+class Pipeline:
+    """Stages for the messages of a queue, to be run on Spark executors.
 
+    ::
 
-def unreported(
-    spec: QueueSpec, after: int, dead: Collection[Who], reported: Collection[str]
-) -> list[tuple[Who, Row]]:
-    """Return the deliveries that dead tasks have completed and not reported.
-
-    Args:
-        spec: The queue.
-        after: The newest event from before the run.
-        dead: The tasks.
-        reported: Ids of messages that are known to be done.
-    """
-    try:
-        with Client.from_connection_string(spec.connection or None) as client:
-            return list(completed_by(client.events(after, page_size=_PAGE), spec, dead, reported))
-    except LeaseholdClientError as error:
-        _log.warning("what dead executors have done last is not in the report: %s", error)
-        return []
-
-
-def completed_by(
-    events: Iterable[Event], spec: QueueSpec, dead: Collection[Who], reported: Collection[str]
-) -> Iterator[tuple[Who, Row]]:
-    """Yield a row for each completion by one of *dead* that is not among *reported*."""
-    for event in events:
-        message_id, holder = event.message_id, event.holder
-        if event.type != "completed" or event.queue != spec.queue or holder is None:
-            continue
-        if message_id is None or message_id in reported:
-            continue
-        who = next((each for each in dead if each.link in holder), None)
-        if who is None:
-            continue
-        yield (
-            who,
-            Row(
-                message_id=message_id,
-                queue=spec.queue,
-                delivery=event.dequeue_count or 1,
-                fence=event.fence or 0,
-                outcome=Kind.DONE.value,
-                reason=WHY,
-                resumed_at=None,
-                began_at_ms=event.since_ms or event.at_ms,
-                ended_at_ms=event.at_ms,
-                stages=[],
-            ),
+        pipeline = (
+            Pipeline("videos")
+            .stage("scan", scan, timeout_s=60, retries=2)
+            .stage("encode", encode, weight=8)
+            .stage("index", index, batch="pandas")
         )
+        report = pipeline.run(spark)
 
-
-# --- shipping ----------------------------------------------------------------------------------
-#
-# Brings modules of the user's folder to executors that would not find them.
-
-
-_NOT_OURS: Final = ("site-packages", "dist-packages")
-_LEFT_OUT: Final = frozenset({"__pycache__"})
-
-
-def own_modules(folder: Path, modules: Mapping[str, ModuleType] | None = None) -> list[Path]:
-    """Return the files and packages of *folder* that are imported, without what is installed.
+    A stage is a function of a message and the state, as those of
+    :class:`leasehold.worker.stages.Stages`; what it returns is saved with the message before the
+    next one begins. With *batch* it is a function of a table. The functions travel to the executors
+    as Spark's own do: what is in a module must be importable there.
 
     Args:
-        folder: Whose modules are the user's own.
-        modules: Those that are imported; None: of this process.
+        queue: Name of the queue, or an address that
+            :class:`~leasehold.worker.adapters.specs.QueueSpec` reads; it can be given to the run
+            instead.
+        version: Of the pipeline; saved with the stage from 2 on.
+        renamed: New names of stages by those under which they may be saved.
+        older: What becomes of progress of an older version that no :meth:`migration` brings up to
+            this one: "restart", "keep" or "poison".
+        name: For people; None: that of the queue.
     """
-    root = folder.resolve()
-    found: dict[Path, None] = {}
-    for name, module in list((sys.modules if modules is None else modules).items()):
-        top = name.partition(".")[0]
-        file = getattr(module, "__file__", None)
-        if not file or top in {"leasehold", "__main__"}:
-            continue
-        path = Path(file).resolve()
-        if not path.is_relative_to(root) or any(part in _NOT_OURS for part in path.parts):
-            continue
-        package, alone = root / top, root / f"{top}.py"
-        if package.is_dir() and path.is_relative_to(package):
-            found[package] = None
-        elif path == alone:
-            found[alone] = None
-    return list(found)
 
+    def __init__(
+        self,
+        queue: str | None = None,
+        *,
+        version: int = 1,
+        renamed: Mapping[str, str] | None = None,
+        older: Older = "restart",
+        name: str | None = None,
+    ) -> None:
+        self.queue = queue
+        self.name = name or queue or "pipeline"
+        self._version = version
+        self._renamed = dict(renamed or {})
+        self._older: Older = older
+        self._declared: list[_Declared] = []
+        self._migrations: dict[int, Migration] = {}
 
-def packed(paths: Iterable[Path], target: Path) -> Path:
-    """Write files and packages into an archive that Python can import from, and return it."""
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in paths:
-            files = [path] if path.is_file() else sorted(path.rglob("*"))
-            for file in files:
-                if file.is_file() and not _LEFT_OUT.intersection(file.parts):
-                    archive.write(file, file.relative_to(path.parent))
-    return target
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.name}: {', '.join(each.name for each in self._declared)}>"
+
+    def stage(  # noqa: PLR0913 - keyword-only, and each is a setting of its own
+        self,
+        name: str,
+        run: Callable[..., Any],
+        *,
+        batch: BatchForm | None = None,
+        rows: int = 256,
+        when: Callable[[Any, Any], bool] | None = None,
+        retries: int = 0,
+        retry_delay_s: float = 0,
+        exhausted: Literal["fail", "poison"] = "fail",
+        timeout_s: StageTimeout = None,
+        must_save: bool = False,
+        weight: float = 1,
+    ) -> Self:
+        """Add a stage, and return the pipeline.
+
+        Args:
+            name: Under which it is saved: letters, digits, ``_``, ``.``, ``-``.
+            run: The function, of a message and a state, ordinary or ``async``; with *batch* of a
+                table.
+            batch: ``arrow`` or ``pandas``: the function gets many messages at once; see
+                :mod:`leasehold.spark.pipeline.batch_stage` for the columns.
+            rows: Messages of such a call at most, 1 to 10,000. A task has no more of them at once
+                than its ``at_once``.
+            when: Of the message and the state: whether to do the stage.
+            retries: How often it is tried again at once.
+            retry_delay_s: Seconds before each of these.
+            exhausted: After the last of them: "fail" has the whole message tried again, "poison"
+                sets it aside.
+            timeout_s: Seconds for one attempt; see ``Stages.stage``.
+            must_save: Do not go on when it cannot be saved that the stage is done.
+            weight: How much of the whole work it is, for people.
+
+        Raises:
+            ValueError: A setting is out of its range, or the name is taken.
+        """
+        if batch not in {None, "arrow", "pandas"}:
+            raise ValueError(f"stage {name!r}: batch is {batch!r}; it must be 'arrow' or 'pandas'")
+        if not 1 <= rows <= MOST_ROWS:
+            raise ValueError(f"stage {name!r}: rows is {rows}; it must be 1 to {MOST_ROWS:,}")
+        settings = {
+            "when": when,
+            "retries": retries,
+            "retry_delay_s": retry_delay_s,
+            "exhausted": exhausted,
+            "timeout_s": timeout_s,
+            "must_save": must_save,
+            "weight": weight,
+        }
+        made = _Declared(name=name, run=run, batch=batch, rows=rows, settings=settings)
+        # Declared once here, so that what is wrong is said at once and not by an executor.
+        self._made([*self._declared, made], ())
+        self._declared.append(made)
+        return self
+
+    def migration(self, from_version: int, migrate: Migration) -> Self:
+        """Add a function that brings progress to the version after *from_version*.
+
+        It takes the saved stage and state, and returns those of the next version.
+        """
+        if from_version in self._migrations:
+            raise ValueError(f"there is a migration from version {from_version} already")
+        self._migrations[from_version] = migrate
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the stages, in order."""
+        return tuple(each.name for each in self._declared)
+
+    @property
+    def batch_rows(self) -> int:
+        """Messages that the largest batch of a stage has; 0: no stage works on batches."""
+        return max((each.rows for each in self._declared if each.batch), default=0)
+
+    def stages(self, hooks: Iterable[StageHooks] = ()) -> Stages:
+        """Return the handler for a worker; each process needs its own.
+
+        Raises:
+            ValueError: There is no stage, or a name or a version leads nowhere.
+        """
+        made = self._made(self._declared, hooks)
+        for version, migrate in self._migrations.items():
+            made.migration(version)(migrate)
+        _ = made.layout
+        return made
+
+    def describe(self, form: Literal["text", "mermaid"] = "text") -> str:
+        """Return the sequence for people, or as a flowchart in the language of Mermaid."""
+        return self.stages().describe(form)
+
+    def start(self, spark: SparkSession, **settings: Any) -> PipelineRun:
+        """Begin to work the queue off on the executors of *spark*, and return the run.
+
+        Args:
+            spark: The session.
+            **settings: Those of :class:`leasehold.spark.pipeline.RunSettings`.
+
+        Raises:
+            ValueError: A setting is wrong.
+            QueueError: The queue is not there, or cannot be reached.
+        """
+        return PipelineRun(self, spark, RunSettings(**settings)).start()
+
+    def run(self, spark: SparkSession, **settings: Any) -> Report:
+        """Work the queue off on the executors of *spark*, and return what was done.
+
+        It shows how it is going unless ``show=None``. SIGINT and SIGTERM stop it gracefully. The
+        rest is as for :meth:`start`.
+
+        Raises:
+            PipelineFailed: It could not go on.
+        """
+        return PipelineRun(self, spark, RunSettings(**settings)).run()
+
+    def _made(self, declared: Iterable[_Declared], hooks: Iterable[StageHooks]) -> Stages:
+        made = Stages(
+            version=self._version, renamed=self._renamed, older=self._older, hooks=tuple(hooks)
+        )
+        for each in declared:
+            run = each.run
+            if each.batch is not None:
+                run = BatchStage(each.run, each.batch, each.rows)
+            made.stage(each.name, **each.settings)(run)
+        return made

@@ -1,9 +1,13 @@
-"""What Spark calls where the queue is a plain Azure Queue Storage."""
+"""Any Azure Queue Storage as a stream, through the official SDK: at least once.
+
+A service without claims cannot give the same messages again, so a micro-batch that Spark repeats
+after a crash of the driver is empty, and its messages come in a later one, once their leases have
+ended. Rows that a sink had written before the crash are written a second time then.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +23,10 @@ from pyspark.sql.types import StructType
 
 from leasehold.domain.model import DEFAULT_PRIORITY
 from leasehold.spark.connection import TaskIdentity, connection_string, current_task, is_signature
-from leasehold.spark.options import BadOption, Place, ReadOptions
-from leasehold.spark.stream.admission import part_count
+from leasehold.spark.options import BadOption, BadRecord, Place, ReadOptions, log
+from leasehold.spark.stream.consumer import part_count
 from leasehold.spark.stream.decoding import Decoder
-from leasehold.spark.stream.keeping import end_on_sigterm, outlast_sigterm
-from leasehold.spark.stream.problems import BadRecord, log
+from leasehold.spark.stream.keeper import end_on_sigterm, outlast_sigterm
 from leasehold.worker.adapters.protocol import (
     Delivery,
     Depth,
@@ -46,7 +49,6 @@ from leasehold.worker.timing import SystemTime, Time
 T = TypeVar("T")
 R = TypeVar("R")
 
-_log: Final = logging.getLogger("leasehold.spark")
 AT_ONCE: Final = 16
 """Requests under way at a time: each settles one message, or receives a few."""
 _FIRST_PAUSE_S: Final = 0.25
@@ -140,7 +142,7 @@ class Batches:
         try:
             return self._client.depth().total
         except QueueError as error:
-            _log.debug("no numbers for the progress report: %s", error)
+            log.debug("no numbers for the progress report: %s", error)
             return None
 
     def take(self, number: int, most: int, max_bytes: int, wait_s: float) -> int:
@@ -182,7 +184,7 @@ class Batches:
             if missed:
                 self.lost += len(missed)
                 left |= {held.delivery.message_id for held in missed}
-                _log.warning(
+                log.warning(
                     "micro-batch %d: %d of %d messages were not completed, and may come again",
                     number,
                     len(missed),
@@ -217,7 +219,7 @@ class Batches:
             try:
                 taken.append(self._manager.keep(self._client, delivery, asked_at_s=asked_at_s))
             except LeaseLost as error:
-                _log.warning("message %s comes again: %s", delivery.message_id, error)
+                log.warning("message %s comes again: %s", delivery.message_id, error)
         return taken
 
     def _settle(self, held: Held, bad: dict[str, str]) -> bool:
@@ -278,7 +280,7 @@ class Batches:
                 tries.maybe_done = error.outcome_unknown = tries.maybe_done or error.outcome_unknown
                 if self._is_closed or self._time.monotonic_s() + pause_s > until_s:
                     raise
-                _log.warning("the queue does not answer, trying again: %s", error)
+                log.warning("the queue does not answer, trying again: %s", error)
             self._pause(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -351,7 +353,7 @@ _OFFSET: Final = "batch"
 
 
 @dataclass(frozen=True)
-class Rows(InputPartition):
+class TaskRows(InputPartition):
     """What one task yields: the rows themselves, since an executor could not receive them again."""
 
     stream: bytes
@@ -460,7 +462,7 @@ class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = part_count(rows.num_rows, self._options.num_partitions, os.cpu_count() or 1)
         for part in range(count):
             first, last = rows.num_rows * part // count, rows.num_rows * (part + 1) // count
-            parts.append(Rows(_stream_of(rows.slice(first, last - first)), is_once))
+            parts.append(TaskRows(_stream_of(rows.slice(first, last - first)), is_once))
         return parts
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -515,7 +517,7 @@ class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part."""
-        assert isinstance(partition, Rows)
+        assert isinstance(partition, TaskRows)
         if partition.is_once and self.task().attempt:
             log.warning("%d messages are not read a second time", partition.count)
             return
