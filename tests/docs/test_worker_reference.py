@@ -16,9 +16,10 @@ from prometheus_client import CollectorRegistry
 import leasehold.worker as library
 from leasehold.testing import fencing_proof
 from leasehold.worker import adapters, errors, idempotency, leases, metrics, payloads, stages
-from leasehold.worker.adapters import Capabilities, Delivery, Fault, Saved, fallbacks, native, specs
+from leasehold.worker.adapters import Capabilities, Delivery, Fault, Saved, fallbacks, specs
 from leasehold.worker.adapters import protocol as queue_errors
 from leasehold.worker.adapters.azure import AZURE
+from leasehold.worker.adapters.envelope import SAVED_MARKER, saved_members, wrap
 from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
 from leasehold.worker.adapters.mns import MNS
 from leasehold.worker.adapters.native import LEASEHOLD
@@ -27,9 +28,15 @@ from leasehold.worker.idempotency import errors as once_errors
 from leasehold.worker.idempotency import headers
 from leasehold.worker.idempotency.fencing import DEFAULT_FENCE_TABLE
 from leasehold.worker.idempotency.sql import DEFAULT_TABLE, load_statements
-from leasehold.worker.leases import HeldState, LeaseCounts, LeaseHooks, LeaseLearner, LeaseSettings
+from leasehold.worker.leases import (
+    HeldState,
+    LeaseCounts,
+    LeaseHooks,
+    LeaseLearner,
+    LeaseSettings,
+    LossKind,
+)
 from leasehold.worker.leases.decisions import Action, Verdict
-from leasehold.worker.leases.held import LossKind
 from leasehold.worker.message import Message
 from leasehold.worker.options import MAX_CONCURRENCY, MAX_PROCESSES
 from leasehold.worker.outcomes import Kind
@@ -38,7 +45,6 @@ from leasehold.worker.payloads.codecs import compress
 from leasehold.worker.reporting import QueueStats, Snapshot
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.stages.declared import StageHooks
-from leasehold.worker.stages.envelope import wrap
 from leasehold.worker.worker import Worker
 from tests.docs.pages import DOCS, blocks, code, read, rows, section
 
@@ -285,7 +291,7 @@ def test_the_envelope() -> None:
 def test_what_a_server_keeps() -> None:
     """The example is what is written beside the body."""
     saved = Saved(stage="encode", state={"frame": 1200}, fraction=0.4)
-    assert documents()[native.SAVED_MARKER] == native.saved_members(saved)
+    assert documents()[SAVED_MARKER] == saved_members(saved)
 
 
 def test_the_poison_copy() -> None:

@@ -6,13 +6,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from leasehold.worker.adapters.protocol import Delivery, Lease, QueueClient, WorkerSession
 from leasehold.worker.buffer import Buffer, ConcurrencyLimiter, Pace, prefetch_limit
 from leasehold.worker.errors import Poison, Retry
 from leasehold.worker.handlers import Handler, Handlers, name_of
 from leasehold.worker.hooks import HookCalls, StopMessage
+from leasehold.worker.leases.held import Held, Loss
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import (
     DONE,
@@ -20,6 +21,7 @@ from leasehold.worker.outcomes import (
     LOST,
     RETURNED,
     Asked,
+    Condemned,
     Kind,
     Outcome,
     Settlement,
@@ -27,11 +29,6 @@ from leasehold.worker.outcomes import (
 )
 from leasehold.worker.reporting import Ended, Stats
 from leasehold.worker.timing import SystemTime, Time
-
-if TYPE_CHECKING:
-    from leasehold.worker.leases.held import Held, Loss
-    from leasehold.worker.settler import Settler
-
 
 _log: Final = logging.getLogger("leasehold.worker")
 _STOPS: Final = "the worker stops"
@@ -53,7 +50,10 @@ class Source:
         self.handler_name = name_of(handler)
         self.capabilities = client.capabilities
         self.session: WorkerSession | None = None
-        self.settler: Settler
+        self.settle: Callable[[Work], object]
+        """Has a message settled whose outcome is known; never waits."""
+        self.condemned = Condemned()
+        """What could not be set aside for certain: it is if it comes again."""
         self.empty_at = -1
         """What :attr:`Core.activity` was when the last receive that found nothing was sent."""
 
@@ -194,7 +194,7 @@ class Core:
         if work.loss is not None:
             self._lost(work)
         else:
-            work.source.settler.put(work)
+            work.source.settle(work)
         if self.is_stopping:
             with self.changed:
                 self.changed.notify_all()
@@ -206,7 +206,7 @@ class Core:
                 self._lost(work)
             else:
                 work.outcome = RETURNED
-                work.source.settler.put(work)
+                work.source.settle(work)
 
     def stop_handlers(self) -> None:
         """Tell all handlers that the worker stops."""

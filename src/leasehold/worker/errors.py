@@ -21,10 +21,12 @@ has failed too often.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from leasehold.worker.leases.held import LossKind
+LossKind: TypeAlias = Literal[
+    "lapsed", "expired", "gone", "timed out", "denied", "session", "renewer", "let go", "cancelled"
+]
+"""How a lease can be lost; see :class:`leasehold.worker.leases.Loss`."""
 
 
 class WorkerError(Exception):

@@ -208,10 +208,10 @@ class Fetcher:
                 _log.info("message %s of %s was done already", delivery.message_id, source.name)
                 core.stats.note_redone(source.place)
                 work.outcome = DONE
-                source.settler.put(work)
+                source.settle(work)
             elif (refusal := self._refusal(delivery)) is not None:
                 work.outcome = Outcome(Kind.POISONED, refusal)
-                source.settler.put(work)
+                source.settle(work)
             else:
                 (suspects if self._poison.is_suspect(delivery) else works).append(work)
         # If one of them kills its worker, it is not to be always the others that wait behind it.
@@ -222,7 +222,7 @@ class Fetcher:
 
     def _refusal(self, delivery: Delivery) -> Fault | None:
         """Say why a message is to be set aside before any work; None if it is not."""
-        fault = self._source.settler.condemned.fault_of(delivery)
+        fault = self._source.condemned.fault_of(delivery)
         if fault is not None:
             return fault
         tried = None

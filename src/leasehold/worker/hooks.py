@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from leasehold.worker.adapters.protocol import Delivery
 from leasehold.worker.errors import GiveBack, Poison, Retry
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Outcome
-
-if TYPE_CHECKING:
-    from leasehold.worker.worker import Worker
 
 _log: Final = logging.getLogger("leasehold.worker")
 
@@ -33,12 +30,14 @@ class StopMessage(Exception):
 class Hooks:
     """Override what you want to hear of; all methods here do nothing.
 
+    A *worker* is the :class:`leasehold.worker.Worker` that calls them.
+
     They are called from the worker's threads, several at once, and should be quick. What one raises
     is logged and counted, and changes nothing; the exception is :class:`StopMessage` in
     :meth:`before`.
     """
 
-    def starting(self, worker: Worker) -> None:
+    def starting(self, worker: Any) -> None:
         """The worker begins, before anything is received."""
 
     def received(self, queue: str, deliveries: Sequence[Delivery]) -> None:
@@ -74,10 +73,10 @@ class Hooks:
         :meth:`lost` is called for it as well, right before.
         """
 
-    def stopping(self, worker: Worker) -> None:
+    def stopping(self, worker: Any) -> None:
         """Nothing more is received; what is in work may finish."""
 
-    def stopped(self, worker: Worker) -> None:
+    def stopped(self, worker: Any) -> None:
         """The worker is at its end."""
 
 

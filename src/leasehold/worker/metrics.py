@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
-from leasehold.worker.reporting import BOUNDS_S
+from leasehold.worker.reporting import BOUNDS_S, Snapshot, Stats
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
-
-    from leasehold.worker.worker import Worker
 
 _PREFIX: Final = "leasehold_worker_"
 _QUEUE: Final = ("worker", "queue")
@@ -52,7 +50,27 @@ GAUGES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 HISTOGRAM: Final = "handling_seconds"
 
 
-def export(worker: Worker, registry: CollectorRegistry | None = None) -> None:
+class Exported(Protocol):
+    """What a worker shows of itself."""
+
+    name: str
+
+    @property
+    def stats(self) -> Stats:
+        """What it has done so far."""
+        ...
+
+    @property
+    def hook_failures(self) -> int:
+        """How many hooks have raised an error."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """Return how it is doing at the moment."""
+        ...
+
+
+def export(worker: Exported, registry: CollectorRegistry | None = None) -> None:
     """Have a worker's figures in a registry for as long as the worker exists.
 
     Args:
@@ -76,7 +94,7 @@ class _Collector:
     """Of all workers in one registry: a name may be registered there once."""
 
     def __init__(self) -> None:
-        self.workers: WeakSet[Worker] = WeakSet()
+        self.workers: WeakSet[Exported] = WeakSet()
 
     def describe(self) -> Iterable[Metric]:
         """Return what there will be, so that nobody is asked for it before there is anything."""
@@ -106,7 +124,7 @@ def _families() -> dict[str, Any]:
     return families
 
 
-def _add(families: Mapping[str, Any], worker: Worker) -> None:
+def _add(families: Mapping[str, Any], worker: Exported) -> None:
     stats, now = worker.stats, worker.snapshot()
     own = [worker.name]
     for queue in stats.queues:

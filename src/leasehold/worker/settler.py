@@ -27,7 +27,6 @@ from leasehold.worker.outcomes import (
     COMPLETE,
     Bury,
     Complete,
-    Condemned,
     Give,
     GivenBackOften,
     Kind,
@@ -91,8 +90,6 @@ class Settler:
         self._retries = retries
         self._poison = poison
         self._returns = GivenBackOften()
-        self.condemned = Condemned()
-        """What could not be set aside for certain: it is if it comes again."""
         self._most = source.capabilities.max_settle
         self._new: deque[Work] = deque()
         self._again: list[tuple[float, int, Work]] = []
@@ -287,7 +284,7 @@ class Settler:
             return error
         except Exception as error:  # noqa: BLE001 - others have to be settled too
             return self._broken(error)
-        self.condemned.forget(work.delivery.message_id)
+        self._source.condemned.forget(work.delivery.message_id)
         if work.outcome is not None and work.outcome.kind is Kind.FAILED:
             work.outcome = work.outcome._replace(kind=Kind.POISONED)
         _log.error(
@@ -335,7 +332,7 @@ class Settler:
         elif was_done:
             return True
         if isinstance(work.settlement, Bury) and (work.unsure or not is_gone):
-            self.condemned.add(work.delivery, work.settlement.fault)
+            self._source.condemned.add(work.delivery, work.settlement.fault)
         if is_set_aside:
             self._lost(work, str(result), "it was set aside")
         elif is_gone:

@@ -75,8 +75,9 @@ class WorkerThreads:
         )
         self._settlers = []
         for source in core.sources:
-            source.settler = Settler(core, source, retries=options.retries, poison=options.poison)
-            self._settlers.append(source.settler)
+            settler = Settler(core, source, retries=options.retries, poison=options.poison)
+            source.settle = settler.put
+            self._settlers.append(settler)
         self._runner = _RUNNERS[options.runner](core)
         self._watch = Watch(core, self._sessions, self._runner.tick)
         self.fetchers = [

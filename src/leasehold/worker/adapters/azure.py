@@ -23,6 +23,7 @@ from azure.core.exceptions import (
 from azure.storage.queue import QueueClient as SdkQueue
 from azure.storage.queue import QueueMessage
 
+from leasehold.worker.adapters.envelope import EnvelopeForm, ProgressForm
 from leasehold.worker.adapters.fallbacks import (
     Burials,
     check_lengths,
@@ -55,7 +56,6 @@ from leasehold.worker.adapters.protocol import (
 from leasehold.worker.adapters.specs import QueueSpec
 from leasehold.worker.adapters.texts import TextDelivery, Texts
 from leasehold.worker.payloads.codecs import Base64Policy
-from leasehold.worker.stages.envelope import EnvelopeForm, ProgressForm
 from leasehold.worker.timing import SystemTime
 
 AZURE: Final = Capabilities(
@@ -91,7 +91,7 @@ class AzureQueue:
 
     Bodies may be text or base64, whatever sender they come from; see
     :mod:`leasehold.worker.payloads.codecs`. Progress is kept in the text of the message, in
-    the envelope of :mod:`leasehold.worker.stages.envelope`, and in base64 if the message was:
+    the envelope of :mod:`leasehold.worker.adapters.envelope`, and in base64 if the message was:
     whoever reads the queue with an SDK sees the body in it.
 
     ``bury`` makes sure of the lease, puts a copy into ``<queue>-poison`` and then deletes the

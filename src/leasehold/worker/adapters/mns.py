@@ -38,6 +38,7 @@ from mns.mns_request import (
 )
 from mns.queue import Message, Queue, QueueMeta
 
+from leasehold.worker.adapters.envelope import ProgressForm
 from leasehold.worker.adapters.fallbacks import (
     Burials,
     check_lengths,
@@ -69,7 +70,6 @@ from leasehold.worker.adapters.protocol import (
 from leasehold.worker.adapters.specs import QueueSpec, parts_of
 from leasehold.worker.adapters.texts import TextDelivery, Texts
 from leasehold.worker.payloads.codecs import Base64Policy
-from leasehold.worker.stages.envelope import ProgressForm
 from leasehold.worker.timing import SystemTime, Time
 
 MNS: Final = Capabilities(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +21,16 @@ from leasehold.client.models import (
     Progress,
     ReceivedMessage,
     Renewal,
+)
+from leasehold.worker.adapters.envelope import (
+    MARKER,
+    EnvelopeForm,
+    ProgressForm,
+    UnreadableEnvelope,
+    looks_wrapped,
+    read_saved,
+    saved_members,
+    wrap,
 )
 from leasehold.worker.adapters.fallbacks import check_lengths, life_s, request_timeout_s
 from leasehold.worker.adapters.protocol import (
@@ -47,15 +56,6 @@ from leasehold.worker.adapters.protocol import (
 )
 from leasehold.worker.adapters.specs import QueueSpec
 from leasehold.worker.call_batcher import CallBatcher
-from leasehold.worker.stages.envelope import (
-    MARKER,
-    EnvelopeForm,
-    ProgressForm,
-    UnreadableEnvelope,
-    looks_wrapped,
-    members_of,
-    wrap,
-)
 
 LEASEHOLD: Final = Capabilities(
     service="leasehold",
@@ -97,8 +97,8 @@ class NativeQueue:
 
     Progress is kept beside the body, up to 65,536 bytes of JSON, and the body stays as it was put.
     What an earlier version kept in a body, in the envelope of
-    :mod:`leasehold.worker.stages.envelope`, is still read, and so are such bodies from others. The
-    fraction and the stage are told to the server as well, for people who look.
+    :mod:`leasehold.worker.adapters.envelope`, is still read, and so are such bodies from others.
+    The fraction and the stage are told to the server as well, for people who look.
 
     Saves of several threads at the same time share a request, as completions do in a worker.
     Renewals, saves and receives are sent once; the client's own retries could outlive a lease. So
@@ -139,7 +139,7 @@ class NativeQueue:
         Raises:
             InvalidConnectionString: It cannot be used.
         """
-        client = Client.from_connection_string(connection, timeout_s=timeout_s)
+        client = Client.from_connection_string(connection or None, timeout_s=timeout_s)
         made = cls(client.queue(queue), form=form)
         made._own = client
         made.spec = QueueSpec(service="leasehold", queue=queue, connection=connection or "")
@@ -628,62 +628,3 @@ def _result(found: RenewedAnswer | Exception) -> RenewedAnswer | BaseException:
     if isinstance(found, OutOfRange) and (found.field or "").endswith(".saved"):
         return BodyTooLarge(str(found))
     return queue_error(found) if isinstance(found, Exception) else found
-
-
-# --- saved beside ------------------------------------------------------------------------------
-
-
-SAVED_MARKER: Final = "leasehold.saved"
-"""The JSON in which a Leasehold server keeps progress beside the body.
-
-One object, for any client to read; each member but the first may be left out::
-
-    {"leasehold.saved": 1, "stage": "encode", "state": {"frame": 1200}, "fraction": 0.4}
-"""
-VERSION: Final = 1
-_MEMBERS: Final = {SAVED_MARKER, "stage", "state", "fraction"}
-
-
-def saved_members(saved: Saved) -> dict[str, Any]:
-    """Return what is kept of *saved*.
-
-    Raises:
-        TypeError: The state is not what JSON can say.
-        ValueError: The fraction is not within 0 to 1.
-    """
-    members = {SAVED_MARKER: VERSION, **members_of(saved)}
-    try:
-        text = json.dumps(members, ensure_ascii=False, allow_nan=False)
-        text.encode()  # half of a character is no text
-    except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(f"a state must be what JSON can say: {error}") from error
-    plain: dict[str, Any] = json.loads(text)
-    return plain
-
-
-def read_saved(plain: Any) -> Saved:
-    """Return what :func:`saved_members` has made; what is not of that form is all state.
-
-    Raises:
-        UnreadableEnvelope: It is of a version above :data:`VERSION`.
-    """
-    if not isinstance(plain, dict) or type(plain.get(SAVED_MARKER)) is not int:
-        return Saved(state=plain)
-    version = plain[SAVED_MARKER]
-    if version > VERSION:
-        raise UnreadableEnvelope(
-            f"progress is saved in version {version} of its form; "
-            f"this worker reads up to version {VERSION}"
-        )
-    stage, fraction = plain.get("stage"), plain.get("fraction")
-    if plain.keys() <= _MEMBERS and _is_stage(stage) and _is_fraction(fraction):
-        return Saved(stage=stage, state=plain.get("state"), fraction=fraction)
-    return Saved(state=plain)
-
-
-def _is_stage(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
-def _is_fraction(value: Any) -> bool:
-    return value is None or (type(value) in {int, float} and 0 <= value <= 1)

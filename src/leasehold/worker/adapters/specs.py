@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from importlib import import_module
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from leasehold.worker.adapters.envelope import ProgressForm, StagePrefixForm
 from leasehold.worker.adapters.protocol import NotSupported, QueueClient
-
-if TYPE_CHECKING:
-    from leasehold.worker.stages.envelope import ProgressForm
 
 Service: TypeAlias = Literal["leasehold", "azure", "mns", "memory"]
 
@@ -28,6 +27,12 @@ _OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "mns": frozenset({"encoding", "form", "timeout_s"}),
     "memory": frozenset(),
 }
+_ADAPTERS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "leasehold": ("native", "NativeQueue", "timeout_s"),
+    "azure": ("azure", "AzureQueue", "call_timeout_s"),
+    "mns": ("mns", "MnsQueue", "call_timeout_s"),
+}
+"""By service: module, class, and what the class calls the seconds that a request may take."""
 _ENVELOPE: Final = "envelope"
 _DEVELOPMENT: Final = "UseDevelopmentStorage=true"
 _DEVELOPMENT_ACCOUNT: Final = "devstoreaccount1"
@@ -123,37 +128,20 @@ class QueueSpec:
             ImportError: The SDK of the service is not installed.
             ValueError: The connection string or an option cannot be used.
         """
-        options = dict(self.options)
-        timeout_s = float(options.pop("timeout_s", "30"))
-        form = form_of(options.pop("form", _ENVELOPE))
+        if self.service == "memory":
+            raise NotSupported(
+                f"the queue {self.queue} is in the memory of one process; no other can open it"
+            )
+        options: dict[str, Any] = dict(self.options)
+        module, name, timeout = _ADAPTERS[self.service]
+        options[timeout] = float(options.pop("timeout_s", "30"))
+        options["form"] = form_of(options.pop("form", _ENVELOPE))
         # Each service has an SDK that others need not have.
-        if self.service == "leasehold":
-            from leasehold.worker.adapters.native import NativeQueue  # noqa: PLC0415
-
-            native = NativeQueue.from_connection_string(
-                self.connection or None, self.queue, form=form, timeout_s=timeout_s
-            )
-            native.spec = self
-            return native
-        if self.service == "azure":
-            from leasehold.worker.adapters.azure import AzureQueue  # noqa: PLC0415
-
-            azure = AzureQueue.from_connection_string(
-                self.connection, self.queue, form=form, call_timeout_s=timeout_s, **options
-            )
-            azure.spec = self
-            return azure
-        if self.service == "mns":
-            from leasehold.worker.adapters.mns import MnsQueue  # noqa: PLC0415
-
-            mns = MnsQueue.from_connection_string(
-                self.connection, self.queue, form=form, call_timeout_s=timeout_s, **options
-            )
-            mns.spec = self
-            return mns
-        raise NotSupported(
-            f"the queue {self.queue} is in the memory of one process; no other can open it"
-        )
+        adapter = getattr(import_module(f"leasehold.worker.adapters.{module}"), name)
+        client = adapter.from_connection_string(self.connection, self.queue, **options)
+        client.spec = self
+        opened: QueueClient = client
+        return opened
 
 
 def check_options(service: str, options: Mapping[str, str]) -> None:
@@ -189,8 +177,6 @@ def form_of(text: str) -> ProgressForm | None:
     """
     if text == _ENVELOPE:
         return None
-    from leasehold.worker.stages.envelope import StagePrefixForm  # noqa: PLC0415 - it uses this package
-
     stages: dict[int, str] = {}
     for part in text.split(","):
         number, colon, name = part.partition(":")

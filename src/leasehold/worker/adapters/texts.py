@@ -6,6 +6,14 @@ import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from leasehold.worker.adapters.envelope import (
+    MARKER,
+    EnvelopeForm,
+    ProgressForm,
+    UnreadableEnvelope,
+    looks_wrapped,
+    wrap,
+)
 from leasehold.worker.adapters.fallbacks import is_poison_name, unwrap_poison, wrap_poison
 from leasehold.worker.adapters.protocol import Delivery, Fault, Saved
 from leasehold.worker.payloads.codecs import (
@@ -14,14 +22,6 @@ from leasehold.worker.payloads.codecs import (
     decode_text,
     detect_base64,
     encode_text,
-)
-from leasehold.worker.stages.envelope import (
-    MARKER,
-    EnvelopeForm,
-    ProgressForm,
-    UnreadableEnvelope,
-    looks_wrapped,
-    wrap,
 )
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from leasehold.worker.errors import LeaseLost
+from leasehold.worker.errors import LeaseLost, LossKind
 from leasehold.worker.leases.base import BaseLeaseManager, RenewerStopped
 from leasehold.worker.leases.held import (
     AlreadySettled,
@@ -11,7 +11,6 @@ from leasehold.worker.leases.held import (
     LeaseCounts,
     LeaseHooks,
     Loss,
-    LossKind,
 )
 from leasehold.worker.leases.learning import LeaseLearner
 from leasehold.worker.leases.manager import LeaseManager

@@ -7,15 +7,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol
 
 from leasehold.worker.adapters.protocol import Delivery, Lease, QueueClient, QueueError, Saved
-from leasehold.worker.errors import LeaseLost
+from leasehold.worker.errors import LeaseLost, LossKind
 from leasehold.worker.leases.settings import LeaseSettings
-
-LossKind: TypeAlias = Literal[
-    "lapsed", "expired", "gone", "timed out", "denied", "session", "renewer", "let go", "cancelled"
-]
 
 
 class HeldState(enum.Enum):

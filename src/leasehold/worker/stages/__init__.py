@@ -1,5 +1,11 @@
 """Work in stages, and progress that outlives whoever made it."""
 
+from leasehold.worker.adapters.envelope import (
+    EnvelopeForm,
+    ProgressForm,
+    StagePrefixForm,
+    UnreadableEnvelope,
+)
 from leasehold.worker.stages.declared import (
     COMPLETED,
     Done,
@@ -7,12 +13,6 @@ from leasehold.worker.stages.declared import (
     StageHooks,
     StageMessage,
     StageOverdue,
-)
-from leasehold.worker.stages.envelope import (
-    EnvelopeForm,
-    ProgressForm,
-    StagePrefixForm,
-    UnreadableEnvelope,
 )
 from leasehold.worker.stages.pipeline import Stages
 from leasehold.worker.stages.progress_store import (

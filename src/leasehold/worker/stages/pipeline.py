@@ -24,7 +24,6 @@ from leasehold.worker.stages.declared import (
     make_stage,
     split_label,
 )
-from leasehold.worker.stages.envelope import looks_like_digits
 from leasehold.worker.stages.running import Call, Durations, Run, Save, Step, Steps, Telling, Watch
 from leasehold.worker.timing import SystemTime, Time
 
@@ -254,7 +253,7 @@ class Stages:
         await drive_async(self._run(message).steps(), message)
 
     def _run(self, message: Message) -> Run:
-        if not self._has_warned and looks_like_digits(message, len(self.layout.names)):
+        if not self._has_warned and _looks_like_digits(message, len(self.layout.names)):
             self._has_warned = True
             _log.warning(
                 "message %s of %s begins like two digits of state, %r, and is taken for plain text:"
@@ -478,3 +477,18 @@ async def _stoppable(step: Call) -> Any:
         if limit_s is None or (task is not None and task.cancelling()):
             raise
         raise StageOverdue(step.message.stage, limit_s) from None
+
+
+def _looks_like_digits(message: Message, stages: int) -> bool:
+    """Return whether a body that is taken as it is may begin with two digits of state.
+
+    Nothing can tell for sure: there are names that begin with two digits.
+
+    Args:
+        message: One of which nothing is saved.
+        stages: How many stages there are; a state beyond the end of the work is none.
+    """
+    body = message.delivery.body
+    if message.saved is not None or not body[:2].isdigit() or len(body) < 2:  # noqa: PLR2004
+        return False
+    return not body[2:3].isdigit() and int(body[:2]) <= stages + 1

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from leasehold.client import Client
+from leasehold.worker.adapters.envelope import EnvelopeForm, StagePrefixForm
 from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.adapters.native import NativeQueue
 from leasehold.worker.adapters.protocol import (
@@ -26,7 +27,6 @@ from leasehold.worker.adapters.protocol import (
     Saved,
     Unreachable,
 )
-from leasehold.worker.stages.envelope import EnvelopeForm, StagePrefixForm
 
 Play = Callable[[str, Any], httpx.Response]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from leasehold.worker.adapters.envelope import EnvelopeForm, StagePrefixForm
 from leasehold.worker.adapters.fallbacks import unwrap_poison, wrap_poison
 from leasehold.worker.adapters.protocol import Delivery, Fault, Saved
 from leasehold.worker.adapters.texts import TextDelivery, Texts
-from leasehold.worker.stages.envelope import EnvelopeForm, StagePrefixForm
 
 JSON = '{"order": 7}'
 BINARY = bytes(range(256))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.worker.adapters import Saved
-from leasehold.worker.stages.envelope import (
+from leasehold.worker.adapters.envelope import (
     MARKER,
     VERSION,
     EnvelopeForm,

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from leasehold.testing import ManualTime
 from leasehold.worker.adapters import Delivery, Saved
+from leasehold.worker.adapters.envelope import StagePrefixForm, UnreadableEnvelope
 from leasehold.worker.message import Message
 from leasehold.worker.stages import COMPLETED, Stages
-from leasehold.worker.stages.envelope import StagePrefixForm, UnreadableEnvelope
 
 FORM = StagePrefixForm({1: "scan", 2: "encode", 3: "compress"})
 

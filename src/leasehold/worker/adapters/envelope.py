@@ -22,13 +22,9 @@ import binascii
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from leasehold.worker.adapters.protocol import Saved
-
-if TYPE_CHECKING:
-    from leasehold.worker.message import Message
-
 
 MARKER: Final = "leasehold.envelope"
 VERSION: Final = 1
@@ -226,7 +222,65 @@ def _saved(members: Any) -> Saved | None:
     return Saved(stage=stage, state=members.get("state"), fraction=fraction)
 
 
-# --- seeds form --------------------------------------------------------------------------------
+# --- saved beside ------------------------------------------------------------------------------
+
+
+SAVED_MARKER: Final = "leasehold.saved"
+"""The JSON in which a Leasehold server keeps progress beside the body.
+
+One object, for any client to read; each member but the first may be left out::
+
+    {"leasehold.saved": 1, "stage": "encode", "state": {"frame": 1200}, "fraction": 0.4}
+"""
+_MEMBERS: Final = {SAVED_MARKER, "stage", "state", "fraction"}
+
+
+def saved_members(saved: Saved) -> dict[str, Any]:
+    """Return what is kept of *saved*.
+
+    Raises:
+        TypeError: The state is not what JSON can say.
+        ValueError: The fraction is not within 0 to 1.
+    """
+    members = {SAVED_MARKER: VERSION, **members_of(saved)}
+    try:
+        text = json.dumps(members, ensure_ascii=False, allow_nan=False)
+        text.encode()  # half of a character is no text
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"a state must be what JSON can say: {error}") from error
+    plain: dict[str, Any] = json.loads(text)
+    return plain
+
+
+def read_saved(plain: Any) -> Saved:
+    """Return what :func:`saved_members` has made; what is not of that form is all state.
+
+    Raises:
+        UnreadableEnvelope: It is of a version above :data:`VERSION`.
+    """
+    if not isinstance(plain, dict) or type(plain.get(SAVED_MARKER)) is not int:
+        return Saved(state=plain)
+    version = plain[SAVED_MARKER]
+    if version > VERSION:
+        raise UnreadableEnvelope(
+            f"progress is saved in version {version} of its form; "
+            f"this worker reads up to version {VERSION}"
+        )
+    stage, fraction = plain.get("stage"), plain.get("fraction")
+    if plain.keys() <= _MEMBERS and _is_stage(stage) and _is_fraction(fraction):
+        return Saved(stage=stage, state=plain.get("state"), fraction=fraction)
+    return Saved(state=plain)
+
+
+def _is_stage(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_fraction(value: Any) -> bool:
+    return value is None or (type(value) in {int, float} and 0 <= value <= 1)
+
+
+# --- two digits --------------------------------------------------------------------------------
 #
 # The form in which the Azure team's video workflow keeps its state: two digits, then the content.
 #
@@ -240,21 +294,6 @@ def _saved(members: Any) -> Saved | None:
 
 _DIGITS: Final = 2
 _MOST: Final = 99
-
-
-def looks_like_digits(message: Message, stages: int) -> bool:
-    """Return whether a body that is taken as it is may be of this form.
-
-    Nothing can tell for sure: there are names that begin with two digits.
-
-    Args:
-        message: One of which nothing is saved.
-        stages: How many stages there are; a state beyond the end of the work is none.
-    """
-    body = message.delivery.body
-    if message.saved is not None or not body[:_DIGITS].isdigit() or len(body) < _DIGITS:
-        return False
-    return not body[_DIGITS : _DIGITS + 1].isdigit() and int(body[:_DIGITS]) <= stages + 1
 
 
 class StagePrefixForm:
