@@ -36,9 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that drive the server through a vendor SDK."""
-    here = Path(__file__).parent
+    folders = tuple(f"{Path(__file__).parent / name}{os.sep}" for name in _SDKS)
     for item in items:
-        if {here / name for name in _SDKS} & set(item.path.parents):
+        if str(item.path).startswith(folders):
             item.add_marker(pytest.mark.sdk)
 
 

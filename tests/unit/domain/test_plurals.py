@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,8 +41,13 @@ _BOUND = re.compile(r"(?i)^(max|limit|longest|most|least|size|len\(|self\.max|se
 """Bounds of bytes, and sizes over them, which are never one."""
 
 
-def spoken() -> Iterator[str]:
-    """Yield each place where a number of the program's is followed by a plural."""
+@functools.cache
+def spoken() -> frozenset[str]:
+    """Return each place where a number of the program's is followed by a plural."""
+    return frozenset(_spoken())
+
+
+def _spoken() -> Iterator[str]:
     for path in sorted(SOURCE.rglob("*.py")):
         name = path.relative_to(SOURCE).as_posix()
         if name.startswith(_FIGURES):
@@ -60,12 +66,12 @@ def spoken() -> Iterator[str]:
 
 def test_a_number_is_said_with_the_form_that_goes_with_it() -> None:
     """Texts leave the choice to one helper, unless the number is always above one."""
-    assert sorted(set(spoken()) - SEVERAL) == []
+    assert sorted(spoken() - SEVERAL) == []
 
 
 def test_what_is_excused_is_there() -> None:
     """An excuse goes with its text."""
-    assert set(spoken()) >= SEVERAL
+    assert spoken() >= SEVERAL
 
 
 @pytest.mark.parametrize(
