@@ -20,6 +20,7 @@ from leasehold.domain.admin import MessageFilter
 from leasehold.domain.claims import MAX_CLAIM, ClaimState
 from leasehold.domain.model import NEVER_MS, MessageState, Outcome
 from leasehold.domain.queue_settings import (
+    MAX_BUDGET,
     Adapted,
     Adaptive,
     Advised,
@@ -51,16 +52,19 @@ from leasehold.http.native import (
     items,
     messages,
     queues,
-    reading,
     streams,
 )
 from leasehold.http.native import queues as settings_json
-from leasehold.http.native import reading as names
 from leasehold.http.native.dialect import MAX_REQUEST_BODY_BYTES
-from leasehold.http.native.errors import CODES, Problem
+from leasehold.http.native.errors import CODES
 from leasehold.http.native.routes import ROUTES, openapi_json
 from leasehold.stores.sql import admin as oversight
 from leasehold.stores.sql import scanning
+from leasehold.wire import flows, parts
+from leasehold.wire import messages as shapes
+from leasehold.wire import oversight as wire_oversight
+from leasehold.wire import queues as settings_shapes
+from leasehold.wire.parts import Problem
 from tests.docs.pages import code, read, rows, section
 
 API: Final = read("reference/native-api.md")
@@ -183,7 +187,7 @@ def test_every_explanation() -> None:
         limits.NATIVE.time_to_live_s[1],
         limits.NATIVE.receive_count[1],
         limits.MAX_ITEMS,
-        messages.MAX_PEEK,
+        shapes.MAX_PEEK,
         limits.MAX_WAIT_S,
         messages.MAX_ERROR_CHARS,
         limits.PRIORITIES[1],
@@ -195,9 +199,9 @@ def test_every_explanation() -> None:
         account.MAX_EVENTS,
         limits.MAX_PROGRESS,
         limits.MAX_PUBLISHED_PARTS,
-        names.NUMBERS[1],
-        names.MAX_NAME,
-        names.MAX_PUBLISHED,
+        parts.NUMBERS[1],
+        parts.MAX_NAME,
+        flows.MAX_PUBLISHED,
         arrow.MAX_PROPERTIES,
         arrow.MAX_BATCHES,
         MAX_CLAIM,
@@ -208,12 +212,12 @@ def test_every_explanation() -> None:
         MAX_STAGING_TIMEOUT_S,
         queues.MAX_PAGE,
         queues.DEFAULT_PAGE,
-        queues.MAX_PAUSE_S,
-        reading.MAX_TEXT,
-        reading.MAX_PROPERTIES_BYTES,
+        settings_shapes.MAX_PAUSE_S,
+        parts.MAX_TEXT,
+        shapes.MAX_PROPERTIES_BYTES,
         settings_json.MAX_METADATA_BYTES,
-        admin.MAX_CANARY,
-        *admin.RATES_PER_S,
+        wire_oversight.MAX_CANARY,
+        *wire_oversight.RATES_PER_S,
     ],
 )
 def test_limits(value: float) -> None:
@@ -309,7 +313,7 @@ def test_every_queue_setting(heading: str) -> None:
     for each in fields(part):
         row = listed[each.name]
         for bound in ranges.get(each.name, ()):
-            if ranges[each.name] != settings_json._BUDGET and bound not in {0, NEVER_MS}:
+            if ranges[each.name] != (1, MAX_BUDGET) and bound not in {0, NEVER_MS}:
                 assert number(bound) in row[1], each.name
         if part is not Adapted:
             assert each.default is not MISSING
@@ -328,7 +332,7 @@ def test_every_queue_setting(heading: str) -> None:
 
 def test_budgets_and_words_of_settings() -> None:
     """The range of budgets, and the words that a setting can be."""
-    assert number(settings_json._BUDGET[1]) in section(SETTINGS, "## failure_policy")
+    assert number(MAX_BUDGET) in section(SETTINGS, "## failure_policy")
     for word in (*LapsedReceipts, "fixed", "linear", "exponential"):
         assert f"`{word}`" in SETTINGS
 

@@ -23,9 +23,9 @@ from leasehold.domain.transactions import TransactionState
 from leasehold.http.native.call import Route
 from leasehold.http.native.errors import CODES
 from leasehold.http.native.queues import RANGES
-from leasehold.http.native.reading import MAX_NAME, MAX_PUBLISHED, NUMBERS
 from leasehold.http.native.routes import ROUTES
-from leasehold.http.native.transactions import CHUNKS, TIMEOUTS_S
+from leasehold.wire.flows import CHUNKS, MAX_PUBLISHED, TIMEOUTS_S
+from leasehold.wire.parts import MAX_NAME, NUMBERS
 from tests.unit.http_native.checking import document, errors_of, follow, operations
 from tests.unit.http_native.support import ACCOUNT, Native
 

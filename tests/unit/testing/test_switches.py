@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from leasehold.http.native.account import MAX_ADVANCE_S, MAX_DELAY_S, MAX_FAULTS
 from leasehold.http.native.routes import ROUTES, Router, routes_for
 from leasehold.http.requests import Response
 from leasehold.http.test_mode import LATEST_MS, TEST_PREFIX
 from leasehold.testing import InProcessServer
 from leasehold.testing.time import START_MS
+from leasehold.wire.flows import MAX_ADVANCE_S, MAX_DELAY_S, MAX_FAULTS
 from tests.unit.http_native import checking
 from tests.unit.http_native.support import Native
 

@@ -26,15 +26,12 @@ from leasehold.domain.sessions import (
 )
 from leasehold.engine.faults import Faults
 from leasehold.events.names import PHASE_NAMES, TYPE_NAMES, WORDS
-from leasehold.http.native import shapes
-from leasehold.http.native import shapes as flow_shapes
 from leasehold.http.native.admin import reply_seen
 from leasehold.http.native.call import Call
 from leasehold.http.native.errors import Refused, out_of_range, problem, shown
 from leasehold.http.native.messages import read_progress
 from leasehold.http.native.queues import MAX_PAGE, get_queue
 from leasehold.http.native.reading import (
-    NUMBERS,
     decode_body,
     in_portions,
     param_int,
@@ -44,29 +41,22 @@ from leasehold.http.native.reading import (
 )
 from leasehold.http.requests import Response
 from leasehold.http.test_mode import LATEST_MS, Controls
+from leasehold.wire import flows as wire
+from leasehold.wire.flows import MAX_ADVANCE_S, MAX_DELAY_S, MAX_FAULTS
+from leasehold.wire.messages import ProgressReport
+from leasehold.wire.oversight import CancelMessage
+from leasehold.wire.parts import NUMBERS, NoRequest
 
 MAX_HEARTBEAT_BYTES: Final = 4 * 1024 * 1024
 
-_OPEN: Final = msgspec.json.Decoder(flow_shapes.OpenSessionRequest)
-_HEARTBEAT: Final = msgspec.json.Decoder(flow_shapes.HeartbeatRequest)
-_END: Final = msgspec.json.Decoder(flow_shapes.EndSessionRequest)
-_CANCEL: Final = msgspec.json.Decoder(shapes.CancelRequest)
+_OPEN: Final = msgspec.json.Decoder(wire.OpenSessionRequest)
+_HEARTBEAT: Final = msgspec.json.Decoder(wire.HeartbeatRequest)
+_END: Final = msgspec.json.Decoder(wire.EndSessionRequest)
+_CANCEL: Final = msgspec.json.Decoder(CancelMessage)
 
 
-def show_session(session: Session) -> dict[str, Any]:
-    """Return a session as JSON shows it."""
-    return {
-        "session_id": session.session_id,
-        "holder": session.holder,
-        "state": session.state,
-        "timeout_s": session.timeout_s,
-        "progress_timeout_s": session.progress_timeout_s,
-        "started_at_ms": session.started_at_ms,
-        "last_heartbeat_ms": session.last_heartbeat_ms,
-        "ended_at_ms": session.ended_at_ms,
-        "reason": session.reason,
-        "leases": session.leases,
-    }
+def _show(session: Session) -> wire.SessionInfo:
+    return msgspec.convert(session, wire.SessionInfo, from_attributes=True)
 
 
 async def open_session(call: Call) -> Response:
@@ -84,15 +74,14 @@ async def open_session(call: Call) -> Response:
     command = OpenSession(call.account, holder, entropy, timeout_s, progress_s)
     session = await call.services.perform(command)
     place = f"/v1/accounts/{call.account}/sessions/{session.session_id}"
-    return call.reply(show_session(session), 201, (b"location", place.encode("ascii")))
+    return call.reply(_show(session), 201, (b"location", place.encode("ascii")))
 
 
 async def list_sessions(call: Call) -> Response:
     """List sessions, the newest first."""
     limit = param_int(call, "limit", (1, MAX_PAGE)) or MAX_PAGE
     sessions = await call.services.perform(ListSessions(call.account, limit))
-    found = [show_session(each) for each in sessions]
-    return call.reply({"sessions": found})
+    return call.reply(wire.Sessions([*map(_show, sessions)]))
 
 
 async def get(call: Call) -> Response:
@@ -108,25 +97,12 @@ async def heartbeat(call: Call) -> Response:
     given = decode_body(_HEARTBEAT, body).progress
     progress = None if given is None else _read_progress(given, call.now_ms)
     beat = await call.services.perform(Heartbeat(call.account, call.item, progress))
-    return call.reply(
-        {
-            "until_ms": beat.until_ms,
-            "cancels": [
-                {
-                    "id": each.message_id,
-                    "queue": each.queue,
-                    "reason": each.reason,
-                    "at_ms": each.at_ms,
-                }
-                for each in beat.cancels
-            ],
-            "lost": beat.lost,
-        }
-    )
+    cancels = tuple(wire.CancelNotice(*each) for each in beat.cancels)
+    return call.reply(wire.Beat(beat.until_ms, cancels, beat.lost))
 
 
 def _read_progress(
-    given: dict[str, shapes.ProgressIn | None], now_ms: int
+    given: dict[str, ProgressReport | None], now_ms: int
 ) -> dict[str, Progress | None]:
     if len(given) > MAX_PROGRESS:
         raise out_of_range(
@@ -158,7 +134,7 @@ async def cancel_message(call: Call) -> Response:
 
 
 def _reply_session(call: Call, session: Session) -> Response:
-    return call.reply(show_session(session))
+    return call.reply(_show(session))
 
 
 # --- events ------------------------------------------------------------------------------------
@@ -269,29 +245,9 @@ async def _reply(call: Call, page: EventPage, **more: int) -> Response:
 # None of them asks for credentials: such a server can only be reached from its own machine.
 
 
-MAX_ADVANCE_S: Final = 315_360_000
-"""Longest single step of the clock: ten years."""
-MAX_FAULTS: Final = 1_000_000
-MAX_DELAY_S: Final = 60
-
-
-class AdvanceRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """How far to move the clock."""
-
-    seconds: float
-
-
-class FaultsRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """What is to fail; what is left out is not."""
-
-    fail_commits: int | None = None
-    drop_answers: int | None = None
-    delay_answers_s: float | None = None
-
-
-_ADVANCE: Final = msgspec.json.Decoder(AdvanceRequest)
-_FAULTS: Final = msgspec.json.Decoder(FaultsRequest)
-_NOTHING: Final = msgspec.json.Decoder(shapes.NoRequest)
+_ADVANCE: Final = msgspec.json.Decoder(wire.AdvanceRequest)
+_FAULTS: Final = msgspec.json.Decoder(wire.FaultsRequest)
+_NOTHING: Final = msgspec.json.Decoder(NoRequest)
 
 
 def _controls(call: Call) -> Controls:
@@ -300,20 +256,12 @@ def _controls(call: Call) -> Controls:
     return controls
 
 
-def _show_clock(controls: Controls) -> dict[str, Any]:
-    return {
-        "now_ms": controls.now_ms(),
-        "virtual": controls.is_virtual,
-        "waiting": controls.waiting,
-    }
+def _show_clock(controls: Controls) -> wire.Clock:
+    return wire.Clock(controls.now_ms(), controls.is_virtual, controls.waiting)
 
 
-def _show_faults(faults: Faults) -> dict[str, Any]:
-    return {
-        "fail_commits": faults.fail_commits,
-        "drop_answers": faults.drop_answers,
-        "delay_answers_s": faults.delay_answers_s,
-    }
+def _show_faults(faults: Faults) -> wire.Faults:
+    return msgspec.convert(faults, wire.Faults, from_attributes=True)
 
 
 async def clock(call: Call) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -35,17 +35,15 @@ from leasehold.domain.commands import Peek
 from leasehold.domain.errors import MessageNotFound
 from leasehold.domain.failures import last_error
 from leasehold.domain.limits import MAX_WAIT_S, NATIVE, NEVER, PRIORITIES
-from leasehold.domain.model import Attempt, ErrorReport, Message, MessageState
+from leasehold.domain.model import Attempt, Message, MessageState
 from leasehold.domain.queue_settings import poison_queue_of
 from leasehold.domain.visibility import first_visible_ms
-from leasehold.http.native import shapes
 from leasehold.http.native.call import Call
 from leasehold.http.native.errors import invalid, shown
-from leasehold.http.native.items import body_limit
+from leasehold.http.native.items import body_limit, expiry
 from leasehold.http.native.queues import DEFAULT_PAGE, MAX_PAGE, count_messages, get_queue
 from leasehold.http.native.reading import (
     MAX_SINGLE_BYTES,
-    MAX_TEXT,
     body_of,
     in_portions,
     param_int,
@@ -57,103 +55,102 @@ from leasehold.http.native.reading import (
     short_text,
     within,
 )
-from leasehold.http.native.shapes import FilterIn, expiry, sent_along, shown_body
 from leasehold.http.requests import Response
+from leasehold.wire import oversight as wire
+from leasehold.wire.oversight import MAX_AGE_S, MAX_CANARY, MAX_COUNT, RATES_PER_S
+from leasehold.wire.parts import MAX_TEXT, NoRequest
+from leasehold.wire.queues import Explanation
+
+_T = TypeVar("_T")
 
 _LOOKED_AHEAD: Final = 256
 """Messages looked at to say how many are before one."""
 
-_AMEND: Final = msgspec.json.Decoder(shapes.AmendRequest)
-_END_LEASE: Final = msgspec.json.Decoder(shapes.EndLeaseRequest)
+_AMEND: Final = msgspec.json.Decoder(wire.AmendRequest)
+_END_LEASE: Final = msgspec.json.Decoder(wire.EndLeaseRequest)
 
 
 # --- what is shown -------------------------------------------------------------------------------
 
 
-def show_message(seen: Seen, now_ms: int, *, with_body: bool = True) -> dict[str, Any]:
+def show_message(seen: Seen, now_ms: int, *, with_body: bool = True) -> wire.View:
     """Return a message as those see it who look after it."""
     message, state, queue, under = seen
     detail = message.detail
-    cancel, ref = detail.cancel, detail.body_ref
+    ref = detail.body_ref
     error = last_error(message)
-    poisoning = detail.poisoning
-    return {
-        "id": message.message_id,
-        "queue": queue,
-        "state": state,
-        "why": explain.why(message, state, now_ms, seen.under),
-        **(_content(message) if with_body else {}),
-        "body_bytes": len(message.body) if ref is None else ref.size_bytes,
-        "inserted_at_ms": message.inserted_at_ms,
-        "expires_at_ms": expiry(message.expires_at_ms),
-        "visible_at_ms": message.visible_at_ms,
-        "dequeue_count": message.dequeue_count,
-        "fence": message.fence,
-        "priority": message.priority,
-        **sent_along(message),
-        "first_visible_at_ms": first_visible_ms(message),
-        "last_visible_at_ms": message.visible_since_ms or None,
-        "lease": _show_lease(message) if state is MessageState.LEASED else None,
-        "last_error": error and _show_last_error(error),
-        "failures": detail.failures,
-        "interruptions": detail.interruptions,
-        "lapses": detail.lapses,
-        "attempts": [_show_attempt(attempt) for attempt in detail.attempts],
-        "poisoned": poisoning
-        and {"queue": poisoning.queue, "reason": poisoning.reason, "at_ms": poisoning.at_ms},
-        "redriven": detail.redriven,
-        "under": under,
-        "session": message.session if state is MessageState.LEASED else None,
-        "cancel": cancel and {"at_ms": cancel.at_ms, "reason": cancel.reason},
-    }
+    is_leased = state is MessageState.LEASED
+    shown = wire.View(
+        id=message.message_id,
+        queue=queue,
+        state=state,
+        why=explain.why(message, state, now_ms, seen.under),
+        body_bytes=len(message.body) if ref is None else ref.size_bytes,
+        inserted_at_ms=message.inserted_at_ms,
+        expires_at_ms=expiry(message.expires_at_ms),
+        visible_at_ms=message.visible_at_ms,
+        dequeue_count=message.dequeue_count,
+        fence=message.fence,
+        priority=message.priority,
+        type=detail.message_type,
+        properties=detail.properties,
+        traceparent=detail.traceparent,
+        dedup_key=detail.dedup_key,
+        first_visible_at_ms=first_visible_ms(message),
+        last_visible_at_ms=message.visible_since_ms or None,
+        lease=_show_lease(message) if is_leased else None,
+        last_error=_show_last_error(error) if error else None,
+        failures=detail.failures,
+        interruptions=detail.interruptions,
+        lapses=detail.lapses,
+        attempts=msgspec.convert(detail.attempts, tuple[wire.Attempt, ...], from_attributes=True),
+        poisoned=_show_as(wire.Poisoning, detail.poisoning),
+        redriven=detail.redriven,
+        under=under,
+        session=message.session if is_leased else None,
+        cancel=_show_as(wire.CancelRequest, detail.cancel),
+    )
+    if with_body:
+        _add_content(shown, message)
+    return shown
 
 
-def _content(message: Message) -> dict[str, Any]:
-    """Return what may be large: the body, and what was saved."""
-    saved = message.detail.saved
-    content: dict[str, Any] = {} if saved is None else {"saved": msgspec.Raw(saved)}
-    return content | shown_body(message)
+def _add_content(shown: wire.View, message: Message) -> None:
+    """Show what may be large: the body, or why it is left out, and what was saved."""
+    detail = message.detail
+    if detail.saved is not None:
+        shown.saved = msgspec.Raw(detail.saved)
+    if detail.body_ref is not None and detail.body_ref.problem is not None:
+        shown.body_problem = detail.body_ref.problem
+        return
+    try:
+        shown.body = message.body.decode()
+    except UnicodeDecodeError:
+        shown.body_base64 = message.body
 
 
-def _show_lease(message: Message) -> dict[str, Any]:
-    progress = message.detail.progress
-    return {
-        "holder": message.holder,
-        "since_ms": message.since_ms,
-        "until_ms": message.visible_at_ms,
-        "renewals": message.renewals,
-        "progress": progress
-        and {"fraction": progress.fraction, "note": progress.note, "at_ms": progress.at_ms},
-    }
+def _show_as(kind: type[_T], thing: object) -> _T | None:
+    return None if thing is None else msgspec.convert(thing, kind, from_attributes=True)
 
 
-def _show_error(error: ErrorReport) -> dict[str, Any]:
-    return {"text": error.text, "type": error.type, "fingerprint": error.fingerprint}
+def _show_lease(message: Message) -> wire.LeaseInfo:
+    return wire.LeaseInfo(
+        holder=message.holder,
+        since_ms=message.since_ms,
+        until_ms=message.visible_at_ms,
+        renewals=message.renewals,
+        progress=_show_as(wire.Progress, message.detail.progress),
+    )
 
 
-def _show_last_error(attempt: Attempt) -> dict[str, Any]:
-    assert attempt.error is not None
-    return {**_show_error(attempt.error), "at_ms": attempt.ended_at_ms}
+def _show_last_error(attempt: Attempt) -> wire.LastError:
+    error = attempt.error
+    assert error is not None
+    return wire.LastError(error.text, error.type, error.fingerprint, attempt.ended_at_ms)
 
 
-def _show_attempt(attempt: Attempt) -> dict[str, Any]:
-    return {
-        "number": attempt.number,
-        "leased_at_ms": attempt.leased_at_ms,
-        "ended_at_ms": attempt.ended_at_ms,
-        "outcome": attempt.outcome,
-        "holder": attempt.holder,
-        "renewals": attempt.renewals,
-        "error": attempt.error and _show_error(attempt.error),
-    }
-
-
-def _show_explanation(explanation: explain.Explanation) -> Mapping[str, Any]:
-    return {
-        "sentence": explanation.sentence,
-        "code": explanation.code,
-        "evidence": explanation.evidence,
-    }
+def _show_explanation(explanation: explain.Explanation) -> Explanation:
+    return Explanation(explanation.sentence, explanation.code, explanation.evidence)
 
 
 # --- looking -------------------------------------------------------------------------------------
@@ -172,7 +169,7 @@ async def inspect(call: Call) -> Response:
     shown = await in_portions(
         lambda seen: show_message(seen, now_ms, with_body=with_body), page.messages
     )
-    return call.reply({"messages": shown, "next_after": page.next_after})
+    return call.reply(wire.Views(shown, page.next_after))
 
 
 async def find(call: Call) -> Response:
@@ -302,10 +299,6 @@ async def end_lease(call: Call) -> Response:
 # Filters: from JSON or a query to the domain's.
 
 
-MAX_AGE_S: Final = 3_153_600_000
-"""A hundred years."""
-MAX_COUNT: Final = 2**31 - 1
-
 PARAMS: Final = frozenset(
     {
         *("state", "min_age_s", "max_age_s", "min_dequeue_count", "max_dequeue_count"),
@@ -334,8 +327,8 @@ def filter_of_query(call: Call) -> MessageFilter:
     states = params.get("state")
     return _checked(
         _Named(in_query=True),
-        FilterIn(
-            states=states.split(",") if states else None,
+        wire.Filter(
+            states=tuple(states.split(",")) if states else None,
             min_age_s=param_number(call, "min_age_s", _AGES),
             max_age_s=param_number(call, "max_age_s", _AGES),
             min_dequeue_count=param_int(call, "min_dequeue_count", _COUNTS),
@@ -347,7 +340,7 @@ def filter_of_query(call: Call) -> MessageFilter:
     )
 
 
-def filter_of_body(given: FilterIn | None) -> MessageFilter:
+def filter_of_body(given: wire.Filter | None) -> MessageFilter:
     """Read a filter from the member ``filter`` of a request.
 
     Raises:
@@ -357,7 +350,7 @@ def filter_of_body(given: FilterIn | None) -> MessageFilter:
         return EVERYTHING
     value = given.json_value
     try:
-        text = None if value is None else msgspec.json.encode(value).decode()
+        text = None if value in (None, msgspec.UNSET) else msgspec.json.encode(value).decode()
     except RecursionError:
         raise invalid("$.filter.json_value", "`json_value` is nested too deeply.") from None
     return _checked(_Named(in_query=False), given, text)
@@ -373,7 +366,7 @@ class _Named:
         return _NAMES_OF_PARAMS.get(name, name) if self._in_query else f"$.filter.{name}"
 
 
-def _checked(named: _Named, given: FilterIn, json_value: str | None) -> MessageFilter:
+def _checked(named: _Named, given: wire.Filter, json_value: str | None) -> MessageFilter:
     for name, bounds in (
         ("min_age_s", _AGES),
         ("max_age_s", _AGES),
@@ -414,7 +407,7 @@ def _checked(named: _Named, given: FilterIn, json_value: str | None) -> MessageF
     )
 
 
-def _states(field: str, given: list[str] | None) -> frozenset[MessageState] | None:
+def _states(field: str, given: tuple[str, ...] | None) -> frozenset[MessageState] | None:
     if given is None:
         return None
     for name in given or [""]:
@@ -446,31 +439,28 @@ def _json_of_query(text: str | None) -> str | None:
 # Purges and redrives, which the server carries on in the background.
 
 
-MAX_CANARY: Final = 1_000
-RATES_PER_S: Final = (0.001, 1_000_000)
 _ID_BYTES: Final = 12
 
-_PURGE: Final = msgspec.json.Decoder(shapes.PurgeRequest)
-_REDRIVE: Final = msgspec.json.Decoder(shapes.RedriveRequest)
-_NOTHING: Final = msgspec.json.Decoder(shapes.NoRequest)
+_PURGE: Final = msgspec.json.Decoder(wire.PurgeRequest)
+_REDRIVE: Final = msgspec.json.Decoder(wire.RedriveRequest)
+_NOTHING: Final = msgspec.json.Decoder(NoRequest)
 
 
-def show_job(job: Job) -> dict[str, Any]:
-    """Return a job as JSON shows it."""
-    return {
-        "job_id": job.job_id,
-        "queue": job.queue,
-        "kind": job.plan.kind,
-        "state": job.state,
-        "dry_run": job.plan.dry_run,
-        "created_at_ms": job.created_at_ms,
-        "updated_at_ms": job.updated_at_ms,
-        "examined": job.examined,
-        "matched": job.matched,
-        "moved": job.moved,
-        "expected": job.expected,
-        "note": job.note,
-    }
+def _show_job(job: Job) -> wire.Job:
+    return wire.Job(
+        job_id=job.job_id,
+        queue=job.queue,
+        kind=job.plan.kind,
+        state=job.state,
+        dry_run=job.plan.dry_run,
+        created_at_ms=job.created_at_ms,
+        updated_at_ms=job.updated_at_ms,
+        examined=job.examined,
+        matched=job.matched,
+        moved=job.moved,
+        expected=job.expected,
+        note=job.note,
+    )
 
 
 async def purge(call: Call) -> Response:
@@ -516,7 +506,7 @@ async def _start(call: Call, plan: JobPlan, wait_s: float | None) -> Response:
         job = await call.services.wait_for_job(call.account, job.job_id, wait_s)
     place = f"/v1/accounts/{call.account}/jobs/{job.job_id}"
     location = (b"location", place.encode("ascii"))
-    return call.reply(show_job(job), 200 if is_over(job) else 202, location)
+    return call.reply(_show_job(job), 200 if is_over(job) else 202, location)
 
 
 async def list_jobs(call: Call) -> Response:
@@ -524,7 +514,7 @@ async def list_jobs(call: Call) -> Response:
     limit = param_int(call, "limit", (1, MAX_PAGE)) or DEFAULT_PAGE
     queue = call.params.get("queue") or None
     jobs = await call.services.perform(ListJobs(call.account, queue, limit))
-    return call.reply({"jobs": [show_job(job) for job in jobs if isinstance(job, Job)]})
+    return call.reply(wire.Jobs([_show_job(job) for job in jobs if isinstance(job, Job)]))
 
 
 async def get(call: Call) -> Response:
@@ -539,4 +529,4 @@ async def stop(call: Call) -> Response:
 
 
 def _reply_job(call: Call, job: Job) -> Response:
-    return call.reply(show_job(job))
+    return call.reply(_show_job(job))

@@ -15,38 +15,13 @@ from leasehold.domain import errors as domain
 from leasehold.domain.wording import count_of, time_of
 from leasehold.extras import install
 from leasehold.http.requests import Header
+from leasehold.wire.parts import Problem
 
 RETRY_AFTER_S: Final = 1
 _SHOWN_CHARS: Final = 100
 """Longer values are cut: the sender has the rest."""
 _WHOLE_NUMBERS: Final = 2**64
 """Larger ones are shown as text: hardly a reader of JSON holds them as numbers."""
-
-
-class Problem(msgspec.Struct, omit_defaults=True):
-    """What is wrong, as the client will see it; ``None`` members are left out."""
-
-    code: str
-    status: int
-    detail: str
-    field: str | None = None
-    """Path of a member, such as ``$.messages[3].delay_s``, or the name of a query parameter."""
-    value: Any = None
-    minimum: float | None = None
-    maximum: float | None = None
-    limit: int | None = None
-    remedy: str | None = None
-    reason: str | None = None
-    holder: str | None = None
-    until_ms: int | None = None
-    retry_after_s: int | None = None
-    state: str | None = None
-    token: int | None = None
-    expected: int | None = None
-    last_settled: int | None = None
-    settled_with: str | None = None
-    size: int | None = None
-    lost: int | None = None
 
 
 class Refused(Exception):

@@ -16,9 +16,14 @@ import msgspec
 from leasehold.domain.commands import Batch, Complete, Duplicate, Put, Release, Renew
 from leasehold.domain.errors import LeaseholdError, NotDone, QueueNotFound, Unavailable
 from leasehold.domain.limits import MAX_ITEMS, NATIVE, NEVER, PRIORITIES, WEEK_S
-from leasehold.domain.model import DEFAULT_PRIORITY, ENTROPY_BYTES, NO_DETAIL, Detail, Lease
-from leasehold.http.native import shapes
-from leasehold.http.native import shapes as flow_shapes
+from leasehold.domain.model import (
+    DEFAULT_PRIORITY,
+    ENTROPY_BYTES,
+    NEVER_MS,
+    NO_DETAIL,
+    Detail,
+    Lease,
+)
 from leasehold.http.native.call import Call
 from leasehold.http.native.errors import Refused, invalid, item_problem, out_of_range
 from leasehold.http.native.reading import (
@@ -30,8 +35,9 @@ from leasehold.http.native.reading import (
     short_text,
     within,
 )
-from leasehold.http.native.shapes import ItemProblem, ItemResult, Results, expiry
 from leasehold.http.requests import Response
+from leasehold.wire.messages import ItemResult, PutItem, PutResult, QueuedPut, Results
+from leasehold.wire.parts import ItemProblem
 
 PART: Final = 1_000
 """Items that go to the engine as one command."""
@@ -271,7 +277,7 @@ def trace_of(call: Call) -> Detail:
 
 
 def read_put(
-    item: shapes.PutItem, along: Detail, limit_bytes: int
+    item: PutItem, along: Detail, limit_bytes: int
 ) -> tuple[bytes, int, int | None, Detail, int]:
     """Return body, delay, time to live, what is sent along and priority of one message.
 
@@ -314,14 +320,14 @@ def read_put(
     return body, delay_s, life_s, along, priority
 
 
-def _required_body(item: shapes.PutItem, limit_bytes: int) -> bytes:
+def _required_body(item: PutItem, limit_bytes: int) -> bytes:
     body = body_of(item, limit_bytes=limit_bytes)
     if body is None:
         raise invalid(None, "The message has none of `body`, `body_base64` and `json`.")
     return body
 
 
-def _detail_of(item: shapes.PutItem, trace: str | None) -> Detail:
+def _detail_of(item: PutItem, trace: str | None) -> Detail:
     own = item.traceparent
     if own is not None:
         check_trace("traceparent", own)
@@ -357,7 +363,7 @@ class PutReader:
         self._call = call
         self._limits: dict[str, int] = {}
 
-    def read(self, path: str, given: Sequence[flow_shapes.QueuedPut]) -> tuple[Put, ...]:
+    def read(self, path: str, given: Sequence[QueuedPut]) -> tuple[Put, ...]:
         """Return the commands of all messages.
 
         Args:
@@ -379,7 +385,7 @@ class PutReader:
                 raise
         return tuple(puts)
 
-    def read_one(self, item: flow_shapes.QueuedPut, entropy: bytes) -> Put:
+    def read_one(self, item: QueuedPut, entropy: bytes) -> Put:
         """Return the command of one message.
 
         Raises:
@@ -403,11 +409,16 @@ class PutReader:
         return limit_bytes
 
 
-def show_put(_: Put, result: Lease | Duplicate) -> shapes.PutResult:
+def expiry(expires_at_ms: int) -> int | None:
+    """Return when a message expires, None for never."""
+    return None if expires_at_ms >= NEVER_MS else expires_at_ms
+
+
+def show_put(_: Put, result: Lease | Duplicate) -> PutResult:
     """Return what a put tells of a message."""
     if type(result) is Lease:
         message, receipt = result
-        return shapes.PutResult(
+        return PutResult(
             message.message_id,
             message.inserted_at_ms,
             expiry(message.expires_at_ms),
@@ -415,7 +426,7 @@ def show_put(_: Put, result: Lease | Duplicate) -> shapes.PutResult:
             receipt,
         )
     assert isinstance(result, Duplicate)
-    return shapes.PutResult(
+    return PutResult(
         result.message_id,
         result.inserted_at_ms,
         expiry(result.expires_at_ms),

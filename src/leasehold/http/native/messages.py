@@ -14,8 +14,16 @@ import msgspec
 
 from leasehold.domain.commands import Complete, Peek, Put, Receive, Release, Released, Renew
 from leasehold.domain.limits import LOOK_BYTES, MAX_WAIT_S, NATIVE
-from leasehold.domain.model import ENTROPY_BYTES, ErrorReport, Lease, Outcome, Progress
-from leasehold.http.native import shapes
+from leasehold.domain.model import (
+    ENTROPY_BYTES,
+    NEVER_MS,
+    NO_DETAIL,
+    ErrorReport,
+    Lease,
+    Message,
+    Outcome,
+    Progress,
+)
 from leasehold.http.native.call import Call
 from leasehold.http.native.errors import Refused
 from leasehold.http.native.items import (
@@ -23,12 +31,12 @@ from leasehold.http.native.items import (
     BatchReader,
     Items,
     body_limit,
+    expiry,
     read_put,
     show_put,
     trace_of,
 )
 from leasehold.http.native.reading import (
-    MAX_TEXT,
     apart,
     body_of,
     in_portions,
@@ -37,10 +45,33 @@ from leasehold.http.native.reading import (
     short_text,
     within,
 )
-from leasehold.http.native.shapes import peeked, received
 from leasehold.http.requests import Response
+from leasehold.wire.messages import (
+    DEFAULT_PEEK,
+    MAX_PEEK,
+    CancelAsked,
+    CompleteItem,
+    CompleteRequest,
+    CompleteResult,
+    Peeked,
+    PeekedMessages,
+    PeekRequest,
+    ProgressReport,
+    PutItem,
+    PutRequest,
+    Received,
+    ReceivedMessages,
+    ReceiveRequest,
+    ReleaseItem,
+    ReleaseRequest,
+    ReleaseResult,
+    RenewItem,
+    RenewRequest,
+    RenewResult,
+    ReportedError,
+)
+from leasehold.wire.parts import MAX_TEXT
 
-MAX_PEEK: Final = 1_000
 MAX_ERROR_CHARS: Final = 8_192
 """A longer report is cut and not refused: a worker in trouble must get rid of its message."""
 ANSWER_BYTES: Final = LOOK_BYTES
@@ -53,12 +84,12 @@ OUTCOMES: Final[Mapping[str | None, Outcome]] = {
     **{each.value: each for each in Outcome},
 }
 
-_PUT: Final = BatchReader(shapes.PutRequest, messages=shapes.PutItem)
-_RECEIVE: Final = msgspec.json.Decoder(shapes.ReceiveRequest)
-_PEEK: Final = msgspec.json.Decoder(shapes.PeekRequest)
-_RENEW: Final = BatchReader(shapes.RenewRequest, items=shapes.RenewItem)
-_COMPLETE: Final = BatchReader(shapes.CompleteRequest, items=shapes.CompleteItem)
-_RELEASE: Final = BatchReader(shapes.ReleaseRequest, items=shapes.ReleaseItem)
+_PUT: Final = BatchReader(PutRequest, messages=PutItem)
+_RECEIVE: Final = msgspec.json.Decoder(ReceiveRequest)
+_PEEK: Final = msgspec.json.Decoder(PeekRequest)
+_RENEW: Final = BatchReader(RenewRequest, items=RenewItem)
+_COMPLETE: Final = BatchReader(CompleteRequest, items=CompleteItem)
+_RELEASE: Final = BatchReader(ReleaseRequest, items=ReleaseItem)
 
 
 # --- put -----------------------------------------------------------------------------------------
@@ -113,8 +144,8 @@ async def receive(call: Call) -> Response:
     if not leases:
         queue = call.services.find_queue(call.account, call.queue)
         if queue is not None and queue.settings.is_paused(call.now_ms):
-            return call.reply({"messages": (), "paused": True})
-    return call.reply({"messages": await in_portions(received, leases)})
+            return call.reply(ReceivedMessages((), paused=True))
+    return call.reply(ReceivedMessages(await in_portions(_show_received, leases)))
 
 
 def _first_part(call: Call) -> int:
@@ -160,9 +191,60 @@ async def peek(call: Call) -> Response:
     """Look at what a receive would give."""
     request = read_body(_PEEK, call)
     count = request.max_messages
-    count = 32 if count is None else within("$.max_messages", count, (1, MAX_PEEK))
+    count = DEFAULT_PEEK if count is None else within("$.max_messages", count, (1, MAX_PEEK))
     messages = await call.services.perform(Peek(call.account, call.queue, count))
-    return call.reply({"messages": await in_portions(peeked, messages)})
+    return call.reply(PeekedMessages(await in_portions(_show_peeked, messages)))
+
+
+def _show_received(lease: Lease) -> Received:
+    message, receipt = lease
+    expires_at_ms = message.expires_at_ms
+    shown = Received(
+        message.message_id,
+        message.inserted_at_ms,
+        None if expires_at_ms >= NEVER_MS else expires_at_ms,
+        message.visible_at_ms,
+        message.dequeue_count,
+        message.fence,
+        receipt,
+        session=message.session,
+    )
+    _add_content(shown, message)
+    saved = message.detail.saved
+    if saved is not None:
+        shown.saved = msgspec.Raw(saved)
+    return shown
+
+
+def _show_peeked(message: Message) -> Peeked:
+    shown = Peeked(
+        message.message_id,
+        message.inserted_at_ms,
+        expiry(message.expires_at_ms),
+        message.visible_at_ms,
+        message.dequeue_count,
+    )
+    _add_content(shown, message)
+    ref = message.detail.body_ref
+    if ref is not None and ref.problem is not None:
+        shown.body = shown.body_base64 = msgspec.UNSET
+        shown.body_problem, shown.body_bytes = ref.problem, ref.size_bytes
+    return shown
+
+
+def _add_content(shown: Received | Peeked, message: Message) -> None:
+    body = message.body
+    try:
+        shown.body = body.decode()
+    except UnicodeDecodeError:
+        shown.body_base64 = body
+    shown.priority = message.priority
+    detail = message.detail
+    if detail is not NO_DETAIL:
+        shown.type = detail.message_type
+        shown.properties = dict(detail.properties) or None
+        shown.traceparent = detail.traceparent
+        shown.dedup_key = detail.dedup_key
 
 
 # --- renew, complete, release --------------------------------------------------------------------
@@ -188,7 +270,7 @@ def _read_renewals(call: Call) -> tuple[Items, bool | None]:
     return items, request.atomic
 
 
-def read_renew(item: shapes.RenewItem, call: Call, queue: str, limit_bytes: int) -> Renew:
+def read_renew(item: RenewItem, call: Call, queue: str, limit_bytes: int) -> Renew:
     """Return the command of one renewal.
 
     Raises:
@@ -209,7 +291,7 @@ def read_renew(item: shapes.RenewItem, call: Call, queue: str, limit_bytes: int)
     )
 
 
-def read_progress(field: str, given: shapes.ProgressIn, now_ms: int) -> Progress:
+def read_progress(field: str, given: ProgressReport, now_ms: int) -> Progress:
     """Return how far a holder says it has come; a long note is cut.
 
     Raises:
@@ -221,12 +303,12 @@ def read_progress(field: str, given: shapes.ProgressIn, now_ms: int) -> Progress
     return Progress(at_ms=now_ms, fraction=fraction, note=note and note[:MAX_TEXT])
 
 
-def show_renewal(_: Renew, lease: Lease) -> shapes.RenewResult:
+def show_renewal(_: Renew, lease: Lease) -> RenewResult:
     """Return what a renewal tells, also that an operator wants the work stopped."""
     message, receipt = lease
     cancel = message.detail.cancel
-    shown = None if cancel is None else shapes.Cancel(cancel.at_ms, cancel.reason)
-    return shapes.RenewResult(message.message_id, receipt, message.visible_at_ms, shown)
+    shown = None if cancel is None else CancelAsked(cancel.at_ms, cancel.reason)
+    return RenewResult(message.message_id, receipt, message.visible_at_ms, shown)
 
 
 async def complete(call: Call) -> Response:
@@ -243,9 +325,9 @@ def _read_completions(call: Call) -> tuple[Items, bool | None]:
     return items, request.atomic
 
 
-def show_completion(command: Complete, _: object) -> shapes.CompleteResult:
+def show_completion(command: Complete, _: object) -> CompleteResult:
     """Return what a completion tells."""
-    return shapes.CompleteResult(command.message_id)
+    return CompleteResult(command.message_id)
 
 
 async def release(call: Call) -> Response:
@@ -267,7 +349,7 @@ def _read_releases(call: Call) -> tuple[Items, bool | None]:
     return items, request.atomic
 
 
-def read_release(item: shapes.ReleaseItem, account: str, queue: str) -> Release:
+def read_release(item: ReleaseItem, account: str, queue: str) -> Release:
     """Return the command that gives one message back.
 
     Raises:
@@ -286,7 +368,7 @@ def draw_jitter() -> float:
     return random.random()  # noqa: S311 - it spreads retries and guards nothing
 
 
-def read_error(given: shapes.ErrorIn) -> ErrorReport:
+def read_error(given: ReportedError) -> ErrorReport:
     """Return what a worker says about a failure; what is long is cut."""
     kind, fingerprint = given.type, given.fingerprint
     return ErrorReport(
@@ -296,6 +378,6 @@ def read_error(given: shapes.ErrorIn) -> ErrorReport:
     )
 
 
-def show_release(command: Release, result: Released) -> shapes.ReleaseResult:
+def show_release(command: Release, result: Released) -> ReleaseResult:
     """Return what became of a message that was given back."""
-    return shapes.ReleaseResult(command.message_id, result.visible_at_ms, result.poisoned)
+    return ReleaseResult(command.message_id, result.visible_at_ms, result.poisoned)

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -23,17 +23,12 @@ from leasehold.domain.errors import InvalidMarker, QueueExists
 from leasehold.domain.limits import (
     MAX_QUEUE_NAME,
     METADATA_NAME,
-    MNS,
     NATIVE,
     RESERVED_METADATA,
-    WEEK_S,
 )
 from leasehold.domain.model import NEVER_MS, Queue
 from leasehold.domain.queue_settings import (
     DEFAULT_SETTINGS,
-    MAX_BODY_BYTES,
-    MAX_BUDGET,
-    MAX_DEDUP_WINDOW_S,
     POISON_SUFFIX,
     Adaptive,
     Advised,
@@ -43,12 +38,9 @@ from leasehold.domain.queue_settings import (
     QueueSettings,
     has_room_for_poison,
 )
-from leasehold.engine.stats import QueueActivity
-from leasehold.http.native import shapes
 from leasehold.http.native.call import Call
 from leasehold.http.native.errors import Refused, invalid, out_of_range, problem, shown
 from leasehold.http.native.reading import (
-    MAX_TEXT,
     explain_invalid,
     param_int,
     param_switch,
@@ -58,59 +50,54 @@ from leasehold.http.native.reading import (
     within,
 )
 from leasehold.http.requests import Response
+from leasehold.wire import queues as wire
+from leasehold.wire.parts import MAX_TEXT, NoRequest
+from leasehold.wire.queues import MAX_PAUSE_S
 
 MAX_PAGE: Final = 1_000
 DEFAULT_PAGE: Final = 100
-MAX_PAUSE_S: Final = 315_360_000
-"""Ten years; a pause without a length lasts until the queue is resumed."""
 
 _COUNTED_AT_ONCE: Final = 64
 # The smallest character of a name: the first name that can follow another.
 _AFTER: Final = "-"
 _MS: Final = 1000
 
-_QUEUE: Final = msgspec.json.Decoder(shapes.QueueRequest)
-_PAUSE: Final = msgspec.json.Decoder(shapes.PauseRequest)
-_NOTHING: Final = msgspec.json.Decoder(shapes.NoRequest)
+_QUEUE: Final = msgspec.json.Decoder(wire.QueueRequest)
+_PAUSE: Final = msgspec.json.Decoder(wire.PauseRequest)
+_NOTHING: Final = msgspec.json.Decoder(NoRequest)
 
 
 # --- what is shown -------------------------------------------------------------------------------
 
 
-def show_queue(queue: Queue) -> dict[str, Any]:
-    """Return a queue as JSON shows it."""
-    return {
-        "name": queue.name,
-        "metadata": queue.metadata,
-        "settings": show_settings(queue.settings),
-        "visibility_timeout_s": queue.settings.lease_s(),
-        "created_at_ms": queue.created_at_ms,
-    }
+def _show(queue: Queue, **more: Any) -> wire.Queue:
+    return wire.Queue(
+        name=queue.name,
+        metadata=queue.metadata,
+        settings=msgspec.convert(queue.settings, wire.Settings, from_attributes=True),
+        visibility_timeout_s=queue.settings.lease_s(),
+        created_at_ms=queue.created_at_ms,
+        **more,
+    )
 
 
-def show_counts(counts: Counts, now_ms: int) -> dict[str, Any]:
-    """Return counts as JSON shows them; *now_ms* is the time of the request."""
-    return {
-        "at_ms": now_ms,
-        "visible": counts.visible,
-        "leased": counts.leased,
-        "delayed": counts.delayed,
-        "deferred": counts.deferred,
-        "poisoned": counts.poisoned,
-        "staged": counts.staged,
-        "claimed": counts.claimed,
-        "expired": counts.expired,
-        "total": counts.total,
-        "exact": counts.exact,
-        "oldest_age_s": {
+def _show_counts(counts: Counts, now_ms: int) -> wire.Counts:
+    return wire.Counts(
+        at_ms=now_ms,
+        visible=counts.visible,
+        leased=counts.leased,
+        delayed=counts.delayed,
+        deferred=counts.deferred,
+        poisoned=counts.poisoned,
+        staged=counts.staged,
+        claimed=counts.claimed,
+        expired=counts.expired,
+        total=counts.total,
+        exact=counts.exact,
+        oldest_age_s={
             str(state): max(0, now_ms - since_ms) / _MS for state, since_ms in counts.since.items()
         },
-    }
-
-
-def show_activity(activity: QueueActivity) -> Mapping[str, Any]:
-    """Return what has happened in a queue as JSON shows it."""
-    return activity._asdict()
+    )
 
 
 async def get_queue(call: Call) -> Queue:
@@ -133,7 +120,7 @@ async def count_messages(call: Call, queue: str) -> Counts:
 
 
 async def _reply_queue(call: Call, status: int = 200) -> Response:
-    return call.reply(show_queue(await get_queue(call)), status)
+    return call.reply(_show(await get_queue(call)), status)
 
 
 # --- the operations ------------------------------------------------------------------------------
@@ -149,24 +136,28 @@ async def list_queues(call: Call) -> Response:
     start = after + _AFTER if after else ""
     prefix = call.params.get("prefix", "")
     page = await call.services.perform(ListQueues(call.account, prefix, start, limit))
-    shown = [show_queue(queue) for queue in page.queues]
     if with_counts:
-        await _add_counts(call, shown)
+        shown = await _with_counts(call, page.queues)
+    else:
+        shown = [_show(queue) for queue in page.queues]
     last = page.queues[-1].name if page.queues and page.next_start is not None else None
-    return call.reply({"queues": shown, "next_after": last})
+    return call.reply(wire.QueuePage(shown, last))
 
 
-async def _add_counts(call: Call, shown: Sequence[dict[str, Any]]) -> None:
+async def _with_counts(call: Call, queues: Sequence[Queue]) -> list[wire.Queue]:
     """Count some queues at a time, so that they share a batch and leave room for others."""
-    for start in range(0, len(shown), _COUNTED_AT_ONCE):
-        part = shown[start : start + _COUNTED_AT_ONCE]
-        names = [queue["name"] for queue in part]
+    found: list[wire.Queue] = []
+    for start in range(0, len(queues), _COUNTED_AT_ONCE):
+        part = queues[start : start + _COUNTED_AT_ONCE]
         counted = await asyncio.gather(
-            *[count_messages(call, name) for name in names], return_exceptions=True
+            *[count_messages(call, queue.name) for queue in part], return_exceptions=True
         )
         for queue, counts in zip(part, counted, strict=True):
-            if isinstance(counts, Counts):  # or the queue was deleted meanwhile
-                queue["counts"] = show_counts(counts, call.now_ms)
+            if isinstance(counts, Counts):
+                found.append(_show(queue, counts=_show_counts(counts, call.now_ms)))
+            else:
+                found.append(_show(queue))  # it was deleted meanwhile
+    return found
 
 
 async def create(call: Call) -> Response:
@@ -194,13 +185,8 @@ async def get(call: Call) -> Response:
     queue = await get_queue(call)
     counts = await count_messages(call, call.queue)
     activity = call.services.activity(call.account, call.queue)
-    return call.reply(
-        {
-            **show_queue(queue),
-            "counts": show_counts(counts, call.now_ms),
-            "activity": show_activity(activity),
-        }
-    )
+    shown = _show_counts(counts, call.now_ms)
+    return call.reply(_show(queue, counts=shown, activity=wire.Activity(**activity._asdict())))
 
 
 async def update(call: Call) -> Response:
@@ -253,7 +239,7 @@ async def delete(call: Call) -> Response:
 
 async def counts(call: Call) -> Response:
     """Count the messages by state."""
-    return call.reply(show_counts(await count_messages(call, call.queue), call.now_ms))
+    return call.reply(_show_counts(await count_messages(call, call.queue), call.now_ms))
 
 
 # --- settings json -----------------------------------------------------------------------------
@@ -265,53 +251,30 @@ async def counts(call: Call) -> Response:
 
 
 ROOT: Final = "$.settings"
-MAX_RECEIVES_PER_S: Final = 1_000_000
-MIN_RECEIVES_PER_S: Final = 0.001
 MAX_METADATA_BYTES: Final = 8_192
 
 _READ_ONLY: Final = "adapted"
-_BUDGET: Final = (1, MAX_BUDGET)
+
+
+def _ranges_of(kind: type[msgspec.Struct]) -> dict[str, tuple[float, float]]:
+    ranges = {}
+    for member in msgspec.structs.fields(kind):
+        # A member that can be null is a union, of which one has the range.
+        for each in (member.type, *get_args(member.type)):
+            for meta in getattr(each, "__metadata__", ()):
+                said = meta.extra_json_schema or {}
+                if "minimum" in said:
+                    ranges[member.name] = (said["minimum"], said["maximum"])
+    return ranges
+
+
 RANGES: Final[Mapping[type, Mapping[str, tuple[float, float]]]] = {
-    QueueSettings: {
-        "visibility_timeout_s": NATIVE.lease_s,
-        "dedup_window_s": (0, MAX_DEDUP_WINDOW_S),
-        "priority_ageing_s": (1, WEEK_S),
-        "paused_until_ms": (0, NEVER_MS),
-        "max_receives_per_s": (MIN_RECEIVES_PER_S, MAX_RECEIVES_PER_S),
-        "max_body_bytes": (1, MAX_BODY_BYTES),
-    },
-    FailurePolicy: {
-        "max_deliveries": _BUDGET,
-        "max_failures": _BUDGET,
-        "max_interruptions": _BUDGET,
-        "max_lapses": _BUDGET,
-        "poison_time_to_live_s": NATIVE.time_to_live_s,
-    },
-    Backoff: {
-        "initial_s": (0, WEEK_S),
-        "factor": (1, 10),
-        "cap_s": (0, WEEK_S),
-        "jitter": (0, 1),
-    },
-    Adaptive: {"floor_s": NATIVE.lease_s, "cap_s": NATIVE.lease_s},
-    Advised: {
-        "visibility_timeout_s": NATIVE.lease_s,
-        "first_lease_s": NATIVE.lease_s,
-        "renew_every_s": NATIVE.lease_s,
-        "batch": NATIVE.receive_count,
-        "floor_s": NATIVE.lease_s,
-        "cap_s": NATIVE.lease_s,
-        "at_ms": (0, NEVER_MS),
-        "before_s": NATIVE.lease_s,
-        "before_floor_s": NATIVE.lease_s,
-        "before_cap_s": NATIVE.lease_s,
-    },
-    MnsAttributes: {
-        "delay_s": MNS.delay_s,
-        "time_to_live_s": MNS.time_to_live_s,
-        "wait_s": (0, 30),
-        "modified_at_ms": (0, NEVER_MS),
-    },
+    QueueSettings: _ranges_of(wire.Settings),
+    FailurePolicy: _ranges_of(wire.FailurePolicy),
+    Backoff: _ranges_of(wire.Backoff),
+    Adaptive: _ranges_of(wire.Adaptive),
+    Advised: _ranges_of(wire.Advised),
+    MnsAttributes: _ranges_of(wire.MnsAttributes),
 }
 """The values allowed, both ends included; None is allowed besides where it is the default."""
 

@@ -29,16 +29,14 @@ from leasehold.http.native.errors import (
     shown,
     too_large,
 )
+from leasehold.wire.flows import MAX_PUBLISHED
+from leasehold.wire.messages import MAX_PROPERTIES_BYTES
+from leasehold.wire.parts import MAX_NAME, MAX_TEXT, NUMBERS, AnyJson, WithBody
 
 _T = TypeVar("_T")
 
-MAX_TEXT: Final = 1_024
-"""Characters of a name or a note: a holder, a type, a key, a reason."""
 MAX_SINGLE_BYTES: Final = 1024 * 1024
 """Largest body of a request that is no batch. Read JSON takes some 40 times its bytes."""
-MAX_PROPERTIES_BYTES: Final = 8_192
-"""Names and values together, as for the metadata of a queue."""
-
 _LONGEST_NAME: Final = 64
 """No member or parameter has a name of so many characters."""
 _READERS_DEPTH: Final = 200
@@ -216,6 +214,8 @@ def known_members(kind: Any) -> set[str]:
             for member in info.fields:
                 names.add(member.encode_name)
                 waiting.append(member.type)
+        elif isinstance(info, msgspec.inspect.Metadata):
+            waiting.append(info.type)
         elif isinstance(info, msgspec.inspect.UnionType):
             waiting.extend(info.types)
         elif isinstance(info, msgspec.inspect.ListType):
@@ -288,14 +288,6 @@ def read_properties(field: str, properties: Mapping[str, str] | None) -> Mapping
             "body.",
         )
     return properties
-
-
-class WithBody(msgspec.Struct):
-    """What names a body in one of three ways."""
-
-    body: str | None = None
-    body_base64: str | None = None
-    json: msgspec.Raw = msgspec.Raw()
 
 
 def body_of(item: WithBody, prefix: str = "", limit_bytes: int = NATIVE.body_bytes) -> bytes | None:
@@ -376,12 +368,6 @@ def _compact(prefix: str, raw: bytes) -> bytes:
 # Names and numbers in paths, and lists of names: what they may be.
 
 
-NUMBERS: Final = (1, 2**53)
-"""Of tokens and claims; readers of JSON may not hold larger ones exactly."""
-MAX_NAME: Final = 256
-MAX_PUBLISHED: Final = 1_000
-"""Names of transactions in one request."""
-
 # Clients shorten paths that have a part of one or two dots, and would ask for something else.
 _NAME: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:~-]{1,256}")
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,19}")
@@ -415,15 +401,15 @@ def number_of(call: Call) -> int:
     return within("number", int(text), NUMBERS)
 
 
-def published_names(raw: msgspec.Raw) -> tuple[str, ...]:
+def published_names(raw: AnyJson) -> tuple[str, ...]:
     """Return the names of transactions in the member ``publish``.
 
     Raises:
         Refused: It is no list of names, or of too many.
     """
-    content = bytes(raw)
-    if not content:
+    if not raw:
         return ()
+    content = bytes(raw)
     if len(content) > MAX_SINGLE_BYTES:
         raise _too_many(MAX_PUBLISHED + 1)
     try:

@@ -25,6 +25,7 @@ from leasehold.http.native.items import body_limit, show_put, trace_of
 from leasehold.http.native.reading import param_int, short_text
 from leasehold.http.requests import Response
 from leasehold.http.test_mode import TEST_PREFIX
+from leasehold.wire.parts import CodePage
 
 # --- document ----------------------------------------------------------------------------------
 #
@@ -52,7 +53,7 @@ async def explain_code(call: Call) -> Response:
     if code is None:
         detail = f"There is no code {call.item[:100]!r}."
         raise Refused(problem("no-such-route", detail, remedy=f"The codes are {', '.join(CODES)}."))
-    return call.reply({"type": PROBLEMS + call.item, "code": call.item, **code._asdict()})
+    return call.reply(CodePage(type=PROBLEMS + call.item, code=call.item, **code._asdict()))
 
 
 # --- raw ---------------------------------------------------------------------------------------

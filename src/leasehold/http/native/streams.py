@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -36,8 +36,7 @@ from leasehold.domain.errors import ClaimNotFound, ClaimSettled, Unavailable
 from leasehold.domain.limits import MAX_ITEMS, MAX_WAIT_S, NATIVE
 from leasehold.domain.model import MessageState, fitting
 from leasehold.domain.transactions import StreamSettled
-from leasehold.http.native import arrow_loader, shapes
-from leasehold.http.native import shapes as flow_shapes
+from leasehold.http.native import arrow_loader
 from leasehold.http.native.admin import show_message
 from leasehold.http.native.call import Call
 from leasehold.http.native.items import BatchReader, PutReader, too_many
@@ -48,7 +47,6 @@ from leasehold.http.native.messages import (
     read_error,
 )
 from leasehold.http.native.reading import (
-    NUMBERS,
     apart,
     checked_name,
     in_portions,
@@ -60,6 +58,10 @@ from leasehold.http.native.reading import (
     within,
 )
 from leasehold.http.requests import Response
+from leasehold.wire import flows as wire
+from leasehold.wire.messages import QueuedPut
+from leasehold.wire.oversight import Views
+from leasehold.wire.parts import NUMBERS, NoRequest
 
 DEFAULT_MEMBERS: Final = 1_000
 MAX_MEMBERS: Final = 20_000
@@ -77,74 +79,41 @@ _FIRST_STEP: Final = 2_000
 _LONGEST_STEP: Final = 8_000
 """Members that one command reads, so that those with large bodies are not all read at once."""
 
-_NOTHING: Final = msgspec.json.Decoder(shapes.NoRequest)
-_OPEN: Final = msgspec.json.Decoder(flow_shapes.OpenClaimRequest)
-_EXTEND: Final = msgspec.json.Decoder(flow_shapes.ExtendClaimRequest)
-_TOKEN: Final = msgspec.json.Decoder(flow_shapes.TokenRequest)
-_BIND: Final = msgspec.json.Decoder(flow_shapes.BindRequest)
-_EXEMPT: Final = BatchReader(flow_shapes.ExemptRequest, exemptions=flow_shapes.NotedItem)
-_SETTLED: Final = (
-    "last_settled",
-    "completed",
-    "exempted",
-    "lost",
-    "published",
-    "duplicates",
-    "already",
-)
-"""What a settle tells of what it did."""
+_NOTHING: Final = msgspec.json.Decoder(NoRequest)
+_OPEN: Final = msgspec.json.Decoder(wire.OpenClaimRequest)
+_EXTEND: Final = msgspec.json.Decoder(wire.ExtendClaimRequest)
+_TOKEN: Final = msgspec.json.Decoder(wire.TokenRequest)
+_BIND: Final = msgspec.json.Decoder(wire.BindRequest)
+_EXEMPT: Final = BatchReader(wire.ExemptRequest, exemptions=wire.NotedExemption)
 _SETTLE: Final = BatchReader(
-    flow_shapes.SettleRequest,
-    exemptions=flow_shapes.ExemptionItem,
-    sends=flow_shapes.QueuedPut,
+    wire.SettleRequest,
+    exemptions=wire.Exemption,
+    sends=QueuedPut,
 )
 
 
 # --- what is shown -------------------------------------------------------------------------------
 
 
-def show_claim(claim: Claim) -> dict[str, Any]:
-    """Return a claim as JSON shows it."""
-    return {
-        "number": claim.number,
-        "state": claim.state,
-        "size": claim.size,
-        "lost": claim.lost,
-        "remaining": claim.remaining,
-        "limit": claim.limit,
-        "max_bytes": claim.max_bytes,
-        "opened_at_ms": claim.opened_at_ms,
-        "until_ms": claim.until_ms,
-        "holder": claim.holder,
-        "extensions": claim.extensions,
-        "noted": claim.noted,
-        "transaction": claim.transaction,
-    }
+def _show_stream(stream: Stream) -> wire.Stream:
+    return msgspec.convert(stream, wire.Stream, from_attributes=True)
 
 
-def show_stream(stream: Stream) -> dict[str, Any]:
-    """Return a stream as JSON shows it."""
-    return {
-        "stream": stream.stream,
-        "token": stream.token,
-        "last_settled": stream.last_settled,
-        "attached_at_ms": stream.attached_at_ms,
-        "settled_with": stream.settled_with,
-        "claims": [show_claim(claim) for claim in stream.claims],
-    }
+def _show_claim(claim: Claim) -> wire.Claim:
+    return msgspec.convert(claim, wire.Claim, from_attributes=True)
 
 
-def show_settled(streams: Sequence[StreamSettled]) -> list[dict[str, Any]]:
+def show_settled(streams: Sequence[StreamSettled]) -> tuple[wire.StreamSettled, ...]:
     """Return the streams that were settled by a publishing as JSON shows them."""
-    return [each._asdict() for each in streams]
+    return tuple(wire.StreamSettled(**each._asdict()) for each in streams)
 
 
 def _reply_stream(call: Call, stream: Stream) -> Response:
-    return call.reply(show_stream(stream))
+    return call.reply(_show_stream(stream))
 
 
 def _reply_claim(call: Call, claim: Claim) -> Response:
-    return call.reply(show_claim(claim))
+    return call.reply(_show_claim(claim))
 
 
 def _stream_of(call: Call) -> tuple[str, str, str]:
@@ -164,8 +133,7 @@ async def attach(call: Call) -> Response:
 async def list_streams(call: Call) -> Response:
     """List the streams of a queue by name."""
     streams = await call.services.perform(ListStreams(call.account, call.queue))
-    found = [show_stream(each) for each in streams]
-    return call.reply({"streams": found})
+    return call.reply(wire.Streams([*map(_show_stream, streams)]))
 
 
 async def get(call: Call) -> Response:
@@ -202,8 +170,8 @@ async def open_claim(call: Call) -> Response:
         bool(request.accept_loss),
     )
     opened = await _open(call, command, wait_s)
-    shown = None if opened.claim is None else show_claim(opened.claim)
-    return call.reply({"claim": shown, "replayed": opened.replayed})
+    shown = None if opened.claim is None else _show_claim(opened.claim)
+    return call.reply(wire.Opened(shown, opened.replayed))
 
 
 async def _open(call: Call, command: OpenClaim, wait_s: float) -> Opened:
@@ -272,7 +240,7 @@ async def read(call: Call) -> Response:
             for message in page.messages
         ]
         shown = await in_portions(lambda each: show_message(each, call.now_ms), seen)
-        return call.reply({"messages": shown, "next_after": next_after})
+        return call.reply(Views(shown, next_after))
     content = write(pages)
     if next_after is None:
         return call.reply_bytes(arrow_loader.ARROW, content)
@@ -381,8 +349,18 @@ async def settle(call: Call) -> Response:
         puts,
     )
     settled = await call.services.perform(command)
-    shown = {name: getattr(settled, name) for name in _SETTLED}
-    return call.reply({**shown, "beside": show_settled(settled.beside)})
+    return call.reply(
+        wire.Settled(
+            last_settled=settled.last_settled,
+            completed=settled.completed,
+            exempted=settled.exempted,
+            lost=settled.lost,
+            published=settled.published,
+            duplicates=settled.duplicates,
+            already=settled.already,
+            beside=show_settled(settled.beside),
+        )
+    )
 
 
 async def _authorize_settling(call: Call, puts: Sequence[Put], publish: Sequence[str]) -> None:
@@ -392,7 +370,7 @@ async def _authorize_settling(call: Call, puts: Sequence[Put], publish: Sequence
         await call.authorize(call, Operation.PUT_MESSAGE, None)
 
 
-def _exemption(path: str, number: int, given: flow_shapes.NotedItem) -> Exemption:
+def _exemption(path: str, number: int, given: wire.NotedExemption) -> Exemption:
     delay_s = given.delay_s
     if delay_s is not None:
         within(f"{path}.delay_s", delay_s, NATIVE.delay_s)

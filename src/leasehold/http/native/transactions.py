@@ -16,7 +16,6 @@ from leasehold.domain.limits import MAX_ITEMS, MAX_PUBLISHED_PARTS
 from leasehold.domain.model import ENTROPY_BYTES
 from leasehold.domain.transactions import (
     DEFAULT_STAGING_TIMEOUT_S,
-    MAX_STAGING_TIMEOUT_S,
     Committed,
     CommitTogether,
     Discard,
@@ -27,7 +26,7 @@ from leasehold.domain.transactions import (
     Transaction,
     TransactionState,
 )
-from leasehold.http.native import arrow_loader, shapes
+from leasehold.http.native import arrow_loader
 from leasehold.http.native.call import Call
 from leasehold.http.native.errors import Refused, invalid, out_of_range
 from leasehold.http.native.items import (
@@ -47,8 +46,6 @@ from leasehold.http.native.messages import (
 )
 from leasehold.http.native.queues import DEFAULT_PAGE, MAX_PAGE
 from leasehold.http.native.reading import (
-    MAX_NAME,
-    NUMBERS,
     apart,
     checked_name,
     param_int,
@@ -59,30 +56,27 @@ from leasehold.http.native.reading import (
 )
 from leasehold.http.native.streams import show_settled
 from leasehold.http.requests import Response
-
-TIMEOUTS_S: Final = (1, MAX_STAGING_TIMEOUT_S)
-CHUNKS: Final = (0, NUMBERS[1])
+from leasehold.wire import flows as wire
+from leasehold.wire import messages
+from leasehold.wire.flows import CHUNKS, TIMEOUTS_S
+from leasehold.wire.parts import MAX_NAME
 
 _STATES: Final = tuple(state.value for state in TransactionState)
-_STAGE: Final = BatchReader(shapes.StageRequest, messages=shapes.QueuedPut)
-_PARTS: Final = msgspec.json.Decoder(shapes.PartsRequest)
+_STAGE: Final = BatchReader(wire.StageRequest, messages=messages.QueuedPut)
+_PARTS: Final = msgspec.json.Decoder(wire.PartsRequest)
 
 
-def show_transaction(transaction: Transaction) -> dict[str, Any]:
-    """Return a transaction as JSON shows it."""
-    return {
-        "name": transaction.name,
-        "state": transaction.state,
-        "created_at_ms": transaction.created_at_ms,
-        "until_ms": transaction.until_ms,
-        "rows": transaction.rows,
-        "duplicates": transaction.duplicates,
-        "parts": [
-            {"part": each.part, "rows": each.rows, "chunks": each.chunks}
-            for each in transaction.parts
-        ],
-        "claims": [each._asdict() for each in transaction.claims],
-    }
+def _show(transaction: Transaction) -> wire.TransactionInfo:
+    return wire.TransactionInfo(
+        name=transaction.name,
+        state=transaction.state,
+        created_at_ms=transaction.created_at_ms,
+        until_ms=transaction.until_ms,
+        rows=transaction.rows,
+        duplicates=transaction.duplicates,
+        parts=tuple(wire.StagedPart(p.part, p.rows, p.chunks) for p in transaction.parts),
+        claims=tuple(wire.BoundClaim(*each) for each in transaction.claims),
+    )
 
 
 # --- staging -------------------------------------------------------------------------------------
@@ -96,7 +90,7 @@ async def stage(call: Call) -> Response:
         _refuse_params(call)
         command = await apart(len(call.request.body), _stage_of_json, call)
     staged = await call.services.perform(command)
-    return call.reply(staged._asdict())
+    return call.reply(wire.Staged(*staged))
 
 
 def _stage_of_json(call: Call) -> Stage:
@@ -160,20 +154,17 @@ async def publish(call: Call) -> Response:
     """Make staged messages visible."""
     command = Publish(call.account, checked_name("name", call.item), _parts_of(call))
     published = await call.services.perform(command)
-    shown = {
-        "rows": published.rows,
-        "duplicates": published.duplicates,
-        "already": published.already,
-        "settled": show_settled(published.settled),
-    }
-    return call.reply(shown)
+    settled = show_settled(published.settled)
+    return call.reply(
+        wire.Published(published.rows, published.duplicates, published.already, settled)
+    )
 
 
 async def discard(call: Call) -> Response:
     """Drop what is staged."""
     command = Discard(call.account, checked_name("name", call.item), _parts_of(call))
     discarded = await call.services.perform(command)
-    return call.reply(discarded._asdict())
+    return call.reply(wire.Discarded(*discarded))
 
 
 def _parts_of(call: Call) -> tuple[str, ...] | None:
@@ -197,7 +188,7 @@ async def get(call: Call) -> Response:
     """Look at a transaction."""
     command = GetTransaction(call.account, checked_name("name", call.item))
     transaction = await call.services.perform(command)
-    return call.reply(show_transaction(transaction))
+    return call.reply(_show(transaction))
 
 
 async def list_transactions(call: Call) -> Response:
@@ -205,8 +196,7 @@ async def list_transactions(call: Call) -> Response:
     limit = param_int(call, "limit", (1, MAX_PAGE)) or DEFAULT_PAGE
     command = ListTransactions(call.account, _state_of(call), limit)
     transactions = await call.services.perform(command)
-    found = [show_transaction(each) for each in transactions]
-    return call.reply({"transactions": found})
+    return call.reply(wire.Transactions([*map(_show, transactions)]))
 
 
 def _state_of(call: Call) -> TransactionState | None:
@@ -228,11 +218,11 @@ def _no_state(text: str) -> Refused:
 
 
 _COMMIT: Final = BatchReader(
-    shapes.CommitRequest,
-    send=shapes.QueuedPut,
-    complete=shapes.QueuedComplete,
-    release=shapes.QueuedRelease,
-    renew=shapes.QueuedRenew,
+    wire.CommitRequest,
+    send=messages.QueuedPut,
+    complete=messages.QueuedComplete,
+    release=messages.QueuedRelease,
+    renew=messages.QueuedRenew,
 )
 _SHOWN: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "send": show_put,
@@ -281,18 +271,18 @@ def _read(call: Call, given: dict[str, Sequence[Any]]) -> dict[str, Items]:
     account = call.account
     reader = PutReader(call)
 
-    def read_send(item: shapes.QueuedPut) -> ItemCommand:
+    def read_send(item: messages.QueuedPut) -> ItemCommand:
         return reader.read_one(item, os.urandom(ENTROPY_BYTES))
 
-    def read_complete(item: shapes.QueuedComplete) -> ItemCommand:
+    def read_complete(item: messages.QueuedComplete) -> ItemCommand:
         reader.limit_of(item.queue)
         return Complete(account, item.queue, item.id, item.receipt)
 
-    def read_released(item: shapes.QueuedRelease) -> ItemCommand:
+    def read_released(item: messages.QueuedRelease) -> ItemCommand:
         reader.limit_of(item.queue)
         return read_release(item, account, item.queue)
 
-    def read_renewed(item: shapes.QueuedRenew) -> ItemCommand:
+    def read_renewed(item: messages.QueuedRenew) -> ItemCommand:
         return read_renew(item, call, item.queue, reader.limit_of(item.queue))
 
     readers: dict[str, Callable[[Any], ItemCommand]] = {
@@ -312,22 +302,22 @@ def _read(call: Call, given: dict[str, Sequence[Any]]) -> dict[str, Items]:
     return lists
 
 
-def _shown(lists: dict[str, Items], committed: Committed) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "already": committed.already,
-        "published": committed.published,
-        "duplicates": committed.duplicates,
-        "settled": show_settled(committed.settled),
-        "failed": 0,
-    }
+def _shown(lists: dict[str, Items], committed: Committed) -> wire.Committed[messages.ItemResult]:
+    shown = wire.Committed[messages.ItemResult](
+        already=committed.already,
+        published=committed.published,
+        duplicates=committed.duplicates,
+        settled=show_settled(committed.settled),
+    )
     if committed.already:
-        return {**shown, **dict.fromkeys(lists, ())}
+        return shown
     for result in committed.results:
         if isinstance(result, Unavailable):
             raise result  # it has nothing to do with the single items
     results = iter(committed.results)
     for name, items in lists.items():
         own = tuple(islice(results, len(items.commands)))
-        shown[name], failed = items.shown(own, _SHOWN[name])
-        shown["failed"] += failed
+        answers, failed = items.shown(own, _SHOWN[name])
+        setattr(shown, name, answers)
+        shown.failed += failed
     return shown

@@ -1,0 +1,286 @@
+"""What those send and get who look after a queue: filters, messages in any state, jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+from msgspec import UNSET, Struct, UnsetType
+
+from leasehold.domain.limits import PRIORITIES
+from leasehold.domain.model import DEFAULT_PRIORITY
+from leasehold.wire.messages import BodyProblem
+from leasehold.wire.parts import (
+    AnyJson,
+    Delay,
+    Ms,
+    NextAfter,
+    Priority,
+    Properties,
+    QueueName,
+    Request,
+    ShortText,
+    State,
+    TimeToLive,
+    Wait,
+    WithBody,
+    between,
+    one_of,
+    said,
+)
+
+MAX_AGE_S: Final = 3_153_600_000
+"""A hundred years."""
+MAX_COUNT: Final = 2**31 - 1
+MAX_CANARY: Final = 1_000
+RATES_PER_S: Final = (0.001, 1_000_000)
+
+_Age = Annotated[float, between((0, MAX_AGE_S))]
+_Count = Annotated[int, between((0, MAX_COUNT))]
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+
+class Filter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which messages are meant; what is left out matches all."""
+
+    states: Annotated[tuple[State, ...], said(minItems=1)] | None = None
+    """Of ``visible``, ``leased``, ``delayed``, ``deferred``, ``expired``, ``poisoned`` and
+    ``staged``."""
+    min_age_s: _Age | None = None
+    """Inserted at least so many seconds ago."""
+    max_age_s: _Age | None = None
+    min_dequeue_count: _Count | None = None
+    max_dequeue_count: _Count | None = None
+    holder: ShortText | None = None
+    message_type: ShortText | None = None
+    reason: ShortText | None = None
+    """Why it was poisoned."""
+    error: ShortText | None = None
+    """Part of the text, or the whole type, or the fingerprint, of its last error."""
+    text: ShortText | None = None
+    """Part of the body."""
+    json_path: ShortText | None = None
+    """Dotted path into a body that is JSON, such as ``order.lines[0].sku``."""
+    json_value: Any = UNSET
+    """What must be there, at most 100 levels deep; left out: anything."""
+
+
+class PurgeRequest(Request):
+    """What to purge."""
+
+    filter: Filter | None = None
+    dry_run: bool | None = None
+    """Only count."""
+    wait_s: Wait | None = None
+
+
+class RedriveRequest(Request):
+    """What to redrive, and how."""
+
+    filter: Filter | None = None
+    rate_per_s: Annotated[float, between(RATES_PER_S)] | None = None
+    """Messages a second; as fast as they go if left out."""
+    dry_run: bool | None = None
+    """Only count."""
+    canary: Annotated[int, between((0, MAX_CANARY), default=0)] | None = None
+    """Bring so many first, and go on only when all of them have been completed."""
+    target: QueueName | None = None
+    """Queue to bring them to; the one that each failed in if left out."""
+    wait_s: Wait | None = None
+
+
+class AmendRequest(WithBody):
+    """What to change about a message."""
+
+    delay_s: Delay | None = None
+    time_to_live_s: TimeToLive | None = None
+    priority: Priority | None = None
+    properties: Properties | None = None
+    force: Annotated[bool, said(default=False)] | None = None
+    """Also if a worker has it, whose lease ends then."""
+
+
+class EndLeaseRequest(Request):
+    """When the message is visible again, and why its lease ends."""
+
+    delay_s: Delay | None = None
+    reason: ShortText | None = None
+
+
+class CancelMessage(Request):
+    """Why the work on a message is to be stopped."""
+
+    reason: ShortText | None = None
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+class Progress(Struct, frozen=True):
+    """How far the holder of a lease has come."""
+
+    fraction: float | None = None
+    """0 to 1."""
+    note: str | None = None
+    at_ms: Annotated[int | None, said(type="integer")] = None
+    """When it was reported, Unix milliseconds; the server sets it."""
+
+
+class LeaseInfo(Struct, frozen=True, kw_only=True):
+    """Who works on a message."""
+
+    holder: str | None = None
+    since_ms: Ms
+    until_ms: Ms
+    renewals: int = 0
+    progress: Progress | None = None
+
+
+class ErrorView(Struct, frozen=True):
+    """What was said about a failure."""
+
+    text: str
+    type: str | None = None
+    """Name of the exception, for example."""
+    fingerprint: str | None = None
+    """A hash of the stack trace, so that like failures can be counted together."""
+
+
+class LastError(ErrorView, frozen=True):
+    """What was said about the last failure."""
+
+    at_ms: Ms = 0
+    """When it was reported, Unix milliseconds."""
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One lease of a message that has ended without completing it."""
+
+    number: int
+    """The dequeue count of the lease."""
+    leased_at_ms: Ms
+    ended_at_ms: Ms
+    outcome: Annotated[
+        str,
+        one_of(
+            *("failed", "interrupted", "returned", "lapsed"), *("ended", "buried", "lost", "stuck")
+        ),
+    ]
+    """``failed``, ``interrupted``, ``returned``, ``lapsed``, ``ended``, ``buried``, ``lost`` or
+    ``stuck``."""
+    holder: str | None = None
+    renewals: int = 0
+    error: ErrorView | None = None
+
+
+class Poisoning(Struct, frozen=True):
+    """Why and when a message was moved to the poison queue."""
+
+    queue: str
+    """The queue that it failed in."""
+    reason: str
+    at_ms: Ms
+
+
+class CancelRequest(Struct, frozen=True):
+    """An operator's wish that the work on a message be stopped."""
+
+    at_ms: Ms
+    reason: str | None = None
+
+
+class View(Struct, kw_only=True):
+    """A message as an inspector sees it: in whatever state, and without touching it.
+
+    It has ``body`` if its bytes are UTF-8, else ``body_base64``; neither in a list without bodies,
+    nor ``saved``. Or it has ``body_problem``.
+    """
+
+    id: str
+    queue: str
+    """The queue that it is in, which may be a poison queue."""
+    state: State
+    why: str = ""
+    """Why it can or cannot be received, in one sentence."""
+    saved: AnyJson = UNSET
+    """What a holder saved with a renewal: any JSON but null. Left out if there is nothing."""
+    body: str | UnsetType = UNSET
+    body_base64: bytes | UnsetType = UNSET
+    body_problem: BodyProblem | UnsetType = UNSET
+    body_bytes: int = 0
+    """Size of the body."""
+    inserted_at_ms: Ms
+    expires_at_ms: Ms | None = None
+    """None: never."""
+    visible_at_ms: Ms
+    dequeue_count: int
+    fence: int = 0
+    priority: Annotated[int, between(PRIORITIES)] = DEFAULT_PRIORITY
+    type: str | None = None
+    properties: Mapping[str, str] = {}
+    traceparent: str | None = None
+    dedup_key: str | None = None
+    first_visible_at_ms: Ms | None = None
+    last_visible_at_ms: Ms | None = None
+    lease: LeaseInfo | None = None
+    last_error: LastError | None = None
+    failures: int = 0
+    interruptions: int = 0
+    lapses: int = 0
+    attempts: Annotated[Sequence[Attempt], said(maxItems=20)] = ()
+    """The first one and the latest ones."""
+    poisoned: Poisoning | None = None
+    redriven: int = 0
+    """How often it was brought back from the poison queue."""
+    under: str | None = None
+    """Of a member of a claim: ``stream/number``. Of a staged message: the transaction's name."""
+    session: str | None = None
+    """Id of the session that its lease belongs to."""
+    cancel: CancelRequest | None = None
+    """An operator has asked the holder to stop."""
+
+
+class Views(Struct):
+    """Some messages."""
+
+    messages: Sequence[View]
+    next_after: NextAfter = None
+
+
+# --- jobs ----------------------------------------------------------------------------------------
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """A purge or a redrive."""
+
+    job_id: str
+    queue: str
+    kind: Annotated[str, one_of("purge", "redrive")]
+    """``purge`` or ``redrive``."""
+    state: Annotated[str, one_of("running", "canary", "done", "stopped")]
+    """``running``, ``canary``, ``done`` or ``stopped``. ``canary``: the first few are moved, and it
+    waits to see what becomes of them."""
+    dry_run: bool = False
+    created_at_ms: Ms = 0
+    updated_at_ms: Ms = 0
+    examined: int = 0
+    matched: int = 0
+    moved: int = 0
+    """Messages purged or redriven."""
+    expected: int = 0
+    """Messages there when it started."""
+    note: str | None = None
+    """Why it stopped."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, one way or the other."""
+        return self.state in {"done", "stopped"}
+
+
+class Jobs(Struct):
+    """Some jobs, the newest first."""
+
+    jobs: list[Job]

@@ -1,0 +1,274 @@
+"""Queues: their settings, counts and activity, and why they behave as they do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct
+
+from leasehold.domain.limits import MNS, NATIVE, WEEK_S
+from leasehold.domain.model import NEVER_MS
+from leasehold.domain.queue_settings import (
+    DEFAULT_DEDUP_WINDOW_S,
+    DEFAULT_VISIBILITY_TIMEOUT_S,
+    MAX_BODY_BYTES,
+    MAX_BUDGET,
+    MAX_DEDUP_WINDOW_S,
+)
+from leasehold.wire.parts import (
+    MAX_TEXT,
+    LeaseS,
+    Ms,
+    NextAfter,
+    QueueName,
+    Request,
+    ShortText,
+    State,
+    between,
+    one_of,
+    said,
+)
+
+MAX_PAUSE_S: Final = 315_360_000
+"""Ten years; a pause without a length lasts until the queue is resumed."""
+MAX_RECEIVES_PER_S: Final = 1_000_000
+MIN_RECEIVES_PER_S: Final = 0.001
+
+_Budget = Annotated[int, between((1, MAX_BUDGET))]
+_Moment = Annotated[int, between((0, NEVER_MS))]
+_WeekS = Annotated[float, between((0, WEEK_S))]
+_LongText = Annotated[str, said(maxLength=MAX_TEXT)]
+_MetadataName = Annotated[
+    str, said(pattern="^(?![Ll][Ee][Aa][Ss][Ee][Hh][Oo][Ll][Dd]_)[A-Za-z_][A-Za-z0-9_]*$")
+]
+_HeaderText = Annotated[str, said(pattern=r"^[\t\x20-\x7e\xa0-\xff]*$")]
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """A part of a queue's settings.
+
+    An answer has all members. In a request any may be left out, which leaves it as it is, or null,
+    which brings the default back.
+    """
+
+
+class Backoff(Part, frozen=True, kw_only=True):
+    """The wait after a failure."""
+
+    kind: Annotated[str, one_of("fixed", "linear", "exponential")] = "exponential"
+    """``fixed``, ``linear`` or ``exponential``."""
+    initial_s: _WeekS = 1.0
+    factor: Annotated[float, between((1, 10))] = 2.0
+    cap_s: _WeekS = 3_600.0
+    jitter: Annotated[float, between((0, 1))] = 0.1
+
+
+class FailurePolicy(Part, frozen=True, kw_only=True):
+    """When a message goes to the poison queue; a limit of None is no limit."""
+
+    max_deliveries: _Budget | None = None
+    max_failures: _Budget | None = None
+    max_interruptions: _Budget | None = None
+    max_lapses: _Budget | None = None
+    backoff: Backoff | None = None
+    """The wait after a failure; None for none."""
+    poison_queue: QueueName | None = None
+    """None for the queue's name followed by ``-poison``."""
+    poison_time_to_live_s: Annotated[int, between(NATIVE.time_to_live_s)] | None = None
+    """How long a message stays in the poison queue; None for ever."""
+
+
+class Adaptive(Part, frozen=True, kw_only=True):
+    """Bounds within which the server chooses the visibility timeout by itself, in seconds."""
+
+    floor_s: LeaseS = 5
+    cap_s: LeaseS = 3_600
+
+
+class Adapted(Struct, frozen=True, kw_only=True):
+    """The lease that the server has chosen, and why."""
+
+    visibility_timeout_s: int
+    because: str
+    at_ms: Ms
+
+
+class Advised(Part, frozen=True, kw_only=True):
+    """Advice that was written into the settings, told to clients, and what it replaced; in seconds.
+
+    The server does nothing by it.
+    """
+
+    visibility_timeout_s: LeaseS | None = None
+    first_lease_s: LeaseS | None = None
+    """For workers that renew: the first lease..."""
+    renew_every_s: LeaseS | None = None
+    """...and then so often."""
+    batch: Annotated[int, between(NATIVE.receive_count)] | None = None
+    """Messages to receive at once at most by those that do not renew."""
+    floor_s: LeaseS | None = None
+    cap_s: LeaseS | None = None
+    because: _LongText | None = None
+    at_ms: _Moment | None = None
+    before_s: LeaseS | None = None
+    """The visibility timeout before; and the bounds, if it adapted."""
+    before_floor_s: LeaseS | None = None
+    before_cap_s: LeaseS | None = None
+
+
+class MnsAttributes(Part, frozen=True, kw_only=True):
+    """Attributes that count for requests of the MNS protocol, and for no others."""
+
+    delay_s: Annotated[int, between(MNS.delay_s)] = 0
+    """Delay of a message that names none."""
+    time_to_live_s: Annotated[int, between(MNS.time_to_live_s)] = 345_600
+    """Life of a message."""
+    wait_s: Annotated[int, between((0, 30))] = 0
+    """How long a receive that does not say waits for messages."""
+    logging_enabled: bool = False
+    """Kept and shown, without an effect."""
+    modified_at_ms: _Moment | None = None
+    """When an attribute was last set through that protocol."""
+
+
+class Settings(Part, frozen=True, kw_only=True):
+    """How a queue behaves. To change it, send a dict with the same names; see ``update``."""
+
+    visibility_timeout_s: LeaseS = DEFAULT_VISIBILITY_TIMEOUT_S
+    """Lease of a receive that names none."""
+    lapsed_receipts: Annotated[str, one_of("until-retaken", "strict", "same-lease")] = (
+        "until-retaken"
+    )
+    """What a receipt is worth when its lease has run out and nobody has taken the message: it still
+    acts (``until-retaken``), or it is dead (``strict``). With ``same-lease`` it is dead as well,
+    but until then those act too that renewals of the lease have replaced."""
+    failure_policy: FailurePolicy | None = None
+    dedup_window_s: Annotated[int, between((0, MAX_DEDUP_WINDOW_S))] = DEFAULT_DEDUP_WINDOW_S
+    """How long a deduplication key is remembered, in seconds; 0 for not at all."""
+    priority_ageing_s: Annotated[int, between((1, WEEK_S))] | None = None
+    """Seconds of waiting that count as one step of priority; None for strict order."""
+    paused_until_ms: _Moment | None = None
+    """Nothing is received before this moment."""
+    pause_reason: _LongText | None = None
+    max_receives_per_s: (
+        Annotated[float, between((MIN_RECEIVES_PER_S, MAX_RECEIVES_PER_S))] | None
+    ) = None
+    """Messages that may be received per second; None for no limit."""
+    adaptive: Adaptive | None = None
+    adapted: Annotated[Adapted | None, said(readOnly=True)] = None
+    """Read-only."""
+    advised: Advised | None = None
+    max_body_bytes: Annotated[int, between((1, MAX_BODY_BYTES))] | None = None
+    """Largest body; None for 65,536."""
+    event_log: bool = True
+    """Whether changes of its messages are recorded as events."""
+    mns: MnsAttributes | None = None
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+
+class QueueRequest(Request):
+    """A queue's metadata and settings."""
+
+    metadata: dict[_MetadataName, _HeaderText] | None = None
+    """Replaces all metadata; 8,192 bytes together. Names that begin with ``leasehold_`` are the
+    server's own, and two names must differ in more than the case of letters."""
+    settings: (
+        Annotated[
+            Mapping[str, Any], Meta(extra_json_schema={"$ref": "#/components/schemas/Settings"})
+        ]
+        | None
+    ) = None
+
+
+class PauseRequest(Request):
+    """How long to pause, and why."""
+
+    for_s: Annotated[float, between((0, MAX_PAUSE_S))] | None = None
+    """How long, in seconds; until the queue is resumed if left out."""
+    reason: ShortText | None = None
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+class Counts(Struct, frozen=True, kw_only=True):
+    """How many messages are in each state, all at one instant."""
+
+    at_ms: Ms
+    visible: int
+    leased: int
+    delayed: int
+    deferred: int
+    """Given back with a delay."""
+    poisoned: int
+    """In the queue's poison queue."""
+    staged: int = 0
+    """Put under the name of a transaction that is not published yet; not part of the total."""
+    claimed: int = 0
+    """Of the leased ones, how many are in claims."""
+    expired: int = 0
+    """Past their time to live and not removed yet; not part of the total. A server of version 0.1
+    does not say."""
+    total: int
+    """In the queue itself: visible, leased, delayed and deferred."""
+    exact: bool = True
+    """False while messages that expired during a standstill are counted as before."""
+    oldest_age_s: Mapping[State, float] = {}
+    """By state: seconds since the message that has been longest in it entered it."""
+
+
+class Activity(Struct, frozen=True, kw_only=True):
+    """What happened in a queue since the server was started, at ``since_ms``."""
+
+    since_ms: Ms = 0
+    last_receive_ms: int | None = None
+    """When a consumer last asked for messages, whether there were any or not."""
+    last_receiver: str | None = None
+    last_send_ms: Ms | None = None
+    last_complete_ms: Ms | None = None
+    sent: int = 0
+    received: int = 0
+    redelivered: int = 0
+    completed: int = 0
+    released: int = 0
+    rejected_receipts: int = 0
+    poisoned: int = 0
+    waiting: int = 0
+    """Receives that wait for messages now."""
+
+
+class Queue(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A queue."""
+
+    name: QueueName
+    metadata: Mapping[str, str]
+    settings: Settings
+    visibility_timeout_s: int
+    """The lease, in seconds, that a receive gets which names none."""
+    created_at_ms: Ms
+    counts: Counts | None = None
+    activity: Activity | None = None
+
+
+class QueuePage(Struct):
+    """Some queues by name."""
+
+    queues: Sequence[Queue]
+    next_after: NextAfter = None
+
+
+class Explanation(Struct, frozen=True):
+    """Why a queue or a message behaves as it does."""
+
+    sentence: str
+    """For people; it may be worded better at any time."""
+    code: str
+    """For programs."""
+    evidence: Mapping[str, Any] = {}
+    """The facts that it rests on, under names that say their unit."""
