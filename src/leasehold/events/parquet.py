@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -119,12 +119,12 @@ def events_of(table: pa.Table) -> Iterator[Event]:
     ]
     for row in zip(*(column.to_pylist() for column in columns), strict=True):
         event = Event(*row)
-        event = event._replace(type=_TYPES[row[3]])
+        event = event._replace(type=_TYPES[cast("str", event.type)])
         if event.message_id is not None:
             event = event._replace(
                 expires_at_ms=NEVER_MS if event.expires_at_ms is None else event.expires_at_ms,
                 visible_since_ms=event.visible_since_ms or 0,
-                phase=int(_PHASES[row[12]]),
+                phase=int(_PHASES[cast("str", event.phase)]),
             )
         yield event
 
