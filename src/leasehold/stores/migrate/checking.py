@@ -215,7 +215,7 @@ def _orphans(reader: Reader, name: str, query: str, meaning: str) -> Checked:
     ((count,),) = reader.rows(f"SELECT count(*) FROM ({query}) found")
     if not count:
         return said(name, Level.OK, "none")
-    shown = ", ".join(str(row[0]) for row in reader.rows(f"{query} LIMIT {_EXAMPLES}"))
+    shown = ", ".join(str(key) for key, *_ in reader.rows(f"{query} LIMIT {_EXAMPLES}"))
     return said(name, Level.FAIL, f"{count} {meaning}, such as {shown}")
 
 
@@ -275,7 +275,7 @@ class SqliteReader:
 
     def meta(self) -> dict[str, Any]:
         """See :class:`Reader`."""
-        return {row[0]: row[1] for row in self.rows("SELECT name, value FROM meta")}
+        return dict(self.rows("SELECT name, value FROM meta"))
 
     def format(self) -> tuple[int, int]:
         """See :class:`Reader`."""
@@ -284,7 +284,7 @@ class SqliteReader:
 
     def integrity(self) -> Checked:
         """See :class:`Reader`."""
-        told = [str(row[0]) for row in self.rows("PRAGMA integrity_check(10)")]
+        told = [str(text) for (text,) in self.rows("PRAGMA integrity_check(10)")]
         if told == ["ok"]:
             return said("integrity", Level.OK, "SQLite finds nothing wrong")
         return said("integrity", Level.FAIL, some(told))

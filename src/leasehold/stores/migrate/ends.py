@@ -423,7 +423,7 @@ class SqlEnd:
         if account is None:
             return
         self.execute("INSERT INTO moving_account (name) VALUES ($1)", (account,))
-        streams = {row[0] for row in self._of(account, "stream_id", "stream")}
+        streams = {stream_id for (stream_id,) in self._of(account, "stream_id", "stream")}
         parts: list[tuple[int, int]] = self._of(account, "partition, lanes", "queue")
         parts += self._of(account, "partition, lanes", "staged_slot")
         for partition, stream_id, lanes, content in self.execute(
@@ -436,7 +436,7 @@ class SqlEnd:
         for partition, lanes in parts:
             # Messages of a claim that lapsed keep the priority that they had in their queue.
             numbers += [("lane", lane) for lane in lanes_of(partition, lanes | 1 << 8)]
-        numbers += [("scope", row[0]) for row in self._of(account, "scope", "queue")]
+        numbers += [("scope", scope) for (scope,) in self._of(account, "scope", "queue")]
         self.add("INSERT INTO moving_number (kind, number) VALUES ($1, $2)", numbers)
         sessions = [
             (session_id,)
@@ -454,12 +454,12 @@ class SqlEnd:
 
     def partitions(self) -> set[int]:
         """See :meth:`End.partitions`."""
-        return {row[0] for row in self.execute(_NUMBERS)}
+        return {number for (number,) in self.execute(_NUMBERS)}
 
     def selected_partitions(self) -> set[int]:
         """See :meth:`End.selected_partitions`."""
         query = "SELECT number FROM moving_number WHERE kind IN ('partition', 'scope')"
-        return {row[0] for row in self.execute(query)}
+        return {number for (number,) in self.execute(query)}
 
     def drop_selected(self) -> None:
         """See :meth:`End.drop_selected`."""

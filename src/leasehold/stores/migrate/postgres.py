@@ -192,10 +192,10 @@ class PostgresEnd(SqlEnd):
             of_account=QUEUE.of_account,
         )
         self._copy(plain, [[row[:-1] for row in rows]])
-        at = QUEUE.columns.index("partition")
+        partition, count = (QUEUE.columns.index(name) for name in ("partition", "message_count"))
         self.add(
             f"INSERT INTO counted (partition, slot, number) VALUES ($1, {_OF_NOBODY}, $2)",
-            [(row[at], row[-1]) for row in rows],
+            [(row[partition], row[count]) for row in rows],
         )
 
     def _write_messages(self, slices: Iterable[Rows]) -> None:

@@ -80,7 +80,7 @@ class SqliteEnd(SqlEnd):
 
     def meta(self) -> dict[str, Any]:
         """See :meth:`End.meta`."""
-        return {row[0]: row[1] for row in self.execute("SELECT name, value FROM meta")}
+        return dict(self.execute("SELECT name, value FROM meta"))
 
     def set_meta(self, name: str, value: int | str | bytes | None) -> None:
         """See :meth:`End.set_meta`."""

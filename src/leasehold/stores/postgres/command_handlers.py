@@ -16,14 +16,14 @@ from leasehold.stores.sql.messages import (
     Completion,
     MessageHandlers,
     Removed,
-    removed_of,
+    removed_in,
 )
-from leasehold.stores.sql.rows import HERE
+from leasehold.stores.sql.rows import HERE, Cell
 from leasehold.stores.sql.sessions import Known, SessionHandlers
 
-_BODY: Final = 6
-_PLACE: Final = 10
-"""Places of these in a row to insert."""
+_BODY_AT: Final = 6
+_PLACE_AT: Final = 10
+"""Where a row to insert has its body, and where that is."""
 
 
 class SharedMessageHandlers(MessageHandlers):
@@ -41,8 +41,8 @@ class SharedMessageHandlers(MessageHandlers):
             apart = dict(bodies)
             rows = [
                 row
-                if (body := apart.get(row[0])) is None  # type: ignore[call-overload]
-                else (*row[:_BODY], body, *row[_BODY + 1 : _PLACE], HERE)
+                if (body := apart.get(Cell.row_key(row))) is None
+                else (*row[:_BODY_AT], body, *row[_BODY_AT + 1 : _PLACE_AT], HERE)
                 for row in rows
             ]
         state.cursor.executemany(state.sql["put"], rows)
@@ -86,8 +86,7 @@ class SharedCompleteVerb(CompleteVerb):
         if not keys:
             return {}
         bounds = array_of(keys), array_of(wanted), now_ms, array_of(strict)
-        rows = self._state.fetch("complete_run", bounds)
-        return {row[0]: removed_of(row, fences[row[0]]) for row in rows}
+        return removed_in(self._state.fetch("complete_run", bounds), fences)
 
 
 # --- sessions ----------------------------------------------------------------------------------

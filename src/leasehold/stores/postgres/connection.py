@@ -137,11 +137,11 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> None:
 def _format_of(connection: psycopg.Connection[Any], schema: str) -> int:
     """Return the number of the newest migration that was made, 0 if none was."""
     table = sql.Identifier(schema, "format").as_string(connection)
-    found = connection.execute("SELECT to_regclass($1)", (table,)).fetchone()
-    if found is None or found[0] is None:
+    ((found,),) = connection.execute("SELECT to_regclass($1)", (table,)).fetchall()
+    if found is None:
         return 0
-    row = connection.execute("SELECT max(number) FROM format").fetchone()
-    return int(row[0]) if row and row[0] is not None else 0
+    ((newest,),) = connection.execute("SELECT max(number) FROM format").fetchall()
+    return newest or 0
 
 
 def read_back(connection: psycopg.Connection[Any]) -> dict[str, str | int]:

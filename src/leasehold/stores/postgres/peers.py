@@ -445,12 +445,13 @@ class Link:
     def where_others_wait(self) -> tuple[int, dict[QueueKey, frozenset[int]]]:
         """Return the slots of other servers by queue, and the number of the last change."""
         rows = self._run("where_others_wait", self._slot)
+        (changes, *_), *_ = rows
         found: dict[QueueKey, frozenset[int]] = {}
         for _, account, queue, slot in rows:
             if account is not None:
                 key = account, queue
                 found[key] = found.get(key, frozenset()) | {slot}
-        return rows[0][0], found
+        return changes, found
 
     # --- telling -----------------------------------------------------------------------------
 

@@ -206,8 +206,9 @@ def writer_of(connection: psycopg.Connection[Any]) -> Writer:
 
 def number_of(direct: Direct) -> str | None:
     """Return the number of the open transaction, None while it has changed nothing."""
-    rows = direct.execute(_SQL["transaction"], ())
-    return rows[0][0] if rows else None
+    number: str | None
+    ((number,),) = direct.execute(_SQL["transaction"], ())
+    return number
 
 
 def outcome_of(connection: psycopg.Connection[Any], writer: Writer, trace: Trace) -> Outcome:
@@ -257,8 +258,8 @@ def end(
 
 
 def _ask(connection: psycopg.Connection[Any], query: str, *bounds: object) -> Any:
-    row = connection.execute(_SQL[query], bounds).fetchone()
-    return None if row is None else row[0]
+    ((answer,),) = connection.execute(_SQL[query], bounds).fetchall()
+    return answer
 
 
 _BY_STATUS: Final = {"committed": Outcome.COMMITTED, "aborted": Outcome.UNDONE}

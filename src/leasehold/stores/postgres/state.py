@@ -162,9 +162,9 @@ class SharedState(State):
         """Return the first of *count* row keys that follow each other; none are taken for 0."""
         first = self._next_row_key
         if count and first + count > self._block_end:
-            blocks = [self.fetch("take_block")[0][0] for _ in range(-(-count // BLOCK))]
+            blocks = [self.value("take_block") for _ in range(-(-count // BLOCK))]
             while blocks[-1] - blocks[0] != len(blocks) - 1:  # another server was in between
-                blocks = [*blocks[1:], self.fetch("take_block")[0][0]]
+                blocks = [*blocks[1:], self.value("take_block")]
             first = blocks[0] * BLOCK + 1
             self._block_end = (blocks[-1] + 1) * BLOCK + 1
         self._next_row_key = first + count
@@ -177,7 +177,7 @@ class SharedState(State):
     @property
     def last_row_key(self) -> int:
         """The highest row key that any server may have handed out; later ones will be higher."""
-        last = int(self.fetch("take_block")[0][0]) * BLOCK
+        last = int(self.value("take_block")) * BLOCK
         self.set_meta("row_keys_after", last)
         self._block_end = 0
         return last
@@ -244,8 +244,8 @@ class SharedState(State):
         self, query: str, now_ms: int, row: tuple[int, bytes], more: tuple[object, ...] = ()
     ) -> None:
         count, content = row
-        kept = self.fetch(query, (now_ms, count, len(content), content, *more))
-        self.log.wrote(kept[0][0], content)
+        seq = self.value(query, (now_ms, count, len(content), content, *more))
+        self.log.wrote(seq, content)
 
     def _deltas(self) -> dict[int, int]:
         """Return what the batch has changed of the numbers of messages, and of bytes of events."""
@@ -385,7 +385,8 @@ class SharedRecorder(Recorder):
         """Begin anew."""
         self.clear()
         rows = self._cursor.execute(self._sql["last_event_batch"]).fetchall()
-        self.last_seq = cast("int", rows[0][0]) if rows else 0
+        ((last_seq,),) = rows or [(0,)]
+        self.last_seq = cast("int", last_seq)
         ((size,),) = self._cursor.execute(self._sql["log_size"]).fetchall()
         self.bytes_kept = cast("int", size)
 

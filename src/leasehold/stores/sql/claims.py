@@ -8,9 +8,10 @@ members there are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from operator import attrgetter
-from typing import Any, Final, Protocol, TypeAlias, cast
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import filterfalse
+from operator import attrgetter, itemgetter
+from typing import Any, Final, Protocol, TypeAlias
 
 from leasehold.domain import claims as cl
 from leasehold.domain import claims as rules
@@ -32,7 +33,7 @@ from leasehold.stores.sql.failures import FailureHandlers
 from leasehold.stores.sql.messages import MessageHandlers
 from leasehold.stores.sql.plain_json import detail_to_json
 from leasehold.stores.sql.recorder import ID_BYTES, Columns, columns_of
-from leasehold.stores.sql.rows import Row, message_of, uncount
+from leasehold.stores.sql.rows import Cell, CellOf, Row, message_of, uncount
 from leasehold.stores.sql.scanning import WITH_SIZES, WITHOUT_BODIES, Search
 from leasehold.stores.sql.settle import Plan, Settling
 from leasehold.stores.sql.state import State
@@ -44,16 +45,14 @@ _OfStream: TypeAlias = (
 _BEGIN: Final = (-1, -1)
 PAGE_BYTES: Final = LOOK_BYTES
 """Bytes of bodies after which a page of members ends."""
-_DETAIL: Final = 8
-"""Where a row of ``member_columns`` has the detail."""
+_detail_in: Final = itemgetter(8)
+"""The detail in a row of ``member_columns``; up to the body it is as the others are."""
 PAGE_MEMBERS: Final = {"members": 5_000, "member_columns": 20_000}
 """Most members of a page by the query, the same."""
 _READ_FIRST: Final = 32
 """Members read while it is not known how large they are: each body can have 64 KiB."""
 _READ_AT_ONCE: Final = 250
 """Most members read with one statement."""
-_CONTENT: Final = 7
-"""Where a row has the body."""
 _CURSOR: Final = re.compile(
     r"([0-9]{1,2})\.(-1|[0-9]{1,18})\.(-1|[0-9]{1,18})\.([0-9]{1,18})", re.ASCII
 )
@@ -163,7 +162,7 @@ class ClaimHandlers:
         held = self._readable(stream, command.number)
         if command.columns:
             rows, after = self._members(held, command, "member_columns")
-            if not (rows and rows[-1][_DETAIL]):
+            if not (rows and _detail_in(rows[-1])):
                 return _columns(rows, after)
         rows, after = self._members(held, command, "members")
         messages = tuple(rules.as_member(message_of(row), held.claim) for row in rows)
@@ -186,7 +185,7 @@ class ClaimHandlers:
         while lane_at < len(lanes) and left and len(found) < limit and room > 0:
             wanted = min(left, limit - len(found), step)
             if skip and len(lanes) > 1:
-                ((in_lane,),) = self._state.fetch("count_lane", (lanes[lane_at],))
+                in_lane = self._state.value("count_lane", (lanes[lane_at],))
                 if skip >= in_lane:
                     skip -= in_lane
                     lane_at += 1
@@ -194,10 +193,10 @@ class ClaimHandlers:
             rows = self._after(query, lanes[lane_at], (visible_ms, row_key), wanted, skip)
             skip = 0
             if query == "member_columns":
-                detailed = [row for row in rows if row[_DETAIL]]
+                detailed = list(filter(_detail_in, rows))
                 if detailed:
                     return detailed[-1:], None
-            sizes = [len(row[_CONTENT]) for row in rows]
+            sizes = list(map(len, map(Cell.body, rows)))
             fits = fitting(sizes, room, at_least=not found)
             found += rows[:fits]
             left -= fits
@@ -205,12 +204,12 @@ class ClaimHandlers:
             step = min(_READ_AT_ONCE, max(1, room * len(found) // max(1, PAGE_BYTES - room)))
             if fits < len(rows):
                 if fits:
-                    visible_ms, row_key = rows[fits - 1][4], rows[fits - 1][0]
+                    visible_ms, row_key = _place_of(rows[fits - 1])
                 break
             if len(rows) < wanted:
                 lane_at, (visible_ms, row_key) = lane_at + 1, _BEGIN
             else:
-                visible_ms, row_key = rows[-1][4], rows[-1][0]
+                visible_ms, row_key = _place_of(rows[-1])
         more = left and lane_at < len(lanes)
         return found, f"{lane_at}.{visible_ms}.{row_key}.{left}" if more else None
 
@@ -330,7 +329,7 @@ class ClaimHandlers:
         """Have the sweep look at members again that could not expire until now."""
         state = self._state
         for lane in lanes_of(held.partition, held.lanes_used):
-            ((first_ms,),) = state.fetch("first_expiry", (lane,))
+            first_ms = state.value("first_expiry", (lane,))
             if first_ms is not None and first_ms < state.retired_until_ms:
                 state.set_retired_until(first_ms)
 
@@ -378,6 +377,11 @@ def _held(stream: StreamBox, number: int) -> OpenClaimState:
     return held
 
 
+def _place_of(row: Row) -> tuple[int, int]:
+    """Return by what the members of a lane are sorted."""
+    return Cell.visible_at_ms(row), Cell.row_key(row)
+
+
 def _columns(rows: list[Any], after: str | None) -> cl.MemberColumns:
     if not rows:
         return cl.MemberColumns((), (), (), (), (), (), (), (), after)
@@ -414,8 +418,24 @@ settled, some 40 bytes each: to read them again would take as long as to claim t
 FULL_STEP: Final = 500
 """Messages of one step while the disk is full: what it writes, and what is written until they are
 settled and reaped, must fit in the reserve."""
-_SIZE: Final = 17
-"""Where a row of ``next_visible_with_sizes`` has the length of the body."""
+_CORE: Final[tuple[CellOf, ...]] = (
+    *(Cell.inserted_at_ms, Cell.expires_at_ms, Cell.visible_at_ms, Cell.dequeue_count, Cell.fence),
+    *(Cell.phase, Cell.since_ms, Cell.visible_since_ms, Cell.renewals),
+)
+"""In the order of :attr:`Columns.core`."""
+_Changed: TypeAlias = Mapping[CellOf, int | Sequence[int]]
+
+
+def _told_of(rows: Sequence[Row], changed: _Changed) -> Columns:
+    """Return what the log says of messages whose rows are as they were.
+
+    Args:
+        rows: Theirs; there is at least one.
+        changed: What is not as it was, by its cell.
+    """
+    core = [changed[cell] if cell in changed else tuple(map(cell, rows)) for cell in _CORE]
+    lanes, details = tuple(map(Cell.lane, rows)), tuple(map(Cell.detail, rows))
+    return columns_of(tuple(map(Cell.message_id, rows)), core, lanes, details)
 
 
 class Claiming:
@@ -454,7 +474,7 @@ class Claiming:
         query = WITH_SIZES if sized else WITHOUT_BODIES
 
         def takes(row: Row) -> bool:
-            return step.takes(row[5], cast("Any", row)[_SIZE] if sized else 0)
+            return step.takes(Cell.dequeue_count(row), Cell.body_bytes(row) if sized else 0)
 
         wanted = step.begin, takes
         return self._search.next_for_claim(entry, now_ms, step.room, query, wanted)
@@ -466,7 +486,7 @@ class Claiming:
         if held.bytes_taken is not None:
             return held.bytes_taken
         lanes = lanes_of(held.partition, held.lanes_used)
-        return sum(self._state.fetch("bytes_of_lane", (lane,))[0][0] for lane in lanes)
+        return sum(self._state.value("bytes_of_lane", (lane,)) for lane in lanes)
 
     def _begin(self, stream: StreamBox, claim: cl.Claim) -> OpenClaimState:
         partition = self._state.new_partition()
@@ -484,32 +504,37 @@ class Claiming:
 
     def _take(self, held: OpenClaimState, rows: Sequence[Row], now_ms: int) -> None:
         """Move messages into the claim: those never received before at once."""
-        fresh = [row for row in rows if not row[5]]
+        fresh = list(filterfalse(Cell.dequeue_count, rows))
         if fresh:
             self._take_fresh(held, fresh, now_ms)
         if len(fresh) < len(rows):
-            self._take_again(held, [row for row in rows if row[5]], now_ms)
-        for lane in {row[14] for row in rows}:
+            self._take_again(held, list(filter(Cell.dequeue_count, rows)), now_ms)
+        for lane in set(map(Cell.lane, rows)):
             held.lanes_used |= 1 << priority_of(lane)
 
     def _take_fresh(self, held: OpenClaimState, fresh: Sequence[Row], now_ms: int) -> None:
         """Move messages into the claim that were never received before."""
         state, entry = self._state, held.entry
-        keys = state.keys_of([row[0] for row in fresh])
+        keys = state.keys_of(map(Cell.row_key, fresh))
         bounds = (held.partition, now_ms, held.claim.holder, keys)
         state.cursor.execute(state.sql["claim_many"], bounds)
         timeline = entry.timeline
         if timeline is not None:
-            for row in fresh:
-                timeline.add(row[4], row[8], -1)
+            for visible_at_ms, phase in zip(
+                map(Cell.visible_at_ms, fresh), map(Cell.phase, fresh), strict=True
+            ):
+                timeline.add(visible_at_ms, phase, -1)
         if entry.logged:
-            _, ids, inserted, expires, visible, _, fences, *rest = zip(*fresh, strict=True)
-            fence = fences[0] + 1 if fences.count(fences[0]) == len(fences) else None
-            risen = fence if fence is not None else [each + 1 for each in fences]
-            until_ms = held.claim.until_ms
-            leased = (now_ms, visible, 0)
-            core = (inserted, expires, until_ms, 1, risen, int(Phase.LEASED), *leased)
-            self._record(held, columns_of(ids, core, rest[7], rest[6]))
+            changed: _Changed = {
+                Cell.visible_at_ms: held.claim.until_ms,
+                Cell.dequeue_count: 1,
+                Cell.fence: [fence + 1 for fence in map(Cell.fence, fresh)],
+                Cell.phase: int(Phase.LEASED),
+                Cell.since_ms: now_ms,
+                Cell.visible_since_ms: tuple(map(Cell.visible_at_ms, fresh)),
+                Cell.renewals: 0,
+            }
+            self._record(held, _told_of(fresh, changed))
         else:  # it may be before the claim is settled
             held.recorded = None
 
@@ -533,19 +558,20 @@ class Claiming:
             if lapsed is not before:
                 state.log.add(EventType.LAPSED, entry, lapsed)
             member = rules.after_claim(lapsed, claim, now_ms)
-            detail = row[13]
+            row_key, lane, told = Cell.row_key(row), Cell.lane(row), Cell.detail(row)
+            detail = told
             if member.detail is not before.detail:
                 detail = detail_to_json(member.detail)
             # When it was visible before is its place in the claim.
             place_ms = member.visible_since_ms
-            bounds.append((row[0], held.partition, place_ms, detail, now_ms, claim.holder))
-            cores.append((row[1], *core_of(member)[:-1], row[14], row[13]))
-            source = state.catalog.claims.get(row[14] & PARTITION_MASK)
+            bounds.append((row_key, held.partition, place_ms, detail, now_ms, claim.holder))
+            cores.append((Cell.message_id(row), *core_of(member)[:-1], lane, told))
+            source = state.catalog.claims.get(lane & PARTITION_MASK)
             if source is not None:
                 uncount(state, entry, 0, 0, source)
                 entry.message_count += 1
             elif entry.timeline is not None:
-                entry.timeline.add(row[4], row[8], -1)
+                entry.timeline.add(before.visible_at_ms, before.phase, -1)
         state.cursor.executemany(state.sql["claim_again"], bounds)
         if entry.logged:
             ids, *core, lanes, details = zip(*cores, strict=True)
@@ -642,16 +668,14 @@ class ClaimRelease:
         until_ms = held.claim.until_ms
         moved = 0
         for own, rows in self._lanes(held, limit):
-            keys = state.keys_of([row[0] for row in rows])
+            keys = state.keys_of(map(Cell.row_key, rows))
             state.cursor.execute(state.sql["unclaim_many"], (entry.partition, until_ms, keys))
             own.live_from_ms = min(own.live_from_ms, until_ms)
             if until_ms > now_ms:  # the clock was set back: they are invisible once more
-                own.leased_since(min(row[9] for row in rows))
+                own.leased_since(min(map(Cell.since_ms, rows)))
             if entry.timeline is not None:
                 entry.timeline.add(until_ms, Phase.LEASED, len(rows))
-            cores = [(*row[1:4], until_ms, *row[5:7], *row[8:12], row[14], row[13]) for row in rows]
-            log, holder = state.log, held.claim.holder
-            log.add_many(EventType.UNCLAIMED, entry, cores, held.under(), holder)
+            self._record(held, rows, {Cell.visible_at_ms: until_ms})
             moved += len(rows)
         if moved:
             self._leave(held, moved)
@@ -666,9 +690,13 @@ class ClaimRelease:
         for own, rows in self._lanes(held, limit):
             alike: dict[tuple[int, int], list[Row]] = {}
             others = []
-            for row in rows:
-                if row[5] == 1 and row[13] is None:
-                    alike.setdefault((row[6], row[9]), []).append(row)
+            counts, details = map(Cell.dequeue_count, rows), map(Cell.detail, rows)
+            claimed = zip(map(Cell.fence, rows), map(Cell.since_ms, rows), strict=True)
+            for row, count, detail, fence_and_time in zip(
+                rows, counts, details, claimed, strict=True
+            ):
+                if count == 1 and detail is None:
+                    alike.setdefault(fence_and_time, []).append(row)
                 else:
                     others.append(row)
             for same in alike.values():
@@ -679,7 +707,7 @@ class ClaimRelease:
             own.oldest_from_ms[Phase.DEFERRED] = min(own.oldest_from_ms[Phase.DEFERRED], now_ms)
             if entry.timeline is not None:
                 entry.timeline.add(now_ms, Phase.DEFERRED, len(rows))
-            first_ms = min(row[3] for row in rows)
+            first_ms = min(map(Cell.expires_at_ms, rows))
             if first_ms < state.retired_until_ms:
                 state.set_retired_until(first_ms)
             moved += len(rows)
@@ -691,16 +719,24 @@ class ClaimRelease:
         """Return members of which the detail will be the same."""
         state, entry = self._state, held.entry
         one = rules.after_return(message_of(rows[0]), now_ms)
-        keys = state.keys_of([row[0] for row in rows])
+        keys = state.keys_of(map(Cell.row_key, rows))
         bounds = (entry.partition, now_ms, detail_to_json(one.detail), keys)
         state.cursor.execute(state.sql["return_many"], bounds)
-        alike = (int(one.phase), now_ms)
-        cores = [
-            (*row[1:4], now_ms, row[5], row[6] + 1, *alike, *row[10:12], row[14], None)
-            for row in rows
-        ]
-        log, holder = state.log, held.claim.holder
-        log.add_many(EventType.UNCLAIMED, entry, cores, held.under(), holder)
+        phase, times = int(one.phase), {Cell.visible_at_ms: now_ms, Cell.since_ms: now_ms}
+        self._record(held, rows, {**times, Cell.fence: one.fence, Cell.phase: phase})
+
+    def _record(
+        self,
+        held: OpenClaimState,
+        rows: Sequence[Row],
+        changed: _Changed,
+    ) -> None:
+        """Record that members have left their claim."""
+        if held.entry.logged:
+            columns, holder = _told_of(rows, changed), held.claim.holder
+            self._state.log.add_columns(
+                EventType.UNCLAIMED, held.entry, columns, held.under(), holder
+            )
 
     def _return_each(self, held: OpenClaimState, rows: Sequence[Row], now_ms: int) -> None:
         state, entry = self._state, held.entry
@@ -711,7 +747,7 @@ class ClaimRelease:
                 (
                     after.visible_at_ms,
                     after.fence,
-                    row[0],
+                    Cell.row_key(row),
                     after.phase,
                     after.since_ms,
                     after.renewals,

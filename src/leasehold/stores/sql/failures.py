@@ -266,8 +266,8 @@ class QueueHandlers:
 
     def get_document(self, command: c.GetAccountDocument, _now_ms: int) -> c.Result:
         """Read a document."""
-        rows = self._state.fetch("get_document", (command.account, command.kind))
-        return c.AccountDocument(rows[0][0] if rows else None)
+        content = self._state.value("get_document", (command.account, command.kind))
+        return c.AccountDocument(content)
 
     def set_document(self, command: c.SetAccountDocument, _now_ms: int) -> c.Result:
         """Write a document."""

@@ -44,18 +44,18 @@ class MaintenanceHandlers:
         bounds = (reached_ms, now_ms, command.limit, json.dumps(hidden))
         rows = state.fetch("expired", bounds)
         retired = []
-        for row in rows:
-            _, lane, expires_at_ms, visible_at_ms, phase, blob, inserted_at_ms, count, *rest = row
+        for (
+            row_key, lane, expires_at_ms, own_visible_at_ms, phase, blob, inserted_at_ms, count,
+            fence, since_ms, visible_since_ms, renewals, holder, session, detail,
+        ) in rows:  # fmt: skip
             entry = state.catalog.of_partition(lane)
             assert entry is not None
-            retired.append((row[0], entry.partition))
+            retired.append((row_key, entry.partition))
             held = state.catalog.claims.get(lane & PARTITION_MASK)
-            if held is not None:
-                visible_at_ms = held.claim.until_ms
+            visible_at_ms = own_visible_at_ms if held is None else held.claim.until_ms
             uncount(state, entry, visible_at_ms, phase, held)
             _count_retired(state, entry, 1)
             if entry.logged:
-                fence, since_ms, visible_since_ms, renewals, holder, session, detail = rest
                 times = (inserted_at_ms, expires_at_ms, visible_at_ms, count, fence, phase)
                 core = (*times, since_ms, visible_since_ms, renewals, holder)
                 message_id, priority = id_from_blob(blob), priority_of(lane)
@@ -66,7 +66,7 @@ class MaintenanceHandlers:
             # Also where nothing is counted for a long time, what has passed must not pile up.
             if entry.timeline is not None and not entry.timeline.advance(now_ms):
                 entry.timeline = None
-        reached_ms = rows[-1][2] if len(rows) == command.limit else now_ms
+        reached_ms = expires_at_ms if len(rows) == command.limit else now_ms
         # An idle server need not write every second; after a restart the sweep looks once more
         # at a few minutes.
         if rows or abs(reached_ms - state.retired_until_ms) > _NOTED_EVERY_MS:
@@ -177,8 +177,9 @@ class EventHandlers:
         log = self._state.log
         if not rows:
             return e.Extent(log.last_seq + 1 if log.last_seq else 0, log.last_seq, 0, None)
-        ((store_bytes,),) = self._state.fetch("store_bytes")
-        return e.Extent(rows[0][0], log.last_seq, log.bytes_kept, rows[0][1], store_bytes)
+        ((first_seq, first_at_ms),) = rows
+        store_bytes = self._state.value("store_bytes")
+        return e.Extent(first_seq, log.last_seq, log.bytes_kept, first_at_ms, store_bytes)
 
     def trim(self, command: e.TrimEvents, _now_ms: int) -> c.Result:
         """Forget the oldest batches; the last one stays, so that its number is not used again."""
@@ -186,8 +187,9 @@ class EventHandlers:
         upto = min(command.upto_seq, state.log.last_seq - 1)
         rows = state.fetch("oldest_events", (upto, command.limit))
         if rows:
-            state.cursor.execute(state.sql["trim_events"], (rows[-1][0],))
-            state.log.trimmed(sum(row[1] for row in rows))
+            seqs, sizes = zip(*rows, strict=True)
+            state.cursor.execute(state.sql["trim_events"], (max(seqs),))
+            state.log.trimmed(sum(sizes))
             state.note_log()
         return c.Swept(len(rows))
 
@@ -198,8 +200,7 @@ class EventHandlers:
 
     def read_note(self, command: e.ReadNote, _now_ms: int) -> c.Result:
         """Read a text."""
-        rows = self._state.fetch("read_note", (command.name,))
-        return e.Note(rows[0][0] if rows else None)
+        return e.Note(self._state.value("read_note", (command.name,)))
 
 
 def events_in(seq: int, at_ms: int, content: bytes) -> Iterator[e.Event]:

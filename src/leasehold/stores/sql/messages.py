@@ -7,7 +7,7 @@ comparison with the memory store hold the two together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -57,6 +57,7 @@ from leasehold.stores.sql.plain_json import detail_to_json
 from leasehold.stores.sql.rows import (
     HERE,
     INLINE_BYTES,
+    Cell,
     Judge,
     Kept,
     Row,
@@ -72,10 +73,6 @@ from leasehold.stores.sql.statements import many_rows
 
 _PEEKED_AT_ONCE: Final = 1_000
 """A peek looks at so many messages, or twice as many, for some that are not due for poison."""
-
-
-_SIZE: Final = 17
-"""Where a row of WITH_SIZES has the size of the body."""
 
 
 class _Terms(NamedTuple):
@@ -258,12 +255,13 @@ class MessageHandlers:
         timeline = entry.timeline
         log = state.log
         for row in rows:
-            row_key, blob, inserted_at_ms, expires_at_ms, was_visible_ms, count, fence, body = row[
-                :8
-            ]
+            (
+                row_key, blob, inserted_at_ms, expires_at_ms, was_visible_ms, count, fence, body,
+                phase, _, _, _, _, detail, lane, _, saved,
+            ) = row  # fmt: skip
             if count or session is not None:
                 message = self._lease_again(entry, row, terms)
-                if row[14] & PARTITION_MASK != entry.partition:
+                if lane & PARTITION_MASK != entry.partition:
                     leases.append(
                         Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1))
                     )
@@ -284,12 +282,12 @@ class MessageHandlers:
                     0,
                     holder,
                 )
-                if row[13] is not None or row[14] != entry.partition or row[16] is not None:
+                if detail is not None or lane != entry.partition or saved is not None:
                     kept = message_of(row)
                     message = message._replace(priority=kept.priority, detail=kept.detail)
                 log.add(EventType.RECEIVED, entry, message)
             if timeline is not None:
-                timeline.add(was_visible_ms, row[8], -1)
+                timeline.add(was_visible_ms, phase, -1)
                 timeline.add(visible_at_ms, Phase.LEASED, 1)
             leases.append(Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1)))
         if len(first) >= statements.SET_WISE:
@@ -297,22 +295,22 @@ class MessageHandlers:
             state.cursor.execute(state.sql["lease_many"], (visible_at_ms, now_ms, holder, keys))
         else:
             updates += first
-        for lane in entry.lanes:
-            lane.leased_since(now_ms)
+        for each in entry.lanes:
+            each.leased_since(now_ms)
         return tuple(leases)
 
     def _lease_again(self, entry: Entry, row: Row, terms: _Terms) -> Message:
         """Lease a message that was received before, or is received by a session."""
         state, log = self._state, self._state.log
         now_ms, lease_s, holder, session = terms
-        before = message_of(row)
+        row_key, before = Cell.row_key(row), message_of(row)
         message = after_lapse(before, now_ms)
         if message is not before:
             log.add(EventType.LAPSED, entry, message)
         message = after_receive(message, now_ms, lease_s, holder, session)
-        held = state.catalog.claims.get(row[14] & PARTITION_MASK)
+        held = state.catalog.claims.get(Cell.lane(row) & PARTITION_MASK)
         if held is not None:
-            rewrite(state, Kept(entry, row[0], before, held), message)
+            rewrite(state, Kept(entry, row_key, before, held), message)
         else:
             bounds = (
                 message.visible_at_ms,
@@ -320,7 +318,7 @@ class MessageHandlers:
                 message.fence,
                 now_ms,
                 holder,
-                row[0],
+                row_key,
                 detail_to_json(message.detail),
                 session,
             )
@@ -356,7 +354,7 @@ class MessageHandlers:
         for row in self.search.next_visible(entry, now_ms, limit, WITH_SIZES):
             message = message_of(row)
             counts = message.detail.body_ref is None and _can_be_had(entry, message, now_ms)
-            sizes.append(row[_SIZE] if counts else 0)  # type: ignore[misc]  # a column more
+            sizes.append(Cell.body_bytes(row) if counts else 0)
         count = fitting(sizes, LOOK_BYTES, at_least=True)
         return limit if count == len(sizes) else count
 
@@ -397,10 +395,11 @@ class MessageHandlers:
     ) -> MessageNotFound:
         """Return the refusal; record a complete that came when its message had left the queue."""
         state = self._state
-        place = state.catalog.of_partition(rows[0][14]) if rows else None
-        if type(command) is not c.Complete or place is None:
+        row = rows[0] if rows else None
+        place = state.catalog.of_partition(Cell.lane(row)) if row else None
+        if type(command) is not c.Complete or row is None or place is None:
             return MessageNotFound()
-        message, row_key = message_of(rows[0]), rows[0][0]
+        message, row_key = message_of(row), Cell.row_key(row)
         is_it = message.message_id == command.message_id
         if not is_it or place.queue.account != entry.queue.account:
             return MessageNotFound()
@@ -509,16 +508,27 @@ Removed: TypeAlias = tuple[int, int, Core, int, str | None, str | None]
 its detail has of it."""
 
 
-def removed_of(row: tuple[Any, ...], fence: int) -> Removed:
-    """Return what was removed, of a row that the statement ``complete`` returns."""
-    return (
-        row[1],
-        row[2],
-        (row[3], row[4], row[1], row[5], fence, row[2], *row[6:10]),
-        priority_of(row[10]),
-        row[11],
-        row[12],
-    )
+def removed_in(rows: Iterable[Any], fences: Mapping[int, int]) -> dict[int, Removed]:
+    """Return what was removed, by row key, of the rows that the statement ``complete`` returns."""
+    removed: dict[int, Removed] = {}
+    for (
+        row_key, visible_at_ms, phase, inserted_at_ms, expires_at_ms, count, since_ms,
+        visible_since_ms, renewals, holder, lane, session, detail,
+    ) in rows:  # fmt: skip
+        core = (
+            inserted_at_ms,
+            expires_at_ms,
+            visible_at_ms,
+            count,
+            fences[row_key],
+            phase,
+            since_ms,
+            visible_since_ms,
+            renewals,
+            holder,
+        )
+        removed[row_key] = (visible_at_ms, phase, core, priority_of(lane), session, detail)
+    return removed
 
 
 class CompleteVerb:
@@ -601,8 +611,9 @@ class CompleteVerb:
                 continue
             fences[row_key] = fence
             bounds.append((row_key, partition, fence, blob, now_ms, now_ms if strict else -1))
-        rows = self._state.cursor.executemany(self._state.sql["complete"], bounds)
-        return {row[0]: removed_of(row, fences[row[0]]) for row in rows}
+        return removed_in(
+            self._state.cursor.executemany(self._state.sql["complete"], bounds), fences
+        )
 
     def _remove_all(self, plans: Sequence[Completion], now_ms: int) -> dict[int, Removed]:
         """Remove many messages with two statements: one looks, the other removes.
@@ -611,14 +622,13 @@ class CompleteVerb:
         of a transaction. It costs 1.1 us a message and not 2.9.
         """
         state = self._state
-        keys = [plan[0] for plan in plans]
-        there = {row[0]: row for row in state.fetch("to_complete", (state.keys_of(keys),))}
-        removed = {}
-        for row_key, partition, fence, message_id, strict in plans:
-            row = there.get(row_key)
-            if row is None:
-                continue
-            _, lane, its_fence, blob, expires_at_ms, visible_at_ms, phase = row[:7]
+        wanted = {plan[0]: plan for plan in plans}
+        removed: dict[int, Removed] = {}
+        for (
+            row_key, lane, its_fence, blob, expires_at_ms, visible_at_ms, phase, inserted_at_ms,
+            count, since_ms, visible_since_ms, renewals, holder, session, detail,
+        ) in state.fetch("to_complete", (state.keys_of(wanted),)):  # fmt: skip
+            _, partition, fence, message_id, strict = wanted[row_key]
             if (
                 its_fence == fence
                 and lane & PARTITION_MASK == partition
@@ -626,16 +636,19 @@ class CompleteVerb:
                 and visible_at_ms > (now_ms if strict else -1)
                 and id_from_blob(blob) == message_id
             ):
-                inserted_at_ms, count = row[7:9]
-                core = (inserted_at_ms, expires_at_ms, visible_at_ms, count, fence, phase)
-                removed[row_key] = (
+                core = (
+                    inserted_at_ms,
+                    expires_at_ms,
                     visible_at_ms,
+                    count,
+                    fence,
                     phase,
-                    (*core, *row[9:13]),
-                    priority_of(lane),
-                    row[13],
-                    row[14],
+                    since_ms,
+                    visible_since_ms,
+                    renewals,
+                    holder,
                 )
+                removed[row_key] = (visible_at_ms, phase, core, priority_of(lane), session, detail)
         if removed:
             state.cursor.execute(state.sql["remove_many"], (state.keys_of(removed),))
         return removed

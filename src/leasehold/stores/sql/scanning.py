@@ -30,7 +30,7 @@ from leasehold.domain.visibility import (
 from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, Lane, lanes_of, priority_of
 from leasehold.stores.sql.claim_partitions import OpenClaimState
 from leasehold.stores.sql.failures import poison
-from leasehold.stores.sql.rows import Kept, Row, kept_in, message_of
+from leasehold.stores.sql.rows import Cell, Kept, Row, kept_in, message_of, visible_from
 from leasehold.stores.sql.state import State
 
 SORTED_UP_TO: Final = 200_000
@@ -153,16 +153,17 @@ class Scanner:
                     if left <= 0:
                         yield None
                         left = budget
-                    left -= len(row[7]) + len(row[13] or "") + len(row[16] or "")
-                    slot = catalog.slots.get(row[14] & PARTITION_MASK)
+                    left -= len(Cell.body(row))
+                    left -= len(Cell.detail(row) or "") + len(Cell.saved(row) or "")
+                    place = Place(poison=False, row_key=Cell.row_key(row))
+                    slot = catalog.slots.get(Cell.lane(row) & PARTITION_MASK)
                     if slot is not None:
                         seen = Seen(message_of(row), MessageState.STAGED, slot.queue, slot.name)
-                        yield Step(Place(poison=False, row_key=row[0]), seen)
+                        yield Step(place, seen)
                         continue
                     kept = kept_in(self._state, entry, row)
                     assert kept is not None
-                    place = Place(poison=False, row_key=row[0])
-                    seen, retired = seen_of(kept, now_ms), bool(row[-1])
+                    seen, retired = seen_of(kept, now_ms), bool(Cell.retired(row))
                     if retired:
                         seen = seen._replace(state=MessageState.EXPIRED)
                     yield Step(place, seen, retired, kept.held)
@@ -202,7 +203,7 @@ class Scanner:
         keys = [row_key for row_key, partition in rows if partition in partitions]
         if len(keys) > CHUNK_ROWS:
             return keys[CHUNK_ROWS - 1], keys[:CHUNK_ROWS]
-        return (rows[-1][0] if len(rows) == OTHERS_ROWS else None), keys
+        return (Cell.row_key(rows[-1]) if len(rows) == OTHERS_ROWS else None), keys
 
     def _expired_keys(self, entry: Entry, span: _Span, own: list[int], limit: int) -> list[int]:
         """Return the next keys of what is retired, and of what has expired since the last sweep."""
@@ -235,7 +236,7 @@ class Scanner:
         if span.invisible_at_ms is not None and span.expired_at_ms is None:
             return True
         lanes = json.dumps([lane.partition for lane in entry.lanes])
-        return bool(self._state.fetch("retired", (lanes, missing + 1))[0][0] <= missing)
+        return bool(self._state.value("retired", (lanes, missing + 1)) <= missing)
 
 
 def seen_of(kept: Kept, now_ms: int) -> Seen:
@@ -285,8 +286,8 @@ def _order(
 
     Of those that are due at the same moment, what was visible first comes first.
     """
-    priority, visible_at_ms = priority_of(row[14]), row[4]
-    urgency, due_ms, row_key = order_of(priority, visible_at_ms, row[0], ageing_s)
+    priority, visible_at_ms = priority_of(Cell.lane(row)), Cell.visible_at_ms(row)
+    urgency, due_ms, row_key = order_of(priority, visible_at_ms, Cell.row_key(row), ageing_s)
     return urgency, due_ms, visible_at_ms if place_ms is None else place_ms, row_key
 
 
@@ -330,9 +331,10 @@ class Search:
             if until_ms <= now_ms and held.claim.remaining:
                 for number in lanes_of(held.partition, held.lanes_used):
                     for row in self._state.fetch(query, (number, now_ms, limit, 0)):
-                        as_claimed = (*row[:4], until_ms, *row[5:])
+                        as_claimed = visible_from(row, until_ms)
                         # They all became visible at once: their place in the claim decides.
-                        found.append((_order(as_claimed, ageing_s, row[4]), as_claimed))
+                        place_ms = Cell.visible_at_ms(row)
+                        found.append((_order(as_claimed, ageing_s, place_ms), as_claimed))
         found.sort(key=itemgetter(0))
         return [row for _, row in found[:limit]]
 
@@ -345,7 +347,8 @@ class Search:
         if found_all and lane.live_from_ms and not lane.is_sure:
             lane.forget_scan()
             rows = self._state.fetch(query, (*bounds[:3], 0))
-        lane.scanned(now_ms, rows[0][4] if rows else None, found_all=found_all)
+        first_ms = Cell.visible_at_ms(rows[0]) if rows else None
+        lane.scanned(now_ms, first_ms, found_all=found_all)
         return rows
 
     def next_for_claim(
@@ -355,7 +358,7 @@ class Search:
         if not entry.plain:
             return self.allowed(entry, now_ms, wanted, query, step)
         rows = self._next(entry, now_ms, wanted, query, step)
-        if query == WITHOUT_BODIES and not any(row[5] for row in rows):
+        if query == WITHOUT_BODIES and not any(map(Cell.dequeue_count, rows)):
             return rows  # nothing that *step* counts
         return _first_of(rows, step)
 
@@ -366,9 +369,9 @@ class Search:
         again = cl.AGAIN_STEP
         if step is not None and wanted > again:
             first = self.next_visible(entry, now_ms, 1, query)
-            if first and first[0][5]:
+            if any(map(Cell.dequeue_count, first)):
                 rows = self.next_visible(entry, now_ms, again, query)
-                if len(rows) == again and all(row[5] for row in rows):
+                if len(rows) == again and all(map(Cell.dequeue_count, rows)):
                     return rows
         return self.next_visible(entry, now_ms, wanted, query)
 
@@ -425,7 +428,7 @@ class Search:
                 step[0]()
             for row in rows:
                 # What was never received before has used up nothing.
-                message = message_of(row) if row[5] else None
+                message = message_of(row) if Cell.dequeue_count(row) else None
                 lapsed = message and after_lapse(message, now_ms)
                 reason = lapsed and exhausted_on_receive(lapsed, policy)
                 if message is None or lapsed is None or reason is None:
@@ -437,8 +440,9 @@ class Search:
                     return good
                 if lapsed is not message:
                     self._state.log.add(EventType.LAPSED, entry, lapsed)
-                held = self._state.catalog.claims.get(row[14] & PARTITION_MASK)
-                poison(self._state, Kept(entry, row[0], message, held), lapsed, reason, now_ms)
+                held = self._state.catalog.claims.get(Cell.lane(row) & PARTITION_MASK)
+                kept = Kept(entry, Cell.row_key(row), message, held)
+                poison(self._state, kept, lapsed, reason, now_ms)
                 left -= 1
             if len(good) == len(rows):
                 return rows

@@ -33,7 +33,7 @@ from leasehold.domain.model import (
 from leasehold.domain.visibility import after_release
 from leasehold.stores.sql.failures import FailureHandlers, poison
 from leasehold.stores.sql.plain_json import detail_to_json, from_plain, to_plain
-from leasehold.stores.sql.rows import Kept, Row, kept_in, message_of, rewrite
+from leasehold.stores.sql.rows import Cell, Kept, Row, kept_in, message_of, rewrite
 from leasehold.stores.sql.scanning import seen_of
 from leasehold.stores.sql.state import State
 
@@ -320,13 +320,13 @@ class SessionHandlers:
             yield from self._kept(rows)
             if len(rows) < s.LOST_STEP:
                 return
-            after = rows[-1][0]
+            after = Cell.row_key(rows[-1])
 
     def _kept(self, rows: Sequence[Row]) -> Iterator[Kept]:
         for row in rows:
-            entry = self._state.catalog.of_partition(row[14])
+            entry = self._state.catalog.of_partition(Cell.lane(row))
             if entry is not None:  # cleared and deleted queues leave rows behind
-                yield Kept(entry, row[0], message_of(row))
+                yield Kept(entry, Cell.row_key(row), message_of(row))
 
     # --- ends --------------------------------------------------------------------------------
 

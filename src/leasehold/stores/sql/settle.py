@@ -18,7 +18,7 @@ from leasehold.stores.sql.catalog import lanes_of
 from leasehold.stores.sql.claim_partitions import OpenClaimState, Slot, StreamBox
 from leasehold.stores.sql.failures import FailureHandlers
 from leasehold.stores.sql.plain_json import from_plain, to_plain
-from leasehold.stores.sql.rows import Kept, Row, kept_in
+from leasehold.stores.sql.rows import Cell, Kept, Row, kept_in
 from leasehold.stores.sql.state import State
 
 _RECORDED_AT_ONCE: Final = 5_000
@@ -154,7 +154,7 @@ class Settling:
         if not keys:
             return {}
         there = self._state.fetch("rows_without_bodies", (self._state.keys_of(keys),))
-        return {row[0]: row for row in there}
+        return dict(zip(map(Cell.row_key, there), there, strict=True))
 
     # --- planning ----------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ def _from_json(text: str, number: int, row: Row) -> Exemption:
     error = plain.get("error")
     return Exemption(
         number,
-        id_from_blob(row[1]),
+        id_from_blob(Cell.message_id(row)),
         Outcome(plain["outcome"]),
         plain.get("delay_s"),
         None if error is None else from_plain(ErrorReport, error),
@@ -374,8 +374,7 @@ class StagedBook:
 
     def chunks(self, account: str, name: str, part: str) -> int:
         """Return how many chunks a part has."""
-        rows = self._state.fetch("get_chunks", (account, name, part))
-        return rows[0][0] if rows else 0
+        return self._state.value("get_chunks", (account, name, part)) or 0
 
     def keep_part(self, account: str, name: str, part: str, chunks: int) -> None:
         """Write how many chunks a part has."""

@@ -135,6 +135,12 @@ class State(ABC):
         """Run a query and return its rows."""
         return self.cursor.execute(self.sql[query], bounds).fetchall()
 
+    def value(self, query: str, bounds: tuple[object, ...] = ()) -> Any:
+        """Run a query for one value; return it, or None if there is no row."""
+        for (found,) in self.fetch(query, bounds):
+            return found
+        return None
+
     def set_retired_until(self, moment_ms: int) -> None:
         """Note that everything that expired before *moment_ms* has been retired."""
         self.retired_until_ms = moment_ms

@@ -99,8 +99,7 @@ class SqliteState(State):
             # What was written since the last note is added up: after a crash as well, it is exact.
             noted_seq = meta.get("event_bytes_seq")
             noted = 0 if noted_seq is None else meta["event_bytes"]
-            ((more,),) = self.fetch("log_bytes", (noted_seq or 0,))
-            self.log.bytes_kept = noted + more
+            self.log.bytes_kept = noted + self.value("log_bytes", (noted_seq or 0,))
         self.log.load()
 
     @staticmethod
@@ -153,7 +152,7 @@ class SqliteState(State):
         """Return how many rows of a queue are retired, counted in its index the first time."""
         if entry.retired is None:
             lanes = json.dumps([lane.partition for lane in entry.lanes])
-            entry.retired = int(self.fetch("retired", (lanes, -1))[0][0])
+            entry.retired = int(self.value("retired", (lanes, -1)))
         return entry.retired
 
     def write_down(self, now_ms: int) -> None:

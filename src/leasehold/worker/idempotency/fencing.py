@@ -197,7 +197,7 @@ class FencedTable:
             found = yield self._shape.look(dialect, key)
             if not found.rows:
                 return None
-            newest = found.rows[0][0]
+            ((newest,), *_) = found.rows
             if newest is not None and newest > fence:
                 raise Fenced(self._row(key), fence, newest)
             if newest == fence and self._once_per_lease:
@@ -548,8 +548,9 @@ class FenceLedger:
         values = {"name": name, "fence": fence, "window_ms": self._window_ms}
         while not (yield self._statement(dialect, "admit", values)).rows:
             found = yield self._statement(dialect, "look", {"name": name})
-            if found.rows and found.rows[0][0] > fence:
-                raise Fenced(name, fence, found.rows[0][0])
+            for (newest,) in found.rows:
+                if newest > fence:
+                    raise Fenced(name, fence, newest)
         if self._sweep_step:
             yield from self._sweeping(dialect, self._sweep_step)
 
