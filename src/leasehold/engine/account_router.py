@@ -14,8 +14,8 @@ from leasehold.domain.model import Lease, Queue
 from leasehold.engine.engine import Counted, Engine, Served, account_of
 from leasehold.engine.event_export import Exporter
 from leasehold.engine.large_bodies import LargeBodies
+from leasehold.engine.long_poll import Gone
 from leasehold.engine.stats import Census, EngineStats, QueueActivity
-from leasehold.engine.waiters import Gone
 from leasehold.stores.base import StoreHealth
 
 _K = TypeVar("_K")

@@ -18,16 +18,16 @@ from leasehold.domain.claims import ClaimState, Dissolving, OpenClaim, Opened
 from leasehold.domain.command import AnyCommand, Command, Perform, R
 from leasehold.domain.errors import AccountMoved, LeaseholdError, Stopping
 from leasehold.domain.model import Lease, Queue, QueueKey
-from leasehold.engine.adapting import Adapting
-from leasehold.engine.batcher import INLINE_BELOW_S, Batcher
+from leasehold.engine.batcher import Batcher
+from leasehold.engine.commit_policy import INLINE_BELOW_S
 from leasehold.engine.event_export import EventLogPlan, Exporter
 from leasehold.engine.jobs import JobRunner
 from leasehold.engine.large_bodies import LargeBodies
-from leasehold.engine.long_poll import LongPolls
-from leasehold.engine.maintenance import Maintenance, MaintenancePlan, always
+from leasehold.engine.long_poll import Gone, LongPolls
+from leasehold.engine.maintenance import AdaptiveTimeouts, Maintenance, MaintenancePlan, always
 from leasehold.engine.peers import RECHECK_S, PeerNotifier, Peers
+from leasehold.engine.queue_listeners import ReceiveOrClaim
 from leasehold.engine.stats import COUNTED, NOTHING, Census, CensusTaker, EngineStats, QueueActivity
-from leasehold.engine.waiters import Gone, ReceiveOrClaim
 from leasehold.stores.base import Store, StoreHealth
 
 _COUNTED_AT_ONCE: Final = 128
@@ -107,7 +107,7 @@ class Engine:
         self._leads = always if peers is None else peers.leads
         self.jobs = JobRunner(self.perform, timers.sleep, timers, self._leads)
         """Purges and redrives under way."""
-        self.adapting = Adapting(store.find_queue)
+        self.adaptive = AdaptiveTimeouts(store.find_queue)
         """Queues whose visibility timeout follows the work."""
         self._then: dict[type, Callable[[Any, Any], None]] = {
             o.StartJob: lambda _, job: self._start_job(job),
@@ -142,18 +142,18 @@ class Engine:
 
     async def start(self) -> None:
         """Begin to take commands; call it in the event loop that will use the engine."""
-        herald = None
+        notifier = None
         if self._peers is not None:
-            herald = PeerNotifier(self._clock, self._store.find_queue, self._peers)
-            self._meet(self._peers, herald)
+            notifier = PeerNotifier(self._clock, self._store.find_queue, self._peers)
+            self._meet(self._peers, notifier)
         self._batcher = Batcher(
             self._store,
             self._clock,
             self.stats,
             self._fail,
             polls=self.waiting,
-            adapting=self.adapting,
-            herald=herald,
+            adaptive=self.adaptive,
+            notifier=notifier,
             inline_below_s=self._inline_below_s,
         )
         self._maintenance = Maintenance(
@@ -199,9 +199,9 @@ class Engine:
 
     # --- other servers -----------------------------------------------------------------------
 
-    def _meet(self, peers: Peers, herald: PeerNotifier) -> None:
+    def _meet(self, peers: Peers, notifier: PeerNotifier) -> None:
         """Hear from other servers what concerns those who wait here."""
-        peers.start(hear=self._hear, renew=herald.renew, work=self._resume_jobs)
+        peers.start(hear=self._hear, renew=notifier.renew, work=self._resume_jobs)
         self._begin(self._look_again(), "look-again")
 
     def _hear(self, keys: Collection[QueueKey]) -> None:
@@ -230,23 +230,23 @@ class Engine:
         self.jobs.run(job)
 
     def _set(self, command: c.CreateQueue | c.SetQueueSettings, _: c.Result) -> None:
-        self.adapting.watch_one(command.account, command.queue)
+        self.adaptive.watch_one(command.account, command.queue)
 
     def _deleted(self, command: c.DeleteQueue, result: c.Result) -> None:
-        self.adapting.watch_one(command.account, command.queue)
+        self.adaptive.watch_one(command.account, command.queue)
         self._census.note(command, result)
 
     def _watch_adaptive(self) -> None:
         """Watch the queues that adapt by the settings that are stored, whoever has set them."""
         counts = self._store.message_counts()
         found = [self._store.find_queue(account, name) for account, name, _ in counts]
-        self.adapting.watch([queue for queue in found if queue is not None])
+        self.adaptive.watch([queue for queue in found if queue is not None])
 
     async def _adapt(self, perform: Perform, now_ms: int) -> None:
         # Of many servers the one that leads decides, from what it sees itself: a load balancer
         # gives each a sample of the same work, and two that decide would undo each other's choice.
         self._watch_adaptive()
-        await self.adapting.adapt(perform, now_ms)
+        await self.adaptive.adapt(perform, now_ms)
 
     async def perform(self, command: Command[R]) -> R:
         """Carry out *command* and return its result once that is durable.
