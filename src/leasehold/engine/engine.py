@@ -254,28 +254,37 @@ class Engine:
         Raises:
             LeaseholdError: The command was refused; see :mod:`leasehold.domain.commands`.
         """
-        self._moved.refuse(command)
+        command = self._admitted(command)
         bodies = self.bodies
         if bodies is None:
             return await self._carry_out(command)
         if bodies.is_large(command):
             result = await bodies.put_away(command)
         else:
-            if type(command) is c.Receive:
-                command = bodies.limited(command)
             result = await self._carry_out(command)
         if bodies.lacks(command, result):
             result = await bodies.fill_in(command, result)
+        return result
+
+    def _admitted(self, command: Command[R]) -> Command[R]:
+        """Return a command as it goes to the store, if its account is there."""
+        self._moved.refuse(command)
+        if self.bodies is not None and type(command) is c.Receive:
+            return cast("Command[R]", self.bodies.limited(command))
+        return command
+
+    def _answered(self, command: AnyCommand, result: R | LeaseholdError) -> R:
+        """Return what the store has answered, unless that is a refusal."""
+        self._moved.refuse(command)
+        if isinstance(result, LeaseholdError):
+            raise result
         return result
 
     async def _carry_out(self, command: Command[R]) -> R:
         """Perform *command*, whose bodies are where they belong."""
         if self._batcher is None:
             raise Stopping
-        result = await self._batcher.submit(command)
-        self._moved.refuse(command)
-        if isinstance(result, LeaseholdError):
-            raise result
+        result = self._answered(command, await self._batcher.submit(command))
         then = self._then.get(type(command))
         if then is not None:
             then(command, result)
@@ -344,20 +353,14 @@ class Engine:
         self.stats.is_received(command, self._clock.now_ms())
         if wait_s <= 0 or self.waiting.is_draining or self._batcher is None:
             return await self.perform(command)
-        bodies = self.bodies
-        if bodies is not None and type(command) is c.Receive:
-            command = bodies.limited(command)
-        self._moved.refuse(command)
+        command = cast("ReceiveOrClaim", self._admitted(command))
         waiter = self.waiting.enter(command, wait_s, gone)
         try:
-            result = await waiter.future
+            result: Any = self._answered(command, await waiter.future)
         finally:
             waiter.leave()
-        self._moved.refuse(command)
-        if isinstance(result, LeaseholdError):
-            raise result
-        if bodies is not None and bodies.lacks(command, result):
-            return await bodies.fill_in(command, result)
+        if self.bodies is not None and self.bodies.lacks(command, result):
+            return await self.bodies.fill_in(command, result)
         return result
 
     def drain(self) -> None:
@@ -405,7 +408,7 @@ class Engine:
 
     def is_relocated(self, account: str) -> bool:
         """Tell whether an account was moved to another store."""
-        return account in self._moved.names()
+        return account in self._store.relocated_accounts
 
     def activity(self, account: str, queue: str) -> QueueActivity:
         """Return what happened in a queue since the engine was made."""
@@ -451,11 +454,15 @@ class Engine:
             return health
         return replace(health, details={**health.details, **self._peers.about()})
 
-    def stores(self, accounts: tuple[str, ...] = ()) -> list[Served]:
-        """Say how the store is, as a list of one; *accounts* are kept in it, and no others."""
+    def stores(self) -> list[Served]:
+        """Say how the store is that this engine serves to all accounts."""
+        return [self.served(())]
+
+    def served(self, accounts: tuple[str, ...]) -> Served:
+        """Say how the store is, which is that of some *accounts*; see :class:`Served`."""
         health = self.health()
         reachable = bool(health.details.get("connected", True))
-        return [Served(accounts, health, self.has_failed, reachable)]
+        return Served(accounts, health, self.has_failed, reachable)
 
 
 # --- moved -------------------------------------------------------------------------------------
@@ -480,10 +487,6 @@ class MovedAccounts:
         self._store = store
         self._told: set[str] = set()
 
-    def names(self) -> frozenset[str]:
-        """Return the accounts that have left, as the last batch knew them."""
-        return self._store.relocated_accounts
-
     def refuse(self, command: AnyCommand) -> None:
         """Refuse a command of an account that has left.
 
@@ -499,7 +502,7 @@ class MovedAccounts:
         Raises:
             AccountMoved: It has.
         """
-        if account not in self.names():
+        if account not in self._store.relocated_accounts:
             return
         if account not in self._told:
             self._told.add(account)
