@@ -18,7 +18,7 @@ import pytest
 
 from leasehold.stores.postgres import PostgresStore
 from leasehold.stores.postgres.connection import Address, connect
-from tests.hurried import HurriedStore
+from tests.time_limited import TimeLimitedStore
 
 USER: Final = "leasehold"
 PORT: Final = 5999
@@ -138,7 +138,7 @@ def shared_cluster() -> Cluster:
 def open_empty(schema: str = "tests") -> PostgresStore:
     """Open a store with nothing in it."""
     empty(schema)
-    return HurriedStore(f"{shared_cluster().url}&schema={schema}", name="tests")
+    return TimeLimitedStore(f"{shared_cluster().url}&schema={schema}", name="tests")
 
 
 def empty(schema: str) -> None:

@@ -16,8 +16,8 @@ from leasehold.domain.command import AnyCommand
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
-from tests.hurried import HurriedStore
 from tests.postgres import empty, shared_cluster
+from tests.time_limited import TimeLimitedStore
 
 from .binding import BindingComparison
 from .comparison import OracleComparison
@@ -28,7 +28,7 @@ from .test_twins import Twins
 SCHEMA = "tests"
 
 
-class Server(HurriedStore):
+class Server(TimeLimitedStore):
     """A server that notes which row keys a batch has used, so that the oracle can use the same."""
 
     def __init__(self, name: str) -> None:
@@ -56,8 +56,6 @@ class Servers:
         seed: Draws which of them is asked.
         count: How many there are.
     """
-
-    is_remote = True
 
     def __init__(self, seed: int, count: int) -> None:
         empty(SCHEMA)

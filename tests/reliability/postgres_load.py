@@ -22,8 +22,8 @@ from leasehold.stores.postgres.connection import Address, connect
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import ACCOUNT, Asker
 from tests.contract.stores.random_work import replayed_and_live
-from tests.hurried import HurriedStore
 from tests.reliability.postgres_ledger import Ledger
+from tests.time_limited import TimeLimitedStore
 
 QUEUES: Final = ("two-a", "two-b", "two-c")
 CLAIMED: Final = "two-claimed"
@@ -83,7 +83,7 @@ class Server(threading.Thread):
 
     def __post_init__(self) -> None:
         threading.Thread.__init__(self, daemon=True)
-        self.store = HurriedStore(self.url, name=f"server{self.number}")
+        self.store = TimeLimitedStore(self.url, name=f"server{self.number}")
         self._rng = random.Random(f"{self.seed}/{self.number}")
 
     __hash__ = threading.Thread.__hash__

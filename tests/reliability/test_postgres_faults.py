@@ -23,7 +23,6 @@ from leasehold.stores.postgres import store as postgres_store
 from leasehold.stores.postgres.connection import Address, connect
 from leasehold.stores.postgres.store import Fault, fault_of
 from tests.contract.stores.conftest import ACCOUNT, QUEUE
-from tests.hurried import HurriedStore
 from tests.postgres import USER, Cluster, find_programs
 from tests.reliability.disks import mounted
 from tests.reliability.postgres_gate import Cut, Gate
@@ -36,6 +35,7 @@ from tests.reliability.postgres_rig import (
     waits_for_lock,
 )
 from tests.reliability.running import eventually
+from tests.time_limited import TimeLimitedStore
 
 pytestmark = pytest.mark.skipif(find_programs() is None, reason="no PostgreSQL is installed")
 
@@ -58,7 +58,7 @@ def cluster() -> Iterator[Cluster]:
 _schemas = iter(f"faults{number}" for number in range(1_000))
 
 
-@pytest.fixture(params=[PostgresStore, HurriedStore], ids=["patient", "hurried"])
+@pytest.fixture(params=[PostgresStore, TimeLimitedStore], ids=["patient", "time-limited"])
 def kind(request: pytest.FixtureRequest) -> type[PostgresStore]:
     """Whether the store is given all the time it takes, or only what is left of a moment."""
     kind: type[PostgresStore] = request.param

@@ -14,8 +14,8 @@ from leasehold.domain.model import Lease, Queue
 from leasehold.engine.engine import Counted, Engine, Served, account_of
 from leasehold.engine.event_export import Exporter
 from leasehold.engine.large_bodies import LargeBodies
+from leasehold.engine.long_poll import Gone
 from leasehold.engine.stats import Census, EngineStats, QueueActivity
-from leasehold.engine.waiters import Gone
 from leasehold.stores.base import StoreHealth
 
 _K = TypeVar("_K")
@@ -109,9 +109,9 @@ class ServerEngine(Protocol):
 class AccountRouter:
     """A :class:`ServerEngine` over several engines.
 
-    A command goes to the engine of its account. What there is once for a server, such as its
-    exporter and its body store, is that of the first. A store that fails beyond repair ends the
-    server, whichever it is.
+    A command goes to the engine of its account. Each has an exporter and a body store of its own;
+    those that are seen here, such as by metrics, are those of the first. A store that fails beyond
+    repair ends the server, whichever it is.
 
     Args:
         first: The engine of all accounts that have none of their own; not started yet.
@@ -171,10 +171,6 @@ class AccountRouter:
         """See :meth:`leasehold.engine.jobs.JobRunner.wait`."""
         return await self.of(account).wait_for_job(account, job_id, wait_s)
 
-    def message_counts(self) -> list[tuple[str, str, int]]:
-        """See :meth:`Engine.message_counts`."""
-        return [each for engine in self._engines for each in engine.message_counts()]
-
     async def counts(self) -> list[Counted]:
         """See :meth:`Engine.counts`."""
         found = await asyncio.gather(*(engine.counts() for engine in self._engines))
@@ -199,7 +195,7 @@ class AccountRouter:
         found = self._first.stores()
         for engine in self._engines[1:]:
             its_own = sorted(name for name, of in self._others.items() if of is engine)
-            found += engine.stores(tuple(its_own))
+            found.append(engine.served(tuple(its_own)))
         return found
 
     def is_relocated(self, account: str) -> bool:

@@ -1,37 +1,28 @@
 """Group commit: what arrives while one commit is under way shares the next.
 
-The statements of a batch run in the event loop. Where the commit runs depends on the disk: one that
-takes long lets go of the interpreter lock on a thread of its own, so that requests are read
-meanwhile; one that is over sooner than two threads can hand the lock to and fro runs in the loop.
-Of a store behind a network everything runs in the loop while that is quick: two threads that take
-the interpreter lock from each other at each of seven round trips cost a quarter of the throughput.
-What is not over in a moment goes on on the thread. Long batches begin there, and the loop stands
-back for the same moment. While commits are slow it does not wait at all, but reads requests.
-Figures and the forms tried stand in ``docs/decisions/``: 0002 on commits, 0035 on PostgreSQL.
+Collects commands into batches and hands out their results; how a batch is carried out and committed
+is the affair of a :class:`~leasehold.engine.commit_policy.CommitPolicy`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from functools import partial
-from queue import SimpleQueue
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import structlog
 
 from leasehold.clock import Clock
 from leasehold.domain import commands as c
 from leasehold.domain.command import MAX_BATCH, AnyCommand, Command, R, one
-from leasehold.domain.errors import LeaseholdError, Stopping, StoreFailed, StoreFull
-from leasehold.engine.adapting import Adapting
-from leasehold.engine.long_poll import LongPolls, Pending
+from leasehold.domain.errors import LeaseholdError, Stopping, StoreFailed
+from leasehold.engine.commit_policy import INLINE_BELOW_S, BatchResult, policy_of
+from leasehold.engine.long_poll import LongPolls
+from leasehold.engine.maintenance import AdaptiveTimeouts
 from leasehold.engine.peers import PeerNotifier
+from leasehold.engine.queue_listeners import Pending
 from leasehold.engine.stats import EngineStats
-from leasehold.stores.base import NotInTime, Store
+from leasehold.stores.base import Store
 
 QUIET_TURNS: Final = 3
 """Turns of the loop, some ten microseconds each, without a new command before a batch starts."""
@@ -42,27 +33,8 @@ GATHER_LIMIT_S: Final = 0.02
 With 256 connections 5 ms cut batches short and cost a fifth of the throughput.
 """
 
-INLINE_BELOW_S: Final = 0.001
-"""Commits that typically take less than this run in the loop."""
-
-STAND_BACK_S: Final = 0.02
-"""Longest time that the loop waits for a batch of a remote store."""
-
-_QUICK: Final = 3.0
-"""For a remote store to be quick, its commits may take so many times what is done in the loop."""
-
 _SETTLING_TURNS: Final = 1_000
-_MEMORY: Final = 1 / 16
-"""Weight of the newest commit in what is typical."""
-
 _log = structlog.get_logger(__name__)
-
-
-_Outcome: TypeAlias = "Future[tuple[Any, ...]]"
-"""What the loop is to call when a batch is over, and with what."""
-
-_Work: TypeAlias = Callable[[], tuple[Any, ...]]
-"""What the thread is to do; it returns such a thing, whatever happens."""
 
 
 class Batcher:
@@ -74,8 +46,8 @@ class Batcher:
         stats: Where to count.
         on_failure: Called once when the store has failed and is of no more use.
         polls: Who waits for messages, and hears of every result.
-        adapting: Who watches how long leases take, and hears of every result.
-        herald: Who tells other servers of the results; None if there are none.
+        adaptive: Who watches how long leases take, and hears of every result.
+        notifier: Who tells other servers of the results; None if there are none.
         inline_below_s: See INLINE_BELOW_S; 0 to commit on the thread always.
     """
 
@@ -87,37 +59,29 @@ class Batcher:
         on_failure: Callable[[], None],
         *,
         polls: LongPolls,
-        adapting: Adapting,
-        herald: PeerNotifier | None = None,
+        adaptive: AdaptiveTimeouts,
+        notifier: PeerNotifier | None = None,
         inline_below_s: float = INLINE_BELOW_S,
     ) -> None:
-        self._store = store
-        self._is_remote = store.is_remote
         self._clock = clock
         self._stats = stats
         self._polls = polls
-        self._adapting = adapting
-        self._herald = herald
+        self._adaptive = adaptive
+        self._notifier = notifier
         self._on_failure = on_failure
-        self._inline_below_s = inline_below_s
-        self._typical_commit_s = 0.0
-        self._typical_batch_s = 0.0
-        """Of a remote store."""
-        self._began_s = 0.0
         self._gathering_since_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._waiting: list[Pending] = []
         self._between: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []
         self._busy = False
-        self._is_inline = False
+        self._batch: list[Pending] = []
+        """The one that is under way."""
+        self._is_applying = False
         self._stopping = False
         self._failed = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._for_thread: SimpleQueue[tuple[_Work, _Outcome] | None] = SimpleQueue()
-        self._results: list[c.Result] = []
-        self._thread = threading.Thread(target=self._commit_loop, name="commit", daemon=True)
-        self._thread.start()
+        self._policy = policy_of(store, clock, self._applied, inline_below_s)
         polls.open(self.hand_in)
 
     def submit(self, command: Command[R]) -> asyncio.Future[R | LeaseholdError]:
@@ -179,8 +143,7 @@ class Batcher:
         """Refuse what is new, finish what was taken."""
         self._stopping = True
         await self._idle.wait()
-        self._for_thread.put(None)
-        self._thread.join()
+        self._policy.stop()
 
     def _start_batch(self) -> None:
         if self._between and not self._do_between():
@@ -198,79 +161,11 @@ class Batcher:
         if self._polls.by_queue:
             self._polls.anticipate(batch)
         batch.sort(key=_order)
-        if self._is_remote:
-            self._carry_out(batch)
-            return
-        try:
-            self._execute(batch)
-        except Exception as error:  # noqa: BLE001 - no caller may be left without an answer
-            self._after_failed_batch(batch, error)
-            return
-        if self._typical_commit_s < self._inline_below_s and not _is_heavy(batch):
-            self._finish_here(self._committed, batch, *self._commit())
-        else:
-            work = partial(self._commit_only, batch)
-            self._to_thread(work).add_done_callback(self._finish_later)
-
-    def _to_thread(self, work: _Work) -> _Outcome:
-        """Have the thread do something."""
-        outcome: _Outcome = Future()
-        self._for_thread.put((work, outcome))
-        return outcome
-
-    def _carry_out(self, batch: list[Pending]) -> None:
-        """Carry out a batch of a remote store: here, or on the thread."""
-        is_executed = False
-        is_quick = self._typical_commit_s < _QUICK * self._inline_below_s
-        if is_quick and self._typical_batch_s < STAND_BACK_S / 2:
-            ending, is_executed = self._try(batch)
-            if ending is not None:
-                self._finish_here(*ending)
-                return
-            is_quick = False
-        outcome = self._to_thread(partial(self._execute_and_commit, batch, is_executed=is_executed))
-        if is_quick:
-            with contextlib.suppress(TimeoutError):
-                outcome.result(STAND_BACK_S)
-        if outcome.done():
-            self._finish_here(*outcome.result())
-        else:
-            outcome.add_done_callback(self._finish_later)
-
-    def _try(self, batch: list[Pending]) -> tuple[tuple[Any, ...] | None, bool]:
-        """Carry out a batch in the loop.
-
-        Returns:
-            What is to be called, or None if there is no time for it here; and whether the commit is
-            all that is left.
-        """
-        is_executed = False
-        self._store.set_deadline(STAND_BACK_S)
-        try:
-            self._execute(batch)
-            is_executed = True
-            return (self._committed, batch, *self._commit()), is_executed
-        except NotInTime:
-            return None, is_executed
-        except Exception as error:  # noqa: BLE001 - no caller may be left without an answer
-            return (self._after_failed_batch, batch, error), is_executed
-        finally:
-            self._store.set_deadline(None)
-
-    def _finish_here(self, finish: Callable[..., None], *of: Any) -> None:
-        self._is_inline = True
-        finish(*of)
-        self._is_inline = False
-
-    def _learn(self, commit_s: float, batch_s: float) -> None:
-        """Note how long a batch of a remote store took; a pause now and then is not typical."""
-        commit_s = min(commit_s, 2 * _QUICK * self._inline_below_s)
-        self._typical_commit_s += (commit_s - self._typical_commit_s) * _MEMORY
-        batch_s = min(batch_s, STAND_BACK_S)
-        self._typical_batch_s += (batch_s - self._typical_batch_s) * _MEMORY
-
-    def _finish_later(self, outcome: _Outcome) -> None:
-        self._loop.call_soon_threadsafe(*outcome.result())
+        self._batch = batch
+        now_ms = self._stats.now_ms = self._clock.now_ms()
+        self._is_applying = True
+        self._policy.apply([command for command, _ in batch], now_ms)
+        self._is_applying = False
 
     def _do_between(self) -> bool:
         """Do what waits for the time between batches; False if the store failed at it."""
@@ -289,115 +184,43 @@ class Batcher:
                 future.set_result(done)
         return True
 
-    def _execute(self, batch: Sequence[Pending]) -> None:
-        self._began_s = self._clock.monotonic_s()
-        commands = [command for command, _ in batch]
-        now_ms = self._stats.now_ms = self._clock.now_ms()
-        try:
-            self._results = self._store.execute(commands, now_ms=now_ms)
-        except StoreFull:
-            self._results = self._store.execute(commands, now_ms=now_ms)
-
-    def _commit(self) -> tuple[LeaseholdError | None, float | None]:
-        """Commit; return what went wrong, and the seconds it took if it wrote anything."""
-        started_s = self._clock.monotonic_s()
-        error: LeaseholdError | None = None
-        wrote = True
-        try:
-            wrote = self._store.commit()
-        except NotInTime:
-            raise
-        except LeaseholdError as raised:
-            error = raised
-        except BaseException as raised:  # noqa: BLE001 - a dead commit thread would hang all
-            error = StoreFailed()
-            error.__cause__ = raised
-        return error, self._clock.monotonic_s() - started_s if wrote else None
-
-    def _commit_loop(self) -> None:
-        """Run on the commit thread."""
-        while (task := self._for_thread.get()) is not None:
-            work, outcome = task
-            outcome.set_result(work())
-
-    def _commit_only(self, batch: list[Pending]) -> tuple[Any, ...]:
-        """Commit a batch that the loop has executed; return what the loop is to call."""
-        return self._committed, batch, *self._commit()
-
-    def _execute_and_commit(self, batch: list[Pending], *, is_executed: bool) -> tuple[Any, ...]:
-        """Carry out a batch of a remote store, or the rest of it; return what the loop is to call.
-
-        Args:
-            batch: Commands, and who waits for their results.
-            is_executed: Whether the commit is the rest.
-        """
-        try:
-            if not is_executed:
-                self._execute(batch)
-            error, duration_s = self._commit()
-            if isinstance(error, StoreFull):
-                self._execute(batch)
-                error, duration_s = self._commit()
-        except BaseException as raised:  # noqa: BLE001 - a dead commit thread would hang all
-            return self._after_failed_batch, batch, raised
-        if error is not None:
-            return self._after_failed_batch, batch, error
-        return self._committed, batch, None, duration_s
-
-    def _committed(
-        self, batch: list[Pending], error: LeaseholdError | None, duration_s: float | None
-    ) -> None:
-        if error is not None:
-            self._after_failed_commit(batch, error)
+    def _applied(self, result: BatchResult) -> None:
+        """Hear what became of the batch that was under way."""
+        batch, self._batch = self._batch, []
+        if result.error is not None:
+            self._after_failed_batch(batch, result.error)
             return
-        stats = self._stats
+        stats, results = self._stats, result.results
         stats.batches += 1
         stats.commands += len(batch)
-        if duration_s is not None:
-            stats.commit_seconds.observe(duration_s)
-            if self._is_remote:
-                self._learn(duration_s, self._clock.monotonic_s() - self._began_s)
-            else:
-                self._typical_commit_s += (duration_s - self._typical_commit_s) * _MEMORY
-        count = stats.count
-        if self._polls.by_queue or self._adapting.windows:
-            self._tell(batch)
+        if result.commit_s is not None:
+            stats.commit_seconds.observe(result.commit_s)
+        if self._polls.by_queue or self._adaptive.windows:
+            self._tell(batch, results)
         else:
-            for (command, answer), result in zip(batch, self._results, strict=True):
-                count(command, result)
+            count = stats.count
+            for (command, answer), its_result in zip(batch, results, strict=True):
+                count(command, its_result)
                 if not answer.done():
-                    answer.set_result(result)
-        if self._herald is not None:
-            self._herald.tell(batch, self._results)
-        if self._is_inline and self._waiting:
+                    answer.set_result(its_result)
+        if self._notifier is not None:
+            self._notifier.tell(batch, results)
+        if self._is_applying and self._waiting:
             # Batch within batch, a long line of them would nest as deeply as it is long.
             self._loop.call_soon(self._start_batch)
         else:
             self._start_batch()
 
-    def _tell(self, batch: list[Pending]) -> None:
+    def _tell(self, batch: list[Pending], results: Sequence[c.Result]) -> None:
         """Hand out the results in the order in which they came about, to all who listen."""
-        count, note, observe = self._stats.count, self._polls.note, self._adapting.note
-        for (command, answer), result in zip(batch, self._results, strict=True):
+        count, note, observe = self._stats.count, self._polls.note, self._adaptive.note
+        for (command, answer), result in zip(batch, results, strict=True):
             count(command, result)
             note(command, result)
             observe(command, result, self._stats.now_ms)
             if not answer.done():
                 answer.set_result(result)
         self._polls.settle()
-
-    def _after_failed_commit(self, batch: list[Pending], error: LeaseholdError) -> None:
-        """Play the batch once more if the disk was full: what needs no room may succeed."""
-        if not isinstance(error, StoreFull):
-            self._after_failed_batch(batch, error)
-            return
-        try:
-            self._execute(batch)
-            self._store.commit()
-        except Exception as again:  # noqa: BLE001 - as for the first time
-            self._after_failed_batch(batch, again)
-        else:
-            self._committed(batch, None, None)
 
     def _after_failed_batch(self, batch: Sequence[Pending], error: BaseException) -> None:
         """Tell those who wait. Only a failed store ends the service, not a failed batch."""
@@ -427,14 +250,6 @@ def _answer(batch: Sequence[Pending], error: LeaseholdError) -> None:
     for _, answer in batch:
         if not answer.done():  # its caller may have gone away
             answer.set_result(error)
-
-
-def _is_heavy(batch: Sequence[Pending]) -> bool:
-    """Tell whether a batch is one command of more weight than others have together.
-
-    However quick the disk is as a rule, so much takes it a while.
-    """
-    return len(batch) == 1 and weight_of(batch[0][0]) > MAX_BATCH
 
 
 def _size(waiting: Sequence[Pending]) -> int:

@@ -18,16 +18,16 @@ from leasehold.domain.claims import ClaimState, Dissolving, OpenClaim, Opened
 from leasehold.domain.command import AnyCommand, Command, Perform, R
 from leasehold.domain.errors import AccountMoved, LeaseholdError, Stopping
 from leasehold.domain.model import Lease, Queue, QueueKey
-from leasehold.engine.adapting import Adapting
-from leasehold.engine.batcher import INLINE_BELOW_S, Batcher
+from leasehold.engine.batcher import Batcher
+from leasehold.engine.commit_policy import INLINE_BELOW_S
 from leasehold.engine.event_export import EventLogPlan, Exporter
 from leasehold.engine.jobs import JobRunner
 from leasehold.engine.large_bodies import LargeBodies
-from leasehold.engine.long_poll import LongPolls
-from leasehold.engine.maintenance import Maintenance, MaintenancePlan, always
+from leasehold.engine.long_poll import Gone, LongPolls
+from leasehold.engine.maintenance import AdaptiveTimeouts, Maintenance, MaintenancePlan, always
 from leasehold.engine.peers import RECHECK_S, PeerNotifier, Peers
+from leasehold.engine.queue_listeners import ReceiveOrClaim
 from leasehold.engine.stats import COUNTED, NOTHING, Census, CensusTaker, EngineStats, QueueActivity
-from leasehold.engine.waiters import Gone, ReceiveOrClaim
 from leasehold.stores.base import Store, StoreHealth
 
 _COUNTED_AT_ONCE: Final = 128
@@ -107,7 +107,7 @@ class Engine:
         self._leads = always if peers is None else peers.leads
         self.jobs = JobRunner(self.perform, timers.sleep, timers, self._leads)
         """Purges and redrives under way."""
-        self.adapting = Adapting(store.find_queue)
+        self.adaptive = AdaptiveTimeouts(store.find_queue)
         """Queues whose visibility timeout follows the work."""
         self._then: dict[type, Callable[[Any, Any], None]] = {
             o.StartJob: lambda _, job: self._start_job(job),
@@ -142,18 +142,18 @@ class Engine:
 
     async def start(self) -> None:
         """Begin to take commands; call it in the event loop that will use the engine."""
-        herald = None
+        notifier = None
         if self._peers is not None:
-            herald = PeerNotifier(self._clock, self._store.find_queue, self._peers)
-            self._meet(self._peers, herald)
+            notifier = PeerNotifier(self._clock, self._store.find_queue, self._peers)
+            self._meet(self._peers, notifier)
         self._batcher = Batcher(
             self._store,
             self._clock,
             self.stats,
             self._fail,
             polls=self.waiting,
-            adapting=self.adapting,
-            herald=herald,
+            adaptive=self.adaptive,
+            notifier=notifier,
             inline_below_s=self._inline_below_s,
         )
         self._maintenance = Maintenance(
@@ -199,9 +199,9 @@ class Engine:
 
     # --- other servers -----------------------------------------------------------------------
 
-    def _meet(self, peers: Peers, herald: PeerNotifier) -> None:
+    def _meet(self, peers: Peers, notifier: PeerNotifier) -> None:
         """Hear from other servers what concerns those who wait here."""
-        peers.start(hear=self._hear, renew=herald.renew, work=self._resume_jobs)
+        peers.start(hear=self._hear, renew=notifier.renew, work=self._resume_jobs)
         self._begin(self._look_again(), "look-again")
 
     def _hear(self, keys: Collection[QueueKey]) -> None:
@@ -230,23 +230,23 @@ class Engine:
         self.jobs.run(job)
 
     def _set(self, command: c.CreateQueue | c.SetQueueSettings, _: c.Result) -> None:
-        self.adapting.watch_one(command.account, command.queue)
+        self.adaptive.watch_one(command.account, command.queue)
 
     def _deleted(self, command: c.DeleteQueue, result: c.Result) -> None:
-        self.adapting.watch_one(command.account, command.queue)
+        self.adaptive.watch_one(command.account, command.queue)
         self._census.note(command, result)
 
     def _watch_adaptive(self) -> None:
         """Watch the queues that adapt by the settings that are stored, whoever has set them."""
         counts = self._store.message_counts()
         found = [self._store.find_queue(account, name) for account, name, _ in counts]
-        self.adapting.watch([queue for queue in found if queue is not None])
+        self.adaptive.watch([queue for queue in found if queue is not None])
 
     async def _adapt(self, perform: Perform, now_ms: int) -> None:
         # Of many servers the one that leads decides, from what it sees itself: a load balancer
         # gives each a sample of the same work, and two that decide would undo each other's choice.
         self._watch_adaptive()
-        await self.adapting.adapt(perform, now_ms)
+        await self.adaptive.adapt(perform, now_ms)
 
     async def perform(self, command: Command[R]) -> R:
         """Carry out *command* and return its result once that is durable.
@@ -254,7 +254,7 @@ class Engine:
         Raises:
             LeaseholdError: The command was refused; see :mod:`leasehold.domain.commands`.
         """
-        self._moved.refuse(command)
+        command = self._admitted(command)
         bodies = self.bodies
         if bodies is None or (
             type(command) is c.Put and len(command.body) <= bodies.inline_bytes
@@ -263,21 +263,30 @@ class Engine:
         if bodies.is_large(command):
             result = await bodies.put_away(command)
         else:
-            if type(command) is c.Receive:
-                command = bodies.limited(command)
             result = await self._carry_out(command)
         if bodies.lacks(command, result):
             result = await bodies.fill_in(command, result)
+        return result
+
+    def _admitted(self, command: Command[R]) -> Command[R]:
+        """Return a command as it goes to the store, if its account is there."""
+        self._moved.refuse(command)
+        if self.bodies is not None and type(command) is c.Receive:
+            return cast("Command[R]", self.bodies.limited(command))
+        return command
+
+    def _answered(self, command: AnyCommand, result: R | LeaseholdError) -> R:
+        """Return what the store has answered, unless that is a refusal."""
+        self._moved.refuse(command)
+        if isinstance(result, LeaseholdError):
+            raise result
         return result
 
     async def _carry_out(self, command: Command[R]) -> R:
         """Perform *command*, whose bodies are where they belong."""
         if self._batcher is None:
             raise Stopping
-        result = await self._batcher.submit(command)
-        self._moved.refuse(command)
-        if isinstance(result, LeaseholdError):
-            raise result
+        result = self._answered(command, await self._batcher.submit(command))
         then = self._then.get(type(command))
         if then is not None:
             then(command, result)
@@ -346,20 +355,14 @@ class Engine:
         self.stats.is_received(command, self._clock.now_ms())
         if wait_s <= 0 or self.waiting.is_draining or self._batcher is None:
             return await self.perform(command)
-        bodies = self.bodies
-        if bodies is not None and type(command) is c.Receive:
-            command = bodies.limited(command)
-        self._moved.refuse(command)
+        command = cast("ReceiveOrClaim", self._admitted(command))
         waiter = self.waiting.enter(command, wait_s, gone)
         try:
-            result = await waiter.future
+            result: Any = self._answered(command, await waiter.future)
         finally:
             waiter.leave()
-        self._moved.refuse(command)
-        if isinstance(result, LeaseholdError):
-            raise result
-        if bodies is not None and bodies.lacks(command, result):
-            return await bodies.fill_in(command, result)
+        if self.bodies is not None and self.bodies.lacks(command, result):
+            return await self.bodies.fill_in(command, result)
         return result
 
     def drain(self) -> None:
@@ -407,7 +410,7 @@ class Engine:
 
     def is_relocated(self, account: str) -> bool:
         """Tell whether an account was moved to another store."""
-        return account in self._moved.names()
+        return account in self._store.relocated_accounts
 
     def activity(self, account: str, queue: str) -> QueueActivity:
         """Return what happened in a queue since the engine was made."""
@@ -453,11 +456,15 @@ class Engine:
             return health
         return replace(health, details={**health.details, **self._peers.about()})
 
-    def stores(self, accounts: tuple[str, ...] = ()) -> list[Served]:
-        """Say how the store is, as a list of one; *accounts* are kept in it, and no others."""
+    def stores(self) -> list[Served]:
+        """Say how the store is that this engine serves to all accounts."""
+        return [self.served(())]
+
+    def served(self, accounts: tuple[str, ...]) -> Served:
+        """Say how the store is, which is that of some *accounts*; see :class:`Served`."""
         health = self.health()
         reachable = bool(health.details.get("connected", True))
-        return [Served(accounts, health, self.has_failed, reachable)]
+        return Served(accounts, health, self.has_failed, reachable)
 
 
 # --- moved -------------------------------------------------------------------------------------
@@ -482,10 +489,6 @@ class MovedAccounts:
         self._store = store
         self._told: set[str] = set()
 
-    def names(self) -> frozenset[str]:
-        """Return the accounts that have left, as the last batch knew them."""
-        return self._store.relocated_accounts
-
     def refuse(self, command: AnyCommand) -> None:
         """Refuse a command of an account that has left.
 
@@ -501,7 +504,7 @@ class MovedAccounts:
         Raises:
             AccountMoved: It has.
         """
-        if account not in self.names():
+        if account not in self._store.relocated_accounts:
             return
         if account not in self._told:
             self._told.add(account)

@@ -10,7 +10,7 @@ from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain.command import AnyCommand, Effect
 from leasehold.domain.errors import LeaseholdError, Unavailable
-from leasehold.stores.base import Store, StoreHealth
+from leasehold.stores.base import RemoteStore, Store
 
 _CHANGING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.effect is Effect.CHANGES)
 """What the server asks for by itself must not use up the failures meant for clients."""
@@ -58,25 +58,25 @@ def has_changed(command: AnyCommand, result: Any) -> bool:
     return not isinstance(result, LeaseholdError)
 
 
-class FaultyStore:
-    """A store whose transactions fail when they are told to.
+def faulty(store: Store, faults: Faults) -> Store:
+    """Return *store*, with transactions that fail when *faults* tells them to.
 
-    A failed one is refused before the store behind hears of it, as by a database that another
-    process has locked: nothing of it is done, and the store goes on.
-
-    Args:
-        store: Does the work; see :class:`leasehold.stores.base.Store`.
-        faults: Says how many are to fail.
+    A failed one is refused before the store hears of it, as by a database that another process has
+    locked: nothing of it is done, and the store goes on.
     """
+    if isinstance(store, RemoteStore):
+        return _FaultyRemoteStore(store, faults)
+    return _FaultyStore(store, faults)
 
+
+class _FaultyStore:
     def __init__(self, store: Store, faults: Faults) -> None:
         self._store = store
         self._faults = faults
-        self.is_remote = store.is_remote
         self.commit = store.commit
-        self.set_deadline = store.set_deadline
         self.find_queue = store.find_queue
         self.message_counts = store.message_counts
+        self.health = store.health
         self.last_seen_ms = store.last_seen_ms
         self.relieve = store.relieve
         self.close = store.close
@@ -87,17 +87,31 @@ class FaultyStore:
         Raises:
             Unavailable: This transaction was one of those that are to fail.
         """
-        faults = self._faults
-        if faults.fail_commits and any(map(writes, batch)):
-            faults.fail_commits -= 1
+        if self._is_to_fail(batch):
+            self._faults.fail_commits -= 1
             raise Unavailable
         return self._store.execute(batch, now_ms=now_ms)
+
+    def _is_to_fail(self, batch: Sequence[AnyCommand]) -> bool:
+        return self._faults.fail_commits > 0 and any(map(writes, batch))
 
     @property
     def relocated_accounts(self) -> frozenset[str]:
         """See ``Store``."""
         return self._store.relocated_accounts
 
-    def health(self) -> StoreHealth:
-        """See ``Store``."""
-        return self._store.health()
+
+class _FaultyRemoteStore(_FaultyStore):
+    _store: RemoteStore
+
+    def __init__(self, store: RemoteStore, faults: Faults) -> None:
+        super().__init__(store, faults)
+        self.try_commit = store.try_commit
+
+    def try_execute(
+        self, batch: Sequence[AnyCommand], *, now_ms: int, within_s: float
+    ) -> list[c.Result] | None:
+        """See ``RemoteStore``."""
+        if self._is_to_fail(batch):
+            return None
+        return self._store.try_execute(batch, now_ms=now_ms, within_s=within_s)

@@ -8,35 +8,26 @@ is due.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypeAlias, cast
 
 from leasehold.clock import Clock, LoopTimers, Timer, Timers
 from leasehold.domain import admin as o
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import transactions as t
-from leasehold.domain.claims import Opened
+from leasehold.domain.claims import ClaimState, OpenClaim, Opened
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, QueueNotFound, StoreFailed
 from leasehold.domain.model import Lease, Outcome, Queue, QueueKey
 from leasehold.engine.peers import Peers
-from leasehold.engine.waiters import (
-    Answer,
-    Claimer,
-    Gone,
-    HandIn,
-    Notes,
-    Pending,
-    ReceiveOrClaim,
-    Waiter,
-    waiter_for,
-)
+from leasehold.engine.queue_listeners import HandIn, Pending, QueueListeners, ReceiveOrClaim
 
-__all__ = ["Answer", "Gone", "LongPolls", "Pending"]
+Gone: TypeAlias = Callable[[], Awaitable[object]]
+"""Waits until the client does not want the answer any more."""
 
 
-class LongPolls(Notes):
+class LongPolls(QueueListeners):
     """All that wait, by queue. It lives in one event loop and begins with :meth:`open`.
 
     Args:
@@ -174,6 +165,144 @@ class LongPolls(Notes):
             waiters = self.by_queue.get((put.account, put.queue))
             if waiters is not None:
                 expected[waiters] = expected.get(waiters, 0) + 1
+
+
+# --- one consumer -----------------------------------------------------------------------------
+
+
+class Waiter:
+    """One receive that may wait."""
+
+    __slots__ = (
+        "_deadline",
+        "_deadline_s",
+        "_gone",
+        "_watch",
+        "command",
+        "future",
+        "is_gone",
+        "is_late",
+        "is_trying",
+        "waiters",
+    )
+
+    command: Any
+    """What is to be carried out: a Receive."""
+    nothing: c.Result = ()
+    """The answer that there is nothing."""
+
+    def __init__(
+        self,
+        waiters: QueueWaiters,
+        command: ReceiveOrClaim,
+        deadline_s: float,
+        gone: Gone | None = None,
+    ) -> None:
+        self.waiters = waiters
+        self.command = command
+        self.future: asyncio.Future[c.Result] = waiters.loop.create_future()
+        """What whoever waits gets: what was taken, nothing, or an error."""
+        self.is_trying = False
+        """Whether its command is under way."""
+        self.is_gone = False
+        """Whether the client does not want the answer any more."""
+        self.is_late = False
+        """Whether its time was up while its command was under way."""
+        self._deadline_s = deadline_s
+        self._deadline: Timer | None = None
+        self._gone = gone
+        self._watch: asyncio.Future[object] | None = None
+
+    # --- what its answers mean ---------------------------------------------------------------
+
+    def is_given(self, result: Any) -> bool:
+        """Tell whether an answer brings something, so that the wait is over."""
+        return bool(result)
+
+    def is_rest(self, result: Any) -> bool:
+        """Tell whether an answer proves that nothing visible is left."""
+        return bool(len(result) < self.command.limit)
+
+    def give_back(self, result: Any) -> None:
+        """Undo what was taken for a client that has gone meanwhile."""
+        self.waiters.polls.give_back(self.command, result)
+
+    # --- waiting -----------------------------------------------------------------------------
+
+    def done(self) -> bool:
+        """See :class:`Answer`: the queue's waiters want to know in any case."""
+        return False
+
+    def set_result(self, result: c.Result, /) -> None:
+        """See :class:`Answer`."""
+        self.waiters.tried(self, result)
+
+    def settle_down(self) -> None:
+        """Wait, for as long as there is time and a client that wants to know."""
+        if self._deadline is not None:
+            return
+        polls = self.waiters.polls
+        left_s = self._deadline_s - polls.clock.monotonic_s()
+        self._deadline = polls.timers.call_later(left_s, self._give_up)
+        if self._gone is not None:
+            self._watch = asyncio.ensure_future(self._gone())
+            self._watch.add_done_callback(self._abandoned)
+
+    def _abandoned(self, watch: asyncio.Future[object]) -> None:
+        if not watch.cancelled():
+            watch.exception()  # or it would be logged as never looked at
+            self.is_gone = True
+            self._give_up()
+
+    def _give_up(self) -> None:
+        if self.is_trying:
+            self.is_late = True
+        else:
+            self.waiters.answer(self, self.nothing)
+            self.waiters.polls.settle()
+
+    def end(self) -> None:
+        """Let go of the timer and the watch."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def leave(self) -> None:
+        """Wait no longer: nothing that was not begun yet is begun for it. Harmless at any time."""
+        if self.waiters.forget(self):
+            self.waiters.polls.settle()
+
+
+class Claimer(Waiter):
+    """One claim that is to be opened once there is something to claim."""
+
+    __slots__ = ()
+
+    nothing = Opened(None)
+
+    def is_given(self, result: Any) -> bool:
+        """See :class:`Waiter`."""
+        return cast("Opened", result).claim is not None
+
+    def is_rest(self, result: Any) -> bool:
+        """See :class:`Waiter`. A claim that was there already says nothing of the queue."""
+        claim = cast("Opened", result).claim
+        if claim is None:
+            return True
+        is_whole = claim.size >= claim.limit or claim.max_bytes is not None
+        return not (result.replayed or is_whole or claim.state is ClaimState.OPENING)
+
+    def give_back(self, result: Any) -> None:
+        """Leave it open: it can be found by its number, and perhaps a client has by now."""
+
+
+def waiter_for(
+    waiters: QueueWaiters, command: ReceiveOrClaim, deadline_s: float, gone: Gone | None = None
+) -> Waiter:
+    """Return who waits for *command* to bring something."""
+    kind = Claimer if isinstance(command, OpenClaim) else Waiter
+    return kind(waiters, command, deadline_s, gone)
 
 
 # --- one queue ---------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc

@@ -22,7 +22,7 @@ from leasehold.domain.commands import NoteTime
 from leasehold.domain.errors import LeaseholdError
 from leasehold.engine.account_router import AccountRouter, ServerEngine
 from leasehold.engine.engine import Engine
-from leasehold.engine.faults import Faults, FaultyStore
+from leasehold.engine.faults import Faults, faulty
 from leasehold.engine.maintenance import MaintenancePlan
 from leasehold.engine.peers import Peers
 from leasehold.garbage import spare_collecting
@@ -270,7 +270,7 @@ async def serve_store(  # noqa: PLR0913 - each is a choice of its own
         StartFailed: A file that a setting names cannot be used.
     """
     faults = Faults()
-    tested = FaultyStore(store, faults) if settings.test_mode else store
+    tested = faulty(store, faults) if settings.test_mode else store
     guard = Guard(_limits_of(settings), times.system)
     first = _first_engine(settings, times, tested, peers, guard)
     engine = _routed(

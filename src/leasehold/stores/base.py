@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.commands import Result
@@ -30,10 +30,6 @@ class StoreHealth:
     """Settings as the database reports them."""
 
 
-class NotInTime(Exception):
-    """A store has given up waiting, as it was told to; see :meth:`Store.set_deadline`."""
-
-
 class Store(Protocol):
     """A place for messages.
 
@@ -41,10 +37,6 @@ class Store(Protocol):
     only the commit, one long call into the database, on a thread of its own. Between the two
     nothing else may be called but ``find_queue``, ``message_counts`` and ``health``.
     """
-
-    is_remote: bool
-    """Whether carrying out a batch means waiting for a network. The engine then runs ``execute``,
-    too, on the thread unless it is quick, and may call those three at any moment of it."""
 
     @property
     def relocated_accounts(self) -> frozenset[str]:
@@ -86,19 +78,6 @@ class Store(Protocol):
         """
         ...
 
-    def set_deadline(self, within_s: float | None) -> None:
-        """Give the calls that follow so much time, all together, to wait for a network.
-
-        ``execute`` then raises NotInTime, also at once for what could take long, and must be called
-        with the same batch again, which undoes what there is of it. ``commit`` raises NotInTime and
-        must be called again, to hear what became of it. Whatever goes wrong is dealt with then,
-        too. A store that is not remote has nothing to wait for.
-
-        Args:
-            within_s: Seconds from now; None to wait as long as it takes.
-        """
-        ...
-
     def find_queue(self, account: str, queue: str) -> Queue | None:
         """Return a queue as the last batch left it, without waiting for anything."""
         ...
@@ -125,4 +104,38 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Give everything back. What was committed stays; an open batch is undone."""
+        ...
+
+
+@runtime_checkable
+class RemoteStore(Store, Protocol):
+    """A store behind a network, where every step of a batch waits.
+
+    So ``execute`` and ``commit`` may take seconds, both are called on a thread, and ``find_queue``,
+    ``message_counts`` and ``health`` may be called from another at any moment of them. The other
+    two wait for a moment at most, and are called in the event loop.
+    """
+
+    def try_execute(
+        self, batch: Sequence[AnyCommand], *, now_ms: int, within_s: float
+    ) -> list[Result] | None:
+        """Carry out *batch* as ``execute`` does, if nothing is in its way.
+
+        Args:
+            batch: As for ``execute``.
+            now_ms: As for ``execute``.
+            within_s: Seconds that it may take.
+
+        Returns:
+            The results; None if it was not over in time, could take long, or went wrong. Then
+            nothing of it counts: ``execute`` comes next, which clears up what there is of it.
+        """
+        ...
+
+    def try_commit(self, *, within_s: float) -> bool:
+        """Make the batch durable.
+
+        Returns:
+            Whether that is done. If not, it is unknown: ``commit`` comes next, which finds out.
+        """
         ...

@@ -20,7 +20,7 @@ from leasehold.domain.queue_settings import (
     MnsAttributes,
     QueueSettings,
 )
-from leasehold.engine.adapting import Adapting
+from leasehold.engine.maintenance import AdaptiveTimeouts
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
 from tests.contract.stores.conftest import ACCOUNT, Asker
@@ -78,9 +78,9 @@ def _handed_out(asker: Asker, queue: str) -> int:
 def _is_watched(asker: Asker, queue: str) -> bool:
     found = asker.store.find_queue(ACCOUNT, queue)
     assert found is not None
-    adapting = Adapting(asker.store.find_queue)
-    adapting.watch([found])
-    return bool(adapting.windows)
+    adaptive = AdaptiveTimeouts(asker.store.find_queue)
+    adaptive.watch([found])
+    return bool(adaptive.windows)
 
 
 def _is_logged(asker: Asker, queue: str) -> bool:

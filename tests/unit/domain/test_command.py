@@ -35,7 +35,7 @@ from leasehold.domain.model import BodyRef, Outcome
 from leasehold.domain.sessions import Heartbeat
 from leasehold.domain.transactions import CommitTogether, Publish, Stage
 from leasehold.engine import batcher, body_reading, faults
-from leasehold.engine.waiters import Notes
+from leasehold.engine.queue_listeners import QueueListeners
 from leasehold.http import admission
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sql import command_handlers
@@ -192,7 +192,7 @@ def test_finishing() -> None:
 def test_waking() -> None:
     """What those who wait have to hear of, and only that, has somebody who tells them."""
     assert those(lambda traits: traits.wakes) == named(WAKING)
-    notes = Notes(ManualClock(), lambda _account, _queue: None)
+    notes = QueueListeners(ManualClock(), lambda _account, _queue: None)
     assert set(notes._notes) == named(WAKING)
 
 

@@ -123,7 +123,7 @@ class World:
         await self.engine.start()
         batcher = old._batcher
         assert batcher is not None
-        batcher._for_thread.put(None)  # its thread, for the sake of the test
+        batcher._policy.stop()  # its thread, for the sake of the test
 
     def refs(self) -> set[str]:
         """Return the keys that messages refer to."""

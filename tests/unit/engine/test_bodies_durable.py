@@ -67,7 +67,7 @@ class Server:
         self.store._state.cursor.close(force=True)
         self.store._connection.close()
         batcher: Any = self.engine._batcher
-        batcher._for_thread.put(None)
+        batcher._policy.stop()
         await self.begin()
 
     def files(self) -> dict[str, Path]:

@@ -216,7 +216,7 @@ def test_what_is_completed_together_tells_how_long_work_takes() -> None:
             acts = "a", "queue", lease.message.message_id, lease.receipt
             commit = t.CommitTogether("a", (c.Complete(*acts),), name=f"n{number}")
             await world.do(commit, commit)
-        await world.engine.adapting.adapt(world.engine.perform, world.clock.now_ms())
+        await world.engine.adaptive.adapt(world.engine.perform, world.clock.now_ms())
         queue = MemoryStore.find_queue(world.store, "a", "queue")
         assert queue is not None
         assert queue.settings.lease_s() > 10

@@ -12,8 +12,7 @@ from leasehold.domain import commands as c
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import Unavailable
 from leasehold.engine import Engine
-from leasehold.engine.batcher import STAND_BACK_S
-from leasehold.stores.base import NotInTime
+from leasehold.engine.commit_policy import STAND_BACK_S
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
 from tests.unit.engine.support import put, receive
@@ -24,7 +23,6 @@ PATIENCE_S = 10
 class SlowStore(MemoryStore):
     """A store whose batches wait until they are let go, unless the loop is to wait for them."""
 
-    is_remote = True
     is_quick = False
     """Whether it carries out batches for which the loop waits."""
     is_late = False
@@ -38,29 +36,31 @@ class SlowStore(MemoryStore):
         self.batches: list[int] = []
         self.threads: set[str] = set()
         self.commit_errors: list[Exception] = []
-        self.hurried: list[float | None] = []
-        self.is_hurried = False
+        self.limits_s: list[float] = []
 
-    def set_deadline(self, within_s: float | None) -> None:
-        """See ``Store``."""
-        self.hurried.append(within_s)
-        self.is_hurried = within_s is not None
+    def try_execute(
+        self, batch: Sequence[AnyCommand], *, now_ms: int, within_s: float
+    ) -> list[c.Result] | None:
+        """See ``RemoteStore``."""
+        self.limits_s.append(within_s)
+        return self.execute(batch, now_ms=now_ms) if self.is_quick else None
 
     def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[c.Result]:
         """See ``Store``."""
-        if self.is_hurried and not self.is_quick:
-            raise NotInTime
         self.threads.add(threading.current_thread().name)
         self.batches.append(len(batch))
         self.under_way.set()
         assert self.may_go.wait(PATIENCE_S)
         return super().execute(batch, now_ms=now_ms)
 
+    def try_commit(self, *, within_s: float) -> bool:
+        """See ``RemoteStore``."""
+        self.limits_s.append(within_s)
+        return not self.is_late and self.commit()
+
     def commit(self) -> bool:
         """See ``Store``."""
         self.threads.add(threading.current_thread().name)
-        if self.is_hurried and self.is_late:
-            raise NotInTime
         if self.commit_errors:
             raise self.commit_errors.pop(0)
         return True
@@ -178,11 +178,11 @@ def test_a_quick_store_is_waited_for() -> None:
         engine = await started(store)
         store.is_quick = True
         store.threads.clear()
-        store.hurried.clear()
+        store.limits_s.clear()
         await asyncio.gather(*(engine.perform(put()) for _ in range(3)))
         assert store.threads == {threading.current_thread().name}
         assert store.batches == [3]
-        assert store.hurried == [STAND_BACK_S, None]
+        assert store.limits_s == [STAND_BACK_S, STAND_BACK_S]
         await engine.stop()
 
     asyncio.run(scenario())
@@ -217,9 +217,9 @@ def test_a_store_that_is_typically_late_is_not_waited_for() -> None:
         store.is_quick = True
 
         async def is_waited_for() -> bool:
-            store.hurried.clear()
+            store.limits_s.clear()
             await engine.perform(put())
-            return bool(store.hurried)
+            return bool(store.limits_s)
 
         assert await is_waited_for()
         store.is_quick = False

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from leasehold.clock import SystemClock
 from leasehold.server.settings import Settings, StoreUrl
 from leasehold.server.startup import ExitCode, StartFailed, data_lock, large_bodies, open_store
+from leasehold.stores.sqlite import SqliteStore
 
 AWAY = StoreUrl("postgresql://leasehold:geheim@127.0.0.1:1/postgres")
 
@@ -31,7 +32,7 @@ def test_a_folder_is_this_servers_alone(tmp_path: Path) -> None:
     opened = asyncio.run(open_store(Settings(data=tmp_path), system))
     assert opened.clock is system
     assert opened.peers is None
-    assert not opened.store.is_remote
+    assert isinstance(opened.store, SqliteStore)
     opened.store.close()
 
 

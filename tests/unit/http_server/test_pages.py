@@ -61,7 +61,7 @@ class StubEngine:
         )
 
     def stores(self) -> list[Served]:
-        """See ``Placement.stores``."""
+        """See ``AccountRouter.stores``."""
         failed = self.failed.is_set()
         return [
             Served(accounts, self.health(), failed and not at, at not in self.unreachable)

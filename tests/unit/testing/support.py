@@ -11,7 +11,7 @@ from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.model import Lease
 from leasehold.domain.queue_settings import QueueSettings
 from leasehold.engine import Engine
-from leasehold.engine.faults import Faults, FaultyStore
+from leasehold.engine.faults import Faults, faulty
 from leasehold.http.test_mode import travel
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
@@ -27,7 +27,7 @@ class World:
         self.clock = ManualClock()
         self.faults = Faults()
         self.inner = store or MemoryStore()
-        self.engine = Engine(FaultyStore(self.inner, self.faults), self.clock, timers=self.clock)
+        self.engine = Engine(faulty(self.inner, self.faults), self.clock, timers=self.clock)
         self._settings = settings or QueueSettings()
         self._start_ms = self.clock.now_ms()
 

@@ -42,8 +42,6 @@ _Verbs: TypeAlias = dict[type, Callable[[Any], c.Result]]
 class MemoryStore:
     """See :class:`leasehold.stores.base.Store`."""
 
-    is_remote = False
-
     def __init__(self, *, receipt_key: bytes = b"memory") -> None:
         self._shelves = Shelves(receipt_key)
         self._documents: dict[tuple[str, str], str] = {}
@@ -97,9 +95,6 @@ class MemoryStore:
     def commit(self) -> bool:
         """Do nothing: there is no disk."""
         return True
-
-    def set_deadline(self, within_s: float | None) -> None:
-        """See :meth:`Store.set_deadline`."""
 
     def find_queue(self, account: str, queue: str) -> Queue | None:
         """See :meth:`Store.find_queue`."""

@@ -23,7 +23,6 @@ from psycopg.pq.abc import PGresult
 
 from leasehold.clock import Clock, SystemClock
 from leasehold.domain.model import Phase
-from leasehold.stores.base import NotInTime
 from leasehold.stores.sql.texts import to_kept
 
 _READ: Final = select.POLLIN
@@ -36,6 +35,10 @@ _OIDS: Final = {int: _INT8, bytes: _BYTEA, str: _UNKNOWN, type(None): _UNKNOWN}
 
 Kinds = tuple[type, ...]
 Row = tuple[Any, ...]
+
+
+class NotInTime(Exception):
+    """There was no answer before the moment when waiting ends; see :meth:`Direct.set_deadline`."""
 
 
 class _Prepared:

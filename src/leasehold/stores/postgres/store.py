@@ -15,7 +15,7 @@ from leasehold.domain.clock_rules import Verdict
 from leasehold.domain.command import AnyCommand, Effect, Lock, Refresh
 from leasehold.domain.errors import StoreFailed, StoreFull, Unavailable
 from leasehold.domain.model import Queue
-from leasehold.stores.base import NotInTime, StoreHealth
+from leasehold.stores.base import StoreHealth
 from leasehold.stores.migrate.marks import AccountMoving, StoreMoved
 from leasehold.stores.postgres.command_handlers import (
     SharedCompleteVerb,
@@ -23,7 +23,7 @@ from leasehold.stores.postgres.command_handlers import (
     SharedSessionHandlers,
 )
 from leasehold.stores.postgres.connection import Address, migrate, read_back
-from leasehold.stores.postgres.cursor import Cursor, Direct
+from leasehold.stores.postgres.cursor import Cursor, Direct, NotInTime
 from leasehold.stores.postgres.primary import (
     NotReplicated,
     Outcome,
@@ -52,7 +52,7 @@ would be read twice."""
 
 
 class PostgresStore:
-    """See :class:`leasehold.stores.base.Store`.
+    """See :class:`leasehold.stores.base.RemoteStore`.
 
     Args:
         url: ``postgresql://user@host:port/database``, several hosts allowed, with ``schema=NAME``
@@ -64,8 +64,6 @@ class PostgresStore:
     Raises:
         StoreFailed: The database cannot be reached, or is not ours.
     """
-
-    is_remote = True
 
     restored_from_backup: Final = False
     """A database that was restored from a backup is not noticed: see the operator's guide."""
@@ -81,10 +79,10 @@ class PostgresStore:
         self._version = _UNREAD
         self._time = shared_time
         self._played: tuple[Sequence[AnyCommand], int, list[c.Result]] = ((), 0, [])
-        self._in_hurry = False
         self._is_given_up = False
+        """Whether there may be something left of a batch that was tried."""
         self._trouble: psycopg.Error | None = None
-        """What went wrong while there was no time to deal with it."""
+        """What went wrong with it."""
         self._trace = Trace()
         try:
             self._primary = Primary(self._address, self._attach)
@@ -117,38 +115,35 @@ class PostgresStore:
         Raises:
             Unavailable: The database cannot be reached now, or is busy; nothing was done.
         """
-        if self._in_hurry:
-            results = self._try(batch, now_ms)
-        else:
-            until_s = self._primary.deadline_s()
-            self._clear_up(until_s)
-            self._primary.ensure()
-            results = self._play(batch, now_ms, until_s)
+        until_s = self._primary.deadline_s()
+        self._clear_up(until_s)
+        self._primary.ensure()
+        results = self._play(batch, now_ms, until_s)
         self._played = batch, now_ms, results
         return results
 
-    def set_deadline(self, within_s: float | None) -> None:
-        """See :meth:`Store.set_deadline`."""
-        self._in_hurry = within_s is not None
-        self._primary.direct.set_deadline(within_s)
-
-    def _try(self, batch: Sequence[AnyCommand], now_ms: int) -> list[c.Result]:
-        """Carry a batch out if nothing is in its way."""
+    def try_execute(
+        self, batch: Sequence[AnyCommand], *, now_ms: int, within_s: float
+    ) -> list[c.Result] | None:
+        """See :meth:`RemoteStore.try_execute`."""
         if self._is_given_up or self._primary.is_lost or not _shares(batch, _TRIED):
-            raise NotInTime
+            return None
         self._is_given_up = True
+        direct = self._primary.direct
+        direct.set_deadline(within_s)
         try:
             results = self._attempt(batch, now_ms, exclusive=False)
-        except NotInTime:
-            raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - `execute` deals with it, or meets it again
             self._trouble = error if isinstance(error, psycopg.Error) else None
-            raise NotInTime from error
+            return None
+        finally:
+            direct.set_deadline(None)
         self._is_given_up = False
+        self._played = batch, now_ms, results
         return results
 
     def _clear_up(self, until_s: float) -> None:
-        """Undo what is left of a batch for which there was no time."""
+        """Undo what is left of a batch that was tried."""
         if self._is_given_up:
             self._is_given_up = False
             trouble, self._trouble = self._trouble, None
@@ -273,9 +268,6 @@ class PostgresStore:
                 self._state.committed()
                 raise
             except psycopg.Error as error:
-                if self._in_hurry:
-                    self._trouble = error
-                    raise NotInTime from error
                 if self._stands(error, until_s, last=not left):
                     break
             else:
@@ -284,7 +276,25 @@ class PostgresStore:
         self._played = (), 0, []
         return True
 
+    def try_commit(self, *, within_s: float) -> bool:
+        """See :meth:`RemoteStore.try_commit`."""
+        direct = self._primary.direct
+        direct.set_deadline(within_s)
+        try:
+            self._primary.commit()
+        except NotInTime:
+            return False
+        except psycopg.Error as error:
+            self._trouble = error
+            return False
+        finally:
+            direct.set_deadline(None)
+        self._state.committed()
+        self._played = (), 0, []
+        return True
+
     def _commit(self) -> None:
+        """Commit, or find again what went wrong when that was tried."""
         trouble, self._trouble = self._trouble, None
         if trouble is not None:
             raise trouble

@@ -51,8 +51,6 @@ class SqliteStore:
         StoreFailed: The database cannot be opened.
     """
 
-    is_remote = False
-
     restored_from_backup: bool
     """Whether the database was restored from a backup, so that earlier receipts are void."""
 
@@ -149,9 +147,6 @@ class SqliteStore:
         changes = self._connection.total_changes()
         wrote, self._changes = changes != self._changes, changes
         return wrote
-
-    def set_deadline(self, within_s: float | None) -> None:
-        """See :meth:`Store.set_deadline`."""
 
     def find_queue(self, account: str, queue: str) -> Queue | None:
         """See :meth:`Store.find_queue`."""

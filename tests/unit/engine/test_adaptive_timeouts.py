@@ -13,7 +13,7 @@ from leasehold.domain import commands as c
 from leasehold.domain.errors import MessageNotFound
 from leasehold.domain.model import Lease, Outcome
 from leasehold.domain.queue_settings import Adaptive, FailurePolicy, QueueSettings
-from leasehold.engine.adapting import MAX_FOLLOWED, Adapting
+from leasehold.engine.maintenance import MAX_FOLLOWED, AdaptiveTimeouts
 
 from .support import World, put
 
@@ -53,7 +53,7 @@ def test_slow_work_lengthens_the_timeout(way: str) -> None:
             lease = await leased(world)
             world.clock.advance(s=9)
             await world.engine.perform(c.Complete(*named(lease)))
-        await world.engine.adapting.adapt(world.engine.perform, world.clock.now_ms())
+        await world.engine.adaptive.adapt(world.engine.perform, world.clock.now_ms())
         queue = world.engine.find_queue("a", "queue")
         assert queue is not None
         assert queue.settings.adapted is not None
@@ -76,7 +76,7 @@ def test_late_completions_are_seen_with_their_true_length() -> None:
             )
             assert isinstance(result, Exception)
             await world.engine.perform(c.Complete(*named(again)))
-        await world.engine.adapting.adapt(world.engine.perform, world.clock.now_ms())
+        await world.engine.adaptive.adapt(world.engine.perform, world.clock.now_ms())
         queue = world.engine.find_queue("a", "queue")
         assert queue is not None
         assert queue.settings.lease_s() > 10
@@ -98,7 +98,7 @@ def test_completions_after_the_move_to_the_poison_queue_are_seen_too() -> None:
                 world.engine.perform(c.Complete(*named(lease))), return_exceptions=True
             )
             assert isinstance(result, MessageNotFound)
-        await world.engine.adapting.adapt(world.engine.perform, world.clock.now_ms())
+        await world.engine.adaptive.adapt(world.engine.perform, world.clock.now_ms())
         queue = world.engine.find_queue("a", "queue")
         assert queue is not None
         assert queue.settings.lease_s() > 10
@@ -115,7 +115,7 @@ def test_a_lease_of_a_chosen_length_is_not_observed() -> None:
             (lease,) = await world.engine.receive(c.Receive("a", "queue", 1, 100), 0)
             world.clock.advance(s=90)
             await world.engine.perform(c.Complete(*named(lease)))
-        await world.engine.adapting.adapt(world.engine.perform, world.clock.now_ms())
+        await world.engine.adaptive.adapt(world.engine.perform, world.clock.now_ms())
         queue = world.engine.find_queue("a", "queue")
         assert queue is not None
         assert queue.settings.adapted is None
@@ -135,7 +135,7 @@ def test_renewals_are_followed_to_the_new_receipt() -> None:
                 assert isinstance(renewed, Lease)
                 lease = renewed
             await world.engine.perform(c.Complete(*named(lease)))
-        await world.engine.adapting.adapt(world.engine.perform, world.clock.now_ms())
+        await world.engine.adaptive.adapt(world.engine.perform, world.clock.now_ms())
         queue = world.engine.find_queue("a", "queue")
         assert queue is not None
         assert queue.settings.lease_s() > 24
@@ -155,7 +155,7 @@ def test_failures_are_observed_through_batches_too() -> None:
             (again,) = await world.engine.receive(DEFAULT, 0)
             world.clock.advance(s=9)
             await world.engine.perform(c.Complete(*named(again)))
-        await world.engine.adapting.adapt(world.engine.perform, world.clock.now_ms())
+        await world.engine.adaptive.adapt(world.engine.perform, world.clock.now_ms())
         queue = world.engine.find_queue("a", "queue")
         assert queue is not None
         assert queue.settings.adapted is None
@@ -167,21 +167,21 @@ def test_a_queue_that_does_not_adapt_is_not_watched() -> None:
     """Switching it off forgets what was seen, and the timeout is the one set."""
 
     async def scenario(world: World) -> None:
-        adapting = world.engine.adapting
-        assert ("a", "queue") in adapting.windows
+        adaptive = world.engine.adaptive
+        assert ("a", "queue") in adaptive.windows
         await world.engine.perform(c.SetQueueSettings("a", "queue", QueueSettings()))
-        assert not adapting.windows
+        assert not adaptive.windows
 
     play(scenario)
 
 
 def test_leases_followed_are_bounded() -> None:
     """A queue that is received from and never completed does not fill the memory."""
-    adapting = Adapting(lambda _account, _queue: None)
+    adaptive = AdaptiveTimeouts(lambda _account, _queue: None)
     for number in range(MAX_FOLLOWED + 10):
-        adapting._follow(str(number), 0, 0)
-    assert len(adapting._followed) == MAX_FOLLOWED
-    assert "9" not in adapting._followed
+        adaptive._follow(str(number), 0, 0)
+    assert len(adaptive._followed) == MAX_FOLLOWED
+    assert "9" not in adaptive._followed
 
 
 def test_what_was_seen_of_a_queue_is_forgotten_with_it() -> None:
@@ -191,10 +191,10 @@ def test_what_was_seen_of_a_queue_is_forgotten_with_it() -> None:
         lease = await leased(world)
         world.clock.advance(s=9)
         await world.engine.perform(c.Complete(*named(lease)))
-        seen = world.engine.adapting.windows["a", "queue"]
+        seen = world.engine.adaptive.windows["a", "queue"]
         await world.engine.perform(c.DeleteQueue("a", "queue"))
-        assert not world.engine.adapting.windows
+        assert not world.engine.adaptive.windows
         await world.engine.perform(c.CreateQueue("a", "queue", {}, ADAPTIVE))
-        assert world.engine.adapting.windows["a", "queue"] is not seen
+        assert world.engine.adaptive.windows["a", "queue"] is not seen
 
     play(scenario)

@@ -24,18 +24,18 @@ ENTROPY = bytes(10)
 
 @asynccontextmanager
 async def placed() -> AsyncIterator[tuple[AccountRouter, Engine, Engine]]:
-    """Yield two engines with a placement before them; shop has the second store."""
+    """Yield two engines with a router before them; shop has the second store."""
     clock = ManualClock()
     first = Engine(MemoryStore(), clock)
     second = Engine(MemoryStore(), clock, beside=first)
-    placement = AccountRouter(first, {"shop": second, "till": second})
-    await placement.start()
+    router = AccountRouter(first, {"shop": second, "till": second})
+    await router.start()
     try:
         for account in ("bank", "shop"):
-            await placement.perform(c.CreateQueue(account, "jobs", {}))
-        yield placement, first, second
+            await router.perform(c.CreateQueue(account, "jobs", {}))
+        yield router, first, second
     finally:
-        await placement.stop()
+        await router.stop()
 
 
 def run(test: Callable[[AccountRouter, Engine, Engine], Awaitable[None]]) -> None:
@@ -56,19 +56,18 @@ def put(account: str, body: bytes) -> c.Put:
 def test_commands_go_to_the_store_of_their_account() -> None:
     """Also those that hold other commands, and those that wait."""
 
-    async def test(placement: AccountRouter, first: Engine, second: Engine) -> None:
-        await placement.perform(put("bank", b"money"))
-        batch: Any = await placement.perform(c.Batch((put("shop", b"a"), put("shop", b"b")), True))
+    async def test(router: AccountRouter, first: Engine, second: Engine) -> None:
+        await router.perform(put("bank", b"money"))
+        batch: Any = await router.perform(c.Batch((put("shop", b"a"), put("shop", b"b")), True))
         assert len(batch) == 2
         assert first.message_counts() == [("bank", "jobs", 1)]
         assert second.message_counts() == [("shop", "jobs", 2)]
-        assert placement.message_counts() == [("bank", "jobs", 1), ("shop", "jobs", 2)]
-        leases = await placement.receive(c.Receive("shop", "jobs", 5, 30), 0)
+        leases = await router.receive(c.Receive("shop", "jobs", 5, 30), 0)
         assert [lease.message.body for lease in leases] == [b"a", b"b"]
         with pytest.raises(QueueNotFound):
-            await placement.perform(put("till", b"nothing"))
-        assert placement.find_queue("shop", "jobs") is not None
-        assert placement.find_queue("till", "jobs") is None
+            await router.perform(put("till", b"nothing"))
+        assert router.find_queue("shop", "jobs") is not None
+        assert router.find_queue("till", "jobs") is None
 
     run(test)
 
@@ -76,19 +75,19 @@ def test_commands_go_to_the_store_of_their_account() -> None:
 def test_figures_are_those_of_all_stores() -> None:
     """Counts, sessions and counters, as if it were one."""
 
-    async def test(placement: AccountRouter, *_: Engine) -> None:
+    async def test(router: AccountRouter, *_: Engine) -> None:
         for account in ("bank", "shop"):
-            await placement.perform(put(account, b"work"))
-            await placement.perform(s.OpenSession(account, "w1", ENTROPY))
-        counted = await placement.counts()
+            await router.perform(put(account, b"work"))
+            await router.perform(s.OpenSession(account, "w1", ENTROPY))
+        counted = await router.counts()
         assert [(each.account, each.counts.visible) for each in counted] == [
             ("bank", 1),
             ("shop", 1),
         ]
-        census = await placement.census()
+        census = await router.census()
         assert {account for account, _ in census.sessions} == {"bank", "shop"}
-        assert placement.activity("shop", "jobs").waiting == 0
-        assert placement.health().kind == "memory"
+        assert router.activity("shop", "jobs").waiting == 0
+        assert router.health().kind == "memory"
 
     run(test)
 
@@ -96,11 +95,11 @@ def test_figures_are_those_of_all_stores() -> None:
 def test_jobs_are_waited_for_where_they_are() -> None:
     """A purge in the second store ends, and is found."""
 
-    async def test(placement: AccountRouter, *_: Engine) -> None:
-        await placement.perform(put("shop", b"work"))
+    async def test(router: AccountRouter, *_: Engine) -> None:
+        await router.perform(put("shop", b"work"))
         plan = JobPlan(kind=JobKind.PURGE)
-        job: Any = await placement.perform(o.StartJob("shop", "jobs", "job1", plan))
-        ended = await placement.wait_for_job("shop", job.job_id, 5)
+        job: Any = await router.perform(o.StartJob("shop", "jobs", "job1", plan))
+        ended = await router.wait_for_job("shop", job.job_id, 5)
         assert ended.state is o.JobState.DONE
 
     run(test)
@@ -109,9 +108,9 @@ def test_jobs_are_waited_for_where_they_are() -> None:
 def test_any_store_that_fails_ends_the_server() -> None:
     """One event tells of all."""
 
-    async def test(placement: AccountRouter, _: Engine, second: Engine) -> None:
+    async def test(router: AccountRouter, _: Engine, second: Engine) -> None:
         second._fail()
-        assert placement.failed.is_set()
+        assert router.failed.is_set()
 
     run(test)
 
@@ -120,10 +119,10 @@ def test_all_stores_are_closed() -> None:
     """A server that has stopped takes commands for none."""
 
     async def test() -> None:
-        async with placed() as (placement, *_):
+        async with placed() as (router, *_):
             pass
         for account in ("bank", "shop"):
             with pytest.raises(Stopping):
-                await placement.perform(put(account, b"late"))
+                await router.perform(put(account, b"late"))
 
     uvloop.run(test())
