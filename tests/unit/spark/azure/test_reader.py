@@ -16,7 +16,7 @@ from leasehold.spark.options import read_options
 from leasehold.spark.schemas import MESSAGE
 from leasehold.spark.stream.problems import BadRecord
 from leasehold.testing import ManualTime
-from leasehold.worker.adapters.memory import MemoryQueue
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker.adapters.protocol import Denied, Depth, Outgoing, Unreachable
 from leasehold.worker.leases import HeldState, LeaseManager, LeaseSettings
 from tests.unit.spark.stream.driving import task
