@@ -160,22 +160,6 @@ def life_s(
     return max(0.0, (expires_at_ms - visible_at_ms - unsure_ms) / 1000 + lease_s)
 
 
-def check_lengths(visibility_timeout_s: int, shortest_s: int, longest_s: int) -> None:
-    """Refuse a lease that the service does not take.
-
-    Raises:
-        TypeError: It is not in whole seconds.
-        ValueError: It is outside the range.
-    """
-    if not isinstance(visibility_timeout_s, int):
-        raise TypeError("visibility_timeout_s must be whole seconds")
-    if not shortest_s <= visibility_timeout_s <= longest_s:
-        raise ValueError(
-            f"visibility_timeout_s is {visibility_timeout_s}; "
-            f"it must be {shortest_s} to {longest_s}"
-        )
-
-
 def request_timeout_s(visibility_timeout_s: int) -> float:
     """Return how long a request may take that saves progress, or settles a message.
 
