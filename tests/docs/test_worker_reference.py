@@ -15,12 +15,12 @@ from prometheus_client import CollectorRegistry
 
 import leasehold.worker as library
 from leasehold.testing import fencing_proof
+from leasehold.testing.memory_queue import MEMORY, MemoryQueue
 from leasehold.worker import adapters, errors, idempotency, leases, metrics, payloads, stages
 from leasehold.worker.adapters import Capabilities, Delivery, Fault, Saved, fallbacks, specs
 from leasehold.worker.adapters import protocol as queue_errors
 from leasehold.worker.adapters.azure import AZURE
 from leasehold.worker.adapters.envelope import SAVED_MARKER, saved_members, wrap
-from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
 from leasehold.worker.adapters.mns import MNS
 from leasehold.worker.adapters.native import LEASEHOLD
 from leasehold.worker.hooks import Hooks

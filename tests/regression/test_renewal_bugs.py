@@ -18,6 +18,7 @@ from typing import Any, Final
 import pytest
 
 from leasehold.testing import ManualTime
+from leasehold.testing.memory_queue import MEMORY, MemoryQueue
 from leasehold.worker import threads
 from leasehold.worker.adapters import (
     Delivery,
@@ -29,7 +30,6 @@ from leasehold.worker.adapters import (
     Renewed,
     Unreachable,
 )
-from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
 from leasehold.worker.errors import Poison, Retry, UnsafeWorker
 from leasehold.worker.leases import LeaseLearner
 from leasehold.worker.message import Message

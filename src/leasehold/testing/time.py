@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from leasehold.clock import SystemClock, VirtualClock
+from leasehold.worker.timing import Time
 
 _PATIENCE_S: Final = 10.0
 """Of the machine's time: how long threads may need to come to rest."""
@@ -145,13 +146,17 @@ class ManualTime:
 
 
 class Gate:
-    """Where threads wait in a test until it lets them go on; made by :meth:`ManualTime.gate`."""
+    """Where threads wait in a test until it lets them go on.
 
-    def __init__(self, time: ManualTime) -> None:
+    Made by :meth:`ManualTime.gate`, and by :meth:`leasehold.testing.memory_queue.Faults.hold`.
+    """
+
+    def __init__(self, time: Time) -> None:
         self._time = time
         self._condition = threading.Condition()
         self._is_open = False
         self._inside = 0
+        self._entered = threading.Semaphore(0)
 
     @property
     def waiting(self) -> int:
@@ -160,11 +165,21 @@ class Gate:
 
     def wait(self) -> None:
         """Wait until the gate is open."""
+        self._entered.release()
         with self._condition:
             self._inside += 1
             while not self._is_open:
                 self._time.wait(self._condition, None)
             self._inside -= 1
+
+    def wait_until_entered(self) -> None:
+        """Return when one more thread has come to it.
+
+        Raises:
+            TimeoutError: None came within ten seconds of the machine.
+        """
+        if not self._entered.acquire(timeout=_PATIENCE_S):
+            raise TimeoutError("no call came to the gate")
 
     def open(self) -> None:
         """Let go on who waits, and whoever comes."""

@@ -13,9 +13,9 @@ from mns.account import Account
 
 from leasehold.client import Client, RetryPolicy
 from leasehold.testing import InProcessServer
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.testing.time import ManualTime
 from leasehold.worker.adapters.azure import AzureQueue
-from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.adapters.mns import MnsQueue
 from leasehold.worker.adapters.native import NativeQueue
 from leasehold.worker.adapters.protocol import (

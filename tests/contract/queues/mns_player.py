@@ -22,8 +22,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
+from leasehold.testing.memory_queue import MEMORY, MemoryQueue
 from leasehold.testing.time import ManualTime
-from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
 from leasehold.worker.adapters.protocol import Delivery, Lease, Outgoing, QueueMissing, Renewed
 
 ANSWERS: Final = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker.adapters.azure import AzureQueue
-from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.adapters.mns import MnsQueue
 from leasehold.worker.adapters.native import NativeQueue
 from leasehold.worker.adapters.protocol import (

@@ -9,8 +9,8 @@ import pytest
 
 from leasehold.client import Client, RetryPolicy
 from leasehold.testing import InProcessServer
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker.adapters.azure import AzureQueue
-from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.adapters.mns import MnsQueue
 from leasehold.worker.adapters.native import NativeQueue
 from leasehold.worker.adapters.protocol import (

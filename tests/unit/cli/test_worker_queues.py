@@ -10,8 +10,8 @@ import pytest
 
 from leasehold.cli.worker_setup import QueueOpener, read_weight
 from leasehold.server.settings.values import DEV_KEY
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker.adapters import QueueClient
-from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.adapters.native import NativeQueue
 from leasehold.worker.adapters.specs import QueueSpec
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from leasehold.testing.memory_queue import MEMORY, MemoryQueue
 from leasehold.testing.server import InProcessServer
 from leasehold.worker.adapters import Denied, QueueError, QueueMissing, Unreachable
-from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
 from leasehold.worker.hooks import Hooks
 from leasehold.worker.worker import Worker
 from tests.unit.cli.worker_support import Folder, clean_modules

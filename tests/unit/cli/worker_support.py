@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 
 from leasehold.cli import main
 from leasehold.cli.worker_setup import WorkerSurroundings
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker.adapters import Outgoing, QueueClient
-from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.adapters.specs import QueueSpec
 from leasehold.worker.hooks import Hooks
 

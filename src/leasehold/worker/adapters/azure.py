@@ -6,7 +6,7 @@ It needs the extra ``azure``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -25,10 +25,7 @@ from azure.storage.queue import QueueMessage
 
 from leasehold.worker.adapters.envelope import EnvelopeForm, ProgressForm
 from leasehold.worker.adapters.fallbacks import (
-    Burials,
-    check_lengths,
     life_s,
-    one_by_one,
     poison_name,
     refuse_extras,
     request_timeout_s,
@@ -39,10 +36,8 @@ from leasehold.worker.adapters.protocol import (
     Delivery,
     Denied,
     Depth,
-    Fault,
     Lease,
     LeaseGone,
-    NotSupported,
     Outgoing,
     PastExpiry,
     QueueError,
@@ -54,7 +49,7 @@ from leasehold.worker.adapters.protocol import (
     WorkerSession,
 )
 from leasehold.worker.adapters.specs import QueueSpec
-from leasehold.worker.adapters.texts import TextDelivery, Texts
+from leasehold.worker.adapters.texts import TextAdapter, TextDelivery, Texts
 from leasehold.worker.payloads.codecs import Base64Policy
 from leasehold.worker.timing import SystemTime
 
@@ -81,7 +76,7 @@ _EXISTS: Final = "QueueAlreadyExists"
 _LONGEST_WAIT_S: Final = 60
 
 
-class AzureQueue:
+class AzureQueue(TextAdapter):
     """A queue of Azure Queue storage.
 
     ::
@@ -126,22 +121,12 @@ class AzureQueue:
     ) -> None:
         if not 0 <= max_wait_s <= _LONGEST_WAIT_S:
             raise ValueError(f"max_wait_s is {max_wait_s}; it must be 0 to {_LONGEST_WAIT_S}")
+        texts = Texts(queue.queue_name, encoding, reads, form or EnvelopeForm())
+        able = replace(AZURE, max_wait_s=max_wait_s)
+        super().__init__(queue.queue_name, able, texts, call_timeout_s, SystemTime())
         self._queue = _client_of(queue, queue.queue_name)
-        self._texts = Texts(queue.queue_name, encoding, reads, form or EnvelopeForm())
-        self._call_timeout_s = call_timeout_s
-        self._capabilities = replace(AZURE, max_wait_s=max_wait_s)
         self._own: SdkQueue | None = None
         self._poison: SdkQueue | None = None
-        self._burials = Burials(
-            renew=lambda lease, lease_s, timeout_s: self._update(
-                lease, lease_s, timeout_s=timeout_s
-            ),
-            copy=self._copy,
-            delete=lambda *given: self._delete(*given),  # noqa: PLW0108 - looked up when it is called
-            time=SystemTime(),
-        )
-        self.spec: QueueSpec | None = None
-        """How another process can open the same queue; None if that is not known."""
 
     @classmethod
     def from_connection_string(cls, connection: str, queue: str, **options: Any) -> AzureQueue:
@@ -165,19 +150,6 @@ class AzureQueue:
         made.spec = QueueSpec("azure", queue, connection, kept)
         return made
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
-
-    @property
-    def name(self) -> str:
-        """See :class:`QueueClient`."""
-        return self._queue.queue_name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See :class:`QueueClient`."""
-        return self._capabilities
-
     # --- receiving ---------------------------------------------------------------------------
 
     def receive(
@@ -191,9 +163,7 @@ class AzureQueue:
     ) -> list[Delivery]:
         """See :class:`QueueClient`. *holder* has no place here."""
         del holder
-        if session is not None:
-            raise NotSupported("Azure has no sessions")
-        _check(visibility_timeout_s)
+        self._check_receive(visibility_timeout_s, session)
         waited_s = int(min(wait_s, self._capabilities.max_wait_s))
         asked: dict[str, Any] = {"params": {"wait": waited_s}} if waited_s else {}
         with azure_errors():
@@ -233,22 +203,12 @@ class AzureQueue:
 
     # --- settling ----------------------------------------------------------------------------
 
-    def renew(
-        self, leases: Sequence[Lease], visibility_timeout_s: int, *, timeout_s: float | None = None
-    ) -> list[Renewed | QueueError]:
-        """See :class:`QueueClient`. The text is not sent, and stays as it is."""
-        _check(visibility_timeout_s)
-        return one_by_one(
-            leases, lambda lease: self._update(lease, visibility_timeout_s, timeout_s=timeout_s)
-        )
-
-    def _update(
+    def _renew(
         self,
         lease: Lease,
         visibility_timeout_s: int,
-        *,
-        text: str | None = None,
         timeout_s: float | None = None,
+        text: str | None = None,
     ) -> Renewed:
         with azure_errors(visibility=True):
             updated = self._queue.update_message(
@@ -261,31 +221,19 @@ class AzureQueue:
             )
         return Renewed(updated.pop_receipt or "")
 
-    def complete(
-        self, leases: Sequence[Lease], *, timeout_s: float | None = None
-    ) -> list[QueueError | None]:
-        """See :class:`QueueClient`."""
-        return one_by_one(leases, lambda lease: self._delete(lease, timeout_s))
-
-    def _delete(self, lease: Lease, timeout_s: float | None = None) -> None:
+    def _delete(self, lease: Lease, timeout_s: float | None) -> None:
         with azure_errors():
             self._queue.delete_message(lease.message_id, lease.receipt, **self._limits(timeout_s))
-
-    def release(
-        self, releases: Sequence[Release], *, timeout_s: float | None = None
-    ) -> list[QueueError | None]:
-        """See :class:`QueueClient`. There is no back-off by itself, and no place for a fault."""
-        return one_by_one(releases, lambda release: self._give_back(release, timeout_s))
 
     def _give_back(self, release: Release, timeout_s: float | None) -> None:
         delay_s = min(release.delay_s or 0, AZURE.max_lease_s)
         try:
-            self._update(release.lease, delay_s, timeout_s=timeout_s)
+            self._renew(release.lease, delay_s, timeout_s)
         except PastExpiry:
             if not delay_s:
                 raise
             # To let its lease run out instead could be the end of it.
-            self._update(release.lease, 0, timeout_s=timeout_s)
+            self._renew(release.lease, 0, timeout_s)
 
     def save(
         self, delivery: Delivery, receipt: str, saved: Saved, visibility_timeout_s: int
@@ -296,28 +244,16 @@ class AzureQueue:
             TypeError: The state is not what JSON can say.
             ValueError: The form has no place for it.
         """
-        _check(visibility_timeout_s)
-        text = self._texts.wrapped(delivery, saved)
-        return self._update(
+        self._check_lease(visibility_timeout_s)
+        return self._renew(
             Lease(delivery.message_id, receipt),
             visibility_timeout_s,
-            text=text,
-            timeout_s=request_timeout_s(visibility_timeout_s),
+            request_timeout_s(visibility_timeout_s),
+            self._texts.wrapped(delivery, saved),
         )
 
-    def bury(
-        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
-    ) -> None:
-        """See :class:`QueueClient`. After no answer, another call for the same lease goes on."""
-        self._burials.bury(delivery, receipt, fault, timeout_s=timeout_s)
-
-    def _copy(self, delivery: Delivery, fault: Fault, timeout_s: float | None) -> None:
-        try:
-            self._send_copy(self._texts.copy(delivery, fault), timeout_s)
-        except BodyTooLarge:
-            self._send_copy(self._texts.plain_copy(delivery), timeout_s)
-
-    def _send_copy(self, text: str, timeout_s: float | None) -> None:
+    def _send_copy(self, text: str, delivery: Delivery, timeout_s: float | None) -> None:
+        del delivery
         if self._poison is None:
             self._poison = _client_of(self._queue, poison_name(self.name))
         try:
@@ -327,10 +263,6 @@ class AzureQueue:
             self._send(self._poison, text, timeout_s, time_to_live=-1)
 
     # --- the rest ----------------------------------------------------------------------------
-
-    def put(self, messages: Sequence[Outgoing]) -> list[QueueError | None]:
-        """See :class:`QueueClient`."""
-        return one_by_one(messages, self._put)
 
     def _put(self, outgoing: Outgoing) -> None:
         refuse_extras(
@@ -342,10 +274,7 @@ class AzureQueue:
             ),
             "Azure",
         )
-        try:
-            text = self._texts.fresh(outgoing.body)
-        except ValueError as error:
-            raise Denied(str(error)) from None
+        text = self._fresh(outgoing)
         lives = outgoing.time_to_live_s
         self._send(
             self._queue,
@@ -369,15 +298,6 @@ class AzureQueue:
         """See :class:`QueueClient`."""
         _create(self._queue)
 
-    def open_session(self, holder: str, timeout_s: float) -> WorkerSession:
-        """See :class:`QueueClient`.
-
-        Raises:
-            NotSupported: Always.
-        """
-        del holder, timeout_s
-        raise NotSupported("Azure has no sessions")
-
     def close(self) -> None:
         """See :class:`QueueClient`. A client that was given stays open."""
         if self._own is not None:
@@ -385,17 +305,13 @@ class AzureQueue:
 
     def _limits(self, timeout_s: float | None, waited_s: int = 0) -> dict[str, Any]:
         """Return the options of one request: no repeats, and how long it may take."""
-        length_s = min(self._call_timeout_s, timeout_s or self._call_timeout_s)
+        length_s = self._limit_s(timeout_s)
         connect_s = length_s / 3
         return {
             "retry_total": 0,
             "connection_timeout": connect_s,
             "read_timeout": length_s - connect_s + waited_s,
         }
-
-
-def _check(visibility_timeout_s: int) -> None:
-    check_lengths(visibility_timeout_s, AZURE.min_lease_s, AZURE.max_lease_s)
 
 
 def _client_of(queue: SdkQueue, name: str) -> SdkQueue:

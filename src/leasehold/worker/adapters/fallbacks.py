@@ -1,4 +1,4 @@
-"""Many requests in place of one, for services that have no batches."""
+"""What adapters share: how they begin, and many requests in place of one without batches."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from leasehold.worker.adapters.protocol import (
+    Capabilities,
     Delivery,
     Denied,
     Fault,
@@ -23,11 +24,67 @@ from leasehold.worker.adapters.protocol import (
     QueueMissing,
     Renewed,
     Unreachable,
+    WorkerSession,
 )
+from leasehold.worker.adapters.specs import QueueSpec
 from leasehold.worker.timing import Time
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+
+
+class Adapter:
+    """What adapters begin with.
+
+    Args:
+        name: Of the queue.
+        capabilities: What the service can do.
+    """
+
+    def __init__(self, name: str, capabilities: Capabilities) -> None:
+        self._name = name
+        self._capabilities = capabilities
+        self.spec: QueueSpec | None = None
+        """How another process can open the same queue; None if that is not known."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    @property
+    def name(self) -> str:
+        """See :class:`QueueClient`."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See :class:`QueueClient`."""
+        return self._capabilities
+
+    def open_session(self, holder: str, timeout_s: float) -> WorkerSession:
+        """See :class:`QueueClient`.
+
+        Raises:
+            NotSupported: The service has none.
+        """
+        del holder, timeout_s
+        raise NotSupported(f"{self._capabilities.service} has no sessions")
+
+    def _check_lease(self, visibility_timeout_s: int) -> None:
+        """Refuse a lease that the service does not take.
+
+        Raises:
+            TypeError: It is not in whole seconds.
+            ValueError: It is outside the range.
+        """
+        shortest_s, longest_s = self._capabilities.min_lease_s, self._capabilities.max_lease_s
+        if not isinstance(visibility_timeout_s, int):
+            raise TypeError("visibility_timeout_s must be whole seconds")
+        if not shortest_s <= visibility_timeout_s <= longest_s:
+            raise ValueError(
+                f"visibility_timeout_s is {visibility_timeout_s}; "
+                f"it must be {shortest_s} to {longest_s}"
+            )
+
 
 _REQUEST_SHARE: Final = 1 / 3
 """Of a lease, which is renewed when half of it is left."""
@@ -101,22 +158,6 @@ def life_s(
     if visible_at_ms is None or expires_at_ms is None:
         return None
     return max(0.0, (expires_at_ms - visible_at_ms - unsure_ms) / 1000 + lease_s)
-
-
-def check_lengths(visibility_timeout_s: int, shortest_s: int, longest_s: int) -> None:
-    """Refuse a lease that the service does not take.
-
-    Raises:
-        TypeError: It is not in whole seconds.
-        ValueError: It is outside the range.
-    """
-    if not isinstance(visibility_timeout_s, int):
-        raise TypeError("visibility_timeout_s must be whole seconds")
-    if not shortest_s <= visibility_timeout_s <= longest_s:
-        raise ValueError(
-            f"visibility_timeout_s is {visibility_timeout_s}; "
-            f"it must be {shortest_s} to {longest_s}"
-        )
 
 
 def request_timeout_s(visibility_timeout_s: int) -> float:

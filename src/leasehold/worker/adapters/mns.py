@@ -40,8 +40,6 @@ from mns.queue import Message, Queue, QueueMeta
 
 from leasehold.worker.adapters.envelope import ProgressForm
 from leasehold.worker.adapters.fallbacks import (
-    Burials,
-    check_lengths,
     one_by_one,
     poison_name,
     refuse_extras,
@@ -53,7 +51,6 @@ from leasehold.worker.adapters.protocol import (
     Delivery,
     Denied,
     Depth,
-    Fault,
     Lease,
     LeaseGone,
     NotSupported,
@@ -68,7 +65,7 @@ from leasehold.worker.adapters.protocol import (
     WorkerSession,
 )
 from leasehold.worker.adapters.specs import QueueSpec, parts_of
-from leasehold.worker.adapters.texts import TextDelivery, Texts
+from leasehold.worker.adapters.texts import TextAdapter, TextDelivery, Texts
 from leasehold.worker.payloads.codecs import Base64Policy
 from leasehold.worker.timing import SystemTime, Time
 
@@ -96,7 +93,7 @@ _FRESH_S: Final = 60.0
 """How long the queue's own visibility timeout is taken for known."""
 
 
-class MnsQueue:
+class MnsQueue(TextAdapter):
     """A queue of MNS.
 
     ::
@@ -140,22 +137,14 @@ class MnsQueue:
         call_timeout_s: float = 30.0,
         time: Time | None = None,
     ) -> None:
-        self._name: str = queue.queue_name
-        self._clients = Clients(queue.mns_client)
+        name: str = queue.queue_name
         chosen: Base64Policy = encoding or ("base64" if queue.encoding else "none")
-        self._texts = Texts(self._name, chosen, reads, form)
-        self._call_timeout_s = call_timeout_s
         self._time = time or SystemTime()
-        self._burials = Burials(
-            renew=lambda lease, *given: self._change(lease.receipt, *given),
-            copy=self._copy,
-            delete=lambda lease, timeout_s: self._delete([lease], timeout_s),
-            time=self._time,
-        )
+        texts = Texts(name, chosen, reads, form)
+        super().__init__(name, MNS, texts, call_timeout_s, self._time)
+        self._clients = Clients(queue.mns_client)
         self._lock = threading.Lock()
         self._own_lease: tuple[int, float] | None = None
-        self.spec: QueueSpec | None = None
-        """How another process can open the same queue; None if that is not known."""
 
     @classmethod
     def from_connection_string(cls, connection: str, queue: str, **options: Any) -> MnsQueue:
@@ -185,19 +174,6 @@ class MnsQueue:
         made.spec = QueueSpec("mns", queue, connection, kept)
         return made
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
-
-    @property
-    def name(self) -> str:
-        """See :class:`QueueClient`."""
-        return self._name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See :class:`QueueClient`."""
-        return MNS
-
     # --- receiving ---------------------------------------------------------------------------
 
     def receive(
@@ -211,9 +187,7 @@ class MnsQueue:
     ) -> list[Delivery]:
         """See :class:`QueueClient`. *holder* has no place here."""
         del holder
-        if session is not None:
-            raise NotSupported("MNS has no sessions")
-        _check(visibility_timeout_s)
+        self._check_receive(visibility_timeout_s, session)
         own_lease_s = self._queue_lease_s()
         waited_s = int(min(wait_s, MNS.max_wait_s))
         with self._clients.queue(self._name, self._call_timeout_s + waited_s) as queue:
@@ -234,7 +208,7 @@ class MnsQueue:
         for delivery in deliveries:
             try:
                 renewed, lease_s = shortened(
-                    partial(self._change, delivery.receipt), visibility_timeout_s
+                    partial(self._renew, delivery.lease), visibility_timeout_s
                 )
             except QueueError as error:  # it comes back when the queue's own timeout ends
                 if isinstance(error, Unreachable):
@@ -286,24 +260,12 @@ class MnsQueue:
 
     # --- settling ----------------------------------------------------------------------------
 
-    def renew(
-        self, leases: Sequence[Lease], visibility_timeout_s: int, *, timeout_s: float | None = None
-    ) -> list[Renewed | QueueError]:
-        """See :class:`QueueClient`. *timeout_s* counts from the last byte that came."""
-        _check(visibility_timeout_s)
-        return one_by_one(
-            leases, lambda lease: self._change(lease.receipt, visibility_timeout_s, timeout_s)
-        )
-
-    def _limit_s(self, timeout_s: float | None) -> float:
-        return min(self._call_timeout_s, timeout_s or self._call_timeout_s)
-
-    def _change(
-        self, receipt: str, visibility_timeout_s: int, timeout_s: float | None = None
+    def _renew(
+        self, lease: Lease, visibility_timeout_s: int, timeout_s: float | None = None
     ) -> Renewed:
         with self._clients.queue(self._name, self._limit_s(timeout_s)) as queue:
             try:
-                changed = queue.change_message_visibility(receipt, visibility_timeout_s)
+                changed = queue.change_message_visibility(lease.receipt, visibility_timeout_s)
             except MNSServerException as error:
                 # The length itself was checked before.
                 if error.type == _BAD_VALUE:
@@ -317,17 +279,23 @@ class MnsQueue:
         """See :class:`QueueClient`. Sixteen go in one request."""
         parts = [leases[at : at + _MAX_DELETE] for at in range(0, len(leases), _MAX_DELETE)]
         results: list[QueueError | None] = []
-        deleted = one_by_one(parts, lambda part: self._delete(part, timeout_s))
+        deleted = one_by_one(parts, lambda part: self._delete_all(part, timeout_s))
         for part, found in zip(parts, deleted, strict=True):
             results += [found] * len(part) if isinstance(found, QueueError) else found
         return results
 
-    def _delete(self, leases: Sequence[Lease], timeout_s: float | None) -> list[QueueError | None]:
+    def _delete(self, lease: Lease, timeout_s: float | None) -> None:
+        with self._clients.queue(self._name, self._limit_s(timeout_s)) as queue:
+            queue.delete_message(lease.receipt)
+
+    def _delete_all(
+        self, leases: Sequence[Lease], timeout_s: float | None
+    ) -> list[QueueError | None]:
+        if len(leases) == 1:
+            self._delete(leases[0], timeout_s)
+            return [None]
         receipts = [each.receipt for each in leases]
         with self._clients.queue(self._name, self._limit_s(timeout_s)) as queue:
-            if len(receipts) == 1:
-                queue.delete_message(receipts[0])
-                return [None]
             try:
                 queue.batch_delete_message(receipts)
             except MNSServerException as error:
@@ -337,17 +305,9 @@ class MnsQueue:
                 return [error_of(failed[each]) if each in failed else None for each in receipts]
         return [None] * len(receipts)
 
-    def release(
-        self, releases: Sequence[Release], *, timeout_s: float | None = None
-    ) -> list[QueueError | None]:
-        """See :class:`QueueClient`. There is no back-off by itself, and no place for a fault."""
-        return one_by_one(releases, lambda release: self._give_back(release, timeout_s))
-
     def _give_back(self, release: Release, timeout_s: float | None) -> None:
         delay_s = min(max(release.delay_s or 0, MNS.min_lease_s), MNS.max_lease_s)
-        shortened(
-            lambda length_s: self._change(release.lease.receipt, length_s, timeout_s), delay_s
-        )
+        shortened(lambda length_s: self._renew(release.lease, length_s, timeout_s), delay_s)
 
     def save(
         self, delivery: Delivery, receipt: str, saved: Saved, visibility_timeout_s: int
@@ -360,18 +320,6 @@ class MnsQueue:
         del delivery, receipt, saved, visibility_timeout_s
         raise NotSupported("MNS keeps no progress: the body of a message cannot be changed")
 
-    def bury(
-        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
-    ) -> None:
-        """See :class:`QueueClient`. After no answer, another call for the same lease goes on."""
-        self._burials.bury(delivery, receipt, fault, timeout_s=timeout_s)
-
-    def _copy(self, delivery: Delivery, fault: Fault, timeout_s: float | None) -> None:
-        try:
-            self._send_copy(self._texts.copy(delivery, fault), delivery, timeout_s)
-        except BodyTooLarge:
-            self._send_copy(self._texts.plain_copy(delivery), delivery, timeout_s)
-
     def _send_copy(self, text: str, delivery: Delivery, timeout_s: float | None) -> None:
         name = poison_name(self._name)
         message = _new(text, delivery.properties, delivery.traceparent)
@@ -382,10 +330,6 @@ class MnsQueue:
             self._send(name, message, timeout_s)
 
     # --- the rest ----------------------------------------------------------------------------
-
-    def put(self, messages: Sequence[Outgoing]) -> list[QueueError | None]:
-        """See :class:`QueueClient`. Properties are texts there as well."""
-        return one_by_one(messages, self._put)
 
     def _put(self, outgoing: Outgoing) -> None:
         refuse_extras(
@@ -398,11 +342,7 @@ class MnsQueue:
         )
         if not 0 <= outgoing.delay_s <= _MAX_DELAY_S:
             raise Denied(f"delay_s is {outgoing.delay_s}; it must be 0 to {_MAX_DELAY_S}")
-        try:
-            text = self._texts.fresh(outgoing.body)
-        except ValueError as error:
-            raise Denied(str(error)) from None
-        message = _new(text, outgoing.properties, outgoing.traceparent)
+        message = _new(self._fresh(outgoing), outgoing.properties, outgoing.traceparent)
         message.set_delayseconds(outgoing.delay_s)
         self._send(self._name, message, None)
 
@@ -436,22 +376,9 @@ class MnsQueue:
                 if error.type != EXISTS:
                     raise
 
-    def open_session(self, holder: str, timeout_s: float) -> WorkerSession:
-        """See :class:`QueueClient`.
-
-        Raises:
-            NotSupported: Always.
-        """
-        del holder, timeout_s
-        raise NotSupported("MNS has no sessions")
-
     def close(self) -> None:
         """See :class:`QueueClient`. The SDK's object that was given is left alone."""
         self._clients.close()
-
-
-def _check(visibility_timeout_s: int) -> None:
-    check_lengths(visibility_timeout_s, MNS.min_lease_s, MNS.max_lease_s)
 
 
 def _shown(properties: Mapping[str, Any]) -> dict[str, str]:

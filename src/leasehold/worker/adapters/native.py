@@ -32,7 +32,7 @@ from leasehold.worker.adapters.envelope import (
     saved_members,
     wrap,
 )
-from leasehold.worker.adapters.fallbacks import check_lengths, life_s, request_timeout_s
+from leasehold.worker.adapters.fallbacks import Adapter, life_s, request_timeout_s
 from leasehold.worker.adapters.protocol import (
     BodyTooLarge,
     Capabilities,
@@ -88,7 +88,7 @@ _LAPSES: Final = ("lapsed", "lost", "stuck")
 _R = TypeVar("_R")
 
 
-class NativeQueue:
+class NativeQueue(Adapter):
     """A queue of a Leasehold server.
 
     ::
@@ -112,12 +112,11 @@ class NativeQueue:
     """
 
     def __init__(self, queue: QueueHandle, *, form: ProgressForm | None = None) -> None:
+        super().__init__(queue.name, LEASEHOLD if form is None else _IN_BODIES)
         self._queue = queue
         self._form = form
         self._saver = Saver(queue)
         self._own: Client | None = None
-        self.spec: QueueSpec | None = None
-        """How another process can open the same queue; None if that is not known."""
 
     @classmethod
     def from_connection_string(
@@ -145,19 +144,6 @@ class NativeQueue:
         made.spec = QueueSpec(service="leasehold", queue=queue, connection=connection or "")
         return made
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
-
-    @property
-    def name(self) -> str:
-        """See :class:`QueueClient`."""
-        return self._queue.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See :class:`QueueClient`."""
-        return LEASEHOLD if self._form is None else _IN_BODIES
-
     def receive(
         self,
         max_messages: int,
@@ -172,7 +158,7 @@ class NativeQueue:
         Raises:
             LeaseGone: The session is over.
         """
-        _check(visibility_timeout_s)
+        self._check_lease(visibility_timeout_s)
         under = None
         if session is not None:
             if not isinstance(session, NativeSession):
@@ -228,7 +214,7 @@ class NativeQueue:
         self, leases: Sequence[Lease], visibility_timeout_s: int, *, timeout_s: float | None = None
     ) -> list[Renewed | QueueError]:
         """See :class:`QueueClient`. *timeout_s* counts from the last byte that came."""
-        _check(visibility_timeout_s)
+        self._check_lease(visibility_timeout_s)
         refs = [LeaseRef(each.message_id, each.receipt) for each in leases]
         once_s = _ONCE_S if timeout_s is None else timeout_s
         try:
@@ -320,7 +306,7 @@ class NativeQueue:
             TypeError: The state is not what JSON can say.
             ValueError: The fraction is not within 0 to 1, or the form has no place for it.
         """
-        _check(visibility_timeout_s)
+        self._check_lease(visibility_timeout_s)
         kept: dict[str, Any]
         if self._form is None:
             kept = {"saved": saved_members(saved)}
@@ -465,10 +451,6 @@ class NativeSession:
     def close(self) -> None:
         """See :class:`WorkerSession`. A server that cannot be told finds out by itself."""
         self.session.close()
-
-
-def _check(visibility_timeout_s: int) -> None:
-    check_lengths(visibility_timeout_s, LEASEHOLD.min_lease_s, LEASEHOLD.max_lease_s)
 
 
 def _reason(lease: LeaseRef | ReceivedMessage) -> str | None:

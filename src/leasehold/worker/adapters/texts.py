@@ -1,9 +1,10 @@
-"""Between the bytes of a body and the text that a service keeps."""
+"""Between the bytes of a body and the text that a service keeps, and the adapters that need it."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from leasehold.worker.adapters.envelope import (
@@ -14,8 +15,29 @@ from leasehold.worker.adapters.envelope import (
     looks_wrapped,
     wrap,
 )
-from leasehold.worker.adapters.fallbacks import is_poison_name, unwrap_poison, wrap_poison
-from leasehold.worker.adapters.protocol import Delivery, Fault, Saved
+from leasehold.worker.adapters.fallbacks import (
+    Adapter,
+    Burials,
+    is_poison_name,
+    one_by_one,
+    unwrap_poison,
+    wrap_poison,
+)
+from leasehold.worker.adapters.protocol import (
+    BodyTooLarge,
+    Capabilities,
+    Delivery,
+    Denied,
+    Fault,
+    Lease,
+    NotSupported,
+    Outgoing,
+    QueueError,
+    Release,
+    Renewed,
+    Saved,
+    WorkerSession,
+)
 from leasehold.worker.payloads.codecs import (
     Base64Policy,
     EncodingProblem,
@@ -23,6 +45,7 @@ from leasehold.worker.payloads.codecs import (
     detect_base64,
     encode_text,
 )
+from leasehold.worker.timing import Time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,3 +198,97 @@ class Texts:
             if detect_base64(text) is not None:
                 return text
         return encode_text(content, self._policy)
+
+
+# --- adapters ----------------------------------------------------------------------------------
+
+
+class TextAdapter(Adapter, ABC):
+    """What adapters begin with whose service keeps a text for a message, and does all one by one.
+
+    Args:
+        name: Of the queue.
+        capabilities: What the service can do.
+        texts: How bodies are written.
+        call_timeout_s: Seconds that a request may take.
+        time: What leases go by.
+    """
+
+    def __init__(
+        self, name: str, capabilities: Capabilities, texts: Texts, call_timeout_s: float, time: Time
+    ) -> None:
+        super().__init__(name, capabilities)
+        self._texts = texts
+        self._call_timeout_s = call_timeout_s
+        self._burials = Burials(
+            renew=self._renew,
+            copy=self._copy,
+            delete=lambda *given: self._delete(*given),  # noqa: PLW0108 - looked up when it is called
+            time=time,
+        )
+
+    def renew(
+        self, leases: Sequence[Lease], visibility_timeout_s: int, *, timeout_s: float | None = None
+    ) -> list[Renewed | QueueError]:
+        """See :class:`QueueClient`. The text stays as it is."""
+        self._check_lease(visibility_timeout_s)
+        return one_by_one(leases, lambda lease: self._renew(lease, visibility_timeout_s, timeout_s))
+
+    def complete(
+        self, leases: Sequence[Lease], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
+        """See :class:`QueueClient`."""
+        return one_by_one(leases, lambda lease: self._delete(lease, timeout_s))
+
+    def release(
+        self, releases: Sequence[Release], *, timeout_s: float | None = None
+    ) -> list[QueueError | None]:
+        """See :class:`QueueClient`. There is no back-off by itself, and no place for a fault."""
+        return one_by_one(releases, lambda release: self._give_back(release, timeout_s))
+
+    def bury(
+        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
+    ) -> None:
+        """See :class:`QueueClient`. After no answer, another call for the same lease goes on."""
+        self._burials.bury(delivery, receipt, fault, timeout_s=timeout_s)
+
+    def put(self, messages: Sequence[Outgoing]) -> list[QueueError | None]:
+        """See :class:`QueueClient`."""
+        return one_by_one(messages, self._put)
+
+    def _check_receive(self, visibility_timeout_s: int, session: WorkerSession | None) -> None:
+        if session is not None:
+            raise NotSupported(f"{self._capabilities.service} has no sessions")
+        self._check_lease(visibility_timeout_s)
+
+    def _copy(self, delivery: Delivery, fault: Fault, timeout_s: float | None) -> None:
+        try:
+            self._send_copy(self._texts.copy(delivery, fault), delivery, timeout_s)
+        except BodyTooLarge:
+            self._send_copy(self._texts.plain_copy(delivery), delivery, timeout_s)
+
+    def _fresh(self, outgoing: Outgoing) -> str:
+        try:
+            return self._texts.fresh(outgoing.body)
+        except ValueError as error:
+            raise Denied(str(error)) from None
+
+    def _limit_s(self, timeout_s: float | None) -> float:
+        return min(self._call_timeout_s, timeout_s or self._call_timeout_s)
+
+    @abstractmethod
+    def _renew(
+        self, lease: Lease, visibility_timeout_s: int, timeout_s: float | None = None
+    ) -> Renewed: ...
+
+    @abstractmethod
+    def _delete(self, lease: Lease, timeout_s: float | None) -> None: ...
+
+    @abstractmethod
+    def _give_back(self, release: Release, timeout_s: float | None) -> None: ...
+
+    @abstractmethod
+    def _put(self, outgoing: Outgoing) -> None: ...
+
+    @abstractmethod
+    def _send_copy(self, text: str, delivery: Delivery, timeout_s: float | None) -> None: ...

@@ -15,7 +15,7 @@ from leasehold.spark.azure import AzureReader, Batches
 from leasehold.spark.options import BadRecord, read_options
 from leasehold.spark.schemas import MESSAGE
 from leasehold.testing import ManualTime
-from leasehold.worker.adapters.memory import MemoryQueue
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker.adapters.protocol import Denied, Depth, Outgoing, Unreachable
 from leasehold.worker.leases import HeldState, LeaseManager, LeaseSettings
 from tests.unit.spark.stream.driving import task

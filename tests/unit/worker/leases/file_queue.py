@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leasehold.worker.adapters.memory import MEMORY
+from leasehold.testing.memory_queue import MEMORY
 from leasehold.worker.adapters.protocol import (
     Capabilities,
     Delivery,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leasehold.testing import ManualTime
-from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
+from leasehold.testing.memory_queue import MEMORY, MemoryQueue
 from leasehold.worker.adapters.protocol import Delivery, Lease, Outgoing, QueueError, Renewed
 from leasehold.worker.leases import Held, LeaseHooks, LeaseManager, LeaseSettings, Loss
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from leasehold.worker.adapters.memory import MEMORY
+from leasehold.testing.memory_queue import MEMORY
 from leasehold.worker.adapters.protocol import (
     BodyTooLarge,
     Denied,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.worker.adapters.protocol import Lease, LeaseGone, Saved, Unreachable
+from leasehold.worker.adapters.protocol import Lease, LeaseGone, Renewed, Saved, Unreachable
 from leasehold.worker.leases import Held, HeldState, LeaseLost
 from tests.unit.worker.leases.support import START_S, Bench, Queue
 
@@ -58,8 +58,9 @@ def test_a_message_that_is_gone_is_lost_after_one_question(bench: Bench, *, stri
     held = lose_an_answer(bench, queue)
     lease = held.begin_settling()
     if not strict:
-        newest = Lease(lease.message_id, f"{lease.message_id}.1.1")
-        assert queue.complete([newest]) == [None]
+        (newest,) = queue.renew([lease], 30)
+        assert isinstance(newest, Renewed)
+        assert queue.complete([Lease(lease.message_id, newest.receipt)]) == [None]
     sent = len(queue.sent)
     assert not held.settled(LeaseGone("the receipt is not the newest one"))
     assert held.retry_lease() is None

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from leasehold.testing import ManualTime
-from leasehold.worker.adapters.memory import MEMORY
+from leasehold.testing.memory_queue import MEMORY
 from leasehold.worker.adapters.protocol import Delivery, LeaseGone, Outgoing, Saved, Unreachable
 from leasehold.worker.leases import (
     HeldState,

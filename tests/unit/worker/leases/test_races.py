@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from leasehold.testing import ManualTime
+from leasehold.testing.memory_queue import MEMORY
 from leasehold.testing.time import Gate
-from leasehold.worker.adapters.memory import MEMORY
 from leasehold.worker.adapters.protocol import (
     Delivery,
     Lease,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.worker.adapters.memory import MEMORY
+from leasehold.testing.memory_queue import MEMORY
 from leasehold.worker.leases import LeaseManager, LeaseSettings, UnsafeSettings
 from tests.unit.worker.leases.support import THIRTY
 

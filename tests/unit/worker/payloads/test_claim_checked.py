@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 
+from leasehold.testing.memory_queue import MEMORY, MemoryQueue
 from leasehold.worker.adapters import (
     BodyTooLarge,
     Denied,
@@ -20,7 +21,6 @@ from leasehold.worker.adapters import (
     QueueError,
     Unreachable,
 )
-from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
 from leasehold.worker.payloads import ClaimCheck, ClaimChecked
 
 LARGE = "x" * 1000

@@ -24,8 +24,8 @@ from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.queue import QueueClient
 from requests.adapters import BaseAdapter
 
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker.adapters.azure import AzureQueue, queue_error
-from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.adapters.protocol import (
     BodyTooLarge,
     Delivery,

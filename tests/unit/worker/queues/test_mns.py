@@ -16,7 +16,7 @@ from mns.mns_exception import (
 )
 from mns.queue import Message
 
-from leasehold.worker.adapters.memory import MemoryQueue
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker.adapters.mns import Clients, MnsQueue, queue_error
 from leasehold.worker.adapters.protocol import (
     Denied,

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from leasehold.client import Client
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker.adapters.envelope import EnvelopeForm, StagePrefixForm
-from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.adapters.native import NativeQueue
 from leasehold.worker.adapters.protocol import (
     BodyTooLarge,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from leasehold.testing import ManualTime
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker.adapters import Delivery, Lease, Outgoing, QueueClient, QueueError, Saved
-from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.errors import LeaseLost
 from leasehold.worker.message import Message
 from leasehold.worker.stages import StageHooks

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from leasehold.testing import ManualTime
+from leasehold.testing.memory_queue import MEMORY, MemoryQueue
 from leasehold.worker.adapters import BodyTooLarge, NotSupported, QueueError, Unreachable
-from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
 from leasehold.worker.errors import GiveBack, Poison, Retry, WorkerError
 from leasehold.worker.stages import KeepsProgress, MemoryProgress, StageMessage, Stages
 from tests.unit.worker.stages.support import Bench, Diary

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from leasehold.testing import ManualClock, ManualTime
+from leasehold.testing.memory_queue import MEMORY, MemoryQueue
 from leasehold.worker.adapters import Fault, Lease, LeaseGone, Outgoing, Release, Saved, Unreachable
-from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
 from leasehold.worker.stages import (
     KeepsProgress,
     MemoryProgress,

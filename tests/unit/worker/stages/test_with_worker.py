@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from leasehold.testing.memory_queue import MEMORY, MemoryQueue
 from leasehold.worker.adapters import Outgoing, QueueClient
-from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
 from leasehold.worker.errors import UnsafeWorker
 from leasehold.worker.handlers import name_of
 from leasehold.worker.message import Message

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from leasehold.testing import ManualTime
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker.adapters import Delivery, Outgoing
-from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.hooks import Hooks
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Outcome
@@ -27,8 +27,13 @@ def filled(*bodies: str, name: str = "orders", **options: Any) -> MemoryQueue:
 
 
 def left(queue: MemoryQueue) -> list[tuple[str, int]]:
-    """Return bodies and dequeue counts of what is still in a queue."""
-    return [(each.body.decode(), each.dequeue_count) for each in queue.left()]
+    """Return of what is still in a queue the bodies, and how many deliveries count as a try."""
+    found = []
+    for each in queue.left():
+        attempts = queue._find(each.message_id).detail.attempts
+        uncounted = sum(attempt.outcome in {"returned", "interrupted"} for attempt in attempts)
+        found.append((each.body.decode(), each.dequeue_count - uncounted))
+    return found
 
 
 def handle_all(handler: Any, queues: Any, **options: Any) -> Worker:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from leasehold.testing import ManualTime
+from leasehold.testing.memory_queue import MEMORY, MemoryQueue
 from leasehold.worker import outcomes, settler
 from leasehold.worker.adapters import (
     Delivery,
@@ -25,7 +26,6 @@ from leasehold.worker.adapters import (
     Saved,
     Unreachable,
 )
-from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
 from leasehold.worker.errors import Cancelled, GiveBack, Poison, Retry
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Kind
@@ -363,7 +363,8 @@ def test_one_that_cannot_be_settled_costs_no_other(
 
 def test_endless_delay_is_the_longest_that_there_is() -> None:
     """A handler may say that a message shall not come again soon."""
-    queue, heard = filled("a"), Heard()
+    queue, heard = MemoryQueue("orders"), Heard()
+    queue.put([Outgoing(body="a", time_to_live_s=-1)])
 
     def handle(_message: Message) -> None:
         raise Retry(math.inf)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from leasehold.testing import ManualTime
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker import MessageExpired
 from leasehold.worker.adapters import Delivery, Outgoing
-from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.errors import LeaseLost, Retry
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Kind

@@ -26,10 +26,10 @@ from requests.adapters import HTTPAdapter
 
 from leasehold.client import Client
 from leasehold.testing import InProcessServer, ManualTime
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker import Message, Poison
 from leasehold.worker.adapters import Outgoing, mns
 from leasehold.worker.adapters.azure import AzureQueue
-from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.adapters.mns import MnsQueue
 from leasehold.worker.adapters.native import NativeQueue
 from leasehold.worker.adapters.protocol import Unreachable

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from leasehold.testing import ManualTime
+from leasehold.testing.memory_queue import MEMORY, MemoryQueue
 from leasehold.worker.adapters import (
     Capabilities,
     Delivery,
@@ -21,7 +22,6 @@ from leasehold.worker.adapters import (
     Saved,
     Unreachable,
 )
-from leasehold.worker.adapters.memory import MEMORY, MemoryQueue
 from leasehold.worker.errors import GiveBack, LeaseLost, Poison, Retry
 from leasehold.worker.message import Message
 from leasehold.worker.outcomes import Kind
@@ -141,7 +141,7 @@ def test_poison_is_set_aside_at_once() -> None:
         ("orders-1", "no such customer")
     ]
     assert left(queue) == []
-    assert left(queue.poison) == [("x", 0)]
+    assert left(queue.poison) == [("x", 1)]
     assert stats_of(worker).outcomes[Kind.POISONED] == 1
 
 
@@ -161,7 +161,7 @@ def test_codec_reads_the_payload() -> None:
 
 
 def test_give_back_counts_as_no_attempt() -> None:
-    """A message that the handler gives back is there again with the count that it had."""
+    """A message that the handler gives back is there again, and has not failed."""
     queue, seen = filled("x"), []
 
     def handle(message: Message) -> None:
@@ -169,8 +169,8 @@ def test_give_back_counts_as_no_attempt() -> None:
         if len(seen) < 3:
             raise GiveBack
 
-    worker = handle_all(handle, queue)
-    assert seen == [1, 1, 1]
+    worker = handle_all(handle, queue, poison=PoisonRule(max_failures=1))
+    assert seen == [1, 2, 3]
     assert stats_of(worker).outcomes[Kind.RETURNED] == 2
 
 

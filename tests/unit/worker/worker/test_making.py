@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from leasehold.testing import ManualTime
+from leasehold.testing.memory_queue import MEMORY
 from leasehold.worker.adapters import Outgoing
-from leasehold.worker.adapters.memory import MEMORY
 from leasehold.worker.adapters.specs import QueueSpec
 from leasehold.worker.core import Work
 from leasehold.worker.errors import Retry, UnsafeWorker

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from leasehold.testing import ManualTime
+from leasehold.testing.memory_queue import MemorySession
 from leasehold.worker.adapters import Delivery, Saved
-from leasehold.worker.adapters.memory import MemorySession
 from leasehold.worker.errors import Cancelled, LeaseLost, Poison
 from leasehold.worker.message import CancelToken, Message
 

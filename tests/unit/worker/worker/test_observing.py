@@ -16,9 +16,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry, generate_latest
 
 from leasehold.testing import ManualTime
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker import metrics, reporting, tracing
 from leasehold.worker.adapters import Outgoing
-from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.errors import GiveBack, Poison
 from leasehold.worker.message import Message
 from leasehold.worker.reporting import Reporter, Snapshot, length, line_of

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from leasehold.testing import ManualTime
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker.adapters import LeaseGone, Outgoing
-from leasehold.worker.adapters.memory import MemoryQueue
 from leasehold.worker.errors import UnsafeWorker, WorkerError
 from leasehold.worker.executors import child, processes
 from leasehold.worker.executors.processes import KILL_AFTER_S, ProcessRunner

@@ -271,7 +271,7 @@ _SCRIPT = """
 import sys
 from leasehold.worker.hooks import Hooks
 from leasehold.worker.adapters import Outgoing
-from leasehold.worker.adapters.memory import MemoryQueue
+from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker.worker import Worker
 
 queue = MemoryQueue("orders")
@@ -289,7 +289,8 @@ class Tell(Hooks):
 
 worker = Worker(handle, queue, concurrency=1, prefetch=1, hooks=[Tell()])
 worker.run(grace_s=float(sys.argv[1]))
-print([(each.body.decode(), each.dequeue_count) for each in queue.left()], flush=True)
+failures = [(each.body.decode(), queue.tried(each).failures) for each in queue.left()]
+print(failures, flush=True)
 """
 
 
