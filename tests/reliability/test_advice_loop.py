@@ -14,7 +14,7 @@ from leasehold.advisor.apply import change_for, undo_for
 from leasehold.advisor.attempts import Floats
 from leasehold.advisor.recommendation import Asked, Today, recommend
 from leasehold.advisor.statistics import from_chances
-from leasehold.cli.analyze_output import current_of
+from leasehold.cli.analyze_run import current_of
 from leasehold.client import Client, QueueHandle
 from leasehold.testing import InProcessServer
 from tests.reliability.advice_drive import Drive, Round

@@ -256,6 +256,11 @@ class LogSummary:
     """Whose queues these are, by name; none in summaries that did not say."""
 
 
+def queue_in(name: str) -> str:
+    """Return the name of a queue without its account, which logs of several put before it."""
+    return name.rpartition("/")[2]
+
+
 # --- folding -----------------------------------------------------------------------------------
 #
 # Many types of messages taken as few: each that is looked at by itself costs time and room.

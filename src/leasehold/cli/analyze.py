@@ -176,7 +176,7 @@ class AnalyzeCommand(RemoteCommand):
     metavar="SIZE",
     help="Memory of Spark, as 2g.",
 )
-def analyze(session: Session, given: dict[str, Any], **wishes: Any) -> None:
+def analyze(session: Session, given: dict[str, Any], **options: Any) -> None:
     """Find out from the event log which timeouts would have been better, and what is going wrong.
 
     For each queue and type of message: the visibility timeout or plan of renewal that costs least,
@@ -191,42 +191,40 @@ def analyze(session: Session, given: dict[str, Any], **wishes: Any) -> None:
 
     Example: leasehold analyze --undo --queue orders
     """
-    _check(wishes)
-    if wishes["undo"]:
-        from leasehold.cli.analyze_output import undo  # noqa: PLC0415 - needs no statistics
+    _check(options)
+    # Late: --help needs none of it.
+    from leasehold.cli.analyze_run import AnalyzeOptions, run, undo  # noqa: PLC0415
 
-        undo(session, wishes["queues"], dry_run=wishes["dry_run"], yes=wishes["yes"])
+    if options["undo"]:
+        undo(session, options["queues"], dry_run=options["dry_run"], yes=options["yes"])
         return
-    # Late: --help and --undo need none of it.
-    from leasehold.cli.analyze_run import Wishes, run  # noqa: PLC0415
-
-    del wishes["undo"]
-    run(session, given, Wishes(**wishes))
+    del options["undo"]
+    run(session, given, AnalyzeOptions(**options))
 
 
-def _check(wishes: dict[str, Any]) -> None:
+def _check(options: dict[str, Any]) -> None:
     """Check what can be seen of a mistake before anything is read.
 
     Raises:
         click.UsageError: There is one.
     """
-    if wishes["apply"] and wishes["undo"]:
+    if options["apply"] and options["undo"]:
         raise click.UsageError("Give --apply or --undo, not both.")
-    if wishes["dry_run"] and not (wishes["apply"] or wishes["undo"]):
+    if options["dry_run"] and not (options["apply"] or options["undo"]):
         raise click.UsageError("--dry-run goes with --apply or --undo.")
-    if sum(wishes[name] is not None for name in ("log", "tables", "summary")) > 1:
+    if sum(options[name] is not None for name in ("log", "tables", "summary")) > 1:
         raise click.UsageError("Give one of --log, --tables and --summary.")
-    if wishes["undo"]:
+    if options["undo"]:
         _refuse(lambda name: name not in _UNDOING, "does not go with --undo")
-    if wishes["summary"] is not None:
+    if options["summary"] is not None:
         _refuse(_OF_LOG.__contains__, "does not go with --summary, which has been made already")
-    elif wishes["allow_old"]:
+    elif options["allow_old"]:
         raise click.UsageError("--allow-old goes with --summary and --apply.")
-    if wishes["floor_s"] > wishes["cap_s"] or wishes["floor_s"] < 1:
+    if options["floor_s"] > options["cap_s"] or options["floor_s"] < 1:
         raise click.UsageError("--floor must be 1 s or more, and no longer than --cap.")
-    if wishes["cap_s"] > NATIVE.lease_s[1]:
+    if options["cap_s"] > NATIVE.lease_s[1]:
         raise click.UsageError("--cap must be 7 days at most: no lease is longer.")
-    if not wishes["guard_s"] > 0:
+    if not options["guard_s"] > 0:
         raise click.UsageError("--guard must be above 0.")
 
 

@@ -20,13 +20,12 @@ from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from leasehold.advisor.summaries import LogSummary
+from leasehold.advisor.summaries import LogSummary, queue_in
 from leasehold.advisor.tables.derive import are_details, with_details
 from leasehold.advisor.tables.incremental import Folder, TablesError, read_tables
 from leasehold.advisor.tables.schemas import DETAILS, Ending, Fate
 from leasehold.advisor.tables.sources import SCHEMA
 from leasehold.advisor.tables.summarize import summarize, summarize_tables
-from leasehold.cli.analyze_run import plain
 from leasehold.cli.output import Screen
 from leasehold.events.names import FormatTooNew
 from leasehold.events.parquet import check_formats, files_of
@@ -154,7 +153,7 @@ def summarized(spark: SparkSession, options: Mapping[str, str], source: Source) 
         source: What to read.
     """
     # Two queues of one name are told apart when the summary is there.
-    queues = {plain(name) for name in source.queues} or None
+    queues = {queue_in(name) for name in source.queues} or None
     details = None if source.details is None else spark.read.parquet(str(source.details))
     if source.tables is not None:
         tables = read_tables(spark, source.tables)

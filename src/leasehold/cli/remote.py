@@ -6,7 +6,7 @@ import inspect
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -15,8 +15,10 @@ from typing import Any, Final, NoReturn, TypeVar
 import click
 import httpx
 import msgspec
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from leasehold.cli.output import Screen, clean
@@ -335,6 +337,45 @@ def own_options(command: click.Command) -> list[click.Parameter]:
     return [each for each in command.params if each not in _SHARED]
 
 
+# --- exit codes --------------------------------------------------------------------------------
+#
+# How a command that speaks to a server ends.
+
+
+class ExitCode(IntEnum):
+    """Exit codes; those of ``leasehold serve`` are its own."""
+
+    DONE = 0
+    REFUSED = 1
+    """The server refused it, or part of it; a job was stopped; or the caller said no."""
+    USAGE = 2
+    """The command line is wrong, or there was no terminal to confirm at."""
+    NO_CONNECTION = 3
+    """No Leasehold server answers at the address."""
+    INTERRUPTED = 130
+    """Ctrl+C, as shells count it."""
+
+
+WARNED: Final = 4
+"""Exit code of checks: it works, and may not go on to."""
+
+_LEVELS: Final = {
+    "ok": (ExitCode.DONE, "green"),
+    "warn": (WARNED, "yellow"),
+    "fail": (ExitCode.REFUSED, "bold red"),
+}
+"""How bad what a check has found can be: the exit code, and how it looks."""
+
+EPILOG: Final = """\b
+Exit codes:
+  0    done
+  1    refused by the server, a job that was stopped, or you said no
+  2    a mistake in the command line, or no terminal to confirm at and no --yes
+  3    no Leasehold server answers at the address
+  130  Ctrl+C
+"""
+
+
 # --- failures ----------------------------------------------------------------------------------
 #
 # What is printed when a call to the server does not succeed.
@@ -382,6 +423,17 @@ def report(error: LeaseholdClientError, screen: Screen) -> ExitCode:
     return ExitCode.NO_CONNECTION if unreachable else ExitCode.REFUSED
 
 
+def refuse(
+    screen: Screen, text: str, code: ExitCode = ExitCode.USAGE, kind: str = "usage"
+) -> ExitCode:
+    """Print why a command does not go on, to standard error, and return its exit code."""
+    if screen.as_json:
+        screen.error_line({"error": {"code": kind, "detail": text}})
+    else:
+        screen.error(Text.assemble(("Error: ", "bold red"), clean(text)))
+    return code
+
+
 def error_members(error: LeaseholdClientError) -> dict[str, Any]:
     """Return an error as JSON has it; those that are not the server's have codes of our own."""
     if isinstance(error, ServerProblem):
@@ -412,36 +464,41 @@ def print_problem(error: ServerProblem, screen: Screen) -> None:
         screen.error(line)
 
 
-# --- exit codes --------------------------------------------------------------------------------
-#
-# How a command that speaks to a server ends.
+# --- checks ------------------------------------------------------------------------------------
 
 
-class ExitCode(IntEnum):
-    """Exit codes; those of ``leasehold serve`` are its own."""
+def tell_checks(screen: Screen, key: str, checks: Sequence[Mapping[str, str]]) -> int:
+    """Print what checks have found; return the exit code that the worst of it stands for.
 
-    DONE = 0
-    REFUSED = 1
-    """The server refused it, or part of it; a job was stopped; or the caller said no."""
-    USAGE = 2
-    """The command line is wrong, or there was no terminal to confirm at."""
-    NO_CONNECTION = 3
-    """No Leasehold server answers at the address."""
-    INTERRUPTED = 130
-    """Ctrl+C, as shells count it."""
-
-
-WARNED: Final = 4
-"""Exit code of checks: it works, and may not go on to."""
-
-EPILOG: Final = """\b
-Exit codes:
-  0    done
-  1    refused by the server, a job that was stopped, or you said no
-  2    a mistake in the command line, or no terminal to confirm at and no --yes
-  3    no Leasehold server answers at the address
-  130  Ctrl+C
-"""
+    Args:
+        screen: Where to write.
+        key: Under which JSON has them.
+        checks: Of each the level ("ok", "warn" or "fail"), its name as *check*, what was found,
+            and perhaps its meaning and cure.
+    """
+    levels = [each["level"] for each in checks]
+    worst = max(levels, key=[*_LEVELS].index, default="ok")
+    code, style = _LEVELS[worst]
+    if screen.as_json:
+        screen.document({"level": worst, key: checks})
+        return code
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for each in checks:
+        told = [Text(clean(each["found"]), style="" if each["level"] == "ok" else "bold")]
+        if each.get("meaning"):
+            told.append(Text(each["meaning"]))
+        if each.get("cure"):
+            told.append(Text.assemble(("What to do: ", "bold"), each["cure"]))
+        level = Text(each["level"], style=_LEVELS[each["level"]][1])
+        table.add_row(level, Text(each["check"]), Group(*told))
+    screen.show(table)
+    bad = len(levels) - levels.count("ok")
+    verdict = f"{bad} of {len(levels)} checks have something to say." if bad else "All is well."
+    screen.show(Padding(Text(verdict, style=style), (1, 0, 0, 0)))
+    return code
 
 
 # --- asking ------------------------------------------------------------------------------------

@@ -5,26 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
-from leasehold.cli.remote import WARNED, ExitCode, Session, remote
+from leasehold.cli.remote import Session, remote, tell_checks
 from leasehold.cli.root import OrderedGroup
 from leasehold.spark.doctor import (
     Finding,
-    Level,
     check_program,
     check_server,
     check_spark,
     gather_server,
     gather_spark,
-    worst,
 )
 
 
@@ -93,9 +88,7 @@ def cluster(folder: str | None, **numbers: Any) -> None:
 # ``leasehold doctor``: what is wrong, what it means, what to do about it.
 
 
-_CODES: Final = {Level.OK: ExitCode.DONE, Level.WARN: WARNED, Level.FAIL: ExitCode.REFUSED}
 _PATIENCE_S: Final = 10.0
-_STYLES: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
 
 @remote("doctor")
@@ -143,12 +136,8 @@ def doctor(
         findings += _look_at_spark(settings)
     for path in programs:
         findings += check_program(str(path), path.read_text(encoding="utf-8"))
-    screen = session.screen
-    if screen.as_json:
-        screen.document({"level": worst(findings).name.lower(), "findings": _plain(findings)})
-    else:
-        screen.show(_shown(findings))
-    raise click.exceptions.Exit(_CODES[worst(findings)])
+    checks = [{**asdict(each), "level": each.level.name.lower()} for each in findings]
+    raise click.exceptions.Exit(tell_checks(session.screen, "findings", checks))
 
 
 def _look_at_spark(settings: Iterable[str]) -> list[Finding]:
@@ -159,35 +148,3 @@ def _look_at_spark(settings: Iterable[str]) -> list[Finding]:
             raise click.UsageError(f"--conf {each}: write NAME=VALUE.")
         given[name] = value
     return check_spark(gather_spark(os.environ, given))
-
-
-def _plain(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    return [
-        {
-            "check": each.check,
-            "level": each.level.name.lower(),
-            "found": each.found,
-            "meaning": each.meaning,
-            "cure": each.cure,
-        }
-        for each in findings
-    ]
-
-
-def _shown(findings: list[Finding]) -> RenderableType:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for each in findings:
-        told: list[Text] = [Text(each.found, style="" if each.level is Level.OK else "bold")]
-        if each.meaning:
-            told.append(Text(each.meaning))
-        if each.cure:
-            told.append(Text.assemble(("What to do: ", "bold"), each.cure))
-        level = Text(each.level.name.lower(), style=_STYLES[each.level])
-        table.add_row(level, Text(each.check), Group(*told))
-    bad = sum(each.level is not Level.OK for each in findings)
-    verdict = f"{bad} of {len(findings)} checks have something to say" if bad else "All is well"
-    style = _STYLES[worst(findings)]
-    return Group(table, Padding(Text(f"{verdict}.", style=style), (1, 0, 0, 0)))

@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+import apsw
 import click
+from rich.progress import Progress, TaskID
+from rich.table import Table
+from rich.text import Text
 
-from leasehold.cli.remote import YES
+from leasehold.bodies import open_bodies
+from leasehold.bodies.base import BodyMissing
+from leasehold.cli.output import Screen, clean, counted, facts, number
+from leasehold.cli.remote import YES, ExitCode, can_ask, confirm, refuse, tell_checks
 from leasehold.cli.root import OrderedGroup
 from leasehold.cli.worker import LocalCommand
+from leasehold.clock import SystemClock
+from leasehold.domain.errors import LeaseholdError
+from leasehold.extras import install
+from leasehold.server.settings.values import StoreUrl
+from leasehold.stores.migrate.checking import Checked, Reader, read_sqlite
+from leasehold.stores.migrate.checking import check as checks_of
+from leasehold.stores.migrate.ends import End, MoveRefused
+from leasehold.stores.migrate.marks import begin_epoch
+from leasehold.stores.migrate.migrate import Moved, Teller, Wanted, message_rows, move
+from leasehold.stores.migrate.migrate import undo as undo_move
+from leasehold.stores.migrate.sqlite import SqliteEnd
+from leasehold.stores.sqlite.store import FILE_NAME
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
 
 _EPILOG: Final = """\b
 Exit codes:
@@ -54,11 +83,8 @@ def migrate(source: str, target: str, *, as_json: bool, no_color: bool) -> None:
 
     Example: leasehold store migrate ./data postgresql://leasehold@db/queues
     """
-    # Late: --help needs neither database.
-    from leasehold.cli import store_run  # noqa: PLC0415
-
-    wishes = store_run.Wishes(source=source, target=target, account=None)
-    sys.exit(store_run.run(wishes, as_json=as_json, no_color=no_color))
+    options = MoveOptions(source=source, target=target, account=None)
+    sys.exit(run(options, as_json=as_json, no_color=no_color))
 
 
 @group.command("move-account", cls=StoreCommand)
@@ -101,10 +127,7 @@ def move_account(  # noqa: PLR0913 - each is an option of the command
     """
     if (bodies_from is None) != (bodies_to is None):
         raise click.UsageError("--bodies-from and --bodies-to go together.")
-    # Late: --help needs neither database.
-    from leasehold.cli import store_run  # noqa: PLC0415
-
-    wishes = store_run.Wishes(
+    options = MoveOptions(
         source=source,
         target=target,
         account=account,
@@ -112,7 +135,7 @@ def move_account(  # noqa: PLR0913 - each is an option of the command
         bodies_from=bodies_from,
         bodies_to=bodies_to,
     )
-    sys.exit(store_run.run(wishes, as_json=as_json, no_color=no_color))
+    sys.exit(run(options, as_json=as_json, no_color=no_color))
 
 
 @group.command(cls=StoreCommand, params=[YES])
@@ -126,10 +149,7 @@ def undo(store: str, copy: str | None, *, yes: bool, as_json: bool, no_color: bo
 
     Example: leasehold store undo ./data --copy postgresql://leasehold@db/queues
     """
-    # Late: --help needs neither database.
-    from leasehold.cli import store_run  # noqa: PLC0415
-
-    sys.exit(store_run.undo(store, copy, yes=yes, as_json=as_json, no_color=no_color))
+    sys.exit(run_undo(store, copy, yes=yes, as_json=as_json, no_color=no_color))
 
 
 @group.command(cls=StoreCommand, params=[YES])
@@ -144,10 +164,7 @@ def restored(store: str, *, yes: bool, as_json: bool, no_color: bool) -> None:
 
     Example: leasehold store restored postgresql://leasehold@db/queues
     """
-    # Late: --help needs neither database.
-    from leasehold.cli import store_run  # noqa: PLC0415
-
-    sys.exit(store_run.restored(store, yes=yes, as_json=as_json, no_color=no_color))
+    sys.exit(run_restored(store, yes=yes, as_json=as_json, no_color=no_color))
 
 
 @group.command(cls=StoreCommand)
@@ -160,7 +177,343 @@ def check(store: str, *, as_json: bool, no_color: bool) -> None:
 
     Example: leasehold store check ./data
     """
-    # Late: --help needs neither database.
-    from leasehold.cli import store_run  # noqa: PLC0415
+    sys.exit(run_check(store, as_json=as_json, no_color=no_color))
 
-    sys.exit(store_run.run_check(store, as_json=as_json, no_color=no_color))
+
+# --- store run ---------------------------------------------------------------------------------
+#
+# What ``leasehold store migrate``, ``move-account``, ``undo`` and ``restored`` do.
+
+
+_AT_ONCE: Final = 16
+"""Bodies that are copied at a time."""
+_SHOWN: Final = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveOptions:
+    """The arguments and options of the commands; see their help."""
+
+    source: str
+    target: str
+    account: str | None
+    new_receipts: bool = False
+    bodies_from: str | None = None
+    bodies_to: str | None = None
+
+
+def run(options: MoveOptions, *, as_json: bool, no_color: bool) -> int:
+    """Move a store or an account; return the exit code."""
+    screen = Screen(as_json=as_json, no_color=no_color)
+    return telling(screen, lambda: _run(options, screen))
+
+
+def _run(options: MoveOptions, screen: Screen) -> int:
+    clock = SystemClock()
+    if options.bodies_from is not None and options.bodies_from == options.bodies_to:
+        raise NoStore("--bodies-from and --bodies-to are the same place: each store needs its own")
+    with ExitStack() as opened:
+        source = opened.enter_context(open_end(options.source, new=False))
+        target = opened.enter_context(open_end(options.target, new=True))
+        progress = opened.enter_context(screen.progress())
+        begun_s = clock.monotonic_s()
+        wanted = Wanted(
+            account=options.account,
+            now_ms=clock.now_ms(),
+            tell=_teller(progress),
+            new_receipts=options.new_receipts,
+            carry_bodies=_carrier(options, progress),
+        )
+        moved = move(source, target, wanted)
+        took_s = clock.monotonic_s() - begun_s
+        names = source.shown, target.shown
+    if screen.as_json:
+        screen.document(_plain(moved, names, options, took_s))
+    else:
+        _show(screen, moved, names, options, took_s)
+    return ExitCode.DONE
+
+
+def run_undo(store: str, copy: str | None, *, yes: bool, as_json: bool, no_color: bool) -> int:
+    """Let a store that is marked be served again; return the exit code."""
+    screen = Screen(as_json=as_json, no_color=no_color)
+    if copy is not None and not yes:
+        text = f"Serve {clean(store)} again, and lose what was done in {clean(copy)} since?"
+        confirm(screen, text, is_interactive=can_ask())
+    return telling(screen, partial(_undo, store, copy, screen))
+
+
+def _undo(store: str, copy: str | None, screen: Screen) -> int:
+    with ExitStack() as opened:
+        end: End = opened.enter_context(open_end(store, new=False))
+        other = None if copy is None else opened.enter_context(open_end(copy, new=False))
+        done = undo_move(end, other, SystemClock().now_ms())
+    if screen.as_json:
+        screen.document({"done": done})
+    else:
+        screen.say(done)
+    return ExitCode.DONE
+
+
+def run_restored(store: str, *, yes: bool, as_json: bool, no_color: bool) -> int:
+    """Have a store begin a new epoch; return the exit code."""
+    screen = Screen(as_json=as_json, no_color=no_color)
+    if not yes:
+        text = f"Make all receipts that workers hold of {clean(store)} void?"
+        confirm(screen, text, is_interactive=can_ask())
+    return telling(screen, partial(_restored, store, screen))
+
+
+def _restored(store: str, screen: Screen) -> int:
+    with open_end(store, new=False) as end:
+        epoch, shown = begin_epoch(end), end.shown
+    if screen.as_json:
+        screen.document({"store": shown, "epoch": epoch})
+    else:
+        screen.say(f"{shown} is in epoch {epoch} now: receipts from before are void.")
+    return ExitCode.DONE
+
+
+def _teller(progress: Progress) -> Teller:
+    bars: dict[str, TaskID] = {}
+
+    def tell(step: str, done: int, total: int) -> None:
+        if step not in bars:
+            bars[step] = progress.add_task(step, total=max(1, total), note="")
+        note = f"{number(done)} of {counted(total, 'row')}"
+        progress.update(bars[step], completed=done, note=note)
+
+    return tell
+
+
+def _carrier(options: MoveOptions, progress: Progress) -> Callable[[Sequence[str]], None] | None:
+    places = options.bodies_from, options.bodies_to
+    if places[0] is None or places[1] is None:
+        return None
+    return partial(_carry_bodies, places[0], places[1], progress)
+
+
+def _carry_bodies(place: str, other: str, progress: Progress, keys: Sequence[str]) -> None:
+    """Copy bodies; those that a run before this one copied are written again."""
+    bar = progress.add_task("Copying bodies", total=len(keys), note="")
+
+    async def carry() -> None:
+        source, target = open_bodies(place), open_bodies(other)
+        try:
+            for start in range(0, len(keys), _AT_ONCE):
+                part = keys[start : start + _AT_ONCE]
+                bodies = await asyncio.gather(*map(source.get, part))
+                await asyncio.gather(*map(target.put, part, bodies))
+                progress.update(bar, advance=len(part))
+        finally:
+            await source.close()
+            await target.close()
+
+    try:
+        asyncio.run(carry())
+    except (ValueError, BodyMissing) as error:
+        raise NoStore(f"bodies in {place}: {error}") from error
+
+
+def _plain(
+    moved: Moved, names: tuple[str, str], options: MoveOptions, took_s: float
+) -> dict[str, object]:
+    return {
+        "from": names[0],
+        "to": names[1],
+        "account": options.account,
+        "move_id": moved.move_id,
+        "went_on": moved.went_on,
+        "messages": message_rows(moved),
+        "rows": moved.rows,
+        "queues": [
+            {"account": account, "queue": queue, "message_count": count}
+            for account, queue, count in moved.queues
+        ],
+        "large_bodies": moved.large_bodies,
+        "receipts_kept": moved.receipts_kept,
+        "pause_s": round(took_s, 3),
+    }
+
+
+def _show(
+    screen: Screen, moved: Moved, names: tuple[str, str], options: MoveOptions, took_s: float
+) -> None:
+    if moved.queues:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column("account")
+        table.add_column("queue")
+        table.add_column("messages", justify="right")
+        for account, queue, count in moved.queues[:_SHOWN]:
+            table.add_row(Text(account), Text(queue), Text(number(count)))
+        screen.show(table)
+        if len(moved.queues) > _SHOWN:
+            screen.say(f"... and {number(len(moved.queues) - _SHOWN)} more queues")
+    rows = [
+        ("messages", f"{number(message_rows(moved))} in all states"),
+        ("rows", f"{number(sum(moved.rows.values()))}, the same in both by counts and digests"),
+        ("receipts", "stay good" if moved.receipts_kept else "of before are void"),
+        ("pause", f"{took_s:.1f} s"),
+    ]
+    if moved.large_bodies:
+        where = (
+            "stay in the body store: give the new server the same place in bodies"
+            if options.account is None
+            else f"were copied to {options.bodies_to}"
+        )
+        rows.insert(2, ("large bodies", f"{number(moved.large_bodies)} {where}"))
+    screen.show(facts(rows))
+    if moved.went_on:
+        screen.hint("An earlier run had copied and compared everything; this one has ended it.")
+    if options.account is None:
+        screen.hint(
+            f"Serve {names[1]} now. {names[0]} is marked as moved, and no server opens it; to come "
+            "back: leasehold store undo."
+        )
+    else:
+        screen.hint(
+            f"Account {options.account} is in {names[1]} now, and gone from {names[0]}, whose "
+            "server removes the old rows by and by."
+        )
+
+
+# --- store checking ----------------------------------------------------------------------------
+#
+# What ``leasehold store check`` does.
+
+
+def run_check(store: str, *, as_json: bool, no_color: bool) -> int:
+    """Check a store, show what was found, return the exit code."""
+    screen = Screen(as_json=as_json, no_color=no_color)
+    return telling(screen, lambda: _check(store, screen))
+
+
+def _check(store: str, screen: Screen) -> int:
+    found: list[Checked] = []
+    with open_reader(store) as reader, screen.progress(total_known=False) as progress:
+        bar = progress.add_task("Checking", total=None, note="")
+        for each in checks_of(reader):
+            found.append(each)
+            progress.update(bar, advance=1, note=each.check)
+    checks = [
+        {"check": each.check, "level": each.level.name.lower(), "found": each.found}
+        for each in found
+    ]
+    return tell_checks(screen, "checks", checks)
+
+
+# --- store opening -----------------------------------------------------------------------------
+#
+# Stores as they are named on the command line, and how it is told that one cannot be used.
+
+
+_SCHEMES = ("postgresql://", "postgres://")
+
+
+class NoStore(Exception):
+    """A store cannot be opened. The text says why."""
+
+
+@contextmanager
+def open_end(named: str, *, new: bool) -> Iterator[End]:
+    """Open a store to move it, or to move something into it.
+
+    Args:
+        named: A folder or a URL.
+        new: Whether it may be made.
+
+    Raises:
+        NoStore: It cannot be opened, or a server uses it.
+    """
+    if named.startswith(_SCHEMES):
+        end = _postgres(named)
+        try:
+            yield end
+        finally:
+            end.close()
+        return
+    # Late: it is most of a server, and --help needs none of it.
+    from leasehold.server.startup import DataLock, StartFailed  # noqa: PLC0415
+
+    folder = _folder(named, new=new)
+    try:
+        with DataLock(folder):
+            sqlite = SqliteEnd(folder)
+            try:
+                yield sqlite
+            finally:
+                sqlite.close()
+    except StartFailed as failure:
+        raise NoStore(str(failure)) from failure
+
+
+@contextmanager
+def open_reader(named: str) -> Iterator[Reader]:
+    """Open a store to read it.
+
+    Raises:
+        NoStore: It cannot be opened.
+    """
+    if named.startswith(_SCHEMES):
+        with _reading(named) as reader:
+            yield reader
+    else:
+        with read_sqlite(_folder(named, new=False) / FILE_NAME) as reader:
+            yield reader
+
+
+def telling(screen: Screen, work: Callable[[], int]) -> int:
+    """Do something with stores; print what goes wrong, and return the exit code."""
+    try:
+        return work()
+    except MoveRefused as refused:
+        return refuse(screen, str(refused), ExitCode.REFUSED, "refused")
+    except (NoStore, LeaseholdError, apsw.Error, OSError) as error:
+        text = str(error.__cause__ or error) if isinstance(error, LeaseholdError) else str(error)
+        return refuse(screen, text, ExitCode.NO_CONNECTION, "no-store")
+    except KeyboardInterrupt:
+        return refuse(screen, "interrupted: nothing is moved", ExitCode.INTERRUPTED, "interrupted")
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "psycopg":
+            raise
+        text = str(error)
+        if getattr(error, "sqlstate", None) is None and type(error).__name__ == "ProgrammingError":
+            text = "the URL cannot be read"  # what the library says of it may have the password
+        return refuse(screen, text, ExitCode.NO_CONNECTION, "no-store")
+
+
+def _folder(named: str, *, new: bool) -> Path:
+    if "://" in named:
+        raise NoStore(f"{named}: a store is a folder, or begins with postgresql://")
+    folder = Path(named)
+    if not new and not (folder / FILE_NAME).exists():
+        raise NoStore(f"there is no store in {folder}")
+    return folder
+
+
+def _module(name: str) -> ModuleType:
+    """Import what needs the library of PostgreSQL."""
+    # Late, because a store in a folder must do without it.
+    from importlib import import_module  # noqa: PLC0415
+
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise NoStore(
+            f"PostgreSQL needs the library {error.name}: {install('postgres')}"
+        ) from error
+
+
+def _postgres(url: str) -> End:
+    try:
+        StoreUrl(url)
+    except ValueError as error:
+        raise NoStore(f"the URL of a store {error}") from None
+    end: End = _module("leasehold.stores.migrate.postgres").PostgresEnd(url)
+    return end
+
+
+@contextmanager
+def _reading(url: str) -> Iterator[Reader]:
+    with _module("leasehold.stores.migrate.postgres").read_postgres(url) as reader:
+        yield reader

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from types import FrameType
 from typing import Any, Final
 
 import click
 from rich.text import Text
 
-from leasehold.cli.output import Screen, clean, clean_lines
-from leasehold.cli.remote import CONNECTION, OUTPUT, ExitCode, RemoteCommand
+from leasehold.cli.output import Screen, clean_lines, facts, length
+from leasehold.cli.remote import CONNECTION, OUTPUT, ExitCode, RemoteCommand, refuse
 from leasehold.cli.root import OrderedGroup
 from leasehold.cli.values import Length, Pair
-from leasehold.cli.worker_setup import NotFound, find_function, find_stages, find_target, told
+from leasehold.cli.worker_setup import (
+    NotFound,
+    Preparation,
+    Refused,
+    RunOptions,
+    WorkerSurroundings,
+    find_function,
+    find_stages,
+    find_target,
+    summary_members,
+    summary_table,
+    told,
+)
 from leasehold.testing import fencing_proof
+from leasehold.worker.adapters import QueueError
+from leasehold.worker.errors import WorkerError
+from leasehold.worker.hooks import Hooks
 from leasehold.worker.payloads import codec_named
+from leasehold.worker.timing import SystemTime
+from leasehold.worker.worker import Worker
 
 _HANDLER: Final = click.argument("handler", metavar="MODULE:HANDLER")
 _SECONDS: Final = Length()
@@ -192,7 +215,7 @@ def worker() -> None:
     help="Who renews leases. A process of its own is not held up by a handler that computes for "
     "long in Python.",
 )
-def run_worker(given: dict[str, Any], **wishes: Any) -> None:
+def run_worker(given: dict[str, Any], **options: Any) -> None:
     """Receive messages, keep their leases, call a handler for each, and settle them.
 
     The handler is a function of a message, ordinary or async, or a pipeline of stages. Its module
@@ -207,13 +230,9 @@ def run_worker(given: dict[str, Any], **wishes: Any) -> None:
 
     Example: leasehold worker run video:pipeline --azure --queue videos --lease 2m --prefetch 0
     """
-    # Late: the worker's libraries take a while to load, and --help needs none of them.
-    from leasehold.cli.worker_run import run  # noqa: PLC0415
-    from leasehold.cli.worker_setup import Wishes, WorkerSurroundings  # noqa: PLC0415
-
     screen = Screen(as_json=given["as_json"], no_color=given["no_color"])
     found = click.get_current_context().find_object(WorkerSurroundings)
-    sys.exit(run(screen, Wishes(**wishes), given, found or WorkerSurroundings()))
+    sys.exit(run(screen, RunOptions(**options), given, found or WorkerSurroundings()))
 
 
 @worker.command("prove-fencing", cls=LocalCommand, epilog=_PROOF_EPILOG)
@@ -296,7 +315,7 @@ def run_worker(given: dict[str, Any], **wishes: Any) -> None:
     show_default=True,
     help="How long the next holder may wait for one that was stopped.",
 )
-def prove_fencing(**wishes: Any) -> None:
+def prove_fencing(**options: Any) -> None:
     """Play late and dying workers against a handler, and look at what they did.
 
     The message is delivered again and again, to workers that do not notice when their lease has
@@ -305,8 +324,8 @@ def prove_fencing(**wishes: Any) -> None:
 
     Example: leasehold worker prove-fencing jobs:handle --probe checks:rows --reset checks:empty
     """
-    screen = Screen(as_json=wishes.pop("as_json"), no_color=wishes.pop("no_color"))
-    sys.exit(prove(screen, **wishes))
+    screen = Screen(as_json=options.pop("as_json"), no_color=options.pop("no_color"))
+    sys.exit(prove(screen, **options))
 
 
 @worker.command("stages", cls=LocalCommand)
@@ -334,24 +353,25 @@ _NEEDS_RESET: Final = (
 )
 
 
-def prove(screen: Screen, handler: str, **wishes: Any) -> int:
+def prove(screen: Screen, handler: str, **options: Any) -> int:
     """Prove that a handler bears late workers; print the table and return the exit code.
 
     Args:
         screen: Where to write.
         handler: Which one, as ``module:name``.
-        **wishes: The options of the command; see its help.
+        **options: The options of the command; see its help.
     """
-    has_reset = wishes["reset"] is not None
+    has_reset = options["reset"] is not None
     screen.hint(f"Playing late and dying workers against {handler} …")
+    cannot = f"nothing can be proven of {handler}"
     try:
-        report = _report(handler, wishes)
+        report = _report(handler, options)
     except NotFound as error:
-        return _refuse(screen, str(error))
+        return refuse(screen, str(error))
     except (fencing_proof.CannotProve, ValueError) as error:
-        return _refuse(screen, f"nothing can be proven of {handler}: {error}")
+        return refuse(screen, f"{cannot}: {error}")
     except Exception as error:  # noqa: BLE001 - what the user's probe, reset and later raise
-        return _refuse(screen, f"nothing can be proven of {handler}: {told(error)}")
+        return refuse(screen, f"{cannot}: {told(error)}")
     if screen.as_json:
         screen.document(report.to_json())
         return ExitCode.DONE if report.holds else ExitCode.REFUSED
@@ -370,16 +390,16 @@ def prove(screen: Screen, handler: str, **wishes: Any) -> int:
     return ExitCode.REFUSED
 
 
-def _report(handler: str, wishes: dict[str, Any]) -> fencing_proof.ProofReport:
+def _report(handler: str, options: dict[str, Any]) -> fencing_proof.ProofReport:
     target = find_target(handler, None)
     if isinstance(target.handler, Mapping):
         raise NotFound(f"{handler} has a handler for each queue: name one of them")
     functions: dict[str, Any] = {
         name: None if text is None else find_function(text)
-        for name, text in ((name, wishes.pop(name)) for name in ("probe", "reset", "later"))
+        for name, text in ((name, options.pop(name)) for name in ("probe", "reset", "later"))
     }
-    body, body_file = wishes.pop("body"), wishes.pop("body_file")
-    codec, files = wishes.pop("codec"), wishes.pop("files")
+    body, body_file = options.pop("body"), options.pop("body_file")
+    codec, files = options.pop("codec"), options.pop("files")
     if target.stages is not None and not files:
         # The lines to stop at are not those of the library's pipeline.
         files = (str(sys.modules[handler.partition(":")[0]].__file__),)
@@ -387,10 +407,10 @@ def _report(handler: str, wishes: dict[str, Any]) -> fencing_proof.ProofReport:
         target.handler,
         body=body.encode() if body_file is None else body_file.read(),
         decode=None if codec is None else codec_named(codec).decode,
-        properties=dict(wishes.pop("properties")),
+        properties=dict(options.pop("properties")),
         files=files,
         **functions,
-        **wishes,
+        **options,
     )
     return replace(report, handler=handler)
 
@@ -401,7 +421,7 @@ def describe(screen: Screen, pipeline: str, *, mermaid: bool) -> int:
         found = find_stages(pipeline)
         layout = found.layout
     except (NotFound, ValueError) as error:
-        return _refuse(screen, str(error))
+        return refuse(screen, str(error))
     if screen.as_json:
         stages = [
             {"name": name, "weight": weight}
@@ -414,9 +434,220 @@ def describe(screen: Screen, pipeline: str, *, mermaid: bool) -> int:
     return ExitCode.DONE
 
 
-def _refuse(screen: Screen, text: str) -> int:
+# --- worker run --------------------------------------------------------------------------------
+#
+# ``leasehold worker run``: say what will be done, let the worker work, say what it did.
+
+
+_QUIET: Final = ("azure", "py4j", "httpx", "httpcore", "urllib3", "asyncio")
+"""Loggers of libraries that tell of every request."""
+_LOOK_S: Final = 0.5
+_PATIENCE_S: Final = 1.0
+"""For the thread, once the worker has stopped."""
+
+
+def run(
+    screen: Screen, options: RunOptions, given: Mapping[str, Any], around: WorkerSurroundings
+) -> int:
+    """Run a worker to its end; return the exit code.
+
+    Args:
+        screen: Where to write.
+        options: The options.
+        given: The connection options that all commands share.
+        around: What tests replace.
+    """
+    try:
+        with ExitStack() as stack:
+            stopping = Stopping(options.grace_s, screen.hint)
+            preparation = Preparation(options, given, around, stack)
+            worker = preparation.worker(stopping)
+            lines = preparation.lines()
+            if not screen.as_json:
+                _print_plan(screen, options.handler, lines)
+            stack.enter_context(logging_lines())
+            _run(screen, options, worker, stopping)
+            return stopping.exit_code
+    except Refused as refused:
+        _print_problems(screen, refused)
+        return refused.code
+
+
+def _run(screen: Screen, options: RunOptions, worker: Worker, stopping: Stopping) -> None:
+    time = SystemTime()
+    began_s = time.monotonic_s()
+    failure: Exception | None = None
+    with stopping.installed():
+        try:
+            _work(worker, stopping, until_idle=options.until_idle)
+        except (QueueError, WorkerError, RuntimeError) as error:
+            failure = error
+    took_s = time.monotonic_s() - began_s
     if screen.as_json:
-        screen.error_line({"error": {"code": "usage", "detail": text}})
+        screen.document(summary_members(options.handler, worker.stats, took_s))
     else:
-        screen.error(Text.assemble(("Error: ", "bold red"), clean(text)))
-    return ExitCode.USAGE
+        screen.hint(f"Worked for {length(took_s)}.")
+        screen.show(summary_table(worker.stats, took_s))
+    if failure is not None:
+        raise Refused([f"the worker could not go on: {failure}"], ExitCode.REFUSED)
+
+
+def _work(worker: Worker, stopping: Stopping, *, until_idle: bool) -> None:
+    """Let it work in another thread: this one has to be free for signals."""
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            if until_idle:
+                worker.run_until_idle()
+            else:
+                worker.run(install_signals=False)
+        except BaseException as error:  # noqa: BLE001 - for the main thread
+            # There was still something to do: that is what the signal was for.
+            if not (isinstance(error, TimeoutError) and stopping.was_asked):
+                failures.append(error)
+        finally:
+            ended.set()
+
+    thread = threading.Thread(target=work, name="leasehold-run", daemon=True)
+    stopping.on_stopped = ended.set
+    thread.start()
+    # A signal that comes just before a wait is only noticed when that is over.
+    while not ended.wait(_LOOK_S):
+        pass
+    thread.join(_PATIENCE_S)
+    if failures:
+        raise failures[0]
+
+
+def _print_plan(screen: Screen, handler: str, lines: list[tuple[str, str]]) -> None:
+    screen.plan(f"Worker {handler}", facts(lines, indent=2))
+
+
+def _print_problems(screen: Screen, refused: Refused) -> None:
+    if screen.as_json:
+        screen.error_line({"error": {"code": "worker", "problems": refused.problems}})
+        return
+    head = Text.assemble(("Error: ", "bold red"))
+    if len(refused.problems) == 1:
+        screen.error(head.append(refused.problems[0]))
+        return
+    screen.error(head.append("the worker is not begun:"))
+    for each in refused.problems:
+        screen.error(Text(f"- {each}"))
+
+
+class _Lines(logging.Handler):
+    """Writes to whatever standard error is at the moment: a progress bar takes its place."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See :class:`logging.Handler`."""
+        try:
+            sys.stderr.write(f"{self.format(record)}\n")
+        except Exception:  # noqa: BLE001 - as all handlers do
+            self.handleError(record)
+
+
+@contextmanager
+def logging_lines() -> Iterator[None]:
+    """Write the worker's log, and the handler's, to standard error."""
+    root = logging.getLogger()
+    handler = _Lines()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+
+# --- worker signals ----------------------------------------------------------------------------
+#
+# What Ctrl+C and SIGTERM do to a worker.
+
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_SIGNALLED: Final = 128
+"""What shells add to the number of a signal for an exit code."""
+
+
+class Stopping(Hooks):
+    """Stops a worker that has it as a hook, each signal less patiently than the one before.
+
+    The first lets handlers finish. The second does not wait for them. The third ends the process.
+
+    Args:
+        grace_s: How long handlers may go on after the first signal, in seconds.
+        say: Tells people.
+    """
+
+    def __init__(self, grace_s: float, say: Callable[[str], None]) -> None:
+        self._worker: Worker | None = None
+        self._grace_s = grace_s
+        self._say = say
+        self._heard: list[int] = []
+        self.on_stopped: Callable[[], object] = lambda: None
+        """Called when the worker is at its end."""
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether a signal has come."""
+        return bool(self._heard)
+
+    @property
+    def exit_code(self) -> int:
+        """What the process should end with, as far as signals go."""
+        return _SIGNALLED + self._heard[1] if len(self._heard) > 1 else 0
+
+    def starting(self, worker: Worker) -> None:
+        """See :class:`Hooks`. A signal may have come before there was anything to be stopped."""
+        self._worker = worker
+        if self.was_asked:
+            worker.request_stop(self._grace_s)
+
+    def stopped(self, worker: Worker) -> None:
+        """See :class:`Hooks`."""
+        del worker
+        self.on_stopped()
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Listen to signals; for the main thread, elsewhere it does nothing."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before: dict[int, Any] = {each: signal.signal(each, self._hear) for each in _SIGNALS}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    def _hear(self, number: int, _frame: FrameType | None) -> None:
+        self._heard.append(number)
+        if len(self._heard) > 2:  # noqa: PLR2004 - the third
+            os._exit(self.exit_code)
+        # The main thread may hold any lock at this moment.
+        threading.Thread(
+            target=self.stop, args=(len(self._heard),), name="leasehold-signal", daemon=True
+        ).start()
+
+    def stop(self, count: int) -> None:
+        """Do what the signal number *count* asks for, and wait until it is done."""
+        worker = self._worker
+        if worker is None:
+            return
+        if count == 1:
+            busy = worker.snapshot().in_work
+            wait = f" The {busy} in work may go on for {length(self._grace_s)}." if busy else ""
+            self._say(f"Stopping: nothing more is received.{wait} Once more: at once.")
+        else:
+            self._say("Stopping at once.")
+            worker.hurry()
+        worker.stop(self._grace_s)

@@ -72,7 +72,7 @@ _OPTIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class RunOptions:
     """The options of the command; see its help."""
 
     handler: str
@@ -120,7 +120,7 @@ class Preparation:
     """Finds the handler, opens the queues, makes the worker, and collects all that is wrong.
 
     Args:
-        wishes: The options.
+        options: The options.
         given: The connection options that all commands share.
         around: What tests replace.
         stack: Closes what is opened here.
@@ -128,22 +128,22 @@ class Preparation:
 
     def __init__(
         self,
-        wishes: Wishes,
+        options: RunOptions,
         given: Mapping[str, Any],
         around: WorkerSurroundings,
         stack: ExitStack,
     ) -> None:
-        self._wishes = wishes
+        self._wishes = options
         self._around = around
         self._stack = stack
         self._problems: list[str] = []
         self._registry: CollectorRegistry | None = None
         self._target = self._found()
         self._queues = self._opened(given)
-        self._lease = LeaseSettings.of(wishes.lease_s, wishes.message_timeout_s)
+        self._lease = LeaseSettings.of(options.lease_s, options.message_timeout_s)
         self._retries = RetryRule()
         self._poison = PoisonRule(
-            max_failures=wishes.max_failures, max_deliveries=wishes.max_deliveries
+            max_failures=options.max_failures, max_deliveries=options.max_deliveries
         )
 
     def worker(self, *hooks: Hooks) -> Worker:
@@ -152,27 +152,27 @@ class Preparation:
         Raises:
             Refused: With all that is wrong.
         """
-        wishes = self._wishes
+        options = self._wishes
         self._ask_stages()
         try:
-            if wishes.metrics is not None:
+            if options.metrics is not None:
                 self._registry = _registry()
             worker = Worker(
                 # Whatever is missing, the rest is looked at all the same.
                 print if self._target is None else self._target.handler,
                 {each.client: each.weight for each in self._queues},
-                concurrency=wishes.concurrency,
+                concurrency=options.concurrency,
                 runner=self._runner,
                 lease=self._lease,
-                prefetch=wishes.prefetch,
-                codec=None if wishes.codec is None else codec_named(wishes.codec),
+                prefetch=options.prefetch,
+                codec=None if options.codec is None else codec_named(options.codec),
                 retries=self._retries,
                 poison=self._poison,
                 hooks=(*hooks, *self._around.hooks),
-                renewer=wishes.renewer,
-                name=wishes.handler,
+                renewer=options.renewer,
+                name=options.handler,
                 registry=self._registry,
-                report_s=REPORT_S if wishes.progress else None,
+                report_s=REPORT_S if options.progress else None,
             )
         except UnsafeWorker as error:
             self._problems += [
@@ -190,21 +190,21 @@ class Preparation:
         Raises:
             Refused: A queue is not there or cannot be reached, or the port is taken.
         """
-        wishes, target = self._wishes, self._target
+        options, target = self._wishes, self._target
         lines = [("queue", self._queue_text(each)) for each in self._queues]
         where = _PLACES[self._runner]
-        lines.append(("handlers", f"{number(wishes.concurrency)} at once, in {where}"))
+        lines.append(("handlers", f"{number(options.concurrency)} at once, in {where}"))
         if target is not None and target.stages is not None:
             lines.append(("stages", ", then ".join(target.stages.layout.names)))
-        lines.append(("lease", lease_text(self._lease, wishes.renewer)))
-        lines.append(("buffer", prefetch_text(wishes.prefetch)))
+        lines.append(("lease", lease_text(self._lease, options.renewer)))
+        lines.append(("buffer", prefetch_text(options.prefetch)))
         lines.append(("failures", failures_text(self._retries, self._poison)))
-        if wishes.codec is not None:
-            lines.append(("payload", wishes.codec))
-        if wishes.metrics is not None:
-            lines.append(("metrics", self._serve_metrics(*wishes.metrics)))
-        end = "when nothing is left, or at" if wishes.until_idle else "at"
-        grace = f"handlers then have {length(wishes.grace_s)}"
+        if options.codec is not None:
+            lines.append(("payload", options.codec))
+        if options.metrics is not None:
+            lines.append(("metrics", self._serve_metrics(*options.metrics)))
+        end = "when nothing is left, or at" if options.until_idle else "at"
+        grace = f"handlers then have {length(options.grace_s)}"
         lines.append(("ends", f"{end} SIGTERM or Ctrl+C; {grace}"))
         return lines
 
@@ -218,13 +218,13 @@ class Preparation:
             return None
 
     def _opened(self, given: Mapping[str, Any]) -> list[Opened]:
-        wishes = self._wishes
+        options = self._wishes
         opener = QueueOpener(
-            given, azure=wishes.azure, mns=wishes.mns, open_spec=self._around.open_spec
+            given, azure=options.azure, mns=options.mns, open_spec=self._around.open_spec
         )
         self._stack.callback(opener.close)
         opened = []
-        for text in wishes.queues:
+        for text in options.queues:
             try:
                 found = opener.open(text)
             except ValueError as error:

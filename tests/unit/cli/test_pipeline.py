@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leasehold.cli import main
-from leasehold.cli.pipeline_run import ATTEMPTS, master_with_attempts
+from leasehold.cli.pipeline import ATTEMPTS, master_with_attempts
 from leasehold.spark.pipeline import Report, RunSettings
 from leasehold.spark.pipeline import run as runs
 from leasehold.spark.pipeline.report import Spool
@@ -71,7 +71,7 @@ def test_mistakes_are_said_before_spark_is_started(
     arguments: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Starting Spark takes seconds; none of them is lost for a wrong word."""
-    monkeypatch.setattr("leasehold.cli.pipeline_run.open_session", _no_spark)
+    monkeypatch.setattr("leasehold.cli.pipeline.open_session", _no_spark)
     result = run("run", *arguments)
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())
@@ -114,7 +114,7 @@ def _fake_run(totals: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> lis
         seen.append(self._settings)
         return Report(Spool(), totals)
 
-    monkeypatch.setattr("leasehold.cli.pipeline_run.open_session", lambda *_: _FakeSpark())
+    monkeypatch.setattr("leasehold.cli.pipeline.open_session", lambda *_: _FakeSpark())
     monkeypatch.setattr(runs.PipelineRun, "run", finish)
     return seen
 
@@ -164,7 +164,7 @@ def test_a_server_that_does_not_answer_has_an_exit_code_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As with all commands; so has a queue that is not there. Spark is not started for either."""
-    monkeypatch.setattr("leasehold.cli.pipeline_run.open_session", _no_spark)
+    monkeypatch.setattr("leasehold.cli.pipeline.open_session", _no_spark)
     with InProcessServer() as server:
         missing = run(
             *("run", f"{MODULE}:pipeline", "--connection-string", server.connection_string),

@@ -30,7 +30,7 @@ SEVERAL = {
     "domain/explain.py: {number} messages",
     "domain/wording.py: {number} times",
     "http/native/errors.py: {-(-size_bytes // limit_bytes)} messages",
-    "cli/simulate_run.py: {rate * given['lasts_s']:,.0f} messages",
+    "cli/simulate.py: {rate * given['lasts_s']:,.0f} messages",
     "worker/leases/learning.py: {len(self._failed)} renewals",
     "worker/payloads/claim_check.py: {reference.size} bytes",
     "spark/sink.py: {len(parts):,} tasks",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.cli.pipeline_run import own_modules, packed
+from leasehold.cli.pipeline import own_modules, packed
 from leasehold.spark.pipeline import Pipeline, RunSettings
 from leasehold.spark.pipeline.task import LONG_S, SHORT_S, wants_more
 from leasehold.worker.adapters.specs import QueueSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from leasehold.cli.pipeline_run import _expired_row
+from leasehold.cli.pipeline import _expired_row
 from leasehold.spark.pipeline.backlog import expired_since, server_time_ms
 from leasehold.spark.pipeline.report import Expired, Report, Spool
 from leasehold.testing import InProcessServer
