@@ -136,7 +136,7 @@ FOUND_LATE = {
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(fault, marks=pytest.mark.slow if fault in FOUND_LATE else ())
+        pytest.param(fault, marks=pytest.mark.slow if fault in FOUND_LATE else pytest.mark.long)
         for _, faults in MACHINES
         for fault in faults
     ],
