@@ -36,7 +36,7 @@ serve: $(READY) ## Start a server on 127.0.0.1:10001 with its data in ./data
 test: $(READY) ## Run the tests, but for those of `make test-long` and `make test-slow`
 	$(BIN)/pytest -n 2 --dist worksteal
 
-test-long: $(READY) ## Run the tests that take more than about 15 seconds each, which CI runs too
+test-long: $(READY) ## Run the tests that take more than about 5 seconds each, which CI runs too
 	$(BIN)/pytest -n 2 --dist worksteal -m long
 
 test-slow: $(READY) ## Run the long rounds of the reliability suite

@@ -19,6 +19,7 @@ from typing import Final
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from leasehold.cli import main
 from leasehold.server.settings import load_settings
@@ -166,11 +167,16 @@ def test_python_examples(page: Path, tmp_path: Path, request: pytest.FixtureRequ
 
 
 @pytest.mark.parametrize("page", CONSOLE, ids=page_id)
-def test_console_examples(page: Path, endpoint: Endpoint, tmp_path: Path) -> None:
+def test_console_examples(
+    page: Path, endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Command lines after a dollar sign, with what they print below.
 
-    Python between them does what they then show.
+    Python between them does what they then show. Commands run within this process: each would
+    start for half a second otherwise.
     """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_PROXY", "*")
     checker = doctest.OutputChecker()
     environment = {CONNECTION_VARIABLE: endpoint.connection_string, "COLUMNS": "100"}
     for block in blocks(page):
@@ -183,8 +189,9 @@ def test_console_examples(page: Path, endpoint: Endpoint, tmp_path: Path) -> Non
             typed, _, expected = example.partition("\n")
             words = shlex.split(typed)
             assert words.pop(0) == "leasehold", typed
-            got = run([LEASEHOLD, *words], tmp_path, environment)
-            got = "".join(f"{line.rstrip()}\n" for line in got.splitlines())
+            done = CliRunner().invoke(main, words, env=environment)
+            assert done.exit_code == 0, f"{done.output}\n{done.exception!r}"
+            got = "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
             same = checker.check_output(expected, got, doctest.ELLIPSIS)
             assert same, f"{page_id(page)}, {block}: expected\n{expected}\nbut got\n{got}"
 

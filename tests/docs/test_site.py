@@ -27,6 +27,7 @@ _REGISTRY: Final = re.compile(
 )
 
 
+@pytest.mark.long
 def test_the_site_builds_strictly_and_stands_alone(tmp_path: Path) -> None:
     """No broken link, anchor or page left out; no script, style or font from another host."""
     done = subprocess.run(

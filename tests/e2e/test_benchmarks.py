@@ -64,6 +64,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.long
 def test_smoke_measures_every_subject_or_says_why_not(smoke: Path) -> None:
     """Each subject of each case has a sample per round, or is reported as absent."""
     result: dict[str, Any] = json.loads(smoke.read_text())
@@ -77,6 +78,7 @@ def test_smoke_measures_every_subject_or_says_why_not(smoke: Path) -> None:
             assert (case["name"], subject) in measured
 
 
+@pytest.mark.long
 def test_smoke_result_is_complete(smoke: Path) -> None:
     """The file holds machine, source, raw rounds, medians and verdicts."""
     result = json.loads(smoke.read_text())
@@ -98,6 +100,7 @@ def test_smoke_result_is_complete(smoke: Path) -> None:
     assert len(result["bars"]) > 0
 
 
+@pytest.mark.long
 def test_a_result_survives_being_read(smoke: Path) -> None:
     """Reading a file and writing it again loses nothing."""
     raw = json.loads(smoke.read_text())
@@ -105,6 +108,7 @@ def test_a_result_survives_being_read(smoke: Path) -> None:
     assert again == {key: value for key, value in raw.items() if key not in COMPUTED}
 
 
+@pytest.mark.long
 def test_show_and_compare(smoke: Path) -> None:
     """Both commands print tables for a result."""
     shown = _harness("show", str(smoke))

@@ -174,7 +174,7 @@ LOOKS: Final = (
 )
 
 
-@pytest.mark.parametrize("on", ["spark", "workers"])
+@pytest.mark.parametrize("on", [pytest.param("spark", marks=pytest.mark.long), "workers"])
 def test_the_pipeline(on: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
     """One run, against a server that it starts itself, is looked at from all sides.
 

@@ -29,6 +29,7 @@ from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
+from tests.sqlite import MEMORY, as_new
 
 ACCOUNT = "coho"
 QUEUES = st.sampled_from(["videos", "audio"])
@@ -88,9 +89,7 @@ class OracleComparison(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        # Not on the disk: syncing it would be most of the time, and is another test's business.
-        memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
-        self.folder = Path(tempfile.mkdtemp(prefix="leasehold-oracle-", dir=memory))
+        self.folder = as_new(Path(tempfile.mkdtemp(prefix="leasehold-oracle-", dir=MEMORY)))
         self.clock = ManualClock()
         self.oracle = MemoryStore()
         self.tested = self.open_tested()

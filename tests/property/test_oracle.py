@@ -32,48 +32,48 @@ def compare(machine: type[RuleBasedStateMachine], examples: int, *, fault: bool 
     )
 
 
-def test_sqlite_answers_like_the_oracle() -> None:
+COMPARED = [OracleComparison, GovernedComparison, BindingComparison, StagedKeysComparison]
+"""What clients do, what those do who look after a queue, claims and sessions, staged keys."""
+
+
+def often(few: int, many: int) -> pytest.MarkDecorator:
+    """Have a test play few scripts whenever tests run, and many of them in CI."""
+    return pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.long)])
+
+
+@often(25, 120)
+@pytest.mark.parametrize("machine", COMPARED)
+def test_sqlite_answers_like_the_oracle(
+    machine: type[RuleBasedStateMachine], examples: int
+) -> None:
     """Whatever is asked in whatever order, SQLite answers as the pure rules do."""
-    compare(OracleComparison, 120)
+    compare(machine, examples)
 
 
-def test_sqlite_is_governed_like_the_oracle() -> None:
-    """The same for what those do who look after a queue, and for queues with a policy."""
-    compare(GovernedComparison, 120)
-
-
-def test_sqlite_claims_and_stages_like_the_oracle() -> None:
-    """The same for claims, staged sends and sessions; and the event logs tell the same."""
-    compare(BindingComparison, 80)
-
-
-def test_sqlite_drops_staged_duplicates_like_the_oracle() -> None:
-    """The same for staged messages with keys, from the first row to the last event."""
-    compare(StagedKeysComparison, 80)
-
-
-def test_claims_in_steps_are_like_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+@often(15, 60)
+def test_claims_in_steps_are_like_the_oracle(
+    examples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where a claim is opened in steps, and where lapsed claims are dissolved."""
     monkeypatch.setattr(claims, "CLAIM_STEP", 2)
     monkeypatch.setattr(claims, "MAX_LAPSED", 1)
-    compare(BindingComparison, 60)
+    compare(BindingComparison, examples)
 
 
-@pytest.mark.parametrize("machine", [OracleComparison, GovernedComparison, BindingComparison])
+@often(15, 60)
+@pytest.mark.parametrize("machine", COMPARED[:3])
 def test_many_at_once_are_answered_like_one_by_one(
-    machine: type[RuleBasedStateMachine], monkeypatch: pytest.MonkeyPatch
+    machine: type[RuleBasedStateMachine], examples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Statements for many messages do what those for one do."""
     monkeypatch.setattr(statements, "SET_WISE", 1)
     monkeypatch.setattr(statements, "ROWS_AT_ONCE", 2)
-    compare(machine, 60)
+    compare(machine, examples)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "machine", [OracleComparison, GovernedComparison, BindingComparison, StagedKeysComparison]
-)
+@pytest.mark.parametrize("machine", COMPARED)
 def test_sqlite_answers_like_the_oracle_for_long(machine: type[RuleBasedStateMachine]) -> None:
     """The slow part: some 200,000 steps."""
     compare(machine, 2500)
@@ -136,7 +136,7 @@ FOUND_LATE = {
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(fault, marks=pytest.mark.slow if fault in FOUND_LATE else ())
+        pytest.param(fault, marks=pytest.mark.slow if fault in FOUND_LATE else pytest.mark.long)
         for _, faults in MACHINES
         for fault in faults
     ],

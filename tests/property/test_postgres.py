@@ -66,6 +66,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Positive controls: the comparison sees each of these mistakes."""
@@ -77,6 +78,7 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
         play_many(range(1, 40), 40)
 
 
+@pytest.mark.long
 def test_a_server_that_hears_no_other_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """As well as one that does not read what other servers have heard of sessions."""
     monkeypatch.setattr(SharedSessionHandlers, "_refresh", lambda _: None)

@@ -223,7 +223,7 @@ FOUND_LATE = {"ends leases that have lapsed", "saves the first for ever"}
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(fault, marks=pytest.mark.slow if fault in FOUND_LATE else ())
+        pytest.param(fault, marks=pytest.mark.slow if fault in FOUND_LATE else pytest.mark.long)
         for fault in PLANTED
     ],
 )

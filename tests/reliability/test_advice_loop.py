@@ -87,7 +87,7 @@ def run_loop(server: InProcessServer, client: Client, draw: Draw) -> list[Round]
 @pytest.mark.parametrize(
     "draw",
     [
-        mixed,
+        pytest.param(mixed, marks=pytest.mark.long),
         pytest.param(exponential, marks=pytest.mark.slow),
         pytest.param(steady, marks=pytest.mark.slow),
     ],

@@ -16,6 +16,7 @@ from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull
 from leasehold.domain.model import Lease
 from leasehold.stores.sqlite import SqliteStore
+from tests.sqlite import MEMORY, as_new
 
 from .disks import mounted
 from .powercut import snapshot
@@ -112,7 +113,7 @@ def test_whichever_call_fails_nothing_acknowledged_is_lost(
     n = 0
     while True:
         faulty.left, faulty.error, faulty.blown = -1, error, 0
-        folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+        folder = as_new(Path(tempfile.mkdtemp(dir=MEMORY)))
         try:
             states = expected[:1]
             raised: LeaseholdError | None = None

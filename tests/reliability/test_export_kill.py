@@ -143,6 +143,7 @@ def checked(campaign: Campaign, *, trimmed: bool = False) -> list[Event]:
     return exported
 
 
+@pytest.mark.long
 def test_each_event_once_whatever_kills_the_exporter(tmp_path: Path) -> None:
     """The quick part: once at every point between two steps, and twice at any moment."""
     campaign = Campaign(tmp_path)

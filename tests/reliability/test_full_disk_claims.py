@@ -109,6 +109,7 @@ def test_what_was_staged_is_published_on_a_full_disk(store: SqliteStore) -> None
     assert ask(store, sg.Publish("a", "tx")).rows == 200
 
 
+@pytest.mark.long
 def test_a_log_that_fills_the_disk_gives_way(small_disk: Path, tmp_path: Path) -> None:
     """Without a restart, and without anything to drain, messages can be sent again."""
 

@@ -38,6 +38,7 @@ def acknowledged(campaign: ClaimCampaign, act: str) -> int:
     return sum(deed.act == act and deed.done for deed in campaign.deeds)
 
 
+@pytest.mark.long
 def test_kills_leave_everything_whole(tmp_path: Path) -> None:
     """The quick part: three kills under load, then everything is accounted for."""
     campaign = ClaimCampaign(tmp_path, seed=20_261_121, answers=(40, 300))
@@ -97,6 +98,7 @@ INJURIES: Final = (
 )
 
 
+@pytest.mark.long
 def test_a_store_that_was_injured_is_found_out(tmp_path: Path) -> None:
     """Positive control: each injury done to the data after a kill is seen."""
     campaign = ClaimCampaign(tmp_path, seed=3, answers=(400, 500))

@@ -74,6 +74,7 @@ INJURIES = (
 )
 
 
+@pytest.mark.long
 def test_a_store_that_was_injured_is_found_out(tmp_path: Path) -> None:
     """Positive control: each injury done to the data after a kill is seen."""
     campaign = campaign_in(tmp_path, seed=3)

@@ -317,6 +317,15 @@ _PROBLEM: Final = "application/problem+json"
 _NOT_FOUND: Final = {"type": "/v1/problems/queue-not-found", "title": "t", "detail": "d"}
 
 
+@pytest.fixture(scope="module")
+def cases() -> list[Sent]:
+    """Requests of the document, right and wrong: to draw them takes longer than all else."""
+    drawn: list[Sent] = []
+    grammar = NativeGrammar(1)
+    fire_cases(drawn.append, grammar.pool, grammar.rng, examples=1, number=1)
+    return drawn
+
+
 @pytest.mark.parametrize(
     ("status", "kind", "value", "complaint"),
     [
@@ -336,7 +345,9 @@ _NOT_FOUND: Final = {"type": "/v1/problems/queue-not-found", "title": "t", "deta
         (404, "text/plain", "no", "plain text with status 404"),
     ],
 )
-def test_a_planted_fault_is_found(status: int, kind: str, value: object, complaint: str) -> None:
+def test_a_planted_fault_is_found(
+    cases: list[Sent], status: int, kind: str, value: object, complaint: str
+) -> None:
     """Positive control: a server that answers otherwise than documented is complained of."""
     content = json.dumps(value).encode()
 
@@ -344,17 +355,13 @@ def test_a_planted_fault_is_found(status: int, kind: str, value: object, complai
         answer = (status, kind, content)
 
     judgement = Judgement()
-    grammar = NativeGrammar(1)
     with ThreadingHTTPServer(("127.0.0.1", 0), Faulty) as stub:
         stub.daemon_threads = True
         thread = Thread(target=stub.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         with NativeClient(stub.server_port) as client:
-
-            def fire(sent: Sent) -> None:
+            for sent in cases:
                 judgement.judge(sent, client.send(sent))
-
-            fire_cases(fire, grammar.pool, grammar.rng, examples=1, number=1)
         stub.shutdown()
         thread.join()
     assert sum(complaint in each for each in judgement.complaints) > 20

@@ -235,6 +235,7 @@ def random_run(data: Path, seed: int, calls: int, faults: tuple[Fault, ...]) -> 
     return history
 
 
+@pytest.mark.long
 def test_random_faults_are_explained(tmp_path: Path) -> None:
     """The quick part: over a bad network nothing is lost, undone, doubled, stale or early."""
     history = random_run(tmp_path / "data", 20_261_121, 1_000, (*BEFORE, *AFTER, *HARMLESS))

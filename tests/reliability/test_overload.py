@@ -159,6 +159,7 @@ def drip(connections: list[Connection], finished: threading.Event) -> None:
                 continue
 
 
+@pytest.mark.long
 def test_slow_readers_are_cut_off_and_bounded(tmp_path: Path) -> None:
     """Clients that ask for much and do not read cost one answer each, and are then cut off."""
     with running(tmp_path, QUICK) as (server, client), ExitStack() as stack:

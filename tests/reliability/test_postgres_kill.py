@@ -78,6 +78,7 @@ def drained(client: Client, left: Counter[bytes]) -> bool:
     return client.count(QUEUE) == 0
 
 
+@pytest.mark.long
 def test_some_kills(tmp_path: Path) -> None:
     """The quick part."""
     counts = kill_again_and_again(tmp_path, 2, seed=1)

@@ -48,6 +48,7 @@ def test_each_message_is_in_the_table_once_however_the_driver_dies(
     _check(campaign.play(kills, messages=300, limit=50), len(kills))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_each_message_is_sent_on_once_however_the_server_dies(
     server: KillableServer, tmp_path: Path

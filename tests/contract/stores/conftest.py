@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
 from tests.postgres import open_empty
+from tests.sqlite import as_new, folder_in_memory
 
 ACCOUNT = "coho"
 QUEUE = "videos"
@@ -370,7 +372,7 @@ class Asker:
 Opener = Callable[[Path], Store]
 STORES: dict[str, Opener] = {
     "memory": lambda _: MemoryStore(),
-    "sqlite": lambda folder: SqliteStore(folder, cache_mib=2),
+    "sqlite": lambda folder: SqliteStore(as_new(folder), cache_mib=2),
     "postgres": lambda _: open_empty(),
 }
 
@@ -381,10 +383,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    opened = STORES[request.param](tmp_path)
-    yield opened
-    opened.close()
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    with folder_in_memory() as folder, closing(STORES[request.param](folder)) as opened:
+        yield opened
 
 
 @pytest.fixture
