@@ -14,9 +14,9 @@ import structlog
 
 from leasehold.clock import Clock
 from leasehold.domain import commands as c
-from leasehold.domain.command import MAX_BATCH, AnyCommand, Command, R, one
+from leasehold.domain.command import MAX_BATCH, Command, R
 from leasehold.domain.errors import LeaseholdError, Stopping, StoreFailed
-from leasehold.engine.commit_policy import INLINE_BELOW_S, BatchResult, policy_of
+from leasehold.engine.commit_policy import INLINE_BELOW_S, BatchResult, policy_of, weight_of
 from leasehold.engine.long_poll import LongPolls
 from leasehold.engine.maintenance import AdaptiveTimeouts
 from leasehold.engine.peers import PeerNotifier
@@ -262,24 +262,9 @@ def _size(waiting: Sequence[Pending]) -> int:
     return len(waiting)
 
 
-def _order(waiting: Pending) -> int:
-    return order_of(waiting[0])
-
-
-# --- the measure of a batch --------------------------------------------------------------------
-
-
 _RANKS: Final = {kind: int(kind.traits.rank) for kind in c.COMMANDS}
 """Plain integers: sorting compares them faster than members of an enumeration."""
-_WEIGHTS: Final = {kind: kind.traits.weight for kind in c.COMMANDS if kind.traits.weight is not one}
 
 
-def order_of(command: AnyCommand) -> int:
-    """Return the rank of *command* in its batch."""
-    return _RANKS[type(command)]
-
-
-def weight_of(command: AnyCommand) -> int:
-    """Return how many puts *command* costs as much as."""
-    weigh = _WEIGHTS.get(type(command))
-    return 1 if weigh is None else weigh(command)
+def _order(waiting: Pending) -> int:
+    return _RANKS[type(waiting[0])]

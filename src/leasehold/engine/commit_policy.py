@@ -27,8 +27,8 @@ from queue import SimpleQueue
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from leasehold.clock import Clock
-from leasehold.domain.command import MAX_BATCH, AnyCommand
-from leasehold.domain.commands import Result
+from leasehold.domain.command import MAX_BATCH, AnyCommand, one
+from leasehold.domain.commands import COMMANDS, Result
 from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull
 from leasehold.stores.base import RemoteStore, Store
 
@@ -262,8 +262,16 @@ class LocalCommit:
 def _is_heavy(commands: Sequence[AnyCommand]) -> bool:
     if len(commands) > 1:
         return False
-    (command,) = commands
-    return command.traits.weight(command) > MAX_BATCH
+    return weight_of(commands[0]) > MAX_BATCH
+
+
+_WEIGHTS: Final = {kind: kind.traits.weight for kind in COMMANDS if kind.traits.weight is not one}
+
+
+def weight_of(command: AnyCommand) -> int:
+    """Return how many puts *command* costs as much as."""
+    weigh = _WEIGHTS.get(type(command))
+    return 1 if weigh is None else weigh(command)
 
 
 # --- a remote store ----------------------------------------------------------------------------

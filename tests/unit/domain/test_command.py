@@ -34,7 +34,7 @@ from leasehold.domain.events import ReadEvents
 from leasehold.domain.model import BodyRef, Outcome
 from leasehold.domain.sessions import Heartbeat
 from leasehold.domain.transactions import CommitTogether, Publish, Stage
-from leasehold.engine import batcher, body_reading, faults
+from leasehold.engine import batcher, body_reading, commit_policy, faults
 from leasehold.engine.queue_listeners import QueueListeners
 from leasehold.http import admission
 from leasehold.stores.memory import MemoryStore
@@ -257,13 +257,13 @@ def weighed() -> Iterator[tuple[AnyCommand, int]]:
 
 def test_weights() -> None:
     """A batch is bounded by what its commands cost."""
-    assert set(batcher._WEIGHTS) == named(HEAVY)
-    assert one not in batcher._WEIGHTS.values()
+    assert set(commit_policy._WEIGHTS) == named(HEAVY)
+    assert one not in commit_policy._WEIGHTS.values()
     assert those(lambda traits: traits.weight is quarter) == named(
         "Inspect StepJob EndSession GiveBackClaim LapseClaims"
     )
     for command, weight in weighed():
-        assert batcher.weight_of(command) == weight, command
+        assert commit_policy.weight_of(command) == weight, command
 
 
 @pytest.mark.parametrize(
