@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct
+from msgspec.structs import astuple
 
 from leasehold.client._calls import Leased
 from leasehold.client.errors import (
@@ -19,24 +20,24 @@ from leasehold.client.errors import (
     usual_status,
 )
 from leasehold.client.models import (
-    DEFAULT_PRIORITY,
     Attempt,
     CancelRequest,
     Counts,
     ErrorReport,
     Explanation,
     Job,
-    LeaseInfo,
     LeaseRef,
     MessageView,
     PeekedMessage,
-    Poisoning,
     QueueInfo,
     ReceivedMessage,
     Released,
     Renewal,
     Sent,
 )
+from leasehold.wire import queues as shapes
+from leasehold.wire.messages import Peeked, PeekedMessages, Received, ReceivedMessages, Results
+from leasehold.wire.oversight import Jobs, View, Views
 
 _ERROR_FROM = 400
 _REDIRECT_FROM = 300
@@ -58,74 +59,39 @@ class Answer(NamedTuple):
     """Where the next page begins, of an answer whose content has no room for that."""
 
 
-class _Message(Struct):
-    id: str
-    inserted_at_ms: int
-    visible_at_ms: int
-    dequeue_count: int
+class _Received(Received, kw_only=True):
     expires_at_ms: int | None = None
-    body: str | None = None
-    body_base64: bytes | None = None
-    body_problem: str | None = None
-    body_bytes: int | None = None
     fence: int = 0
-    receipt: str = ""
-    priority: int = DEFAULT_PRIORITY
-    type: str | None = None
-    properties: Mapping[str, str] | None = None
-    traceparent: str | None = None
-    dedup_key: str | None = None
-    session: str | None = None
-    saved: Any = None
 
 
-class _Messages(Struct):
-    messages: list[_Message]
+class _ReceivedMessages(ReceivedMessages):
+    messages: Sequence[_Received]
 
 
-class _View(_Message, kw_only=True):
-    queue: str
-    state: str
-    why: str = ""
-    first_visible_at_ms: int | None = None
-    last_visible_at_ms: int | None = None
-    lease: LeaseInfo | None = None
-    last_error: ErrorReport | None = None
-    failures: int = 0
-    interruptions: int = 0
-    lapses: int = 0
+class _Peeked(Peeked, kw_only=True):
+    expires_at_ms: int | None = None
+
+
+class _PeekedMessages(PeekedMessages):
+    messages: Sequence[_Peeked]
+
+
+class _View(View, kw_only=True):
     attempts: tuple[Attempt, ...] = ()
-    poisoned: Poisoning | None = None
-    redriven: int = 0
-    under: str | None = None
-    cancel: CancelRequest | None = None
 
 
-_VIEW_FIELDS = tuple(
-    name
-    for name in _View.__struct_fields__
-    if name not in {"body", "body_base64", "body_bytes", "receipt", "properties"}
-)
+class _Views(Views):
+    messages: Sequence[_View]
 
 
-class _Views(Struct):
-    messages: list[_View]
-    next_after: str | None = None
-
-
-class QueuePage(Struct):
+class QueuePage(shapes.QueuePage):
     """Some queues, and where the next page starts (None at the end)."""
 
-    queues: list[QueueInfo]
-    next_after: str | None = None
-
-
-class _Jobs(Struct):
-    jobs: list[Job]
+    queues: Sequence[QueueInfo]
 
 
 class Result(Struct):
-    """The result of one item; which members it has depends on the verb."""
+    """Any ItemResult of the server; which members it has depends on the verb."""
 
     error: Problem | None = None
     id: str = ""
@@ -138,14 +104,16 @@ class Result(Struct):
     cancel: CancelRequest | None = None
 
 
-class _Results(Struct):
-    results: list[Result]
-
-
+_VIEW_FIELDS = tuple(
+    name
+    for name in _View.__struct_fields__
+    if name not in {"body", "body_base64", "body_problem", "body_bytes", "saved", "last_error"}
+)
 _PROBLEM = msgspec.json.Decoder(Problem)
-_MESSAGES = msgspec.json.Decoder(_Messages)
+_RECEIVED = msgspec.json.Decoder(_ReceivedMessages)
+_PEEKED = msgspec.json.Decoder(_PeekedMessages)
 _RESULT = msgspec.json.Decoder(Result)
-_RESULTS = msgspec.json.Decoder(_Results)
+_RESULTS = msgspec.json.Decoder(Results[Result])
 _QUEUE = msgspec.json.Decoder(QueueInfo)
 _QUEUES = msgspec.json.Decoder(QueuePage)
 _COUNTS = msgspec.json.Decoder(Counts)
@@ -153,7 +121,7 @@ _EXPLANATION = msgspec.json.Decoder(Explanation)
 _VIEW = msgspec.json.Decoder(_View)
 _VIEWS = msgspec.json.Decoder(_Views)
 _JOB = msgspec.json.Decoder(Job)
-_JOBS = msgspec.json.Decoder(_Jobs)
+_JOBS = msgspec.json.Decoder(Jobs)
 
 
 def failure_of(
@@ -203,9 +171,9 @@ def received(answer: Answer, queue: str) -> list[ReceivedMessage]:
             dedup_key=raw.dedup_key,
             queue=queue,
             session=raw.session,
-            saved=raw.saved,
+            saved=_saved(raw),
         )
-        for raw in decoded(_MESSAGES, answer).messages
+        for raw in decoded(_RECEIVED, answer).messages
     ]
 
 
@@ -216,7 +184,7 @@ def peeked(answer: Answer) -> list[PeekedMessage]:
             id=raw.id,
             body=(body := _body(raw)),
             body_problem=raw.body_problem,
-            body_bytes=_size(raw, body),
+            body_bytes=len(body) if raw.body_bytes is None else raw.body_bytes,
             inserted_at_ms=raw.inserted_at_ms,
             expires_at_ms=raw.expires_at_ms,
             visible_at_ms=raw.visible_at_ms,
@@ -227,7 +195,7 @@ def peeked(answer: Answer) -> list[PeekedMessage]:
             traceparent=raw.traceparent,
             dedup_key=raw.dedup_key,
         )
-        for raw in decoded(_MESSAGES, answer).messages
+        for raw in decoded(_PEEKED, answer).messages
     ]
 
 
@@ -396,21 +364,27 @@ def renewed_one(item: M, result: Result, body: bytes | None, saved: Any) -> M:
     return msgspec.structs.replace(item, **changes)
 
 
-def _body(raw: _Message) -> bytes:
-    if raw.body is not None:
+def _body(raw: Received | Peeked | View) -> bytes:
+    if isinstance(raw.body, str):
         return raw.body.encode()
     return raw.body_base64 or b""
 
 
+def _saved(raw: Received | View) -> Any:
+    return msgspec.json.decode(raw.saved) if raw.saved else None
+
+
 def _view_of(raw: _View) -> MessageView:
     values = {name: getattr(raw, name) for name in _VIEW_FIELDS}
-    body = _body(raw)
-    size = _size(raw, body)
-    return MessageView(body=body, body_bytes=size, properties=raw.properties or {}, **values)
-
-
-def _size(raw: _Message, body: bytes) -> int:
-    return len(body) if raw.body_bytes is None else raw.body_bytes
+    error = raw.last_error
+    return MessageView(
+        last_error=None if error is None else ErrorReport(*astuple(error)),
+        body=_body(raw),
+        body_problem=raw.body_problem or None,
+        body_bytes=raw.body_bytes,
+        saved=_saved(raw),
+        **values,
+    )
 
 
 def _shown(content_type: str) -> str:

@@ -5,7 +5,8 @@ Nothing here does I/O, so that the asynchronous and the synchronous client share
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, urlencode
@@ -21,11 +22,22 @@ from leasehold.client.models import (
     Filter,
     GiveBack,
     NewMessage,
+    Outcome,
     Outgoing,
     Progress,
     Renewal,
 )
 from leasehold.domain.limits import MAX_ITEMS
+from leasehold.wire.messages import (
+    CompleteItem,
+    ProgressReport,
+    PutItem,
+    QueuedPut,
+    ReceiveRequest,
+    ReleaseItem,
+    RenewItem,
+    ReportedError,
+)
 
 JSON: Final = "application/json"
 OCTETS: Final = "application/octet-stream"
@@ -82,47 +94,7 @@ class Leased(Protocol):
 
 L = TypeVar("L", bound=Leased)
 
-
-class _Put(Struct, omit_defaults=True):
-    body: str | None = None
-    body_base64: bytes | None = None
-    delay_s: int = 0
-    time_to_live_s: int = DEFAULT_TIME_TO_LIVE_S
-    priority: int = DEFAULT_PRIORITY
-    dedup_key: str | None = None
-    type: str | None = None
-    properties: Mapping[str, str] | None = None
-    traceparent: str | None = None
-
-
-class _PutFor(_Put, kw_only=True):
-    queue: str
-
-
-_PUT_MEMBERS: Final = _Put.__struct_fields__
-
-
-class _Renew(Struct, omit_defaults=True):
-    id: str
-    receipt: str
-    visibility_timeout_s: int
-    body: str | None = None
-    body_base64: bytes | None = None
-    progress: Progress | None = None
-    saved: Any = UNSET
-
-
-class _Complete(Struct):
-    id: str
-    receipt: str
-
-
-class _Release(Struct, omit_defaults=True):
-    id: str
-    receipt: str
-    outcome: str = "returned"
-    delay_s: int | None = None
-    error: ErrorReport | None = None
+_PUT_MEMBERS: Final = PutItem.__struct_fields__
 
 
 def target_of(path: str, query: Pairs) -> str:
@@ -159,19 +131,10 @@ def get(path: str, query: Pairs = (), accept: str = JSON) -> Call:
     return Call(method="GET", path=path, query=query, accept=accept, repeatable=True)
 
 
-def send(
-    method: str,
-    path: str,
-    members: Mapping[str, Any],
-    *,
-    repeatable: bool,
-    wait_s: float = 0,
-) -> Call:
-    """Return a call with a JSON object made of the *members* that are not None."""
-    given = {name: value for name, value in members.items() if value is not None}
-    return Call(
-        method=method, path=path, content=_encode(given), repeatable=repeatable, wait_s=wait_s
-    )
+def send(method: str, path: str, request: Struct, *, repeatable: bool, wait_s: float = 0) -> Call:
+    """Return a call with a request as JSON."""
+    content = _encode(request)
+    return Call(method=method, path=path, content=content, repeatable=repeatable, wait_s=wait_s)
 
 
 def delete(path: str, query: Pairs, done_if: str) -> Call:
@@ -186,13 +149,6 @@ def list_queues(account: str, prefix: str, after: str | None, *, counts: bool) -
     query += [("after", after)] if after else []
     query += [("counts", "true")] if counts else []
     return get(f"{account_path(account)}/queues", tuple(query))
-
-
-def create_queue(
-    path: str, metadata: Mapping[str, str] | None, settings: Mapping[str, Any] | None
-) -> Call:
-    """Return a call that creates a queue."""
-    return send("PUT", path, {"metadata": metadata, "settings": settings}, repeatable=True)
 
 
 def list_jobs(account: str, queue: str | None, limit: int) -> Call:
@@ -218,10 +174,10 @@ def filter_of(wanted: Filter | None, states: Iterable[str] | None) -> Filter:
     return msgspec.structs.replace(wanted, states=chosen)
 
 
-def receive(path: str, wait_s: float, members: Mapping[str, Any]) -> Call:
+def receive(path: str, request: ReceiveRequest) -> Call:
     """Return a call that leases messages. Repeating it could leave some leased to no worker."""
-    given = {**members, "wait_s": wait_s or None}
-    return send("POST", f"{path}/messages/receive", given, repeatable=False, wait_s=wait_s)
+    path, wait_s = f"{path}/messages/receive", request.wait_s or 0
+    return send("POST", path, request, repeatable=False, wait_s=wait_s)
 
 
 def as_new_message(message: NewMessage | str | bytes) -> NewMessage:
@@ -295,18 +251,24 @@ def settling_calls(
 
 def renewal(
     visibility_timeout_s: int, body: str | bytes | None, progress: Progress | None, saved: Any
-) -> Callable[[Leased], Struct]:
+) -> Callable[[Leased], RenewItem]:
     """Return what makes an item of a renew.
 
     Raises:
         TypeError: *saved* is not what JSON can say.
     """
-    text, binary = (None, None) if body is None else _text_or_bytes(body)
-    if progress is not None and progress.at_ms is not None:
-        progress = Progress(progress.fraction, progress.note)
+    text, encoded = body_members(body)
+    report = None if progress is None else ProgressReport(progress.fraction, progress.note)
     raw = saved if saved is UNSET else msgspec.Raw(_encode(saved))
-    said = text, binary, progress, raw
-    return lambda item: _Renew(item.id, item.receipt, visibility_timeout_s, *said)
+    return lambda item: RenewItem(
+        text,
+        encoded,
+        id=item.id,
+        receipt=item.receipt,
+        visibility_timeout_s=visibility_timeout_s,
+        progress=report,
+        saved=raw,
+    )
 
 
 def renewal_calls(
@@ -349,33 +311,29 @@ def sent_once(call: Call, timeout_s: float | None) -> Call:
 
 def completion(item: Leased) -> Struct:
     """Return an item of a complete."""
-    return _Complete(item.id, item.receipt)
+    return CompleteItem(item.id, item.receipt)
 
 
 def giving_back(
-    outcome: str, delay_s: int | None, error: ErrorReport | None
-) -> Callable[[Leased], Struct]:
+    outcome: Outcome, delay_s: int | None, error: ErrorReport | None
+) -> Callable[[Leased], ReleaseItem]:
     """Return what makes an item of a release."""
-    report = plain_report(error)
-    return lambda item: _Release(item.id, item.receipt, outcome, delay_s, report)
+    report = reported(error)
+    told = None if outcome == "returned" else outcome
+    return lambda item: ReleaseItem(item.id, item.receipt, told, delay_s, report)
 
 
-def job_members(
-    wanted: Filter | None, *, dry_run: bool, wait_s: float, **members: Any
-) -> dict[str, Any]:
-    """Return the members of a request for a job, without those at their defaults."""
-    return {"filter": wanted, "dry_run": dry_run or None, "wait_s": wait_s or None, **members}
+def body_members(body: str | bytes | None) -> tuple[str | None, str | None]:
+    """Return a body as text if it is UTF-8, which is shorter than base64, else as base64."""
+    if body is None or isinstance(body, str):
+        return body, None
+    try:
+        return str(body, "utf-8"), None
+    except UnicodeDecodeError:
+        return None, b64encode(body).decode("ascii")
 
 
-def body_members(body: str | bytes | None) -> dict[str, Any]:
-    """Return the member that carries a body, none if there is none."""
-    if body is None:
-        return {}
-    text, binary = _text_or_bytes(body)
-    return {"body": text, "body_base64": binary}
-
-
-def outgoing(message: Outgoing) -> Struct:
+def outgoing(message: Outgoing) -> QueuedPut:
     """Return an item that puts a message in its queue.
 
     Raises:
@@ -386,14 +344,12 @@ def outgoing(message: Outgoing) -> Struct:
             f"a message for one of several queues is an Outgoing, not {type(message).__name__}"
         )
     item = _put_item(as_new_message(message))
-    return _PutFor(*(getattr(item, name) for name in _PUT_MEMBERS), queue=message.queue)
+    return QueuedPut(*(getattr(item, name) for name in _PUT_MEMBERS), queue=message.queue)
 
 
-def plain_report(error: ErrorReport | None) -> ErrorReport | None:
+def reported(error: ErrorReport | None) -> ReportedError | None:
     """Return a report without what the server sets."""
-    if error is None or error.at_ms is None:
-        return error
-    return ErrorReport(error.text, error.type, error.fingerprint)
+    return None if error is None else ReportedError(error.text, error.type, error.fingerprint)
 
 
 def in_parts(
@@ -436,14 +392,15 @@ def _item_calls(
         yield Call(method="POST", path=path, content=content, repeatable=repeatable), chunk
 
 
-def _put_item(message: NewMessage) -> _Put:
-    text, binary = _text_or_bytes(message.body)
-    return _Put(
+def _put_item(message: NewMessage) -> PutItem:
+    text, encoded = body_members(message.body)
+    return PutItem(
         text,
-        binary,
-        message.delay_s,
-        message.time_to_live_s,
-        message.priority,
+        encoded,
+        UNSET,
+        message.delay_s or None,
+        _unless(message.time_to_live_s, DEFAULT_TIME_TO_LIVE_S),
+        _unless(message.priority, DEFAULT_PRIORITY),
         message.dedup_key,
         message.type,
         message.properties,
@@ -456,16 +413,6 @@ _PUT: Final = _Form("messages", _put_item, lambda message: message.dedup_key is 
 
 def _unless(value: int, default: int) -> int | None:
     return None if value == default else value
-
-
-def _text_or_bytes(body: str | bytes) -> tuple[str | None, bytes | None]:
-    """Return the body as text if it is UTF-8, which is shorter than base64, else as bytes."""
-    if isinstance(body, str):
-        return body, None
-    try:
-        return str(body, "utf-8"), None
-    except UnicodeDecodeError:
-        return None, bytes(body)
 
 
 def _filter_query(wanted: Filter) -> Iterator[tuple[str, str]]:

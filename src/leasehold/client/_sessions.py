@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from leasehold.client._answers import Answer, decoded
 from leasehold.client._calls import (
@@ -33,6 +32,8 @@ from leasehold.client.errors import (
 from leasehold.client.models import Beat, CancelNotice, EventPage, Faults, Progress, SessionInfo
 from leasehold.clock import Clock, SystemClock
 from leasehold.domain.limits import MAX_PROGRESS
+from leasehold.wire import flows as wire
+from leasehold.wire.messages import ProgressReport
 
 BEATS_PER_TIMEOUT: Final = 4
 MAX_PROGRESS_BYTES: Final = 4_000_000
@@ -57,12 +58,8 @@ _T = TypeVar("_T")
 _log: Final = logging.getLogger("leasehold.client")
 
 
-class _Sessions(Struct):
-    sessions: list[SessionInfo]
-
-
 _SESSION = msgspec.json.Decoder(SessionInfo)
-_SESSIONS = msgspec.json.Decoder(_Sessions)
+_SESSIONS = msgspec.json.Decoder(wire.Sessions)
 _BEAT = msgspec.json.Decoder(Beat)
 
 
@@ -91,24 +88,24 @@ class Opening:
 
     def call(self) -> Call:
         """Return the call. It is not repeated: a second session would belong to no worker."""
-        members = {
-            "holder": self.holder,
-            "timeout_s": self.timeout_s,
-            "progress_timeout_s": self.progress_timeout_s,
-        }
-        return send("POST", sessions_path(self.account), members, repeatable=False)
+        request = wire.OpenSessionRequest(self.holder, self.timeout_s, self.progress_timeout_s)
+        return send("POST", sessions_path(self.account), request, repeatable=False)
 
 
 def heartbeat(path: str, told: Told, try_s: float | None) -> Call:
     """Return a call that says that the worker lives, with the progress of its messages."""
-    members = {"progress": told or None}
-    call = send("POST", f"{path}/heartbeat", members, repeatable=True)
+    reports = {
+        name: None if each is None else ProgressReport(each.fraction, each.note)
+        for name, each in told.items()
+    }
+    request = wire.HeartbeatRequest(reports or None)
+    call = send("POST", f"{path}/heartbeat", request, repeatable=True)
     return dataclasses.replace(call, try_s=try_s)
 
 
 def end_session(path: str, reason: str | None, try_s: float | None = None) -> Call:
     """Return a call that ends a session; one that is over stays as it is."""
-    call = send("POST", f"{path}/end", {"reason": reason}, repeatable=True)
+    call = send("POST", f"{path}/end", wire.EndSessionRequest(reason), repeatable=True)
     return dataclasses.replace(call, try_s=try_s)
 
 
@@ -350,12 +347,8 @@ ADVANCE: Final = "/v1/test/advance"
 FAULTS: Final = "/v1/test/faults"
 
 
-class _Clock(Struct):
-    now_ms: int
-
-
 _PAGE = msgspec.json.Decoder(EventPage)
-_CLOCK = msgspec.json.Decoder(_Clock)
+_CLOCK = msgspec.json.Decoder(wire.Clock)
 _FAULTS = msgspec.json.Decoder(Faults)
 
 
@@ -371,12 +364,13 @@ def trace(queue: str, message_id: str, after: int, limit: int) -> Call:
 
 def advance(length_s: float) -> Call:
     """Return a call that moves the server's clock. Twice moves it twice."""
-    return send("POST", ADVANCE, {"seconds": length_s}, repeatable=False)
+    return send("POST", ADVANCE, wire.AdvanceRequest(length_s), repeatable=False)
 
 
 def set_faults(wanted: Faults) -> Call:
     """Return a call that says which failures to make."""
-    return send("PUT", FAULTS, msgspec.structs.asdict(wanted), repeatable=True)
+    request = wire.FaultsRequest(wanted.fail_commits, wanted.drop_answers, wanted.delay_answers_s)
+    return send("PUT", FAULTS, request, repeatable=True)
 
 
 def clear_faults() -> Call:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -26,13 +26,14 @@ from leasehold.client._calls import (
     JSON,
     Call,
     account_path,
-    body_members,
     delete,
     get,
+    giving_back,
     in_parts,
     outgoing,
     path_segment,
-    plain_report,
+    renewal,
+    reported,
     send,
 )
 from leasehold.client.errors import NotDone, ServerProblem, UnexpectedAnswer
@@ -45,28 +46,31 @@ from leasehold.client.models import (
     LeaseRef,
     NewMessage,
     Outgoing,
-    Progress,
     Published,
     ReceivedMessage,
     Renewal,
     Settled,
     Staged,
     StreamInfo,
-    StreamSettled,
     TransactionInfo,
 )
+from leasehold.wire import flows as wire
+from leasehold.wire.flows import OpenClaimRequest, SettleRequest
+from leasehold.wire.messages import QueuedComplete, QueuedRelease, QueuedRenew
+from leasehold.wire.parts import NoRequest
+
+_Q = TypeVar("_Q", QueuedRenew, QueuedRelease)
 
 _NOTED_AT_ONCE: Final = 1_000
 """Exemptions in one request."""
 
 
-class _Streams(Struct):
-    streams: list[StreamInfo]
+class _Streams(wire.Streams):
+    streams: Sequence[StreamInfo]
 
 
-class _Opened(Struct):
+class _Opened(wire.Opened):
     claim: ClaimInfo | None = None
-    replayed: bool = False
 
 
 _STREAM = msgspec.json.Decoder(StreamInfo)
@@ -88,13 +92,12 @@ def claim_path(stream: str, number: int) -> str:
 
 def attach(path: str) -> Call:
     """Return a call that takes a stream over. Twice gives a newer token to the same caller."""
-    return send("PUT", path, {}, repeatable=True)
+    return send("PUT", path, NoRequest(), repeatable=True)
 
 
-def open_claim(path: str, wait_s: float, members: dict[str, Any]) -> Call:
+def open_claim(path: str, request: OpenClaimRequest) -> Call:
     """Return a call that opens a claim, or finds it again."""
-    given = {**members, "wait_s": wait_s or None}
-    return send("PUT", path, given, repeatable=True, wait_s=wait_s)
+    return send("PUT", path, request, repeatable=True, wait_s=request.wait_s or 0)
 
 
 def read(
@@ -109,13 +112,13 @@ def read(
 
 def extend(path: str, token: int, lease_s: int, *, park: bool) -> Call:
     """Return a call that moves the end of a claim's lease."""
-    members = {"token": token, "lease_s": lease_s, "park": park or None}
-    return send("POST", f"{path}/extend", members, repeatable=True)
+    request = wire.ExtendClaimRequest(token=token, lease_s=lease_s, park=park or None)
+    return send("POST", f"{path}/extend", request, repeatable=True)
 
 
 def give_back(path: str, token: int) -> Call:
     """Return a call that dissolves a claim; that it is gone after a lost answer is success."""
-    call = send("POST", f"{path}/give-back", {"token": token}, repeatable=True)
+    call = send("POST", f"{path}/give-back", wire.TokenRequest(token), repeatable=True)
     return dataclasses.replace(call, done_if="claim-not-found")
 
 
@@ -133,23 +136,21 @@ def exempt(path: str, token: int, number: int, exemptions: Iterable[Exemption]) 
         for each in slice_:
             if each.number != number:
                 raise ValueError(f"the exemption is of claim {each.number}, not of {number}")
-        members = [_exemption(each) for each in slice_]
-        for member in members:
-            del member["number"]
-        shown = {"token": token, "exemptions": members}
-        yield send("POST", f"{path}/exemptions", shown, repeatable=True)
+        noted = [_noted(each) for each in slice_]
+        request = wire.ExemptRequest(token=token, exemptions=noted)
+        yield send("POST", f"{path}/exemptions", request, repeatable=True)
         slice_ = list(islice(given, _NOTED_AT_ONCE))
 
 
 def bind(path: str, token: int, transaction: str) -> Call:
     """Return a call that binds a claim to a transaction; a second time it changes nothing."""
-    members = {"token": token, "transaction": transaction}
-    return send("POST", f"{path}/bind", members, repeatable=True)
+    request = wire.BindRequest(token=token, transaction=transaction)
+    return send("POST", f"{path}/bind", request, repeatable=True)
 
 
 def settle(
     path: str,
-    members: dict[str, Any],
+    request: SettleRequest,
     exemptions: Iterable[Exemption],
     sends: Iterable[Outgoing],
 ) -> Call:
@@ -158,12 +159,9 @@ def settle(
     Raises:
         TypeError: A message to be sent does not say for which queue, or has no proper body.
     """
-    given = {
-        **members,
-        "exemptions": [_exemption(each) for each in exemptions] or None,
-        "sends": [outgoing(each) for each in sends] or None,
-    }
-    return send("POST", f"{path}/settle", given, repeatable=True)
+    request.exemptions = [_exemption(each) for each in exemptions] or None
+    request.sends = [outgoing(each) for each in sends] or None
+    return send("POST", f"{path}/settle", request, repeatable=True)
 
 
 def delete_stream(path: str) -> Call:
@@ -178,7 +176,7 @@ def stream(answer: Answer) -> StreamInfo:
 
 def streams(answer: Answer) -> list[StreamInfo]:
     """Return streams."""
-    return decoded(_STREAMS, answer).streams
+    return list(decoded(_STREAMS, answer).streams)
 
 
 def opened(answer: Answer) -> ClaimInfo | None:
@@ -199,15 +197,26 @@ def settled(answer: Answer) -> Settled:
     return decoded(_SETTLED, answer)
 
 
-def _exemption(given: Exemption) -> dict[str, Any]:
-    members = {
-        "number": given.number,
-        "id": given.id,
-        "outcome": given.outcome,
-        "delay_s": given.delay_s,
-        "error": plain_report(given.error),
-    }
-    return {name: value for name, value in members.items() if value is not None}
+def _noted(given: Exemption) -> wire.NotedExemption:
+    return wire.NotedExemption(
+        id=given.id, outcome=given.outcome, delay_s=given.delay_s, error=reported(given.error)
+    )
+
+
+def _exemption(given: Exemption) -> wire.Exemption:
+    return wire.Exemption(
+        id=given.id,
+        outcome=given.outcome,
+        delay_s=given.delay_s,
+        error=reported(given.error),
+        number=given.number,
+    )
+
+
+def names(given: Iterable[str]) -> msgspec.Raw | msgspec.UnsetType:
+    """Return the names of transactions to publish; UNSET for none."""
+    found = list(given)
+    return msgspec.Raw(_encode(found)) if found else UNSET
 
 
 # --- transactions ------------------------------------------------------------------------------
@@ -219,28 +228,13 @@ Held = ReceivedMessage | LeaseRef
 """A leased message that knows its queue."""
 
 
-class _Transactions(Struct):
-    transactions: list[TransactionInfo]
-
-
-class _Committed(Struct):
-    already: bool = False
-    published: int = 0
-    duplicates: int = 0
-    settled: tuple[StreamSettled, ...] = ()
-    send: list[Result] = []
-    renew: list[Result] = []
-    complete: list[Result] = []
-    release: list[Result] = []
-
-
 _encode = msgspec.json.Encoder().encode
 _STAGED = msgspec.json.Decoder(Staged)
 _PUBLISHED = msgspec.json.Decoder(Published)
 _DISCARDED = msgspec.json.Decoder(Discarded)
 _TRANSACTION = msgspec.json.Decoder(TransactionInfo)
-_TRANSACTIONS = msgspec.json.Decoder(_Transactions)
-_COMMITTED = msgspec.json.Decoder(_Committed)
+_TRANSACTIONS = msgspec.json.Decoder(wire.Transactions)
+_COMMITTED = msgspec.json.Decoder(wire.Committed[Result])
 
 
 class Chunks:
@@ -339,8 +333,8 @@ def finish(path: str, verb: str, parts: Iterable[str] | None) -> Call:
     """
     if isinstance(parts, str):
         raise TypeError("parts is a list of names, not one text")
-    members = {"parts": None if parts is None else list(parts)}
-    return send("POST", f"{path}/{verb}", members, repeatable=True)
+    request = wire.PartsRequest(None if parts is None else list(parts))
+    return send("POST", f"{path}/{verb}", request, repeatable=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,16 +355,16 @@ class Commit:
             TypeError: A message to be sent does not say for which queue.
             ValueError: A leased message does not say from which queue.
         """
-        members = {
-            "name": self.name,
-            "send": [outgoing(each) for each in self.sends] or None,
-            "renew": [_renew_item(each) for each in self.renews] or None,
-            "complete": [_lease_item(each) for each in self.completes] or None,
-            "release": [_release_item(each) for each in self.releases] or None,
-            "publish": list(self.publish) or None,
-        }
-        repeatable = self.name is not None
-        return send("POST", f"{account_path(account)}/commit", members, repeatable=repeatable)
+        request = wire.CommitRequest(
+            self.name,
+            [outgoing(each) for each in self.sends] or None,
+            [QueuedComplete(**_lease_item(each)) for each in self.completes] or None,
+            [_release_item(each) for each in self.releases] or None,
+            [_renew_item(each) for each in self.renews] or None,
+            names(self.publish),
+        )
+        path, repeatable = f"{account_path(account)}/commit", self.name is not None
+        return send("POST", path, request, repeatable=repeatable)
 
     def done(self, answer: Answer) -> Committed:
         """Return what was done.
@@ -462,7 +456,7 @@ def _raise_first(refusals: list[ServerProblem]) -> None:
         raise each
 
 
-def _lease_item(held: Held) -> dict[str, Any]:
+def _lease_item(held: Held) -> dict[str, str]:
     if not held.queue:
         raise ValueError(
             f"message {held.id} does not say from which queue it is: give a message as it was "
@@ -471,32 +465,18 @@ def _lease_item(held: Held) -> dict[str, Any]:
     return {"queue": held.queue, "id": held.id, "receipt": held.receipt}
 
 
-def _renew_item(given: Renewal) -> dict[str, Any]:
-    progress = given.progress
-    if progress is not None and progress.at_ms is not None:
-        progress = Progress(progress.fraction, progress.note)
-    members = {
-        **_lease_item(given.message),
-        "visibility_timeout_s": given.visibility_timeout_s,
-        **body_members(given.body),
-        "progress": progress,
-    }
-    saved = {} if given.saved is UNSET else {"saved": given.saved}
-    return _given(members) | saved
+def _renew_item(given: Renewal) -> QueuedRenew:
+    item = renewal(given.visibility_timeout_s, given.body, given.progress, given.saved)
+    return _queued(QueuedRenew, item(given.message), given.message)
 
 
-def _release_item(given: GiveBack) -> dict[str, Any]:
-    members = {
-        **_lease_item(given.message),
-        "outcome": given.outcome,
-        "delay_s": given.delay_s,
-        "error": plain_report(given.error),
-    }
-    return _given(members)
+def _release_item(given: GiveBack) -> QueuedRelease:
+    item = giving_back(given.outcome, given.delay_s, given.error)
+    return _queued(QueuedRelease, item(given.message), given.message)
 
 
-def _given(members: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in members.items() if value is not None}
+def _queued(kind: type[_Q], item: Struct, held: Held) -> _Q:
+    return kind(**{**msgspec.structs.asdict(item), **_lease_item(held)})
 
 
 def _bytes_of(body: str | bytes | None) -> bytes | None:

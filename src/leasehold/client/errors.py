@@ -31,51 +31,28 @@ key, a shared access signature or a token.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from msgspec import Struct
+from leasehold.wire import parts
 
 _SERVER_ERROR: Final = 500
 _NOT_PASSED_ON: Final = range(300, 500)
 _EARLIER: Final = "An earlier try of this call had no clear answer and may have succeeded."
 
 
-class Problem(Struct, frozen=True, kw_only=True):
+class Problem(  # type: ignore[misc]  # the server fills its own in bit by bit
+    parts.Problem, frozen=True, kw_only=True, omit_defaults=False
+):
     """What the server says about a refusal (RFC 9457, with our own members)."""
 
-    code: str
     status: int = 0
     """HTTP status; 0 if it is unknown."""
     title: str = ""
     detail: str = ""
-    field: str | None = None
-    """Where the mistake is: the path of a member such as ``$.messages[3].delay_s``, or the name
-    of a query parameter."""
-    value: Any = None
-    minimum: Any = None
-    maximum: Any = None
-    limit: Any = None
-    remedy: str | None = None
-    reason: str | None = None
-    holder: str | None = None
-    until_ms: int | None = None
-    state: str | None = None
-    """Of a session that is over: ``lost`` or ``ended``."""
-    token: int | None = None
-    """The current token of a stream."""
-    expected: int | None = None
-    """The number that would be in turn."""
-    last_settled: int | None = None
-    """The last claim of a stream that was settled."""
-    settled_with: str | None = None
-    """The transaction whose publishing settled it."""
-    size: int | None = None
-    """How many members a claim had."""
-    lost: int | None = None
-    """How many of them are gone."""
+    retry_after_s: float | None = None  # type: ignore[assignment]  # fractions will do as well
+    """Seconds to wait before trying again."""
     item: int | None = None
     """For a batch: the other item that this refusal is about."""
-    retry_after_s: float | None = None
     request_id: str | None = None
     """Under which the server has logged the request."""
     repeated: bool = False

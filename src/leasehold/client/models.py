@@ -10,31 +10,42 @@ import hashlib
 import json
 import traceback
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from msgspec import UNSET, Struct
 
-from leasehold.client._flow_models import (
+from leasehold.client._flow_models import Event, EventPage
+from leasehold.domain.limits import NEVER, WEEK_S
+from leasehold.domain.model import DEFAULT_PRIORITY
+from leasehold.wire import flows, messages, oversight, queues
+from leasehold.wire.flows import (
     Beat,
     BoundClaim,
     CancelNotice,
-    CancelRequest,
-    ClaimInfo,
     Discarded,
-    Event,
-    EventPage,
     Faults,
     Published,
     SessionInfo,
     Settled,
     Staged,
     StagedPart,
-    StreamInfo,
     StreamSettled,
     TransactionInfo,
 )
-from leasehold.domain.limits import NEVER
-from leasehold.domain.model import DEFAULT_PRIORITY
+from leasehold.wire.messages import CancelRequest, Outcome
+from leasehold.wire.oversight import Filter, Job, LeaseInfo, Poisoning, Progress
+from leasehold.wire.queues import (
+    Activity,
+    Adapted,
+    Adaptive,
+    Advised,
+    Backoff,
+    Counts,
+    Explanation,
+    FailurePolicy,
+    MnsAttributes,
+    Settings,
+)
 
 __all__ = [
     "DEFAULT_PRIORITY",
@@ -90,12 +101,8 @@ __all__ = [
     "TransactionInfo",
 ]
 
-DEFAULT_TIME_TO_LIVE_S: Final = 604_800
+DEFAULT_TIME_TO_LIVE_S: Final = WEEK_S
 """Seven days, as in Azure's "Put Message"."""
-
-Outcome = Literal["failed", "interrupted", "returned", "buried"]
-"""Why a message is given back: the work went wrong; the worker had to stop; no reason; or the
-message is to go to the poison queue at once."""
 
 _SHOWN_BYTES: Final = 60
 _FINGERPRINT_CHARS: Final = 16
@@ -129,18 +136,8 @@ class Outgoing(NewMessage, frozen=True, omit_defaults=True, kw_only=True):
     queue: str
 
 
-class Sent(Struct, frozen=True):
+class Sent(messages.PutResult, frozen=True, omit_defaults=False):
     """A message that was put."""
-
-    id: str
-    inserted_at_ms: int
-    expires_at_ms: int | None
-    """None: never."""
-    visible_at_ms: int
-    receipt: str
-    """Acts on the message until it is first received."""
-    duplicate: bool = False
-    """Nothing was put: the values are those of the message put before with the same key."""
 
 
 class PeekedMessage(Struct, frozen=True, kw_only=True):
@@ -221,24 +218,9 @@ class LeaseRef(Struct, frozen=True):
     """Set by a renewal if an operator wants the work stopped."""
 
 
-class Progress(Struct, frozen=True, omit_defaults=True):
-    """How far the holder of a lease has come."""
-
-    fraction: float | None = None
-    """0 to 1."""
-    note: str | None = None
-    at_ms: int | None = None
-    """When it was reported; the server sets it."""
-
-
-class ErrorReport(Struct, frozen=True, omit_defaults=True):
+class ErrorReport(oversight.ErrorView, frozen=True, omit_defaults=True):
     """What went wrong with a message."""
 
-    text: str
-    type: str | None = None
-    """Name of the exception, for example."""
-    fingerprint: str | None = None
-    """A hash of the stack trace, so that like failures can be counted together."""
     at_ms: int | None = None
     """When it was reported; the server sets it."""
 
@@ -260,14 +242,8 @@ class ErrorReport(Struct, frozen=True, omit_defaults=True):
         return cls(str(error) or name, name, fingerprint[:_FINGERPRINT_CHARS])
 
 
-class Released(Struct, frozen=True):
+class Released(messages.ReleaseResult, frozen=True, omit_defaults=False):
     """A message that was given back."""
-
-    id: str
-    visible_at_ms: int
-    """From this moment on it can be received again."""
-    poisoned: str | None = None
-    """Which budget it had used up, or ``buried``; None if it stays in its queue."""
 
 
 class Exemption(Struct, frozen=True, omit_defaults=True):
@@ -321,62 +297,10 @@ class Committed(Struct, frozen=True, kw_only=True):
     released: tuple[Released, ...] = ()
 
 
-class Filter(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which messages are meant; what is left out matches all."""
-
-    states: tuple[str, ...] | None = None
-    """Of ``visible``, ``leased``, ``delayed``, ``deferred``, ``expired``, ``poisoned`` and
-    ``staged``."""
-    min_age_s: float | None = None
-    """Inserted at least so many seconds ago."""
-    max_age_s: float | None = None
-    min_dequeue_count: int | None = None
-    max_dequeue_count: int | None = None
-    holder: str | None = None
-    message_type: str | None = None
-    reason: str | None = None
-    """Why it was poisoned."""
-    error: str | None = None
-    """Part of the text, or the whole type, or the fingerprint, of its last error."""
-    text: str | None = None
-    """Part of the body."""
-    json_path: str | None = None
-    """Dotted path into a body that is JSON, such as ``order.lines[0].sku``."""
-    json_value: Any = UNSET
-    """What must be there; left out: anything."""
-
-
-class LeaseInfo(Struct, frozen=True, kw_only=True):
-    """Who works on a message."""
-
-    holder: str | None = None
-    since_ms: int
-    until_ms: int
-    renewals: int = 0
-    progress: Progress | None = None
-
-
-class Attempt(Struct, frozen=True, kw_only=True):
+class Attempt(oversight.Attempt, frozen=True, kw_only=True):
     """One lease of a message that has ended without completing it."""
 
-    number: int
-    leased_at_ms: int
-    ended_at_ms: int
-    outcome: str
-    """``failed``, ``interrupted``, ``returned``, ``lapsed``, ``ended``, ``buried``, ``lost`` or
-    ``stuck``."""
-    holder: str | None = None
-    renewals: int = 0
     error: ErrorReport | None = None
-
-
-class Poisoning(Struct, frozen=True):
-    """Why and when a message was moved to the poison queue."""
-
-    queue: str
-    """The queue that it failed in."""
-    reason: str
-    at_ms: int
 
 
 class MessageView(PeekedMessage, frozen=True, kw_only=True):
@@ -422,193 +346,22 @@ def _repr_of_message(name: str, message_id: str, dequeue_count: int, body: bytes
     return f"<{name} {message_id} dequeue_count={dequeue_count} body={body[:_SHOWN_BYTES]!r}{more}>"
 
 
-# --- queue models ------------------------------------------------------------------------------
-#
-# The models of queues and of what concerns a queue as a whole.
-#
-# They belong to :mod:`leasehold.client.models`, which has all models for those who import them.
+# --- queues, streams and claims ------------------------------------------------------------------
 
 
-class Backoff(Struct, frozen=True):
-    """The wait after a failure."""
-
-    kind: str = "exponential"
-    """``fixed``, ``linear`` or ``exponential``."""
-    initial_s: float = 1.0
-    factor: float = 2.0
-    cap_s: float = 3_600.0
-    jitter: float = 0.1
+class QueueInfo(queues.Queue, frozen=True, kw_only=True, omit_defaults=False):
+    """A queue; ``counts`` and ``activity`` are None where they were not asked for."""
 
 
-class FailurePolicy(Struct, frozen=True):
-    """When a message goes to the poison queue; a limit of None is no limit."""
+class ClaimInfo(flows.Claim, frozen=True, kw_only=True):
+    """A claim: messages leased together, to be read as often as wanted and settled together."""
 
-    max_deliveries: int | None = None
-    max_failures: int | None = None
-    max_interruptions: int | None = None
-    max_lapses: int | None = None
-    backoff: Backoff | None = None
-    poison_queue: str | None = None
-    poison_time_to_live_s: int | None = None
+    replayed: bool = False
+    """As the answer to ``open``: it was there already."""
 
 
-class Adaptive(Struct, frozen=True):
-    """Bounds within which the default lease follows the work, in seconds."""
+class StreamInfo(flows.Stream, frozen=True, kw_only=True):
+    """A consumer that works in numbered claims."""
 
-    floor_s: int
-    cap_s: int
-
-
-class Adapted(Struct, frozen=True):
-    """The lease that the server has chosen, and why."""
-
-    visibility_timeout_s: int
-    because: str
-    at_ms: int
-
-
-class Advised(Struct, frozen=True, kw_only=True):
-    """Advice that was written into the settings, in seconds, and what it replaced."""
-
-    visibility_timeout_s: int | None = None
-    first_lease_s: int | None = None
-    """For workers that renew: the first lease..."""
-    renew_every_s: int | None = None
-    """...and then so often."""
-    batch: int | None = None
-    """Messages to receive at once at most by those that do not renew."""
-    floor_s: int | None = None
-    cap_s: int | None = None
-    because: str | None = None
-    at_ms: int | None = None
-    before_s: int | None = None
-    """The visibility timeout before; and the bounds, if it adapted."""
-    before_floor_s: int | None = None
-    before_cap_s: int | None = None
-
-
-class MnsAttributes(Struct, frozen=True, kw_only=True):
-    """Attributes that count for requests of the MNS protocol, and for no others."""
-
-    delay_s: int = 0
-    time_to_live_s: int = 345_600
-    wait_s: int = 0
-    logging_enabled: bool = False
-    modified_at_ms: int | None = None
-
-
-class Settings(Struct, frozen=True, kw_only=True):
-    """How a queue behaves. To change it, send a dict with the same names; see ``update``."""
-
-    visibility_timeout_s: int
-    """Lease of a receive that names none, 1 to 604,800 s."""
-    lapsed_receipts: str = "until-retaken"
-    """What a receipt is worth once its lease has run out: ``until-retaken``, ``strict`` or
-    ``same-lease``."""
-    failure_policy: FailurePolicy | None = None
-    dedup_window_s: int = 300
-    """How long a deduplication key is remembered, 0 to 604,800 s."""
-    priority_ageing_s: int | None = None
-    """Seconds of waiting that count as one step of priority; None: priority is strict."""
-    paused_until_ms: int | None = None
-    pause_reason: str | None = None
-    max_receives_per_s: float | None = None
-    adaptive: Adaptive | None = None
-    adapted: Adapted | None = None
-    """Read-only."""
-    advised: Advised | None = None
-    max_body_bytes: int | None = None
-    """Largest body, 1 to 67,108,864; None: 65,536, as in Azure's protocol."""
-    event_log: bool = True
-    """Whether changes of its messages are recorded as events."""
-    mns: MnsAttributes | None = None
-
-
-class Counts(Struct, frozen=True, kw_only=True):
-    """How many messages are in each state, all at one instant."""
-
-    at_ms: int
-    visible: int
-    leased: int
-    delayed: int
-    deferred: int
-    poisoned: int
-    """In the queue's poison queue."""
-    total: int
-    """In the queue itself: visible, leased, delayed and deferred."""
-    staged: int = 0
-    """Put under the name of a transaction that is not published yet; not part of the total."""
-    claimed: int = 0
-    """Of the leased ones, how many are in claims."""
-    expired: int = 0
-    """Past their time to live and not removed yet; not part of the total. A server of version 0.1
-    does not say."""
-    exact: bool = True
-    oldest_age_s: Mapping[str, float] = {}
-    """By state: seconds since the message that has been longest in it entered it."""
-
-
-class Activity(Struct, frozen=True, kw_only=True):
-    """What happened in a queue since the server was started, at ``since_ms``."""
-
-    since_ms: int = 0
-    last_receive_ms: int | None = None
-    last_receiver: str | None = None
-    last_send_ms: int | None = None
-    last_complete_ms: int | None = None
-    sent: int = 0
-    received: int = 0
-    redelivered: int = 0
-    completed: int = 0
-    released: int = 0
-    rejected_receipts: int = 0
-    poisoned: int = 0
-
-
-class QueueInfo(Struct, frozen=True, kw_only=True):
-    """A queue."""
-
-    name: str
-    metadata: Mapping[str, str] = {}
-    settings: Settings
-    visibility_timeout_s: int
-    """The lease, in seconds, that a receive gets which names none."""
-    created_at_ms: int = 0
-    counts: Counts | None = None
-    """None where they were not asked for."""
-    activity: Activity | None = None
-
-
-class Explanation(Struct, frozen=True):
-    """Why a queue or a message behaves as it does."""
-
-    sentence: str
-    code: str
-    evidence: Mapping[str, Any] = {}
-
-
-class Job(Struct, frozen=True, kw_only=True):
-    """A purge or a redrive."""
-
-    job_id: str
-    queue: str
-    kind: str
-    """``purge`` or ``redrive``."""
-    state: str
-    """``running``, ``canary``, ``done`` or ``stopped``."""
-    dry_run: bool = False
-    created_at_ms: int = 0
-    updated_at_ms: int = 0
-    examined: int = 0
-    matched: int = 0
-    moved: int = 0
-    """Messages purged or redriven."""
-    expected: int = 0
-    """Messages there when it started."""
-    note: str | None = None
-    """Why it stopped."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended, one way or the other."""
-        return self.state in {"done", "stopped"}
+    claims: tuple[ClaimInfo, ...] = ()
+    """Those not settled, by number."""

@@ -236,8 +236,8 @@ class Claim(Struct, frozen=True, kw_only=True):
     max_bytes: int | None = None
     opened_at_ms: Ms = 0
     until_ms: Ms = 0
-    """End of the lease of all members; of a parked claim the end of the replay window. Until then
-    they are hidden from others."""
+    """End of the lease of all members, Unix milliseconds; of a parked claim the end of the replay
+    window. Until then they are hidden from others."""
     holder: str | None = None
     extensions: int = 0
     noted: int = 0
@@ -332,7 +332,7 @@ class Staged(Struct, frozen=True):
     """How much a part of a transaction has now."""
 
     rows: int
-    """Messages."""
+    """Messages that the part has."""
     chunks: int
     """The next chunk of the part has this number."""
     duplicate: bool = False
@@ -389,7 +389,8 @@ class TransactionInfo(Struct, frozen=True, kw_only=True):
     rows: int = 0
     """Messages staged, or published."""
     duplicates: int = 0
-    """Messages that were dropped when it was published, as their key had been used."""
+    """Staged messages that were dropped when it was published, as their deduplication key had been
+    used."""
     parts: tuple[StagedPart, ...] = ()
     """By name; empty once it is published."""
     claims: tuple[BoundClaim, ...] = ()
@@ -427,10 +428,7 @@ def _or_problem(name: str) -> Meta:
 
 
 class Committed(Struct, Generic[R], kw_only=True):
-    """What a commit did; the lists are in the order of what was given.
-
-    The lists are of ItemResult, which a client reads as Result.
-    """
+    """What a commit did; the lists, of ItemResult each, are in the order of what was given."""
 
     already: bool = False
     """The name was used before. Nothing was done, and the lists are empty."""
@@ -440,7 +438,7 @@ class Committed(Struct, Generic[R], kw_only=True):
     """Staged messages that were dropped instead, as their deduplication key had been used."""
     settled: tuple[StreamSettled, ...] = ()
     """Streams of which claims were bound to the name, or to what was published."""
-    failed: int = 0
+    failed: Annotated[int, said(minimum=0)] = 0
     """How many of the results are problems."""
     send: Annotated[Sequence[R], _or_problem("PutResult")] = ()
     complete: Annotated[Sequence[R], _or_problem("CompleteResult")] = ()
@@ -481,7 +479,7 @@ class Clock(Struct):
     """Receives that wait for messages, over all queues."""
 
 
-class Faults(Struct, frozen=True, kw_only=True):
+class Faults(Struct, frozen=True):
     """Failures that a server in test mode is to make."""
 
     fail_commits: Annotated[int, said(minimum=0)] = 0

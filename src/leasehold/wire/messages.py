@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final, Generic, Literal, TypeAlias, TypeVar
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct
 
 from leasehold.domain.limits import MAX_ITEMS, MAX_SAVED_BYTES, MAX_WAIT_S, NATIVE, PRIORITIES
 from leasehold.domain.model import DEFAULT_PRIORITY
@@ -20,7 +20,6 @@ from leasehold.wire.parts import (
     LeaseS,
     Ms,
     Priority,
-    Problem,
     Properties,
     QueueName,
     Request,
@@ -92,7 +91,7 @@ class PutResult(Struct, frozen=True, omit_defaults=True, gc=False):
     id: str
     inserted_at_ms: Ms
     expires_at_ms: Ms | None
-    """None: never."""
+    """Unix milliseconds; None for never."""
     visible_at_ms: Ms
     receipt: str
     """Acts on the message until it is first received."""
@@ -132,17 +131,17 @@ class Received(Struct, omit_defaults=True, gc=False):
     id: str
     inserted_at_ms: Ms
     expires_at_ms: Ms | None
-    """None: never."""
+    """Unix milliseconds; None for never."""
     visible_at_ms: Ms
-    """End of the lease."""
+    """End of the lease, Unix milliseconds."""
     dequeue_count: int
     """How often it was received."""
     fence: int
     """Rises with every receipt; pass it on where a late writer must be kept out."""
     receipt: str
     """Proves the lease; each renewal gives a new one."""
-    body: str | UnsetType = UNSET
-    body_base64: bytes | UnsetType = UNSET
+    body: str | None = None
+    body_base64: bytes | None = None
     priority: Annotated[int, between(PRIORITIES)] = DEFAULT_PRIORITY
     """Left out if it is 8."""
     type: str | None = None
@@ -175,13 +174,13 @@ class Peeked(Struct, omit_defaults=True, gc=False):
     id: str
     inserted_at_ms: Ms
     expires_at_ms: Ms | None
-    """None: never."""
+    """Unix milliseconds; None for never."""
     visible_at_ms: Ms
-    """From this moment on it can be received (again)."""
+    """From this moment on, Unix milliseconds, it can be received (again)."""
     dequeue_count: int
     """How often it was received."""
-    body: str | UnsetType = UNSET
-    body_base64: bytes | UnsetType = UNSET
+    body: str | None = None
+    body_base64: bytes | None = None
     priority: Annotated[int, between(PRIORITIES)] = DEFAULT_PRIORITY
     """Left out if it is 8."""
     type: str | None = None
@@ -247,11 +246,15 @@ class RenewRequest(_Batch, kw_only=True):
     items: Annotated[list[RenewItem], _ITEMS]
 
 
-class CancelAsked(Struct, frozen=True, omit_defaults=True, gc=False):
+class CancelRequest(Struct, frozen=True):
     """An operator's wish that the work on a message be stopped."""
 
     at_ms: Ms
     reason: str | None = None
+
+
+class CancelAsked(CancelRequest, frozen=True, omit_defaults=True, gc=False):
+    """An operator's wish that the work on a message be stopped, as a renewal tells it."""
 
 
 class RenewResult(Struct, omit_defaults=True, gc=False):
@@ -331,7 +334,7 @@ class ReleaseResult(Struct, frozen=True, omit_defaults=True, gc=False):
 
     id: str
     visible_at_ms: Ms
-    """From this moment on it can be received again."""
+    """From this moment on, Unix milliseconds, it can be received again."""
     poisoned: str | None = None
     """It went to the poison queue: which budget it had used up, or ``buried``."""
 
@@ -342,25 +345,11 @@ ItemResult: TypeAlias = PutResult | RenewResult | CompleteResult | ReleaseResult
 """What the server says of one item."""
 
 
-class Result(Struct):
-    """Any ItemResult, as a client reads it; which members it has depends on the verb."""
-
-    error: Problem | None = None
-    id: str = ""
-    receipt: str = ""
-    inserted_at_ms: int = 0
-    expires_at_ms: int | None = None
-    visible_at_ms: int = 0
-    duplicate: bool = False
-    poisoned: str | None = None
-    cancel: CancelAsked | None = None
-
-
 R = TypeVar("R")
 
 
 class Results(Struct, Generic[R]):
-    """What became of the items, in their order: of ItemResult, which a client reads as Result."""
+    """What became of the items, in their order: of ItemResult each."""
 
     results: list[R]
     failed: int = 0

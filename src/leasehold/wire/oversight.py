@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from leasehold.domain.limits import PRIORITIES
 from leasehold.domain.model import DEFAULT_PRIORITY
-from leasehold.wire.messages import BodyProblem
+from leasehold.wire.messages import BodyProblem, CancelRequest
 from leasehold.wire.parts import (
     AnyJson,
     Delay,
@@ -64,7 +64,7 @@ class Filter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     json_path: ShortText | None = None
     """Dotted path into a body that is JSON, such as ``order.lines[0].sku``."""
     json_value: Any = UNSET
-    """What must be there, at most 100 levels deep; left out: anything."""
+    """What must be there, at most 100 levels deep; left out, or None: anything."""
 
 
 class PurgeRequest(Request):
@@ -184,13 +184,6 @@ class Poisoning(Struct, frozen=True):
     at_ms: Ms
 
 
-class CancelRequest(Struct, frozen=True):
-    """An operator's wish that the work on a message be stopped."""
-
-    at_ms: Ms
-    reason: str | None = None
-
-
 class View(Struct, kw_only=True):
     """A message as an inspector sees it: in whatever state, and without touching it.
 
@@ -206,14 +199,14 @@ class View(Struct, kw_only=True):
     """Why it can or cannot be received, in one sentence."""
     saved: AnyJson = UNSET
     """What a holder saved with a renewal: any JSON but null. Left out if there is nothing."""
-    body: str | UnsetType = UNSET
-    body_base64: bytes | UnsetType = UNSET
-    body_problem: BodyProblem | UnsetType = UNSET
+    body: str | UnsetType | None = UNSET
+    body_base64: bytes | UnsetType | None = UNSET
+    body_problem: BodyProblem | UnsetType | None = UNSET
     body_bytes: int = 0
     """Size of the body."""
     inserted_at_ms: Ms
     expires_at_ms: Ms | None = None
-    """None: never."""
+    """Unix milliseconds; None for never."""
     visible_at_ms: Ms
     dequeue_count: int
     fence: int = 0

@@ -6,6 +6,7 @@ name the value and both ends.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -72,7 +73,7 @@ Priority: TypeAlias = Annotated[
     int, between(PRIORITIES, description="Of 1, received first, to 16. 8 if left out.")
 ]
 Properties: TypeAlias = Annotated[
-    dict[str, str],
+    Mapping[str, str],
     Meta(description="Names and values of the sender; 8,192 bytes together."),
 ]
 LeaseS: TypeAlias = Annotated[int, between(NATIVE.lease_s)]
@@ -149,7 +150,7 @@ class Problem(Struct, omit_defaults=True):
     """Who is working on the message."""
     until_ms: int | None = None
     """Until when; Unix milliseconds."""
-    retry_after_s: Annotated[float, said(multipleOf=1)] | None = None
+    retry_after_s: int | None = None
     """Seconds to wait before trying again."""
     state: Annotated[str, one_of("lost", "ended")] | None = None
     """How a session came to its end."""

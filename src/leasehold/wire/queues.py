@@ -77,7 +77,7 @@ class FailurePolicy(Part, frozen=True, kw_only=True):
     backoff: Backoff | None = None
     """The wait after a failure; None for none."""
     poison_queue: QueueName | None = None
-    """None for the queue's name followed by ``-poison``."""
+    """If None, the queue's name followed by ``-poison``."""
     poison_time_to_live_s: Annotated[int, between(NATIVE.time_to_live_s)] | None = None
     """How long a message stays in the poison queue; None for ever."""
 
@@ -175,7 +175,7 @@ class Settings(Part, frozen=True, kw_only=True):
 class QueueRequest(Request):
     """A queue's metadata and settings."""
 
-    metadata: dict[_MetadataName, _HeaderText] | None = None
+    metadata: Mapping[_MetadataName, _HeaderText] | None = None
     """Replaces all metadata; 8,192 bytes together. Names that begin with ``leasehold_`` are the
     server's own, and two names must differ in more than the case of letters."""
     settings: (
@@ -216,7 +216,7 @@ class Counts(Struct, frozen=True, kw_only=True):
     """Past their time to live and not removed yet; not part of the total. A server of version 0.1
     does not say."""
     total: int
-    """In the queue itself: visible, leased, delayed and deferred."""
+    """In the queue itself: visible, leased, delayed and deferred; the expired left out."""
     exact: bool = True
     """False while messages that expired during a standstill are counted as before."""
     oldest_age_s: Mapping[State, float] = {}

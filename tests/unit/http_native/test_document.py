@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import fields
+from typing import Any, cast
 
+import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
 from leasehold import __version__
+from leasehold.domain.admin import JobKind, JobState
 from leasehold.domain.claims import MAX_CLAIM, ClaimState
 from leasehold.domain.limits import (
     MAX_ITEMS,
     MAX_PROGRESS,
     MAX_PUBLISHED_PARTS,
     MAX_SAVED_BYTES,
+    MAX_WAIT_S,
     NATIVE,
+    NEVER,
+    PRIORITIES,
 )
-from leasehold.domain.model import MessageState, Outcome
-from leasehold.domain.sessions import PROGRESS_TIMEOUTS_S, SESSION_TIMEOUTS_S, SessionState
-from leasehold.domain.transactions import TransactionState
+from leasehold.domain.model import DEFAULT_PRIORITY, MessageState, Outcome
+from leasehold.domain.queue_settings import BackoffKind, LapsedReceipts, QueueSettings
+from leasehold.domain.sessions import (
+    DEFAULT_SESSION_TIMEOUT_S,
+    PROGRESS_TIMEOUTS_S,
+    SESSION_TIMEOUTS_S,
+    SessionState,
+)
+from leasehold.domain.transactions import (
+    DEFAULT_STAGING_TIMEOUT_S,
+    MAX_STAGING_TIMEOUT_S,
+    TransactionState,
+)
 from leasehold.http.native.call import Route
 from leasehold.http.native.errors import CODES
 from leasehold.http.native.queues import RANGES
 from leasehold.http.native.routes import ROUTES
+from leasehold.wire import flows, messages, oversight, parts, queues, schemas
 from leasehold.wire.flows import CHUNKS, MAX_PUBLISHED, TIMEOUTS_S
 from leasehold.wire.parts import MAX_NAME, NUMBERS
 from tests.unit.http_native.checking import document, errors_of, follow, operations
@@ -135,37 +154,84 @@ def test_limits_in_the_document() -> None:
     """The document's figures are those in force."""
     schemas = document()["components"]["schemas"]
 
-    def bounds(name: str, member: str | None = None) -> tuple[Any, Any]:
-        schema = schemas[name] if member is None else schemas[name]["properties"][member]
+    def bounds(name: str, member: str) -> tuple[Any, Any]:
+        schema = schemas[name]["properties"][member]
         return schema["minimum"], schema["maximum"]
 
-    assert bounds("Delay") == NATIVE.delay_s
+    assert bounds("PutItem", "delay_s") == bounds("ReleaseItem", "delay_s") == NATIVE.delay_s
+    assert bounds("PutItem", "priority") == bounds("Received", "priority") == PRIORITIES
+    low, high = NATIVE.time_to_live_s
+    lives = schemas["PutItem"]["properties"]["time_to_live_s"]["anyOf"]
+    assert lives == [{"const": NEVER}, {"minimum": low, "maximum": high}, {"type": "null"}]
     assert bounds("ReceiveRequest", "max_messages") == NATIVE.receive_count
     assert bounds("ReceiveRequest", "visibility_timeout_s") == NATIVE.lease_s
+    assert bounds("ReceiveRequest", "wait_s") == bounds("PurgeRequest", "wait_s") == (0, MAX_WAIT_S)
     assert bounds("RenewItem", "visibility_timeout_s") == NATIVE.renew_s
     for name in ("RenewItem", "QueuedRenew"):
         assert schemas[name]["properties"]["saved"]["x-max-bytes"] == MAX_SAVED_BYTES
-    assert bounds("ReleaseItem", "delay_s") == NATIVE.delay_s
-    assert schemas["PutRequest"]["properties"]["messages"]["maxItems"] == MAX_ITEMS
     assert bounds("OpenSessionRequest", "timeout_s") == SESSION_TIMEOUTS_S
     assert bounds("OpenSessionRequest", "progress_timeout_s") == PROGRESS_TIMEOUTS_S
     assert bounds("OpenClaimRequest", "limit") == (1, MAX_CLAIM)
-    assert bounds("ClaimLease") == NATIVE.lease_s
-    assert bounds("Token") == bounds("SettleRequest", "upto") == NUMBERS
+    assert bounds("OpenClaimRequest", "lease_s") == NATIVE.lease_s
+    assert bounds("TokenRequest", "token") == bounds("SettleRequest", "upto") == NUMBERS
     assert bounds("Exemption", "number") == bounds("OpenClaimRequest", "max_bytes") == NUMBERS
-    assert bounds("StageRequest", "timeout_s") == TIMEOUTS_S
+    assert bounds("StageRequest", "timeout_s") == TIMEOUTS_S == (1, MAX_STAGING_TIMEOUT_S)
     assert bounds("StageRequest", "chunk") == CHUNKS
-    assert schemas["StageRequest"]["properties"]["messages"]["maxItems"] == MAX_ITEMS
-    assert schemas["PublishedNames"]["maxItems"] == MAX_PUBLISHED
+    for name in ("PutRequest", "StageRequest"):
+        assert schemas[name]["properties"]["messages"]["maxItems"] == MAX_ITEMS
+    assert schemas["CommitRequest"]["properties"]["publish"]["maxItems"] == MAX_PUBLISHED
     assert schemas["PartsRequest"]["properties"]["parts"]["maxItems"] == MAX_PUBLISHED_PARTS
     assert schemas["HeartbeatRequest"]["properties"]["progress"]["maxProperties"] == MAX_PROGRESS
     assert schemas["Name"]["maxLength"] == MAX_NAME
-    names = {"QueueSettings": "Settings"}
     for part, ranges in RANGES.items():
         for member, allowed in ranges.items():
-            told = schemas[names.get(part.__name__, part.__name__)]["properties"][member]
-            told = follow(told)
-            assert (told["minimum"], told["maximum"]) == allowed, member
+            assert bounds(_shape_of(part).__name__, member) == allowed, member
+
+
+def _shape_of(part: type) -> type[msgspec.Struct]:
+    """Return the shape of a part of the settings."""
+    name = "Settings" if part is QueueSettings else part.__name__
+    return cast("type[msgspec.Struct]", getattr(queues, name))
+
+
+def test_defaults_in_the_document() -> None:
+    """What the document says of members that are left out is so."""
+    schemas = document()["components"]["schemas"]
+
+    def default(name: str, member: str) -> Any:
+        return schemas[name]["properties"][member]["default"]
+
+    assert default("OpenSessionRequest", "timeout_s") == DEFAULT_SESSION_TIMEOUT_S
+    assert default("StageRequest", "timeout_s") == DEFAULT_STAGING_TIMEOUT_S
+    assert default("Received", "priority") == DEFAULT_PRIORITY
+    for part in RANGES:
+        shape = _shape_of(part)
+        assert [each.name for each in fields(part)] == [*shape.__struct_fields__]
+        assert msgspec.convert(part(), shape, from_attributes=True) == shape()
+
+
+def _answers() -> Iterator[tuple[str, type[msgspec.Struct]]]:
+    """Go over the schemas that are made of what the server sends, with their shapes."""
+    for name in document()["components"]["schemas"]:
+        own = {told: shape for shape, told in schemas._RENAMED.items()}.get(name, name)
+        for module in (parts, messages, queues, oversight, flows):
+            shape = vars(module).get(own)
+            if name != "Problem" and inspect.isclass(shape) and issubclass(shape, msgspec.Struct):
+                if not shape.__struct_config__.forbid_unknown_fields:
+                    yield name, shape
+                break
+
+
+@pytest.mark.parametrize(("name", "shape"), [*_answers()])
+def test_answers_leave_out_or_have_null(name: str, shape: type[msgspec.Struct]) -> None:
+    """What is required is always written, and what can be left out is never null."""
+    told = document()["components"]["schemas"][name]
+    given = {each.name: None for each in msgspec.structs.fields(shape) if each.required}
+    written = json.loads(msgspec.json.encode(shape(**given)))
+    if not issubclass(shape, queues.Part):
+        assert set(told.get("required", ())) == set(written)
+    for member in told["properties"].keys() - written.keys():
+        assert "null" not in str(told["properties"][member].get("type"))
 
 
 def test_words_in_the_document() -> None:
@@ -176,6 +242,11 @@ def test_words_in_the_document() -> None:
     assert set(schemas["Session"]["properties"]["state"]["enum"]) == set(SessionState)
     assert set(schemas["Transaction"]["properties"]["state"]["enum"]) == set(TransactionState)
     assert set(schemas["Attempt"]["properties"]["outcome"]["enum"]) == set(Outcome)
+    assert set(schemas["Job"]["properties"]["kind"]["enum"]) == set(JobKind)
+    assert set(schemas["Job"]["properties"]["state"]["enum"]) == set(JobState)
+    assert set(schemas["Backoff"]["properties"]["kind"]["enum"]) == {*BackoffKind, None}
+    lapsed = schemas["Settings"]["properties"]["lapsed_receipts"]["enum"]
+    assert set(lapsed) == {*LapsedReceipts, None}
 
 
 def test_document_is_open_to_all(native: Native) -> None:

@@ -518,7 +518,9 @@ class AsyncTestControl:
             delay_answers_s: Every answer is held back so long, 0 to 60 seconds.
             drop_answers: So many requests are carried out and get no answer, 0 to 1,000,000.
         """
-        wanted = Faults(fail_commits, delay_answers_s, drop_answers)
+        wanted = Faults(
+            fail_commits=fail_commits, delay_answers_s=delay_answers_s, drop_answers=drop_answers
+        )
         return events.faults(await self._transport.call(events.set_faults(wanted)))
 
     async def get_faults(self) -> Faults:

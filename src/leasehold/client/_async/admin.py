@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
 from leasehold.client import _sessions as log
@@ -19,6 +21,15 @@ from leasehold.client.models import (
     QueueInfo,
 )
 from leasehold.client.retries import NO_RETRIES
+from leasehold.wire.oversight import (
+    AmendRequest,
+    CancelMessage,
+    EndLeaseRequest,
+    PurgeRequest,
+    RedriveRequest,
+)
+from leasehold.wire.parts import NoRequest
+from leasehold.wire.queues import PauseRequest, QueueRequest
 
 
 class AsyncQueueAdmin:
@@ -51,8 +62,7 @@ class AsyncQueueAdmin:
             QueueExists: It is there and has other metadata or settings.
             OutOfRange: A setting is outside its range.
         """
-        call = calls.create_queue(self._path, metadata, settings)
-        return answers.queue(await self._transport.call(call))
+        return await self._queue("PUT", "", QueueRequest(metadata, settings))
 
     async def delete(self) -> None:
         """Delete the queue and all its messages."""
@@ -77,8 +87,7 @@ class AsyncQueueAdmin:
         Raises:
             OutOfRange: A setting is outside its range.
         """
-        members = {"metadata": metadata, "settings": settings}
-        return await self._queue("PATCH", "", members)
+        return await self._queue("PATCH", "", QueueRequest(metadata, settings))
 
     async def counts(self) -> Counts:
         """Count the messages by state, all at one instant."""
@@ -96,11 +105,11 @@ class AsyncQueueAdmin:
             for_s: Seconds, above 0; None: until :meth:`resume`.
             reason: For those who wonder.
         """
-        return await self._queue("POST", "/pause", {"for_s": for_s, "reason": reason})
+        return await self._queue("POST", "/pause", PauseRequest(for_s, reason))
 
     async def resume(self) -> QueueInfo:
         """Give out messages again."""
-        return await self._queue("POST", "/resume", {})
+        return await self._queue("POST", "/resume", NoRequest())
 
     async def inspect(
         self,
@@ -209,17 +218,19 @@ class AsyncQueueAdmin:
             MessageNotFound: It was never there, or is completed, removed or expired.
             OutOfRange: A number is outside its range.
         """
-        members = {
-            "delay_s": delay_s,
-            "time_to_live_s": time_to_live_s,
-            "priority": priority,
-            "properties": properties,
-            "force": force or None,
-            **calls.body_members(body),
-        }
+        text, encoded = calls.body_members(body)
+        request = AmendRequest(
+            text,
+            encoded,
+            delay_s=delay_s,
+            time_to_live_s=time_to_live_s,
+            priority=priority,
+            properties=properties,
+            force=force or None,
+        )
         path = calls.message_path(self._path, message_id)
         # With force a second time could end the lease of a worker that came in between.
-        call = calls.send("PATCH", path, members, repeatable=not force)
+        call = calls.send("PATCH", path, request, repeatable=not force)
         return answers.view(await self._transport.call(call))
 
     async def remove(self, message_id: str, force: bool = False) -> None:
@@ -252,9 +263,9 @@ class AsyncQueueAdmin:
             MessageNotFound: It was never there, or is completed, removed or expired.
         """
         path = f"{calls.message_path(self._path, message_id)}/end-lease"
-        members = {"delay_s": delay_s, "reason": reason}
+        request = EndLeaseRequest(delay_s, reason)
         # A second time could end the lease of a worker that came in between.
-        call = calls.send("POST", path, members, repeatable=False)
+        call = calls.send("POST", path, request, repeatable=False)
         return answers.view(await self._transport.call(call))
 
     async def cancel(self, message_id: str, reason: str | None = None) -> MessageView:
@@ -272,7 +283,7 @@ class AsyncQueueAdmin:
         """
         path = f"{calls.message_path(self._path, message_id)}/cancel"
         # A second time could mean a worker that came in between.
-        call = calls.send("POST", path, {"reason": reason}, repeatable=False)
+        call = calls.send("POST", path, CancelMessage(reason), repeatable=False)
         return answers.view(await self._transport.call(call))
 
     async def trace(self, message_id: str, *, page_size: int = 1_000) -> AsyncIterator[Event]:
@@ -307,8 +318,8 @@ class AsyncQueueAdmin:
             dry_run: Only count them.
             wait_s: Seconds to wait for the end, 0 to 60; then :meth:`AsyncClient.wait_for_job`.
         """
-        members = calls.job_members(filter, dry_run=dry_run, wait_s=wait_s)
-        return await self._job("purge", members, wait_s, repeatable=dry_run)
+        request = PurgeRequest(filter, dry_run or None, wait_s or None)
+        return await self._job("purge", request, wait_s, repeatable=dry_run)
 
     async def redrive(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
@@ -330,23 +341,16 @@ class AsyncQueueAdmin:
             target: Queue to bring them to; None: the one that each failed in.
             wait_s: Seconds to wait for the end, 0 to 60; then :meth:`AsyncClient.wait_for_job`.
         """
-        members = calls.job_members(
-            filter,
-            dry_run=dry_run,
-            wait_s=wait_s,
-            rate_per_s=rate_per_s,
-            canary=canary or None,
-            target=target,
+        request = RedriveRequest(
+            filter, rate_per_s, dry_run or None, canary or None, target, wait_s or None
         )
-        return await self._job("redrive", members, wait_s, repeatable=dry_run)
+        return await self._job("redrive", request, wait_s, repeatable=dry_run)
 
-    async def _job(
-        self, verb: str, members: dict[str, Any], wait_s: float, *, repeatable: bool
-    ) -> Job:
+    async def _job(self, verb: str, request: Struct, wait_s: float, *, repeatable: bool) -> Job:
         path = f"{self._path}/{verb}"
-        call = calls.send("POST", path, members, repeatable=repeatable, wait_s=wait_s)
+        call = calls.send("POST", path, request, repeatable=repeatable, wait_s=wait_s)
         return answers.job(await self._transport.call(call))
 
-    async def _queue(self, method: str, verb: str, members: Mapping[str, Any]) -> QueueInfo:
-        call = calls.send(method, f"{self._path}{verb}", members, repeatable=True)
+    async def _queue(self, method: str, verb: str, request: Struct) -> QueueInfo:
+        call = calls.send(method, f"{self._path}{verb}", request, repeatable=True)
         return answers.queue(await self._transport.call(call))

@@ -25,6 +25,7 @@ from leasehold.client._connection import (
 from leasehold.client.errors import InvalidConnectionString
 from leasehold.client.models import Job, QueueInfo
 from leasehold.client.retries import RetryPolicy
+from leasehold.wire.parts import NoRequest
 
 _DEFAULT_RETRIES = RetryPolicy()
 _DEFAULT_TIMEOUT_S = 30.0
@@ -241,7 +242,7 @@ class AsyncClient(AsyncAccountPart):
             JobNotFound: There is none, or it ended long ago.
         """
         path = f"{calls.job_path(self.account, job_id)}/stop"
-        call = calls.send("POST", path, {}, repeatable=True)
+        call = calls.send("POST", path, NoRequest(), repeatable=True)
         return answers.job(await self._transport.call(call))
 
     async def wait_for_job(

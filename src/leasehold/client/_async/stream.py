@@ -25,6 +25,7 @@ from leasehold.client.models import (
     StreamInfo,
     TransactionInfo,
 )
+from leasehold.wire.flows import OpenClaimRequest, SettleRequest
 
 
 class AsyncStream:
@@ -120,15 +121,16 @@ class AsyncStream:
             ClaimBroken: It lapsed, and others have taken members.
             RuntimeError: The handle has no token: attach first.
         """
-        members = {
-            "token": self._token,
-            "limit": limit,
-            "lease_s": lease_s,
-            "max_bytes": max_bytes,
-            "holder": holder,
-            "accept_loss": accept_loss or None,
-        }
-        call = streams.open_claim(self._claim(number), wait_s, members)
+        request = OpenClaimRequest(
+            token=self._token,
+            limit=limit,
+            lease_s=lease_s,
+            max_bytes=max_bytes,
+            holder=holder,
+            accept_loss=accept_loss or None,
+            wait_s=wait_s or None,
+        )
+        call = streams.open_claim(self._claim(number), request)
         return streams.opened(await self._transport.call(call))
 
     async def read(
@@ -301,8 +303,8 @@ class AsyncStream:
             StagedNotFound: A transaction is unknown. Nothing was done.
             RuntimeError: The handle has no token: attach first.
         """
-        members = {"token": self._token, "upto": upto, "publish": list(publish) or None}
-        call = streams.settle(self._path, members, exemptions, sends)
+        request = SettleRequest(token=self._token, upto=upto, publish=streams.names(publish))
+        call = streams.settle(self._path, request, exemptions, sends)
         return streams.settled(await self._transport.call(call))
 
     async def delete(self) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
 from leasehold.client import _sessions as log
@@ -20,6 +22,15 @@ from leasehold.client.models import (
     QueueInfo,
 )
 from leasehold.client.retries import NO_RETRIES
+from leasehold.wire.oversight import (
+    AmendRequest,
+    CancelMessage,
+    EndLeaseRequest,
+    PurgeRequest,
+    RedriveRequest,
+)
+from leasehold.wire.parts import NoRequest
+from leasehold.wire.queues import PauseRequest, QueueRequest
 
 
 class QueueAdmin:
@@ -52,8 +63,7 @@ class QueueAdmin:
             QueueExists: It is there and has other metadata or settings.
             OutOfRange: A setting is outside its range.
         """
-        call = calls.create_queue(self._path, metadata, settings)
-        return answers.queue(self._transport.call(call))
+        return self._queue("PUT", "", QueueRequest(metadata, settings))
 
     def delete(self) -> None:
         """Delete the queue and all its messages."""
@@ -78,8 +88,7 @@ class QueueAdmin:
         Raises:
             OutOfRange: A setting is outside its range.
         """
-        members = {"metadata": metadata, "settings": settings}
-        return self._queue("PATCH", "", members)
+        return self._queue("PATCH", "", QueueRequest(metadata, settings))
 
     def counts(self) -> Counts:
         """Count the messages by state, all at one instant."""
@@ -97,11 +106,11 @@ class QueueAdmin:
             for_s: Seconds, above 0; None: until :meth:`resume`.
             reason: For those who wonder.
         """
-        return self._queue("POST", "/pause", {"for_s": for_s, "reason": reason})
+        return self._queue("POST", "/pause", PauseRequest(for_s, reason))
 
     def resume(self) -> QueueInfo:
         """Give out messages again."""
-        return self._queue("POST", "/resume", {})
+        return self._queue("POST", "/resume", NoRequest())
 
     def inspect(
         self,
@@ -209,17 +218,19 @@ class QueueAdmin:
             MessageNotFound: It was never there, or is completed, removed or expired.
             OutOfRange: A number is outside its range.
         """
-        members = {
-            "delay_s": delay_s,
-            "time_to_live_s": time_to_live_s,
-            "priority": priority,
-            "properties": properties,
-            "force": force or None,
-            **calls.body_members(body),
-        }
+        text, encoded = calls.body_members(body)
+        request = AmendRequest(
+            text,
+            encoded,
+            delay_s=delay_s,
+            time_to_live_s=time_to_live_s,
+            priority=priority,
+            properties=properties,
+            force=force or None,
+        )
         path = calls.message_path(self._path, message_id)
         # With force a second time could end the lease of a worker that came in between.
-        call = calls.send("PATCH", path, members, repeatable=not force)
+        call = calls.send("PATCH", path, request, repeatable=not force)
         return answers.view(self._transport.call(call))
 
     def remove(self, message_id: str, force: bool = False) -> None:
@@ -252,9 +263,9 @@ class QueueAdmin:
             MessageNotFound: It was never there, or is completed, removed or expired.
         """
         path = f"{calls.message_path(self._path, message_id)}/end-lease"
-        members = {"delay_s": delay_s, "reason": reason}
+        request = EndLeaseRequest(delay_s, reason)
         # A second time could end the lease of a worker that came in between.
-        call = calls.send("POST", path, members, repeatable=False)
+        call = calls.send("POST", path, request, repeatable=False)
         return answers.view(self._transport.call(call))
 
     def cancel(self, message_id: str, reason: str | None = None) -> MessageView:
@@ -272,7 +283,7 @@ class QueueAdmin:
         """
         path = f"{calls.message_path(self._path, message_id)}/cancel"
         # A second time could mean a worker that came in between.
-        call = calls.send("POST", path, {"reason": reason}, repeatable=False)
+        call = calls.send("POST", path, CancelMessage(reason), repeatable=False)
         return answers.view(self._transport.call(call))
 
     def trace(self, message_id: str, *, page_size: int = 1_000) -> Iterator[Event]:
@@ -306,8 +317,8 @@ class QueueAdmin:
             dry_run: Only count them.
             wait_s: Seconds to wait for the end, 0 to 60; then :meth:`Client.wait_for_job`.
         """
-        members = calls.job_members(filter, dry_run=dry_run, wait_s=wait_s)
-        return self._job("purge", members, wait_s, repeatable=dry_run)
+        request = PurgeRequest(filter, dry_run or None, wait_s or None)
+        return self._job("purge", request, wait_s, repeatable=dry_run)
 
     def redrive(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
@@ -329,21 +340,16 @@ class QueueAdmin:
             target: Queue to bring them to; None: the one that each failed in.
             wait_s: Seconds to wait for the end, 0 to 60; then :meth:`Client.wait_for_job`.
         """
-        members = calls.job_members(
-            filter,
-            dry_run=dry_run,
-            wait_s=wait_s,
-            rate_per_s=rate_per_s,
-            canary=canary or None,
-            target=target,
+        request = RedriveRequest(
+            filter, rate_per_s, dry_run or None, canary or None, target, wait_s or None
         )
-        return self._job("redrive", members, wait_s, repeatable=dry_run)
+        return self._job("redrive", request, wait_s, repeatable=dry_run)
 
-    def _job(self, verb: str, members: dict[str, Any], wait_s: float, *, repeatable: bool) -> Job:
+    def _job(self, verb: str, request: Struct, wait_s: float, *, repeatable: bool) -> Job:
         path = f"{self._path}/{verb}"
-        call = calls.send("POST", path, members, repeatable=repeatable, wait_s=wait_s)
+        call = calls.send("POST", path, request, repeatable=repeatable, wait_s=wait_s)
         return answers.job(self._transport.call(call))
 
-    def _queue(self, method: str, verb: str, members: Mapping[str, Any]) -> QueueInfo:
-        call = calls.send(method, f"{self._path}{verb}", members, repeatable=True)
+    def _queue(self, method: str, verb: str, request: Struct) -> QueueInfo:
+        call = calls.send(method, f"{self._path}{verb}", request, repeatable=True)
         return answers.queue(self._transport.call(call))

@@ -26,6 +26,7 @@ from leasehold.client._sync.transport import Transport
 from leasehold.client.errors import InvalidConnectionString
 from leasehold.client.models import Job, QueueInfo
 from leasehold.client.retries import RetryPolicy
+from leasehold.wire.parts import NoRequest
 
 _DEFAULT_RETRIES = RetryPolicy()
 _DEFAULT_TIMEOUT_S = 30.0
@@ -236,7 +237,7 @@ class Client(AccountPart):
             JobNotFound: There is none, or it ended long ago.
         """
         path = f"{calls.job_path(self.account, job_id)}/stop"
-        call = calls.send("POST", path, {}, repeatable=True)
+        call = calls.send("POST", path, NoRequest(), repeatable=True)
         return answers.job(self._transport.call(call))
 
     def wait_for_job(

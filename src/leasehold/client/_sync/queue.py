@@ -39,6 +39,7 @@ from leasehold.client.models import (
     StreamInfo,
 )
 from leasehold.client.retries import NO_RETRIES
+from leasehold.wire.messages import PeekRequest, ReceiveRequest
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -144,13 +145,14 @@ class QueueHandle(QueueAdmin):
             SessionOver: The session is lost or was ended. Drop its work.
             RuntimeError: The session is closed, or was not opened.
         """
-        members = {
-            "max_messages": max_messages,
-            "visibility_timeout_s": visibility_timeout_s,
-            "holder": holder,
-            "session": None if session is None else session_id_of(session),
-        }
-        call = calls.receive(self._path, wait_s, members)
+        request = ReceiveRequest(
+            max_messages,
+            visibility_timeout_s,
+            wait_s or None,
+            holder,
+            None if session is None else session_id_of(session),
+        )
+        call = calls.receive(self._path, request)
         try:
             return answers.received(self._transport.call(call), self.name)
         except (SessionOver, SessionNotFound) as error:
@@ -161,7 +163,7 @@ class QueueHandle(QueueAdmin):
     def peek(self, max_messages: int = 32) -> list[PeekedMessage]:
         """Look at up to *max_messages* (1 to 1,000) that could be received, and lease none."""
         path = f"{self._path}/messages/peek"
-        call = calls.send("POST", path, {"max_messages": max_messages}, repeatable=True)
+        call = calls.send("POST", path, PeekRequest(max_messages), repeatable=True)
         return answers.peeked(self._transport.call(call))
 
     def renew(  # noqa: PLR0913 - keyword-only, and each is a choice of its own

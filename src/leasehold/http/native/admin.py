@@ -57,6 +57,7 @@ from leasehold.http.native.reading import (
 )
 from leasehold.http.requests import Response
 from leasehold.wire import oversight as wire
+from leasehold.wire.messages import CancelRequest
 from leasehold.wire.oversight import MAX_AGE_S, MAX_CANARY, MAX_COUNT, RATES_PER_S
 from leasehold.wire.parts import MAX_TEXT, NoRequest
 from leasehold.wire.queues import Explanation
@@ -108,7 +109,7 @@ def show_message(seen: Seen, now_ms: int, *, with_body: bool = True) -> wire.Vie
         redriven=detail.redriven,
         under=under,
         session=message.session if is_leased else None,
-        cancel=_show_as(wire.CancelRequest, detail.cancel),
+        cancel=_show_as(CancelRequest, detail.cancel),
     )
     if with_body:
         _add_content(shown, message)

@@ -227,7 +227,7 @@ def _show_peeked(message: Message) -> Peeked:
     _add_content(shown, message)
     ref = message.detail.body_ref
     if ref is not None and ref.problem is not None:
-        shown.body = shown.body_base64 = msgspec.UNSET
+        shown.body = shown.body_base64 = None
         shown.body_problem, shown.body_bytes = ref.problem, ref.size_bytes
     return shown
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from functools import cache
 from importlib import resources
 from typing import Final
@@ -26,6 +27,7 @@ from leasehold.http.native.reading import param_int, short_text
 from leasehold.http.requests import Response
 from leasehold.http.test_mode import TEST_PREFIX
 from leasehold.wire.parts import CodePage
+from leasehold.wire.schemas import REF, make_schemas
 
 # --- document ----------------------------------------------------------------------------------
 #
@@ -34,10 +36,20 @@ from leasehold.wire.parts import CodePage
 
 @cache
 def openapi_json() -> bytes:
-    """Return the document; reading it takes a moment, so it is done once."""
+    """Return the document; to make it takes a moment, so it is done once.
+
+    Paths, examples, and what no member says by itself stand in ``openapi.yaml``; the schemas are
+    made of the shapes in :mod:`leasehold.wire`.
+    """
     text = resources.files(__package__ or "").joinpath("openapi.yaml").read_bytes()
     content = msgspec.yaml.decode(text)
     content["info"]["version"] = __version__
+    by_hand = content["components"]["schemas"]
+    made = make_schemas({*re.findall(rf"{REF}(\w+)", text.decode())})
+    made["Code"] = {"type": "string", "enum": list(CODES)}
+    content["components"]["schemas"] = {
+        name: {**made.get(name, {}), **by_hand.get(name, {})} for name in sorted({*made, *by_hand})
+    }
     account.declare_events(content["components"]["schemas"])
     return msgspec.json.encode(content)
 
