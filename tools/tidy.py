@@ -1,4 +1,4 @@
-"""Rules of the house that no linter knows: sizes, names, and who may read a clock.
+"""Rules of the house that no linter knows: sizes, names, imports, and who may read a clock.
 
 What is there in spite of a rule stands in ``tidy.toml``, with its reason; an entry that is needed
 no longer is a finding too, so that the list only gets shorter. ``--lower`` takes out such entries.
@@ -146,14 +146,11 @@ def repeated_classes(modules: Iterable[Module]) -> Iterator[str]:
         yield from (f"{folder}/{name}" for name, times in names.items() if times > 1)
 
 
-def numbered_columns(modules: Iterable[Module]) -> dict[str, int]:
-    """Count where columns of rows are taken by number, for each module that does so."""
-    found = {}
+def numbered_columns(modules: Iterable[Module]) -> Iterator[str]:
+    """Yield the modules that take columns of rows by their number."""
     for module in modules:
-        number = sum(is_numbered_column(node) for node in ast.walk(module.tree))
-        if number:
-            found[module.path] = number
-    return found
+        if any(map(is_numbered_column, ast.walk(module.tree))):
+            yield module.path
 
 
 def is_numbered_column(node: ast.AST) -> bool:
@@ -175,53 +172,73 @@ def is_numbered_column(node: ast.AST) -> bool:
     return name == ending or name.endswith("_" + ending)
 
 
+def circular_modules(modules: list[Module]) -> Iterator[str]:
+    """Yield the modules that import themselves by way of others.
+
+    Imports under TYPE_CHECKING and within functions count: whoever reads such a module has to read
+    all of its circle.
+    """
+    names = {module.name for module in modules}
+    imports = {module.name: imported_of(names, module.tree) - {module.name} for module in modules}
+    for module in modules:
+        reached: set[str] = set()
+        left = [module.name]
+        while left:
+            more = imports[left.pop()] - reached
+            reached |= more
+            left += more
+        if module.name in reached:
+            yield module.path
+
+
+def imported_of(names: set[str], tree: ast.Module) -> set[str]:
+    """Return which of these modules are imported; a package, only for a name of its own."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                part = f"{node.module}.{alias.name}"
+                found.add(part if part in names else node.module)
+    return found & names
+
+
+def tree_rules(modules: list[Module], public: str) -> dict[str, tuple[set[str], str]]:
+    """Return what breaks each rule that ``tidy.toml`` has exceptions to, and what is wrong then."""
+    return {
+        "ing": (set(ing_modules(modules)), "the name of a module is a noun"),
+        "small": (
+            set(small_modules(modules, public)),
+            f"less than {MIN_MODULE_LINES} lines, not public, and not used twice: merge it",
+        ),
+        "classes": (set(repeated_classes(modules)), "defined more than once in its folder"),
+        "rows": (set(numbered_columns(modules)), "columns by number: give the rows names"),
+        "circles": (set(circular_modules(modules)), "imports itself by way of others"),
+    }
+
+
 def tree_findings(
     modules: list[Module], public: str, allowed: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
     """Yield what is wrong with the tree as a whole, and what is allowed without need."""
     if len(modules) > MAX_SHIPPED_MODULES:
         yield f"src: {len(modules)} modules, at most {MAX_SHIPPED_MODULES}"
-    rules = {
-        "ing": (ing_modules(modules), "the name of a module is a noun"),
-        "small": (
-            small_modules(modules, public),
-            f"less than {MIN_MODULE_LINES} lines, not public, and not used twice: merge it",
-        ),
-        "classes": (repeated_classes(modules), "defined more than once in its folder"),
-    }
-    for rule, (found, problem) in rules.items():
-        names = set(found)
+    for rule, (names, problem) in tree_rules(modules, public).items():
         yield from (f"{name}: {problem}" for name in sorted(names - allowed[rule].keys()))
         for name in sorted(allowed[rule].keys() - names):
             yield f"tidy.toml: [{rule}] allows {name} without need; --lower takes it out"
-    numbers = numbered_columns(modules)
-    for name in sorted(numbers.keys() | allowed["rows"].keys()):
-        number, most = numbers.get(name, 0), allowed["rows"].get(name, 0)
-        if number > most:
-            yield f"{name}: {number} columns by number, at most {most}: give the rows names"
-        elif number < most:
-            yield f"tidy.toml: [rows] allows {name} {most} and it has {number}; --lower writes it"
 
 
 def lowered(text: str, modules: list[Module], public: str) -> str:
     """Return *text*, that of ``tidy.toml``, without what is not needed. Nothing is added."""
-    needed: dict[str, Iterable[str]] = {
-        "ing": set(ing_modules(modules)),
-        "small": set(small_modules(modules, public)),
-        "classes": set(repeated_classes(modules)),
-    }
-    numbers = numbered_columns(modules)
+    rules = tree_rules(modules, public)
     lines, rule = [], ""
     for line in text.splitlines():
         entry = re.fullmatch(r'"([^"]+)" = (.+)', line)
         if line.startswith("["):
             rule = line.strip("[]")
-        if entry is None:
-            lines.append(line)
-        elif rule == "rows":
-            number = min(numbers.get(entry[1], 0), int(entry[2]))
-            lines.extend([f'"{entry[1]}" = {number}'] if number else [])
-        elif entry[1] in needed[rule]:
+        if entry is None or entry[1] in rules[rule][0]:
             lines.append(line)
     return "\n".join(lines) + "\n"
 

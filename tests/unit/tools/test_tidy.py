@@ -14,6 +14,7 @@ NOTHING: Final[Mapping[str, Mapping[str, Any]]] = {
     "small": {},
     "classes": {},
     "rows": {},
+    "circles": {},
 }
 LONG: Final = "\n" * tidy.MIN_MODULE_LINES
 
@@ -62,18 +63,43 @@ def test_a_public_class_name_is_there_once_in_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("taken", ["row[3]", "self._row[-1]", "old_row[0]", "rows[i][2]"])
-def test_columns_by_number_are_counted(taken: str, tmp_path: Path) -> None:
-    """As many as are allowed pass, one more does not."""
+def test_columns_by_number_are_found(taken: str, tmp_path: Path) -> None:
+    """Unless they are allowed, with a reason."""
     files = {"a.py": f"x = {taken}{LONG}"}
     (problem,) = found(tmp_path, files)
-    assert problem.startswith("a.py: 1 columns by number, at most 0")
-    assert found(tmp_path, {}, {"rows": {"a.py": 1}}) == []
+    assert problem.startswith("a.py: columns by number")
+    assert found(tmp_path, {}, {"rows": {"a.py": "a reason"}}) == []
 
 
 @pytest.mark.parametrize("other", ["row.id", "row[:3]", "row['id']", "rows[3]", "arrow[3]"])
 def test_nothing_else_is_a_column_by_number(other: str, tmp_path: Path) -> None:
     """Names, slices, keys, and what is no row."""
     assert found(tmp_path, {"a.py": f"x = {other}{LONG}"}) == []
+
+
+def test_modules_do_not_import_each_other_in_a_circle(tmp_path: Path) -> None:
+    """Also not for types alone, nor by way of a third; whoever only imports them is none of it."""
+    files = {
+        "p/__init__.py": "",
+        "p/a.py": f"from p.b import B{LONG}",
+        "p/b.py": f"from p import c{LONG}",
+        "p/c.py": f"if TYPE_CHECKING:\n    from p.a import A{LONG}",
+        "p/user.py": f"import p.a{LONG}",
+    }
+    problems = found(tmp_path, files)
+    assert [problem.partition(":")[0] for problem in problems] == ["p/a.py", "p/b.py", "p/c.py"]
+    assert found(tmp_path, {"p/c.py": LONG}) == []
+
+
+def test_a_package_may_import_its_modules(tmp_path: Path) -> None:
+    """They import each other, not the package."""
+    files = {
+        "p/__init__.py": "from p.a import A\nfrom p.b import B",
+        "p/a.py": f"from p import b{LONG}",
+        "p/b.py": LONG,
+    }
+    assert found(tmp_path, files) == []
+    assert len(found(tmp_path, {"p/b.py": f"from p import A{LONG}"})) == 3
 
 
 def test_the_number_of_modules_has_a_bound(tmp_path: Path) -> None:
@@ -87,19 +113,19 @@ def test_what_is_allowed_without_need_is_found_and_taken_out(tmp_path: Path) -> 
     """So exceptions only get fewer; comments and what is needed stay, and nothing is added."""
     allowed: dict[str, dict[str, Any]] = {
         "ing": {"doing.py": "a reason", "gone.py": "another"},
-        "rows": {"a.py": 3, "b.py": 2},
+        "rows": {"a.py": "a reason", "b.py": "another"},
     }
     files = {"doing.py": LONG, "a.py": f"row[0]{LONG}", "c.py": f"row[0]{LONG}"}
     problems = found(tmp_path, files, allowed)
     assert [problem.partition(": ")[2].split()[2] for problem in problems if "tidy" in problem] == [
         "gone.py",
-        "a.py",
         "b.py",
     ]
     text = (
         '# Why.\n[ing]\n"doing.py" = "a reason"\n"gone.py" = "another"\n'
-        '[small]\n[classes]\n[rows]\n"a.py" = 3\n"b.py" = 2\n'
+        '[small]\n[classes]\n[rows]\n"a.py" = "a reason"\n"b.py" = "another"\n[circles]\n'
     )
     assert tidy.lowered(text, tidy.read_tree(tmp_path), "") == (
-        '# Why.\n[ing]\n"doing.py" = "a reason"\n[small]\n[classes]\n[rows]\n"a.py" = 1\n'
+        '# Why.\n[ing]\n"doing.py" = "a reason"\n'
+        '[small]\n[classes]\n[rows]\n"a.py" = "a reason"\n[circles]\n'
     )

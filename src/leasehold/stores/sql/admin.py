@@ -1,8 +1,9 @@
-"""Looking at messages in a database, and moving them without a receipt."""
+"""Looking at messages in a database, moving them without a receipt, and the queues themselves."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Final
 
 from leasehold.domain import admin as o
@@ -24,6 +25,8 @@ from leasehold.domain.errors import (
     MessageLeased,
     MessageNotFound,
     MessageNotLeased,
+    QueueExists,
+    SettingsDiffer,
     VisibilityPastExpiry,
 )
 from leasehold.domain.events import EventType
@@ -32,9 +35,12 @@ from leasehold.domain.model import (
     Message,
     MessageState,
     Phase,
-    id_from_blob,
+    Queue,
     read_place,
     row_key_of,
+    same_metadata,
+    same_where_given,
+    with_settings,
 )
 from leasehold.domain.visibility import (
     after_amend,
@@ -44,10 +50,20 @@ from leasehold.domain.visibility import (
     next_token_ms,
     state_of,
 )
-from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, Lane, lanes_of
-from leasehold.stores.sql.claim_partitions import OpenClaimState
-from leasehold.stores.sql.plain_json import from_plain, to_plain
-from leasehold.stores.sql.rows import Kept, kept_in, message_of, rewrite, uncount
+from leasehold.stores.sql.catalog import (
+    DEFAULT_LANES,
+    PARTITION_MASK,
+    Entry,
+    Lane,
+    OpenClaimState,
+    lanes_of,
+    metadata_to_json,
+    policies_to_json,
+)
+from leasehold.stores.sql.claims import ClaimHandlers
+from leasehold.stores.sql.failures import add_queue
+from leasehold.stores.sql.plain_json import from_plain, settings_to_json, to_plain
+from leasehold.stores.sql.rows import Cell, Kept, kept_in, message_of, rewrite, uncount
 from leasehold.stores.sql.scanning import Scanner, Step, is_from, seen_of
 from leasehold.stores.sql.state import State
 
@@ -109,7 +125,9 @@ class AdminHandlers:
     def _staged(self, entry: Entry, message_id: str) -> o.Seen | None:
         row_key = row_key_of(message_id)
         rows = self._state.fetch("find_message", (row_key,))
-        slot = self._state.catalog.slots.get(rows[0][14] & PARTITION_MASK) if rows else None
+        if not rows:
+            return None
+        slot = self._state.catalog.slots.get(Cell.lane(rows[0]) & PARTITION_MASK)
         if slot is None or (slot.account, slot.queue) != (entry.queue.account, entry.queue.name):
             return None
         message = message_of(rows[0])
@@ -124,7 +142,7 @@ class AdminHandlers:
         kept = kept_in(self._state, entry, rows[0]) if rows else None
         if kept is None or kept.message.message_id != message_id:
             return None, False
-        return kept, bool(rows[0][-1])
+        return kept, bool(Cell.retired(rows[0]))
 
     # --- counting ----------------------------------------------------------------------------
 
@@ -248,8 +266,9 @@ class AdminHandlers:
         if state is MessageState.VISIBLE:
             bounds = (lane.partition, now_ms, 1, lane.live_from_ms if lane.is_sure else 0)
             rows = self._state.fetch("next_visible", bounds)
-            lane.scanned(now_ms, rows[0][4] if rows else None, found_all=not rows)
-            return rows[0][4] if rows else None
+            first_ms: int | None = Cell.visible_at_ms(rows[0]) if rows else None
+            lane.scanned(now_ms, first_ms, found_all=not rows)
+            return first_ms
         phase = _PHASE_OF[state]
         from_ms = lane.oldest_from_ms[phase]
         for chunk in range(_OLDEST_CHUNKS):
@@ -265,8 +284,8 @@ class AdminHandlers:
                 lane.oldest_from_ms[phase] = now_ms
                 return None
         # Very many leases have lapsed and wait to be taken again. The next count goes on here.
-        lane.oldest_from_ms[phase] = rows[-1][0]
-        return int(rows[-1][0])
+        lane.oldest_from_ms[phase] = since_ms
+        return int(since_ms)
 
     def next_due(self, command: o.NextDue, now_ms: int) -> c.Result:
         """Say when a receive may next get something."""
@@ -277,7 +296,7 @@ class AdminHandlers:
                 moments = [now_ms]
                 break
             rows = self._state.fetch("next_invisible", (lane.partition, now_ms))
-            moments += [row[0] for row in rows]
+            moments += [visible_at_ms for (visible_at_ms,) in rows]
         moments += [
             max(held.claim.until_ms, now_ms) for held in entry.claims if held.claim.remaining
         ]
@@ -408,13 +427,12 @@ class JobHandlers:
         keys = [row_key_of(message_id) for message_id in job.canaries]
         found: dict[str, str | None] = {}
         for row in self._state.fetch("rows_of_keys", (json.dumps(keys),)):
-            if self._state.catalog.of_partition(row[14]) is None:
+            if self._state.catalog.of_partition(Cell.lane(row)) is None:
                 continue  # of a queue that was cleared
-            if row[-1]:
-                found[id_from_blob(row[1])] = EXPIRED_CANARY
-                continue
-            poisoning = message_of(row).detail.poisoning
-            found[id_from_blob(row[1])] = poisoning.reason if poisoning else None
+            message = message_of(row)
+            poisoning = message.detail.poisoning
+            reason = poisoning.reason if poisoning else None
+            found[message.message_id] = EXPIRED_CANARY if Cell.retired(row) else reason
         return {message_id: found[message_id] for message_id in job.canaries if message_id in found}
 
     def _walk(self, entry: Entry, job: o.Job, limit: int, now_ms: int) -> o.Job:
@@ -488,10 +506,10 @@ class JobHandlers:
         return tuple(from_plain(o.Job, json.loads(content)) for (content,) in rows)
 
     def _get(self, job_id: str, account: str | None = None) -> o.Job:
-        rows = self._state.fetch("get_job", (job_id,))
-        if not rows:
+        content = self._state.value("get_job", (job_id,))
+        if content is None:
             raise JobNotFound
-        job = from_plain(o.Job, json.loads(rows[0][0]))
+        job = from_plain(o.Job, json.loads(content))
         if account not in {None, job.account}:
             raise JobNotFound
         return job
@@ -508,3 +526,140 @@ class JobHandlers:
         )
         self._state.cursor.execute(self._state.sql["keep_job"], bounds)
         return job
+
+
+# --- queues ------------------------------------------------------------------------------------
+#
+# Queues and account documents in a database.
+
+
+class QueueHandlers:
+    """Each method carries out one command; refusals are raised."""
+
+    def __init__(self, state: State, admin: AdminHandlers, claims: ClaimHandlers) -> None:
+        self._state = state
+        self._admin = admin
+        self._claims = claims
+
+    def create(self, command: c.CreateQueue, now_ms: int) -> c.Result:
+        """Create a queue."""
+        state = self._state
+        entry = state.catalog.find(command.account, command.queue)
+        if entry is not None:
+            if not same_where_given(entry.queue.settings, command.settings, command.given):
+                raise SettingsDiffer
+            if same_metadata(entry.queue.metadata, command.metadata):
+                return c.QueueCreated(created=False)
+            raise QueueExists
+        state.refuse_moved(command.account)
+        queue = Queue(
+            account=command.account,
+            name=command.queue,
+            metadata=dict(command.metadata),
+            settings=command.settings,
+            created_at_ms=now_ms,
+        )
+        add_queue(state, queue)
+        return c.QueueCreated(created=True)
+
+    def delete(self, command: c.DeleteQueue, _now_ms: int) -> c.Result:
+        """Delete a queue; its messages are out of reach at once."""
+        state = self._state
+        entry = state.catalog.get(command.account, command.queue)
+        self._claims.forget_streams(entry)
+        state.drop_partition(entry)
+        state.log.add_queue(EventType.QUEUE_DELETED, entry)
+        state.cursor.execute(state.sql["delete_queue"], (command.account, command.queue))
+        state.catalog.remove(entry)
+        return c.DONE
+
+    def clear(self, command: c.Clear, _now_ms: int) -> c.Result:
+        """Empty a queue by giving it a new partition."""
+        state = self._state
+        entry = state.catalog.get(command.account, command.queue)
+        self._claims.lose_members(entry)
+        state.drop_partition(entry)
+        state.log.add_queue(EventType.QUEUE_CLEARED, entry)
+        partition = state.new_partition()
+        bounds = (partition, DEFAULT_LANES, command.account, command.queue)
+        state.cursor.execute(state.sql["move_queue"], bounds)
+        state.catalog.move(entry, partition)
+        return c.DONE
+
+    def get(self, command: c.GetQueue, now_ms: int) -> c.Result:
+        """Return a queue and its count, which the open batch has kept up to date."""
+        entry = self._state.catalog.get(command.account, command.queue)
+        counts = self._admin.counts_of(entry, now_ms) if command.with_counts else None
+        return c.QueueInfo(queue=entry.queue, message_count=entry.message_count, counts=counts)
+
+    def set_metadata(self, command: c.SetQueueMetadata, _now_ms: int) -> c.Result:
+        """Replace the metadata."""
+        state = self._state
+        entry = state.catalog.get(command.account, command.queue)
+        state.cursor.execute(
+            state.sql["set_metadata"],
+            (metadata_to_json(command.metadata), command.account, command.queue),
+        )
+        entry.take(replace(entry.queue, metadata=dict(command.metadata)))
+        return c.DONE
+
+    def set_settings(self, command: c.SetQueueSettings, _now_ms: int) -> c.Result:
+        """Replace the settings."""
+        entry = self._state.catalog.get(command.account, command.queue)
+        self._keep_settings(entry, with_settings(entry.queue, command.settings))
+        return c.DONE
+
+    def set_adapted(self, command: c.SetAdapted, _now_ms: int) -> c.Result:
+        """Set the visibility timeout that the server has chosen."""
+        entry = self._state.catalog.get(command.account, command.queue)
+        settings = replace(entry.queue.settings, adapted=command.adapted)
+        self._keep_settings(entry, replace(entry.queue, settings=settings))
+        return c.DONE
+
+    def _keep_settings(self, entry: Entry, queue: Queue) -> None:
+        state = self._state
+        bounds = (settings_to_json(queue.settings), queue.account, queue.name)
+        state.cursor.execute(state.sql["set_settings"], bounds)
+        entry.take(queue)
+
+    def set_policies(self, command: c.SetQueuePolicies, _now_ms: int) -> c.Result:
+        """Replace the stored access policies."""
+        state = self._state
+        entry = state.catalog.get(command.account, command.queue)
+        state.cursor.execute(
+            state.sql["set_policies"],
+            (policies_to_json(command.policies), command.account, command.queue),
+        )
+        entry.take(replace(entry.queue, policies=command.policies))
+        return c.DONE
+
+    def list(self, command: c.ListQueues, _now_ms: int) -> c.Result:
+        """List queues by name."""
+        state = self._state
+        names = [
+            name
+            for (name,) in state.cursor.execute(
+                state.sql["list_queues"],
+                (command.account, command.prefix, command.start, command.limit + 1),
+            )
+        ]
+        queues = tuple(
+            state.catalog.get(command.account, name).queue for name in names[: command.limit]
+        )
+        return c.QueuePage(
+            queues=queues,
+            next_start=names[command.limit] if len(names) > command.limit else None,
+        )
+
+    def get_document(self, command: c.GetAccountDocument, _now_ms: int) -> c.Result:
+        """Read a document."""
+        content = self._state.value("get_document", (command.account, command.kind))
+        return c.AccountDocument(content)
+
+    def set_document(self, command: c.SetAccountDocument, _now_ms: int) -> c.Result:
+        """Write a document."""
+        self._state.refuse_moved(command.account)
+        self._state.cursor.execute(
+            self._state.sql["set_document"], (command.account, command.kind, command.content)
+        )
+        return c.DONE

@@ -27,8 +27,16 @@ from leasehold.domain.limits import LOOK_BYTES
 from leasehold.domain.model import Phase, fitting
 from leasehold.domain.transactions import Moved
 from leasehold.domain.visibility import after_lapse
-from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, Lane, lane_of, lanes_of, priority_of
-from leasehold.stores.sql.claim_partitions import OpenClaimState, StreamBox
+from leasehold.stores.sql.catalog import (
+    PARTITION_MASK,
+    Entry,
+    Lane,
+    OpenClaimState,
+    StreamBox,
+    lane_of,
+    lanes_of,
+    priority_of,
+)
 from leasehold.stores.sql.failures import FailureHandlers
 from leasehold.stores.sql.messages import MessageHandlers
 from leasehold.stores.sql.plain_json import detail_to_json
@@ -349,7 +357,8 @@ class ClaimHandlers:
             state.cursor.execute(state.sql["drop_claim"], (held.partition,))
             state.forget_notes(held)
             del state.catalog.claims[held.partition]
-            held.recorded = held.bytes_taken = None
+            state.recorded.pop(held, None)
+            held.bytes_taken = None
             held.claim = rules.after_clear(held.claim)
             held.partition, held.lanes_used = state.new_partition(), 0
             state.catalog.claims[held.partition] = held
@@ -491,7 +500,7 @@ class Claiming:
     def _begin(self, stream: StreamBox, claim: cl.Claim) -> OpenClaimState:
         partition = self._state.new_partition()
         held = OpenClaimState(stream, partition, claim)
-        held.recorded = []
+        self._state.recorded[held] = []
         stream.claims[claim.number] = held
         stream.entry.claims.append(held)
         self._state.catalog.claims[partition] = held
@@ -499,8 +508,8 @@ class Claiming:
 
     def _remembered(self) -> int:
         """Return how many members are kept in memory by now."""
-        claims = self._state.catalog.claims.values()
-        return sum(len(each.ids) for held in claims for each in held.recorded or ()) // ID_BYTES
+        recorded = self._state.recorded.values()
+        return sum(len(each.ids) for columns in recorded for each in columns) // ID_BYTES
 
     def _take(self, held: OpenClaimState, rows: Sequence[Row], now_ms: int) -> None:
         """Move messages into the claim: those never received before at once."""
@@ -536,16 +545,17 @@ class Claiming:
             }
             self._record(held, _told_of(fresh, changed))
         else:  # it may be before the claim is settled
-            held.recorded = None
+            state.recorded.pop(held, None)
 
     def _record(self, held: OpenClaimState, columns: Columns) -> None:
         """Record new members, and remember what was said of them."""
         log, claim = self._state.log, held.claim
         log.add_columns(EventType.CLAIMED, held.entry, columns, held.under(), claim.holder)
-        if held.recorded is not None:
-            held.recorded.append(columns)
+        recorded = self._state.recorded.get(held)
+        if recorded is not None:
+            recorded.append(columns)
             if self._remembered() > REMEMBERED:
-                held.recorded = None
+                del self._state.recorded[held]
 
     def _take_again(self, held: OpenClaimState, rows: Sequence[Row], now_ms: int) -> None:
         """Move messages into the claim that were received before: their last leases are over."""
@@ -577,7 +587,7 @@ class Claiming:
             ids, *core, lanes, details = zip(*cores, strict=True)
             self._record(held, columns_of(ids, core, lanes, details))
         else:
-            held.recorded = None
+            state.recorded.pop(held, None)
 
 
 # --- dissolving --------------------------------------------------------------------------------
@@ -606,7 +616,8 @@ class ClaimRelease:
         state = self._state
         room, left = cl.FOLD_STEP, 0
         for held in chosen:
-            held.dissolving, held.recorded, held.bytes_taken = True, None, None
+            held.dissolving, held.bytes_taken = True, None
+            state.recorded.pop(held, None)
             del held.stream.claims[held.claim.number]
             state.catalog.dissolving.append(held)
             state.touched_claims.add(held)
@@ -646,7 +657,7 @@ class ClaimRelease:
 
     def _leave(self, held: OpenClaimState, count: int) -> None:
         held.claim = rules.after_loss(held.claim, count)
-        held.recorded = None
+        self._state.recorded.pop(held, None)
         self._state.touched_claims.add(held)
 
     def _lanes(self, held: OpenClaimState, limit: int) -> Iterable[tuple[Lane, list[Row]]]:

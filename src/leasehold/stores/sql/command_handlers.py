@@ -14,9 +14,9 @@ from leasehold.domain import sessions as s
 from leasehold.domain import transactions as st
 from leasehold.domain.command import AnyCommand, never
 from leasehold.domain.errors import LeaseholdError, StoreFull
-from leasehold.stores.sql.admin import AdminHandlers, JobHandlers
+from leasehold.stores.sql.admin import AdminHandlers, JobHandlers, QueueHandlers
 from leasehold.stores.sql.claims import ClaimHandlers
-from leasehold.stores.sql.failures import FailureHandlers, QueueHandlers
+from leasehold.stores.sql.failures import FailureHandlers
 from leasehold.stores.sql.maintenance import BodyKeyHandlers, EventHandlers, MaintenanceHandlers
 from leasehold.stores.sql.messages import CompleteVerb, MessageHandlers
 from leasehold.stores.sql.sessions import SessionHandlers
@@ -100,9 +100,9 @@ class CommandHandlers:
 
     def _message_runs(self, messages: MessageHandlers) -> dict[type, _Run]:
         """Return what carries out a run of commands, by their type."""
-        oversight = AdminHandlers(self._state)
-        queues = QueueHandlers(self._state, oversight.counts_of, self.claims)
-        jobs = JobHandlers(self._state, oversight)
+        admin = AdminHandlers(self._state)
+        queues = QueueHandlers(self._state, admin, self.claims)
+        jobs = JobHandlers(self._state, admin)
         maintenance = MaintenanceHandlers(self._state)
         return {
             c.Put: messages.put,
@@ -127,13 +127,13 @@ class CommandHandlers:
             c.RemoveRetired: _one_by_one(maintenance.remove_retired),
             c.ReapDropped: _one_by_one(maintenance.reap_dropped),
             c.ForgetKeys: _one_by_one(maintenance.forget_keys),
-            o.Inspect: _one_by_one(oversight.inspect),
-            o.FindMessage: _one_by_one(oversight.find),
-            o.CountMessages: _one_by_one(oversight.count),
-            o.NextDue: _one_by_one(oversight.next_due),
-            o.Amend: _one_by_one(oversight.amend),
-            o.Remove: _one_by_one(oversight.remove),
-            o.EndLease: _one_by_one(oversight.end_lease),
+            o.Inspect: _one_by_one(admin.inspect),
+            o.FindMessage: _one_by_one(admin.find),
+            o.CountMessages: _one_by_one(admin.count),
+            o.NextDue: _one_by_one(admin.next_due),
+            o.Amend: _one_by_one(admin.amend),
+            o.Remove: _one_by_one(admin.remove),
+            o.EndLease: _one_by_one(admin.end_lease),
             o.StartJob: _one_by_one(jobs.start),
             o.StepJob: _one_by_one(jobs.step),
             o.StopJob: _one_by_one(jobs.stop),

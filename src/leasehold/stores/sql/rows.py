@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 from leasehold.domain import commands as c
 from leasehold.domain.claims import after_loss, as_member
 from leasehold.domain.model import NO_DETAIL, Message, Phase, id_from_blob
-from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, Lane, priority_of
-from leasehold.stores.sql.claim_partitions import OpenClaimState
+from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, Lane, OpenClaimState, priority_of
 from leasehold.stores.sql.plain_json import detail_from_json, detail_to_json
 from leasehold.stores.sql.state import State
 
@@ -176,7 +175,7 @@ def uncount(
     state.touched.add(entry)
     if held is not None:
         held.claim = after_loss(held.claim, 1)
-        held.recorded = None
+        state.recorded.pop(held, None)
         state.touched_claims.add(held)
     elif entry.timeline is not None:
         entry.timeline.add(visible_at_ms, phase, -1)

@@ -27,8 +27,14 @@ from leasehold.domain.visibility import (
     spend,
     state_of,
 )
-from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, Lane, lanes_of, priority_of
-from leasehold.stores.sql.claim_partitions import OpenClaimState
+from leasehold.stores.sql.catalog import (
+    PARTITION_MASK,
+    Entry,
+    Lane,
+    OpenClaimState,
+    lanes_of,
+    priority_of,
+)
 from leasehold.stores.sql.failures import poison
 from leasehold.stores.sql.rows import Cell, Kept, Row, kept_in, message_of, visible_from
 from leasehold.stores.sql.state import State

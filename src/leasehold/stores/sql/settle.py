@@ -14,8 +14,7 @@ from leasehold.domain.errors import MemberNotFound, StreamNotFound
 from leasehold.domain.events import EventType
 from leasehold.domain.model import ErrorReport, Outcome, id_from_blob, id_to_blob, row_key_of
 from leasehold.domain.transactions import StreamSettled, TransactionState
-from leasehold.stores.sql.catalog import lanes_of
-from leasehold.stores.sql.claim_partitions import OpenClaimState, Slot, StreamBox
+from leasehold.stores.sql.catalog import OpenClaimState, Slot, StreamBox, lanes_of
 from leasehold.stores.sql.failures import FailureHandlers
 from leasehold.stores.sql.plain_json import from_plain, to_plain
 from leasehold.stores.sql.rows import Cell, Kept, Row, kept_in
@@ -219,14 +218,15 @@ class Settling:
     def _exempt(self, held: OpenClaimState, given: Sequence[Exempted], now_ms: int) -> int:
         """Give back the members of a claim that are exempted; return how many."""
         gone = [each.kept for each in given]
-        recorded = held.recorded
+        recorded = self._state.recorded.get(held)
         for kept, exemption in given:
             self._failures.give_back(kept, exemption, now_ms)
         if held.claim.noted:
             gone += self._exempt_noted(held, {kept.row_key for kept in gone}, now_ms)
         if gone and recorded is not None:  # those that are left are as they were
             blobs = {id_to_blob(kept.message.message_id) for kept in gone}
-            held.recorded = [left for each in recorded if (left := each.without(blobs))]
+            left = [each.without(blobs) for each in recorded]
+            self._state.recorded[held] = [columns for columns in left if columns]
         return len(gone)
 
     def _exempt_noted(
@@ -264,8 +264,9 @@ class Settling:
         """Record what happens to all members, in slices so that no event row is very long."""
         state, claim = self._state, held.claim
         log = state.log
-        if held.recorded is not None:
-            for columns in held.recorded:
+        recorded = state.recorded.get(held)
+        if recorded is not None:
+            for columns in recorded:
                 core = (*columns.core[:2], claim.until_ms, *columns.core[3:])
                 settled = columns._replace(core=core)
                 log.add_columns(kind, held.entry, settled, held.under(), claim.holder)

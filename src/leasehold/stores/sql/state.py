@@ -12,10 +12,18 @@ from leasehold.domain.model import NEVER_MS
 from leasehold.domain.visibility import Bucket
 from leasehold.stores.migrate.marks import refuse_marked, relocated_in
 from leasehold.stores.sql import statements
-from leasehold.stores.sql.catalog import Catalog, Entry, Lane, QueueRow, Timeline
-from leasehold.stores.sql.claim_partitions import OpenClaimState, StreamBox, load_annexes
+from leasehold.stores.sql.catalog import (
+    Catalog,
+    Entry,
+    Lane,
+    OpenClaimState,
+    QueueRow,
+    StreamBox,
+    Timeline,
+    load_annexes,
+)
 from leasehold.stores.sql.plain_json import to_plain
-from leasehold.stores.sql.recorder import Recorder
+from leasehold.stores.sql.recorder import Columns, Recorder
 from leasehold.stores.sql.statements import Cursor
 
 
@@ -38,6 +46,8 @@ class State(ABC):
         self.touched: set[Entry] = set()
         self.touched_claims: set[OpenClaimState] = set()
         self.log = Recorder(cursor, queries)
+        self.recorded: dict[OpenClaimState, list[Columns]] = {}
+        """What the log says of all members of a claim, as they were claimed, if it is known."""
         self.is_full = False
         """Whether the disk is full: what can be had in small steps is."""
         self.next_lapse_ms = NEVER_MS
@@ -108,6 +118,7 @@ class State(ABC):
         self.retired_until_ms = meta["retired_until_ms"]
         self.last_seen_ms = meta["last_seen_ms"]
         self.catalog.load(cast("list[QueueRow]", self.fetch("load_queues")))
+        self.recorded.clear()
         load_annexes(self.catalog, self.fetch)
         self.find_next_lapse()
 
@@ -206,6 +217,7 @@ class State(ABC):
         self.cursor.execute(self.sql["drop_claim"], (held.partition,))
         self.forget_notes(held)
         self.touched_claims.discard(held)
+        self.recorded.pop(held, None)
         del self.catalog.claims[held.partition]
         if held.dissolving:
             self.catalog.dissolving.remove(held)

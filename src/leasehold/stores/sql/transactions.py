@@ -27,8 +27,7 @@ from leasehold.domain.model import (
     expiry_of,
     make_id_blob,
 )
-from leasehold.stores.sql.catalog import Entry, lane_of, lanes_of, priority_of
-from leasehold.stores.sql.claim_partitions import Slot
+from leasehold.stores.sql.catalog import Entry, Slot, lane_of, lanes_of, priority_of
 from leasehold.stores.sql.failures import FailureHandlers
 from leasehold.stores.sql.messages import CompleteVerb, MessageHandlers, claim_keys
 from leasehold.stores.sql.plain_json import detail_to_json
