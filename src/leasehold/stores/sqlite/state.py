@@ -72,7 +72,7 @@ class SqliteState(State):
             return
         self.set_marks(new_mark, mark)
 
-    def is_put_back(self, beside: str | None) -> bool:
+    def is_restored(self, beside: str | None) -> bool:
         """Tell whether the database was restored, without marking it; it must have a key."""
         meta = self._read_meta()
         restored_from_backup = is_restored(beside, meta.get("mark"), meta.get("last_mark"))

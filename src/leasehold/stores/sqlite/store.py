@@ -101,7 +101,7 @@ class SqliteStore:
                     read_mark(self._folder), mark, secrets.token_bytes(KEY_BYTES)
                 )
         except (apsw.FullError, OSError):
-            if self._state.is_put_back(read_mark(self._folder)):
+            if self._state.is_restored(read_mark(self._folder)):
                 raise
             self.restored_from_backup = False
         else:
