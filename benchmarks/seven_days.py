@@ -31,7 +31,7 @@ from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.model import ENTROPY_BYTES, Lease, Outcome
 from leasehold.domain.queue_settings import Backoff, FailurePolicy, QueueSettings
 from leasehold.engine import Engine, MaintenancePlan
-from leasehold.http.test_mode import travel
+from leasehold.http.test_mode import advance_time
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sqlite import SqliteStore
@@ -244,7 +244,7 @@ class EngineWorld:
 
     async def advance(self, seconds: float) -> None:
         """See :class:`World`."""
-        await travel(self.engine, self._clock, round(seconds * 1000))
+        await advance_time(self.engine, self._clock, round(seconds * 1000))
 
     def now_s(self) -> float:
         """See :class:`World`."""

@@ -312,11 +312,11 @@ def met(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the errors that stores have met."""
     names: list[str] = []
 
-    def noting(error: psycopg.Error, *, closed: bool) -> Fault:
+    def recording(error: psycopg.Error, *, closed: bool) -> Fault:
         names.append(type(error).__name__)
         return fault_of(error, closed=closed)
 
-    monkeypatch.setattr(postgres_store, "fault_of", noting)
+    monkeypatch.setattr(postgres_store, "fault_of", recording)
     return names
 
 

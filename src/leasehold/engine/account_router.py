@@ -15,7 +15,7 @@ from leasehold.engine.engine import Counted, Engine, Served, account_of
 from leasehold.engine.event_export import Exporter
 from leasehold.engine.large_bodies import LargeBodies
 from leasehold.engine.long_poll import Gone
-from leasehold.engine.stats import Census, EngineStats, QueueActivity
+from leasehold.engine.stats import EngineStats, QueueActivity, Totals
 from leasehold.stores.base import StoreHealth
 
 _K = TypeVar("_K")
@@ -89,8 +89,8 @@ class ServerEngine(Protocol):
         """See :meth:`Engine.counts`."""
         ...
 
-    async def census(self) -> Census:
-        """See :meth:`Engine.census`."""
+    async def totals(self) -> Totals:
+        """See :meth:`Engine.totals`."""
         ...
 
     def health(self) -> StoreHealth:
@@ -176,10 +176,10 @@ class AccountRouter:
         found = await asyncio.gather(*(engine.counts() for engine in self._engines))
         return [each for counted in found for each in counted]
 
-    async def census(self) -> Census:
-        """See :meth:`Engine.census`. How much event log there is, is told of the first store."""
-        found = await asyncio.gather(*(engine.census() for engine in self._engines))
-        return Census(
+    async def totals(self) -> Totals:
+        """See :meth:`Engine.totals`. How much event log there is, is told of the first store."""
+        found = await asyncio.gather(*(engine.totals() for engine in self._engines))
+        return Totals(
             sessions=_joined(each.sessions for each in found),
             lost_sessions=sum(each.lost_sessions for each in found),
             claims=_joined(each.claims for each in found),

@@ -27,7 +27,14 @@ from leasehold.engine.long_poll import Gone, LongPolls
 from leasehold.engine.maintenance import AdaptiveTimeouts, Maintenance, MaintenancePlan, always
 from leasehold.engine.peers import RECHECK_S, PeerNotifier, Peers
 from leasehold.engine.queue_listeners import ReceiveOrClaim
-from leasehold.engine.stats import COUNTED, NOTHING, Census, CensusTaker, EngineStats, QueueActivity
+from leasehold.engine.stats import (
+    COUNTED,
+    NOTHING,
+    EngineStats,
+    QueueActivity,
+    Totals,
+    TotalsCounter,
+)
 from leasehold.stores.base import Store, StoreHealth
 
 _COUNTED_AT_ONCE: Final = 128
@@ -95,7 +102,7 @@ class Engine:
         """Set when the store has failed: the process must end and start again from the file."""
         self.has_failed = False
         """Whether it was this engine's store, where several engines share ``failed``."""
-        self._census = CensusTaker(self.stats.since_ms)
+        self._totals = TotalsCounter(self.stats.since_ms)
         self.waiting = LongPolls(clock, store.find_queue, timers, peers)
         """Who waits for messages. ``wake`` is for news from outside, ``check`` for moved clocks."""
         self._store = store
@@ -113,7 +120,7 @@ class Engine:
             o.StartJob: lambda _, job: self._start_job(job),
             c.CreateQueue: self._set,
             c.SetQueueSettings: self._set,
-            **dict.fromkeys(COUNTED, self._census.note),
+            **dict.fromkeys(COUNTED, self._totals.note),
             c.DeleteQueue: self._deleted,
         }
         """What is to be done once a command was carried out."""
@@ -234,7 +241,7 @@ class Engine:
 
     def _deleted(self, command: c.DeleteQueue, result: c.Result) -> None:
         self.adaptive.watch_one(command.account, command.queue)
-        self._census.note(command, result)
+        self._totals.note(command, result)
 
     def _watch_adaptive(self) -> None:
         """Watch the queues that adapt by the settings that are stored, whoever has set them."""
@@ -444,10 +451,10 @@ class Engine:
                     counted.append(Counted(*name, counts, found.settings.lease_s()))
         return counted
 
-    async def census(self) -> Census:
+    async def totals(self) -> Totals:
         """Count sessions and claims, and say how much event log there is."""
         queues = [(account, queue) for account, queue, _ in self._store.message_counts()]
-        return await self._census.take(self.perform, queues) if self._batcher else NOTHING
+        return await self._totals.take(self.perform, queues) if self._batcher else NOTHING
 
     def health(self) -> StoreHealth:
         """Say how the store is."""

@@ -79,7 +79,7 @@ class Exporter:
         clock: Source of all time.
         plan: What to do.
         sleep: Waits so many seconds. By the time of the machine, also where the clock is virtual:
-            travelling in time should not stop at every interval.
+            virtual time should not stop at every interval.
         leads: Whether this server is the one that exports.
         trusts_clock: Whether what is old may be removed: not while the clock is doubted.
         max_rows: Events of one file; None for the default.

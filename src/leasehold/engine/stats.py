@@ -240,7 +240,7 @@ class EngineStats:
 _COUNTED: Final = frozenset({c.Put, c.Receive, c.Renew, c.Complete, c.Release})
 
 
-# --- census ------------------------------------------------------------------------------------
+# --- totals ------------------------------------------------------------------------------------
 #
 # What there is of sessions, claims and event log: counted when they are asked for.
 
@@ -253,7 +253,7 @@ _ASKED_AT_ONCE: Final = 128
 _ALL: Final = 1_000_000
 
 
-class Census(NamedTuple):
+class Totals(NamedTuple):
     """How many there are."""
 
     sessions: Mapping[tuple[str, SessionState], int]
@@ -267,11 +267,11 @@ class Census(NamedTuple):
 
 
 COUNTED: Final = (AttachStream, OpenSession, c.DeleteQueue)
-"""Commands that a :class:`CensusTaker` wants to hear of."""
-NOTHING: Final = Census({}, 0, {}, None)
+"""Commands that a :class:`TotalsCounter` wants to hear of."""
+NOTHING: Final = Totals({}, 0, {}, None)
 
 
-class CensusTaker:
+class TotalsCounter:
     """Counts, and remembers where it need not look.
 
     Args:
@@ -299,7 +299,7 @@ class CensusTaker:
         elif type(command) is OpenSession:
             self._accounts.add(command.account)
 
-    async def take(self, perform: Perform, queues: Collection[QueueKey]) -> Census:
+    async def take(self, perform: Perform, queues: Collection[QueueKey]) -> Totals:
         """Count, in all accounts and queues that there are.
 
         What cannot be counted now is left out.
@@ -313,7 +313,7 @@ class CensusTaker:
         self._count_lost(each for listed in found for each in listed or ())
         (log,) = await _ask(perform, [LogExtent()])
         claims = await self._count_claims(perform, queues)
-        return Census(sessions, self._lost_count, claims, log)
+        return Totals(sessions, self._lost_count, claims, log)
 
     def _count_lost(self, sessions: Iterable[Session]) -> None:
         lost = {

@@ -61,7 +61,7 @@ class Controls:
         self._random = Random(seed)  # noqa: S311 - it spreads retries and guards nothing
         self._engine = engine
         self._clock = clock
-        self._travelling = asyncio.Lock()
+        self._advancing = asyncio.Lock()
 
     @property
     def is_virtual(self) -> bool:
@@ -89,10 +89,10 @@ class Controls:
         clock = self._clock
         if not isinstance(clock, VirtualClock):
             raise ValueError("the clock of this server cannot be moved: it is not virtual")  # noqa: TRY004 - it depends on a setting, not on the caller's types
-        async with self._travelling:
+        async with self._advancing:
             if not 0 <= length_ms <= LATEST_MS - clock.now_ms():
                 raise ValueError("time goes forward only, and to the year 3000 at most")
-            await travel(self._engine, clock, length_ms)
+            await advance_time(self._engine, clock, length_ms)
             return clock.now_ms()
 
     # --- what happens to requests ------------------------------------------------------------
@@ -188,20 +188,20 @@ def _note(command: AnyCommand, result: Any) -> None:
             answer.has_changed = True
 
 
-# --- travel ------------------------------------------------------------------------------------
+# --- virtual time ------------------------------------------------------------------------------
 #
-# Travelling in time, with a clock that only moves when it is told to.
+# Moving time on, with a clock that only moves when it is told to.
 
 
 EXACT_STEPS: Final = 200
 """Stops made at the exact moments when something is due. After these there are at most as many
 more, at equal distances: an advance over years takes no longer than one over days."""
 SWEEP_MS: Final = 1_000
-"""Maintenance is done at the first stop after this much time, as it would be without travelling."""
+"""Maintenance is done at the first stop after this much time, as it would be by a real clock."""
 _MOST_SESSIONS: Final = 1_000
 
 
-async def travel(engine: Engine, clock: VirtualClock, length_ms: int) -> None:
+async def advance_time(engine: Engine, clock: VirtualClock, length_ms: int) -> None:
     """Let time pass for an engine, and do all that becomes due on the way.
 
     The clock stops at each moment that is waited for: a wait that ends, a message that becomes

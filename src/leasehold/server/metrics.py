@@ -30,8 +30,8 @@ from leasehold.engine.stats import (
     CLAIM_STATES,
     LATENCY_BUCKETS_S,
     NOTHING,
-    Census,
     QueueStats,
+    Totals,
 )
 from leasehold.http.admission import Admission
 from leasehold.http.app import RequestStats
@@ -75,15 +75,15 @@ class Metrics:
 
     async def text(self) -> bytes:
         """Return the page in Prometheus' text format."""
-        snapshot = self.snapshot(await self._engine.counts(), await self._engine.census())
+        snapshot = self.snapshot(await self._engine.counts(), await self._engine.totals())
         return await asyncio.to_thread(self._write, snapshot)
 
-    def snapshot(self, counted: Sequence[Counted] = (), census: Census = NOTHING) -> Snapshot:
+    def snapshot(self, counted: Sequence[Counted] = (), totals: Totals = NOTHING) -> Snapshot:
         """Copy the counters; call it in the event loop, where they are changed.
 
         Args:
             counted: What the engine has counted just now.
-            census: That as well.
+            totals: That as well.
         """
         shown = counted[: self._max_queues]
         verbs = self._requests.verbs.items()
@@ -101,10 +101,10 @@ class Metrics:
             messages=list(_limited(_by_state(counted), self._max_queues)),
             ages=list(_ages(shown, self._clock.now_ms())),
             timeouts=[(each.account, each.queue, each.visibility_timeout_s) for each in shown],
-            claims=list(_limited(_claims(census), self._max_queues)),
-            sessions=[(*key, number) for key, number in census.sessions.items()],
+            claims=list(_limited(_claims(totals), self._max_queues)),
+            sessions=[(*key, number) for key, number in totals.sessions.items()],
             counters={
-                "server_sessions_lost": census.lost_sessions,
+                "server_sessions_lost": totals.lost_sessions,
                 "server_commands": stats.commands,
                 "server_batches": stats.batches,
                 "server_overloaded": admission.refused,
@@ -120,7 +120,7 @@ class Metrics:
                 "server_waiting_receives": admission.waiting,
                 "server_store_writable": float(self._engine.health().writable),
                 "server_clock_drift_seconds": self._clock.wall_drift_s(),
-                **_log_gauges(census, self._clock.now_ms()),
+                **_log_gauges(totals, self._clock.now_ms()),
                 **_export_gauges(self._engine),
             },
         )
@@ -142,13 +142,13 @@ def _by_state(counted: Sequence[Counted]) -> Iterator[Figures]:
         yield each.account, each.queue, [*figures, counts.claimed, counts.staged]
 
 
-def _claims(census: Census) -> Iterator[Figures]:
-    for key, states in census.claims.items():
+def _claims(totals: Totals) -> Iterator[Figures]:
+    for key, states in totals.claims.items():
         yield *key, [states[state] for state in CLAIM_STATES]
 
 
-def _log_gauges(census: Census, now_ms: int) -> dict[str, float]:
-    log = census.log
+def _log_gauges(totals: Totals, now_ms: int) -> dict[str, float]:
+    log = totals.log
     if log is None or log.oldest_at_ms is None:
         return dict.fromkeys(LOG_GAUGES, 0.0)
     figures = (

@@ -430,12 +430,12 @@ def refuse_relocated_accounts(settings: Settings, store: Store, placed: Sequence
     elsewhere = {account for each in placed for account in each.accounts}
     own = {each.name for each in settings.effective_accounts()} - elsewhere
     for names, each_store in ((own, store), *((set(e.accounts), e.opened.store) for e in placed)):
-        away = sorted(names & each_store.relocated_accounts)
-        if away:
+        relocated = sorted(names & each_store.relocated_accounts)
+        if relocated:
             raise StartFailed(
                 ExitCode.STORE_FAILED,
-                f"account {away[0]} was moved away from its store: name the store that it is in "
-                "now in account_stores, or take the account out of the settings",
+                f"account {relocated[0]} was moved away from its store: name the store that it is "
+                "in now in account_stores, or take the account out of the settings",
             )
 
 

@@ -336,7 +336,7 @@ class Worker:
             failed=stats.count(Kind.FAILED) + stats.count(Kind.POISONED),
             lost=stats.count(Kind.LOST),
             concurrency=core.concurrency,
-            prefetch=core.rooms.prefetch,
+            prefetch=core.limiter.prefetch,
             lag_s=0.0 if manager is None else manager.lag_s,
             renewals=0 if manager is None else manager.counts.renewals,
             oldest_s=None if first is None else core.now_s() - first.began_s,

@@ -84,8 +84,8 @@ def test_figures_are_those_of_all_stores() -> None:
             ("bank", 1),
             ("shop", 1),
         ]
-        census = await router.census()
-        assert {account for account, _ in census.sessions} == {"bank", "shop"}
+        totals = await router.totals()
+        assert {account for account, _ in totals.sessions} == {"bank", "shop"}
         assert router.activity("shop", "jobs").waiting == 0
         assert router.health().kind == "memory"
 

@@ -37,11 +37,11 @@ def test_heavy_commands_are_committed_on_the_thread(
         threads: list[threading.Thread] = []
         commit = world.store.commit
 
-        def noting() -> bool:
+        def recording() -> bool:
             threads.append(threading.current_thread())
             return commit()
 
-        monkeypatch.setattr(world.store, "commit", noting)
+        monkeypatch.setattr(world.store, "commit", recording)
         result = await world.do(stage(count, 1))
         assert not isinstance(result[0], Exception)
         assert [each.name == "commit" for each in threads] == [apart]

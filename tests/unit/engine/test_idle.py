@@ -49,13 +49,13 @@ def test_sweeps_that_find_nothing_write_nothing(tmp_path: Path) -> None:
         await perform(t.Stage("a", "job/2", "p", 0, (put(),)))
         clock.advance(s=2)
         await engine.sweep()  # the short claim lapses
-        await engine.census()
+        await engine.totals()
         written = store.written
         for _ in range(30):
             clock.advance(s=1)
             await perform(s.Heartbeat("a", session.session_id, {"none": None}))
             await engine.sweep()
-            await engine.census()
+            await engine.totals()
         assert store.written == written
         await perform(receive())
         assert store.written == written + 1

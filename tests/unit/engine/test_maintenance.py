@@ -290,7 +290,7 @@ def test_after_a_standstill_heartbeats_are_read_first() -> None:
     asyncio.run(scenario())
 
 
-def test_travel_in_time_is_no_standstill() -> None:
+def test_virtual_time_that_moves_is_no_standstill() -> None:
     """A virtual clock goes in leaps, which says nothing of who is heard."""
 
     async def scenario() -> None:

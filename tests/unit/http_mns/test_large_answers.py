@@ -25,11 +25,11 @@ def test_many_bytes_are_digested_on_a_thread(
         assert whole.send(_BODY).status == 201
     threads: set[threading.Thread] = set()
 
-    def noting(*given: Any) -> str:
+    def recording(*given: Any) -> str:
         threads.add(threading.current_thread())
         return md5_hex(*given)
 
-    monkeypatch.setattr("leasehold.http.mns.messages.md5_hex", noting)
+    monkeypatch.setattr("leasehold.http.mns.messages.md5_hex", recording)
     request = whole.request("GET", f"{MESSAGES}?{query}")
     answer = asyncio.run(whole.dialect.handle(request))
     assert len(root_of(answer)) == count

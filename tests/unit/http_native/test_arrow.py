@@ -479,11 +479,11 @@ def test_much_is_read_on_a_thread(native: Native, monkeypatch: pytest.MonkeyPatc
     threads: list[str] = []
     read = arrow.read_puts
 
-    def noting(*given: Any) -> Any:
+    def recording(*given: Any) -> Any:
         threads.append(threading.current_thread().name)
         return read(*given)
 
-    monkeypatch.setattr(arrow, "read_puts", noting)
+    monkeypatch.setattr(arrow, "read_puts", recording)
     large = pa.table({"body": [b"x" * 1_000] * 200})
     assert stage(native, written(large)).json["rows"] == 200
     assert threads[0].startswith("bodies")

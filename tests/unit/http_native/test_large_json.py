@@ -58,11 +58,11 @@ def test_a_large_request_is_read_on_a_thread(
     """There it holds up nobody; a small one is read at once."""
     threads: set[str] = set()
 
-    def noting(*given: Any) -> Any:
+    def recording(*given: Any) -> Any:
         threads.add(threading.current_thread().name)
         return read_put(*given)
 
-    monkeypatch.setattr("leasehold.http.native.messages.read_put", noting)
+    monkeypatch.setattr("leasehold.http.native.messages.read_put", recording)
     body = of_megabytes() if is_large else b'{"messages":[{"body":"a"}]}'
     assert native.send("POST", MESSAGES, body).status == 200
     (name,) = threads

@@ -19,7 +19,7 @@ from leasehold.domain.model import MessageState
 from leasehold.domain.sessions import SessionState
 from leasehold.engine.account_router import ServerEngine
 from leasehold.engine.engine import Counted, Served
-from leasehold.engine.stats import CLAIM_STATES, NOTHING, Census, EngineStats, QueueStats
+from leasehold.engine.stats import CLAIM_STATES, NOTHING, EngineStats, QueueStats, Totals
 from leasehold.http.admission import Admission
 from leasehold.http.app import RequestStats
 from leasehold.http.guard import ConnectionLimits, Guard
@@ -40,19 +40,19 @@ class StubEngine:
         self.failed = asyncio.Event()
         self.writable = True
         self.counted: list[Counted] = []
-        self.census_taken = NOTHING
+        self.totals_taken = NOTHING
         self.exporter: Any = None
         self.bodies: Any = None
         self.unreachable: set[int] = set()
-        self.away: set[str] = set()
+        self.relocated: set[str] = set()
 
     async def counts(self) -> list[Counted]:
         """See ``Engine.counts``."""
         return self.counted
 
-    async def census(self) -> Census:
-        """See ``Engine.census``."""
-        return self.census_taken
+    async def totals(self) -> Totals:
+        """See ``Engine.totals``."""
+        return self.totals_taken
 
     def health(self) -> StoreHealth:
         """See ``Engine.health``."""
@@ -70,7 +70,7 @@ class StubEngine:
 
     def is_relocated(self, account: str) -> bool:
         """See ``Engine.is_relocated``."""
-        return account in self.away
+        return account in self.relocated
 
     async def perform(self, command: Any) -> Any:
         """See ``Engine.perform``."""
@@ -207,7 +207,7 @@ def test_every_store_must_be_there(world: World) -> None:
 
 def test_accounts_that_have_moved_are_named(world: World) -> None:
     """The server is ready for the others; an account that it does not serve is of no interest."""
-    world.engine.away = {"till", "mine", "theirs"}
+    world.engine.relocated = {"till", "mine", "theirs"}
     answer = world.answer("/readyz")
     assert answer.status == 200
     assert json.loads(answer.body)["accounts_away"] == ["mine", "till"]
@@ -349,7 +349,7 @@ def test_sessions_claims_and_the_log_are_told(world: World) -> None:
     """Gauges by state, and how many sessions were lost since the start."""
     now_ms = ManualClock().now_ms()
     claims = dict.fromkeys(CLAIM_STATES, 0) | {ClaimState.OPEN: 2, ClaimState.BROKEN: 1}
-    world.engine.census_taken = Census(
+    world.engine.totals_taken = Totals(
         sessions={("a", SessionState.LIVE): 3, ("a", SessionState.LOST): 1},
         lost_sessions=4,
         claims={("a", "queue"): claims},
@@ -399,7 +399,7 @@ def test_the_export_and_large_bodies_are_told(world: World) -> None:
 
 def test_an_empty_log_has_no_age(world: World) -> None:
     """Numbers go on when everything was forgotten; what is kept is nothing then."""
-    world.engine.census_taken = NOTHING._replace(log=Extent(21, 20, 0, None))
+    world.engine.totals_taken = NOTHING._replace(log=Extent(21, 20, 0, None))
     samples = world.samples()
     for name in ("batches", "bytes", "oldest_seconds"):
         assert samples[f"server_event_{name}", ()] == 0

@@ -12,7 +12,7 @@ from leasehold.domain.model import Lease
 from leasehold.domain.queue_settings import QueueSettings
 from leasehold.engine import Engine
 from leasehold.engine.faults import Faults, faulty
-from leasehold.http.test_mode import travel
+from leasehold.http.test_mode import advance_time
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
@@ -46,7 +46,7 @@ class World:
 
     async def pass_s(self, length_s: float) -> None:
         """Let time pass."""
-        await travel(self.engine, self.clock, round(length_s * 1000))
+        await advance_time(self.engine, self.clock, round(length_s * 1000))
 
     async def put(self, body: bytes = b"x", delay_s: int = 0, **more: Any) -> Lease:
         """Put a message that never expires unless told other."""

@@ -95,7 +95,7 @@ def test_time_does_not_go_back_or_too_far(server: InProcessServer) -> None:
 
 
 def test_a_server_may_go_by_the_clock_of_the_system() -> None:
-    """Then it can be made to fail, but not to travel."""
+    """Then it can be made to fail, but its clock cannot be moved."""
     with InProcessServer(clock="system") as server:
         assert abs(server.now() - datetime.now(UTC)) < timedelta(minutes=10)  # noqa: TID251 - this is the system's
         with pytest.raises(ValueError, match="not virtual"):

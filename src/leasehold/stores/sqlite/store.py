@@ -109,7 +109,7 @@ class SqliteStore:
                     read_mark(self._folder), mark, secrets.token_bytes(KEY_BYTES)
                 )
         except (apsw.FullError, OSError):
-            if self._state.is_put_back(read_mark(self._folder)):
+            if self._state.is_restored(read_mark(self._folder)):
                 raise
             self.restored_from_backup = False
         else:
@@ -343,7 +343,7 @@ class SqliteState(State):
             return
         self.set_marks(new_mark, mark)
 
-    def is_put_back(self, beside: str | None) -> bool:
+    def is_restored(self, beside: str | None) -> bool:
         """Tell whether the database was restored, without marking it; it must have a key."""
         meta = self._read_meta()
         restored_from_backup = is_restored(beside, meta.get("mark"), meta.get("last_mark"))

@@ -167,12 +167,12 @@ def test_a_save_leaves_time_to_renew_its_lease(store: ProgressStore, queue: Memo
     """A service that does not answer is waited for during a part of the lease only."""
     asked = []
 
-    class Noting(MemoryQueue):
+    class Recording(MemoryQueue):
         def renew(self, *args: Any, timeout_s: float | None = None) -> list[Any]:
             asked.append(timeout_s)
             return super().renew(*args, timeout_s=timeout_s)
 
-    client = KeepsProgress(Noting("videos", capabilities=queue.capabilities), store)
+    client = KeepsProgress(Recording("videos", capabilities=queue.capabilities), store)
     client.put([Outgoing(body="x")])
     [delivery] = client.receive(1, visibility_timeout_s=30)
     client.save(delivery, delivery.receipt, SAVED, 12)

@@ -14,7 +14,7 @@ from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.events import Extent, LogExtent
 from leasehold.domain.model import Outcome
 from leasehold.domain.queue_settings import Adaptive
-from leasehold.engine.stats import NOTHING, CensusTaker
+from leasehold.engine.stats import NOTHING, TotalsCounter
 from leasehold.stores.memory import MemoryStore
 from tests.unit.engine.support import World, claim, play, put, receive
 
@@ -34,17 +34,17 @@ def test_sessions_are_counted_by_state() -> None:
         await world.advance(s=17)
         await world.do(s.LoseSessions())
         for _ in range(2):
-            census = await world.engine.census()
-            assert census.sessions == {("a", LIVE): 1, ("a", LOST): 1, ("a", ENDED): 1}
-            assert census.lost_sessions == 1
+            totals = await world.engine.totals()
+            assert totals.sessions == {("a", LIVE): 1, ("a", LOST): 1, ("a", ENDED): 1}
+            assert totals.lost_sessions == 1
         await world.advance(s=601)
         await world.do(s.LoseSessions())
-        assert (await world.engine.census()).lost_sessions == 2
+        assert (await world.engine.totals()).lost_sessions == 2
         await world.advance(ms=s.REMEMBER_SESSION_MS)
         await world.do(s.LoseSessions())
-        census = await world.engine.census()
-        assert census.sessions == {("a", LIVE): 0, ("a", LOST): 0, ("a", ENDED): 0}
-        assert census.lost_sessions == 2
+        totals = await world.engine.totals()
+        assert totals.sessions == {("a", LIVE): 0, ("a", LOST): 0, ("a", ENDED): 0}
+        assert totals.lost_sessions == 2
         assert third.session_id
 
     play(scenario)
@@ -55,7 +55,7 @@ def test_an_account_without_queues_may_have_sessions() -> None:
 
     async def scenario(world: World) -> None:
         await world.do(opened(1, "b"))
-        assert (await world.engine.census()).sessions["b", LIVE] == 1
+        assert (await world.engine.totals()).sessions["b", LIVE] == 1
 
     play(scenario)
 
@@ -67,9 +67,9 @@ def test_sessions_lost_before_the_start_are_not_counted() -> None:
         await world.do(opened(1))
         await world.advance(s=17)
         await world.do(s.LoseSessions())
-        taker = CensusTaker(world.clock.now_ms() + 1)
-        census = await taker.take(world.engine.perform, [("a", "queue")])
-        assert (census.sessions["a", LOST], census.lost_sessions) == (1, 0)
+        taker = TotalsCounter(world.clock.now_ms() + 1)
+        totals = await taker.take(world.engine.perform, [("a", "queue")])
+        assert (totals.sessions["a", LOST], totals.lost_sessions) == (1, 0)
 
     play(scenario)
 
@@ -87,8 +87,8 @@ def test_claims_are_counted_by_state() -> None:
         await world.advance(s=11)
         await world.do(receive(limit=2, lease_s=600))
         await world.do(claim(stream="s", number=3, limit=1))
-        census = await world.engine.census()
-        counts = {str(state): number for state, number in census.claims["a", "queue"].items()}
+        totals = await world.engine.totals()
+        counts = {str(state): number for state, number in totals.claims["a", "queue"].items()}
         assert counts == {"opening": 0, "open": 1, "parked": 1, "lapsed": 1, "broken": 2}
 
     play(scenario)
@@ -101,15 +101,15 @@ def test_queues_without_streams_are_asked_once_only() -> None:
         for number in range(5):
             await world.do(c.CreateQueue("a", f"queue{number}", {}))
         await world.attach("s", "queue3")
-        await world.engine.census()
+        await world.engine.totals()
         await world.attach("s", "queue1")
         world.store.batches.clear()
-        census = await world.engine.census()
+        totals = await world.engine.totals()
         assert [each.queue for each in world.store.commands(k.ListStreams)] == ["queue1", "queue3"]
-        assert sorted(census.claims) == [("a", "queue1"), ("a", "queue3")]
+        assert sorted(totals.claims) == [("a", "queue1"), ("a", "queue3")]
         await world.do(c.DeleteQueue("a", "queue1"))
         world.store.batches.clear()
-        await world.engine.census()
+        await world.engine.totals()
         assert [each.queue for each in world.store.commands(k.ListStreams)] == ["queue3"]
 
     play(scenario)
@@ -127,9 +127,9 @@ def test_what_cannot_be_counted_is_left_out() -> None:
                 raise LeaseholdError
             return await world.engine.perform(command)
 
-        taker = CensusTaker(0)
-        census = await taker.take(perform, [("a", "queue")])
-        assert (sum(census.sessions.values()), census.claims, census.log) == (0, {}, None)
+        taker = TotalsCounter(0)
+        totals = await taker.take(perform, [("a", "queue")])
+        assert (sum(totals.sessions.values()), totals.claims, totals.log) == (0, {}, None)
         refused.clear()
         assert ("a", "queue") in (await taker.take(perform, [("a", "queue")])).claims
 
@@ -142,7 +142,7 @@ def test_the_log_is_measured() -> None:
     async def scenario(world: World) -> None:
         extent = Extent(3, 9, 700, 1)
         world.store._verbs[LogExtent] = lambda _: extent
-        assert (await world.engine.census()).log == extent
+        assert (await world.engine.totals()).log == extent
 
     play(scenario)
 
@@ -154,7 +154,7 @@ def test_an_engine_that_is_not_running_has_nothing_to_count() -> None:
         async with World() as world:
             await world.attach()
             engine = world.engine
-        assert await engine.census() == NOTHING
+        assert await engine.totals() == NOTHING
 
     asyncio.run(scenario())
 

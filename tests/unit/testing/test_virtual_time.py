@@ -1,4 +1,4 @@
-"""Travelling in time: what becomes due on the way is done on the way."""
+"""Time that is moved on: what becomes due on the way is done on the way."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_rated_job_goes_at_its_rate() -> None:
 
 
 def test_a_long_journey_makes_few_stops() -> None:
-    """A job that looks twice a second does not make years of travelling take hours."""
+    """A job that looks twice a second does not make an advance over years take hours."""
 
     async def scenario(world: World) -> None:
         stops = 0
