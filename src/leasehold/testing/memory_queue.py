@@ -124,6 +124,8 @@ class MemoryQueue(Adapter):
         [delivery] = queue.receive(10, visibility_timeout_s=30)
 
     Ids and receipts are counted, so that a test that moves time by hand sees the same in each run.
+    A receive looks at all that waits: it is for thousands of messages, not for hundreds of
+    thousands.
 
     Args:
         name: Of the queue. What is buried is in :attr:`poison`, ``<name>-poison``.

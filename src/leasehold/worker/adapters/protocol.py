@@ -452,12 +452,14 @@ class Around:
         session: WorkerSession | None = None,
     ) -> list[Delivery]:
         """Lease messages."""
-        return self.client.receive(
-            max_messages,
-            visibility_timeout_s=visibility_timeout_s,
-            wait_s=wait_s,
-            holder=holder,
-            session=session,
+        return self._received(
+            self.client.receive(
+                max_messages,
+                visibility_timeout_s=visibility_timeout_s,
+                wait_s=wait_s,
+                holder=holder,
+                session=session,
+            )
         )
 
     def renew(
@@ -470,7 +472,15 @@ class Around:
         self, leases: Sequence[Lease], *, timeout_s: float | None = None
     ) -> list[QueueError | None]:
         """Remove messages whose work is done."""
-        return self.client.complete(leases, timeout_s=timeout_s)
+        results = self.client.complete(leases, timeout_s=timeout_s)
+        done = [
+            lease.message_id
+            for lease, result in zip(leases, results, strict=True)
+            if result is None
+        ]
+        if done:
+            self._completed(done)
+        return results
 
     def release(
         self, releases: Sequence[Release], *, timeout_s: float | None = None
@@ -489,6 +499,7 @@ class Around:
     ) -> None:
         """Move a message to the poison queue."""
         self.client.bury(delivery, receipt, fault, timeout_s=timeout_s)
+        self._buried(delivery.message_id)
 
     def put(self, messages: Sequence[Outgoing]) -> list[QueueError | None]:
         """Put messages."""
@@ -509,3 +520,15 @@ class Around:
     def close(self) -> None:
         """Let go of connections."""
         self.client.close()
+
+    # --- what may be done besides ------------------------------------------------------------
+
+    def _received(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Return what is to be handed out of what was leased."""
+        return deliveries
+
+    def _completed(self, message_ids: Sequence[str]) -> None:
+        """Take note that messages were completed."""
+
+    def _buried(self, message_id: str) -> None:
+        """Take note that a message was moved to the poison queue."""

@@ -28,12 +28,9 @@ from leasehold.worker.adapters.protocol import (
     BodyTooLarge,
     Capabilities,
     Delivery,
-    Fault,
-    Lease,
     Outgoing,
     QueueClient,
     QueueError,
-    WorkerSession,
 )
 from leasehold.worker.errors import Poison
 from leasehold.worker.payloads.codecs import BytesCodec, Codec, marked
@@ -420,53 +417,30 @@ class ClaimChecked(Around):
                 self._delete(written[place])
         return outcomes
 
-    def receive(
-        self,
-        max_messages: int,
-        *,
-        visibility_timeout_s: int,
-        wait_s: float = 0,
-        holder: str | None = None,
-        session: WorkerSession | None = None,
-    ) -> list[Delivery]:
-        """Lease messages; bodies that are kept elsewhere are not fetched."""
-        received = super().receive(
-            max_messages,
-            visibility_timeout_s=visibility_timeout_s,
-            wait_s=wait_s,
-            holder=holder,
-            session=session,
-        )
+    def _received(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Bodies that are kept elsewhere are not fetched."""
         if self._delete_after:
             with self._lock:
-                for each in received:
+                for each in deliveries:
                     if looks_like_reference(each.body):
                         self._held[each.message_id] = each.body
                 # A message that was lost is never completed here. What is forgotten is swept.
                 while len(self._held) > _REMEMBERED:
                     self._held.popitem(last=False)
-        return received
+        return deliveries
 
-    def complete(
-        self, leases: Sequence[Lease], *, timeout_s: float | None = None
-    ) -> list[QueueError | None]:
-        """Remove messages whose work is done, and then their objects."""
-        results = super().complete(leases, timeout_s=timeout_s)
-        if self._delete_after and self._held:
-            for lease, result in zip(leases, results, strict=True):
-                with self._lock:
-                    body = self._held.pop(lease.message_id, None) if result is None else None
-                if body is not None:
-                    self._delete(body)
-        return results
+    def _completed(self, message_ids: Sequence[str]) -> None:
+        """Remove the objects of messages whose work is done."""
+        for message_id in message_ids if self._held else ():
+            with self._lock:
+                body = self._held.pop(message_id, None)
+            if body is not None:
+                self._delete(body)
 
-    def bury(
-        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
-    ) -> None:
-        """Move a message to the poison queue; its object stays."""
-        super().bury(delivery, receipt, fault, timeout_s=timeout_s)
+    def _buried(self, message_id: str) -> None:
+        """Keep the object of a message in the poison queue."""
         with self._lock:
-            self._held.pop(delivery.message_id, None)
+            self._held.pop(message_id, None)
 
     def _delete_all(self, bodies: Iterable[bytes]) -> None:
         for each in bodies:

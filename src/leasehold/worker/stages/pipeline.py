@@ -24,7 +24,7 @@ from leasehold.worker.stages.declared import (
     make_stage,
     split_label,
 )
-from leasehold.worker.stages.running import Call, Durations, Run, Save, Step, Steps, Telling, Watch
+from leasehold.worker.stages.run import Call, Durations, Run, Save, Step, Steps, Telling, Watch
 from leasehold.worker.timing import SystemTime, Time
 
 _log: Final = logging.getLogger("leasehold.worker.stages")

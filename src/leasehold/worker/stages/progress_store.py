@@ -18,14 +18,12 @@ from leasehold.worker.adapters.protocol import (
     Around,
     Capabilities,
     Delivery,
-    Fault,
     Lease,
     LeaseGone,
     QueueClient,
     QueueError,
     Renewed,
     Saved,
-    WorkerSession,
 )
 
 KEPT_S: Final = 15 * 24 * 3600
@@ -229,28 +227,13 @@ class KeepsProgress(Around):
         """Those of the service, and progress beside the body."""
         return replace(self.client.capabilities, saves="beside")
 
-    def receive(
-        self,
-        max_messages: int,
-        *,
-        visibility_timeout_s: int,
-        wait_s: float = 0,
-        holder: str | None = None,
-        session: WorkerSession | None = None,
-    ) -> list[Delivery]:
-        """Lease messages, with what is kept for them."""
-        received = super().receive(
-            max_messages,
-            visibility_timeout_s=visibility_timeout_s,
-            wait_s=wait_s,
-            holder=holder,
-            session=session,
-        )
+    def _received(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Return messages with what is kept for them."""
         # Also at a first delivery by its count: one that was given back is not always counted.
-        kept = self._store.load(self.name, [each.message_id for each in received])
+        kept = self._store.load(self.name, [each.message_id for each in deliveries])
         return [
             replace(each, saved=kept[each.message_id]) if each.message_id in kept else each
-            for each in received
+            for each in deliveries
         ]
 
     def save(
@@ -278,29 +261,13 @@ class KeepsProgress(Around):
             raise renewed
         return renewed
 
-    def complete(
-        self, leases: Sequence[Lease], *, timeout_s: float | None = None
-    ) -> list[QueueError | None]:
-        """Remove messages whose work is done, and what is kept for them."""
-        results = super().complete(leases, timeout_s=timeout_s)
-        gone = [
-            lease.message_id
-            for lease, result in zip(leases, results, strict=True)
-            if result is None
-        ]
-        if gone:
-            self._forget(gone)
-        return results
-
-    def bury(
-        self, delivery: Delivery, receipt: str, fault: Fault, *, timeout_s: float | None = None
-    ) -> None:
-        """Move a message to the poison queue, and drop what is kept for it."""
-        super().bury(delivery, receipt, fault, timeout_s=timeout_s)
-        self._forget([delivery.message_id])
-
-    def _forget(self, message_ids: Sequence[str]) -> None:
+    def _completed(self, message_ids: Sequence[str]) -> None:
+        """Drop what is kept for messages whose work is done."""
         try:
             self._store.forget(self.name, message_ids)
         except Exception:  # noqa: BLE001 - the messages are gone all the same; the rest is swept
             _log.warning("progress_not_forgotten", exc_info=True, extra={"queue": self.name})
+
+    def _buried(self, message_id: str) -> None:
+        """Drop what is kept for a message in the poison queue."""
+        self._completed([message_id])

@@ -11,7 +11,7 @@ import pytest
 
 from leasehold.testing import ManualTime
 from leasehold.worker.stages import StageMessage, StageOverdue, Stages
-from leasehold.worker.stages.running import Durations, Watch, learned_limit_s
+from leasehold.worker.stages.run import Durations, Watch, learned_limit_s
 from tests.unit.worker.stages.support import Bench, Diary
 
 
