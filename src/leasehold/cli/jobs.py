@@ -88,10 +88,7 @@ def stop(session: Session, job_id: str) -> None:
     Example: leasehold job stop 4f0c1d2e3a4b5c6d7e8f9a0b
     """
     stopped = session.client.stop_job(job_id)
-    if session.screen.as_json:
-        session.screen.document(stopped)
-    else:
-        session.screen.say(_told(stopped))
+    session.screen.result(stopped, _told(stopped))
 
 
 @remote("purge", _DRY_RUN, _NO_WAIT, YES)
@@ -175,12 +172,9 @@ def _finish(session: Session, begun: Job, *, wait: bool) -> None:
     """Follow a job to its end, and print how it ended."""
     screen = session.screen
     over = _follow(session, begun) if wait else begun
-    if screen.as_json:
-        screen.document(over)
-    else:
-        screen.say(_told(over))
-        if not over.is_over:
-            screen.hint(f"To follow it: leasehold job watch {over.job_id}")
+    screen.result(over, _told(over))
+    if not over.is_over:
+        screen.hint(f"To follow it: leasehold job watch {over.job_id}")
     if over.state == "stopped" and wait:
         raise click.exceptions.Exit(ExitCode.REFUSED)
 

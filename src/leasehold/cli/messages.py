@@ -224,10 +224,7 @@ def remove(session: Session, queue: str, message_id: str, force: bool, yes: bool
     """
     session.confirm(f"Remove message {message_id} of queue {queue} for good?", yes=yes)
     session.queue(queue).remove(message_id, force)
-    if session.screen.as_json:
-        session.screen.document({"removed": message_id})
-    else:
-        session.screen.say(f"Message {message_id} is removed.")
+    session.screen.result({"removed": message_id}, f"Message {message_id} is removed.")
 
 
 @remote("end-lease", add_to=message)

@@ -90,6 +90,12 @@ class Screen:
         if not self.as_json:
             self.out.print(Text(text), soft_wrap=not self.is_terminal)
 
+    def result(self, document: object, sentence: str) -> None:
+        """Print what was done: as JSON, or in a sentence for people."""
+        if self.as_json:
+            self.document(document)
+        self.say(sentence)
+
     def row(self, text: Text) -> None:
         """Print one of many lines, never cut: there are ids in it that people copy."""
         if self.is_terminal:

@@ -391,10 +391,7 @@ def create(
     """
     settings = patch_of(given)
     made = session.queue(queue).create(metadata=dict(metadata) or None, settings=settings or None)
-    if session.screen.as_json:
-        session.screen.document(made)
-    else:
-        session.screen.say(f"Queue {made.name} is there.")
+    session.screen.result(made, f"Queue {made.name} is there.")
 
 
 @remote("delete", YES, add_to=queue)
@@ -409,10 +406,7 @@ def delete(session: Session, queue: str, yes: bool) -> None:
         total = handle.counts().total
         session.confirm(f"Delete queue {queue} and its {_messages(total)} for good?", yes=yes)
     handle.delete()
-    if session.screen.as_json:
-        session.screen.document({"deleted": queue})
-    else:
-        session.screen.say(f"Queue {queue} is deleted.")
+    session.screen.result({"deleted": queue}, f"Queue {queue} is deleted.")
 
 
 @remote("show", WATCH, add_to=queue)
@@ -490,10 +484,7 @@ def resume(session: Session, queue: str) -> None:
     Example: leasehold queue resume orders
     """
     changed = session.queue(queue).resume()
-    if session.screen.as_json:
-        session.screen.document(changed)
-    else:
-        session.screen.say(f"Queue {changed.name} gives out messages.")
+    session.screen.result(changed, f"Queue {changed.name} gives out messages.")
 
 
 @remote("explain", WATCH, add_to=queue)

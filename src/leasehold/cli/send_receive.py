@@ -301,10 +301,7 @@ def _told(session: Session, given_back: Released) -> None:
 
 
 def _say(session: Session, value: object, sentence: str) -> None:
-    if session.screen.as_json:
-        session.screen.document(value)
-    else:
-        session.screen.say(sentence)
+    session.screen.result(value, sentence)
 
 
 # --- sending -----------------------------------------------------------------------------------

@@ -248,10 +248,7 @@ def _undo(store: str, copy: str | None, screen: Screen) -> int:
         end: End = opened.enter_context(open_end(store, new=False))
         other = None if copy is None else opened.enter_context(open_end(copy, new=False))
         done = undo_move(end, other, SystemClock().now_ms())
-    if screen.as_json:
-        screen.document({"done": done})
-    else:
-        screen.say(done)
+    screen.result({"done": done}, done)
     return ExitCode.DONE
 
 
@@ -267,10 +264,10 @@ def run_restored(store: str, *, yes: bool, as_json: bool, no_color: bool) -> int
 def _restored(store: str, screen: Screen) -> int:
     with open_end(store, new=False) as end:
         epoch, shown = begin_epoch(end), end.shown
-    if screen.as_json:
-        screen.document({"store": shown, "epoch": epoch})
-    else:
-        screen.say(f"{shown} is in epoch {epoch} now: receipts from before are void.")
+    screen.result(
+        {"store": shown, "epoch": epoch},
+        f"{shown} is in epoch {epoch} now: receipts from before are void.",
+    )
     return ExitCode.DONE
 
 

@@ -295,10 +295,7 @@ def settle(  # noqa: PLR0913 - click passes each option by its name
         yes=yes,
     )
     done = handle.settle(number, publish=publish)
-    if session.screen.as_json:
-        session.screen.document(done)
-    else:
-        session.screen.say(_told(done))
+    session.screen.result(done, _told(done))
 
 
 @remote("park", _TOKEN, add_to=stream)
@@ -348,10 +345,9 @@ def give_back(  # noqa: PLR0913 - click passes each option by its name
         yes=yes,
     )
     handle.give_back(number)
-    if session.screen.as_json:
-        session.screen.document({"given_back": number})
-    else:
-        session.screen.say(f"Claim {number} of stream {stream} is dissolved.")
+    session.screen.result(
+        {"given_back": number}, f"Claim {number} of stream {stream} is dissolved."
+    )
 
 
 @remote("delete", YES, add_to=stream)
@@ -369,10 +365,7 @@ def delete(session: Session, queue: str, stream: str, yes: bool) -> None:
             f"Forget stream {stream} of queue {queue}, and give {_messages(many)} back?", yes=yes
         )
     handle.delete()
-    if session.screen.as_json:
-        session.screen.document({"deleted": stream})
-    else:
-        session.screen.say(f"Stream {stream} is forgotten.")
+    session.screen.result({"deleted": stream}, f"Stream {stream} is forgotten.")
 
 
 def _take_token(handle: Stream) -> StreamInfo:

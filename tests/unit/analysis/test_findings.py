@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from leasehold.advisor import Bounds
-from leasehold.advisor.findings import QueueFindings, Weight, analyze, standings
+from leasehold.advisor.findings import QueueFindings, Weight, analyze, split, standings
 from leasehold.advisor.forecast import capacity_of, forecast
 from leasehold.advisor.recommendation import Asked, Today
-from leasehold.advisor.splitting import split
 from leasehold.advisor.summaries import (
     QueueSummary,
     UnreadableSummary,
