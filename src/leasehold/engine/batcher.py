@@ -31,7 +31,7 @@ from leasehold.engine.adapting import Adapting
 from leasehold.engine.long_poll import LongPolls, Pending
 from leasehold.engine.peers import PeerNotifier
 from leasehold.engine.stats import EngineStats
-from leasehold.stores.base import NotInTime, Store
+from leasehold.stores.base import COMMANDS, NotInTime, Store
 
 QUIET_TURNS: Final = 3
 """Turns of the loop, some ten microseconds each, without a new command before a batch starts."""
@@ -454,9 +454,9 @@ def _order(waiting: Pending) -> int:
 # --- the measure of a batch --------------------------------------------------------------------
 
 
-_RANKS: Final = {kind: int(kind.traits.rank) for kind in c.COMMANDS}
+_RANKS: Final = {kind: int(kind.traits.rank) for kind in COMMANDS}
 """Plain integers: sorting compares them faster than members of an enumeration."""
-_WEIGHTS: Final = {kind: kind.traits.weight for kind in c.COMMANDS if kind.traits.weight is not one}
+_WEIGHTS: Final = {kind: kind.traits.weight for kind in COMMANDS if kind.traits.weight is not one}
 
 
 def order_of(command: AnyCommand) -> int:

@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from leasehold.client.models import ClaimInfo, Counts
-from leasehold.domain.claims import MAX_CLAIM
+from leasehold.domain.limits import MAX_CLAIM
 from leasehold.spark.options import ReadOptions
 
 ROWS_PER_PART: Final = 5_000
