@@ -17,7 +17,8 @@ from leasehold.client import errors as client_errors
 from leasehold.client.retries import RetryPolicy
 from leasehold.domain import explain, limits
 from leasehold.domain.admin import MessageFilter
-from leasehold.domain.claims import MAX_CLAIM, ClaimState
+from leasehold.domain.claims import ClaimState
+from leasehold.domain.limits import MAX_CLAIM
 from leasehold.domain.model import NEVER_MS, MessageState, Outcome
 from leasehold.domain.queue_settings import (
     MAX_BUDGET,

@@ -13,8 +13,9 @@ from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.claims import BindClaim, GetStream, ReadClaim, SettleClaims
 from leasehold.domain.command import AnyCommand
+from leasehold.domain.commands import KnownBodies
 from leasehold.domain.events import Event, EventType, ReadEvents, ReadNote
-from leasehold.domain.model import AccessPolicy, Detail, KnownBodies, MessageState
+from leasehold.domain.model import AccessPolicy, Detail, MessageState
 from leasehold.domain.sessions import ListSessions
 from leasehold.domain.transactions import GetTransaction, Publish, Stage
 from leasehold.stores.sql.statements import load_migrations

@@ -15,6 +15,7 @@ from leasehold.domain import commands as c
 from leasehold.domain import transactions as sg
 from leasehold.domain.errors import StoreFull
 from leasehold.domain.events import Extent, LogExtent
+from leasehold.domain.limits import MAX_CLAIM
 from leasehold.domain.model import Lease
 from leasehold.engine import Engine
 from leasehold.engine.event_export import EventLogPlan
@@ -69,7 +70,7 @@ def test_claims_drain_a_full_disk(store: SqliteStore, size: int) -> None:
     assert not store.health().writable
     assert left > 500
     for number in count(1):
-        opened = ask(store, cl.OpenClaim(*QUEUE, "s", 1, number, cl.MAX_CLAIM, 60))
+        opened = ask(store, cl.OpenClaim(*QUEUE, "s", 1, number, MAX_CLAIM, 60))
         assert isinstance(opened, cl.Opened), opened
         if opened.claim is None:
             break

@@ -370,9 +370,6 @@ class ListJobs(Command[tuple["Job", ...]]):
     limit: int = 100
 
 
-OversightResult: TypeAlias = MessagePage | Seen | Counts | Due | Job | tuple[Job, ...]
-
-
 # --- matching ----------------------------------------------------------------------------------
 #
 # Which messages a filter means.

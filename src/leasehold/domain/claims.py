@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from leasehold.domain.command import (
     MAX_BATCH,
@@ -35,6 +35,7 @@ from leasehold.domain.command import (
     upkeep,
     whole,
 )
+from leasehold.domain.commands import Put
 from leasehold.domain.errors import (
     ClaimBroken,
     ClaimLapsed,
@@ -50,17 +51,11 @@ from leasehold.domain.model import ErrorReport, Message, Outcome
 from leasehold.domain.transactions import RowsByQueue, StreamSettled
 from leasehold.domain.visibility import after_receive, after_release, release_refusal
 
-if TYPE_CHECKING:
-    from leasehold.domain.commands import Put
-
-
 CLAIM_STEP: Final = 10_000
 """Messages that one :class:`OpenClaim` takes at most, some 30 milliseconds' worth; whoever opens a
 larger one asks again until it is no longer OPENING."""
 AGAIN_STEP: Final = 1_000
 """Of these, messages that were received before: each has a history, and costs ten times as much."""
-MAX_CLAIM: Final = 1_000_000
-"""Members of one claim."""
 MAX_LAPSED: Final = 8
 """Lapsed claims of one queue whose members are kept together; of more, the oldest are dissolved."""
 MAX_NOTED: Final = 10_000

@@ -11,18 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from leasehold.domain.admin import Counts, OversightResult
-from leasehold.domain.claims import (
-    Claim,
-    Dissolving,
-    MemberColumns,
-    MemberPage,
-    Opened,
-    Settled,
-    Stream,
-)
+from leasehold.domain.admin import Counts
 from leasehold.domain.command import DONE as DONE  # noqa: PLC0414 - part of this vocabulary
 from leasehold.domain.command import (
     Answer,
@@ -35,7 +26,6 @@ from leasehold.domain.command import (
     by_limit,
     by_subcommands,
     changes,
-    kinds_in,
     looks,
     never,
     one,
@@ -43,14 +33,11 @@ from leasehold.domain.command import (
 )
 from leasehold.domain.command import Done as Done  # noqa: PLC0414
 from leasehold.domain.command import Swept as Swept  # noqa: PLC0414
-from leasehold.domain.errors import LeaseholdError
-from leasehold.domain.events import EventResult
 from leasehold.domain.model import (
     DEFAULT_PRIORITY,
     NO_DETAIL,
     AccessPolicy,
     BodyRef,
-    BodyResult,
     Detail,
     ErrorReport,
     Lease,
@@ -60,8 +47,6 @@ from leasehold.domain.model import (
     Queue,
 )
 from leasehold.domain.queue_settings import DEFAULT_SETTINGS, Adapted, QueueSettings
-from leasehold.domain.sessions import SessionResult
-from leasehold.domain.transactions import StagingResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,39 +462,60 @@ class NoteTime(Command[Done]):
     next start is as suspicious."""
 
 
-MESSAGE_COMMANDS: Final = (Put, Receive, Peek, Renew, Complete, Release, Batch, Clear)
-COMMANDS: Final = kinds_in(
-    __name__,
-    *(f"leasehold.domain.{name}" for name in ("admin", "sessions", "claims", "transactions")),
-    *(f"leasehold.domain.{name}" for name in ("events", "model")),
-)
-"""All commands that there are."""
+# --- bodies ------------------------------------------------------------------------------------
+#
+# Large bodies: kept outside the store of messages, which knows only where they are.
+#
+# A body is written to the body store before the command that puts it is carried out, and removed
+# after the last row that names it is gone. A store of messages notes, in the transaction in which
+# a row with a :class:`~leasehold.domain.model.BodyRef` is removed or gets another body, that the
+# old key is garbage; the commands here let the engine collect it.
 
-Result: TypeAlias = (
-    Done
-    | QueueCreated
-    | QueueInfo
-    | QueuePage
-    | AccountDocument
-    | Lease
-    | Duplicate
-    | Released
-    | tuple[Lease, ...]
-    | tuple[Message, ...]
-    | tuple["Result", ...]
-    | Swept
-    | OversightResult
-    | SessionResult
-    | Stream
-    | Claim
-    | Opened
-    | MemberPage
-    | MemberColumns
-    | Settled
-    | Dissolving
-    | tuple[Stream, ...]
-    | StagingResult
-    | EventResult
-    | BodyResult
-    | LeaseholdError
-)
+
+@dataclass(frozen=True, slots=True)
+class ReadBodyGarbage(Command["BodyKeys"]):
+    """List up to *limit* keys of bodies whose rows are gone. Answer: :class:`BodyKeys`.
+
+    In any order; they stay listed until they are forgotten. A key that a row refers to (again, or
+    still) is never among them.
+    """
+
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetBodyGarbage(Command[Done]):
+    """Forget keys whose bodies have been removed. Answer: Done; unknown keys do not matter."""
+
+    traits = upkeep(Rank.FIRST, one, never, Refresh.NOTHING, wakes=False)
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBodies(Command["BodyKeys"]):
+    """Tell which of some keys a row refers to. Answer: :class:`BodyKeys`.
+
+    Rows that are staged, claimed, poisoned, retired, or cleared and not reaped yet count as well:
+    whatever will become garbage in time.
+    """
+
+    traits = looks(Rank.FIRST, one, Lock.ALONE, Answer.PLAIN, Refresh.NOTHING)
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BodyKeys:
+    """Names within the body store."""
+
+    keys: tuple[str, ...]
+
+
+# --- results -----------------------------------------------------------------------------------
+
+
+Result: TypeAlias = object
+"""The answer to a command, of the type that its class declares; or a LeaseholdError."""

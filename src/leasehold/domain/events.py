@@ -405,9 +405,6 @@ class Note(NamedTuple):
     content: str | None
 
 
-EventResult: TypeAlias = EventPage | Extent | Note
-
-
 def is_removing(kind: int) -> bool:
     """Tell whether the message is gone after an event of this type."""
     return kind in REMOVING

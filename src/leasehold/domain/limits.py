@@ -109,6 +109,8 @@ MAX_ITEMS: Final = 10_000
 """Items that one request may hold."""
 MAX_PROGRESS: Final = 10_000
 """Messages whose progress one heartbeat tells."""
+MAX_CLAIM: Final = 1_000_000
+"""Members of one claim."""
 MAX_PUBLISHED_PARTS: Final = 10_000
 """Parts that one publish or discard names."""
 PRIORITIES: Final = (1, 16)

@@ -19,18 +19,6 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from leasehold.domain.command import (
-    Answer,
-    Command,
-    Done,
-    Lock,
-    Rank,
-    Refresh,
-    looks,
-    never,
-    one,
-    upkeep,
-)
 from leasehold.domain.errors import (
     InvalidMarker,
     LeaseholdError,
@@ -465,61 +453,6 @@ def with_settings(queue: Queue, settings: QueueSettings) -> Queue:
     """
     adapted = queue.settings.adapted if settings.adaptive is not None else None
     return replace(queue, settings=replace(settings, adapted=adapted))
-
-
-# --- bodies ------------------------------------------------------------------------------------
-#
-# Large bodies: kept outside the store of messages, which knows only where they are.
-#
-# A body is written to the body store before the command that puts it is carried out, and removed
-# after the last row that names it is gone. A store of messages notes, in the transaction in which
-# a row with a :class:`~leasehold.domain.model.BodyRef` is removed or gets another body, that the
-# old key is garbage; the commands here let the engine collect it.
-
-
-@dataclass(frozen=True, slots=True)
-class ReadBodyGarbage(Command["BodyKeys"]):
-    """List up to *limit* keys of bodies whose rows are gone. Answer: :class:`BodyKeys`.
-
-    In any order; they stay listed until they are forgotten. A key that a row refers to (again, or
-    still) is never among them.
-    """
-
-    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
-
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetBodyGarbage(Command[Done]):
-    """Forget keys whose bodies have been removed. Answer: Done; unknown keys do not matter."""
-
-    traits = upkeep(Rank.FIRST, one, never, Refresh.NOTHING, wakes=False)
-
-    keys: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class KnownBodies(Command["BodyKeys"]):
-    """Tell which of some keys a row refers to. Answer: :class:`BodyKeys`.
-
-    Rows that are staged, claimed, poisoned, retired, or cleared and not reaped yet count as well:
-    whatever will become garbage in time.
-    """
-
-    traits = looks(Rank.FIRST, one, Lock.ALONE, Answer.PLAIN, Refresh.NOTHING)
-
-    keys: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BodyKeys:
-    """Names within the body store."""
-
-    keys: tuple[str, ...]
-
-
-BodyResult: TypeAlias = BodyKeys
 
 
 # --- pages -------------------------------------------------------------------------------------

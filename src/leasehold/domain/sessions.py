@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from leasehold.domain.admin import Seen
 from leasehold.domain.command import (
@@ -194,9 +194,6 @@ class RequestCancel(Command[Seen]):
     queue: str
     message_id: str
     reason: str | None = None
-
-
-SessionResult: TypeAlias = Session | Beat | tuple[Session, ...]
 
 
 def is_silent(session: Session, now_ms: int) -> bool:

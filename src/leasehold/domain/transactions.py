@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from leasehold.domain.command import (
     BYTES_PER_COMMAND,
@@ -34,6 +34,7 @@ from leasehold.domain.command import (
     upkeep,
     whole,
 )
+from leasehold.domain.commands import Complete, Put, Release, Renew, Result
 from leasehold.domain.errors import ChunkOutOfTurn, StagedNotFound
 from leasehold.domain.model import (
     NEVER_MS,
@@ -42,10 +43,6 @@ from leasehold.domain.model import (
     expiry_of,
     put_refusal,
 )
-
-if TYPE_CHECKING:
-    from leasehold.domain.commands import Complete, Put, Release, Renew, Result
-
 
 DEFAULT_STAGING_TIMEOUT_S: Final = 86_400
 MAX_STAGING_TIMEOUT_S: Final = 604_800
@@ -308,11 +305,6 @@ class Committed(NamedTuple):
     """Streams of which claims were bound to one of the names."""
     duplicates: int = 0
     """Staged rows that were dropped instead of published."""
-
-
-StagingResult: TypeAlias = (
-    Staged | Published | Discarded | Transaction | tuple[Transaction, ...] | Committed
-)
 
 
 # --- staging rules -----------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from leasehold.domain.commands import Renew
 from leasehold.domain.errors import LeaseholdError, LeaseLost, VisibilityPastExpiry
 from leasehold.domain.failures import close_attempt, has_lapsed
 from leasehold.domain.model import (
@@ -30,10 +31,6 @@ from leasehold.domain.model import (
     expiry_of,
 )
 from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts
-
-if TYPE_CHECKING:
-    from leasehold.domain.commands import Renew
-
 
 _MS: Final = 1000
 _WAITING_FOR: Final = {

@@ -22,7 +22,7 @@ from leasehold.engine.maintenance import AdaptiveTimeouts
 from leasehold.engine.peers import PeerNotifier
 from leasehold.engine.queue_listeners import Pending
 from leasehold.engine.stats import EngineStats
-from leasehold.stores.base import Store
+from leasehold.stores.base import COMMANDS, Store
 
 QUIET_TURNS: Final = 3
 """Turns of the loop, some ten microseconds each, without a new command before a batch starts."""
@@ -262,7 +262,7 @@ def _size(waiting: Sequence[Pending]) -> int:
     return len(waiting)
 
 
-_RANKS: Final = {kind: int(kind.traits.rank) for kind in c.COMMANDS}
+_RANKS: Final = {kind: int(kind.traits.rank) for kind in COMMANDS}
 """Plain integers: sorting compares them faster than members of an enumeration."""
 
 

@@ -17,7 +17,7 @@ from leasehold.domain import commands as c
 from leasehold.domain.admin import Seen
 from leasehold.domain.claims import MemberPage, ReadClaim
 from leasehold.domain.command import Answer, AnyCommand, Command, Effect, Perform, R
-from leasehold.domain.commands import Receive
+from leasehold.domain.commands import KnownBodies, Receive
 from leasehold.domain.errors import (
     BodyUnreadable,
     LeaseholdError,
@@ -29,13 +29,13 @@ from leasehold.domain.model import (
     NO_DETAIL,
     BodyRef,
     ErrorReport,
-    KnownBodies,
     Lease,
     Message,
     Outcome,
     Queue,
     QueueKey,
 )
+from leasehold.stores.base import COMMANDS
 
 ANSWER_BYTES: Final = 8 * 1024 * 1024
 """Bodies read for one answer, all together; the first one is read whatever its size."""
@@ -45,7 +45,7 @@ UNREADABLE_DELAY_S: Final = 60
 """How long a message whose body is missing or corrupt stays away after each try to receive it."""
 UNREACHABLE_DELAY_S: Final = 5
 _TRIES: Final = 3
-_REPEATABLE: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.effect is Effect.LOOKS)
+_REPEATABLE: Final = frozenset(kind for kind in COMMANDS if kind.traits.effect is Effect.LOOKS)
 """What can be done again because it changes nothing."""
 
 MISSING: Final = "missing"
@@ -367,7 +367,7 @@ def _in_carried(command: AnyCommand) -> list[bytes]:
     return [body for each in command.carried() for body in bodies_of(each)]
 
 
-_CARRYING: Final = [kind for kind in c.COMMANDS if kind.carrying is not Command.carrying]
+_CARRYING: Final = [kind for kind in COMMANDS if kind.carrying is not Command.carrying]
 
 BRINGING: Final[dict[type, Callable[[Any], Iterable[bytes]]]] = {
     c.Put: _in_put,
@@ -473,7 +473,7 @@ def lacking(command: AnyCommand, result: Any) -> bool:
 
 
 _SHOWING: Final = frozenset(
-    kind for kind in c.COMMANDS if kind.traits.answer in {Answer.MESSAGE, Answer.MESSAGES}
+    kind for kind in COMMANDS if kind.traits.answer in {Answer.MESSAGE, Answer.MESSAGES}
 )
 
 

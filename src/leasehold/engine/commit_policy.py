@@ -28,9 +28,9 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from leasehold.clock import Clock
 from leasehold.domain.command import MAX_BATCH, AnyCommand, one
-from leasehold.domain.commands import COMMANDS, Result
+from leasehold.domain.commands import Result
 from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull
-from leasehold.stores.base import RemoteStore, Store
+from leasehold.stores.base import COMMANDS, RemoteStore, Store
 
 INLINE_BELOW_S: Final = 0.001
 """Commits of a local store that typically take less than this run in the loop."""

@@ -10,9 +10,9 @@ from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain.command import AnyCommand, Effect
 from leasehold.domain.errors import LeaseholdError, Unavailable
-from leasehold.stores.base import RemoteStore, Store
+from leasehold.stores.base import COMMANDS, RemoteStore, Store
 
-_CHANGING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.effect is Effect.CHANGES)
+_CHANGING: Final = frozenset(kind for kind in COMMANDS if kind.traits.effect is Effect.CHANGES)
 """What the server asks for by itself must not use up the failures meant for clients."""
 
 

@@ -20,14 +20,9 @@ import structlog
 from leasehold.bodies.base import KEY_BYTES, BodyStore
 from leasehold.clock import Clock
 from leasehold.domain.command import AnyCommand, Command, Perform, R
+from leasehold.domain.commands import ForgetBodyGarbage, KnownBodies, ReadBodyGarbage
 from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull
-from leasehold.domain.model import (
-    BodyRef,
-    ForgetBodyGarbage,
-    KnownBodies,
-    Queue,
-    ReadBodyGarbage,
-)
+from leasehold.domain.model import BodyRef, Queue
 from leasehold.engine.body_reading import (
     AT_ONCE,
     BRINGING,

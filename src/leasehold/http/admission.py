@@ -19,11 +19,12 @@ from leasehold.domain.errors import Overloaded
 from leasehold.domain.limits import LOOK_BYTES
 from leasehold.domain.model import Lease, Message, QueueKey
 from leasehold.engine.long_poll import Gone
+from leasehold.stores.base import COMMANDS
 
 MAX_WAITERS: Final = 10_000
 """Receives and claims that may wait for messages at once; each is an open connection, and 10 kB."""
 
-_FINISHING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.finishes)
+_FINISHING: Final = frozenset(kind for kind in COMMANDS if kind.traits.finishes)
 _EXTRA_SHARE: Final = 4
 
 
@@ -538,6 +539,6 @@ _MEASURES: Final[dict[type, Callable[[Any], tuple[int, int]]]] = {
     e.ReadEvents: lambda page: (len(page.events), len(page.events) * _EVENT_BYTES),
 }
 SHOWING: Final = frozenset(
-    kind for kind in c.COMMANDS if kind.traits.answer in {Answer.MESSAGES, Answer.EVENTS}
+    kind for kind in COMMANDS if kind.traits.answer in {Answer.MESSAGES, Answer.EVENTS}
 )
 """Commands whose answers show messages, or very much else."""

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
-from leasehold.domain.command import AnyCommand
+from leasehold.domain import admin, claims, commands, events, sessions, transactions
+from leasehold.domain.command import AnyCommand, kinds_in
 from leasehold.domain.commands import Result
 from leasehold.domain.model import Queue
+
+COMMANDS: Final = kinds_in(
+    *(each.__name__ for each in (commands, admin, sessions, claims, transactions, events))
+)
+"""All commands that there are; each store carries out all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from leasehold.domain import commands as c
-from leasehold.domain import model as b
 from leasehold.domain.model import NEVER_MS, BodyRef, Detail, Lease
 
 from .conftest import ACCOUNT, QUEUE, Asker
@@ -23,13 +22,13 @@ def large(key: str, **more: Any) -> dict[str, Any]:
 
 
 def garbage(asker: Asker, limit: int = 100) -> list[str]:
-    found = asker.ask(b.ReadBodyGarbage(limit))
-    assert isinstance(found, b.BodyKeys)
+    found = asker.ask(c.ReadBodyGarbage(limit))
+    assert isinstance(found, c.BodyKeys)
     return sorted(found.keys)
 
 
 def known(asker: Asker, *keys: str) -> set[str]:
-    return set(asker.ask(b.KnownBodies(keys)).keys)
+    return set(asker.ask(c.KnownBodies(keys)).keys)
 
 
 def test_a_message_says_where_its_body_is(asker: Asker) -> None:
@@ -70,7 +69,7 @@ def test_garbage_is_listed_until_it_is_forgotten(asker: Asker) -> None:
         asker.complete(asker.put(**large(key)))
     assert garbage(asker) == garbage(asker) == ["a", "b", "c"]
     assert len(garbage(asker, 2)) == 2
-    assert asker.ask(b.ForgetBodyGarbage(("a", "c", "no"))) == c.DONE
+    assert asker.ask(c.ForgetBodyGarbage(("a", "c", "no"))) == c.DONE
     assert garbage(asker) == ["b"]
 
 

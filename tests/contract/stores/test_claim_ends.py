@@ -20,6 +20,7 @@ from leasehold.domain.errors import (
     StreamNotFound,
     VisibilityPastExpiry,
 )
+from leasehold.domain.limits import MAX_CLAIM
 from leasehold.domain.model import Detail, ErrorReport, Lease, Outcome, Phase
 from leasehold.domain.queue_settings import Backoff, BackoffKind, FailurePolicy
 
@@ -295,9 +296,9 @@ def test_a_large_claim_can_be_given_back_while_it_is_opened(asker: Asker) -> Non
     """Whoever opens it may have thought better of it."""
     asker.batch(*(asker.put_command() for _ in range(cl.CLAIM_STEP + 1)))
     asker.attach()
-    assert asker.claim(1, cl.MAX_CLAIM).state is ClaimState.OPENING
+    assert asker.claim(1, MAX_CLAIM).state is ClaimState.OPENING
     assert asker.give_claim_back(1) == cl.Dissolving(cl.CLAIM_STEP - cl.FOLD_STEP)
-    assert asker.ask(cl.LapseClaims(cl.MAX_CLAIM)) == c.Swept(cl.CLAIM_STEP - cl.FOLD_STEP)
+    assert asker.ask(cl.LapseClaims(MAX_CLAIM)) == c.Swept(cl.CLAIM_STEP - cl.FOLD_STEP)
     assert asker.split()[0] == cl.CLAIM_STEP + 1
     assert asker.claim(1, 5).size == 5
 

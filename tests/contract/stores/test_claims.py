@@ -13,6 +13,7 @@ from leasehold.domain.errors import (
     StaleToken,
     StreamNotFound,
 )
+from leasehold.domain.limits import MAX_CLAIM
 from leasehold.domain.model import NEVER_MS, Outcome, Phase
 
 from .conftest import ACCOUNT, POISON, QUEUE, STREAM, Asker
@@ -281,7 +282,7 @@ def test_a_step_that_finds_nothing_more_opens_the_claim(asker: Asker) -> None:
     """Its members are those of the steps before."""
     asker.batch(*(asker.put_command() for _ in range(cl.CLAIM_STEP)))
     asker.attach()
-    assert asker.claim(1, cl.MAX_CLAIM, 30).state is ClaimState.OPENING
+    assert asker.claim(1, MAX_CLAIM, 30).state is ClaimState.OPENING
     asker.clock.advance(s=5)
     claim = asker.claim(1, 1, 30)
     assert (claim.state, claim.size) == (ClaimState.OPEN, cl.CLAIM_STEP)
@@ -292,7 +293,7 @@ def test_an_opening_claim_lapses_too(asker: Asker) -> None:
     """Whoever opens it after that has it as it is, without a further step."""
     asker.batch(*(asker.put_command() for _ in range(cl.CLAIM_STEP + 1)))
     asker.attach()
-    asker.claim(1, cl.MAX_CLAIM, 30)
+    asker.claim(1, MAX_CLAIM, 30)
     asker.clock.advance(s=30)
     opened = asker.open(1, 1, 30)
     assert (opened.claim.state, opened.claim.size) == (ClaimState.OPEN, cl.CLAIM_STEP)

@@ -57,7 +57,7 @@ def test_two_of_one_batch_are_one_message(asker: Asker) -> None:
     assert again.message_id == first.message.message_id
     for atomic in (False, True):
         (batched,) = asker.batch(c.Batch((put, put), atomic))
-        assert [each.message_id for each in batched] == [first.message.message_id] * 2  # type: ignore[union-attr]
+        assert [each.message_id for each in batched] == [first.message.message_id] * 2  # type: ignore[attr-defined]
     assert asker.count() == 1
 
 

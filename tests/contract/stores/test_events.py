@@ -14,6 +14,7 @@ from leasehold.domain import sessions as s
 from leasehold.domain import transactions as sg
 from leasehold.domain.claims import Exemption
 from leasehold.domain.events import Event, EventType
+from leasehold.domain.limits import MAX_CLAIM
 from leasehold.domain.model import Lease, Outcome, Phase
 
 from .conftest import ACCOUNT, POISON, QUEUE, STREAM, Asker
@@ -361,7 +362,7 @@ def test_a_large_claim_is_extended_by_each_step(asker: Asker) -> None:
     """So that the log tells until when the members of the steps before are hidden."""
     asker.batch(*(asker.put_command() for _ in range(cl.CLAIM_STEP + 1)))
     asker.attach()
-    asker.claim(1, cl.MAX_CLAIM, 30)
+    asker.claim(1, MAX_CLAIM, 30)
     asker.clock.advance(s=5)
     after = asker.last_seq()
     asker.claim(1, 1, 30)

@@ -148,9 +148,9 @@ def test_commands_of_a_batch_see_what_those_before_did(asker: Asker) -> None:
         c.Receive(ACCOUNT, QUEUE, 32, 30),
         c.GetQueue(ACCOUNT, QUEUE),
     )
-    bodies = [[lease.message.body for lease in results[index]] for index in (1, 3)]  # type: ignore[union-attr]
+    bodies = [[lease.message.body for lease in results[index]] for index in (1, 3)]  # type: ignore[attr-defined]
     assert bodies == [[b"one"], [b"two"]]
-    assert results[4].message_count == 2  # type: ignore[union-attr]
+    assert results[4].message_count == 2  # type: ignore[attr-defined]
 
 
 def test_receives_of_one_batch_share_the_messages(asker: Asker) -> None:
@@ -166,11 +166,11 @@ def test_receives_of_one_batch_share_the_messages(asker: Asker) -> None:
         c.Receive(ACCOUNT, "missing", 5, 20),
         c.Receive(ACCOUNT, QUEUE, 32, 30),
     )
-    assert [lease.message.body for lease in one] == [b"0"]  # type: ignore[union-attr]
-    assert [lease.message.body for lease in other] == [b"elsewhere"]  # type: ignore[union-attr]
+    assert [lease.message.body for lease in one] == [b"0"]  # type: ignore[attr-defined]
+    assert [lease.message.body for lease in other] == [b"elsewhere"]  # type: ignore[attr-defined]
     assert isinstance(missing, QueueNotFound)
-    assert [lease.message.body for lease in two] == [b"1", b"2", b"3"]  # type: ignore[union-attr]
-    assert {lease.message.visible_at_ms for lease in two} == {now_ms + 30_000}  # type: ignore[union-attr]
+    assert [lease.message.body for lease in two] == [b"1", b"2", b"3"]  # type: ignore[attr-defined]
+    assert {lease.message.visible_at_ms for lease in two} == {now_ms + 30_000}  # type: ignore[attr-defined]
 
 
 def test_one_refused_command_does_not_disturb_its_batch(asker: Asker) -> None:

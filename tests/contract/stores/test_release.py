@@ -305,7 +305,7 @@ def test_the_move_is_of_one_piece_with_the_rest_of_its_batch(asker: Asker) -> No
         c.GetQueue(ACCOUNT, POISON),
         c.GetQueue(ACCOUNT, QUEUE),
     )
-    counts = [result.message_count for result in (before, after, gone)]  # type: ignore[union-attr]
+    counts = [result.message_count for result in (before, after, gone)]  # type: ignore[attr-defined]
     assert counts == [0, 1, 0]
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain import transactions as sg
+from leasehold.domain.commands import KnownBodies
 from leasehold.domain.events import EventType
-from leasehold.domain.model import BodyRef, Detail, KnownBodies, Lease
+from leasehold.domain.model import BodyRef, Detail, Lease
 from leasehold.stores.sql import transactions
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock

@@ -37,11 +37,12 @@ from leasehold.domain.transactions import CommitTogether, Publish, Stage
 from leasehold.engine import batcher, body_reading, commit_policy, faults
 from leasehold.engine.queue_listeners import QueueListeners
 from leasehold.http import admission
+from leasehold.stores.base import COMMANDS
 from leasehold.stores.memory import MemoryStore
 from leasehold.stores.sql import command_handlers
 from leasehold.testing import ManualClock
 
-BY_NAME = {kind.__name__: kind for kind in c.COMMANDS}
+BY_NAME = {kind.__name__: kind for kind in COMMANDS}
 PUT = c.Put("a", "queue", b"x", 0, None, b"e")
 RENEW = c.Renew("a", "queue", "id", "receipt", 30)
 COMPLETE = c.Complete("a", "queue", "id", "receipt")
@@ -110,7 +111,7 @@ def named(text: str) -> set[type[AnyCommand]]:
 
 def those(test: Callable[[Traits], bool]) -> set[type[AnyCommand]]:
     """Return the commands whose traits pass."""
-    return {kind for kind in c.COMMANDS if test(kind.traits)}
+    return {kind for kind in COMMANDS if test(kind.traits)}
 
 
 # --- declaring ---------------------------------------------------------------------------------
@@ -136,8 +137,8 @@ def test_no_trait_has_a_default(name: str) -> None:
 
 def test_every_command_is_known_and_names_its_result() -> None:
     """A dataclass with slots is made twice; only the second class counts."""
-    assert len(BY_NAME) == len(c.COMMANDS) == 69
-    for kind in c.COMMANDS:
+    assert len(BY_NAME) == len(COMMANDS) == 69
+    for kind in COMMANDS:
         assert not hasattr(kind, "__dict__") or "__slots__" in vars(kind), kind
         bases: Iterable[Any] = vars(kind)["__orig_bases__"]
         assert [base for base in bases if get_args(base)], kind
@@ -145,7 +146,7 @@ def test_every_command_is_known_and_names_its_result() -> None:
 
 def test_what_changes_nothing_needs_nothing() -> None:
     """What derives from the effect is the same for all of them."""
-    for kind in c.COMMANDS:
+    for kind in COMMANDS:
         traits = kind.traits
         if traits.effect is Effect.LOOKS:
             assert (traits.room, traits.finishes, traits.wakes) == (never, False, False), kind
@@ -160,13 +161,13 @@ def test_effects() -> None:
     """What fails on demand, and what a test mode spares."""
     assert those(lambda traits: traits.effect is Effect.LOOKS) == named(LOOKING)
     assert those(lambda traits: traits.effect is Effect.UPKEEP) == named(UPKEEP)
-    assert set(c.COMMANDS) - faults._CHANGING == named(LOOKING) | named(UPKEEP)
+    assert set(COMMANDS) - faults._CHANGING == named(LOOKING) | named(UPKEEP)
 
 
 def test_ranks() -> None:
     """The order within a batch."""
     ranked = [named(each) for each in RANKS.split("|")]
-    rest = set(c.COMMANDS).difference(*ranked)
+    rest = set(COMMANDS).difference(*ranked)
     expected = {kind: rank for rank, kinds in enumerate((rest, *ranked)) for kind in kinds}
     assert expected == batcher._RANKS
     assert {type(rank) for rank in batcher._RANKS.values()} == {int}
@@ -199,7 +200,7 @@ def test_waking() -> None:
 def test_answers() -> None:
     """What room is asked for, and whose bodies are filled in."""
     for answer, names in ANSWERS.items():
-        assert {kind for kind in c.COMMANDS if kind.traits.answer is answer} == named(names)
+        assert {kind for kind in COMMANDS if kind.traits.answer is answer} == named(names)
     large = named(ANSWERS[Answer.MESSAGES]) | named(ANSWERS[Answer.EVENTS])
     assert set(admission._MEASURES) == large == admission.SHOWING
     messages = named(ANSWERS[Answer.MESSAGES]) | named(ANSWERS[Answer.MESSAGE])
@@ -210,7 +211,7 @@ def test_answers() -> None:
 def test_what_is_read_anew() -> None:
     """What a server must know of the work of others first."""
     for refresh, names in REFRESHED.items():
-        assert {kind for kind in c.COMMANDS if kind.traits.refresh is refresh} == named(names)
+        assert {kind for kind in COMMANDS if kind.traits.refresh is refresh} == named(names)
 
 
 def test_bodies() -> None:
@@ -222,7 +223,7 @@ def test_bodies() -> None:
 
 def test_every_command_is_carried_out_by_every_store() -> None:
     """Those in a database share one table, and the one in memory has its own."""
-    assert set(MemoryStore()._verbs) == set(c.COMMANDS)
+    assert set(MemoryStore()._verbs) == set(COMMANDS)
 
 
 # --- weights and room by what a command says ----------------------------------------------------

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import model as b
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.model import Lease, Message
@@ -128,9 +127,9 @@ class World:
     def refs(self) -> set[str]:
         """Return the keys that messages refer to."""
         (known,) = self.store.execute(
-            [b.KnownBodies(tuple(self.kept.kept))], now_ms=self.clock.now_ms()
+            [c.KnownBodies(tuple(self.kept.kept))], now_ms=self.clock.now_ms()
         )
-        assert isinstance(known, b.BodyKeys)
+        assert isinstance(known, c.BodyKeys)
         return set(known.keys)
 
 

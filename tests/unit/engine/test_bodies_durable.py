@@ -16,7 +16,6 @@ from leasehold.bodies import open_bodies
 from leasehold.domain import admin as o
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
-from leasehold.domain import model as b
 from leasehold.domain import transactions as t
 from leasehold.domain.admin import EVERYTHING
 from leasehold.domain.command import AnyCommand
@@ -77,8 +76,8 @@ class Server:
 
     async def known(self) -> set[str]:
         """Return the keys that rows refer to, of those there are files of."""
-        found = await self.do(b.KnownBodies(tuple(self.files())))
-        assert isinstance(found, b.BodyKeys)
+        found = await self.do(c.KnownBodies(tuple(self.files())))
+        assert isinstance(found, c.BodyKeys)
         return set(found.keys)
 
     async def readable(self) -> list[bytes]:

@@ -10,7 +10,6 @@ import pytest
 
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
-from leasehold.domain import model as b
 from leasehold.domain.errors import (
     StoreFailed,
     StoreFull,
@@ -73,8 +72,8 @@ def test_a_body_goes_with_its_message(end: Callable[[World, Lease], Awaitable[No
         await world.engine.sweep()
         await world.engine.sweep()
         assert world.kept.kept == {}
-        garbage = await world.do(b.ReadBodyGarbage(10))
-        assert garbage == b.BodyKeys(())
+        garbage = await world.do(c.ReadBodyGarbage(10))
+        assert garbage == c.BodyKeys(())
 
     play(scenario)
 
@@ -135,11 +134,11 @@ def test_a_body_in_use_is_never_collected(monkeypatch: pytest.MonkeyPatch) -> No
     async def scenario(world: World) -> None:
         await world.put()
         (key,) = world.kept.kept
-        real = world.store._verbs[b.ReadBodyGarbage]
-        wrong = [b.BodyKeys((key,))]
+        real = world.store._verbs[c.ReadBodyGarbage]
+        wrong = [c.BodyKeys((key,))]
         monkeypatch.setitem(
             world.store._verbs,
-            b.ReadBodyGarbage,
+            c.ReadBodyGarbage,
             lambda command: wrong.pop() if wrong else real(command),
         )
         await world.engine.sweep()
@@ -201,7 +200,7 @@ def test_a_server_killed_between_removal_and_forgetting_removes_again() -> None:
         world.kept.kept.clear()
         await world.crash()
         await world.engine.sweep()
-        assert await world.do(b.ReadBodyGarbage(10)) == b.BodyKeys(())
+        assert await world.do(c.ReadBodyGarbage(10)) == c.BodyKeys(())
 
     play(scenario)
 

@@ -17,6 +17,7 @@ from leasehold.domain.errors import (
     StoreFailed,
     StreamNotFound,
 )
+from leasehold.domain.limits import MAX_CLAIM
 from leasehold.engine.batcher import weight_of
 from leasehold.stores.memory import MemoryStore
 from tests.unit.engine.support import World, bodies, claim, claimed, play, put, receive
@@ -77,7 +78,7 @@ def test_a_step_goes_alone() -> None:
     async def scenario(world: World) -> None:
         await world.attach()
         world.store.batches.clear()
-        big = [world.engine.perform(claim(number=1, limit=k.MAX_CLAIM)) for _ in range(2)]
+        big = [world.engine.perform(claim(number=1, limit=MAX_CLAIM)) for _ in range(2)]
         await asyncio.gather(*big, world.engine.perform(put()))
         assert [[type(each) for each in batch] for batch in world.store.batches] == [
             [k.OpenClaim],

@@ -14,8 +14,9 @@ from jsonschema import Draft202012Validator
 
 from leasehold import __version__
 from leasehold.domain.admin import JobKind, JobState
-from leasehold.domain.claims import MAX_CLAIM, ClaimState
+from leasehold.domain.claims import ClaimState
 from leasehold.domain.limits import (
+    MAX_CLAIM,
     MAX_ITEMS,
     MAX_PROGRESS,
     MAX_PUBLISHED_PARTS,

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from leasehold.domain import commands as c
-from leasehold.domain import model as b
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.model import BodyRef, Detail, Lease
 from leasehold.stores.sqlite import SqliteStore
@@ -41,8 +40,8 @@ class Tried:
         assert self.ask(c.Complete("a", "queue", lease.message.message_id, lease.receipt)) == c.DONE
 
     def garbage(self, limit: int = 100) -> tuple[str, ...]:
-        keys = self.ask(b.ReadBodyGarbage(limit))
-        assert isinstance(keys, b.BodyKeys)
+        keys = self.ask(c.ReadBodyGarbage(limit))
+        assert isinstance(keys, c.BodyKeys)
         return keys.keys
 
 
@@ -63,7 +62,7 @@ def test_keys_of_messages_that_are_gone_are_garbage_until_forgotten(tried: Tried
         tried.complete(tried.put(key))
     assert set(tried.garbage()) == {"one", "two", "schlüssel"}
     (first,) = tried.garbage(1)
-    assert tried.ask(b.ForgetBodyGarbage((first, "unknown"))) == c.DONE
+    assert tried.ask(c.ForgetBodyGarbage((first, "unknown"))) == c.DONE
     assert set(tried.garbage()) == {"one", "two", "schlüssel"} - {first}
 
 
@@ -82,11 +81,11 @@ def test_a_key_that_a_row_refers_to_is_no_garbage(tried: Tried) -> None:
     first, second = tried.put("one"), tried.put("one")
     tried.complete(first)
     assert tried.garbage() == ()
-    tried.ask(b.ForgetBodyGarbage(("one",)))
-    assert tried.ask(b.KnownBodies(("one", "two"))) == b.BodyKeys(("one",))
+    tried.ask(c.ForgetBodyGarbage(("one",)))
+    assert tried.ask(c.KnownBodies(("one", "two"))) == c.BodyKeys(("one",))
     tried.complete(second)
     assert tried.garbage() == ("one",)
-    assert tried.ask(b.KnownBodies(("one", "two"))) == b.BodyKeys(())
+    assert tried.ask(c.KnownBodies(("one", "two"))) == c.BodyKeys(())
 
 
 def test_keys_are_looked_up_and_not_searched_for(tried: Tried) -> None:

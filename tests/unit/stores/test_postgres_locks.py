@@ -15,8 +15,10 @@ from leasehold.domain import events as e
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as t
 from leasehold.domain.command import AnyCommand, Lock
+from leasehold.domain.commands import KnownBodies, ReadBodyGarbage
 from leasehold.domain.errors import LeaseholdError, LeaseLost
-from leasehold.domain.model import KnownBodies, Lease, Outcome, Progress, ReadBodyGarbage
+from leasehold.domain.model import Lease, Outcome, Progress
+from leasehold.stores.base import COMMANDS
 from leasehold.stores.postgres import PostgresStore
 from leasehold.stores.postgres.connection import Address, connect
 from leasehold.testing import ManualClock
@@ -138,7 +140,7 @@ def test_a_look_takes_the_lock_that_it_declares(
 def test_every_look_was_tried() -> None:
     """Also one that is new."""
     assert {type(command) for command in LOOKS.values()} == {
-        kind for kind in c.COMMANDS if kind.traits.effect.name == "LOOKS"
+        kind for kind in COMMANDS if kind.traits.effect.name == "LOOKS"
     }
 
 

@@ -12,7 +12,6 @@ import pytest
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain import model as b
 from leasehold.domain import transactions as st
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import ChunkOutOfTurn, StagedNotFound
@@ -291,11 +290,11 @@ def test_what_was_dropped_is_reaped_with_its_bodies(tried: Tried) -> None:
     )
     assert tried.ask(st.Discard("a", "tx")) == st.Discarded(3)
     assert tried.sizes() == {"message": 3, "message_body": 1, "dropped_partition": 3}
-    assert tried.ask(b.KnownBodies(("k", "other"))) == b.BodyKeys(("k",))
-    assert tried.ask(b.ReadBodyGarbage(10)) == b.BodyKeys(())
+    assert tried.ask(c.KnownBodies(("k", "other"))) == c.BodyKeys(("k",))
+    assert tried.ask(c.ReadBodyGarbage(10)) == c.BodyKeys(())
     assert tried.ask(c.ReapDropped(10)) == c.Swept(3)
     assert tried.sizes() == {}
-    assert tried.ask(b.ReadBodyGarbage(10)) == b.BodyKeys(("k",))
+    assert tried.ask(c.ReadBodyGarbage(10)) == c.BodyKeys(("k",))
 
 
 def test_staged_rows_do_not_expire_before_they_are_published(tried: Tried) -> None:

@@ -13,6 +13,7 @@ from leasehold.domain.claims import Claim, ClaimState, OpenClaim, Opened
 from leasehold.domain.errors import MessageNotFound, NotDone, QueueNotFound, Unavailable
 from leasehold.engine import faults as f
 from leasehold.engine.faults import Faults, has_changed, writes
+from leasehold.stores.base import COMMANDS
 from tests.unit.testing.support import ENTROPY, World, play, refused
 
 PUT = c.Put("a", "queue", b"x", 0, None, ENTROPY)
@@ -89,7 +90,7 @@ def test_a_journey_outlives_a_failure_on_the_way() -> None:
 
 def test_every_command_has_a_side() -> None:
     """What is new is told apart on purpose: a client's change, or something else."""
-    changes = {kind.__name__ for kind in c.COMMANDS if kind in f._CHANGING}
+    changes = {kind.__name__ for kind in COMMANDS if kind in f._CHANGING}
     assert changes == {
         *("CreateQueue", "DeleteQueue", "SetQueueMetadata", "SetQueuePolicies"),
         *("SetQueueSettings", "SetAccountDocument", "Put", "Receive", "Renew", "Complete"),

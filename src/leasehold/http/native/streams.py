@@ -11,7 +11,6 @@ import msgspec
 from leasehold.auth.types import Operation
 from leasehold.domain.admin import Seen
 from leasehold.domain.claims import (
-    MAX_CLAIM,
     AttachStream,
     BindClaim,
     Claim,
@@ -33,7 +32,7 @@ from leasehold.domain.claims import (
 )
 from leasehold.domain.commands import Put
 from leasehold.domain.errors import ClaimNotFound, ClaimSettled, Unavailable
-from leasehold.domain.limits import MAX_ITEMS, MAX_WAIT_S, NATIVE
+from leasehold.domain.limits import MAX_CLAIM, MAX_ITEMS, MAX_WAIT_S, NATIVE
 from leasehold.domain.model import MessageState, fitting
 from leasehold.domain.transactions import StreamSettled
 from leasehold.http.native import arrow_loader

@@ -42,7 +42,7 @@ from leasehold.client.errors import (
 )
 from leasehold.client.handles import Stream, Transaction
 from leasehold.client.models import ErrorReport, Exemption
-from leasehold.domain.claims import MAX_CLAIM
+from leasehold.domain.limits import MAX_CLAIM
 from leasehold.spark.connection import TaskIdentity, connect, current_task, patient
 from leasehold.spark.options import (
     BadOption,

@@ -11,7 +11,6 @@ from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain import model as b
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as st
 from leasehold.domain.command import AnyCommand
@@ -334,9 +333,9 @@ def _log_verbs(events: EventHandlers, bodies: BodyHandlers) -> _Verbs:
         e.TrimEvents: events.trim,
         e.KeepNote: events.keep_note,
         e.ReadNote: events.read_note,
-        b.ReadBodyGarbage: bodies.garbage,
-        b.ForgetBodyGarbage: bodies.forget,
-        b.KnownBodies: bodies.known,
+        c.ReadBodyGarbage: bodies.garbage,
+        c.ForgetBodyGarbage: bodies.forget,
+        c.KnownBodies: bodies.known,
     }
 
 
@@ -352,20 +351,20 @@ class BodyHandlers:
         self._shelves = shelves
         self._staging = staging
 
-    def garbage(self, command: b.ReadBodyGarbage) -> c.Result:
+    def garbage(self, command: c.ReadBodyGarbage) -> c.Result:
         """List keys of bodies whose messages are gone."""
         unused = self._shelves.body_keys - _keys_of(self._messages())
-        return b.BodyKeys(tuple(sorted(unused)[: command.limit]))
+        return c.BodyKeys(tuple(sorted(unused)[: command.limit]))
 
-    def forget(self, command: b.ForgetBodyGarbage) -> c.Result:
+    def forget(self, command: c.ForgetBodyGarbage) -> c.Result:
         """Forget keys whose bodies have been removed."""
         self._shelves.body_keys -= set(command.keys) - _keys_of(self._messages())
         return c.DONE
 
-    def known(self, command: b.KnownBodies) -> c.Result:
+    def known(self, command: c.KnownBodies) -> c.Result:
         """Tell which of some keys a message refers to."""
         used = _keys_of(self._messages())
-        return b.BodyKeys(tuple(key for key in command.keys if key in used))
+        return c.BodyKeys(tuple(key for key in command.keys if key in used))
 
     def _messages(self) -> Iterator[Message]:
         for shelf in self._shelves.queues.values():

@@ -15,7 +15,7 @@ from leasehold.domain.clock_rules import Verdict
 from leasehold.domain.command import AnyCommand, Effect, Lock, Refresh
 from leasehold.domain.errors import StoreFailed, StoreFull, Unavailable
 from leasehold.domain.model import Queue
-from leasehold.stores.base import StoreHealth
+from leasehold.stores.base import COMMANDS, StoreHealth
 from leasehold.stores.migrate.marks import AccountMoving, StoreMoved
 from leasehold.stores.postgres.command_handlers import (
     SharedCompleteVerb,
@@ -42,10 +42,10 @@ _QUERIES: Final = load_queries("leasehold.stores.postgres")
 _TRIES: Final = 5
 _UNREAD: Final = -1
 
-_SHARING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.lock is Lock.SHARED)
-_LOOKING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.effect is Effect.LOOKS)
-_COUNTING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.refresh is Refresh.COUNTS)
-_LOGGING: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.refresh is Refresh.LOG)
+_SHARING: Final = frozenset(kind for kind in COMMANDS if kind.traits.lock is Lock.SHARED)
+_LOOKING: Final = frozenset(kind for kind in COMMANDS if kind.traits.effect is Effect.LOOKS)
+_COUNTING: Final = frozenset(kind for kind in COMMANDS if kind.traits.refresh is Refresh.COUNTS)
+_LOGGING: Final = frozenset(kind for kind in COMMANDS if kind.traits.refresh is Refresh.LOG)
 _TRIED: Final = _SHARING - {ReadClaim}
 """What may be tried in the event loop: a large page of a claim takes longer than that waits, and
 would be read twice."""

@@ -9,11 +9,11 @@ from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain import model as b
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as st
 from leasehold.domain.command import AnyCommand, never
 from leasehold.domain.errors import LeaseholdError, StoreFull
+from leasehold.stores.base import COMMANDS
 from leasehold.stores.sql.admin import AdminHandlers, JobHandlers, QueueHandlers
 from leasehold.stores.sql.claims import ClaimHandlers
 from leasehold.stores.sql.failures import FailureHandlers
@@ -149,7 +149,7 @@ class CommandHandlers:
         return not command.traits.room(command)
 
 
-_NEED_ROOM: Final = frozenset(kind for kind in c.COMMANDS if kind.traits.room is not never)
+_NEED_ROOM: Final = frozenset(kind for kind in COMMANDS if kind.traits.room is not never)
 
 
 def _claim_runs(claims: ClaimHandlers) -> dict[type, _Run]:
@@ -200,9 +200,9 @@ def _log_runs(events: EventHandlers, keys: BodyKeyHandlers) -> dict[type, _Run]:
         e.TrimEvents: _one_by_one(events.trim),
         e.KeepNote: _one_by_one(events.keep_note),
         e.ReadNote: _one_by_one(events.read_note),
-        b.ReadBodyGarbage: _one_by_one(keys.read_garbage),
-        b.ForgetBodyGarbage: _one_by_one(keys.forget_garbage),
-        b.KnownBodies: _one_by_one(keys.known),
+        c.ReadBodyGarbage: _one_by_one(keys.read_garbage),
+        c.ForgetBodyGarbage: _one_by_one(keys.forget_garbage),
+        c.KnownBodies: _one_by_one(keys.known),
     }
 
 

@@ -13,7 +13,6 @@ import msgspec
 
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
-from leasehold.domain import model as b
 from leasehold.domain.events import EventType
 from leasehold.domain.model import id_from_blob, id_to_blob
 from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, priority_of
@@ -273,18 +272,18 @@ class BodyKeyHandlers:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def read_garbage(self, command: b.ReadBodyGarbage, _now_ms: int) -> c.Result:
+    def read_garbage(self, command: c.ReadBodyGarbage, _now_ms: int) -> c.Result:
         """List keys of bodies whose rows are gone."""
         rows = self._state.fetch("unused_garbage", (command.limit,))
-        return b.BodyKeys(tuple(key for (key,) in rows))
+        return c.BodyKeys(tuple(key for (key,) in rows))
 
-    def forget_garbage(self, command: b.ForgetBodyGarbage, _now_ms: int) -> c.Result:
+    def forget_garbage(self, command: c.ForgetBodyGarbage, _now_ms: int) -> c.Result:
         """Forget keys whose bodies have been removed."""
         sql, cursor = self._state.sql["forget_unused_garbage"], self._state.cursor
         cursor.executemany(sql, [(key,) for key in command.keys])
         return c.DONE
 
-    def known(self, command: b.KnownBodies, _now_ms: int) -> c.Result:
+    def known(self, command: c.KnownBodies, _now_ms: int) -> c.Result:
         """Tell which of some keys a row refers to."""
         known = [key for key in command.keys if self._state.fetch("known_body", (key.encode(),))]
-        return b.BodyKeys(tuple(known))
+        return c.BodyKeys(tuple(known))
