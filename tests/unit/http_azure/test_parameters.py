@@ -8,12 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.domain.errors import OutOfRange
 from leasehold.http.azure.call import (
-    optional_integer,
     parse_query,
-    required,
-    required_integer,
     timeout_s,
     whole_number,
 )
@@ -123,12 +119,6 @@ def test_broken_query_cannot_be_parsed(raw: str) -> None:
     assert (caught.value.code, caught.value.status) == ("RequestUrlFailedToParse", 400)
 
 
-@given(st.integers(-(10**18), 10**18))
-def test_whole_numbers_are_read(value: int) -> None:
-    """ASCII digits with an optional minus sign are a number."""
-    assert whole_number("n", str(value)) == value
-
-
 @pytest.mark.parametrize(
     "text",
     ["+5", " 5", "5 ", "1_0", "5.0", "0x5", "1e3", "-", "--5", "5-", "٣", "²", "", "\n5", "9" * 20],
@@ -151,32 +141,6 @@ def test_any_text_is_a_number_or_refused(text: str) -> None:
     assert text.isascii()
     assert text.lstrip("-").isdigit()
     assert value == int(text)
-
-
-@pytest.mark.parametrize("value", [0, 33, -1])
-def test_bounds_are_checked(value: int) -> None:
-    """A number outside the bounds is out of range, and says within which."""
-    with pytest.raises(OutOfRange) as caught:
-        optional_integer({"n": str(value)}, "n", 1, (1, 32))
-    error = caught.value
-    assert (error.field, error.value, error.minimum, error.maximum) == ("n", value, 1, 32)
-
-
-@pytest.mark.parametrize("value", [1, 32])
-def test_both_bounds_are_allowed(value: int) -> None:
-    """The bounds belong to the range."""
-    assert optional_integer({"n": str(value)}, "n", 5, (1, 32)) == value
-    assert required_integer({"n": str(value)}, "n", (1, 32)) == value
-
-
-@pytest.mark.parametrize("params", [{}, {"n": ""}])
-def test_empty_parameter_is_an_absent_one(params: dict[str, str]) -> None:
-    """Some clients send parameters without a value."""
-    assert optional_integer(params, "n", 7, (1, 32)) == 7
-    with pytest.raises(Fault) as caught:
-        required(params, "n")
-    assert caught.value.code == "MissingRequiredQueryParameter"
-    assert caught.value.details == (("QueryParameterName", "n"),)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.auth.types import Operation
 from leasehold.http.azure.call import Kind, Router, account_label, operation_of
 from leasehold.http.azure.errors import Fault
 
@@ -171,51 +170,6 @@ def test_hosts_are_remembered_within_bounds() -> None:
 
 
 _SERVICE = {"restype": "service"}
-_OPERATIONS = [
-    (Kind.ACCOUNT, "GET", {"comp": "list"}, Operation.LIST_QUEUES),
-    (Kind.ACCOUNT, "GET", {"comp": "LIST"}, Operation.LIST_QUEUES),
-    (Kind.ACCOUNT, "GET", {"comp": "properties"} | _SERVICE, Operation.GET_SERVICE_PROPERTIES),
-    (Kind.ACCOUNT, "PUT", {"comp": "properties"} | _SERVICE, Operation.SET_SERVICE_PROPERTIES),
-    (Kind.ACCOUNT, "GET", {"comp": "stats"} | _SERVICE, Operation.GET_SERVICE_STATS),
-    (
-        Kind.ACCOUNT,
-        "POST",
-        {"comp": "userdelegationkey"} | _SERVICE,
-        Operation.GET_USER_DELEGATION_KEY,
-    ),
-    (Kind.QUEUE, "PUT", {}, Operation.CREATE_QUEUE),
-    (Kind.QUEUE, "PUT", {"comp": ""}, Operation.CREATE_QUEUE),
-    (Kind.QUEUE, "DELETE", {}, Operation.DELETE_QUEUE),
-    (Kind.QUEUE, "GET", {"comp": "metadata"}, Operation.GET_QUEUE_METADATA),
-    (Kind.QUEUE, "HEAD", {"comp": "metadata"}, Operation.GET_QUEUE_METADATA),
-    (Kind.QUEUE, "PUT", {"comp": "metadata"}, Operation.SET_QUEUE_METADATA),
-    (Kind.QUEUE, "GET", {"comp": "acl"}, Operation.GET_QUEUE_ACL),
-    (Kind.QUEUE, "HEAD", {"comp": "acl"}, Operation.GET_QUEUE_ACL),
-    (Kind.QUEUE, "PUT", {"comp": "acl"}, Operation.SET_QUEUE_ACL),
-    (Kind.MESSAGES, "POST", {}, Operation.PUT_MESSAGE),
-    (Kind.MESSAGES, "POST", {"unheard": "of"}, Operation.PUT_MESSAGE),
-    (Kind.MESSAGES, "GET", {}, Operation.GET_MESSAGES),
-    (Kind.MESSAGES, "GET", {"peekonly": ""}, Operation.GET_MESSAGES),
-    (Kind.MESSAGES, "GET", {"peekonly": "false"}, Operation.GET_MESSAGES),
-    (Kind.MESSAGES, "GET", {"peekonly": "true"}, Operation.PEEK_MESSAGES),
-    (Kind.MESSAGES, "GET", {"peekonly": "True"}, Operation.PEEK_MESSAGES),
-    (Kind.MESSAGES, "DELETE", {}, Operation.CLEAR_MESSAGES),
-    (Kind.MESSAGE, "PUT", {}, Operation.UPDATE_MESSAGE),
-    (Kind.MESSAGE, "DELETE", {}, Operation.DELETE_MESSAGE),
-]
-
-
-@pytest.mark.parametrize(("kind", "method", "params", "operation"), _OPERATIONS)
-def test_operation_by_method_and_component(
-    kind: Kind, method: str, params: dict[str, str], operation: Operation
-) -> None:
-    """Resource, method and a few parameters name the operation."""
-    assert operation_of(kind, method, params) is operation
-
-
-def test_every_operation_has_an_address() -> None:
-    """Nothing that rights can be granted for is out of reach."""
-    assert {row[3] for row in _OPERATIONS} == set(Operation)
 
 
 @pytest.mark.parametrize(
