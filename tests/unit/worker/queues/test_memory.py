@@ -19,6 +19,7 @@ from leasehold.worker.adapters.protocol import (
     LeaseGone,
     NotSupported,
     Outgoing,
+    PastExpiry,
     QueueMissing,
     Release,
     Renewed,
@@ -347,6 +348,7 @@ def test_a_lost_session_ends_its_leases(queue: MemoryQueue) -> None:
     assert one(queue).message_id == mine.message_id
     with pytest.raises(LeaseGone):
         queue.receive(1, visibility_timeout_s=30, session=session)
+    assert queue.tried(mine).lapses == 1
 
 
 def test_the_strict_rule(time: ManualTime) -> None:
@@ -381,6 +383,55 @@ def test_it_can_do_less(time: ManualTime) -> None:
     again = one(queue)
     assert (again.dequeue_count, again.fence) == (2, 2)
     assert queue.put([Outgoing(body="12345")]) != [None]
+
+
+def test_it_has_the_rules_of_the_store(queue: MemoryQueue, time: ManualTime) -> None:
+    """What became visible first comes first, and nothing becomes visible after its end."""
+    put(queue, "a", "b")
+    first, second = queue.receive(2, visibility_timeout_s=30)
+    queue.release([Release(lease=first.lease, outcome="failed", delay_s=20)])
+    queue.release([Release(lease=second.lease, outcome="failed", delay_s=10)])
+    time.advance(20)
+    found = queue.receive(2, visibility_timeout_s=30)
+    assert [each.body for each in found] == [b"b", b"a"]
+    (refused,) = queue.put([Outgoing(body="c", delay_s=10, time_to_live_s=10)])
+    assert isinstance(refused, PastExpiry)
+
+
+def test_a_delay_past_the_end_is_left_out(queue: MemoryQueue) -> None:
+    """A message that is given back like that can be received while it lives."""
+    queue.put([Outgoing(body="work", time_to_live_s=60)])
+    delivery = one(queue)
+    assert queue.release([Release(lease=delivery.lease, outcome="failed", delay_s=60)]) == [None]
+    assert one(queue).dequeue_count == 2
+
+
+def test_only_work_can_be_cancelled(queue: MemoryQueue) -> None:
+    """There is nobody to be told of it while nobody has the message."""
+    put(queue, "work")
+    with pytest.raises(LeaseGone):
+        queue.cancel("orders-1", "not needed any more")
+    delivery = one(queue)
+    queue.cancel("orders-1", "not needed any more")
+    queue.release([Release(lease=delivery.lease, outcome="returned")])
+    (renewed,) = queue.renew([one(queue).lease], 30)
+    assert isinstance(renewed, Renewed)
+    assert renewed.cancel is None
+
+
+def test_a_session_may_have_leases_of_several_queues(time: ManualTime) -> None:
+    """It ends them all, wherever it was opened, and as interruptions: they have not lapsed."""
+    queues = [MemoryQueue(name, time=time) for name in ("orders", "films")]
+    session = queues[0].open_session("worker", 15)
+    for queue in queues:
+        put(queue, "work")
+        (delivery,) = queue.receive(1, visibility_timeout_s=600, session=session)
+        queue.cancel(delivery.message_id, "enough")
+        assert session.cancelled(delivery.message_id) == "enough"
+    session.close()
+    for queue in queues:
+        again = one(queue)
+        assert (queue.tried(again).failures, queue.tried(again).lapses) == (0, 0)
 
 
 def test_a_session_of_another_service_is_a_mistake(queue: MemoryQueue) -> None:
