@@ -9,7 +9,7 @@ import pytest
 from leasehold.domain import commands as c
 from leasehold.domain.command import MAX_BATCH
 from leasehold.domain.transactions import Stage
-from leasehold.engine.batcher import weight_of
+from leasehold.engine.commit_policy import weight_of
 from tests.unit.engine.support import World, play, put
 
 

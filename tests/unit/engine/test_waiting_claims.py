@@ -18,7 +18,7 @@ from leasehold.domain.errors import (
     StreamNotFound,
 )
 from leasehold.domain.limits import MAX_CLAIM
-from leasehold.engine.batcher import weight_of
+from leasehold.engine.commit_policy import weight_of
 from leasehold.stores.memory import MemoryStore
 from tests.unit.engine.support import World, bodies, claim, claimed, play, put, receive
 
