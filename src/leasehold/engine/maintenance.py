@@ -13,10 +13,9 @@ from typing import Final, NoReturn, TypeAlias
 
 import structlog
 
-from leasehold.clock import Clock, VirtualClock
+from leasehold.clock import Clock, VirtualClock, may_retire
 from leasehold.domain import commands as c
 from leasehold.domain.claims import LapseClaims
-from leasehold.domain.clock_rules import may_retire
 from leasehold.domain.command import Perform
 from leasehold.domain.errors import Unavailable
 from leasehold.domain.sessions import LoseSessions
