@@ -265,6 +265,12 @@ class Lease(NamedTuple):
     receipt: str
 
 
+def body_problem(message: Message) -> str | None:
+    """Return why a message comes without its body, see :class:`BodyRef`; None if it does not."""
+    ref = message.detail.body_ref
+    return None if ref is None else ref.problem
+
+
 # --- ids ---------------------------------------------------------------------------------------
 #
 # Message ids: UUIDs that carry the key of their row.

@@ -34,6 +34,7 @@ from leasehold.domain.model import (
     Outcome,
     Queue,
     QueueKey,
+    body_problem,
 )
 from leasehold.stores.base import COMMANDS
 
@@ -241,7 +242,7 @@ class BodyReader:
         for place, message in enumerate(messages):
             if message is None:
                 raise BodyUnreadable(page.messages[place].message_id, MISSING)
-            problem = problem_of(message)
+            problem = body_problem(message)
             if problem == LEFT_OUT:
                 shorter = await self.around.perform(replace(command, limit=place))
                 assert isinstance(shorter, MemberPage)
@@ -289,7 +290,7 @@ class BodyReader:
         for lease, message in zip(leases, messages, strict=True):
             if message is None:
                 continue  # the lease was ended meanwhile
-            problem = problem_of(message)
+            problem = body_problem(message)
             if problem is None:
                 given.append(Lease(message, lease.receipt))
             else:
@@ -324,12 +325,6 @@ def digest(body: bytes) -> str:
 def reason_of(error: BaseException) -> str:
     """Return what went wrong, for the log."""
     return str(error.__cause__ or error) or type(error).__name__
-
-
-def problem_of(message: Message) -> str | None:
-    """Return why a message comes without its body; None if it does not."""
-    ref = message.detail.body_ref
-    return None if ref is None else ref.problem
 
 
 def _with_problem(message: Message, ref: BodyRef, problem: str) -> Message:

@@ -14,11 +14,10 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import structlog
 
-from leasehold.clock import Clock, VirtualClock
+from leasehold.clock import Clock, VirtualClock, may_retire
 from leasehold.domain import commands as c
 from leasehold.domain.adaptive import Window, decide
 from leasehold.domain.claims import LapseClaims
-from leasehold.domain.clock_rules import may_retire
 from leasehold.domain.command import AnyCommand, Perform
 from leasehold.domain.errors import LeaseholdError, LeaseLost, MessageNotFound, Unavailable
 from leasehold.domain.model import Lease, Outcome, Queue, QueueKey

@@ -15,6 +15,7 @@ import structlog
 from leasehold.auth.authenticator import Grant
 from leasehold.auth.types import BEARER, AuthError, Pairs, SignedRequest, Target
 from leasehold.clock import Clock
+from leasehold.domain import errors
 from leasehold.domain.command import AnyCommand, Perform
 from leasehold.domain.commands import Receive
 from leasehold.domain.errors import LeaseholdError
@@ -524,6 +525,52 @@ def carry_out(
     if wait_s and receive is not None and type(command) is Receive:
         return receive(command, wait_s, call.request.gone)
     return perform(command)
+
+
+# --- refusals ----------------------------------------------------------------------------------
+
+
+class Meaning(NamedTuple):
+    """The status and the message that belong to a code of a protocol."""
+
+    status: int
+    message: str
+
+
+NATIVE_ONLY: Final = (
+    errors.MessageLeased,
+    errors.MessageNotLeased,
+    errors.JobNotFound,
+    errors.NamedTwice,
+    errors.NotDone,
+    errors.SettingsDiffer,
+    errors.StreamNotFound,
+    errors.StaleToken,
+    errors.ClaimNotFound,
+    errors.ClaimOutOfTurn,
+    errors.ClaimSettled,
+    errors.ClaimLapsed,
+    errors.ClaimBroken,
+    errors.MemberNotFound,
+    errors.StagedNotFound,
+    errors.AlreadyPublished,
+    errors.ChunkOutOfTurn,
+)
+"""Errors of what only the native API can ask for."""
+
+
+def translate(
+    error: Exception, table: Mapping[type[Exception], Callable[[Any], _FaultT]]
+) -> _FaultT:
+    """Return what a dialect calls an error; one that is not in its table is like its parent."""
+    for kind in type(error).__mro__:
+        to_fault = table.get(kind)
+        if to_fault is not None:
+            return to_fault(error)
+    raise AssertionError(error)
+
+
+# --- what is not given --------------------------------------------------------------------------
 
 
 def find_no_queue(account: str, queue: str) -> Queue | None:

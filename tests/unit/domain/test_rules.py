@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leasehold.clock import may_retire
 from leasehold.domain import errors
-from leasehold.domain.clock_rules import may_retire
 from leasehold.domain.errors import (
     BodyTooLarge,
     InvalidQueueName,

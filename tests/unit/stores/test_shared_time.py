@@ -9,7 +9,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from leasehold.domain.clock_rules import (
+from leasehold.clock import (
     AGREED_WITHIN_S,
     CONFIRMED_AFTER_S,
     DOUBTED_AT_MOST_S,

@@ -10,19 +10,13 @@ Source: "Common REST API error codes" and "Queue Storage error codes".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from leasehold.auth import types as auth
 from leasehold.domain import errors as domain
+from leasehold.http.app import NATIVE_ONLY, Meaning, translate
 
 Details: TypeAlias = tuple[tuple[str, str], ...]
-
-
-class Meaning(NamedTuple):
-    """The status and the message that belong to a code."""
-
-    status: int
-    message: str
 
 
 CODES: Final[dict[str, Meaning]] = {
@@ -202,6 +196,7 @@ def _with_detail(code: str, status: int | None = None) -> Callable[[auth.AuthErr
 
 TABLE: Final[dict[type[Exception], Callable[[Any], Fault]]] = {
     domain.LeaseholdError: _plain("InternalError"),
+    **dict.fromkeys(NATIVE_ONLY, _plain("InternalError")),
     domain.QueueNotFound: _plain("QueueNotFound"),
     domain.QueueExists: _plain("QueueAlreadyExists"),
     domain.InvalidQueueName: _invalid_name,
@@ -214,24 +209,6 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Fault]]] = {
     domain.BodyTooLarge: lambda error: body_too_large(error.limit_bytes),
     # Documented as InvalidMarker; the service answers this.
     domain.InvalidMarker: _plain("OutOfRangeInput"),
-    # Nothing that this protocol can ask for meets these.
-    domain.MessageLeased: _plain("InternalError"),
-    domain.MessageNotLeased: _plain("InternalError"),
-    domain.JobNotFound: _plain("InternalError"),
-    domain.NamedTwice: _plain("InternalError"),
-    domain.NotDone: _plain("InternalError"),
-    domain.SettingsDiffer: _plain("InternalError"),
-    domain.StreamNotFound: _plain("InternalError"),
-    domain.StaleToken: _plain("InternalError"),
-    domain.ClaimNotFound: _plain("InternalError"),
-    domain.ClaimOutOfTurn: _plain("InternalError"),
-    domain.ClaimSettled: _plain("InternalError"),
-    domain.ClaimLapsed: _plain("InternalError"),
-    domain.ClaimBroken: _plain("InternalError"),
-    domain.MemberNotFound: _plain("InternalError"),
-    domain.StagedNotFound: _plain("InternalError"),
-    domain.AlreadyPublished: _plain("InternalError"),
-    domain.ChunkOutOfTurn: _plain("InternalError"),
     domain.BodyUnreadable: _plain("InternalError"),
     domain.SessionNotFound: _no_session,
     domain.SessionOver: _no_session,
@@ -261,9 +238,5 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Fault]]] = {
 
 
 def fault_of(error: domain.LeaseholdError | auth.AuthError) -> Fault:
-    """Translate an error; a class that the table does not name is treated as its parent."""
-    for kind in type(error).__mro__:
-        to_fault = TABLE.get(kind)
-        if to_fault is not None:
-            return to_fault(error)
-    raise AssertionError(error)
+    """Return what the protocol calls an error."""
+    return translate(error, TABLE)

@@ -35,6 +35,7 @@ from leasehold.domain.model import (
     Lease,
     Message,
     MessageState,
+    body_problem,
     expiry_of,
     put_refusal,
 )
@@ -214,7 +215,7 @@ def render_peek(call: Call, messages: tuple[Message, ...] | MessagePage) -> Resp
                 _text(message.body),
             )
             for message in messages
-            if not _is_unread(message)
+            if body_problem(message) is None
         ],
     )
 
@@ -253,17 +254,9 @@ def _text(body: bytes) -> bytes:
     )
 
 
-def _is_unread(message: Message) -> bool:
-    """Tell whether a message comes without its body, which could not be read or is too much."""
-    ref = message.detail.body_ref
-    return ref is not None and ref.problem is not None
-
-
 def _text_or_problem(message: Message) -> bytes:
-    ref = message.detail.body_ref
-    if ref is None or ref.problem is None:
-        return _text(message.body)
-    return element("BodyProblem", ref.problem)
+    problem = body_problem(message)
+    return _text(message.body) if problem is None else element("BodyProblem", problem)
 
 
 def _reply_list(call: Call, entries: list[bytes]) -> Response:

@@ -6,19 +6,12 @@ Source: MNS, "Error codes"; the texts are ours but for the one of an empty queue
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from leasehold.auth import mns
 from leasehold.auth import types as auth
 from leasehold.domain import errors as domain
-
-
-class Meaning(NamedTuple):
-    """The status and the message that belong to a code."""
-
-    status: int
-    message: str
-
+from leasehold.http.app import NATIVE_ONLY, Meaning, translate
 
 CODES: Final[dict[str, Meaning]] = {
     "AccessDenied": Meaning(403, "The access key does not allow this operation here."),
@@ -119,32 +112,11 @@ _DATE_CODES: Final = {
     mns.DateProblem.SKEWED: "TimeExpired",
 }
 
-_NEVER_ASKED: Final = (
-    domain.SettingsDiffer,
-    domain.MessageLeased,
-    domain.MessageNotLeased,
-    domain.JobNotFound,
-    domain.NamedTwice,
-    domain.NotDone,
-    domain.SessionNotFound,
-    domain.SessionOver,
-    domain.StreamNotFound,
-    domain.StaleToken,
-    domain.ClaimNotFound,
-    domain.ClaimOutOfTurn,
-    domain.ClaimSettled,
-    domain.ClaimLapsed,
-    domain.ClaimBroken,
-    domain.MemberNotFound,
-    domain.StagedNotFound,
-    domain.AlreadyPublished,
-    domain.ChunkOutOfTurn,
-)
-"""Nothing that this protocol can ask for meets these."""
-
 TABLE: Final[dict[type[Exception], Callable[[Any], Fault]]] = {
     domain.LeaseholdError: _plain("InternalError"),
-    **{kind: _plain("InternalError") for kind in _NEVER_ASKED},
+    **dict.fromkeys(NATIVE_ONLY, _plain("InternalError")),
+    domain.SessionNotFound: _plain("InternalError"),
+    domain.SessionOver: _plain("InternalError"),
     domain.QueueNotFound: _plain("QueueNotExist"),
     domain.QueueExists: _plain("QueueAlreadyExist"),
     domain.InvalidQueueName: _invalid_name,
@@ -175,9 +147,5 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Fault]]] = {
 
 
 def fault_of(error: domain.LeaseholdError | auth.AuthError) -> Fault:
-    """Translate an error; a class that the table does not name is treated as its parent."""
-    for kind in type(error).__mro__:
-        to_fault = TABLE.get(kind)
-        if to_fault is not None:
-            return to_fault(error)
-    raise AssertionError(error)
+    """Return what the protocol calls an error."""
+    return translate(error, TABLE)

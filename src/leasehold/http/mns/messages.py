@@ -36,6 +36,7 @@ from leasehold.domain.model import (
     Lease,
     Message,
     Phase,
+    body_problem,
 )
 from leasehold.domain.queue_settings import MnsAttributes
 from leasehold.http.mns.call import Call, Operation, whole_number
@@ -176,7 +177,7 @@ def parse_peek(call: Call) -> Peek:
 
 def render_peeked(call: Call, messages: tuple[Message, ...]) -> Response:
     """Write the answer to PeekMessage or BatchPeekMessage."""
-    shown = [message for message in messages if not _is_unread(message)]
+    shown = [message for message in messages if body_problem(message) is None]
     if not shown:
         raise Fault("MessageNotExist")
     if "numofmessages" in call.params:
@@ -191,12 +192,6 @@ def bytes_of(shown: Sequence[Lease | Message]) -> int:
     """Return how many bytes the bodies of messages have together, those of an answer."""
     found = [each.message if isinstance(each, Lease) else each for each in shown]
     return sum([len(each.body) for each in found])
-
-
-def _is_unread(message: Message) -> bool:
-    """Tell whether a message comes without its body, which could not be read or is too much."""
-    ref = message.detail.body_ref
-    return ref is not None and ref.problem is not None
 
 
 def _message_fields(message: Message, indent: str, receipt: str | None = None) -> bytes:

@@ -16,11 +16,11 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from leasehold.clock import RemoteClock
-from leasehold.domain.clock_rules import (
+from leasehold.clock import (
     AGREED_WITHIN_S,
     CONFIRMED_AFTER_S,
     FRESH_S,
+    RemoteClock,
     Verdict,
     judge,
 )

@@ -9,9 +9,9 @@ from typing import Any, Final, cast
 import psycopg
 from psycopg import errors
 
+from leasehold.clock import Verdict
 from leasehold.domain import commands as c
 from leasehold.domain.claims import ReadClaim
-from leasehold.domain.clock_rules import Verdict
 from leasehold.domain.command import AnyCommand, Effect, Lock, Refresh
 from leasehold.domain.errors import StoreFailed, StoreFull, Unavailable
 from leasehold.domain.model import Queue
