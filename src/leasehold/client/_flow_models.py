@@ -65,6 +65,8 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of the same report: what errors of one cause have alike."""
     error: str | None = None
     """The beginning of its text, 256 characters at most."""
+    trace_id: str | None = None
+    """The trace that the message was put in: 32 hexadecimal digits, of its ``traceparent``."""
     # columns of events: end
 
 

@@ -7,10 +7,11 @@ one that is gone: as it was last), so that replaying events from empty gives the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, auto
-from typing import Annotated, Final, NamedTuple, TypeAlias, cast, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, cast, get_type_hints
 
 from leasehold.domain.command import (
     Answer,
@@ -235,6 +236,14 @@ class Event(NamedTuple):
             keywords={"maxLength": ERROR_CHARS},
         ),
     ] = None
+    trace_id: Annotated[
+        str | None,
+        Column(
+            Kind.TEXT,
+            "The trace that the message was put in: 32 hexadecimal digits, of its `traceparent`",
+            keywords={"pattern": "^[0-9a-f]{32}$"},
+        ),
+    ] = None
 
 
 COLUMNS: Final[Mapping[str, Column]] = {
@@ -250,29 +259,28 @@ holder."""
 Told: TypeAlias = tuple[str | None, str | None, str]
 """Of an error: type, fingerprint, text."""
 
-Recorded: TypeAlias = (
-    tuple[int, int, str, Core | None, int, str | None, str | None, str | None, str | None]
-    | tuple[
-        int,
-        int,
-        str,
-        Core | None,
-        int,
-        str | None,
-        str | None,
-        str | None,
-        str | None,
-        str | None,
-        Told | None,
-    ]
-)
+Recorded: TypeAlias = tuple[
+    int,
+    int,
+    str,
+    Core | None,
+    int,
+    str | None,
+    str | None,
+    str | None,
+    str | None,
+    *tuple[Any, ...],
+]
 """Type, number of the queue in the batch, message id (empty for none), core, priority, session,
 holder if there is no core, reason, target: what a store writes, as lean as can be. Of a claim
 there is no core, and in the place of the priority until when it hides its members.
 
-Then, only if there is either, the type of the message and the error; older events never have
-them."""
+Then what :func:`ending_of` returns; older events have less of it."""
 
+_TRACEPARENT: Final = re.compile(
+    r"(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
+)
+"""See https://www.w3.org/TR/trace-context/; only versions after 00 may have more at the end."""
 _CORE: Final = slice(2, 12)
 
 
@@ -281,15 +289,31 @@ def core_of(message: Message) -> Core:
     return cast("Core", message[_CORE])
 
 
-def more_of(
-    detail: Detail, error: ErrorReport | None
-) -> tuple[()] | tuple[str | None, Told | None]:
+def more_of(detail: Detail, error: ErrorReport | None) -> tuple[Any, ...]:
     """Return what comes at the end of :data:`Recorded`; nothing for a message without it."""
-    if error is None:
+    if error is None and detail.traceparent is None:  # as most often
         return () if detail.message_type is None else (encodable(detail.message_type), None)
-    text = error.text if len(error.text) <= ERROR_CHARS else f"{error.text[: ERROR_CHARS - 3]}..."
-    told = _encodable(error.type), _encodable(error.fingerprint), encodable(text)
-    return _encodable(detail.message_type), told
+    told = None
+    if error is not None:
+        text = error.text
+        if len(text) > ERROR_CHARS:
+            text = f"{text[: ERROR_CHARS - 3]}..."
+        told = _encodable(error.type), _encodable(error.fingerprint), encodable(text)
+    trace_id = None if detail.traceparent is None else trace_id_of(detail.traceparent)
+    return ending_of(_encodable(detail.message_type), told, trace_id)
+
+
+def ending_of(message_type: object, told: Told | None, trace_id: object) -> tuple[Any, ...]:
+    """Return the type of the message, the error and the trace, up to the last that there is."""
+    if trace_id is not None:
+        return message_type, told, trace_id
+    return () if message_type is None and told is None else (message_type, told)
+
+
+def trace_id_of(traceparent: str) -> str | None:
+    """Return the trace of a W3C trace context; None for any other text."""
+    found = _TRACEPARENT.fullmatch(traceparent)
+    return None if found is None else found[1]
 
 
 def encodable(text: str) -> str:
@@ -316,9 +340,10 @@ def event_of(
             reason=reason,
             target=target,
         )
-    message_type, told = cast("tuple[str | None, Told | None]", more or (None, None))
+    message_type, told, trace_id, *_ = (*more, None, None, None)
     error = told or (None, None, None)
-    of_message = (message_id, *core, priority, session, reason, target, message_type, *error)
+    rest = (priority, session, reason, target, message_type, *error, trace_id)
+    of_message: tuple[Any, ...] = (message_id, *core, *rest)
     event = Event(*head, *of_message)
     if kind == EventType.REFUSED and not event.since_ms:  # the beginning of its lease is not known
         return event._replace(since_ms=None)

@@ -66,7 +66,7 @@ def batch_of(events: Sequence[Event]) -> pa.RecordBatch:
         Event._fields, SCHEMA.types, zip(*events, strict=True), strict=True
     ):
         words = WORDS.get(field)
-        shown = column if words is None else [words.get(each, each) for each in column]
+        shown = column if words is None else list(map(words.get, column, column))
         arrays.append(pa.array(shown, kind))
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 

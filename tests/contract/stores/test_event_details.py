@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
@@ -88,9 +90,17 @@ def errors(asker: Asker, after: int) -> list[tuple[Any, ...]]:
     return [(event.type.name, *told(event)) for event in events]
 
 
-def test_every_event_of_a_message_has_its_type(asker: Asker) -> None:
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+def traceparent(trace_id: str) -> str:
+    """Return a trace context of W3C."""
+    return f"00-{trace_id}-00f067aa0ba902b7-01"
+
+
+def test_every_event_of_a_message_has_its_type_and_trace(asker: Asker) -> None:
     """Whatever happens to it, and however many it happens to at once."""
-    typed = Detail(message_type="clip", properties={"a": "b"})
+    typed = Detail(message_type="clip", traceparent=traceparent(TRACE_ID), properties={"a": "b"})
     after = asker.last_seq()
     for number in range(4):
         asker.put(f"{number}", detail=typed)
@@ -114,19 +124,31 @@ def test_every_event_of_a_message_has_its_type(asker: Asker) -> None:
     asker.clock.advance(s=100)
     asker.ask(c.RetireExpired(10))
     events = [event for event in asker.events(after) if event.message_id]
-    assert {event.message_type for event in events} == {"clip"}
+    assert {(event.message_type, event.trace_id) for event in events} == {("clip", TRACE_ID)}
     names = {event.type.name for event in events}
     assert names > {"COMPLETED", "EXPIRED", "STAGED", "PUBLISHED", "DISCARDED", "SETTLED"}
     assert {"CLAIMED", "UNCLAIMED", "POISONED", "REDRIVEN", "RELEASED"} < names
 
 
-def test_types_of_many_at_once(asker: Asker) -> None:
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [("a", None), (None, None), ("b", None), ("a", None), ("ü", None)],
+        [(None, f"{number:032x}") for number in range(1, 6)],
+        [("a", TRACE_ID), ("b", None), (None, TRACE_ID), (None, None), ("a", "f" * 32)],
+        [("a", "f" * 32)] * 5,
+    ],
+    ids=["types", "traces", "both", "alike"],
+)
+def test_types_and_traces_of_many_at_once(
+    asker: Asker, sent: list[tuple[str | None, str | None]]
+) -> None:
     """Alike, different, or there for some only; in completes as well."""
-    kinds = ["a", None, "b", "a", "ü"]
-    details = [NO_DETAIL if kind is None else Detail(message_type=kind) for kind in kinds]
     of = {}
-    for detail in details * 8:
-        of[asker.put(detail=detail).message.message_id] = detail.message_type
+    for kind, trace in sent * 8:
+        detail = Detail(message_type=kind, traceparent=trace and traceparent(trace))
+        put = asker.put(detail=NO_DETAIL if detail == NO_DETAIL else detail)
+        of[put.message.message_id] = kind, trace
     after = asker.last_seq()
     leases = asker.receive(20)
     asker.batch(*(asker.complete_command(lease) for lease in leases))
@@ -135,7 +157,8 @@ def test_types_of_many_at_once(asker: Asker) -> None:
     member = asker.read_claim()[0]
     asker.settle(1, exemptions=(Exemption(1, member.message_id, Outcome.BURIED, error=REPORT),))
     events = [event for event in asker.events(after) if event.message_id]
-    assert [event.message_type for event in events] == [of[event.message_id] for event in events]
+    found = [(event.message_type, event.trace_id) for event in events]
+    assert found == [of[event.message_id] for event in events]
     counted = Counter(event.type.name for event in events)
     assert counted == {"RECEIVED": 20, "COMPLETED": 20, "CLAIMED": 20, "SETTLED": 19, "POISONED": 1}
     (poisoned,) = [event for event in events if event.type is EventType.POISONED]
@@ -203,3 +226,40 @@ def test_long_and_broken_errors(asker: Asker) -> None:
     assert {event.message_type for event in events} == {"?"}
     assert events[1].error == "x" * 253 + "..."
     assert told(events[3]) == ("T?", "?", "?")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "00-1-2-01",
+        traceparent("0" * 32),
+        traceparent(TRACE_ID.upper()),
+        traceparent(TRACE_ID)[:-1],
+        f"ff{traceparent(TRACE_ID)[2:]}",
+        f"{traceparent(TRACE_ID)}-more",
+        "\ud800",
+        "",
+    ],
+)
+def test_no_trace_in_what_is_no_trace_context(asker: Asker, sent: str) -> None:
+    """Protocols that take any text keep it; the log has a trace only where the text is W3C's."""
+    after = asker.last_seq()
+    asker.put(detail=Detail(traceparent=sent))
+    asker.complete(asker.receive_one())
+    assert [event.trace_id for event in asker.events(after)] == [None] * 3
+
+
+def test_a_trace_context_of_a_later_version(asker: Asker) -> None:
+    """It begins with the same parts, and more may follow."""
+    after = asker.last_seq()
+    asker.put(detail=Detail(traceparent=f"01{traceparent(TRACE_ID)[2:]}-more"))
+    assert [event.trace_id for event in asker.events(after)] == [TRACE_ID]
+
+
+def test_a_trace_and_an_error(asker: Asker) -> None:
+    """An event has both."""
+    asker.put(detail=Detail(traceparent=traceparent(TRACE_ID)))
+    after = asker.last_seq()
+    asker.release(asker.receive_one(), Outcome.FAILED, error=REPORT, delay_s=0)
+    released = asker.events(after)[-1]
+    assert (told(released), released.trace_id) == (("KeyError", "f00d", "no such codec"), TRACE_ID)

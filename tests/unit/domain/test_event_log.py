@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from leasehold.domain.claims import Claim, ClaimState
@@ -86,6 +88,30 @@ def test_events_are_collected_in_order() -> None:
         bare._replace(place=4, type=EventType.SESSION_LOST, queue=None, **of_session),  # type: ignore[arg-type]
     ]
     assert recorder.take() == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [
+        ((), {}),
+        (("clip", None), {"message_type": "clip"}),
+        ((None, ("E", "f", "x")), {"error_type": "E", "error_fingerprint": "f", "error": "x"}),
+        ((None, None, "1" * 32), {"trace_id": "1" * 32}),
+        (("clip", None, "1" * 32, "news"), {"message_type": "clip", "trace_id": "1" * 32}),
+    ],
+    ids=["at first", "types", "errors", "traces", "newer"],
+)
+def test_events_of_all_versions(ending: tuple[Any, ...], expected: dict[str, str]) -> None:
+    """Each version has more at the end than the one before, and what came later is none."""
+    recorder = Recorder()
+    recorder.add(EventType.RECEIVED, "coho", "videos", MESSAGE)
+    of, (plain,) = recorder.take()
+    event = event_of(9, 0, NOW, of[0], (*plain, *ending))
+    later = {"message_type", "error_type", "error_fingerprint", "error", "trace_id"}
+    found = {name: getattr(event, name) for name in later}
+    nothing: dict[str, Any] = dict.fromkeys(later)
+    assert found == {**nothing, **expected}
+    assert event._replace(**nothing) == event_of(9, 0, NOW, of[0], plain)
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,17 @@ def events_with_errors() -> list[Event]:
     ]
 
 
+def events_with_traces() -> list[Event]:
+    """Return what is in ``format1_traces.parquet``: the same, with traces."""
+    first = id_of(1)
+    return [
+        event._replace(trace_id="4bf92f3577b34da6a3ce929d0e0e4736")
+        if event.message_id == first
+        else event
+        for event in events_with_errors()
+    ]
+
+
 _ERROR: Final[dict[str, Any]] = {
     "error_type": "KeyError",
     "error_fingerprint": "f00d",
@@ -90,7 +101,7 @@ def main() -> None:
     assert not target.exists(), f"{target} is kept as it is"
     with tempfile.TemporaryDirectory() as folder:
         builder = FileBuilder()
-        builder.add(events_with_errors())
+        builder.add(events_with_traces())
         builder.write(Path(folder))
         target.write_bytes((Path(folder) / builder.path).read_bytes())
 

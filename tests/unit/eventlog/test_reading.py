@@ -15,7 +15,12 @@ from leasehold import events as eventlog
 from leasehold.domain.events import EVENT_FORMAT, Event
 from leasehold.events.names import FORMAT_KEY, TEMPORARY
 from leasehold.events.parquet import METADATA, SCHEMA, FileBuilder, events_of, files_of
-from tests.unit.eventlog.make_sample import SAMPLES, events, events_with_errors
+from tests.unit.eventlog.make_sample import (
+    SAMPLES,
+    events,
+    events_with_errors,
+    events_with_traces,
+)
 from tests.unit.eventlog.support import HOUR_MS, TEN_MS, FakeLog, id_of, put
 
 LOG = FakeLog()
@@ -108,7 +113,12 @@ def in_folder(root: Path, table: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("sample", "expected"), [("format1", events()), ("format1_errors", events_with_errors())]
+    ("sample", "expected"),
+    [
+        ("format1", events()),
+        ("format1_errors", events_with_errors()),
+        ("format1_traces", events_with_traces()),
+    ],
 )
 def test_older_files_are_read(tmp_path: Path, sample: str, expected: list[Event]) -> None:
     """The committed files give the events that they were made from; what came later is null."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from leasehold.domain import events as e
 from leasehold.domain.events import EventType
 from leasehold.domain.model import id_from_blob, id_to_blob
 from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, priority_of
-from leasehold.stores.sql.recorder import ID_BYTES, SWAPPED, Column
+from leasehold.stores.sql.recorder import ID_BYTES, SWAPPED, Column, Texts
 from leasehold.stores.sql.rows import uncount
 from leasehold.stores.sql.state import State
 
@@ -237,7 +237,8 @@ def _unpacked(
     alike = [repeat(each) for each in (at_ms, e.EventType(kind), *of)]
     core = [_column(column, count) for column in times]
     rest = [repeat(each) for each in (session, reason, target)]
-    types = more[0] if more else None
+    types, _, traces = (*more, None, None, None)[:3]
+    errors = [repeat(None)] * 3
     return map(
         e.Event,
         repeat(seq),
@@ -248,8 +249,14 @@ def _unpacked(
         repeat(holder),
         _column(priorities, count),
         *rest,
-        types if isinstance(types, list) else repeat(types),
+        _texts(types),
+        *errors,
+        _texts(traces),
     )
+
+
+def _texts(said: Texts) -> Iterable[str | None]:
+    return said if isinstance(said, list) else repeat(said)
 
 
 def _column(column: Column, count: int) -> Sequence[int]:

@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 import msgspec
 
 from leasehold.domain.claims import Claim
-from leasehold.domain.events import Core, encodable, more_of
+from leasehold.domain.events import Core, encodable, ending_of, more_of, trace_id_of
 from leasehold.domain.model import NO_DETAIL, ErrorReport, Message
 from leasehold.stores.sql.catalog import Entry, priority_of
-from leasehold.stores.sql.plain_json import type_in_json
+from leasehold.stores.sql.plain_json import along_in_json
 from leasehold.stores.sql.statements import Cursor
 
 ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -25,6 +25,8 @@ one statement has more."""
 
 Column: TypeAlias = int | bytes
 """The same number for all, or as many as there are messages, 8 bytes each, little-endian."""
+Texts: TypeAlias = str | list[str | None] | None
+"""The same text for all, or one for each."""
 
 
 class Columns(NamedTuple):
@@ -34,8 +36,10 @@ class Columns(NamedTuple):
     core: tuple[Column, ...]
     """Inserted, expires, visible, dequeue count, fence, phase, since, visible since, renewals."""
     priorities: Column
-    types: str | list[str | None] | None = None
-    """What their senders called their kind: one for all, or one for each."""
+    types: Texts = None
+    """What their senders called their kind."""
+    traces: Texts = None
+    """Of the traces that they were put in, the ids."""
 
     def without(self, gone: Collection[bytes]) -> Columns | None:
         """Return the columns without the messages of these ids; None if none is left."""
@@ -49,6 +53,9 @@ class Columns(NamedTuple):
         if not left:
             return None
 
+        def chosen_texts(texts: Texts) -> Texts:
+            return [texts[n] for n in left] if isinstance(texts, list) else texts
+
         def chosen(column: Column) -> Column:
             if isinstance(column, int):
                 return column
@@ -59,7 +66,8 @@ class Columns(NamedTuple):
             b"".join([ids[n * ID_BYTES : (n + 1) * ID_BYTES] for n in left]),
             tuple(map(chosen, self.core)),
             chosen(self.priorities),
-            [self.types[n] for n in left] if isinstance(self.types, list) else self.types,
+            chosen_texts(self.types),
+            chosen_texts(self.traces),
         )
 
 
@@ -76,23 +84,36 @@ def columns_of(
         b"".join(ids),
         tuple([each if isinstance(each, int) else _packed(each) for each in core]),
         priority_of(first) if alike else _packed([priority_of(lane) for lane in lanes]),
-        _types_in(details),
+        *_sent_along(details),
     )
 
 
-def _types_in(details: Sequence[str | None]) -> str | list[str | None] | None:
+def _sent_along(details: Sequence[str | None]) -> tuple[Texts, Texts]:
+    """Return the types and the traces of messages."""
     first = details[0]
     if details.count(first) == len(details):  # most often none has any
-        return _type_in(first)
-    known = {text: _type_in(text) for text in set(details)}
+        return _along_in(first)
+    known = {text: _along_in(text) for text in set(details)}
     if len(set(known.values())) == 1:
         return known[first]
-    return [known[text] for text in details]
+    types, traces = zip(*[known[text] for text in details], strict=True)
+    return _texts(types), _texts(traces)
 
 
-def _type_in(detail: str | None) -> str | None:
-    kind = type_in_json(detail)
-    return None if kind is None else encodable(kind)
+def _texts(each: Sequence[str | None]) -> Texts:
+    return each[0] if each.count(each[0]) == len(each) else [*each]
+
+
+def _along_in(detail: str | None) -> tuple[str | None, str | None]:
+    """Return the type and the trace of a message."""
+    if detail is None:
+        return None, None
+    along = along_in_json(detail)
+    kind, trace = along.message_type, along.traceparent
+    return (
+        None if kind is None else encodable(kind),
+        None if trace is None else trace_id_of(trace),
+    )
 
 
 class Recorder:
@@ -185,10 +206,11 @@ class Recorder:
         queue = entry.queue
         number = self._number(queue.account, queue.name)
         plain = (kind, number, message_id, core, priority, session, None, None, None)
-        if detail is not None and (kind_of := _type_in(detail)) is not None:
-            self._events.append((*plain, kind_of, None))
-        else:
+        if detail is None:
             self._events.append(plain)
+        else:
+            message_type, trace_id = _along_in(detail)
+            self._events.append((*plain, *ending_of(message_type, None, trace_id)))
         self._count += 1
 
     def add_many(  # noqa: PLR0913, PLR0917 - as above
@@ -240,7 +262,7 @@ class Recorder:
             reason,
             target,
         )
-        self._events.append(recorded if columns.types is None else (*recorded, columns.types, None))
+        self._events.append((*recorded, *ending_of(columns.types, None, columns.traces)))
         self._count += len(columns.ids) // ID_BYTES
 
     def add_queue(self, kind: int, entry: Entry) -> None:
