@@ -20,13 +20,15 @@ from typing import Final
 import click
 import pytest
 from click.testing import CliRunner
+from structlog.testing import capture_logs
 
 from leasehold.cli import main
 from leasehold.server.settings import load_settings
+from leasehold.testing import InProcessServer
 from tests.docs.pages import DOCS, ROOT, Block, blocks, page_id, pages
 from tests.e2e.azure_js import test_azure_js as official
 from tests.e2e.identity import IdentityProvider
-from tests.e2e.server import Endpoint, Server
+from tests.e2e.server import Server
 
 DEVELOPMENT: Final = "UseDevelopmentStorage=true"
 SHOP: Final = "https://queues.example.net/shop"
@@ -64,10 +66,11 @@ CONSOLE: Final = [page for page in _pages_with("console") if page not in FILES]
 
 
 @pytest.fixture
-def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
-    """A new server: pages create the queues that they use."""
-    with Server(tmp_path / "server") as started:
+def server() -> Iterator[InProcessServer]:
+    """A new server: pages create the queues that they use. It has no errors to tell of."""
+    with capture_logs() as logs, InProcessServer(store="sqlite", clock="system") as started:
         yield started
+    assert [each for each in logs if each["log_level"] in {"error", "critical"}] == []
 
 
 def examples(page: Path, language: str) -> list[tuple[Block, str | None]]:
@@ -160,15 +163,15 @@ def test_python_examples(page: Path, tmp_path: Path, request: pytest.FixtureRequ
     """Each page can be followed from its first block to its last."""
     changes, environment = dict(IN_A_HURRY), {"COLUMNS": "100"}
     if NEEDS_SERVER.search("".join(each.text for each in blocks(page))):
-        endpoint: Endpoint = request.getfixturevalue("endpoint")
-        changes[DEVELOPMENT] = endpoint.connection_string
-        environment[CONNECTION_VARIABLE] = endpoint.connection_string
+        server: InProcessServer = request.getfixturevalue("server")
+        changes[DEVELOPMENT] = server.connection_string
+        environment[CONNECTION_VARIABLE] = server.connection_string
     run_python(page, tmp_path, changes, environment=environment)
 
 
 @pytest.mark.parametrize("page", CONSOLE, ids=page_id)
 def test_console_examples(
-    page: Path, endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, server: InProcessServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Command lines after a dollar sign, with what they print below.
 
@@ -178,10 +181,10 @@ def test_console_examples(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_PROXY", "*")
     checker = doctest.OutputChecker()
-    environment = {CONNECTION_VARIABLE: endpoint.connection_string, "COLUMNS": "100"}
+    environment = {CONNECTION_VARIABLE: server.connection_string, "COLUMNS": "100"}
     for block in blocks(page):
         if block.language == "python":
-            script = block.text.replace(DEVELOPMENT, endpoint.connection_string)
+            script = block.text.replace(DEVELOPMENT, server.connection_string)
             run([sys.executable, "-c", script], tmp_path, {})
         if block.language != "console":
             continue
@@ -198,7 +201,7 @@ def test_console_examples(
 
 @pytest.mark.sdk
 @pytest.mark.parametrize("page", SCRIPT, ids=page_id)
-def test_javascript_examples(page: Path, endpoint: Endpoint, tmp_path: Path) -> None:
+def test_javascript_examples(page: Path, server: InProcessServer, tmp_path: Path) -> None:
     """The same for JavaScript."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         official._missing("Node.js is not installed")
@@ -206,7 +209,7 @@ def test_javascript_examples(page: Path, endpoint: Endpoint, tmp_path: Path) -> 
     (tmp_path / "node_modules").symlink_to(official.MODULES)
     shown = examples(page, "js")
     parts = [f"console.log({MARK.format(i)!r});\n{b.text}" for i, (b, _) in enumerate(shown)]
-    script = "\n".join(parts).replace(DEVELOPMENT, endpoint.connection_string)
+    script = "\n".join(parts).replace(DEVELOPMENT, server.connection_string)
     (tmp_path / "example.mjs").write_text(script, encoding="utf-8")
     check_output(page, shown, run(["node", "example.mjs"], tmp_path, {}))
 

@@ -11,7 +11,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from leasehold.advisor.summaries import Worker
-from leasehold.advisor.tables.incremental import STATE, OtherLog, Tables, read_tables, update
+from leasehold.advisor.tables.incremental import (
+    STATE,
+    OtherLog,
+    Tables,
+    Updated,
+    read_tables,
+    update,
+)
 from leasehold.advisor.tables.schemas import QUEUES, WORKERS
 from leasehold.advisor.tables.sources import ExportedFiles
 from leasehold.advisor.tables.summarize import Made, summarize_tables
@@ -40,13 +47,20 @@ def oracle(events: list[Event]) -> tuple[list[Row], list[Row]]:
 
 
 @pytest.fixture(scope="module")
-def at_once(
+def updated(
     spark: SparkSession, events: list[Event], tmp_path_factory: pytest.TempPathFactory
-) -> Tables:
-    """Return the tables of the whole log, made in one run."""
+) -> tuple[Path, Updated]:
+    """Return a folder with the whole log and its tables, made in one run, and what was told."""
     folder = tmp_path_factory.mktemp("at-once")
     export(folder / "log", events)
-    assert update(spark, ExportedFiles(folder / "log"), folder / "tables").runs == 1
+    return folder, update(spark, ExportedFiles(folder / "log"), folder / "tables")
+
+
+@pytest.fixture(scope="module")
+def at_once(spark: SparkSession, updated: tuple[Path, Updated]) -> Tables:
+    """Return the tables of the whole log, made in one run."""
+    folder, told = updated
+    assert told.runs == 1
     return read_tables(spark, folder / "tables")
 
 
@@ -140,12 +154,10 @@ def test_files_that_come_late_or_twice_change_nothing(
     check(read_tables(spark, tmp_path / "tables"), oracle)
 
 
-def test_nothing_new_is_no_run(spark: SparkSession, events: list[Event], tmp_path: Path) -> None:
+def test_nothing_new_is_no_run(spark: SparkSession, updated: tuple[Path, Updated]) -> None:
     """Asked again, an update leaves the tables as they are."""
-    export(tmp_path / "log", events[:200])
-    source = ExportedFiles(tmp_path / "log")
-    first = update(spark, source, tmp_path / "tables")
-    again = update(spark, source, tmp_path / "tables")
+    folder, first = updated
+    again = update(spark, ExportedFiles(folder / "log"), folder / "tables")
     assert (first.runs, again.runs) == (1, 0)
     assert again.state == first.state
 
