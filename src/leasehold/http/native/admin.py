@@ -104,7 +104,7 @@ def show_message(seen: Seen, now_ms: int, *, with_body: bool = True) -> wire.Vie
         failures=detail.failures,
         interruptions=detail.interruptions,
         lapses=detail.lapses,
-        attempts=msgspec.convert(detail.attempts, tuple[wire.Attempt, ...], from_attributes=True),
+        attempts=[_show_attempt(each) for each in detail.attempts],
         poisoned=_show_as(wire.Poisoning, detail.poisoning),
         redriven=detail.redriven,
         under=under,
@@ -128,6 +128,10 @@ def _add_content(shown: wire.View, message: Message) -> None:
         shown.body = message.body.decode()
     except UnicodeDecodeError:
         shown.body_base64 = message.body
+
+
+def _show_attempt(attempt: Attempt) -> wire.Attempt:
+    return msgspec.convert(attempt, wire.Attempt, from_attributes=True)
 
 
 def _show_as(kind: type[_T], thing: object) -> _T | None:
