@@ -13,9 +13,9 @@ from pyspark.sql.datasource import EqualTo
 
 from leasehold import events as eventlog
 from leasehold.cli import main
-from leasehold.spark.batch import events_reader, events_schema
+from leasehold.spark.batch.events import events_reader
 from leasehold.spark.options import read_options
-from leasehold.spark.schemas import arrow_schema
+from leasehold.spark.schemas import EVENTS, arrow_schema, chosen
 from leasehold.testing import InProcessServer
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -57,7 +57,7 @@ def test_the_events_of_a_trace(store: str, tmp_path: Path) -> None:
 def types_in_spark(place: dict[str, str]) -> list[str]:
     """Return the types of the events of the trace, read as Spark's tasks read them."""
     options = read_options({**place, "read": "events", "pushdown": "true"})
-    schema = events_schema(options)
+    schema = chosen(EVENTS, options.columns)
     reader = events_reader(options, schema)
     assert list(reader.pushFilters([EqualTo(("trace_id",), TRACE_ID)])) == []
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
