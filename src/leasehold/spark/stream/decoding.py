@@ -233,7 +233,7 @@ def _from_base64(body: bytes) -> bytes:
 
 
 def _guessed(body: bytes) -> bytes:
-    from leasehold.worker.payloads.codecs import detect_base64  # noqa: PLC0415 - as needed
+    from leasehold.worker.adapters.texts import detect_base64  # noqa: PLC0415 - as needed
 
     if len(body) % 4 or not body.isascii():
         return body

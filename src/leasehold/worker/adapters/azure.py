@@ -49,8 +49,7 @@ from leasehold.worker.adapters.protocol import (
     WorkerSession,
 )
 from leasehold.worker.adapters.specs import QueueSpec
-from leasehold.worker.adapters.texts import TextAdapter, TextDelivery, Texts
-from leasehold.worker.payloads.codecs import Base64Policy
+from leasehold.worker.adapters.texts import Base64Policy, TextAdapter, TextDelivery, Texts
 from leasehold.worker.timing import SystemTime
 
 AZURE: Final = Capabilities(
@@ -85,7 +84,7 @@ class AzureQueue(TextAdapter):
         queue = AzureQueue(QueueClient.from_connection_string(connection, "orders"))
 
     Bodies may be text or base64, whatever sender they come from; see
-    :mod:`leasehold.worker.payloads.codecs`. Progress is kept in the text of the message, in
+    :mod:`leasehold.worker.adapters.texts`. Progress is kept in the text of the message, in
     the envelope of :mod:`leasehold.worker.adapters.envelope`, and in base64 if the message was:
     whoever reads the queue with an SDK sees the body in it.
 

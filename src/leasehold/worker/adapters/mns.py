@@ -65,8 +65,7 @@ from leasehold.worker.adapters.protocol import (
     WorkerSession,
 )
 from leasehold.worker.adapters.specs import QueueSpec, parts_of
-from leasehold.worker.adapters.texts import TextAdapter, TextDelivery, Texts
-from leasehold.worker.payloads.codecs import Base64Policy
+from leasehold.worker.adapters.texts import Base64Policy, TextAdapter, TextDelivery, Texts
 from leasehold.worker.timing import SystemTime, Time
 
 MNS: Final = Capabilities(

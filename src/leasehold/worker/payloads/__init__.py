@@ -1,5 +1,12 @@
 """Bodies: codecs, base64, compression, and bodies over the limit of a service."""
 
+from leasehold.worker.adapters.texts import (
+    Base64Policy,
+    EncodingProblem,
+    decode_text,
+    detect_base64,
+    encode_text,
+)
 from leasehold.worker.payloads.claim_check import (
     CheckedReader,
     ClaimCheck,
@@ -10,19 +17,14 @@ from leasehold.worker.payloads.claim_check import (
     Reference,
 )
 from leasehold.worker.payloads.codecs import (
-    Base64Policy,
     BytesCodec,
     Codec,
     CodecProblem,
     Compressed,
-    EncodingProblem,
     JsonCodec,
     TextCodec,
     TypedCodec,
     codec_named,
-    decode_text,
-    detect_base64,
-    encode_text,
 )
 
 __all__ = [

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.worker.payloads.codecs import (
+from leasehold.worker.payloads import (
     Base64Policy,
     EncodingProblem,
     decode_text,
