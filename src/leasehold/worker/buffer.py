@@ -222,16 +222,16 @@ def shares_of(total: int, weights: Sequence[float]) -> list[int]:
     return [1 + int(spare * weight / sum(weights)) for weight in weights]
 
 
-# --- rooms -------------------------------------------------------------------------------------
+# --- slots -------------------------------------------------------------------------------------
 #
 # How many messages a worker may have, and which of its queues the next ones come from.
 
 
 class ConcurrencyLimiter:
-    """A worker has room for as many messages as it works on at once, and those of its buffer.
+    """A worker has slots for as many messages as it works on at once, and those of its buffer.
 
-    A room is taken before a message is asked for, and given back when the message is settled, or
-    none came. So a worker never holds more leases than it has rooms.
+    A slot is taken before a message is asked for, and given back when the message is settled, or
+    none came. So a worker never holds more leases than it has slots.
 
     With several queues each has a share of the buffer that the others leave alone, so that it can
     wait for its first message while they are busy; the rest goes to whoever wants it, in proportion
@@ -273,15 +273,15 @@ class ConcurrencyLimiter:
 
     @property
     def taken(self) -> int:
-        """How many rooms are taken."""
+        """How many slots are taken."""
         return sum(self._taken)
 
     def share(self, queue: int) -> int:
-        """Return how many rooms a queue can keep while it waits for messages; 0: not even one."""
+        """Return how many slots a queue can keep while it waits for messages; 0: not even one."""
         return self._shares[queue]
 
     def take(self, queue: int, most: int) -> int:
-        """Take from 1 to *most* rooms, and wait for them if need be; 0: the worker stops.
+        """Take from 1 to *most* slots, and wait for them if need be; 0: the worker stops.
 
         With a large buffer it waits until half of that is free, rather than ask for single
         messages.
@@ -298,7 +298,7 @@ class ConcurrencyLimiter:
             return count
 
     def give_back(self, queue: int, count: int) -> None:
-        """Give rooms back."""
+        """Give slots back."""
         if count:
             with self._changed:
                 self._taken[queue] -= count
@@ -310,27 +310,27 @@ class ConcurrencyLimiter:
             self._turns.took(queue, count)
 
     def close(self) -> None:
-        """Let nobody take a room any more."""
+        """Let nobody take a slot any more."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def _allowed(self, queue: int) -> int:
-        """Return how many rooms a queue gets now, as far as it is its turn."""
+        """Return how many slots a queue gets now, as far as it is its turn."""
         count = self._worthwhile(queue)
         if count and self._turns.first(filter(self._worthwhile, self._waiting)) == queue:
             return count
         return 0
 
     def _worthwhile(self, queue: int) -> int:
-        """Return how many rooms a queue could get, or 0 if it is better to wait for more."""
+        """Return how many slots a queue could get, or 0 if it is better to wait for more."""
         most = self._waiting[queue]
         count = min(most, self._free(queue))
         enough = min(self._prefetch // len(self._weights), self._shares[queue]) // 2
         return count if count >= min(most, max(1, enough)) else 0
 
     def _free(self, queue: int) -> int:
-        """Return how many rooms a queue may take: all that are free but the shares of others."""
+        """Return how many slots a queue may take: all that are free but the shares of others."""
         taken = self._taken
         free = self._concurrency + self._prefetch - sum(taken)
         kept = sum(

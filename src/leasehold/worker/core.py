@@ -109,7 +109,9 @@ class Core:
         limit = prefetch_limit(
             prefetch, concurrency=concurrency, lease_s=lease_s(), handling_s=None
         )
-        self.rooms = ConcurrencyLimiter(weights, concurrency=concurrency, prefetch=limit, time=time)
+        self.limiter = ConcurrencyLimiter(
+            weights, concurrency=concurrency, prefetch=limit, time=time
+        )
         self.in_work: dict[Work, None] = {}
         """In the order in which they began. Who removes one speaks for it: its handler's end, or
         the worker's."""
@@ -234,14 +236,14 @@ class Core:
                     self._pace.note(handling_s)
             self._adapt()
             is_drained = not self.outstanding
-        self.rooms.give_back(source.place, len(works))
+        self.limiter.give_back(source.place, len(works))
         if is_drained and self.drained is not None:
             self.drained()
 
     def received(self, source: Source, count: int) -> None:
         """Take note that messages have come."""
         self.stats.note_received(source.place, count)
-        self.rooms.received(source.place, count)
+        self.limiter.received(source.place, count)
         with self._counting:
             self.outstanding += count
             self.activity += 1
@@ -269,8 +271,8 @@ class Core:
             lease_s=self._lease_s(),
             handling_s=self._pace.high_s,
         )
-        if limit != self.rooms.prefetch:
-            self.rooms.resize(limit)
+        if limit != self.limiter.prefetch:
+            self.limiter.resize(limit)
 
     def works_of(self, source: Source) -> list[Work]:
         """Return the messages of a queue that wait or are in work."""

@@ -106,23 +106,23 @@ class Fetcher:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        source, rooms = self._source, self._core.rooms
+        source, limiter = self._source, self._core.limiter
         most = source.capabilities.max_receive
         while True:
-            share = rooms.share(source.place)
+            share = limiter.share(source.place)
             waits = not self._found and share > 0
-            count = rooms.take(source.place, min(most, share) if waits else most)
+            count = limiter.take(source.place, min(most, share) if waits else most)
             if not count:
                 return
             found = 0
-            # Whatever happens the rooms must be given back, or the worker would stand still.
+            # Whatever happens the slots must be given back, or the worker would stand still.
             try:
                 found = self._receive(count, waits=waits or len(self._core.sources) == 1)
             except Exception:  # noqa: BLE001 - others, and later ones, have to be received
                 _log.exception("receiving from %s", source.name)
                 self._back_off(None)
             finally:
-                rooms.give_back(source.place, count - found)
+                limiter.give_back(source.place, count - found)
             self._found = found > 0
             if self._pause_s and not self._pause():
                 return

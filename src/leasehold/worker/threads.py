@@ -130,7 +130,7 @@ class WorkerThreads:
         with core.changed:
             core.is_stopping = True
             core.changed.notify_all()
-        core.rooms.close()
+        core.limiter.close()
         for fetcher in self.fetchers:
             fetcher.close()
         core.buffer.close()

@@ -358,7 +358,7 @@ def test_one_that_cannot_be_settled_costs_no_other(
     assert sorted(heard.settlements) == [("a", "done"), ("c", "done")]
     assert heard.losses[0][0] == "b"
     assert "a fault of the library" in caplog.text
-    assert worker._core.rooms.taken == 0
+    assert worker._core.limiter.taken == 0
 
 
 def test_endless_delay_is_the_longest_that_there_is() -> None:

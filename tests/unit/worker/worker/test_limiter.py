@@ -11,28 +11,28 @@ from leasehold.worker.timing import SystemTime
 from tests.unit.worker.worker.support import PATIENCE_S
 
 
-def rooms_of(*weights: float, concurrency: int = 4, prefetch: int = 0) -> ConcurrencyLimiter:
+def limiter_of(*weights: float, concurrency: int = 4, prefetch: int = 0) -> ConcurrencyLimiter:
     return ConcurrencyLimiter(
         weights, concurrency=concurrency, prefetch=prefetch, time=SystemTime()
     )
 
 
 class Taker:
-    """Takes rooms in a thread of its own, since it may have to wait."""
+    """Takes slots in a thread of its own, since it may have to wait."""
 
-    def __init__(self, rooms: ConcurrencyLimiter, queue: int = 0, most: int = 100) -> None:
-        self._rooms, self._queue, self._most = rooms, queue, most
+    def __init__(self, limiter: ConcurrencyLimiter, queue: int = 0, most: int = 100) -> None:
+        self._limiter, self._queue, self._most = limiter, queue, most
         self._found: list[int] = []
         self._thread = threading.Thread(target=self._take)
         self._thread.start()
 
     def _take(self) -> None:
-        self._found.append(self._rooms.take(self._queue, self._most))
+        self._found.append(self._limiter.take(self._queue, self._most))
 
     @property
     def waits(self) -> bool:
         """Whether it has registered and still waits; there is nothing to wait for it by."""
-        while self._thread.is_alive() and self._queue not in self._rooms._waiting:
+        while self._thread.is_alive() and self._queue not in self._limiter._waiting:
             self._thread.join(0.001)
         return self._thread.is_alive()
 
@@ -51,92 +51,92 @@ def one_of(takers: Iterable[Taker]) -> Taker:
 
 
 def test_no_more_than_there_are() -> None:
-    """What is worked on and what waits together are never more than the rooms."""
-    rooms = rooms_of(1, concurrency=4, prefetch=6)
-    assert rooms.take(0, 100) == 10
-    taker = Taker(rooms)
+    """What is worked on and what waits together are never more than the slots."""
+    limiter = limiter_of(1, concurrency=4, prefetch=6)
+    assert limiter.take(0, 100) == 10
+    taker = Taker(limiter)
     assert taker.waits
-    rooms.give_back(0, 3)
+    limiter.give_back(0, 3)
     assert taker.found() == 3
-    assert rooms.taken == 10
+    assert limiter.taken == 10
 
 
 def test_no_more_than_was_asked() -> None:
     """A service that gives 32 at a time is asked for 32 at most."""
-    assert rooms_of(1, concurrency=100).take(0, 32) == 32
+    assert limiter_of(1, concurrency=100).take(0, 32) == 32
 
 
 def test_large_buffer_is_filled_in_large_steps() -> None:
     """With a buffer for 20 a receive waits until there is room for 10."""
-    rooms = rooms_of(1, concurrency=4, prefetch=20)
-    assert rooms.take(0, 100) == 24
-    taker = Taker(rooms)
-    rooms.give_back(0, 9)
+    limiter = limiter_of(1, concurrency=4, prefetch=20)
+    assert limiter.take(0, 100) == 24
+    taker = Taker(limiter)
+    limiter.give_back(0, 9)
     assert taker.waits
-    rooms.give_back(0, 1)
+    limiter.give_back(0, 1)
     assert taker.found() == 10
 
 
 def test_without_buffer_each_room_counts() -> None:
     """With no buffer the next message is asked for as soon as a hand is free."""
-    rooms = rooms_of(1, concurrency=4, prefetch=0)
-    rooms.take(0, 100)
-    rooms.give_back(0, 1)
-    assert rooms.take(0, 100) == 1
+    limiter = limiter_of(1, concurrency=4, prefetch=0)
+    limiter.take(0, 100)
+    limiter.give_back(0, 1)
+    assert limiter.take(0, 100) == 1
 
 
 def test_queue_can_wait_while_another_is_busy() -> None:
     """Of the buffer each queue has a share that no other takes."""
-    rooms = rooms_of(1, 1, concurrency=4, prefetch=10)
-    assert rooms.take(0, 100) == 4 + 5
-    assert rooms.share(1) == 5
-    assert rooms.take(1, 100) == 5
+    limiter = limiter_of(1, 1, concurrency=4, prefetch=10)
+    assert limiter.take(0, 100) == 4 + 5
+    assert limiter.share(1) == 5
+    assert limiter.take(1, 100) == 5
 
 
 def test_waiting_queue_leaves_hands_to_the_busy_one() -> None:
     """A queue that waits for messages in its share keeps no hand from working."""
-    rooms = rooms_of(1, 1, concurrency=4, prefetch=2)
-    assert rooms.take(1, rooms.share(1)) == 1
-    assert rooms.take(0, 100) == 4 + 1
+    limiter = limiter_of(1, 1, concurrency=4, prefetch=2)
+    assert limiter.take(1, limiter.share(1)) == 1
+    assert limiter.take(0, 100) == 4 + 1
 
 
 def test_freed_rooms_go_by_weight() -> None:
-    """Without a buffer the rooms that become free go to the queues by their weights."""
-    rooms = rooms_of(3, 1, concurrency=1, prefetch=0)
+    """Without a buffer the slots that become free go to the queues by their weights."""
+    limiter = limiter_of(3, 1, concurrency=1, prefetch=0)
     received = [0, 0]
-    takers = {queue: Taker(rooms, queue, 1) for queue in (0, 1)}
+    takers = {queue: Taker(limiter, queue, 1) for queue in (0, 1)}
     for _ in range(40):
         queue = next(each for each, taker in takers.items() if taker is one_of(takers.values()))
         assert takers[queue].found() == 1
         received[queue] += 1
-        rooms.received(queue, 1)
-        takers[queue] = Taker(rooms, queue, 1)
+        limiter.received(queue, 1)
+        takers[queue] = Taker(limiter, queue, 1)
         assert takers[queue].waits
-        rooms.give_back(queue, 1)
+        limiter.give_back(queue, 1)
         one_of(takers.values())
-    rooms.close()
+    limiter.close()
     assert [each.found() for each in takers.values()].count(0) >= 1
     assert 29 <= received[0] <= 31
 
 
 def test_smaller_buffer_takes_nothing_away() -> None:
     """When handlers become slow nothing is received until the excess is worked off."""
-    rooms = rooms_of(1, concurrency=4, prefetch=20)
-    rooms.take(0, 100)
-    rooms.resize(0)
-    taker = Taker(rooms)
-    rooms.give_back(0, 20)
+    limiter = limiter_of(1, concurrency=4, prefetch=20)
+    limiter.take(0, 100)
+    limiter.resize(0)
+    taker = Taker(limiter)
+    limiter.give_back(0, 20)
     assert taker.waits
-    rooms.give_back(0, 1)
+    limiter.give_back(0, 1)
     assert taker.found() == 1
 
 
 def test_closed_rooms_are_not_given_out() -> None:
     """Who waits for a room is sent home when the worker stops."""
-    rooms = rooms_of(1, concurrency=1)
-    rooms.take(0, 1)
-    taker = Taker(rooms)
+    limiter = limiter_of(1, concurrency=1)
+    limiter.take(0, 1)
+    taker = Taker(limiter)
     assert taker.waits
-    rooms.close()
+    limiter.close()
     assert taker.found() == 0
-    assert rooms.take(0, 1) == 0
+    assert limiter.take(0, 1) == 0
