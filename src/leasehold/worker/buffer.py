@@ -310,7 +310,7 @@ class ConcurrencyLimiter:
             self._turns.took(queue, count)
 
     def close(self) -> None:
-        """Let nobody take a room any more."""
+        """Let nobody take a slot any more."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -156,7 +156,7 @@ class Worker:
             lease_s=self._lease_s,
             decode=decode,
         )
-        self._crew: WorkerThreads | None = None
+        self._threads: WorkerThreads | None = None
         self._state: Literal["new", "running", "stopping", "stopped"] = "new"
         self._lock = threading.Lock()
         self._starting = threading.Lock()
@@ -276,8 +276,8 @@ class Worker:
 
     def hurry(self) -> None:
         """Have a stop that is under way wait for handlers no longer. From any thread."""
-        if self._crew is not None:
-            self._crew.hurry()
+        if self._threads is not None:
+            self._threads.hurry()
 
     def request_stop(self, grace_s: float = GRACE_S) -> None:
         """Have the worker stop, and return at once. From any thread."""
@@ -365,11 +365,11 @@ class Worker:
 
     def _begin(self, *, until_idle: bool) -> None:
         options = self._options
-        self._manager = self._keeping()
+        self._manager = self._lease_manager()
         reporter = None
         if options.report_s is not None:
             reporter = Reporter(self.name, self.snapshot, self._time, interval_s=options.report_s)
-        self._crew = WorkerThreads(
+        self._threads = WorkerThreads(
             self._core,
             options,
             self._manager,
@@ -378,9 +378,9 @@ class Worker:
             until_idle=until_idle,
         )
         self._hooks.quietly(self._hooks.starting, self)
-        self._crew.start()
+        self._threads.start()
 
-    def _keeping(self) -> BaseLeaseManager:
+    def _lease_manager(self) -> BaseLeaseManager:
         options, time = self._options, self._time
         hooks = _LeaseHooks(self, LateRenewals(self._core, options.lease.message_minimal_life_s))
         if options.renewer == "process":
@@ -399,8 +399,8 @@ class Worker:
         _log.info("%s stops", self.name)
         self._hooks.quietly(self._hooks.stopping, self)
         try:
-            if self._crew is not None:
-                self._crew.stop(grace_s)
+            if self._threads is not None:
+                self._threads.stop(grace_s)
         finally:
             self._close()
             self._hooks.quietly(self._hooks.stopped, self)
@@ -422,7 +422,7 @@ class Worker:
 
         A session that is over is none of these: the next receive is made under another one.
         """
-        for fetcher in self._crew.fetchers if self._crew is not None else ():
+        for fetcher in self._threads.fetchers if self._threads is not None else ():
             if fetcher.error is not None and not isinstance(fetcher.error, Unreachable | LeaseGone):
                 return fetcher.error
         return None

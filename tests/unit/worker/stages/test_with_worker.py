@@ -170,8 +170,8 @@ def test_an_asynchronous_stage_is_stopped_with_its_message() -> None:
     with worker:
         assert begun.wait(20)
         queue.cancel("jobs-1", "wrong clip")
-        assert worker._crew is not None
-        worker._crew._watch.look()
+        assert worker._threads is not None
+        worker._threads._watch.look()
         while not queue.buried:
             assert not threading.Event().wait(0.01)
     assert [each for each, _ in queue.buried] == ["jobs-1"]

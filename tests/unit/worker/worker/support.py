@@ -91,8 +91,8 @@ def running(handler: Any, queues: Any, **options: Any) -> Iterator[Worker]:
     try:
         yield worker
     except BaseException:
-        assert worker._crew is not None
-        worker._crew.hurry()  # or a test that has failed would wait for time to pass
+        assert worker._threads is not None
+        worker._threads.hurry()  # or a test that has failed would wait for time to pass
         raise
     finally:
         if isinstance(handler, Held):

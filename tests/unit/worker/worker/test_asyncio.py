@@ -97,8 +97,8 @@ def test_task_that_does_not_stop_is_given_back(monkeypatch: pytest.MonkeyPatch) 
 
     with running(handle, queue, hooks=[heard]) as worker:
         assert begun.wait(PATIENCE_S)
-        assert worker._crew is not None
-        worker._crew.hurry()
+        assert worker._threads is not None
+        worker._threads.hurry()
         worker.stop(0)
     ends.set()
     assert heard.settlements == [("a", "interrupted")]

@@ -211,8 +211,8 @@ def test_task_of_a_thread_is_cancelled_too() -> None:
     with running(handle, queue, hooks=[heard], **options) as worker:
         wait_for(begun)
         queue.cancel("orders-1", "wrong customer")
-        assert worker._crew is not None
-        worker._crew._watch.look()
+        assert worker._threads is not None
+        worker._threads._watch.look()
         heard.wait_until(settled=1)
     assert heard.settlements == [("x", "cancelled")]
 

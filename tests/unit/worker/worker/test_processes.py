@@ -141,8 +141,8 @@ def test_task_in_a_process_is_cancelled(tmp_path: Path) -> None:
     with running(handlers.wait_in_a_task, queue, hooks=[heard], **options) as worker:
         wait_for_file(path.with_suffix(".begun"))
         queue.cancel("orders-1", "wrong customer")
-        assert worker._crew is not None
-        worker._crew._watch.look()
+        assert worker._threads is not None
+        worker._threads._watch.look()
         heard.wait_until(settled=1)
     assert heard.settlements[0][1] == "cancelled"
     assert path.read_text() == "cancelled"
@@ -173,8 +173,8 @@ def test_process_that_does_not_stop_is_killed(tmp_path: Path) -> None:
     options = {"runner": "processes", "concurrency": 1}
     with running(handlers.stay, queue, hooks=[heard], **options) as worker:
         wait_for_file(path.with_suffix(".begun"))
-        assert worker._crew is not None
-        worker._crew.hurry()
+        assert worker._threads is not None
+        worker._threads.hurry()
         worker.stop(0)
     assert heard.settlements[0][1] == "interrupted"
     assert left(queue) == [(str(path), 0)]
@@ -189,8 +189,8 @@ def test_process_that_goes_on_with_a_lost_message_is_killed(tmp_path: Path) -> N
         wait_for_file(path.with_suffix(".begun"))
         (work,) = worker._core.in_work
         work.held.lose("planned")
-        assert worker._crew is not None
-        runner = worker._crew._runner
+        assert worker._threads is not None
+        runner = worker._threads._runner
         assert isinstance(runner, ProcessRunner)
         now_s = worker._core.now_s()
         runner.tick(now_s)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.testing import ManualTime
-from leasehold.worker import threads as crew
+from leasehold.worker import threads as worker_threads
 from leasehold.worker.adapters import Outgoing, Release
 from leasehold.worker.executors import threads
 from leasehold.worker.hooks import Hooks
@@ -110,7 +110,7 @@ def test_handler_that_does_not_stop_is_left_behind(
 
 def test_message_that_comes_too_late_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a receive brings that was under way when the worker stopped goes straight back."""
-    monkeypatch.setattr(crew, "_LEAVE_S", 0.01)
+    monkeypatch.setattr(worker_threads, "_LEAVE_S", 0.01)
     queue = filled("a")
     gate = queue.faults.hold(method="receive", after=True)
     worker = Worker(lambda _: None, queue, wait_s=0)
@@ -352,15 +352,15 @@ def test_stop_while_it_begins_waits_for_that(monkeypatch: pytest.MonkeyPatch) ->
     """A worker that is stopped while it begins does not go on after it has stopped."""
     queue, begins = filled("a"), threading.Event()
     worker = Worker(lambda _: None, queue, wait_s=0)
-    keeping = worker._keeping
+    make = worker._lease_manager
 
     def slowly() -> BaseLeaseManager:
         begins.set()
         while worker.is_running:
             threading.Event().wait(0.001)
-        return keeping()
+        return make()
 
-    monkeypatch.setattr(worker, "_keeping", slowly)
+    monkeypatch.setattr(worker, "_lease_manager", slowly)
     thread = threading.Thread(target=worker.run, kwargs={"install_signals": False})
     thread.start()
     wait_for(begins)
@@ -400,7 +400,7 @@ def test_stop_of_one_that_could_not_begin(monkeypatch: pytest.MonkeyPatch) -> No
             threading.Event().wait(0.001)
         raise RuntimeError("no threads")
 
-    monkeypatch.setattr(worker, "_keeping", fails)
+    monkeypatch.setattr(worker, "_lease_manager", fails)
     failures: list[BaseException] = []
 
     def start() -> None:
