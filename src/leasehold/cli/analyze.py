@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from leasehold.cli.remote import CONNECTION, OUTPUT, RemoteCommand, Session
-from leasehold.cli.values import FRACTIONAL, LENGTH, When
+from leasehold.cli.values import FRACTIONAL, GUARD, LENGTH, When
 from leasehold.domain.limits import NATIVE
 
 _EPILOG: Final = """\b
@@ -29,10 +29,6 @@ _OF_LOG: Final = frozenset({"details", "since", "until"})
 class AnalyzeCommand(RemoteCommand):
     """A command that is handed a session, and what it was made of, for Spark."""
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self.epilog = _EPILOG
-
     def invoke(self, ctx: click.Context) -> Any:
         """See :class:`RemoteCommand`."""
         names = [str(each.name) for each in (*CONNECTION, *OUTPUT)]
@@ -40,7 +36,7 @@ class AnalyzeCommand(RemoteCommand):
         return super().invoke(ctx)
 
 
-@click.command("analyze", cls=AnalyzeCommand)
+@click.command("analyze", cls=AnalyzeCommand, epilog=_EPILOG)
 @click.option(
     "--log",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -124,14 +120,7 @@ class AnalyzeCommand(RemoteCommand):
     metavar="SHARE",
     help="For the promise: share of the messages that may be worked on twice.",
 )
-@click.option(
-    "--guard",
-    "guard_s",
-    type=FRACTIONAL,
-    default="5",
-    show_default=True,
-    help="How long before its end a lease is renewed.",
-)
+@GUARD
 @click.option(
     "--at-once",
     is_flag=True,

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from leasehold.cli.output import clean
-from leasehold.cli.queues import QUEUE
 from leasehold.cli.remote import Session, remote
 from leasehold.cli.root import OrderedGroup
+from leasehold.cli.values import QUEUE
 from leasehold.client import Client
 from leasehold.client.models import Event
 from leasehold.events import trace as story

@@ -32,7 +32,6 @@ from leasehold.cli.output import (
     state,
     times,
 )
-from leasehold.cli.queues import QUEUE
 from leasehold.cli.remote import WATCH, YES, Session, remote
 from leasehold.cli.root import OrderedGroup
 from leasehold.cli.send_receive import (
@@ -45,7 +44,7 @@ from leasehold.cli.send_receive import (
     renew,
     send,
 )
-from leasehold.cli.values import LENGTH, TIME_TO_LIVE, Pair, filter_of, filter_options
+from leasehold.cli.values import LENGTH, QUEUE, TIME_TO_LIVE, Pair, filter_of, filter_options
 from leasehold.client.models import Attempt, ErrorReport, LeaseInfo, MessageView, PeekedMessage
 
 MESSAGE: Final = click.argument("message_id", metavar="ID")

@@ -17,10 +17,10 @@ import click
 from rich.text import Text
 
 from leasehold.cli.output import Screen, clean, counted, facts, length, number
-from leasehold.cli.remote import ExitCode, refuse
+from leasehold.cli.remote import ExitCode, LocalCommand, refuse
 from leasehold.cli.root import OrderedGroup
 from leasehold.cli.values import Length, Pair
-from leasehold.cli.worker import LocalCommand, RunCommand, logging_lines
+from leasehold.cli.worker import MERMAID, RunCommand, logging_lines
 from leasehold.cli.worker_setup import NotFound, QueueOpener, find
 from leasehold.spark.pipeline.backlog import Backlog
 from leasehold.spark.pipeline.report import Report, check_path
@@ -50,20 +50,12 @@ Exit codes:
 """
 
 
-class PipelineCommand(RunCommand):
-    """The same as for workers, with other ends."""
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self.epilog = _RUN_EPILOG
-
-
 @click.group("pipeline", cls=OrderedGroup)
 def pipeline() -> None:
     """Run stages on Spark executors, each message on a lease of its own."""
 
 
-@pipeline.command("run", cls=PipelineCommand)
+@pipeline.command("run", cls=RunCommand, epilog=_RUN_EPILOG)
 @_PIPELINE
 @click.option(
     "--master",
@@ -160,7 +152,7 @@ def run_pipeline(given: dict[str, Any], **options: Any) -> None:
 
 @pipeline.command("describe", cls=LocalCommand)
 @_PIPELINE
-@click.option("--mermaid", is_flag=True, help="Write a flowchart in the language of Mermaid.")
+@MERMAID
 def describe_pipeline(pipeline: str, mermaid: bool, as_json: bool, no_color: bool) -> None:
     """Describe the stages of a pipeline.
 

@@ -29,7 +29,7 @@ from leasehold.cli.output import (
 )
 from leasehold.cli.remote import WATCH, YES, Session, remote
 from leasehold.cli.root import OrderedGroup
-from leasehold.cli.values import FRACTIONAL, LENGTH, Bounds, Pair
+from leasehold.cli.values import FRACTIONAL, LENGTH, QUEUE, Bounds, Pair
 from leasehold.client.models import Activity, Backoff, Counts, FailurePolicy, QueueInfo, Settings
 from leasehold.domain.model import NEVER_MS
 from leasehold.domain.wording import form_of
@@ -355,7 +355,6 @@ def _backoff(backoff: Backoff | None) -> str:
 OWN_STATES: Final = ("visible", "leased", "delayed", "deferred")
 """States of messages that are in the queue itself."""
 _LISTED: Final = (*OWN_STATES, "poisoned", "expired")
-QUEUE: Final = click.argument("queue", metavar="QUEUE")
 
 
 @click.group("queue", cls=OrderedGroup)

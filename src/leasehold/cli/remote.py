@@ -261,7 +261,7 @@ class RemoteCommand(click.Command):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.params += _SHARED
-        self.epilog = EPILOG
+        self.epilog = self.epilog or EPILOG
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, those that every command has after its own."""
@@ -308,6 +308,18 @@ class RemoteCommand(click.Command):
                 raise click.UsageError(f"{error}.") from None
             except KeyboardInterrupt:
                 raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
+
+
+class LocalCommand(click.Command):
+    """A command that speaks to no server; its help looks like that of the others."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.params += OUTPUT
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See :class:`RemoteCommand`."""
+        RemoteCommand.format_help_text(self, ctx, formatter)  # type: ignore[arg-type]  # only help
 
 
 def remote(

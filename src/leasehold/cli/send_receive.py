@@ -30,7 +30,7 @@ from leasehold.cli.output import (
     times,
 )
 from leasehold.cli.remote import ExitCode, Session, error_members, print_problem, remote
-from leasehold.cli.values import FRACTIONAL, LENGTH, TIME_TO_LIVE, Pair
+from leasehold.cli.values import FRACTIONAL, LENGTH, QUEUE, TIME_TO_LIVE, Pair
 from leasehold.client.errors import Forbidden, ServerProblem
 from leasehold.client.models import (
     LeaseRef,
@@ -42,7 +42,6 @@ from leasehold.client.models import (
     Sent,
 )
 
-QUEUE: Final = click.argument("queue", metavar="QUEUE")
 _MESSAGE: Final = click.argument("message_id", metavar="ID")
 _RECEIPT: Final = click.argument("receipt", metavar="RECEIPT")
 _ERROR: Final = click.Option(

@@ -41,8 +41,8 @@ from leasehold.cli.output import (
     rough,
     sections,
 )
-from leasehold.cli.values import FRACTIONAL
-from leasehold.cli.worker import LocalCommand
+from leasehold.cli.remote import LocalCommand
+from leasehold.cli.values import FRACTIONAL, GUARD
 from leasehold.domain.queue_settings import LapsedReceipts
 from leasehold.extras import install
 
@@ -460,14 +460,7 @@ Exit codes:
 @click.option(
     "--renew", "renew_s", type=FRACTIONAL, help="Renew leases every so long. Default: never."
 )
-@click.option(
-    "--guard",
-    "guard_s",
-    type=FRACTIONAL,
-    default="5",
-    show_default=True,
-    help="How long before its end a lease is renewed.",
-)
+@GUARD
 @click.option(
     "--detect",
     "detect_s",

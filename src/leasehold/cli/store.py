@@ -20,9 +20,8 @@ from rich.text import Text
 from leasehold.bodies import open_bodies
 from leasehold.bodies.base import BodyMissing
 from leasehold.cli.output import Screen, clean, counted, facts, number
-from leasehold.cli.remote import YES, ExitCode, can_ask, confirm, refuse, tell_checks
+from leasehold.cli.remote import YES, ExitCode, LocalCommand, can_ask, confirm, refuse, tell_checks
 from leasehold.cli.root import OrderedGroup
-from leasehold.cli.worker import LocalCommand
 from leasehold.clock import SystemClock
 from leasehold.domain.errors import LeaseholdError
 from leasehold.extras import install
@@ -51,14 +50,6 @@ Exit codes:
 """
 
 
-class StoreCommand(LocalCommand):
-    """The same as for workers, with other ends."""
-
-    def __init__(self, *arguments: object, **settings: object) -> None:
-        super().__init__(*arguments, **settings)
-        self.epilog = _EPILOG
-
-
 @click.group("store", cls=OrderedGroup)
 def group() -> None:
     """Check a store; move it, or an account of it, to another; tell it that it was restored.
@@ -69,7 +60,7 @@ def group() -> None:
     """
 
 
-@group.command(cls=StoreCommand)
+@group.command(cls=LocalCommand, epilog=_EPILOG)
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 def migrate(source: str, target: str, *, as_json: bool, no_color: bool) -> None:
@@ -87,7 +78,7 @@ def migrate(source: str, target: str, *, as_json: bool, no_color: bool) -> None:
     sys.exit(run(options, as_json=as_json, no_color=no_color))
 
 
-@group.command("move-account", cls=StoreCommand)
+@group.command("move-account", cls=LocalCommand, epilog=_EPILOG)
 @click.argument("account")
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
@@ -138,7 +129,7 @@ def move_account(  # noqa: PLR0913 - each is an option of the command
     sys.exit(run(options, as_json=as_json, no_color=no_color))
 
 
-@group.command(cls=StoreCommand, params=[YES])
+@group.command(cls=LocalCommand, epilog=_EPILOG, params=[YES])
 @click.argument("store")
 @click.option("--copy", metavar="OTHER", help="The store that it was moved to.")
 def undo(store: str, copy: str | None, *, yes: bool, as_json: bool, no_color: bool) -> None:
@@ -152,7 +143,7 @@ def undo(store: str, copy: str | None, *, yes: bool, as_json: bool, no_color: bo
     sys.exit(run_undo(store, copy, yes=yes, as_json=as_json, no_color=no_color))
 
 
-@group.command(cls=StoreCommand, params=[YES])
+@group.command(cls=LocalCommand, epilog=_EPILOG, params=[YES])
 @click.argument("store")
 def restored(store: str, *, yes: bool, as_json: bool, no_color: bool) -> None:
     """Tell a store that it was restored from a backup, so that old receipts are void.
@@ -167,7 +158,7 @@ def restored(store: str, *, yes: bool, as_json: bool, no_color: bool) -> None:
     sys.exit(run_restored(store, yes=yes, as_json=as_json, no_color=no_color))
 
 
-@group.command(cls=StoreCommand)
+@group.command(cls=LocalCommand, epilog=_EPILOG)
 @click.argument("store")
 def check(store: str, *, as_json: bool, no_color: bool) -> None:
     """Check that a store is whole; it may be served meanwhile, and nothing is changed.

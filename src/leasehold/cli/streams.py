@@ -29,10 +29,9 @@ from leasehold.cli.output import (
     state,
     times,
 )
-from leasehold.cli.queues import QUEUE
 from leasehold.cli.remote import WATCH, YES, Session, remote
 from leasehold.cli.root import OrderedGroup
-from leasehold.cli.values import LENGTH, how_many
+from leasehold.cli.values import LENGTH, QUEUE, how_many
 from leasehold.client.handles import Stream
 from leasehold.client.models import (
     BoundClaim,

@@ -154,6 +154,15 @@ class JsonValue(click.ParamType[tuple[Any]]):
 LENGTH: Final = Length()
 FRACTIONAL: Final = Length(whole=False)
 TIME_TO_LIVE: Final = Length(special={"never": -1})
+QUEUE: Final = click.argument("queue", metavar="QUEUE")
+GUARD: Final = click.option(
+    "--guard",
+    "guard_s",
+    type=FRACTIONAL,
+    default="5",
+    show_default=True,
+    help="How long before its end a lease is renewed.",
+)
 
 
 how_many: Final = click.option(

@@ -17,7 +17,7 @@ import click
 from rich.text import Text
 
 from leasehold.cli.output import Screen, clean_lines, facts, length
-from leasehold.cli.remote import CONNECTION, OUTPUT, ExitCode, RemoteCommand, refuse
+from leasehold.cli.remote import CONNECTION, OUTPUT, ExitCode, LocalCommand, RemoteCommand, refuse
 from leasehold.cli.root import OrderedGroup
 from leasehold.cli.values import Length, Pair
 from leasehold.cli.worker_setup import (
@@ -42,6 +42,14 @@ from leasehold.worker.timing import SystemTime
 from leasehold.worker.worker import Worker
 
 _HANDLER: Final = click.argument("handler", metavar="MODULE:HANDLER")
+_CODEC: Final = click.option(
+    "--codec",
+    type=click.Choice(["json", "text", "bytes"]),
+    help="What message.payload is. Default: bytes.",
+)
+MERMAID: Final = click.option(
+    "--mermaid", is_flag=True, help="Write a flowchart in the language of Mermaid."
+)
 _SECONDS: Final = Length()
 _RUN_EPILOG: Final = """\b
 Exit codes:
@@ -62,10 +70,6 @@ Exit codes:
 class RunCommand(RemoteCommand):
     """A command with the options that all have, which opens its queues itself."""
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self.epilog = _RUN_EPILOG
-
     def invoke(self, ctx: click.Context) -> Any:
         """Hand the shared options over as *given*."""
         ctx.params["given"] = {
@@ -75,18 +79,6 @@ class RunCommand(RemoteCommand):
             return click.Command.invoke(self, ctx)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
-
-
-class LocalCommand(click.Command):
-    """A command that speaks to no server; its help looks like that of the others."""
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self.params += OUTPUT
-
-    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """See :class:`RemoteCommand`."""
-        RemoteCommand.format_help_text(self, ctx, formatter)  # type: ignore[arg-type]  # only help
 
 
 class Address(click.ParamType[tuple[str, int]]):
@@ -109,7 +101,7 @@ def worker() -> None:
     """Run handlers, try how they bear late workers, describe their stages."""
 
 
-@worker.command("run", cls=RunCommand)
+@worker.command("run", cls=RunCommand, epilog=_RUN_EPILOG)
 @_HANDLER
 @click.option(
     "--queue",
@@ -181,11 +173,7 @@ def worker() -> None:
     help="Deliveries that a message gets: when it comes once more it is buried before any work. "
     "Default: four times --max-failures.",
 )
-@click.option(
-    "--codec",
-    type=click.Choice(["json", "text", "bytes"]),
-    help="What message.payload is. Default: bytes.",
-)
+@_CODEC
 @click.option("--until-idle", is_flag=True, help="End when nothing is left to receive.")
 @click.option(
     "--metrics-port",
@@ -277,11 +265,7 @@ def run_worker(given: dict[str, Any], **options: Any) -> None:
     metavar="NAME=VALUE",
     help="Property of the message. May be given several times.",
 )
-@click.option(
-    "--codec",
-    type=click.Choice(["json", "text", "bytes"]),
-    help="What message.payload is. Default: bytes.",
-)
+@_CODEC
 @click.option(
     "--death",
     type=click.Choice(["raise", "kill"]),
@@ -330,7 +314,7 @@ def prove_fencing(**options: Any) -> None:
 
 @worker.command("stages", cls=LocalCommand)
 @click.argument("pipeline", metavar="MODULE:PIPELINE")
-@click.option("--mermaid", is_flag=True, help="Write a flowchart in the language of Mermaid.")
+@MERMAID
 def stages(pipeline: str, mermaid: bool, as_json: bool, no_color: bool) -> None:
     """Describe the stages of a pipeline.
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from leasehold.cli.worker import LocalCommand, worker
+from leasehold.cli.remote import LocalCommand
+from leasehold.cli.worker import worker
 from tests.unit.cli.worker_support import Folder, clean_modules
 
 BANK = """
