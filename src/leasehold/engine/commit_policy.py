@@ -116,16 +116,13 @@ class _Steps:
         try:
             if results is None:
                 results = self.execute(commands, now_ms)
-            return self.settle(commands, now_ms, self.commit(results))
         except Exception as error:  # noqa: BLE001 - no caller may be left without an answer
             return BatchResult([], error)
+        committed = timed(self._store.commit, results, self._clock)
+        return self.again(commands, now_ms) if type(committed.error) is StoreFull else committed
 
-    def settle(
-        self, commands: Sequence[AnyCommand], now_ms: int, committed: BatchResult
-    ) -> BatchResult:
-        """Play a batch once more if there was no room to commit it."""
-        if not isinstance(committed.error, StoreFull):
-            return committed
+    def again(self, commands: Sequence[AnyCommand], now_ms: int) -> BatchResult:
+        """Play a batch once more for which there was no room when it was committed."""
         try:
             return self.commit(self.execute(commands, now_ms))
         except Exception as error:  # noqa: BLE001 - as for the first time
@@ -220,10 +217,12 @@ class ThreadedCommit:
             self._done(BatchResult([], error))
             return
         future = self._thread.begin(partial(self._steps.commit, results))
-        self._thread.when_over(future, partial(self._settle, commands, now_ms))
+        self._thread.when_over(future, partial(self._committed, commands, now_ms))
 
-    def _settle(self, commands: Sequence[AnyCommand], now_ms: int, committed: BatchResult) -> None:
-        self._done(self._steps.settle(commands, now_ms, committed))
+    def _committed(self, commands: Sequence[AnyCommand], now_ms: int, told: BatchResult) -> None:
+        """Hear of the commit; a batch that is played once more is played in the loop."""
+        is_full = type(told.error) is StoreFull
+        self._done(self._steps.again(commands, now_ms) if is_full else told)
 
 
 class LocalCommit:
@@ -244,7 +243,8 @@ class LocalCommit:
 
     def apply(self, commands: Sequence[AnyCommand], now_ms: int) -> None:
         """See :class:`CommitPolicy`."""
-        if self._typical_s < self._inline_below_s and not _is_heavy(commands):
+        is_heavy = len(commands) == 1 and weight_of(commands[0]) > MAX_BATCH
+        if self._typical_s < self._inline_below_s and not is_heavy:
             self._inline.apply(commands, now_ms)
         else:
             self._threaded.apply(commands, now_ms)
@@ -257,12 +257,6 @@ class LocalCommit:
         if result.commit_s is not None:
             self._typical_s += (result.commit_s - self._typical_s) * _MEMORY
         self._done(result)
-
-
-def _is_heavy(commands: Sequence[AnyCommand]) -> bool:
-    if len(commands) > 1:
-        return False
-    return weight_of(commands[0]) > MAX_BATCH
 
 
 _WEIGHTS: Final = {kind: kind.traits.weight for kind in COMMANDS if kind.traits.weight is not one}

@@ -277,14 +277,16 @@ class Engine:
 
     def _admitted(self, command: Command[R]) -> Command[R]:
         """Return a command as it goes to the store, if its account is there."""
-        self._moved.refuse(command)
+        if self._store.relocated_accounts:
+            self._moved.refuse(account_of(command))
         if self.bodies is not None and type(command) is c.Receive:
             return cast("Command[R]", self.bodies.limited(command))
         return command
 
     def _answered(self, command: AnyCommand, result: R | LeaseholdError) -> R:
         """Return what the store has answered, unless that is a refusal."""
-        self._moved.refuse(command)
+        if self._store.relocated_accounts:
+            self._moved.refuse(account_of(command))
         if isinstance(result, LeaseholdError):
             raise result
         return result
@@ -412,7 +414,7 @@ class Engine:
         """
         found = self._store.find_queue(account, queue)
         if found is None:
-            self._moved.refuse_account(account)
+            self._moved.refuse(account)
         return found
 
     def is_relocated(self, account: str) -> bool:
@@ -496,16 +498,7 @@ class MovedAccounts:
         self._store = store
         self._told: set[str] = set()
 
-    def refuse(self, command: AnyCommand) -> None:
-        """Refuse a command of an account that has left.
-
-        Raises:
-            AccountMoved: It is.
-        """
-        if self._store.relocated_accounts:
-            self.refuse_account(account_of(command))
-
-    def refuse_account(self, account: str) -> None:
+    def refuse(self, account: str) -> None:
         """Refuse what is asked of an account that has left.
 
         Raises:
