@@ -60,8 +60,8 @@ from leasehold.http.native import reading as names
 from leasehold.http.native.dialect import MAX_REQUEST_BODY_BYTES
 from leasehold.http.native.errors import CODES, Problem
 from leasehold.http.native.routes import ROUTES
-from leasehold.stores.sql import admin as oversight
 from leasehold.stores.sql import scanning
+from leasehold.stores.sql.admin import NOT_YET_RETIRED
 from tests.docs.pages import code, read, rows, section
 
 API: Final = read("reference/native-api.md")
@@ -234,9 +234,9 @@ def test_figures_in_prose() -> None:
     assert account.MAX_HEARTBEAT_BYTES == 4 * 1024 * 1024
     assert "4 MiB" in section(API, "## Limits")
     assert number(items.PART) in section(API, "## Batches")
-    assert number(oversight.NOT_YET_RETIRED) in section(API, "## Counts")
+    assert number(NOT_YET_RETIRED) in section(API, "## Counts")
     pages = read("explanation/counts-and-pages.md")
-    assert number(oversight.NOT_YET_RETIRED) in pages
+    assert number(NOT_YET_RETIRED) in pages
     assert number(scanning.SORTED_UP_TO) in pages
     assert number(MAX_WAITERS) in read("explanation/waiting.md")
 

@@ -370,7 +370,7 @@ class ListJobs(Command[tuple["Job", ...]]):
     limit: int = 100
 
 
-OversightResult: TypeAlias = MessagePage | Seen | Counts | Due | Job | tuple[Job, ...]
+AdminResult: TypeAlias = MessagePage | Seen | Counts | Due | Job | tuple[Job, ...]
 
 
 # --- matching ----------------------------------------------------------------------------------

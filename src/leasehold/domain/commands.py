@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from leasehold.domain.admin import Counts, OversightResult
+from leasehold.domain.admin import AdminResult, Counts
 from leasehold.domain.claims import (
     Claim,
     Dissolving,
@@ -498,7 +498,7 @@ Result: TypeAlias = (
     | tuple[Message, ...]
     | tuple["Result", ...]
     | Swept
-    | OversightResult
+    | AdminResult
     | SessionResult
     | Stream
     | Claim
