@@ -334,7 +334,7 @@ async def advance(call: Call) -> Response:
         raise Refused(
             problem(
                 "no-such-route",
-                "The clock of this server is the system's, which nobody can move.",
+                "The clock of this server is the system's, which cannot be moved.",
                 remedy="Start the server with --clock virtual.",
             )
         )
