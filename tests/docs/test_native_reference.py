@@ -59,11 +59,11 @@ from leasehold.http.native import queues as settings_json
 from leasehold.http.native.dialect import MAX_REQUEST_BODY_BYTES
 from leasehold.http.native.errors import CODES
 from leasehold.http.native.routes import ROUTES, openapi_json
-from leasehold.stores.sql import admin as oversight
 from leasehold.stores.sql import scanning
+from leasehold.stores.sql.admin import NOT_YET_RETIRED
+from leasehold.wire import admin as wire_admin
 from leasehold.wire import flows, parts
 from leasehold.wire import messages as shapes
-from leasehold.wire import oversight as wire_oversight
 from leasehold.wire import queues as settings_shapes
 from leasehold.wire.parts import Problem
 from tests.docs.pages import code, read, rows, section
@@ -217,8 +217,8 @@ def test_every_explanation() -> None:
         parts.MAX_TEXT,
         shapes.MAX_PROPERTIES_BYTES,
         settings_json.MAX_METADATA_BYTES,
-        wire_oversight.MAX_CANARY,
-        *wire_oversight.RATES_PER_S,
+        wire_admin.MAX_CANARY,
+        *wire_admin.RATES_PER_S,
     ],
 )
 def test_limits(value: float) -> None:
@@ -237,9 +237,9 @@ def test_figures_in_prose() -> None:
     assert account.MAX_HEARTBEAT_BYTES == 4 * 1024 * 1024
     assert "4 MiB" in section(API, "## Limits")
     assert number(items.PART) in section(API, "## Batches")
-    assert number(oversight.NOT_YET_RETIRED) in section(API, "## Counts")
+    assert number(NOT_YET_RETIRED) in section(API, "## Counts")
     pages = read("explanation/counts-and-pages.md")
-    assert number(oversight.NOT_YET_RETIRED) in pages
+    assert number(NOT_YET_RETIRED) in pages
     assert number(scanning.SORTED_UP_TO) in pages
     assert number(MAX_WAITERS) in read("explanation/waiting.md")
 

@@ -107,7 +107,7 @@ class OracleComparison(RuleBasedStateMachine):
 
     def forget(self) -> None:
         """Have the oracle forget what the other store does when it is closed."""
-        for shelf in self.oracle._shelves.queues.values():
+        for shelf in self.oracle._tables.queues.values():
             shelf.bucket = None  # what was received in the last second is not kept
 
     def _run(self, store: Store, batch: Sequence[AnyCommand]) -> list[c.Result]:

@@ -94,7 +94,7 @@ class Servers:
         for (first, count), (after, _) in pairwise(used):
             assert after == first + count, "the batch has used keys of two blocks"
         self._highest = max([self._highest, *(first + count - 1 for first, count in used)])
-        oracle._shelves.last_row_key = used[0][0] - 1 if used else self._highest
+        oracle._tables.last_row_key = used[0][0] - 1 if used else self._highest
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._asked, name)
@@ -179,8 +179,8 @@ class PostgresTwins(Twins):
 
     def forget(self) -> None:
         """Nothing is forgotten but what was received in the last second."""
-        for shelf in self.oracle._shelves.queues.values():
-            shelf.bucket = None
+        for table in self.oracle._tables.queues.values():
+            table.bucket = None
 
     def _run(self, store: Store, *commands: AnyCommand) -> list[c.Result]:
         results = super()._run(store, *commands)

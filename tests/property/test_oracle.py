@@ -93,7 +93,7 @@ PLANTED_IN_KEYS = {
     "remembers a key for ever": ("find_key", "AND until_ms > ?", "AND ? > 0"),
     "forgets keys too soon": ("forget_keys", "until_ms <= ?1", "?1 > 0"),
 }
-PLANTED_IN_OVERSIGHT = {
+PLANTED_IN_ADMIN = {
     "loses the holder": ("lease", "holder = ?5", "holder = iif(?5 IS NULL, NULL, '')"),
     "forgets when it was visible": ("lease", "visible_since_ms = visible_at_ms", "since_ms = ?4"),
     "leaves poison where it was": ("rewrite", "partition = ?8", "renewals = iif(?8, ?6, 0)"),
@@ -115,7 +115,7 @@ PLANTED_IN_STAGED_KEYS = {
 MACHINES = (
     (OracleComparison, PLANTED),
     (KeyedComparison, PLANTED_IN_KEYS),
-    (GovernedComparison, PLANTED_IN_OVERSIGHT),
+    (GovernedComparison, PLANTED_IN_ADMIN),
     (BindingComparison, PLANTED_IN_BINDINGS),
     (StagedKeysComparison, PLANTED_IN_STAGED_KEYS),
 )

@@ -95,10 +95,10 @@ class Twins(Asker):
 
     def forget(self) -> None:
         """Have the oracle forget what the other store does when it is closed."""
-        shelves = self.oracle._shelves
-        shelves.last_row_key = self.tested._state._next_row_key - 1
-        for shelf in shelves.queues.values():
-            shelf.bucket = None  # what was received in the last second is not kept
+        tables = self.oracle._tables
+        tables.last_row_key = self.tested._state._next_row_key - 1
+        for table in tables.queues.values():
+            table.bucket = None  # what was received in the last second is not kept
         forget_signs(self.oracle, self.clock.now_ms())
 
     def _run(self, store: Store, *commands: AnyCommand) -> list[c.Result]:

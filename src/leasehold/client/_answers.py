@@ -36,8 +36,8 @@ from leasehold.client.models import (
     Sent,
 )
 from leasehold.wire import queues as shapes
+from leasehold.wire.admin import Jobs, View, Views
 from leasehold.wire.messages import Peeked, PeekedMessages, Received, ReceivedMessages, Results
-from leasehold.wire.oversight import Jobs, View, Views
 
 _ERROR_FROM = 400
 _REDIRECT_FROM = 300

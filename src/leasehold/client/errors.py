@@ -200,7 +200,7 @@ class LeaseLost(ServerProblem):
 
 
 class MessageLeased(ServerProblem):
-    """Somebody is working on the message."""
+    """The message is leased."""
 
     @property
     def holder(self) -> str | None:
@@ -214,7 +214,7 @@ class MessageLeased(ServerProblem):
 
 
 class MessageNotLeased(ServerProblem):
-    """Nobody is working on the message, so there is no lease to end."""
+    """The message is not leased, so there is no lease to end."""
 
 
 class OutOfRange(ServerProblem):
@@ -247,7 +247,7 @@ class StreamNotFound(ServerProblem):
 
 
 class StaleToken(ServerProblem):
-    """Somebody else has attached to the stream since: stop working on it."""
+    """Another consumer has attached to the stream since: stop working on it."""
 
     @property
     def token(self) -> int | None:
@@ -283,7 +283,7 @@ class ClaimSettled(ServerProblem):
 
 
 class ClaimLapsed(ServerProblem):
-    """Nobody extended the claim in time: open it again before it is read."""
+    """The claim was not extended in time: open it again before it is read."""
 
     @property
     def until_ms(self) -> int | None:

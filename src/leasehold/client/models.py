@@ -18,6 +18,7 @@ from leasehold.client._flow_models import Event, EventPage
 from leasehold.domain.limits import NEVER, WEEK_S
 from leasehold.domain.model import DEFAULT_PRIORITY
 from leasehold.wire import flows, messages, oversight, queues
+from leasehold.wire.admin import Filter, Job, LeaseInfo, Poisoning, Progress
 from leasehold.wire.flows import (
     Beat,
     BoundClaim,
@@ -33,7 +34,6 @@ from leasehold.wire.flows import (
     TransactionInfo,
 )
 from leasehold.wire.messages import CancelRequest, Outcome
-from leasehold.wire.oversight import Filter, Job, LeaseInfo, Poisoning, Progress
 from leasehold.wire.queues import (
     Activity,
     Adapted,

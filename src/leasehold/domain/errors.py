@@ -129,7 +129,7 @@ class InvalidMarker(LeaseholdError):
 
 
 class MessageLeased(LeaseholdError):
-    """Somebody is working on the message; ``holder`` and ``until_ms`` say who and until when."""
+    """The message is leased; ``holder`` and ``until_ms`` say who and until when."""
 
     def __init__(self, holder: str | None, until_ms: int) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class MessageLeased(LeaseholdError):
 
 
 class MessageNotLeased(LeaseholdError):
-    """Nobody is working on the message, so there is no lease to end."""
+    """The message is not leased, so there is no lease to end."""
 
 
 class JobNotFound(LeaseholdError):
@@ -171,7 +171,7 @@ class StreamNotFound(LeaseholdError):
 
 
 class StaleToken(LeaseholdError):
-    """Somebody else has attached to the stream since; ``token`` is the current token."""
+    """Another consumer has attached to the stream since; ``token`` is the current token."""
 
     def __init__(self, token: int) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class ClaimSettled(LeaseholdError):
 
 
 class ClaimLapsed(LeaseholdError):
-    """Nobody extended the claim in time; it must be opened again before it is read."""
+    """The claim was not extended in time; it must be opened again before it is read."""
 
     def __init__(self, until_ms: int) -> None:
         super().__init__()

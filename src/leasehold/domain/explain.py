@@ -186,7 +186,7 @@ def _explain_visible(facts: MessageFacts, message: Message) -> Explanation:
         )
         evidence |= {"reason": reason, "poison_queue": target}
     elif _has_no_receiver(around):
-        code, clause = "no-receiver", f", but {_nobody(around)}"
+        code, clause = "no-receiver", f", but {_no_worker(around)}"
         evidence |= _activity_evidence(around.activity)
     elif _is_rate_limited(around):
         code, clause = "rate-limited", f", but {_rate(around)}"
@@ -239,7 +239,7 @@ def explain_queue(facts: QueueFacts) -> Explanation:
     else:
         code, clause = "visible", _receiving(facts)
         if _has_no_receiver(facts):
-            code, clause = "no-receiver", f", but {_nobody(facts)}"
+            code, clause = "no-receiver", f", but {_no_worker(facts)}"
         elif _is_rate_limited(facts):
             code, clause = "rate-limited", f", but {_rate(facts)}"
             evidence |= _rate_evidence(facts)
@@ -372,14 +372,14 @@ def _has_no_receiver(facts: QueueFacts) -> bool:
     return last_ms is None or facts.now_ms - last_ms >= SILENT_AFTER_MS
 
 
-def _nobody(facts: QueueFacts) -> str:
+def _no_worker(facts: QueueFacts) -> str:
     activity = facts.activity
     asked = f"asked queue {facts.queue} for messages since"
     if activity.last_receive_ms is None:
         started = past(activity.since_ms, facts.now_ms)
-        return f"nobody has {asked} the server started at {started}"
+        return f"no worker has {asked} the server started at {started}"
     whose = f"{activity.last_receiver} did" if activity.last_receiver else "the last receive"
-    return f"nobody has {asked} {whose} at {past(activity.last_receive_ms, facts.now_ms)}"
+    return f"no worker has {asked} {whose} at {past(activity.last_receive_ms, facts.now_ms)}"
 
 
 def _activity_evidence(activity: Activity) -> dict[str, object]:

@@ -93,7 +93,7 @@ class Play:
 
     def messages(self) -> list[Message]:
         """Return the messages that are there."""
-        return [each[2] for each in self._store._shelves.everything()]
+        return [each[2] for each in self._store._tables.everything()]
 
     # --- what can be done --------------------------------------------------------------------
 

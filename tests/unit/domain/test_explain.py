@@ -315,7 +315,7 @@ def test_no_receiver_since_the_start() -> None:
     assert answer.code == "no-receiver"
     assert answer.sentence == (
         "It has not been received since it became visible at 2026-11-21T11:55:00Z (5 min ago), "
-        "but nobody has asked queue orders for messages since the server started at "
+        "but no worker has asked queue orders for messages since the server started at "
         "2026-11-21T10:00:00Z (2 h ago)."
     )
     assert answer.evidence["server_since_ms"] == STARTED
@@ -327,7 +327,7 @@ def test_no_receiver_for_long() -> None:
     assert explain(WAITING, around(activity=gone)).code == "no-receiver"
     assert explain(WAITING, around(activity=gone)).sentence == (
         "It has not been received since it became visible at 2026-11-21T11:55:00Z (5 min ago), "
-        "but nobody has asked queue orders for messages since worker-3 did at "
+        "but no worker has asked queue orders for messages since worker-3 did at "
         "2026-11-21T11:58:00Z (2 min ago)."
     )
     nameless = explain(WAITING, around(activity=replace(gone, last_receiver=None)))

@@ -104,7 +104,7 @@ def test_queue_without_receiver() -> None:
     answer = explain_queue(around(counts=counts, activity=Activity(since_ms=STARTED)))
     assert answer.code == "no-receiver"
     assert answer.sentence == (
-        "In queue orders 1 message is visible, for 3 min, but nobody has asked queue orders for "
+        "In queue orders 1 message is visible, for 3 min, but no worker has asked queue orders for "
         "messages since the server started at 2026-11-21T10:00:00Z (2 h ago)."
     )
 

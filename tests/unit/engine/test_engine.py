@@ -325,7 +325,7 @@ def test_sweep_retires_then_removes_after_the_grace() -> None:
             await running.engine.sweep()
             info = await running.engine.perform(c.GetQueue("a", "queue"))
             assert info.message_count == 0
-            held = running.store._shelves.queues["a", "queue"]
+            held = running.store._tables.queues["a", "queue"]
             assert len(held.retired) == 3
             running.clock.advance(s=101)
             await running.engine.sweep()

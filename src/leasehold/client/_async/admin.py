@@ -21,7 +21,7 @@ from leasehold.client.models import (
     QueueInfo,
 )
 from leasehold.client.retries import NO_RETRIES
-from leasehold.wire.oversight import (
+from leasehold.wire.admin import (
     AmendRequest,
     CancelMessage,
     EndLeaseRequest,

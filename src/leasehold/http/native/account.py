@@ -42,9 +42,9 @@ from leasehold.http.native.reading import (
 from leasehold.http.requests import Response
 from leasehold.http.test_mode import LATEST_MS, Controls
 from leasehold.wire import flows as wire
+from leasehold.wire.admin import CancelMessage
 from leasehold.wire.flows import MAX_ADVANCE_S, MAX_DELAY_S, MAX_FAULTS
 from leasehold.wire.messages import ProgressReport
-from leasehold.wire.oversight import CancelMessage
 from leasehold.wire.parts import NUMBERS, NoRequest
 
 MAX_HEARTBEAT_BYTES: Final = 4 * 1024 * 1024
@@ -277,7 +277,7 @@ async def advance(call: Call) -> Response:
         raise Refused(
             problem(
                 "no-such-route",
-                "The clock of this server is the system's, which nobody can move.",
+                "The clock of this server is the system's, which cannot be moved.",
                 remedy="Start the server with --clock virtual.",
             )
         )

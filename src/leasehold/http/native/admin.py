@@ -56,9 +56,9 @@ from leasehold.http.native.reading import (
     within,
 )
 from leasehold.http.requests import Response
-from leasehold.wire import oversight as wire
+from leasehold.wire import admin as wire
+from leasehold.wire.admin import MAX_AGE_S, MAX_CANARY, MAX_COUNT, RATES_PER_S
 from leasehold.wire.messages import CancelRequest
-from leasehold.wire.oversight import MAX_AGE_S, MAX_CANARY, MAX_COUNT, RATES_PER_S
 from leasehold.wire.parts import MAX_TEXT, NoRequest
 from leasehold.wire.queues import Explanation
 

@@ -165,7 +165,7 @@ def _lease_lost(error: domain.LeaseLost) -> Problem:
 
 
 def _message_leased(error: domain.MessageLeased) -> Problem:
-    holder = "somebody who gave no name" if error.holder is None else repr(shown(error.holder))
+    holder = "a client that gave no name" if error.holder is None else repr(shown(error.holder))
     return problem(
         "message-leased",
         f"The message is leased to {holder} until {time_of(error.until_ms)}.",
@@ -183,7 +183,7 @@ def _session_over(error: domain.SessionOver) -> Problem:
 def _stale_token(error: domain.StaleToken) -> Problem:
     return problem(
         "stale-token",
-        f"Somebody else has attached to the stream since; the token is {error.token} now.",
+        f"Another consumer has attached to the stream since; the token is {error.token} now.",
         token=error.token,
     )
 
@@ -206,7 +206,7 @@ def _claim_settled(error: domain.ClaimSettled) -> Problem:
 def _claim_lapsed(error: domain.ClaimLapsed) -> Problem:
     return problem(
         "claim-lapsed",
-        f"The claim lapsed at {time_of(error.until_ms)}: nobody extended it in time.",
+        f"The claim lapsed at {time_of(error.until_ms)}: it was not extended in time.",
         until_ms=error.until_ms,
     )
 
@@ -398,7 +398,7 @@ CODES: Final[dict[str, Code]] = {
     ),
     "visibility-past-expiry": Code(
         400,
-        "The message would expire before anybody could receive it",
+        "The message would expire before it could be received",
         "The message would become visible only when its time to live has run out.",
         "Choose a shorter delay or visibility timeout, or a longer time to live.",
     ),
@@ -432,7 +432,7 @@ CODES: Final[dict[str, Code]] = {
         "There is no such message",
         "The queue holds no message of this id: it never did, or the message is completed, removed "
         "or expired, or was moved to another queue.",
-        "If a worker gets this on completing, the message was completed by somebody else, or set "
+        "If a worker gets this on completing, the message was completed by another worker, or set "
         "aside after too many deliveries, which GET /messages/{id} tells: take no further step "
         "for it.",
     ),
@@ -462,15 +462,15 @@ CODES: Final[dict[str, Code]] = {
     ),
     "message-leased": Code(
         409,
-        "Somebody is working on the message",
+        "The message is leased",
         "The message is leased to `holder` until `until_ms`.",
         "Wait until then, or send `force` to end the lease as well.",
     ),
     "message-not-leased": Code(
         409,
-        "Nobody is working on the message",
+        "The message is not leased",
         "There is no lease to end.",
-        "Nothing needs to be done: the message is not held by anybody.",
+        "Nothing needs to be done: no worker holds the message.",
     ),
     "lease-lost": Code(
         409,
@@ -478,7 +478,7 @@ CODES: Final[dict[str, Code]] = {
         "The receipt does not act on the message any more. `reason` is `superseded` (received or "
         "renewed since), `lapsed` (its lease ran out, and the queue's rule is strict) or `foreign` "
         "(this server never issued it, or it belongs to another message).",
-        "Stop working on the message: somebody else may hold it. Renew earlier, or ask for a "
+        "Stop working on the message: another worker may hold it. Renew earlier, or ask for a "
         "longer visibility timeout.",
     ),
     "session-not-found": Code(
@@ -503,7 +503,7 @@ CODES: Final[dict[str, Code]] = {
     ),
     "stale-token": Code(
         409,
-        "Somebody else has attached to the stream",
+        "Another consumer has attached to the stream",
         "The token is not that of the last attach, which has the token `token`.",
         "Stop: another run works on the stream. Attach again only if you are to take it over.",
     ),
@@ -531,8 +531,8 @@ CODES: Final[dict[str, Code]] = {
     "claim-lapsed": Code(
         409,
         "The claim has lapsed",
-        "Nobody extended the claim before `until_ms`, so that others may take its members.",
-        "Open it again with the same number: while nobody has taken a member it is whole. Extend "
+        "The claim was not extended before `until_ms`, so that others may take its members.",
+        "Open it again with the same number: while no member was taken it is whole. Extend "
         "earlier, or open with a longer `lease_s`.",
     ),
     "claim-broken": Code(
@@ -546,13 +546,13 @@ CODES: Final[dict[str, Code]] = {
         "A message is no member of the claim",
         "An exemption names the message `value`, which is not among the members that the claims "
         "still have. Nothing was settled.",
-        "Leave out the exemption: somebody else has the message.",
+        "Leave out the exemption: another consumer has the message.",
     ),
     "staged-not-found": Code(
         404,
         "Nothing is staged under this name",
         "The account has no such transaction, or the transaction has no such part (`value`). "
-        "What nobody publishes vanishes after a time-out. Nothing was done.",
+        "What is not published vanishes after a time-out. Nothing was done.",
         "Stage again, then publish. To publish nothing, send an empty list of `parts`.",
     ),
     "already-published": Code(

@@ -58,8 +58,8 @@ from leasehold.http.native.reading import (
 )
 from leasehold.http.requests import Response
 from leasehold.wire import flows as wire
+from leasehold.wire.admin import Views
 from leasehold.wire.messages import QueuedPut
-from leasehold.wire.oversight import Views
 from leasehold.wire.parts import NUMBERS, NoRequest
 
 DEFAULT_MEMBERS: Final = 1_000

@@ -108,7 +108,7 @@ class Settings:
         LISTENING,
         "Names that requests may have in their `Host`, besides addresses in figures, "
         "`localhost`, what ends in `.localhost`, and the names in `host`. `*.NAME` stands for "
-        "all names under one. Only looked at where anybody can sign, with the development "
+        "all names under one. Only looked at where any client can sign, with the development "
         "account or another public key or in test mode, on a loopback address: a web page "
         "whose name was made to mean this machine could otherwise read everything.",
         special="`*` allows all names.",

@@ -37,7 +37,7 @@ from leasehold.domain.visibility import (
     next_token_ms,
     state_of,
 )
-from leasehold.stores.memory.tables import Shelf, Shelves
+from leasehold.stores.memory.tables import QueueTable, Tables
 from leasehold.stores.memory.transactions import TransactionHandlers
 
 _LISTED_STATES = (
@@ -51,103 +51,103 @@ _LISTED_STATES = (
 class AdminHandlers:
     """Each method carries out one command; refusals are raised."""
 
-    def __init__(self, shelves: Shelves, staging: TransactionHandlers) -> None:
-        self._shelves = shelves
+    def __init__(self, tables: Tables, staging: TransactionHandlers) -> None:
+        self._tables = tables
         self._staging = staging
 
     # --- looking -----------------------------------------------------------------------------
 
     def inspect(self, command: o.Inspect) -> c.Result:
         """List messages, oldest first."""
-        shelf = self._shelves.get(command.account, command.queue)
+        table = self._tables.get(command.account, command.queue)
         found: list[o.Seen] = []
         last = ""
-        for place, seen in self.walk(shelf, read_place(command.after), command.filter):
+        for place, seen in self.walk(table, read_place(command.after), command.filter):
             if len(found) == command.limit:
                 return o.MessagePage(tuple(found), last)
-            if matches(seen.message, seen.state, command.filter, self._shelves.now_ms):
+            if matches(seen.message, seen.state, command.filter, self._tables.now_ms):
                 found.append(seen)
                 last = str(place)
         return o.MessagePage(tuple(found), None)
 
     def walk(
-        self, shelf: Shelf, after: Place, wanted: o.MessageFilter, *, apart: bool = True
+        self, table: QueueTable, after: Place, wanted: o.MessageFilter, *, apart: bool = True
     ) -> Iterator[tuple[Place, o.Seen]]:
         """Go over a queue's messages and, if they are asked for, those in its poison queue.
 
         Args:
-            shelf: The queue.
+            table: The queue.
             after: Where to go on.
             wanted: Which messages; some that it does not mean come as well.
             apart: Whether to go over what is retired or staged as well.
         """
-        now_ms = self._shelves.now_ms
+        now_ms = self._tables.now_ms
         if not after.poison:
-            own = {row_key: shelf.seen(row_key, now_ms) for row_key in shelf.rows}
+            own = {row_key: table.seen(row_key, now_ms) for row_key in table.rows}
             if apart:
-                own |= self._apart(shelf, wanted)
+                own |= self._apart(table, wanted)
             for row_key, seen in sorted(own.items(), key=lambda each: each[0]):
                 if row_key > after.row_key:
                     yield Place(poison=False, row_key=row_key), seen
             after = Place(poison=True, row_key=0)
-        poison = self._shelves.poison_of(shelf)
+        poison = self._tables.poison_of(table)
         if poison is None or not (wanted.states is None or MessageState.POISONED in wanted.states):
             return
         for row_key, message in sorted(poison.rows.items()):
-            if row_key > after.row_key and self._is_from(shelf, message):
+            if row_key > after.row_key and self._is_from(table, message):
                 seen = poison.seen(row_key, now_ms)._replace(state=MessageState.POISONED)
                 yield Place(poison=True, row_key=row_key), seen
 
-    def _apart(self, shelf: Shelf, wanted: o.MessageFilter) -> dict[int, o.Seen]:
+    def _apart(self, table: QueueTable, wanted: o.MessageFilter) -> dict[int, o.Seen]:
         """Return what is retired and, if it is asked for, what is staged."""
         found = {
-            row_key: o.Seen(message, MessageState.EXPIRED, shelf.queue.name)
-            for row_key, message in shelf.retired.items()
+            row_key: o.Seen(message, MessageState.EXPIRED, table.queue.name)
+            for row_key, message in table.retired.items()
         }
         if wanted.states is None or MessageState.STAGED in wanted.states:
-            found |= dict(self._staging.staged_for(shelf))
+            found |= dict(self._staging.staged_for(table))
         return found
 
-    def _is_from(self, shelf: Shelf, message: Message) -> bool:
+    def _is_from(self, table: QueueTable, message: Message) -> bool:
         """Tell whether a poisoned message is one of this queue, and can still be had."""
         poisoning = message.detail.poisoning
-        mine = poisoning is None or poisoning.queue == shelf.queue.name
-        return mine and not is_expired(message, self._shelves.now_ms)
+        mine = poisoning is None or poisoning.queue == table.queue.name
+        return mine and not is_expired(message, self._tables.now_ms)
 
     def find(self, command: o.FindMessage) -> c.Result:
         """Look for one message by id."""
-        shelf = self._shelves.get(command.account, command.queue)
+        table = self._tables.get(command.account, command.queue)
         row_key = row_key_of(command.message_id)
         if row_key is None:
             raise MessageNotFound
-        now_ms = self._shelves.now_ms
-        own = self._apart(shelf, o.EVERYTHING)
-        if row_key in shelf.rows:
-            own[row_key] = shelf.seen(row_key, now_ms)
+        now_ms = self._tables.now_ms
+        own = self._apart(table, o.EVERYTHING)
+        if row_key in table.rows:
+            own[row_key] = table.seen(row_key, now_ms)
         if row_key in own and own[row_key].message.message_id == command.message_id:
             return own[row_key]
-        poison = self._shelves.poison_of(shelf)
+        poison = self._tables.poison_of(table)
         message = poison.rows.get(row_key) if poison else None
         if (
             poison is None
             or message is None
             or message.message_id != command.message_id
-            or not self._is_from(shelf, message)
+            or not self._is_from(table, message)
         ):
             raise MessageNotFound
         return poison.seen(row_key, now_ms)._replace(state=MessageState.POISONED)
 
     def count(self, command: o.CountMessages) -> c.Result:
         """Count by state."""
-        return self.counts_of(self._shelves.get(command.account, command.queue))
+        return self.counts_of(self._tables.get(command.account, command.queue))
 
-    def counts_of(self, shelf: Shelf) -> o.Counts:
+    def counts_of(self, table: QueueTable) -> o.Counts:
         """Count the messages of a queue by state."""
-        now_ms = self._shelves.now_ms
+        now_ms = self._tables.now_ms
         numbers = dict.fromkeys((*_LISTED_STATES, MessageState.EXPIRED), 0)
         since: dict[MessageState, int] = {}
-        for row_key, message in shelf.rows.items():
-            state = shelf.state_of(row_key, now_ms)
+        for row_key, message in table.rows.items():
+            state = table.state_of(row_key, now_ms)
             numbers[state] += 1
             if state is MessageState.EXPIRED:
                 continue
@@ -155,7 +155,7 @@ class AdminHandlers:
                 continue  # put without a delay, and the clock was set back
             begun_ms = message.visible_at_ms if state is MessageState.VISIBLE else message.since_ms
             since[state] = min(since.get(state, begun_ms), begun_ms)
-        poison = self._shelves.poison_of(shelf)
+        poison = self._tables.poison_of(table)
         poisoned = poison.rows.values() if poison else ()
         return o.Counts(
             visible=numbers[MessageState.VISIBLE],
@@ -164,27 +164,27 @@ class AdminHandlers:
             deferred=numbers[MessageState.DEFERRED],
             poisoned=sum(not is_expired(message, now_ms) for message in poisoned),
             since=since,
-            staged=len(list(self._staging.staged_for(shelf))),
-            expired=numbers[MessageState.EXPIRED] + len(shelf.retired),
-            claimed=sum(map(shelf.hides, shelf.held)),
+            staged=len(list(self._staging.staged_for(table))),
+            expired=numbers[MessageState.EXPIRED] + len(table.retired),
+            claimed=sum(map(table.hides, table.held)),
         )
 
     def next_due(self, command: o.NextDue) -> c.Result:
         """Say when a receive may next get something."""
-        shelf = self._shelves.get(command.account, command.queue)
-        now_ms = self._shelves.now_ms
+        table = self._tables.get(command.account, command.queue)
+        now_ms = self._tables.now_ms
         due = [
             max(message.visible_at_ms, now_ms)
-            for row_key, message in shelf.rows.items()
+            for row_key, message in table.rows.items()
             # A claim says when it lapses, and nothing of when its members expire.
-            if max(message.visible_at_ms, now_ms) < message.expires_at_ms or row_key in shelf.held
+            if max(message.visible_at_ms, now_ms) < message.expires_at_ms or row_key in table.held
         ]
         if not due:
             return o.Due(None)
-        settings = shelf.queue.settings
+        settings = table.queue.settings
         at_ms = min(due)
         if settings.max_receives_per_s is not None:
-            at_ms = max(at_ms, next_token_ms(shelf.bucket, settings.max_receives_per_s, now_ms))
+            at_ms = max(at_ms, next_token_ms(table.bucket, settings.max_receives_per_s, now_ms))
         if settings.paused_until_ms is not None:
             at_ms = max(at_ms, settings.paused_until_ms)
         return o.Due(at_ms)
@@ -193,8 +193,8 @@ class AdminHandlers:
 
     def amend(self, command: o.Amend) -> c.Result:
         """Change a message."""
-        shelf, row_key, message = self._waiting(command, force=command.force)
-        now_ms = self._shelves.now_ms
+        table, row_key, message = self._waiting(command, force=command.force)
+        now_ms = self._tables.now_ms
         amended = after_amend(
             message,
             now_ms,
@@ -206,41 +206,43 @@ class AdminHandlers:
         )
         if max(amended.visible_at_ms, now_ms) >= amended.expires_at_ms:
             raise VisibilityPastExpiry("put", command.delay_s or 0)
-        self._shelves.keep(shelf, row_key, amended)
-        self._shelves.note(EventType.AMENDED, shelf, amended)
-        return o.Seen(amended, state_of(amended, now_ms), shelf.queue.name)
+        self._tables.keep(table, row_key, amended)
+        self._tables.note(EventType.AMENDED, table, amended)
+        return o.Seen(amended, state_of(amended, now_ms), table.queue.name)
 
     def remove(self, command: o.Remove) -> c.Result:
         """Remove a message."""
-        shelf, row_key, message = self._waiting(command, force=command.force)
-        self._shelves.take(shelf, row_key)
-        self._shelves.note(EventType.REMOVED, shelf, message, OPERATOR)
+        table, row_key, message = self._waiting(command, force=command.force)
+        self._tables.take(table, row_key)
+        self._tables.note(EventType.REMOVED, table, message, OPERATOR)
         return c.DONE
 
     def end_lease(self, command: o.EndLease) -> c.Result:
         """End a lease."""
-        shelf, row_key, message = self._live(command)
-        now_ms = self._shelves.now_ms
-        if shelf.state_of(row_key, now_ms) is not MessageState.LEASED:
+        table, row_key, message = self._live(command)
+        now_ms = self._tables.now_ms
+        if table.state_of(row_key, now_ms) is not MessageState.LEASED:
             raise MessageNotLeased
         ended = after_ended_lease(message, now_ms, command.delay_s, command.reason)
         if ended.visible_at_ms >= ended.expires_at_ms:
             raise VisibilityPastExpiry("release", command.delay_s)
-        self._shelves.keep(shelf, row_key, ended)
+        self._tables.keep(table, row_key, ended)
         error = newest_error(ended)
-        self._shelves.note(EventType.LEASE_ENDED, shelf, ended, OPERATOR, error=error)
-        return o.Seen(ended, state_of(ended, now_ms), shelf.queue.name)
+        self._tables.note(EventType.LEASE_ENDED, table, ended, OPERATOR, error=error)
+        return o.Seen(ended, state_of(ended, now_ms), table.queue.name)
 
-    def _live(self, command: o.Amend | o.Remove | o.EndLease) -> tuple[Shelf, int, Message]:
-        shelf = self._shelves.get(command.account, command.queue)
-        row_key, message = self._shelves.live(shelf, command.message_id)
-        return shelf, row_key, message
+    def _live(self, command: o.Amend | o.Remove | o.EndLease) -> tuple[QueueTable, int, Message]:
+        table = self._tables.get(command.account, command.queue)
+        row_key, message = self._tables.live(table, command.message_id)
+        return table, row_key, message
 
-    def _waiting(self, command: o.Amend | o.Remove, *, force: bool) -> tuple[Shelf, int, Message]:
-        shelf, row_key, message = self._live(command)
-        if not force and shelf.state_of(row_key, self._shelves.now_ms) is MessageState.LEASED:
+    def _waiting(
+        self, command: o.Amend | o.Remove, *, force: bool
+    ) -> tuple[QueueTable, int, Message]:
+        table, row_key, message = self._live(command)
+        if not force and table.state_of(row_key, self._tables.now_ms) is MessageState.LEASED:
             raise MessageLeased(message.holder, message.visible_at_ms)
-        return shelf, row_key, message
+        return table, row_key, message
 
 
 # --- jobs --------------------------------------------------------------------------------------
@@ -251,65 +253,65 @@ class AdminHandlers:
 class JobHandlers:
     """Each method carries out one command; refusals are raised."""
 
-    def __init__(self, shelves: Shelves, oversight: AdminHandlers) -> None:
-        self._shelves = shelves
-        self._oversight = oversight
+    def __init__(self, tables: Tables, admin: AdminHandlers) -> None:
+        self._tables = tables
+        self._admin = admin
 
     def start(self, command: o.StartJob) -> c.Result:
         """Begin a job, and forget those that were over long ago."""
-        shelves = self._shelves
-        shelf = shelves.get(command.account, command.queue)
+        tables = self._tables
+        table = tables.get(command.account, command.queue)
         redrive = command.plan.kind is o.JobKind.REDRIVE
-        source = shelves.poison_of(shelf) if redrive else shelf
+        source = tables.poison_of(table) if redrive else table
         job = begin(
             command,
             expected=len(source.rows) if source else 0,
-            end=shelves.last_row_key,
-            now_ms=shelves.now_ms,
+            end=tables.last_row_key,
+            now_ms=tables.now_ms,
         )
-        shelves.jobs = {
-            job_id: each for job_id, each in shelves.jobs.items() if is_kept(each, shelves.now_ms)
+        tables.jobs = {
+            job_id: each for job_id, each in tables.jobs.items() if is_kept(each, tables.now_ms)
         }
-        shelves.jobs[job.job_id] = job
+        tables.jobs[job.job_id] = job
         return job
 
     def step(self, command: o.StepJob) -> c.Result:
         """Carry a job on."""
-        shelves = self._shelves
+        tables = self._tables
         job = self._get(command.job_id)
         if is_over(job):
             return job
-        shelf = shelves.queues.get((job.account, job.queue))
-        if shelf is None:
-            job = stop(job, shelves.now_ms, "The queue was deleted.")
+        table = tables.queues.get((job.account, job.queue))
+        if table is None:
+            job = stop(job, tables.now_ms, "The queue was deleted.")
         elif job.state is o.JobState.CANARY:
-            job = after_canaries(job, self._canaries(job), shelves.now_ms)
+            job = after_canaries(job, self._canaries(job), tables.now_ms)
         else:
-            job = self._walk(shelf, job, command.limit)
-        shelves.jobs[job.job_id] = job
+            job = self._walk(table, job, command.limit)
+        tables.jobs[job.job_id] = job
         return job
 
     def _canaries(self, job: o.Job) -> dict[str, str | None]:
         """Return the canaries that are not done: why they are poison again, None if not."""
         states: dict[str, str | None] = {}
-        for _, _, message in self._shelves.everything():
+        for _, _, message in self._tables.everything():
             if message.message_id in job.canaries:
                 poisoning = message.detail.poisoning
                 states[message.message_id] = poisoning.reason if poisoning else None
-        for shelf in self._shelves.queues.values():
-            for message in shelf.retired.values():
+        for table in self._tables.queues.values():
+            for message in table.retired.values():
                 if message.message_id in job.canaries:
                     states[message.message_id] = EXPIRED_CANARY
         return states
 
-    def _walk(self, shelf: Shelf, job: o.Job, limit: int) -> o.Job:
+    def _walk(self, table: QueueTable, job: o.Job, limit: int) -> o.Job:
         plan = job.plan
         examined, matched = 0, 0
         moved: list[str] = []
         limit = most_to_move(job, limit)
         place = read_place(job.cursor)
         finished = True
-        for at, seen in list(self._oversight.walk(shelf, place, plan.filter, apart=False)):
+        for at, seen in list(self._admin.walk(table, place, plan.filter, apart=False)):
             if at.row_key > job.end:
                 continue
             if matched == limit or examined == JOB_SCAN:
@@ -317,9 +319,9 @@ class JobHandlers:
                 break
             place = at
             examined += 1
-            if matches(seen.message, seen.state, plan.filter, self._shelves.now_ms):
+            if matches(seen.message, seen.state, plan.filter, self._tables.now_ms):
                 matched += 1
-                if not plan.dry_run and self._move(shelf, job, at, seen):
+                if not plan.dry_run and self._move(table, job, at, seen):
                     moved.append(seen.message.message_id)
         return after_step(
             job,
@@ -328,35 +330,35 @@ class JobHandlers:
             matched=matched,
             moved=moved,
             finished=finished,
-            now_ms=self._shelves.now_ms,
+            now_ms=self._tables.now_ms,
         )
 
-    def _move(self, shelf: Shelf, job: o.Job, at: Place, seen: o.Seen) -> bool:
+    def _move(self, table: QueueTable, job: o.Job, at: Place, seen: o.Seen) -> bool:
         """Purge or redrive one message; False if there is nowhere to redrive it to."""
-        shelves = self._shelves
-        source = shelves.poison_of(shelf) if at.poison else shelf
+        tables = self._tables
+        source = tables.poison_of(table) if at.poison else table
         assert source is not None
         if job.plan.kind is o.JobKind.PURGE:
-            shelves.take(source, at.row_key)
-            shelves.note(EventType.REMOVED, source, seen.message, PURGE)
+            tables.take(source, at.row_key)
+            tables.note(EventType.REMOVED, source, seen.message, PURGE)
             return True
         poisoning = seen.message.detail.poisoning
         name = job.plan.target or (poisoning.queue if poisoning else job.queue)
-        target = shelves.queues.get((job.account, name))
+        target = tables.queues.get((job.account, name))
         if target is None:
             return False
-        shelves.take(source, at.row_key)
-        redriven = after_redrive(seen.message, shelves.now_ms)
+        tables.take(source, at.row_key)
+        redriven = after_redrive(seen.message, tables.now_ms)
         target.rows[at.row_key] = redriven
-        shelves.note(EventType.REDRIVEN, source, redriven, target=target.queue.name)
+        tables.note(EventType.REDRIVEN, source, redriven, target=target.queue.name)
         return True
 
     def stop(self, command: o.StopJob) -> c.Result:
         """Stop a job where it is."""
         job = self._get(command.job_id, command.account)
         if not is_over(job):
-            job = stop(job, self._shelves.now_ms, "An operator stopped it.")
-            self._shelves.jobs[job.job_id] = job
+            job = stop(job, self._tables.now_ms, "An operator stopped it.")
+            self._tables.jobs[job.job_id] = job
         return job
 
     def get(self, command: o.GetJob) -> c.Result:
@@ -367,7 +369,7 @@ class JobHandlers:
         """List jobs, the newest first."""
         found = [
             job
-            for job in self._shelves.jobs.values()
+            for job in self._tables.jobs.values()
             if (job.account == command.account if command.account else not is_over(job))
             and command.queue in {None, job.queue}
         ]
@@ -375,7 +377,7 @@ class JobHandlers:
         return tuple(found[: command.limit])
 
     def _get(self, job_id: str, account: str | None = None) -> o.Job:
-        job = self._shelves.jobs.get(job_id)
+        job = self._tables.jobs.get(job_id)
         if job is None or account not in {None, job.account}:
             raise JobNotFound
         return job

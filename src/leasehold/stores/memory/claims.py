@@ -1,4 +1,4 @@
-"""Claims in memory: each is a set of row keys, and its members stay on the shelf of their queue."""
+"""Claims in memory: each is a set of row keys, and its members stay in the table of their queue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from leasehold.domain.model import fitting, row_key_of
 from leasehold.domain.visibility import release_refusal
 from leasehold.stores.memory.messages import MessageHandlers
 from leasehold.stores.memory.settle import Plan, Settling, in_order
-from leasehold.stores.memory.tables import Holding, Shelf, Shelves, StreamShelf, Taking
+from leasehold.stores.memory.tables import Holding, QueueTable, StreamTable, Tables, Taking
 from leasehold.stores.memory.transactions import TransactionHandlers
 
 _OfStream: TypeAlias = (
@@ -43,13 +43,13 @@ class ClaimHandlers:
 
     def __init__(
         self,
-        shelves: Shelves,
+        tables: Tables,
         taking: Taking,
         messages: MessageHandlers,
         staging: TransactionHandlers,
         settling: Settling,
     ) -> None:
-        self._shelves = shelves
+        self._tables = tables
         self._taking = taking
         self._messages = messages
         self._staging = staging
@@ -59,12 +59,12 @@ class ClaimHandlers:
 
     def attach(self, command: cl.AttachStream) -> c.Result:
         """Take a stream over, and create it if need be."""
-        shelf = self._shelves.get(command.account, command.queue)
-        stream = shelf.streams.setdefault(
-            command.stream, StreamShelf(command.account, command.queue, command.stream)
+        table = self._tables.get(command.account, command.queue)
+        stream = table.streams.setdefault(
+            command.stream, StreamTable(command.account, command.queue, command.stream)
         )
-        stream.token = self._shelves.last_token = self._shelves.last_token + 1
-        stream.attached_at_ms = self._shelves.now_ms
+        stream.token = self._tables.last_token = self._tables.last_token + 1
+        stream.attached_at_ms = self._tables.now_ms
         return stream.as_stream()
 
     def get(self, command: cl.GetStream) -> c.Result:
@@ -74,27 +74,27 @@ class ClaimHandlers:
 
     def list(self, command: cl.ListStreams) -> c.Result:
         """List the streams of a queue by name."""
-        shelf = self._shelves.get(command.account, command.queue)
-        return tuple(shelf.streams[name].as_stream() for name in sorted(shelf.streams))
+        table = self._tables.get(command.account, command.queue)
+        return tuple(table.streams[name].as_stream() for name in sorted(table.streams))
 
     def delete(self, command: cl.DeleteStream) -> c.Result:
         """Forget a stream; its claims are given back."""
-        shelf, stream = self._find(command)
-        del shelf.streams[command.stream]
-        return self._give_back(shelf, [stream.claims[number] for number in sorted(stream.claims)])
+        table, stream = self._find(command)
+        del table.streams[command.stream]
+        return self._give_back(table, [stream.claims[number] for number in sorted(stream.claims)])
 
-    def _find(self, command: _OfStream) -> tuple[Shelf, StreamShelf]:
-        shelf = self._shelves.get(command.account, command.queue)
-        stream = shelf.streams.get(command.stream)
+    def _find(self, command: _OfStream) -> tuple[QueueTable, StreamTable]:
+        table = self._tables.get(command.account, command.queue)
+        stream = table.streams.get(command.stream)
         if stream is None:
             raise StreamNotFound
-        return shelf, stream
+        return table, stream
 
     def _find_claim(
         self,
         command: cl.ReadClaim | cl.ExtendClaim | cl.GiveBackClaim | cl.ExemptMembers | cl.BindClaim,
-    ) -> tuple[Shelf, StreamShelf, Holding]:
-        shelf, stream = self._find(command)
+    ) -> tuple[QueueTable, StreamTable, Holding]:
+        table, stream = self._find(command)
         if not isinstance(command, cl.ReadClaim):
             rules.check_token(stream.token, command.token)
         holding = stream.claims.get(command.number)
@@ -102,60 +102,60 @@ class ClaimHandlers:
             if command.number <= stream.last_settled:
                 raise ClaimSettled(stream.last_settled, stream.settled_with)
             raise ClaimNotFound
-        return shelf, stream, holding
+        return table, stream, holding
 
     # --- opening -----------------------------------------------------------------------------
 
     def open(self, command: cl.OpenClaim) -> c.Result:
         """Lease messages as a claim, or find that claim again."""
-        shelf, stream = self._find(command)
+        table, stream = self._find(command)
         rules.check_token(stream.token, command.token)
         settled = stream.last_settled, stream.settled_with
         rules.check_number(command.number, settled[0], stream.claims, settled[1])
         holding = stream.claims.get(command.number)
         if holding is None:
-            return self._begin(shelf, stream, command)
-        now_ms, lease_s = self._shelves.now_ms, command.lease_s
+            return self._begin(table, stream, command)
+        now_ms, lease_s = self._tables.now_ms, command.lease_s
         if holding.claim.state is cl.ClaimState.OPENING:
-            self._step(shelf, holding, lease_s)
+            self._step(table, holding, lease_s)
             return cl.Opened(holding.claim)
         after = rules.after_reopening(holding.claim, now_ms, lease_s, command.accept_loss)
         holding.accepted_loss = holding.accepted_loss or command.accept_loss
-        self._extend(shelf, holding, after)
+        self._extend(table, holding, after)
         return cl.Opened(after, replayed=True)
 
-    def _begin(self, shelf: Shelf, stream: StreamShelf, command: cl.OpenClaim) -> c.Result:
-        holding = Holding(rules.begin(command, self._shelves.now_ms))
-        self._step(shelf, holding, command.lease_s)
+    def _begin(self, table: QueueTable, stream: StreamTable, command: cl.OpenClaim) -> c.Result:
+        holding = Holding(rules.begin(command, self._tables.now_ms))
+        self._step(table, holding, command.lease_s)
         if not holding.members:
             return cl.Opened(None)
         stream.claims[command.number] = holding
-        self._shelves.holdings.append(holding)
+        self._tables.holdings.append(holding)
         return cl.Opened(holding.claim)
 
-    def _step(self, shelf: Shelf, holding: Holding, lease_s: int) -> None:
+    def _step(self, table: QueueTable, holding: Holding, lease_s: int) -> None:
         """Take the next messages into a claim that is OPENING."""
-        shelves, before = self._shelves, holding.claim
-        had_bytes = sum(rules.size_of(shelf.rows[row_key]) for row_key in holding.members)
+        tables, before = self._tables, holding.claim
+        had_bytes = sum(rules.size_of(table.rows[row_key]) for row_key in holding.members)
         step = rules.Step(before, had_bytes)
-        found = list(self._taking.take(shelf, step.room, step))
+        found = list(self._taking.take(table, step.room, step))
         ends = step.is_full(len(found)), step.reaches_bytes
-        after = rules.after_step(before, len(found), *ends, shelves.now_ms, lease_s)
+        after = rules.after_step(before, len(found), *ends, tables.now_ms, lease_s)
         if holding.members:
-            self._extend(shelf, holding, after)
+            self._extend(table, holding, after)
         holding.claim = after
         for row_key, message in found:
-            member = rules.after_claim(message, after, shelves.now_ms)
-            shelves.keep(shelf, row_key, member)
-            shelf.held[row_key] = holding
+            member = rules.after_claim(message, after, tables.now_ms)
+            tables.keep(table, row_key, member)
+            table.held[row_key] = holding
             holding.members.add(row_key)
-            shelves.note(EventType.CLAIMED, shelf, member, target=rules.name_of(after))
+            tables.note(EventType.CLAIMED, table, member, target=rules.name_of(after))
 
     # --- reading -----------------------------------------------------------------------------
 
     def read(self, command: cl.ReadClaim) -> c.Result:
         """Read members in their order."""
-        shelf, _, holding = self._find_claim(command)
+        table, _, holding = self._find_claim(command)
         rules.check_readable(holding.claim, holding.accepted_loss)
         start, stop = rules.part_bounds(holding.claim.remaining, command.part, command.parts)
         if command.after:
@@ -163,8 +163,8 @@ class ClaimHandlers:
                 raise InvalidMarker
             start = int(command.after)
         end = min(start + command.limit, stop)
-        members = in_order(shelf, holding)[start:end]
-        messages = tuple(rules.as_read(shelf.rows[key]) for key in members)
+        members = in_order(table, holding)[start:end]
+        messages = tuple(rules.as_read(table.rows[key]) for key in members)
         count = fitting([len(message.body) for message in messages], LOOK_BYTES, at_least=True)
         messages, end = messages[:count], start + count
         return cl.MemberPage(messages, str(end) if end < stop else None)
@@ -173,35 +173,35 @@ class ClaimHandlers:
 
     def extend(self, command: cl.ExtendClaim) -> c.Result:
         """Move the end of a claim's lease."""
-        shelf, _, holding = self._find_claim(command)
-        now_ms = self._shelves.now_ms
+        table, _, holding = self._find_claim(command)
+        now_ms = self._tables.now_ms
         after = rules.after_extension(holding.claim, now_ms, command.lease_s, command.park)
-        self._extend(shelf, holding, after)
+        self._extend(table, holding, after)
         return after
 
-    def _extend(self, shelf: Shelf, holding: Holding, after: cl.Claim) -> None:
+    def _extend(self, table: QueueTable, holding: Holding, after: cl.Claim) -> None:
         kind = rules.extension_event(holding.claim)
         holding.claim, holding.hidden = after, True
         for row_key in holding.members:
-            shelf.rows[row_key] = rules.as_member(shelf.rows[row_key], after)
-        self._note(kind, shelf, after)
+            table.rows[row_key] = rules.as_member(table.rows[row_key], after)
+        self._note(kind, table, after)
 
-    def _note(self, kind: EventType, shelf: Shelf, claim: cl.Claim) -> None:
-        if shelf.queue.settings.event_log:
-            self._shelves.log.add_of_claim(kind, claim)
+    def _note(self, kind: EventType, table: QueueTable, claim: cl.Claim) -> None:
+        if table.queue.settings.event_log:
+            self._tables.log.add_of_claim(kind, claim)
 
     # --- settling ----------------------------------------------------------------------------
 
     def exempt(self, command: cl.ExemptMembers) -> c.Result:
         """Note what becomes of members when their claim is settled."""
-        shelf, _, holding = self._find_claim(command)
+        table, _, holding = self._find_claim(command)
         rules.check_readable(holding.claim, holding.accepted_loss)
         last = {each.message_id: each for each in command.exemptions}
         noted: dict[int, cl.Exemption] = {}
         for exemption in last.values():
             if exemption.number != command.number:
                 raise MemberNotFound(exemption.message_id)
-            noted[self._member(shelf, holding, exemption)] = exemption
+            noted[self._member(table, holding, exemption)] = exemption
         rules.check_noted(holding.claim, len(noted.keys() - holding.notes.keys()))
         holding.notes |= noted
         holding.claim = replace(holding.claim, noted=len(holding.notes))
@@ -217,11 +217,11 @@ class ClaimHandlers:
 
     def settle(self, command: cl.SettleClaims) -> c.Result:
         """Complete claims, but for the exemptions; everything is checked before it is done."""
-        shelf, stream = self._find(command)
+        table, stream = self._find(command)
         rules.check_token(stream.token, command.token)
         if command.upto <= stream.last_settled:
             return cl.Settled(last_settled=stream.last_settled, already=True)
-        own = Plan(shelf, stream, command.upto)
+        own = Plan(table, stream, command.upto)
         plans = self._settling.plan(command.account, command.publish, own)
         exempt = self._exempt(own, command)
         for name in command.publish:
@@ -251,23 +251,23 @@ class ClaimHandlers:
             holding = plan.stream.claims.get(exemption.number)
             if exemption.number > plan.upto or holding is None:
                 raise MemberNotFound(exemption.message_id)
-            row_key = self._member(plan.shelf, holding, exemption)
+            row_key = self._member(plan.table, holding, exemption)
             if row_key in exempt:
                 raise MemberNotFound(exemption.message_id)
             exempt[row_key] = exemption
         return exempt
 
-    def _member(self, shelf: Shelf, holding: Holding, exemption: cl.Exemption) -> int:
+    def _member(self, table: QueueTable, holding: Holding, exemption: cl.Exemption) -> int:
         """Return the row key of a member that can be exempted so, or raise why it cannot."""
         row_key = row_key_of(exemption.message_id)
         if (
             row_key is None
             or row_key not in holding.members
-            or shelf.rows[row_key].message_id != exemption.message_id
+            or table.rows[row_key].message_id != exemption.message_id
         ):
             raise MemberNotFound(exemption.message_id)
-        now_ms, delay_s = self._shelves.now_ms, exemption.delay_s
-        refusal = release_refusal(shelf.rows[row_key], now_ms, delay_s)
+        now_ms, delay_s = self._tables.now_ms, exemption.delay_s
+        refusal = release_refusal(table.rows[row_key], now_ms, delay_s)
         if refusal:
             raise refusal
         return row_key
@@ -276,102 +276,100 @@ class ClaimHandlers:
 
     def give_back(self, command: cl.GiveBackClaim) -> c.Result:
         """Dissolve a claim: its members are visible again."""
-        shelf, stream, _ = self._find_claim(command)
-        return self._give_back(shelf, [stream.claims.pop(command.number)])
+        table, stream, _ = self._find_claim(command)
+        return self._give_back(table, [stream.claims.pop(command.number)])
 
-    def _give_back(self, shelf: Shelf, holdings: Iterable[Holding]) -> c.Result:
+    def _give_back(self, table: QueueTable, holdings: Iterable[Holding]) -> c.Result:
         """Begin to dissolve claims that their stream no longer knows."""
         room, left = cl.FOLD_STEP, 0
         for holding in holdings:
             holding.dissolving = True
-            room -= self._dissolve(shelf, holding, room)
+            room -= self._dissolve(table, holding, room)
             left += len(holding.members)
         return cl.Dissolving(left) if left else c.DONE
 
-    def _dissolve(self, shelf: Shelf, holding: Holding, limit: int) -> int:
+    def _dissolve(self, table: QueueTable, holding: Holding, limit: int) -> int:
         """Have members leave a claim that was given back; return how many."""
-        leaving = in_order(shelf, holding)[:limit]
+        leaving = in_order(table, holding)[:limit]
         if holding.hidden:
             for row_key in leaving:
-                message = rules.after_return(shelf.rows[row_key], self._shelves.now_ms)
-                shelf.rows[row_key] = message
-        self._let_go(shelf, holding, leaving)
+                message = rules.after_return(table.rows[row_key], self._tables.now_ms)
+                table.rows[row_key] = message
+        self._let_go(table, holding, leaving)
         if not holding.members:
-            self._shelves.holdings.remove(holding)
+            self._tables.holdings.remove(holding)
         return len(leaving)
 
-    def _let_go(self, shelf: Shelf, holding: Holding, row_keys: Iterable[int]) -> None:
+    def _let_go(self, table: QueueTable, holding: Holding, row_keys: Iterable[int]) -> None:
         """Leave members in their queue as they are."""
         name = rules.name_of(holding.claim)
         for row_key in row_keys:
-            self._shelves.leave(shelf, row_key)
-            message = shelf.rows[row_key]
-            self._shelves.note(EventType.UNCLAIMED, shelf, message, target=name)
+            self._tables.leave(table, row_key)
+            message = table.rows[row_key]
+            self._tables.note(EventType.UNCLAIMED, table, message, target=name)
 
     def lapse_due(self) -> None:
         """Let claims lapse whose time is over; called before the first command of a batch."""
-        shelves = self._shelves
+        tables = self._tables
         due = [
             holding
-            for holding in shelves.holdings
-            if holding.hidden
-            and not holding.dissolving
-            and holding.claim.until_ms <= shelves.now_ms
+            for holding in tables.holdings
+            if holding.hidden and not holding.dissolving and holding.claim.until_ms <= tables.now_ms
         ]
         for holding in sorted(due, key=lambda each: each.claim.until_ms):
             holding.hidden = False
             holding.claim = rules.after_lapse(holding.claim)
-            shelf = shelves.get(holding.claim.account, holding.claim.queue)
-            self._note(EventType.CLAIM_LAPSED, shelf, holding.claim)
+            table = tables.get(holding.claim.account, holding.claim.queue)
+            self._note(EventType.CLAIM_LAPSED, table, holding.claim)
 
     def lapse(self, command: cl.LapseClaims) -> c.Result:
         """Dissolve what was given back, and claims where too many have lapsed.
 
         Those that are due have lapsed by now.
         """
-        left, shelves = command.limit, self._shelves
-        for holding in [each for each in shelves.holdings if each.dissolving]:
-            shelf = shelves.get(holding.claim.account, holding.claim.queue)
-            left -= self._dissolve(shelf, holding, left)
+        left, tables = command.limit, self._tables
+        for holding in [each for each in tables.holdings if each.dissolving]:
+            table = tables.get(holding.claim.account, holding.claim.queue)
+            left -= self._dissolve(table, holding, left)
         if command.fold:
-            for key in sorted(shelves.queues):
-                left -= self._fold(shelves.queues[key], left)
+            for key in sorted(tables.queues):
+                left -= self._fold(tables.queues[key], left)
         return c.Swept(command.limit - left)
 
-    def _fold(self, shelf: Shelf, limit: int) -> int:
+    def _fold(self, table: QueueTable, limit: int) -> int:
         """Dissolve what there is too much of in a queue; return how many members that was."""
         holdings = {
             rules.name_of(holding.claim): holding
-            for stream in shelf.streams.values()
+            for stream in table.streams.values()
             for holding in stream.claims.values()
             if not holding.hidden
         }
         left = limit
         for claim in rules.to_dissolve(each.claim for each in holdings.values()):
             holding = holdings[rules.name_of(claim)]
-            leaving = in_order(shelf, holding)[:left]
-            self._let_go(shelf, holding, leaving)
+            leaving = in_order(table, holding)[:left]
+            self._let_go(table, holding, leaving)
             left -= len(leaving)
         return limit - left
 
     # --- the queue as a whole ----------------------------------------------------------------
 
-    def lose_members(self, shelf: Shelf) -> None:
+    def lose_members(self, table: QueueTable) -> None:
         """Note that the members of all claims of a queue are gone."""
-        for holding in set(shelf.held.values()):
+        for holding in set(table.held.values()):
             holding.members.clear()
             holding.notes.clear()
             holding.claim = rules.after_clear(holding.claim)
             holding.accepted_loss = False
             if holding.dissolving:
-                self._shelves.holdings.remove(holding)
-        shelf.held.clear()
+                self._tables.holdings.remove(holding)
+        table.held.clear()
 
-    def forget_streams(self, shelf: Shelf) -> None:
+    def forget_streams(self, table: QueueTable) -> None:
         """Forget the streams and claims of a queue that is deleted."""
-        of = shelf.queue.account, shelf.queue.name
-        self._shelves.holdings = [
+        of = table.queue.account, table.queue.name
+        self._tables.holdings = [
             holding
-            for holding in self._shelves.holdings
+            for holding in self._tables.holdings
             if (holding.claim.account, holding.claim.queue) != of
         ]

@@ -33,7 +33,7 @@ from leasehold.domain.visibility import (
     renew_refusal,
 )
 from leasehold.stores.memory.sessions import Sessions
-from leasehold.stores.memory.tables import NO_POLICY, Shelf, Shelves, Taking
+from leasehold.stores.memory.tables import NO_POLICY, QueueTable, Tables, Taking
 
 _BatchCommand: TypeAlias = c.Put | c.Renew | c.Complete | c.Release
 
@@ -41,17 +41,17 @@ _BatchCommand: TypeAlias = c.Put | c.Renew | c.Complete | c.Release
 class MessageHandlers:
     """Each method carries out one command; refusals are raised."""
 
-    def __init__(self, shelves: Shelves, taking: Taking, sessions: Sessions) -> None:
-        self._shelves = shelves
+    def __init__(self, tables: Tables, taking: Taking, sessions: Sessions) -> None:
+        self._tables = tables
         self._taking = taking
         self._sessions = sessions
 
     def put(self, command: c.Put) -> c.Result:
         """Put a message, unless its key is known."""
-        shelves = self._shelves
-        shelf = shelves.get(command.account, command.queue)
-        now_ms = shelves.now_ms
-        first = shelf.first_with(command.detail.dedup_key, now_ms)
+        tables = self._tables
+        table = tables.get(command.account, command.queue)
+        now_ms = tables.now_ms
+        first = table.first_with(command.detail.dedup_key, now_ms)
         if first is not None:
             return first
         expires_at_ms = expiry_of(now_ms, command.time_to_live_s)
@@ -59,101 +59,101 @@ class MessageHandlers:
         if refusal:
             raise refusal
         row_key, message = self.make(command)
-        lease = shelves.keep(shelf, row_key, message)
-        shelves.note(EventType.PUT, shelf, message)
-        shelf.keep_key(message, lease.receipt)
+        lease = tables.keep(table, row_key, message)
+        tables.note(EventType.PUT, table, message)
+        table.keep_key(message, lease.receipt)
         return lease
 
     def make(self, command: c.Put) -> tuple[int, Message]:
         """Return a new message and its row key."""
-        shelves = self._shelves
-        shelves.last_row_key += 1
-        return shelves.last_row_key, Message(
-            message_id=make_message_id(shelves.last_row_key, command.entropy),
+        tables = self._tables
+        tables.last_row_key += 1
+        return tables.last_row_key, Message(
+            message_id=make_message_id(tables.last_row_key, command.entropy),
             body=command.body,
-            inserted_at_ms=shelves.now_ms,
-            expires_at_ms=expiry_of(shelves.now_ms, command.time_to_live_s),
-            visible_at_ms=shelves.now_ms + command.delay_s * 1000,
+            inserted_at_ms=tables.now_ms,
+            expires_at_ms=expiry_of(tables.now_ms, command.time_to_live_s),
+            visible_at_ms=tables.now_ms + command.delay_s * 1000,
             phase=Phase.DELAYED if command.delay_s else Phase.WAITING,
-            since_ms=shelves.now_ms,
+            since_ms=tables.now_ms,
             priority=command.priority,
             detail=command.detail,
         )
 
     def receive(self, command: c.Receive) -> c.Result:
         """Lease the next messages; what may not be delivered again goes to the poison queue."""
-        shelves = self._shelves
-        now_ms = shelves.now_ms
-        shelf = shelves.get(command.account, command.queue)
+        tables = self._tables
+        now_ms = tables.now_ms
+        table = tables.get(command.account, command.queue)
         holder = command.holder
         if command.session is not None:
             holder = self._sessions.receive(command.account, command.session)
         lease_s = command.visibility_timeout_s
-        lease_s = shelf.queue.settings.lease_s() if lease_s is None else lease_s
+        lease_s = table.queue.settings.lease_s() if lease_s is None else lease_s
         taken: list[Lease] = []
-        for row_key, message in self._taking.take(shelf, command.limit):
+        for row_key, message in self._taking.take(table, command.limit):
             leased = after_receive(message, now_ms, lease_s, holder, command.session)
-            taken.append(shelves.keep(shelf, row_key, leased))
-            shelves.note(EventType.RECEIVED, shelf, leased)
+            taken.append(tables.keep(table, row_key, leased))
+            tables.note(EventType.RECEIVED, table, leased)
         return tuple(taken)
 
     def peek(self, command: c.Peek) -> c.Result:
         """Look at the next messages."""
-        shelf = self._shelves.get(command.account, command.queue)
-        in_order = self._taking.in_order(shelf)
-        found = [shelf.rows[row_key] for row_key, _, reason in in_order if reason is None]
+        table = self._tables.get(command.account, command.queue)
+        in_order = self._taking.in_order(table)
+        found = [table.rows[row_key] for row_key, _, reason in in_order if reason is None]
         found = found[: command.limit]
         return tuple(found[: fitting([len(m.body) for m in found], LOOK_BYTES, at_least=True)])
 
     def renew(self, command: c.Renew) -> c.Result:
         """Move the end of a lease."""
-        now_ms, timeout_s = self._shelves.now_ms, command.visibility_timeout_s
-        shelf, row_key, message = self._shelves.acting(command)
+        now_ms, timeout_s = self._tables.now_ms, command.visibility_timeout_s
+        table, row_key, message = self._tables.acting(command)
         refusal = renew_refusal(message, now_ms, command)
         if refusal:
             raise refusal
-        if is_repeat(message, read_receipt(self._shelves.receipt_key, command.receipt), command):
+        if is_repeat(message, read_receipt(self._tables.receipt_key, command.receipt), command):
             renewed = after_repeat(message, now_ms, command)
         else:
             said = command.body, command.progress, command.saved
             renewed = after_renew(message, now_ms, timeout_s, *said)
-        lease = self._shelves.keep(shelf, row_key, renewed)
+        lease = self._tables.keep(table, row_key, renewed)
         self._sessions.hear_of(renewed)
         kind, reason = event_of_renewal(message, timeout_s)
-        self._shelves.note(kind, shelf, renewed, reason)
+        self._tables.note(kind, table, renewed, reason)
         return lease
 
     def complete(self, command: c.Complete) -> c.Result:
         """Remove a message whose work is done."""
-        shelf, row_key, message = self._shelves.acting(command)
-        self._shelves.take(shelf, row_key)
-        self._shelves.note(EventType.COMPLETED, shelf, message)
+        table, row_key, message = self._tables.acting(command)
+        self._tables.take(table, row_key)
+        self._tables.note(EventType.COMPLETED, table, message)
         return c.DONE
 
     def release(self, command: c.Release) -> c.Result:
         """Give a message back, or move it to the poison queue."""
-        shelf, row_key, message = self._shelves.acting(command)
-        refusal = release_refusal(message, self._shelves.now_ms, command.delay_s)
+        table, row_key, message = self._tables.acting(command)
+        refusal = release_refusal(message, self._tables.now_ms, command.delay_s)
         if refusal:
             raise refusal
-        return self.give_back(shelf, row_key, command)
+        return self.give_back(table, row_key, command)
 
-    def give_back(self, shelf: Shelf, row_key: int, how: c.Release | Exemption) -> c.Released:
+    def give_back(self, table: QueueTable, row_key: int, how: c.Release | Exemption) -> c.Released:
         """Give a message back for a holder that may."""
-        now_ms, message = self._shelves.now_ms, shelf.rows[row_key]
-        policy = shelf.queue.settings.failure_policy or NO_POLICY
+        now_ms, message = self._tables.now_ms, table.rows[row_key]
+        policy = table.queue.settings.failure_policy or NO_POLICY
         closed = close_attempt(message, how.outcome, now_ms, how.error)
         reason = exhausted_on_release(closed, policy, how.outcome)
         if reason is not None:
-            poisoned = self._taking.poison(shelf, row_key, closed, reason)
+            poisoned = self._taking.poison(table, row_key, closed, reason)
             return c.Released(message.message_id, poisoned.visible_at_ms, reason)
         delay_ms = (how.delay_s or 0) * 1000
         if how.delay_s is None and how.outcome is Outcome.FAILED and policy.backoff:
             delay_ms = backoff_ms(policy.backoff, closed.detail.failures, how.jitter)
         released = after_release(closed, now_ms, delay_ms)
-        self._shelves.keep(shelf, row_key, released)
+        self._tables.keep(table, row_key, released)
         error = None if closed is message else how.error
-        self._shelves.note(EventType.RELEASED, shelf, released, str(how.outcome), error=error)
+        self._tables.note(EventType.RELEASED, table, released, str(how.outcome), error=error)
         return c.Released(message.message_id, released.visible_at_ms)
 
     # --- several at once ---------------------------------------------------------------------
@@ -207,14 +207,14 @@ class MessageHandlers:
 
     def check(self, command: _BatchCommand) -> None:
         """Raise what a command would be refused with."""
-        now_ms = self._shelves.now_ms
+        now_ms = self._tables.now_ms
         refusal = None
         if isinstance(command, c.Put):
-            self._shelves.get(command.account, command.queue)
+            self._tables.get(command.account, command.queue)
             expires_at_ms = expiry_of(now_ms, command.time_to_live_s)
             refusal = put_refusal(now_ms, command.delay_s, expires_at_ms)
         else:
-            _, _, message = self._shelves.acting(command)
+            _, _, message = self._tables.acting(command)
             if isinstance(command, c.Renew):
                 refusal = renew_refusal(message, now_ms, command)
             elif isinstance(command, c.Release):

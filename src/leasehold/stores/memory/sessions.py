@@ -13,7 +13,7 @@ from leasehold.domain.events import EventType
 from leasehold.domain.failures import newest_error, release_reason
 from leasehold.domain.model import CancelRequest, Message, MessageState, Progress
 from leasehold.domain.visibility import after_release
-from leasehold.stores.memory.tables import Shelf, Shelves, Taking
+from leasehold.stores.memory.tables import QueueTable, Tables, Taking
 
 
 @dataclass(slots=True)
@@ -28,8 +28,8 @@ class _Desk:
 class Sessions:
     """Which workers live."""
 
-    def __init__(self, shelves: Shelves) -> None:
-        self._shelves = shelves
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
         self.desks: dict[str, _Desk] = {}
 
     def find(self, account: str, session_id: str) -> _Desk:
@@ -45,7 +45,7 @@ class Sessions:
         refusal = rules.over_refusal(desk.session)
         if refusal:
             raise refusal
-        desk.session = replace(desk.session, last_heartbeat_ms=self._shelves.now_ms)
+        desk.session = replace(desk.session, last_heartbeat_ms=self._tables.now_ms)
         return desk
 
     def receive(self, account: str, session_id: str) -> str:
@@ -56,14 +56,14 @@ class Sessions:
         """Note that the holder of a lease has renewed it."""
         desk = self.desks.get(message.session or "")
         if desk is not None:
-            desk.told[message.message_id] = self._shelves.now_ms
+            desk.told[message.message_id] = self._tables.now_ms
 
-    def leases(self, session: s.Session) -> Iterator[tuple[Shelf, int, Message]]:
+    def leases(self, session: s.Session) -> Iterator[tuple[QueueTable, int, Message]]:
         """Go over the leases of a session, the oldest message first."""
-        now_ms = self._shelves.now_ms
+        now_ms = self._tables.now_ms
         held = [
-            (shelf, row_key, message)
-            for shelf, row_key, message in self._shelves.everything()
+            (table, row_key, message)
+            for table, row_key, message in self._tables.everything()
             if rules.holds(message, session.session_id, now_ms)
         ]
         yield from sorted(held, key=lambda each: each[1])
@@ -76,16 +76,16 @@ class Sessions:
 class SessionHandlers:
     """Each method carries out one command; refusals are raised."""
 
-    def __init__(self, shelves: Shelves, sessions: Sessions, taking: Taking) -> None:
-        self._shelves = shelves
+    def __init__(self, tables: Tables, sessions: Sessions, taking: Taking) -> None:
+        self._tables = tables
         self._sessions = sessions
         self._taking = taking
 
     def open(self, command: s.OpenSession) -> c.Result:
         """Begin a session."""
-        session = rules.begin(command, self._shelves.now_ms)
+        session = rules.begin(command, self._tables.now_ms)
         self._sessions.desks[session.session_id] = _Desk(session)
-        self._shelves.log.add_of_session(EventType.SESSION_STARTED, session)
+        self._tables.log.add_of_session(EventType.SESSION_STARTED, session)
         return session
 
     def get(self, command: s.GetSession) -> c.Result:
@@ -113,33 +113,33 @@ class SessionHandlers:
             if message_id not in held:
                 lost.append(message_id)
                 continue
-            desk.told[message_id] = self._shelves.now_ms
+            desk.told[message_id] = self._tables.now_ms
             if progress is not None:
                 self._report(*held[message_id][:2], progress)
         cancels = [
-            s.CancelNotice(message_id, shelf.queue.name, cancel.reason, cancel.at_ms)
-            for message_id, (shelf, _, message) in held.items()
+            s.CancelNotice(message_id, table.queue.name, cancel.reason, cancel.at_ms)
+            for message_id, (table, _, message) in held.items()
             if (cancel := message.detail.cancel) is not None
         ]
         return s.Beat(rules.until_ms(desk.session), tuple(cancels), tuple(lost))
 
-    def _report(self, shelf: Shelf, row_key: int, progress: Progress) -> None:
-        message = shelf.rows[row_key]
+    def _report(self, table: QueueTable, row_key: int, progress: Progress) -> None:
+        message = table.rows[row_key]
         detail = replace(message.detail, progress=progress)
-        shelf.rows[row_key] = message._replace(detail=detail)
+        table.rows[row_key] = message._replace(detail=detail)
 
     def request_cancel(self, command: s.RequestCancel) -> c.Result:
         """Ask the holder of a lease to stop."""
-        shelves = self._shelves
-        shelf = shelves.get(command.account, command.queue)
-        row_key, message = shelves.live(shelf, command.message_id)
-        if shelf.state_of(row_key, shelves.now_ms) is not MessageState.LEASED:
+        tables = self._tables
+        table = tables.get(command.account, command.queue)
+        row_key, message = tables.live(table, command.message_id)
+        if table.state_of(row_key, tables.now_ms) is not MessageState.LEASED:
             raise MessageNotLeased
-        cancel = CancelRequest(at_ms=shelves.now_ms, reason=command.reason)
+        cancel = CancelRequest(at_ms=tables.now_ms, reason=command.reason)
         asked = message._replace(detail=replace(message.detail, cancel=cancel))
-        shelf.rows[row_key] = asked  # which leaves it in its claim
-        shelves.note(EventType.CANCEL_ASKED, shelf, asked, command.reason)
-        return shelf.seen(row_key, shelves.now_ms)
+        table.rows[row_key] = asked  # which leaves it in its claim
+        tables.note(EventType.CANCEL_ASKED, table, asked, command.reason)
+        return table.seen(row_key, tables.now_ms)
 
     # --- ends --------------------------------------------------------------------------------
 
@@ -147,19 +147,19 @@ class SessionHandlers:
         """End a session, and the first of its leases; one that is over stays as it is."""
         desk = self._sessions.find(command.account, command.session_id)
         if desk.session.state is s.SessionState.LIVE:
-            desk.session = rules.after_end(desk.session, self._shelves.now_ms, command.reason)
-            self._shelves.log.add_of_session(EventType.SESSION_ENDED, desk.session)
+            desk.session = rules.after_end(desk.session, self._tables.now_ms, command.reason)
+            self._tables.log.add_of_session(EventType.SESSION_ENDED, desk.session)
             self._end_leases(desk, s.LOST_STEP)
         return self._sessions.view(desk)
 
     def lose(self, command: s.LoseSessions) -> c.Result:
         """End what has gone silent or stuck."""
-        now_ms, desks = self._shelves.now_ms, self._sessions.desks
+        now_ms, desks = self._tables.now_ms, self._sessions.desks
         in_order = [desks[session_id] for session_id in sorted(desks)]
         for desk in in_order:
             if desk.session.state is s.SessionState.LIVE and s.is_silent(desk.session, now_ms):
                 desk.session = rules.after_silence(desk.session, now_ms)
-                self._shelves.log.add_of_session(EventType.SESSION_LOST, desk.session)
+                self._tables.log.add_of_session(EventType.SESSION_LOST, desk.session)
         ended = 0
         for is_live in (False, True):
             for desk in in_order:
@@ -172,24 +172,26 @@ class SessionHandlers:
 
     def _end_leases(self, desk: _Desk, limit: int) -> int:
         """End up to *limit* leases of a session: all if it is over, or those that are stuck."""
-        session, now_ms = desk.session, self._shelves.now_ms
+        session, now_ms = desk.session, self._tables.now_ms
         due = [
-            (shelf, row_key, message)
-            for shelf, row_key, message in self._sessions.leases(session)
+            (table, row_key, message)
+            for table, row_key, message in self._sessions.leases(session)
             if session.state is not s.SessionState.LIVE
             or rules.is_stuck(session, message, desk.told.get(message.message_id), now_ms)
         ]
-        for shelf, row_key, message in due[:limit]:
-            self._end_lease(shelf, row_key, rules.closed_by(message, session, now_ms), session)
+        for table, row_key, message in due[:limit]:
+            self._end_lease(table, row_key, rules.closed_by(message, session, now_ms), session)
         return min(len(due), limit)
 
-    def _end_lease(self, shelf: Shelf, row_key: int, closed: Message, session: s.Session) -> None:
+    def _end_lease(
+        self, table: QueueTable, row_key: int, closed: Message, session: s.Session
+    ) -> None:
         outcome, told, _ = rules.ending_of(session)
-        reason = release_reason(closed, shelf.queue.settings.failure_policy, outcome)
+        reason = release_reason(closed, table.queue.settings.failure_policy, outcome)
         if reason is not None:
-            self._taking.poison(shelf, row_key, closed, reason)
+            self._taking.poison(table, row_key, closed, reason)
             return
-        ended = after_release(closed, self._shelves.now_ms, 0)
-        self._shelves.keep(shelf, row_key, ended)
+        ended = after_release(closed, self._tables.now_ms, 0)
+        self._tables.keep(table, row_key, ended)
         error = newest_error(ended)
-        self._shelves.note(EventType.LEASE_ENDED, shelf, ended, told, error=error)
+        self._tables.note(EventType.LEASE_ENDED, table, ended, told, error=error)

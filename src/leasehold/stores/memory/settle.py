@@ -12,7 +12,7 @@ from leasehold.domain.errors import StreamNotFound
 from leasehold.domain.events import EventType
 from leasehold.domain.transactions import StreamSettled
 from leasehold.stores.memory.messages import MessageHandlers
-from leasehold.stores.memory.tables import Boxes, Holding, Shelf, Shelves, StreamShelf
+from leasehold.stores.memory.tables import Boxes, Holding, QueueTable, StreamTable, Tables
 
 Plans: TypeAlias = dict[tuple[str, str], "Plan"]
 """By queue and stream."""
@@ -22,8 +22,8 @@ Plans: TypeAlias = dict[tuple[str, str], "Plan"]
 class Plan:
     """A stream that is to be settled."""
 
-    shelf: Shelf
-    stream: StreamShelf
+    table: QueueTable
+    stream: StreamTable
     upto: int
     name: str | None = None
     """Of the transaction whose publishing settles it so far."""
@@ -34,14 +34,14 @@ class Plan:
 class Settling:
     """Settles streams, once it is clear that nothing is in the way."""
 
-    def __init__(self, shelves: Shelves, messages: MessageHandlers, boxes: Boxes) -> None:
-        self._shelves = shelves
+    def __init__(self, tables: Tables, messages: MessageHandlers, boxes: Boxes) -> None:
+        self._tables = tables
         self._messages = messages
         self._boxes = boxes
 
     # --- binding -----------------------------------------------------------------------------
 
-    def bind(self, stream: StreamShelf, holding: Holding, name: str) -> None:
+    def bind(self, stream: StreamTable, holding: Holding, name: str) -> None:
         """Bind a claim to a transaction that is there."""
         claim = holding.claim
         if claim.transaction != name:
@@ -51,7 +51,7 @@ class Settling:
         self._boxes[claim.account, name].bound[bound[:3]] = bound
 
     def unbind(
-        self, stream: StreamShelf, holding: Holding, published: Collection[str] = ()
+        self, stream: StreamTable, holding: Holding, published: Collection[str] = ()
     ) -> None:
         """Undo the binding of a claim; one of an earlier token stays, and refuses to publish.
 
@@ -70,8 +70,8 @@ class Settling:
     def release(self, account: str, name: str) -> None:
         """Forget what a transaction that is given up has bound."""
         for queue, stream_name, number in self._boxes[account, name].bound:
-            shelf = self._shelves.queues.get((account, queue))
-            stream = None if shelf is None else shelf.streams.get(stream_name)
+            table = self._tables.queues.get((account, queue))
+            stream = None if table is None else table.streams.get(stream_name)
             holding = None if stream is None else stream.claims.get(number)
             if holding is not None and holding.claim.transaction == name:
                 holding.claim = replace(holding.claim, transaction=None)
@@ -102,12 +102,12 @@ class Settling:
         return plans
 
     def _planned(self, account: str, name: str, bound: Bound, plans: Plans) -> Plan:
-        shelf = self._shelves.get(account, bound.queue)
-        stream = shelf.streams.get(bound.stream)
+        table = self._tables.get(account, bound.queue)
+        stream = table.streams.get(bound.stream)
         if stream is None:
             raise StreamNotFound
         rules.check_bound(name, bound, stream.as_stream())
-        plan = plans.setdefault(bound[:2], Plan(shelf, stream, 0))
+        plan = plans.setdefault(bound[:2], Plan(table, stream, 0))
         if bound.number >= plan.upto:
             plan.upto, plan.name = bound.number, name
         return plan
@@ -121,43 +121,43 @@ class Settling:
             plan: Which claims.
             given: By row key: exemptions that count in place of those noted.
         """
-        shelf, stream = plan.shelf, plan.stream
+        table, stream = plan.table, plan.stream
         holdings = [
             stream.claims[number] for number in sorted(stream.claims) if number <= plan.upto
         ]
         lost = sum(holding.claim.lost for holding in holdings)
-        exempt = {**self._noted(shelf, holdings), **(given or {})}
+        exempt = {**self._noted(table, holdings), **(given or {})}
         for row_key, exemption in exempt.items():
-            self._messages.give_back(shelf, row_key, exemption)
+            self._messages.give_back(table, row_key, exemption)
         completed = 0
         for holding in holdings:
             completed += len(holding.members)
-            self._complete(shelf, holding)
+            self._complete(table, holding)
             self.unbind(stream, holding, plan.published)
-            self._shelves.holdings.remove(stream.claims.pop(holding.claim.number))
+            self._tables.holdings.remove(stream.claims.pop(holding.claim.number))
         stream.last_settled, stream.settled_with = plan.upto, plan.name
         return StreamSettled(stream.queue, stream.name, plan.upto, completed, len(exempt), lost)
 
-    def _noted(self, shelf: Shelf, holdings: Iterable[Holding]) -> dict[int, Exemption]:
+    def _noted(self, table: QueueTable, holdings: Iterable[Holding]) -> dict[int, Exemption]:
         """Return what is noted of members that are still there, as it can be done now."""
         return {
-            row_key: rules.as_applied(noted, shelf.rows[row_key], self._shelves.now_ms)
+            row_key: rules.as_applied(noted, table.rows[row_key], self._tables.now_ms)
             for holding in holdings
             for row_key, noted in holding.notes.items()
             if row_key in holding.members
         }
 
-    def _complete(self, shelf: Shelf, holding: Holding) -> None:
+    def _complete(self, table: QueueTable, holding: Holding) -> None:
         name = rules.name_of(holding.claim)
-        for row_key in in_order(shelf, holding):
-            message = shelf.rows.pop(row_key)
-            del shelf.held[row_key]
-            self._shelves.dropped.append(message)
-            self._shelves.note(EventType.SETTLED, shelf, message, target=name)
+        for row_key in in_order(table, holding):
+            message = table.rows.pop(row_key)
+            del table.held[row_key]
+            self._tables.dropped.append(message)
+            self._tables.note(EventType.SETTLED, table, message, target=name)
 
 
-def in_order(shelf: Shelf, holding: Holding) -> list[int]:
+def in_order(table: QueueTable, holding: Holding) -> list[int]:
     """Return the row keys of a claim's members in their order."""
     return sorted(
-        holding.members, key=lambda row_key: rules.member_order(shelf.rows[row_key], row_key)
+        holding.members, key=lambda row_key: rules.member_order(table.rows[row_key], row_key)
     )

@@ -32,7 +32,7 @@ from leasehold.stores.memory.claims import ClaimHandlers
 from leasehold.stores.memory.messages import MessageHandlers
 from leasehold.stores.memory.sessions import SessionHandlers, Sessions
 from leasehold.stores.memory.settle import Settling
-from leasehold.stores.memory.tables import Boxes, Shelf, Shelves, Taking
+from leasehold.stores.memory.tables import Boxes, QueueTable, Tables, Taking
 from leasehold.stores.memory.transactions import TransactionHandlers
 
 _Verbs: TypeAlias = dict[type, Callable[[Any], c.Result]]
@@ -42,23 +42,23 @@ class MemoryStore:
     """See :class:`leasehold.stores.base.Store`."""
 
     def __init__(self, *, receipt_key: bytes = b"memory") -> None:
-        self._shelves = Shelves(receipt_key)
+        self._tables = Tables(receipt_key)
         self._documents: dict[tuple[str, str], str] = {}
-        taking = Taking(self._shelves)
-        sessions = self._sessions = Sessions(self._shelves)
-        messages = MessageHandlers(self._shelves, taking, sessions)
+        taking = Taking(self._tables)
+        sessions = self._sessions = Sessions(self._tables)
+        messages = MessageHandlers(self._tables, taking, sessions)
         boxes: Boxes = {}
-        settling = Settling(self._shelves, messages, boxes)
-        staging = TransactionHandlers(self._shelves, messages, boxes, settling)
-        oversight = self._oversight = AdminHandlers(self._shelves, staging)
-        claims = self._claims = ClaimHandlers(self._shelves, taking, messages, staging, settling)
-        events = self._events = EventHandlers(self._shelves.log)
+        settling = Settling(self._tables, messages, boxes)
+        staging = TransactionHandlers(self._tables, messages, boxes, settling)
+        admin = self._admin = AdminHandlers(self._tables, staging)
+        claims = self._claims = ClaimHandlers(self._tables, taking, messages, staging, settling)
+        events = self._events = EventHandlers(self._tables.log)
         self._verbs: _Verbs = {
             **self._own_verbs(),
-            **_message_verbs(messages, oversight, JobHandlers(self._shelves, oversight)),
+            **_message_verbs(messages, admin, JobHandlers(self._tables, admin)),
             **_claim_verbs(claims, staging),
-            **_session_verbs(SessionHandlers(self._shelves, sessions, taking)),
-            **_log_verbs(events, BodyHandlers(self._shelves, staging)),
+            **_session_verbs(SessionHandlers(self._tables, sessions, taking)),
+            **_log_verbs(events, BodyHandlers(self._tables, staging)),
         }
 
     def _own_verbs(self) -> _Verbs:
@@ -85,7 +85,7 @@ class MemoryStore:
 
     def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[c.Result]:
         """See :meth:`Store.execute`."""
-        self._shelves.now_ms = now_ms
+        self._tables.now_ms = now_ms
         self._claims.lapse_due()
         results = [self._perform(command) for command in batch]
         self._events.write(now_ms)
@@ -97,12 +97,12 @@ class MemoryStore:
 
     def find_queue(self, account: str, queue: str) -> Queue | None:
         """See :meth:`Store.find_queue`."""
-        held = self._shelves.queues.get((account, queue))
+        held = self._tables.queues.get((account, queue))
         return held.queue if held else None
 
     def message_counts(self) -> list[tuple[str, str, int]]:
         """See :meth:`Store.message_counts`."""
-        return [(*key, len(held.rows)) for key, held in self._shelves.queues.items()]
+        return [(*key, len(held.rows)) for key, held in self._tables.queues.items()]
 
     def health(self) -> StoreHealth:
         """See :meth:`Store.health`."""
@@ -134,69 +134,69 @@ class MemoryStore:
 
     def _create_queue(self, command: c.CreateQueue) -> c.Result:
         key = command.account, command.queue
-        held = self._shelves.queues.get(key)
+        held = self._tables.queues.get(key)
         if held is not None:
             if not same_where_given(held.queue.settings, command.settings, command.given):
                 raise SettingsDiffer
             if same_metadata(held.queue.metadata, command.metadata):
                 return c.QueueCreated(created=False)
             raise QueueExists
-        self._shelves.create(
+        self._tables.create(
             Queue(
                 account=command.account,
                 name=command.queue,
                 metadata=dict(command.metadata),
                 settings=command.settings,
-                created_at_ms=self._shelves.now_ms,
+                created_at_ms=self._tables.now_ms,
             )
         )
         return c.QueueCreated(created=True)
 
     def _delete_queue(self, command: c.DeleteQueue) -> c.Result:
-        held = self._shelves.get(command.account, command.queue)
-        self._shelves.drop(held)
+        held = self._tables.get(command.account, command.queue)
+        self._tables.drop(held)
         self._claims.forget_streams(held)
-        self._shelves.note(EventType.QUEUE_DELETED, held)
-        del self._shelves.queues[command.account, command.queue]
+        self._tables.note(EventType.QUEUE_DELETED, held)
+        del self._tables.queues[command.account, command.queue]
         return c.DONE
 
     def _get_queue(self, command: c.GetQueue) -> c.Result:
-        held = self._shelves.get(command.account, command.queue)
-        counts = self._oversight.counts_of(held) if command.with_counts else None
+        held = self._tables.get(command.account, command.queue)
+        counts = self._admin.counts_of(held) if command.with_counts else None
         return c.QueueInfo(queue=held.queue, message_count=len(held.rows), counts=counts)
 
     def _set_metadata(self, command: c.SetQueueMetadata) -> c.Result:
-        held = self._shelves.get(command.account, command.queue)
+        held = self._tables.get(command.account, command.queue)
         held.queue = replace(held.queue, metadata=dict(command.metadata))
         return c.DONE
 
     def _set_settings(self, command: c.SetQueueSettings) -> c.Result:
-        held = self._shelves.get(command.account, command.queue)
+        held = self._tables.get(command.account, command.queue)
         held.queue = with_settings(held.queue, command.settings)
         return c.DONE
 
     def _set_adapted(self, command: c.SetAdapted) -> c.Result:
-        held = self._shelves.get(command.account, command.queue)
+        held = self._tables.get(command.account, command.queue)
         settings = replace(held.queue.settings, adapted=command.adapted)
         held.queue = replace(held.queue, settings=settings)
         return c.DONE
 
     def _set_policies(self, command: c.SetQueuePolicies) -> c.Result:
-        held = self._shelves.get(command.account, command.queue)
+        held = self._tables.get(command.account, command.queue)
         held.queue = replace(held.queue, policies=command.policies)
         return c.DONE
 
     def _list_queues(self, command: c.ListQueues) -> c.Result:
         found = sorted(
             name
-            for account, name in self._shelves.queues
+            for account, name in self._tables.queues
             if account == command.account
             and name >= command.start
             and name.startswith(command.prefix)
         )
         page = found[: command.limit]
         return c.QueuePage(
-            queues=tuple(self._shelves.queues[command.account, name].queue for name in page),
+            queues=tuple(self._tables.queues[command.account, name].queue for name in page),
             next_start=found[command.limit] if len(found) > command.limit else None,
         )
 
@@ -210,26 +210,26 @@ class MemoryStore:
     # --- messages as a whole -----------------------------------------------------------------
 
     def _clear(self, command: c.Clear) -> c.Result:
-        held = self._shelves.get(command.account, command.queue)
-        self._shelves.drop(held)
+        held = self._tables.get(command.account, command.queue)
+        self._tables.drop(held)
         held.rows, held.retired = {}, {}
         self._claims.lose_members(held)
-        self._shelves.note(EventType.QUEUE_CLEARED, held)
+        self._tables.note(EventType.QUEUE_CLEARED, held)
         return c.DONE
 
     # --- maintenance -------------------------------------------------------------------------
 
     def _retire_expired(self, command: c.RetireExpired) -> c.Result:
-        expired: Iterable[tuple[int, int, Shelf]] = (
+        expired: Iterable[tuple[int, int, QueueTable]] = (
             (message.expires_at_ms, key, held)
-            for held in self._shelves.queues.values()
+            for held in self._tables.queues.values()
             for key, message in held.rows.items()
-            if is_expired(message, self._shelves.now_ms) and not held.hides(key)
+            if is_expired(message, self._tables.now_ms) and not held.hides(key)
         )
         due = heapq.nsmallest(command.limit, expired, key=lambda row: row[:2])
         for _, key, held in due:
-            message = self._shelves.take(held, key)
-            self._shelves.note(EventType.EXPIRED, held, message)
+            message = self._tables.take(held, key)
+            self._tables.note(EventType.EXPIRED, held, message)
             # It is of no more interest when it could have been received.
             held.retired[key] = message._replace(
                 visible_at_ms=message.expires_at_ms, phase=Phase.WAITING
@@ -239,7 +239,7 @@ class MemoryStore:
     def _remove_retired(self, command: c.RemoveRetired) -> c.Result:
         old = [
             (key, held)
-            for held in self._shelves.queues.values()
+            for held in self._tables.queues.values()
             for key, message in held.retired.items()
             if message.expires_at_ms < command.expired_before_ms
         ]
@@ -248,25 +248,23 @@ class MemoryStore:
         return c.Swept(min(len(old), command.limit))
 
     def _reap_dropped(self, command: c.ReapDropped) -> c.Result:
-        count = min(len(self._shelves.dropped), command.limit)
-        del self._shelves.dropped[:count]
+        count = min(len(self._tables.dropped), command.limit)
+        del self._tables.dropped[:count]
         return c.Swept(count)
 
     def _forget_keys(self, command: c.ForgetKeys) -> c.Result:
         old = [
             (until_ms, key, held)
-            for held in self._shelves.queues.values()
+            for held in self._tables.queues.values()
             for key, (_, until_ms) in held.keys.items()
-            if until_ms <= self._shelves.now_ms
+            if until_ms <= self._tables.now_ms
         ]
         for _, key, held in sorted(old, key=lambda each: each[:2])[: command.limit]:
             del held.keys[key]
         return c.Swept(min(len(old), command.limit))
 
 
-def _message_verbs(
-    messages: MessageHandlers, oversight: AdminHandlers, jobs: JobHandlers
-) -> _Verbs:
+def _message_verbs(messages: MessageHandlers, admin: AdminHandlers, jobs: JobHandlers) -> _Verbs:
     return {
         c.Put: messages.put,
         c.Receive: messages.receive,
@@ -275,13 +273,13 @@ def _message_verbs(
         c.Complete: messages.complete,
         c.Release: messages.release,
         c.Batch: messages.batch,
-        o.Inspect: oversight.inspect,
-        o.FindMessage: oversight.find,
-        o.CountMessages: oversight.count,
-        o.NextDue: oversight.next_due,
-        o.Amend: oversight.amend,
-        o.Remove: oversight.remove,
-        o.EndLease: oversight.end_lease,
+        o.Inspect: admin.inspect,
+        o.FindMessage: admin.find,
+        o.CountMessages: admin.count,
+        o.NextDue: admin.next_due,
+        o.Amend: admin.amend,
+        o.Remove: admin.remove,
+        o.EndLease: admin.end_lease,
         o.StartJob: jobs.start,
         o.StepJob: jobs.step,
         o.StopJob: jobs.stop,
@@ -347,18 +345,18 @@ def _log_verbs(events: EventHandlers, bodies: BodyHandlers) -> _Verbs:
 class BodyHandlers:
     """Each method carries out one command."""
 
-    def __init__(self, shelves: Shelves, staging: TransactionHandlers) -> None:
-        self._shelves = shelves
+    def __init__(self, tables: Tables, staging: TransactionHandlers) -> None:
+        self._tables = tables
         self._staging = staging
 
     def garbage(self, command: c.ReadBodyGarbage) -> c.Result:
         """List keys of bodies whose messages are gone."""
-        unused = self._shelves.body_keys - _keys_of(self._messages())
+        unused = self._tables.body_keys - _keys_of(self._messages())
         return c.BodyKeys(tuple(sorted(unused)[: command.limit]))
 
     def forget(self, command: c.ForgetBodyGarbage) -> c.Result:
         """Forget keys whose bodies have been removed."""
-        self._shelves.body_keys -= set(command.keys) - _keys_of(self._messages())
+        self._tables.body_keys -= set(command.keys) - _keys_of(self._messages())
         return c.DONE
 
     def known(self, command: c.KnownBodies) -> c.Result:
@@ -367,10 +365,10 @@ class BodyHandlers:
         return c.BodyKeys(tuple(key for key in command.keys if key in used))
 
     def _messages(self) -> Iterator[Message]:
-        for shelf in self._shelves.queues.values():
-            yield from shelf.rows.values()
-            yield from shelf.retired.values()
-        yield from self._shelves.dropped
+        for table in self._tables.queues.values():
+            yield from table.rows.values()
+            yield from table.retired.values()
+        yield from self._tables.dropped
         yield from self._staging.messages()
 
 

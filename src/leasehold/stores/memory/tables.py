@@ -43,7 +43,7 @@ Rows: TypeAlias = dict[int, Message]
 
 @dataclass(slots=True, eq=False)
 class Holding:
-    """A claim and its members, which stay on the shelf of their queue."""
+    """A claim and its members, which stay in the table of their queue."""
 
     claim: Claim
     members: set[int] = field(default_factory=set)
@@ -59,7 +59,7 @@ class Holding:
 
 
 @dataclass(slots=True)
-class StreamShelf:
+class StreamTable:
     """A stream and its claims by number."""
 
     account: str
@@ -86,7 +86,7 @@ class StreamShelf:
 
 
 @dataclass(slots=True)
-class Shelf:
+class QueueTable:
     """A queue and what is in it."""
 
     queue: Queue
@@ -95,7 +95,7 @@ class Shelf:
     bucket: Bucket | None = None
     keys: dict[str, tuple[Duplicate, int]] = field(default_factory=dict)
     """By deduplication key: the first message, and the end of the window."""
-    streams: dict[str, StreamShelf] = field(default_factory=dict)
+    streams: dict[str, StreamTable] = field(default_factory=dict)
     held: dict[int, Holding] = field(default_factory=dict)
     """By row key: the claim that the message is in, hidden or not."""
 
@@ -135,12 +135,12 @@ class Shelf:
         return Seen(self.rows[row_key], self.state_of(row_key, now_ms), self.queue.name, under)
 
 
-class Shelves:
+class Tables:
     """All queues of a store, and the time of the batch."""
 
     def __init__(self, receipt_key: bytes) -> None:
         self.receipt_key = receipt_key
-        self.queues: dict[tuple[str, str], Shelf] = {}
+        self.queues: dict[tuple[str, str], QueueTable] = {}
         self.jobs: dict[str, Job] = {}
         self.holdings: list[Holding] = []
         """All claims that are not settled, in the order in which they were opened."""
@@ -153,42 +153,42 @@ class Shelves:
         """Keys of the body store that a message has referred to, until they are forgotten."""
         self.now_ms = 0
 
-    def get(self, account: str, queue: str) -> Shelf:
+    def get(self, account: str, queue: str) -> QueueTable:
         """Return a queue, or raise QueueNotFound."""
         try:
             return self.queues[account, queue]
         except KeyError:
             raise QueueNotFound from None
 
-    def create(self, queue: Queue) -> Shelf:
+    def create(self, queue: Queue) -> QueueTable:
         """Put up a new queue."""
-        shelf = self.queues[queue.account, queue.name] = Shelf(queue)
-        self.note(EventType.QUEUE_CREATED, shelf)
-        return shelf
+        table = self.queues[queue.account, queue.name] = QueueTable(queue)
+        self.note(EventType.QUEUE_CREATED, table)
+        return table
 
-    def poison_of(self, shelf: Shelf) -> Shelf | None:
+    def poison_of(self, table: QueueTable) -> QueueTable | None:
         """Return the poison queue of a queue, if there is one."""
-        name = poison_queue_of(shelf.queue.name, shelf.queue.settings)
-        return self.queues.get((shelf.queue.account, name))
+        name = poison_queue_of(table.queue.name, table.queue.settings)
+        return self.queues.get((table.queue.account, name))
 
-    def make_poison_of(self, shelf: Shelf) -> Shelf:
+    def make_poison_of(self, table: QueueTable) -> QueueTable:
         """Return the poison queue of a queue, created if need be."""
-        found = self.poison_of(shelf)
+        found = self.poison_of(table)
         if found is None:
-            queue = shelf.queue
+            queue = table.queue
             name = poison_queue_of(queue.name, queue.settings)
             found = self.create(Queue(account=queue.account, name=name, created_at_ms=self.now_ms))
         return found
 
     # --- changes -----------------------------------------------------------------------------
 
-    def keep(self, shelf: Shelf, row_key: int, message: Message) -> Lease:
-        """Put a message on a shelf; return it with the receipt that acts on it now.
+    def keep(self, table: QueueTable, row_key: int, message: Message) -> Lease:
+        """Put a message in a table; return it with the receipt that acts on it now.
 
         One that was in a claim has been taken from it.
         """
-        self.leave(shelf, row_key)
-        shelf.rows[row_key] = message
+        self.leave(table, row_key)
+        table.rows[row_key] = message
         self.note_body(message)
         return Lease(message, issue_receipt(self.receipt_key, row_key, message.fence))
 
@@ -197,70 +197,70 @@ class Shelves:
         if message.detail.body_ref is not None:
             self.body_keys.add(message.detail.body_ref.key)
 
-    def take(self, shelf: Shelf, row_key: int) -> Message:
-        """Take a message from its shelf, and from its claim."""
-        self.leave(shelf, row_key)
-        return shelf.rows.pop(row_key)
+    def take(self, table: QueueTable, row_key: int) -> Message:
+        """Take a message from its table, and from its claim."""
+        self.leave(table, row_key)
+        return table.rows.pop(row_key)
 
-    def leave(self, shelf: Shelf, row_key: int) -> None:
+    def leave(self, table: QueueTable, row_key: int) -> None:
         """Take a message out of its claim, if it is in one: that is a loss to the claim."""
-        holding = shelf.held.pop(row_key, None)
+        holding = table.held.pop(row_key, None)
         if holding is not None:
             holding.members.remove(row_key)
             holding.claim = claim_rules.after_loss(holding.claim, 1)
             holding.accepted_loss = False
 
-    def drop(self, shelf: Shelf) -> None:
+    def drop(self, table: QueueTable) -> None:
         """Note that the messages of a queue wait for the reaper."""
-        self.dropped += [*shelf.rows.values(), *shelf.retired.values()]
+        self.dropped += [*table.rows.values(), *table.retired.values()]
 
     def note(  # noqa: PLR0913, PLR0917 - the parts of an event
         self,
         kind: EventType,
-        shelf: Shelf,
+        table: QueueTable,
         message: Message | None = None,
         reason: str | None = None,
         target: str | None = None,
         error: ErrorReport | None = None,
     ) -> None:
         """Record what happened to a message, which is as it is after that, or to a queue."""
-        if shelf.queue.settings.event_log:
-            of = shelf.queue.account, shelf.queue.name
+        if table.queue.settings.event_log:
+            of = table.queue.account, table.queue.name
             self.log.add(kind, *of, message, reason, target, error)
 
     # --- looking -----------------------------------------------------------------------------
 
-    def live(self, shelf: Shelf, message_id: str) -> tuple[int, Message]:
+    def live(self, table: QueueTable, message_id: str) -> tuple[int, Message]:
         """Return the row of a message that has not expired, or raise MessageNotFound."""
         row_key = row_key_of(message_id)
-        message = shelf.rows.get(row_key) if row_key is not None else None
+        message = table.rows.get(row_key) if row_key is not None else None
         if (
             row_key is None
             or message is None
             or message.message_id != message_id
-            or shelf.state_of(row_key, self.now_ms) is MessageState.EXPIRED
+            or table.state_of(row_key, self.now_ms) is MessageState.EXPIRED
         ):
             raise MessageNotFound
         return row_key, message
 
-    def acting(self, command: Renew | Complete | Release) -> tuple[Shelf, int, Message]:
+    def acting(self, command: Renew | Complete | Release) -> tuple[QueueTable, int, Message]:
         """Return the message a receipt acts on, or raise why it may not."""
-        shelf = self.get(command.account, command.queue)
+        table = self.get(command.account, command.queue)
         try:
-            row_key, message = self.live(shelf, command.message_id)
+            row_key, message = self.live(table, command.message_id)
         except MessageNotFound:
-            raise self._not_found(command, shelf) from None
+            raise self._not_found(command, table) from None
         receipt = read_receipt(self.receipt_key, command.receipt)
-        rule = shelf.queue.settings.lapsed_receipts
+        rule = table.queue.settings.lapsed_receipts
         renew = command if isinstance(command, Renew) else None
         refusal = receipt_refusal(message, row_key, receipt, self.now_ms, rule, renew)
         if refusal:
             if isinstance(command, Complete) and isinstance(refusal, LeaseLost):
-                self._note_late(shelf, message, receipt, refusal)
+                self._note_late(table, message, receipt, refusal)
             raise refusal
-        return shelf, row_key, message
+        return table, row_key, message
 
-    def _not_found(self, command: Renew | Complete | Release, shelf: Shelf) -> MessageNotFound:
+    def _not_found(self, command: Renew | Complete | Release, table: QueueTable) -> MessageNotFound:
         """Return the refusal; record a complete that came when its message had left the queue."""
         row_key = row_key_of(command.message_id)
         if not isinstance(command, Complete) or row_key is None:
@@ -269,29 +269,29 @@ class Shelves:
             receipt = read_receipt(self.receipt_key, command.receipt)
         except ReceiptMalformed:
             return MessageNotFound()
-        own = shelf.queue
+        own = table.queue
         for place in self.queues.values():
             message = place.rows.get(row_key)
             is_it = message is not None and message.message_id == command.message_id
             if message is None or not is_it or place.queue.account != own.account:
                 continue
-            told = late_elsewhere(message, row_key, receipt, own.name, here=place is shelf)
+            told = late_elsewhere(message, row_key, receipt, own.name, here=place is table)
             if told is not None:
-                self.note(EventType.REFUSED, shelf, *told)
+                self.note(EventType.REFUSED, table, *told)
                 return MessageNotFound(late=True)
         return MessageNotFound()
 
     def _note_late(
-        self, shelf: Shelf, message: Message, receipt: ReceiptParts, refusal: LeaseLost
+        self, table: QueueTable, message: Message, receipt: ReceiptParts, refusal: LeaseLost
     ) -> None:
         if is_recorded(refusal):
-            self.note(EventType.REFUSED, shelf, late(message, receipt), refusal.reason)
+            self.note(EventType.REFUSED, table, late(message, receipt), refusal.reason)
 
-    def everything(self) -> Iterator[tuple[Shelf, int, Message]]:
+    def everything(self) -> Iterator[tuple[QueueTable, int, Message]]:
         """Go over all messages that are not retired."""
-        for shelf in self.queues.values():
-            for row_key, message in shelf.rows.items():
-                yield shelf, row_key, message
+        for table in self.queues.values():
+            for row_key, message in table.rows.items():
+                yield table, row_key, message
 
 
 # --- boxes -------------------------------------------------------------------------------------
@@ -353,87 +353,87 @@ NO_POLICY = FailurePolicy()
 class Taking:
     """Finds what can be received, and moves what may not be delivered again."""
 
-    def __init__(self, shelves: Shelves) -> None:
-        self._shelves = shelves
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
 
-    def in_order(self, shelf: Shelf) -> Iterator[tuple[int, Message, str | None]]:
+    def in_order(self, table: QueueTable) -> Iterator[tuple[int, Message, str | None]]:
         """Go over what can be received: row key, message with its lapse noted, reason against."""
-        now_ms = self._shelves.now_ms
-        settings = shelf.queue.settings
+        now_ms = self._tables.now_ms
+        settings = table.queue.settings
         policy = settings.failure_policy
         ageing_s = settings.priority_ageing_s
         receivable = (
             key
-            for key, message in shelf.rows.items()
-            if is_receivable(message, now_ms) and not shelf.hides(key)
+            for key, message in table.rows.items()
+            if is_receivable(message, now_ms) and not table.hides(key)
         )
-        for row_key in sorted(receivable, key=lambda key: _order(shelf, key, ageing_s)):
-            message = after_lapse(shelf.rows[row_key], now_ms)
+        for row_key in sorted(receivable, key=lambda key: _order(table, key, ageing_s)):
+            message = after_lapse(table.rows[row_key], now_ms)
             yield row_key, message, exhausted_on_receive(message, policy) if policy else None
 
     def take(
-        self, shelf: Shelf, limit: int, step: Step | None = None
+        self, table: QueueTable, limit: int, step: Step | None = None
     ) -> Iterator[tuple[int, Message]]:
         """Go over the messages to lease now, as far as the queue's settings allow.
 
         What may not be delivered again goes to the poison queue on the way.
 
         Args:
-            shelf: The queue.
+            table: The queue.
             limit: Messages at most.
             step: Says after which message to end before that; None for none.
 
         Yields:
             Row key and message, with its lapse noted. All of them must be taken.
         """
-        now_ms = self._shelves.now_ms
-        settings = shelf.queue.settings
+        now_ms = self._tables.now_ms
+        settings = table.queue.settings
         if settings.is_paused(now_ms):
             return
         rate_per_s = settings.max_receives_per_s
         if rate_per_s is not None:
-            allowed, shelf.bucket = allowance(shelf.bucket, rate_per_s, now_ms)
+            allowed, table.bucket = allowance(table.bucket, rate_per_s, now_ms)
             limit = min(limit, allowed)
         taken, poisoned, ended = 0, 0, False
-        for row_key, message, reason in list(self.in_order(shelf)):
+        for row_key, message, reason in list(self.in_order(table)):
             if taken == limit or ended:
                 break
             if reason is not None and poisoned == POISONED_AT_ONCE:
                 break
-            if message is not shelf.rows[row_key]:
-                self._shelves.note(EventType.LAPSED, shelf, message)
+            if message is not table.rows[row_key]:
+                self._tables.note(EventType.LAPSED, table, message)
             if reason is not None:
-                self.poison(shelf, row_key, message, reason)
+                self.poison(table, row_key, message, reason)
                 poisoned += 1
                 continue
             yield row_key, message
             taken += 1
             if step is not None:
                 ended = not step.takes(message.dequeue_count, size_of(message))
-        if rate_per_s is not None and shelf.bucket is not None:
-            shelf.bucket = spend(shelf.bucket, taken)
+        if rate_per_s is not None and table.bucket is not None:
+            table.bucket = spend(table.bucket, taken)
 
-    def poison(self, shelf: Shelf, row_key: int, message: Message, reason: str) -> Message:
+    def poison(self, table: QueueTable, row_key: int, message: Message, reason: str) -> Message:
         """Move a message, its attempt closed, to the poison queue."""
-        shelves = self._shelves
-        poison = shelves.make_poison_of(shelf)
-        queue = shelf.queue
+        tables = self._tables
+        poison = tables.make_poison_of(table)
+        queue = table.queue
         policy = queue.settings.failure_policy or NO_POLICY
-        poisoned = after_poison(message, shelves.now_ms, policy, queue.name, reason)
-        shelves.take(shelf, row_key)
+        poisoned = after_poison(message, tables.now_ms, policy, queue.name, reason)
+        tables.take(table, row_key)
         poison.rows[row_key] = poisoned
         error = newest_error(poisoned)
-        shelves.note(EventType.POISONED, shelf, poisoned, reason, poison.queue.name, error)
+        tables.note(EventType.POISONED, table, poisoned, reason, poison.queue.name, error)
         return poisoned
 
 
-def _order(shelf: Shelf, row_key: int, ageing_s: int | None) -> tuple[int, int, int, int]:
+def _order(table: QueueTable, row_key: int, ageing_s: int | None) -> tuple[int, int, int, int]:
     """Return the sort key of a message to receive.
 
     The members of a claim that has lapsed became visible all at once; they come in the order that
     they have in the claim.
     """
-    message = shelf.rows[row_key]
+    message = table.rows[row_key]
     urgency, visible_at_ms, _ = receive_order(message, row_key, ageing_s)
-    was_visible_ms = message.visible_since_ms if row_key in shelf.held else message.visible_at_ms
+    was_visible_ms = message.visible_since_ms if row_key in table.held else message.visible_at_ms
     return urgency, visible_at_ms, was_visible_ms, row_key

@@ -1,4 +1,4 @@
-"""Staged sends in memory: rows that are on no shelf until they are published."""
+"""Staged sends in memory: rows that are in no table until they are published."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leasehold.domain.events import EventType
 from leasehold.domain.model import Message, MessageState, issue_receipt
 from leasehold.stores.memory.messages import MessageHandlers
 from leasehold.stores.memory.settle import Plans, Settling
-from leasehold.stores.memory.tables import Box, Boxes, Part, Row, Shelf, Shelves
+from leasehold.stores.memory.tables import Box, Boxes, Part, QueueTable, Row, Tables
 
 _MS = 1000
 
@@ -22,9 +22,9 @@ class TransactionHandlers:
     """Each method carries out one command; refusals are raised."""
 
     def __init__(
-        self, shelves: Shelves, messages: MessageHandlers, boxes: Boxes, settling: Settling
+        self, tables: Tables, messages: MessageHandlers, boxes: Boxes, settling: Settling
     ) -> None:
-        self._shelves = shelves
+        self._tables = tables
         self._messages = messages
         self._boxes = boxes
         self._settling = settling
@@ -33,7 +33,7 @@ class TransactionHandlers:
 
     def stage(self, command: st.Stage) -> c.Result:
         """Put messages that no consumer sees yet."""
-        shelves, now_ms = self._shelves, self._shelves.now_ms
+        tables, now_ms = self._tables, self._tables.now_ms
         key = command.account, command.name
         box = self._boxes.get(key) or Box(now_ms)
         if box.published is not None:
@@ -42,12 +42,12 @@ class TransactionHandlers:
         if rules.check_chunk(part.chunks, command.chunk):
             return st.Staged(len(part.rows), part.chunks, duplicate=True)
         for put in command.puts:
-            shelves.get(command.account, put.queue)
+            tables.get(command.account, put.queue)
             rules.check_put(put, now_ms)
         for put in command.puts:
             row_key, message = self._messages.make(put)
             part.rows[row_key] = Row(put.queue, message)
-            shelves.note_body(message)
+            tables.note_body(message)
             self._note(EventType.STAGED, key, part.rows[row_key])
         part.chunks += 1
         box.until_ms = rules.until_after_stage(box.until_ms, now_ms, command.timeout_s)
@@ -57,7 +57,7 @@ class TransactionHandlers:
 
     def begin_binding(self, account: str, name: str) -> None:
         """Have a transaction that a claim can be bound to, or raise why there cannot be one."""
-        now_ms = self._shelves.now_ms
+        now_ms = self._tables.now_ms
         box = self._boxes.get((account, name)) or Box(now_ms)
         if box.published is not None:
             raise AlreadyPublished
@@ -103,7 +103,7 @@ class TransactionHandlers:
     def _check_queues(self, key: tuple[str, str], chosen: frozenset[str]) -> None:
         for name in chosen:
             for row in self._boxes[key].parts[name].rows.values():
-                self._shelves.get(key[0], row.queue)
+                self._tables.get(key[0], row.queue)
 
     def _publish(
         self,
@@ -112,7 +112,7 @@ class TransactionHandlers:
         beside: rules.Moved = rules.NOTHING_MOVED,
     ) -> rules.Moved:
         """Publish these parts, drop the others, and remember the name with what went *beside*."""
-        now_ms = self._shelves.now_ms
+        now_ms = self._tables.now_ms
         moved, duplicates = [], 0
         box = self._boxes.setdefault(key, Box(now_ms))
         for name, part in sorted(box.parts.items()):
@@ -120,14 +120,14 @@ class TransactionHandlers:
                 self._drop(key, part)
                 continue
             for row_key, row in part.rows.items():
-                shelf = self._shelves.get(key[0], row.queue)
-                if shelf.first_with(row.message.detail.dedup_key, now_ms) is not None:
+                table = self._tables.get(key[0], row.queue)
+                if table.first_with(row.message.detail.dedup_key, now_ms) is not None:
                     self._note(EventType.DISCARDED, key, row, rules.DUPLICATE)
                     duplicates += 1
                     continue
                 message = rules.shifted(row.message, now_ms)
-                shelf.rows[row_key] = message
-                shelf.keep_key(message, issue_receipt(self._shelves.receipt_key, row_key, 0))
+                table.rows[row_key] = message
+                table.keep_key(message, issue_receipt(self._tables.receipt_key, row_key, 0))
                 self._note(EventType.PUBLISHED, key, Row(row.queue, message))
                 moved.append((row.queue, 1))
         done = rules.Moved(rules.rows_by_queue(moved), duplicates)
@@ -138,18 +138,18 @@ class TransactionHandlers:
 
     def _drop(self, key: tuple[str, str], part: Part) -> None:
         for row in part.rows.values():
-            self._shelves.dropped.append(row.message)
+            self._tables.dropped.append(row.message)
             self._note(EventType.DISCARDED, key, row)
 
     def _note(
         self, kind: EventType, key: tuple[str, str], row: Row, reason: str | None = None
     ) -> None:
         """Record what happened to a staged message; its queue may be gone."""
-        shelf = self._shelves.queues.get((key[0], row.queue))
-        if shelf is None:
-            self._shelves.log.add(kind, key[0], row.queue, row.message, target=key[1])
+        table = self._tables.queues.get((key[0], row.queue))
+        if table is None:
+            self._tables.log.add(kind, key[0], row.queue, row.message, target=key[1])
         else:
-            self._shelves.note(kind, shelf, row.message, reason, key[1])
+            self._tables.note(kind, table, row.message, reason, key[1])
 
     # --- dropping ----------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class TransactionHandlers:
         due = [
             (box.until_ms, key)
             for key, box in self._boxes.items()
-            if box.until_ms <= self._shelves.now_ms
+            if box.until_ms <= self._tables.now_ms
         ]
         for _, key in sorted(due)[: command.limit]:
             self._settling.release(*key)
@@ -208,9 +208,9 @@ class TransactionHandlers:
         wanted = [each for each in found if command.state in {None, each.state}]
         return tuple(wanted[: command.limit])
 
-    def staged_for(self, shelf: Shelf) -> Iterator[tuple[int, Seen]]:
+    def staged_for(self, table: QueueTable) -> Iterator[tuple[int, Seen]]:
         """Go over what is staged for a queue: row key, and the message as an inspector sees it."""
-        queue = shelf.queue
+        queue = table.queue
         for (account, name), box in self._boxes.items():
             for part in box.parts.values():
                 for row_key, row in part.rows.items():

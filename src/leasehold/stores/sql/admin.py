@@ -391,9 +391,9 @@ BY_PURGE: Final = "purge"
 class JobHandlers:
     """Each method carries out one command; refusals are raised."""
 
-    def __init__(self, state: State, oversight: AdminHandlers) -> None:
+    def __init__(self, state: State, admin: AdminHandlers) -> None:
         self._state = state
-        self._scanner = oversight.scanner
+        self._scanner = admin.scanner
 
     def start(self, command: o.StartJob, now_ms: int) -> c.Result:
         """Begin a job, and forget those that were over long ago."""
