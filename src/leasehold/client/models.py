@@ -17,7 +17,7 @@ from msgspec import UNSET, Struct
 from leasehold.client._flow_models import Event, EventPage
 from leasehold.domain.limits import NEVER, WEEK_S
 from leasehold.domain.model import DEFAULT_PRIORITY
-from leasehold.wire import flows, messages, oversight, queues
+from leasehold.wire import admin, flows, messages, queues
 from leasehold.wire.admin import Filter, Job, LeaseInfo, Poisoning, Progress
 from leasehold.wire.flows import (
     Beat,
@@ -218,7 +218,7 @@ class LeaseRef(Struct, frozen=True):
     """Set by a renewal if an operator wants the work stopped."""
 
 
-class ErrorReport(oversight.ErrorView, frozen=True, omit_defaults=True):
+class ErrorReport(admin.ErrorView, frozen=True, omit_defaults=True):
     """What went wrong with a message."""
 
     at_ms: int | None = None
@@ -297,7 +297,7 @@ class Committed(Struct, frozen=True, kw_only=True):
     released: tuple[Released, ...] = ()
 
 
-class Attempt(oversight.Attempt, frozen=True, kw_only=True):
+class Attempt(admin.Attempt, frozen=True, kw_only=True):
     """One lease of a message that has ended without completing it."""
 
     error: ErrorReport | None = None

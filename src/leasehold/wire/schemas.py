@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from leasehold.wire import flows, messages, oversight, parts, queues
+from leasehold.wire import admin, flows, messages, parts, queues
 
 REF: Final = "#/components/schemas/"
 
-_MODULES: Final = (parts, messages, queues, oversight, flows)
+_MODULES: Final = (parts, messages, queues, admin, flows)
 _RENAMED: Final = {
     "CancelMessage": "CancelRequest",
     "CancelRequest": "CancelView",

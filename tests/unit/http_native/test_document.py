@@ -43,7 +43,7 @@ from leasehold.http.native.call import Route
 from leasehold.http.native.errors import CODES
 from leasehold.http.native.queues import RANGES
 from leasehold.http.native.routes import ROUTES
-from leasehold.wire import flows, messages, oversight, parts, queues, schemas
+from leasehold.wire import admin, flows, messages, parts, queues, schemas
 from leasehold.wire.flows import CHUNKS, MAX_PUBLISHED, TIMEOUTS_S
 from leasehold.wire.parts import MAX_NAME, NUMBERS
 from tests.unit.http_native.checking import document, errors_of, follow, operations
@@ -215,7 +215,7 @@ def _answers() -> Iterator[tuple[str, type[msgspec.Struct]]]:
     """Go over the schemas that are made of what the server sends, with their shapes."""
     for name in document()["components"]["schemas"]:
         own = {told: shape for shape, told in schemas._RENAMED.items()}.get(name, name)
-        for module in (parts, messages, queues, oversight, flows):
+        for module in (parts, messages, queues, admin, flows):
             shape = vars(module).get(own)
             if name != "Problem" and inspect.isclass(shape) and issubclass(shape, msgspec.Struct):
                 if not shape.__struct_config__.forbid_unknown_fields:
