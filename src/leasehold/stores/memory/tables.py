@@ -395,7 +395,7 @@ class Taking:
             allowed, table.bucket = allowance(table.bucket, rate_per_s, now_ms)
             limit = min(limit, allowed)
         taken, poisoned, ended = 0, 0, False
-        for row_key, message, reason in list(self.in_order(table)):
+        for row_key, message, reason in self.in_order(table):
             if taken == limit or ended:
                 break
             if reason is not None and poisoned == POISONED_AT_ONCE:
