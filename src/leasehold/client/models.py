@@ -352,6 +352,9 @@ def _repr_of_message(name: str, message_id: str, dequeue_count: int, body: bytes
 class QueueInfo(queues.Queue, frozen=True, kw_only=True, omit_defaults=False):
     """A queue; ``counts`` and ``activity`` are None where they were not asked for."""
 
+    metadata: Mapping[str, str] = {}
+    created_at_ms: int = 0
+
 
 class ClaimInfo(flows.Claim, frozen=True, kw_only=True):
     """A claim: messages leased together, to be read as often as wanted and settled together."""

@@ -112,7 +112,7 @@ class WithBody(Request):
     out: send ``"body": "null"`` for that."""
 
 
-class Problem(Struct, omit_defaults=True):
+class Problem(Struct, kw_only=True, omit_defaults=True):
     """What the server says about a refusal (RFC 9457, with our own members).
 
     What there is nothing to say of is left out.

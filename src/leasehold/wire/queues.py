@@ -48,7 +48,7 @@ _HeaderText = Annotated[str, said(pattern=r"^[\t\x20-\x7e\xa0-\xff]*$")]
 # --- settings ------------------------------------------------------------------------------------
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class Part(Struct, frozen=True):
     """A part of a queue's settings.
 
     An answer has all members. In a request any may be left out, which leaves it as it is, or null,
@@ -56,7 +56,7 @@ class Part(Struct, frozen=True, kw_only=True):
     """
 
 
-class Backoff(Part, frozen=True, kw_only=True):
+class Backoff(Part, frozen=True):
     """The wait after a failure."""
 
     kind: Annotated[str, one_of("fixed", "linear", "exponential")] = "exponential"
@@ -67,7 +67,7 @@ class Backoff(Part, frozen=True, kw_only=True):
     jitter: Annotated[float, between((0, 1))] = 0.1
 
 
-class FailurePolicy(Part, frozen=True, kw_only=True):
+class FailurePolicy(Part, frozen=True):
     """When a message goes to the poison queue; a limit of None is no limit."""
 
     max_deliveries: _Budget | None = None
@@ -82,14 +82,14 @@ class FailurePolicy(Part, frozen=True, kw_only=True):
     """How long a message stays in the poison queue; None for ever."""
 
 
-class Adaptive(Part, frozen=True, kw_only=True):
+class Adaptive(Part, frozen=True):
     """Bounds within which the server chooses the visibility timeout by itself, in seconds."""
 
     floor_s: LeaseS = 5
     cap_s: LeaseS = 3_600
 
 
-class Adapted(Struct, frozen=True, kw_only=True):
+class Adapted(Struct, frozen=True):
     """The lease that the server has chosen, and why."""
 
     visibility_timeout_s: int

@@ -37,7 +37,8 @@ def problem(code: str, detail: str = "", **members: Any) -> Problem:
     """Return a problem with the status, and unless given the texts, that belong to *code*."""
     known = CODES[code]
     members.setdefault("remedy", known.remedy)
-    return Problem(code, known.status, detail or known.meaning, **members)
+    detail = detail or known.meaning
+    return Problem(code=code, status=known.status, detail=detail, **members)
 
 
 def invalid(field: str | None, detail: str, **members: Any) -> Refused:
