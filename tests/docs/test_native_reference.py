@@ -18,7 +18,14 @@ from leasehold.client.retries import RetryPolicy
 from leasehold.domain import explain, limits
 from leasehold.domain.admin import MessageFilter
 from leasehold.domain.claims import ClaimState
-from leasehold.domain.limits import MAX_CLAIM
+from leasehold.domain.limits import (
+    DEFAULT_SESSION_TIMEOUT_S,
+    DEFAULT_STAGING_TIMEOUT_S,
+    MAX_CLAIM,
+    PROGRESS_TIMEOUTS_S,
+    SESSION_TIMEOUTS_S,
+    STAGING_TIMEOUTS_S,
+)
 from leasehold.domain.model import NEVER_MS, MessageState, Outcome
 from leasehold.domain.queue_settings import (
     MAX_BUDGET,
@@ -31,17 +38,8 @@ from leasehold.domain.queue_settings import (
     MnsAttributes,
     QueueSettings,
 )
-from leasehold.domain.sessions import (
-    DEFAULT_SESSION_TIMEOUT_S,
-    PROGRESS_TIMEOUTS_S,
-    SESSION_TIMEOUTS_S,
-    SessionState,
-)
-from leasehold.domain.transactions import (
-    DEFAULT_STAGING_TIMEOUT_S,
-    MAX_STAGING_TIMEOUT_S,
-    TransactionState,
-)
+from leasehold.domain.sessions import SessionState
+from leasehold.domain.transactions import TransactionState
 from leasehold.engine.stats import QueueActivity
 from leasehold.events.names import PHASE_NAMES, TYPE_NAMES
 from leasehold.http.admission import MAX_WAITERS
@@ -210,7 +208,7 @@ def test_every_explanation() -> None:
         *PROGRESS_TIMEOUTS_S,
         DEFAULT_SESSION_TIMEOUT_S,
         DEFAULT_STAGING_TIMEOUT_S,
-        MAX_STAGING_TIMEOUT_S,
+        *STAGING_TIMEOUTS_S,
         queues.MAX_PAGE,
         queues.DEFAULT_PAGE,
         settings_shapes.MAX_PAUSE_S,

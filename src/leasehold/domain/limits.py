@@ -113,6 +113,13 @@ MAX_CLAIM: Final = 1_000_000
 """Members of one claim."""
 MAX_PUBLISHED_PARTS: Final = 10_000
 """Parts that one publish or discard names."""
+DEFAULT_SESSION_TIMEOUT_S: Final = 16
+"""With a heartbeat every quarter of it, a stall of 10 s loses nothing, and a dead worker is noticed
+within 17 s."""
+SESSION_TIMEOUTS_S: Final = (2, 3_600)
+PROGRESS_TIMEOUTS_S: Final = (5, WEEK_S)
+DEFAULT_STAGING_TIMEOUT_S: Final = DAY_S
+STAGING_TIMEOUTS_S: Final = (1, WEEK_S)
 PRIORITIES: Final = (1, 16)
 """As in MNS, 1 being the most urgent."""
 NEVER: Final = -1

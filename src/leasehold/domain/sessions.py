@@ -33,13 +33,9 @@ from leasehold.domain.command import (
 )
 from leasehold.domain.errors import LeaseholdError, SessionOver
 from leasehold.domain.failures import close_attempt
+from leasehold.domain.limits import DEFAULT_SESSION_TIMEOUT_S
 from leasehold.domain.model import ErrorReport, Message, Outcome, Phase, Progress
 
-DEFAULT_SESSION_TIMEOUT_S: Final = 16
-"""With a heartbeat every quarter of it, a stall of 10 s loses nothing, and a dead worker is noticed
-within 17 s."""
-SESSION_TIMEOUTS_S: Final = (2, 3_600)
-PROGRESS_TIMEOUTS_S: Final = (5, 604_800)
 HEARTBEATS_PER_TIMEOUT: Final = 4
 REMEMBER_SESSION_MS: Final = 3_600_000
 """How long a session that is over can still be looked at."""

@@ -36,6 +36,7 @@ from leasehold.domain.command import (
 )
 from leasehold.domain.commands import Complete, Put, Release, Renew, Result
 from leasehold.domain.errors import ChunkOutOfTurn, StagedNotFound
+from leasehold.domain.limits import DEFAULT_STAGING_TIMEOUT_S
 from leasehold.domain.model import (
     NEVER_MS,
     Message,
@@ -44,8 +45,6 @@ from leasehold.domain.model import (
     put_refusal,
 )
 
-DEFAULT_STAGING_TIMEOUT_S: Final = 86_400
-MAX_STAGING_TIMEOUT_S: Final = 604_800
 REMEMBER_S: Final = 604_800
 """How long a published name is remembered: as long as a restart of a job may take."""
 

@@ -471,6 +471,9 @@ _SHOWING: Final = frozenset(
     kind for kind in COMMANDS if kind.traits.answer in {Answer.MESSAGE, Answer.MESSAGES}
 )
 
+WITH_BODIES: Final = _SHOWING.union(BRINGING)
+"""The commands that may bring bodies, or show some."""
+
 
 def shown(result: Any) -> Sequence[Message]:
     """Return the messages that a result shows, in their order."""

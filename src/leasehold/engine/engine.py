@@ -19,6 +19,7 @@ from leasehold.domain.command import AnyCommand, Command, Perform, R
 from leasehold.domain.errors import AccountMoved, LeaseholdError, Stopping
 from leasehold.domain.model import Lease, Queue, QueueKey
 from leasehold.engine.batcher import Batcher
+from leasehold.engine.body_reading import WITH_BODIES
 from leasehold.engine.commit_policy import INLINE_BELOW_S
 from leasehold.engine.event_export import EventLogPlan, Exporter
 from leasehold.engine.jobs import JobRunner
@@ -263,10 +264,11 @@ class Engine:
         """
         command = self._admitted(command)
         bodies = self.bodies
-        if bodies is None or (
-            type(command) is c.Put and len(command.body) <= bodies.inline_bytes
-        ):  # most commands; their answers show no bodies
+        kind = type(command)
+        if bodies is None or kind not in WITH_BODIES:
             return await self._carry_out(command)
+        if kind is c.Put and len(cast("c.Put", command).body) <= bodies.inline_bytes:
+            return await self._carry_out(command)  # the most frequent; its answer shows no body
         if bodies.is_large(command):
             result = await bodies.put_away(command)
         else:

@@ -11,7 +11,18 @@ from typing import Annotated, Final, Generic
 
 from msgspec import UNSET, Meta, Struct
 
-from leasehold.domain.limits import MAX_ITEMS, MAX_PROGRESS, MAX_PUBLISHED_PARTS, MAX_WAIT_S
+from leasehold.domain.limits import (
+    DEFAULT_SESSION_TIMEOUT_S,
+    DEFAULT_STAGING_TIMEOUT_S,
+    MAX_CLAIM,
+    MAX_ITEMS,
+    MAX_PROGRESS,
+    MAX_PUBLISHED_PARTS,
+    MAX_WAIT_S,
+    PROGRESS_TIMEOUTS_S,
+    SESSION_TIMEOUTS_S,
+    STAGING_TIMEOUTS_S,
+)
 from leasehold.wire.messages import (
     Outcome,
     ProgressReport,
@@ -41,14 +52,14 @@ from leasehold.wire.parts import (
 MAX_PUBLISHED: Final = 1_000
 """Names of transactions in one request."""
 CHUNKS: Final = (0, NUMBERS[1])
-TIMEOUTS_S: Final = (1, 604_800)
-"""Of transactions."""
 MAX_ADVANCE_S: Final = 315_360_000
 """Longest single step of the clock: ten years."""
 MAX_FAULTS: Final = 1_000_000
 MAX_DELAY_S: Final = 60
 
 _MANY: Final = said(maxItems=MAX_ITEMS)
+_SessionTimeout = Annotated[int, between(SESSION_TIMEOUTS_S, default=DEFAULT_SESSION_TIMEOUT_S)]
+_StagingTimeout = Annotated[int, between(STAGING_TIMEOUTS_S, default=DEFAULT_STAGING_TIMEOUT_S)]
 _Part = Annotated[str, said(maxLength=MAX_NAME)]
 _Publish = Annotated[
     AnyJson,
@@ -71,9 +82,9 @@ class OpenSessionRequest(Request):
 
     holder: ShortText
     """What the worker calls itself."""
-    timeout_s: Annotated[int, between((2, 3_600), default=16)] | None = None
+    timeout_s: _SessionTimeout | None = None
     """Seconds without a heartbeat after which the session is lost."""
-    progress_timeout_s: Annotated[int, between((5, 604_800))] | None = None
+    progress_timeout_s: Annotated[int, between(PROGRESS_TIMEOUTS_S)] | None = None
     """Seconds without progress after which a lease ends; no watchdog if left out."""
 
 
@@ -153,7 +164,7 @@ class TokenRequest(Request):
 class OpenClaimRequest(TokenRequest, kw_only=True):
     """How much to claim, and for how long."""
 
-    limit: Annotated[int, between((1, 1_000_000))]
+    limit: Annotated[int, between((1, MAX_CLAIM))]
     """Most members."""
     lease_s: LeaseS
     """Seconds from now that the members are hidden from others."""
@@ -317,7 +328,7 @@ class StageRequest(Request):
     """Name of the part; may be empty."""
     chunk: Annotated[int, between(CHUNKS)]
     messages: Annotated[list[QueuedPut], _MANY]
-    timeout_s: Annotated[int, between(TIMEOUTS_S, default=86_400)] | None = None
+    timeout_s: _StagingTimeout | None = None
     """Seconds until the transaction vanishes."""
 
 

@@ -20,6 +20,7 @@ from leasehold.domain import transactions as t
 from leasehold.domain.admin import EVERYTHING
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, StoreFull
+from leasehold.domain.limits import DEFAULT_STAGING_TIMEOUT_S
 from leasehold.domain.model import Lease, Outcome
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
 from leasehold.engine import Engine
@@ -256,7 +257,7 @@ def test_every_message_has_its_body_and_every_body_its_message(tmp_path: Path, s
         # In the end all of them expire, are staged in vain or are dropped.
         for queue in (*QUEUES, "other-poison"):
             await server.do(c.DeleteQueue("a", queue))
-        server.clock.advance(s=t.DEFAULT_STAGING_TIMEOUT_S + 1)
+        server.clock.advance(s=DEFAULT_STAGING_TIMEOUT_S + 1)
         for _ in range(3):
             server.clock.advance(s=100)
             await server.engine.sweep()

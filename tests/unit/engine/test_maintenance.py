@@ -17,6 +17,7 @@ from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as t
 from leasehold.domain.command import AnyCommand, Perform
+from leasehold.domain.limits import DEFAULT_SESSION_TIMEOUT_S
 from leasehold.engine.maintenance import Maintenance, MaintenancePlan
 from leasehold.stores.base import StoreHealth
 from leasehold.stores.memory import MemoryStore
@@ -39,7 +40,7 @@ async def live(world: World, session_id: str, seconds: int, *, beats: bool) -> N
     """Let seconds pass as on a server, with the heartbeats of a worker or without."""
     for second in range(seconds):
         await world.advance(s=1)
-        if beats and second % (s.DEFAULT_SESSION_TIMEOUT_S // s.HEARTBEATS_PER_TIMEOUT) == 0:
+        if beats and second % (DEFAULT_SESSION_TIMEOUT_S // s.HEARTBEATS_PER_TIMEOUT) == 0:
             await world.do(s.Heartbeat("a", session_id))
         await world.engine.sweep()
         await world.rest()

@@ -16,6 +16,8 @@ from leasehold import __version__
 from leasehold.domain.admin import JobKind, JobState
 from leasehold.domain.claims import ClaimState
 from leasehold.domain.limits import (
+    DEFAULT_SESSION_TIMEOUT_S,
+    DEFAULT_STAGING_TIMEOUT_S,
     MAX_CLAIM,
     MAX_ITEMS,
     MAX_PROGRESS,
@@ -25,26 +27,20 @@ from leasehold.domain.limits import (
     NATIVE,
     NEVER,
     PRIORITIES,
+    PROGRESS_TIMEOUTS_S,
+    SESSION_TIMEOUTS_S,
+    STAGING_TIMEOUTS_S,
 )
 from leasehold.domain.model import DEFAULT_PRIORITY, MessageState, Outcome
 from leasehold.domain.queue_settings import BackoffKind, LapsedReceipts, QueueSettings
-from leasehold.domain.sessions import (
-    DEFAULT_SESSION_TIMEOUT_S,
-    PROGRESS_TIMEOUTS_S,
-    SESSION_TIMEOUTS_S,
-    SessionState,
-)
-from leasehold.domain.transactions import (
-    DEFAULT_STAGING_TIMEOUT_S,
-    MAX_STAGING_TIMEOUT_S,
-    TransactionState,
-)
+from leasehold.domain.sessions import SessionState
+from leasehold.domain.transactions import TransactionState
 from leasehold.http.native.call import Route
 from leasehold.http.native.errors import CODES
 from leasehold.http.native.queues import RANGES
 from leasehold.http.native.routes import ROUTES
 from leasehold.wire import admin, flows, messages, parts, queues, schemas
-from leasehold.wire.flows import CHUNKS, MAX_PUBLISHED, TIMEOUTS_S
+from leasehold.wire.flows import CHUNKS, MAX_PUBLISHED
 from leasehold.wire.parts import MAX_NAME, NUMBERS
 from tests.unit.http_native.checking import document, errors_of, follow, operations
 from tests.unit.http_native.support import ACCOUNT, Native
@@ -176,7 +172,7 @@ def test_limits_in_the_document() -> None:
     assert bounds("OpenClaimRequest", "lease_s") == NATIVE.lease_s
     assert bounds("TokenRequest", "token") == bounds("SettleRequest", "upto") == NUMBERS
     assert bounds("Exemption", "number") == bounds("OpenClaimRequest", "max_bytes") == NUMBERS
-    assert bounds("StageRequest", "timeout_s") == TIMEOUTS_S == (1, MAX_STAGING_TIMEOUT_S)
+    assert bounds("StageRequest", "timeout_s") == STAGING_TIMEOUTS_S
     assert bounds("StageRequest", "chunk") == CHUNKS
     for name in ("PutRequest", "StageRequest"):
         assert schemas[name]["properties"]["messages"]["maxItems"] == MAX_ITEMS

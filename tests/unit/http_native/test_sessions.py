@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from leasehold.domain.limits import MAX_PROGRESS
-from leasehold.domain.sessions import DEFAULT_SESSION_TIMEOUT_S, LoseSessions
+from leasehold.domain.limits import DEFAULT_SESSION_TIMEOUT_S, MAX_PROGRESS
+from leasehold.domain.sessions import LoseSessions
 from leasehold.http.native.account import MAX_HEARTBEAT_BYTES
 from tests.unit.http_native.support import BASE, MESSAGES, Native
 

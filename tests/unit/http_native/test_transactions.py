@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from leasehold.domain.transactions import DEFAULT_STAGING_TIMEOUT_S, Stage
+from leasehold.domain.limits import DEFAULT_STAGING_TIMEOUT_S
+from leasehold.domain.transactions import Stage
 from tests.unit.http_native.support import BASE, MESSAGES, QUEUE, Native
 
 TRANSACTION = f"{BASE}/transactions/batch:1"

@@ -9,13 +9,15 @@ from typing import Any, Final
 import msgspec
 
 from leasehold.domain.events import COLUMNS, Event, EventPage, Kind, LogExtent, ReadEvents
-from leasehold.domain.limits import MAX_PROGRESS
+from leasehold.domain.limits import (
+    DEFAULT_SESSION_TIMEOUT_S,
+    MAX_PROGRESS,
+    PROGRESS_TIMEOUTS_S,
+    SESSION_TIMEOUTS_S,
+)
 from leasehold.domain.model import ENTROPY_BYTES, Progress
 from leasehold.domain.queue_settings import poison_queue_of
 from leasehold.domain.sessions import (
-    DEFAULT_SESSION_TIMEOUT_S,
-    PROGRESS_TIMEOUTS_S,
-    SESSION_TIMEOUTS_S,
     EndSession,
     GetSession,
     Heartbeat,

@@ -12,10 +12,14 @@ import msgspec
 from leasehold.auth.types import Operation
 from leasehold.domain.commands import Complete, Put
 from leasehold.domain.errors import NotDone, Unavailable
-from leasehold.domain.limits import MAX_ITEMS, MAX_PUBLISHED_PARTS
+from leasehold.domain.limits import (
+    DEFAULT_STAGING_TIMEOUT_S,
+    MAX_ITEMS,
+    MAX_PUBLISHED_PARTS,
+    STAGING_TIMEOUTS_S,
+)
 from leasehold.domain.model import ENTROPY_BYTES
 from leasehold.domain.transactions import (
-    DEFAULT_STAGING_TIMEOUT_S,
     Committed,
     CommitTogether,
     Discard,
@@ -58,7 +62,7 @@ from leasehold.http.native.streams import show_settled
 from leasehold.http.requests import Response
 from leasehold.wire import flows as wire
 from leasehold.wire import messages
-from leasehold.wire.flows import CHUNKS, TIMEOUTS_S
+from leasehold.wire.flows import CHUNKS
 from leasehold.wire.parts import MAX_NAME
 
 _STATES: Final = tuple(state.value for state in TransactionState)
@@ -113,7 +117,7 @@ async def _stage_of_arrow(call: Call) -> Stage:
     if queue is not None:
         queue_name("queue", queue)
     puts = await arrow_loader.read_apart(read_puts, call.request.body, PutReader(call), queue)
-    timeout_s = param_int(call, "timeout_s", TIMEOUTS_S)
+    timeout_s = param_int(call, "timeout_s", STAGING_TIMEOUTS_S)
     return _checked(call, "", _Chunk(part, chunk, timeout_s, puts))
 
 
@@ -130,7 +134,7 @@ def _checked(call: Call, prefix: str, given: _Chunk) -> Stage:
     within(f"{prefix}chunk", chunk, CHUNKS)
     if timeout_s is None:
         timeout_s = DEFAULT_STAGING_TIMEOUT_S
-    within(f"{prefix}timeout_s", timeout_s, TIMEOUTS_S)
+    within(f"{prefix}timeout_s", timeout_s, STAGING_TIMEOUTS_S)
     return Stage(call.account, checked_name("name", call.item), part, chunk, puts, timeout_s)
 
 
