@@ -198,7 +198,7 @@ FAILURES: Final[dict[str, tuple[str, ...]]] = {
         f"{_STOPPING}::test_running_handlers_finish_and_keep_their_leases",
         f"{_STOPPING}::test_buffer_is_given_back_uncounted",
         f"{_FAULTS}::test_workers_that_are_told_to_end",
-        "unit/worker/queues/test_mns.py::test_what_is_given_back_takes_a_second_at_least",
+        "unit/worker/adapters/test_mns.py::test_what_is_given_back_takes_a_second_at_least",
     ),
     "near the longest lease, or the end of the message's life": (
         f"{_FAILURES}::test_the_longest_lease_of_the_service",

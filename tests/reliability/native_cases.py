@@ -20,7 +20,7 @@ from tests.reliability.native_flows import ARROW, QUEUES, STREAMS, TRANSACTIONS
 from tests.reliability.native_grammar import Pool
 from tests.reliability.native_nasty import tamed
 from tests.reliability.native_watch import Sent
-from tests.unit.http_native.checking import document
+from tests.unit.http.native.checking import document
 
 _MODES: Final = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 _SENT_BY_US: Final = frozenset(("authorization", "content-length", "host", "connection"))

@@ -17,7 +17,7 @@ from leasehold.http.requests import Response
 from tests.reliability.fuzz_shots import KEYS, PLAYGROUND, SENTINEL
 from tests.reliability.fuzzing import BELOW_THE_PROTOCOL, TIMEOUT_S, Sentinel
 from tests.reliability.running import Answer, Client, Connection, serialize
-from tests.unit.http_native.checking import check_answer, errors_of, find_operation
+from tests.unit.http.native.checking import check_answer, errors_of, find_operation
 
 MAX_PROBLEM_CHARS: Final = 2_500
 """A problem that is longer gives back what was sent, instead of saying what is wrong with it."""

@@ -20,7 +20,7 @@ from leasehold.events.names import range_of
 from leasehold.events.parquet import events_of
 from tests.reliability.exporter_process import EPOCH_MS, POINTS, read_log
 from tests.reliability.running import CLOCK
-from tests.unit.eventlog.make_sample import events as sample
+from tests.unit.events.make_sample import events as sample
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TIMEOUT_S: Final = 200

@@ -18,7 +18,7 @@ from tests.reliability.claim_history import LONG_S, Deed, Found, Judge
 from tests.reliability.killing import FILES, record_folder
 from tests.reliability.spilling import QUEUE as SPILL
 from tests.reliability.spilling import SpillJudge
-from tests.unit.eventlog.make_sample import events as sample
+from tests.unit.events.make_sample import events as sample
 
 
 def run_campaign(campaign: ClaimCampaign, rounds: int, *, to_the_end: bool = True) -> None:

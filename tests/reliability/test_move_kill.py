@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.stores.migrate.marks import StoreMoved
-from tests.contract.moving.support import Place, all_of, move_between, worked_on
+from tests.contract.migrate.support import Place, all_of, move_between, worked_on
 
 _PROGRAM = """
 import os, signal, sys

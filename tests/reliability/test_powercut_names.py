@@ -14,7 +14,7 @@ from leasehold.bodies.base import DirectoryBodies
 from leasehold.events import files as events_folder
 from leasehold.events.names import MARKER
 from leasehold.events.parquet import FileBuilder
-from tests.unit.eventlog.support import put
+from tests.unit.events.support import put
 
 from .powercut import Names, check_complete, crash, lay_out
 from .recording import RECORD, Operation, recording

@@ -11,7 +11,7 @@ import pytest
 
 from leasehold.advisor.summaries import save
 from leasehold.testing.time import START_MS
-from tests.unit.analysis.support import full_log
+from tests.unit.advisor.support import full_log
 from tests.unit.cli.support import QUEUE, Shell
 from tests.unit.client.support import problem
 

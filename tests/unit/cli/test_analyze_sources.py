@@ -23,7 +23,7 @@ from leasehold.domain.events import EVENT_FORMAT
 from leasehold.events.names import file_of, folder_of
 from leasehold.events.parquet import METADATA, SCHEMA
 from leasehold.testing import InProcessServer
-from tests.unit.analysis.support import full_log, full_queue
+from tests.unit.advisor.support import full_log, full_queue
 from tests.unit.cli.support import ID, Shell
 from tests.unit.cli.test_analyze import a_queue
 

@@ -21,7 +21,7 @@ from leasehold.engine.event_export import EventLogPlan, Exporter
 from leasehold.events.files import NOTE
 from leasehold.events.parquet import FileBuilder, events_of
 from leasehold.testing import ManualClock
-from tests.unit.eventlog.support import DAY_MS, EVENT_BYTES, HOUR_MS, TEN_MS, FakeLog, put
+from tests.unit.events.support import DAY_MS, EVENT_BYTES, HOUR_MS, TEN_MS, FakeLog, put
 
 
 class Killed(BaseException):

@@ -12,7 +12,7 @@ from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import StoreFull
 from leasehold.domain.events import KeepNote
 from tests.unit.engine.test_exporting import World
-from tests.unit.eventlog.support import EVENT_BYTES
+from tests.unit.events.support import EVENT_BYTES
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from leasehold.http.test_mode import LATEST_MS, TEST_PREFIX
 from leasehold.testing import InProcessServer
 from leasehold.testing.time import START_MS
 from leasehold.wire.flows import MAX_ADVANCE_S, MAX_DELAY_S, MAX_FAULTS
-from tests.unit.http_native import checking
-from tests.unit.http_native.support import Native
+from tests.unit.http.native import checking
+from tests.unit.http.native.support import Native
 
 NOTHING = {"fail_commits": 0, "drop_answers": 0, "delay_answers_s": 0.0}
 PATHS = sorted({route.path for route in ROUTES if route.path.startswith(TEST_PREFIX)})

@@ -1,0 +1,360 @@
+"""Queues: list, create, look, change, pause, delete, count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from leasehold.domain.commands import CreateQueue, SetAdapted
+from leasehold.domain.model import NEVER_MS
+from leasehold.domain.queue_settings import DEFAULT_SETTINGS, Adapted, Adaptive
+from leasehold.http.native.queues import patched, show_settings
+from leasehold.http.native.reading import MAX_SINGLE_BYTES
+from tests.unit.http.native.support import ACCOUNT, BASE, MESSAGES, QUEUE, Native
+
+_MEMBERS = {"name", "metadata", "settings", "visibility_timeout_s", "created_at_ms"}
+
+
+def test_create(native: Native) -> None:
+    """A new queue is 201, one that is there 200, and both are shown."""
+    path = f"{BASE}/queues/parcels"
+    settings = {"visibility_timeout_s": 60, "failure_policy": {"max_failures": 3}}
+    answer = native.send("PUT", path, {"metadata": {"Team": "x"}, "settings": settings})
+    assert answer.status == 201
+    assert set(answer.json) == _MEMBERS
+    assert answer.json["metadata"] == {"Team": "x"}
+    assert answer.json["visibility_timeout_s"] == 60
+    assert answer.json["settings"]["failure_policy"]["max_failures"] == 3
+    assert answer.json["created_at_ms"] == native.clock.now_ms()
+    again = native.send("PUT", path, {"metadata": {"team": "x"}})
+    assert (again.status, again.json) == (200, answer.json)
+
+
+def test_create_over_other_metadata(native: Native) -> None:
+    """Metadata that differ are a conflict; metadata that are not sent are not."""
+    path = f"{BASE}/queues/parcels"
+    native.send("PUT", path, {"metadata": {"a": "b"}})
+    assert native.send("PUT", path, {"metadata": {"a": "c"}}).code == "queue-exists"
+    assert native.send("PUT", path, {"metadata": {}}).code == "queue-exists"
+    answer = native.send("PUT", path, {"metadata": None})
+    assert (answer.status, answer.json["metadata"]) == (200, {"a": "b"})
+    assert native.send("PUT", path).status == 200
+
+
+def test_create_over_other_settings(native: Native) -> None:
+    """What is asked for must stand, with metadata left out too; what is not asked for is free."""
+    path = f"{BASE}/queues/deep"
+    policy = {"max_failures": 3, "max_lapses": 5}
+    native.send("PUT", path, {"settings": {"failure_policy": policy}, "metadata": {"a": "b"}})
+    for settings, status in (
+        ({"failure_policy": {"max_failures": 3}}, 200),
+        ({"failure_policy": policy, "adapted": None}, 200),
+        ({"failure_policy": {"max_failures": 4}}, 409),
+        ({"failure_policy": None}, 409),
+        ({"dedup_window_s": 7}, 409),
+    ):
+        answer = native.send("PUT", path, {"settings": settings})
+        assert answer.status == status, settings
+        assert status == 200 or answer.code == "settings-differ"
+
+
+@pytest.mark.parametrize("name", ["x" * 257, "-ab", "a_b", "a.b", "a%2Fb", "caf%C3%A9"])
+def test_names(native: Native, name: str) -> None:
+    """A name that no queue can have is refused, whatever is asked for."""
+    for method, path in (("PUT", ""), ("GET", ""), ("GET", "/messages"), ("POST", "/purge")):
+        answer = native.send(method, f"{BASE}/queues/{name}{path}")
+        assert answer.code == "invalid-queue-name"
+
+
+def test_get(native: Native) -> None:
+    """A look at a queue tells its counts and what has happened in it."""
+    native.put_bodies("one", "two")
+    native.clock.advance(s=2)
+    native.receive_one(holder="me")
+    answer = native.get(QUEUE)
+    assert set(answer) == {*_MEMBERS, "counts", "activity"}
+    assert (answer["counts"]["visible"], answer["counts"]["leased"]) == (1, 1)
+    assert answer["counts"]["oldest_age_s"] == {"visible": 2.0, "leased": 0.0}
+    activity = answer["activity"]
+    now_ms = native.clock.now_ms()
+    assert (activity["last_receive_ms"], activity["last_receiver"]) == (now_ms, "me")
+    assert (activity["since_ms"], activity["last_send_ms"]) == (now_ms - 2_000, now_ms - 2_000)
+    assert (activity["sent"], activity["received"], activity["completed"]) == (2, 1, 0)
+
+
+def test_counts(native: Native) -> None:
+    """The counts have all states, and the total of the queue itself."""
+    native.put_bodies("one")
+    native.put_bodies("two", delay_s=5)
+    answer = native.get(f"{QUEUE}/counts")
+    assert answer == {
+        "at_ms": native.clock.now_ms(),
+        "visible": 1,
+        "leased": 0,
+        "delayed": 1,
+        "deferred": 0,
+        "poisoned": 0,
+        "staged": 0,
+        "claimed": 0,
+        "expired": 0,
+        "total": 2,
+        "exact": True,
+        "oldest_age_s": {"visible": 0.0, "delayed": 0.0},
+    }
+
+
+def test_missing_queue(native: Native) -> None:
+    """A queue that is not there is a 404 for every operation on it."""
+    path = f"{BASE}/queues/nowhere"
+    for method, rest in (
+        ("GET", ""),
+        ("PATCH", ""),
+        ("DELETE", ""),
+        ("GET", "/counts"),
+        ("GET", "/explain"),
+        ("POST", "/pause"),
+        ("POST", "/resume"),
+        ("POST", "/purge"),
+        ("POST", "/redrive"),
+        ("GET", "/messages"),
+        ("POST", "/messages/peek"),
+        ("GET", "/messages/x"),
+        ("GET", "/messages/x/explain"),
+        ("PATCH", "/messages/x"),
+        ("DELETE", "/messages/x"),
+        ("POST", "/messages/x/end-lease"),
+    ):
+        assert native.send(method, path + rest).code == "queue-not-found", (method, rest)
+
+
+def test_delete(native: Native) -> None:
+    """A deleted queue is gone."""
+    answer = native.send("DELETE", QUEUE)
+    assert (answer.status, answer.json) == (204, None)
+    assert native.send("GET", QUEUE).code == "queue-not-found"
+
+
+def test_list(native: Native) -> None:
+    """Pages follow each other without a gap, whatever the names."""
+    names = ["aaa", "aaa-b", "aaab", "orders", "zzz"]
+    for name in names:
+        native.send("PUT", f"{BASE}/queues/{name}")
+    seen: list[str] = []
+    query = "limit=1"
+    while True:
+        page = native.get(f"{BASE}/queues", query)
+        seen += [queue["name"] for queue in page["queues"]]
+        if page["next_after"] is None:
+            break
+        query = f"limit=1&after={page['next_after']}"
+    assert seen == names
+    assert len(native.get(f"{BASE}/queues")["queues"]) == 5
+    page = native.get(f"{BASE}/queues", "prefix=aaa&after=aaa")
+    assert [queue["name"] for queue in page["queues"]] == ["aaa-b", "aaab"]
+
+
+def test_list_with_counts(native: Native) -> None:
+    """Counts are there when asked for."""
+    native.put_bodies("x")
+    [queue] = native.get(f"{BASE}/queues", "counts=true")["queues"]
+    assert queue["counts"]["visible"] == 1
+    assert "counts" not in native.get(f"{BASE}/queues", "counts=false")["queues"][0]
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "field"),
+    [
+        ("limit=0", "out-of-range", "limit"),
+        ("limit=1001", "out-of-range", "limit"),
+        ("limit=1.5", "invalid-request", "limit"),
+        ("limit=1_0", "invalid-request", "limit"),
+        ("limit=" + "1" * 30, "invalid-request", "limit"),
+        ("counts=yes", "invalid-request", "counts"),
+        ("limt=5", "invalid-request", "limt"),
+        ("limit=5&limit=6", "invalid-request", "limit"),
+        ("after=" + "x" * 257, "invalid-marker", None),
+        ("prefix=%zz", "invalid-request", None),
+        ("prefix=%ff", "invalid-request", None),
+    ],
+)
+def test_queries(native: Native, query: str, code: str, field: str | None) -> None:
+    """A query is read strictly."""
+    answer = native.send("GET", f"{BASE}/queues", query=query)
+    assert (answer.code, answer.json.get("field")) == (code, field)
+
+
+# --- changes -------------------------------------------------------------------------------------
+
+
+def test_patch(native: Native) -> None:
+    """What is left out stays; null brings the default back."""
+    native.send("PATCH", QUEUE, {"metadata": {"a": "b"}, "settings": {"dedup_window_s": 5}})
+    answer = native.send("PATCH", QUEUE, {"settings": {"visibility_timeout_s": 9}})
+    assert answer.json["settings"]["dedup_window_s"] == 5
+    assert answer.json["metadata"] == {"a": "b"}
+    answer = native.send("PATCH", QUEUE, {"metadata": {}, "settings": {"dedup_window_s": None}})
+    assert answer.json["settings"]["dedup_window_s"] == 300
+    assert answer.json["settings"]["visibility_timeout_s"] == 9
+    assert answer.json["metadata"] == {}
+    assert native.send("PATCH", QUEUE).json == answer.json
+
+
+def test_patch_reaches_into_objects(native: Native) -> None:
+    """A patch changes members of the failure policy, and null takes it away."""
+
+    def patch(policy: object) -> Any:
+        answer = native.send("PATCH", QUEUE, {"settings": {"failure_policy": policy}})
+        return answer.json["settings"]["failure_policy"]
+
+    patch({"max_failures": 3, "backoff": {"cap_s": 9}})
+    policy = patch({"max_failures": None, "max_lapses": 2})
+    assert (policy["max_failures"], policy["max_lapses"]) == (None, 2)
+    assert (policy["backoff"]["cap_s"], policy["backoff"]["kind"]) == (9, "exponential")
+    assert patch(None) is None
+
+
+def test_settings_come_back_as_they_were_shown(native: Native) -> None:
+    """What is shown can be sent back, with what is read-only in it."""
+    native.send("PATCH", QUEUE, {"settings": {"adaptive": {}, "max_receives_per_s": 0.5}})
+    adapted = Adapted(visibility_timeout_s=7, because="so", at_ms=1)
+    native.runner.run(native.perform(SetAdapted(ACCOUNT, "orders", adapted)))
+    shown = native.get(QUEUE)
+    assert shown["settings"]["adapted"]["visibility_timeout_s"] == 7
+    assert shown["visibility_timeout_s"] == 7
+    shown["settings"]["adapted"]["visibility_timeout_s"] = 8
+    answer = native.send("PATCH", QUEUE, {"settings": shown["settings"]})
+    assert answer.json["settings"]["adapted"]["visibility_timeout_s"] == 7
+
+
+_LONG = "x" * 57
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "field"),
+    [
+        ({"visibility_timeout_s": 0}, "out-of-range", "visibility_timeout_s"),
+        ({"visibility_timeout_s": "9"}, "invalid-request", "visibility_timeout_s"),
+        ({"dedup_window_s": 604_801}, "out-of-range", "dedup_window_s"),
+        ({"priority_ageing_s": 0}, "out-of-range", "priority_ageing_s"),
+        ({"max_receives_per_s": 0}, "out-of-range", "max_receives_per_s"),
+        ({"paused_until_ms": NEVER_MS + 1}, "out-of-range", "paused_until_ms"),
+        ({"pause_reason": "x" * 1_025}, "out-of-range", "pause_reason"),
+        ({"lapsed_receipts": "never"}, "invalid-request", "lapsed_receipts"),
+        ({"timeout": 1}, "invalid-request", "timeout"),
+        ({"failure_policy": 1}, "invalid-request", "failure_policy"),
+        ({"failure_policy": {"max": 1}}, "invalid-request", "failure_policy.max"),
+        ({"failure_policy": {"max_lapses": 0}}, "out-of-range", "failure_policy.max_lapses"),
+        (
+            {"failure_policy": {"poison_queue": "orders"}},
+            "invalid-request",
+            "failure_policy.poison_queue",
+        ),
+        (
+            {"failure_policy": {"poison_queue": "A_"}},
+            "invalid-queue-name",
+            "failure_policy.poison_queue",
+        ),
+        (
+            {"failure_policy": {"backoff": {"kind": "none"}}},
+            "invalid-request",
+            "failure_policy.backoff.kind",
+        ),
+        (
+            {"failure_policy": {"backoff": {"jitter": 1.1}}},
+            "out-of-range",
+            "failure_policy.backoff.jitter",
+        ),
+        ({"adaptive": {"floor_s": 0}}, "out-of-range", "adaptive.floor_s"),
+        ({"adaptive": {"floor_s": 9, "cap_s": 8}}, "out-of-range", "adaptive.floor_s"),
+        ({"mns": {"delay_s": 60, "time_to_live_s": 60}}, "out-of-range", "mns.delay_s"),
+    ],
+)
+def test_refused_settings(native: Native, change: dict[str, Any], code: str, field: str) -> None:
+    """A setting that will not do is refused with its place, and nothing changes."""
+    before = native.get(QUEUE)
+    answer = native.send("PATCH", QUEUE, {"metadata": {"a": "b"}, "settings": change})
+    assert (answer.code, answer.json["field"]) == (code, f"$.settings.{field}")
+    assert native.get(QUEUE) == before
+    assert native.send("PUT", QUEUE, {"settings": change}).code == code
+
+
+def test_name_too_long_for_a_poison_queue(native: Native) -> None:
+    """A long name needs a poison queue of another name."""
+    path = f"{BASE}/queues/{_LONG}"
+    answer = native.send("PUT", path, {"settings": {"failure_policy": {}}})
+    assert answer.code == "invalid-queue-name"
+    assert "`poison_queue`" in answer.json["remedy"]
+    settings = {"failure_policy": {"poison_queue": "failed"}}
+    assert native.send("PUT", path, {"settings": settings}).status == 201
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code"),
+    [
+        ({"a-b": "x"}, "invalid-request"),
+        ({"": "x"}, "invalid-request"),
+        ({"a": "€"}, "invalid-request"),
+        ({"a": "x\ny"}, "invalid-request"),
+        ({"a": "x", "A": "x"}, "invalid-request"),
+        ({"a": "x" * 8_192}, "out-of-range"),
+    ],
+)
+def test_refused_metadata(native: Native, metadata: dict[str, str], code: str) -> None:
+    """Metadata must fit headers, for the other dialect."""
+    assert native.send("PATCH", QUEUE, {"metadata": metadata}).code == code
+    assert native.send("PUT", QUEUE, {"metadata": metadata}).code == code
+
+
+def test_pause_and_resume(native: Native) -> None:
+    """A pause lasts as long as asked, or until it is ended."""
+    now_ms = native.clock.now_ms()
+    settings = native.post(f"{QUEUE}/pause", {"for_s": 1.5, "reason": "why"})["settings"]
+    assert (settings["paused_until_ms"], settings["pause_reason"]) == (now_ms + 1_500, "why")
+    settings = native.post(f"{QUEUE}/pause")["settings"]
+    assert (settings["paused_until_ms"], settings["pause_reason"]) == (NEVER_MS, None)
+    settings = native.post(f"{QUEUE}/resume")["settings"]
+    assert (settings["paused_until_ms"], settings["pause_reason"]) == (None, None)
+    assert native.send("POST", f"{QUEUE}/pause", {"for_s": -1}).code == "out-of-range"
+    assert native.send("POST", f"{QUEUE}/resume", {"for_s": 1}).code == "invalid-request"
+
+
+def test_settings_of_a_new_queue(native: Native) -> None:
+    """A queue is created with its settings in one command."""
+    native.send("PUT", f"{BASE}/queues/others", {"settings": {"lapsed_receipts": "strict"}})
+    [command] = [each for each in native.commands if isinstance(each, CreateQueue)][1:]
+    assert command.settings.lapsed_receipts == "strict"
+    assert MESSAGES.startswith(QUEUE)
+
+
+def test_patched_is_pure() -> None:
+    """A patch gives new settings and leaves the old ones alone."""
+    settings = replace(DEFAULT_SETTINGS, adaptive=Adaptive())
+    result = patched("orders", settings, {"adaptive": {"cap_s": 60}})
+    assert result.adaptive == Adaptive(cap_s=60)
+    assert settings.adaptive == Adaptive()
+    assert patched("orders", settings, show_settings(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"nonsense": None}, {"failure_policy": {"nonsense": None}}, {"adaptive": {"": None}}],
+)
+def test_a_member_that_is_not_known_is_refused_even_if_null(native: Native, settings: Any) -> None:
+    """In a merge patch null removes, but there is nothing of that name to remove."""
+    assert native.send("PATCH", QUEUE, {"settings": settings}).code == "invalid-request"
+    assert native.send("PUT", QUEUE, {"settings": settings}).code == "invalid-request"
+
+
+@pytest.mark.parametrize("name", ["leasehold_x", "Leasehold_visibility_timeout_s"])
+def test_the_names_of_the_server_are_not_for_metadata(native: Native, name: str) -> None:
+    """The Azure dialect adds metadata under such names, and a name can be there once only."""
+    assert native.send("PATCH", QUEUE, {"metadata": {name: "a"}}).code == "invalid-request"
+
+
+def test_a_request_that_is_no_batch_is_small(native: Native) -> None:
+    """What takes one message or one queue never needs a megabyte."""
+    body = b'{"reason":"' + b"x" * MAX_SINGLE_BYTES + b'"}'
+    answer = native.send("POST", f"{QUEUE}/pause", body)
+    assert (answer.code, answer.json["limit"]) == ("request-too-large", MAX_SINGLE_BYTES)
