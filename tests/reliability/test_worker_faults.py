@@ -61,8 +61,9 @@ def test_workers_that_were_stopped_past_their_leases(tmp_path: Path, frozen_s: i
         for zombie, renewer in zip(zombies, renewers, strict=True):
             zombie.freeze(*renewer)
         rig.conductor.let_pass(frozen_s)
-        heir = rig.start(len(KINDS), handler_s=30, concurrency=count).rehearsal.worker
-        rig.await_noted("begun", 2 * count)
+        with rig.conductor.slowly():  # what it receives must not lapse on the way to it
+            heir = rig.start(len(KINDS), handler_s=30, concurrency=count).rehearsal.worker
+            rig.await_noted("begun", 2 * count)
         for zombie, renewer in zip(zombies, renewers, strict=True):
             zombie.thaw(*renewer)
         rig.await_noted("tried effect", count)

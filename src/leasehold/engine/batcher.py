@@ -17,10 +17,10 @@ from leasehold.domain import commands as c
 from leasehold.domain.command import MAX_BATCH, Command, R
 from leasehold.domain.errors import LeaseholdError, Stopping, StoreFailed
 from leasehold.engine.commit_policy import INLINE_BELOW_S, BatchResult, policy_of, weight_of
+from leasehold.engine.listeners import Pending
 from leasehold.engine.long_poll import LongPolls
 from leasehold.engine.maintenance import AdaptiveTimeouts
 from leasehold.engine.peers import PeerNotifier
-from leasehold.engine.queue_listeners import Pending
 from leasehold.engine.stats import EngineStats
 from leasehold.stores.base import COMMANDS, Store
 

@@ -24,10 +24,10 @@ from leasehold.engine.commit_policy import INLINE_BELOW_S
 from leasehold.engine.event_export import EventLogPlan, Exporter
 from leasehold.engine.jobs import JobRunner
 from leasehold.engine.large_bodies import LargeBodies
+from leasehold.engine.listeners import ReceiveOrClaim
 from leasehold.engine.long_poll import Gone, LongPolls
 from leasehold.engine.maintenance import AdaptiveTimeouts, Maintenance, MaintenancePlan, always
 from leasehold.engine.peers import RECHECK_S, PeerNotifier, Peers
-from leasehold.engine.queue_listeners import ReceiveOrClaim
 from leasehold.engine.stats import (
     COUNTED,
     NOTHING,

@@ -20,8 +20,8 @@ from leasehold.domain.claims import ClaimState, OpenClaim, Opened
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, QueueNotFound, StoreFailed
 from leasehold.domain.model import Lease, Outcome, Queue, QueueKey
+from leasehold.engine.listeners import HandIn, Pending, QueueListeners, ReceiveOrClaim
 from leasehold.engine.peers import Peers
-from leasehold.engine.queue_listeners import HandIn, Pending, QueueListeners, ReceiveOrClaim
 
 Gone: TypeAlias = Callable[[], Awaitable[object]]
 """Waits until the client does not want the answer any more."""

@@ -15,7 +15,7 @@ from leasehold.clock import Clock
 from leasehold.domain import commands as c
 from leasehold.domain.claims import Opened
 from leasehold.domain.model import Lease, Queue, QueueKey
-from leasehold.engine.queue_listeners import Pending, QueueListeners
+from leasehold.engine.listeners import Pending, QueueListeners
 
 RECHECK_S: Final = 5.0
 """Whoever waits looks again after so many seconds, should a word have been lost. So what becomes
@@ -110,12 +110,12 @@ class RemoteWaiters:
         return told
 
     def distrust(self) -> None:
-        """See :class:`~leasehold.engine.queue_listeners.QueueListener`."""
+        """See :class:`~leasehold.engine.listeners.QueueListener`."""
         self._is_told = True
         self._notifier.changed.add(self._key)
 
     def appears(self, at_ms: int, count: int = 1) -> None:
-        """See :class:`~leasehold.engine.queue_listeners.QueueListener`."""
+        """See :class:`~leasehold.engine.listeners.QueueListener`."""
         now_ms = self._notifier.clock.now_ms()
         if at_ms <= now_ms:
             self._fresh += count
@@ -124,13 +124,13 @@ class RemoteWaiters:
             self.distrust()
 
     def taken(self, leases: tuple[Lease, ...]) -> None:
-        """See :class:`~leasehold.engine.queue_listeners.QueueListener`."""
+        """See :class:`~leasehold.engine.listeners.QueueListener`."""
         self._fresh -= len(leases)
         self._notifier.changed.add(self._key)
         self.appears(leases[0].message.visible_at_ms, len(leases))
 
     def claimed(self, opened: Opened) -> None:
-        """See :class:`~leasehold.engine.queue_listeners.QueueListener`.
+        """See :class:`~leasehold.engine.listeners.QueueListener`.
 
         What streams do is of interest to claims.
         """
@@ -138,12 +138,12 @@ class RemoteWaiters:
         self.distrust()
 
     def call(self, stream: str) -> None:
-        """See :class:`~leasehold.engine.queue_listeners.QueueListener`."""
+        """See :class:`~leasehold.engine.listeners.QueueListener`."""
         del stream
         self.distrust()
 
     def answer_idle(self, error: Callable[[], c.Result] | None = None) -> None:
-        """See :class:`~leasehold.engine.queue_listeners.QueueListener`. They find out by a look."""
+        """See :class:`~leasehold.engine.listeners.QueueListener`. They find out by a look."""
         del error
         self.distrust()
 

@@ -24,7 +24,7 @@ from leasehold.domain.transactions import (
     RowsByQueue,
     StreamSettled,
 )
-from leasehold.engine.queue_listeners import ReceiveOrClaim
+from leasehold.engine.listeners import ReceiveOrClaim
 
 LATENCY_BUCKETS_S: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from leasehold.client import Client, QueueHandle
 from leasehold.testing import InProcessServer
 
-_PATIENCE_S: Final = 60
+_PATIENCE_S: Final = 200
 _LOOK_S: Final = 0.02
 
 

@@ -35,7 +35,7 @@ from leasehold.domain.model import BodyRef, Outcome
 from leasehold.domain.sessions import Heartbeat
 from leasehold.domain.transactions import CommitTogether, Publish, Stage
 from leasehold.engine import batcher, body_reading, commit_policy, faults
-from leasehold.engine.queue_listeners import QueueListeners
+from leasehold.engine.listeners import QueueListeners
 from leasehold.http import admission
 from leasehold.stores.base import COMMANDS
 from leasehold.stores.memory import MemoryStore
