@@ -124,7 +124,7 @@ def test_the_place_is_beside_the_database_unless_set(tmp_path: Path) -> None:
 def test_limits_are_those_that_are_set(tmp_path: Path) -> None:
     """What is kept in the database, and how much memory there is, are settings."""
     kept = place_of(data=tmp_path, inline_body_bytes=2_000, max_buffered_mib=3)
-    assert kept._inline_bytes == 2_000
+    assert kept.inline_bytes == 2_000
     assert kept.reader._budget_bytes == 3 * MIB
 
 
