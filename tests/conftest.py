@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import hypothesis
 import pytest
 import structlog
 
@@ -22,6 +23,10 @@ DEAR: Final = tuple(
 """These start processes, and wait for them."""
 _file: Path | None = None
 """Whose tests run."""
+
+# An example may take any time: the machine may be busy with other things.
+hypothesis.settings.register_profile("any-machine", deadline=None)
+hypothesis.settings.load_profile("any-machine")
 
 
 def pytest_configure() -> None:
