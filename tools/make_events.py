@@ -1,7 +1,7 @@
 """Write the columns of an event where they have to stand as text.
 
-``python tools/make_events.py`` writes the members of the client's ``Event``, so that its users have
-types, and the table in ``docs/reference/event-log.md``, both from the declaration in
+``python tools/make_events.py`` writes the members of ``Event`` on the wire, so that clients
+have types, and the table in ``docs/reference/event-log.md``, both from the declaration in
 ``leasehold/domain/events.py``; with ``--check`` it writes nothing and fails if it would change
 something. What else has these columns takes them from the declaration when it runs.
 """
@@ -53,7 +53,7 @@ def table() -> Iterator[str]:
 
 
 PLACES: Final = (
-    ("src/leasehold/client/_flow_models.py", "    # columns of events: {}", members),
+    ("src/leasehold/wire/events.py", "    # columns of events: {}", members),
     ("docs/reference/event-log.md", "<!-- columns of events: {} -->", table),
 )
 

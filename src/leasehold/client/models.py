@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from msgspec import UNSET, Struct
 
-from leasehold.client._flow_models import Event, EventPage
 from leasehold.domain.limits import NEVER, WEEK_S
 from leasehold.domain.model import DEFAULT_PRIORITY
 from leasehold.wire import admin, flows, messages, queues
 from leasehold.wire.admin import Filter, Job, LeaseInfo, Poisoning, Progress
+from leasehold.wire.events import Event, EventPage
 from leasehold.wire.flows import (
     Beat,
     BoundClaim,

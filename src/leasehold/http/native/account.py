@@ -43,6 +43,7 @@ from leasehold.http.native.reading import (
 )
 from leasehold.http.requests import Response
 from leasehold.http.test_mode import LATEST_MS, Controls
+from leasehold.wire import events as wire_events
 from leasehold.wire import flows as wire
 from leasehold.wire.admin import CancelMessage
 from leasehold.wire.flows import MAX_ADVANCE_S, MAX_DELAY_S, MAX_FAULTS
@@ -155,22 +156,14 @@ _ACCOUNT: Final = Event._fields.index("account")
 _MEMBERS: Final = (*Event._fields[:_ACCOUNT], *Event._fields[_ACCOUNT + 1 :])
 _WORDS: Final = [(_MEMBERS.index(name), words.get) for name, words in WORDS.items()]
 
-ShownEvent: Final = msgspec.defstruct(
-    "ShownEvent",
-    [(name, Any, None) if name in Event._field_defaults else (name, Any) for name in _MEMBERS],
-    omit_defaults=True,
-    gc=False,
-)
-"""An event; what it has nothing of is left out."""
 
-
-def show_event(event: Event) -> msgspec.Struct:
+def show_event(event: Event) -> wire_events.Event:
     """Return an event as JSON shows it."""
     values: list[Any] = [*event]
     del values[_ACCOUNT]
     for place, word in _WORDS:
         values[place] = word(values[place], values[place])
-    return ShownEvent(*values)
+    return wire_events.Event(*values)
 
 
 def declare_events(schemas: dict[str, Any]) -> None:

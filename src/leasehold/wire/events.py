@@ -1,14 +1,11 @@
-"""The models of events.
-
-They belong to :mod:`leasehold.client.models`, which has all models for those who import them.
-"""
+"""Events as JSON."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 
-class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Event(Struct, frozen=True, omit_defaults=True, gc=False):
     """One change of state, with the message as it was after it (one that is gone: before it)."""
 
     # Made by tools/make_events.py from the declaration in leasehold/domain/events.py.
