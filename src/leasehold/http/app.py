@@ -366,6 +366,7 @@ class BaseCall:
 
 _CallT = TypeVar("_CallT", bound=BaseCall)
 _FaultT = TypeVar("_FaultT", bound=Exception)
+_T = TypeVar("_T")
 
 AddHeaders = Callable[[_CallT, Response], Awaitable[None]]
 
@@ -559,9 +560,7 @@ NATIVE_ONLY: Final = (
 """Errors of what only the native API can ask for."""
 
 
-def translate(
-    error: Exception, table: Mapping[type[Exception], Callable[[Any], _FaultT]]
-) -> _FaultT:
+def translate(error: Exception, table: Mapping[type[Exception], Callable[[Any], _T]]) -> _T:
     """Return what a dialect calls an error; one that is not in its table is like its parent."""
     for kind in type(error).__mro__:
         to_fault = table.get(kind)

@@ -35,7 +35,7 @@ from leasehold.domain.commands import Peek
 from leasehold.domain.errors import MessageNotFound
 from leasehold.domain.failures import last_error
 from leasehold.domain.limits import MAX_WAIT_S, NATIVE, NEVER, PRIORITIES
-from leasehold.domain.model import Attempt, Message, MessageState
+from leasehold.domain.model import Attempt, Message, MessageState, body_problem
 from leasehold.domain.queue_settings import poison_queue_of
 from leasehold.domain.visibility import first_visible_ms
 from leasehold.http.native.call import Call
@@ -121,8 +121,9 @@ def _add_content(shown: wire.View, message: Message) -> None:
     detail = message.detail
     if detail.saved is not None:
         shown.saved = msgspec.Raw(detail.saved)
-    if detail.body_ref is not None and detail.body_ref.problem is not None:
-        shown.body_problem = detail.body_ref.problem
+    told = body_problem(message)
+    if told is not None:
+        shown.body_problem = told
         return
     try:
         shown.body = message.body.decode()

@@ -14,6 +14,7 @@ from leasehold.auth import types as auth
 from leasehold.domain import errors as domain
 from leasehold.domain.wording import count_of, time_of
 from leasehold.extras import install
+from leasehold.http.app import translate
 from leasehold.http.requests import Header
 from leasehold.wire.parts import Problem
 
@@ -313,11 +314,7 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Problem]]] = {
 
 def problem_of(error: domain.LeaseholdError | auth.AuthError) -> Problem:
     """Translate an error; a class that the table does not name is treated as its parent."""
-    for kind in type(error).__mro__:
-        to_problem = TABLE.get(kind)
-        if to_problem is not None:
-            return to_problem(error)
-    raise AssertionError(error)
+    return translate(error, TABLE)
 
 
 _ITEM_MEMBERS: Final[Mapping[type[Exception], str]] = {
