@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from leasehold.client._credentials import (
+from leasehold.client._calls import (
     Credential,
     KeyAsBearer,
     SharedAccessSignature,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -24,6 +25,7 @@ from leasehold.client._answers import (
 from leasehold.client._calls import (
     ARROW,
     JSON,
+    MAX_REQUEST_BYTES,
     Call,
     account_path,
     delete,
@@ -54,6 +56,8 @@ from leasehold.client.models import (
     StreamInfo,
     TransactionInfo,
 )
+from leasehold.domain.limits import MAX_ITEMS
+from leasehold.extras import install
 from leasehold.wire import flows as wire
 from leasehold.wire.flows import OpenClaimRequest, SettleRequest
 from leasehold.wire.messages import QueuedComplete, QueuedRelease, QueuedRenew
@@ -217,6 +221,55 @@ def names(given: Iterable[str]) -> msgspec.Raw | msgspec.UnsetType:
     """Return the names of transactions to publish; UNSET for none."""
     found = list(given)
     return msgspec.Raw(_encode(found)) if found else UNSET
+
+
+# --- record batches --------------------------------------------------------------------------
+#
+# The library for them is imported only where it is used.
+
+
+def pyarrow() -> Any:
+    """Return the library.
+
+    Raises:
+        ImportError: It is not installed.
+    """
+    try:
+        return importlib.import_module("pyarrow")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"Record batches need the library pyarrow: {install('arrow')}."
+        ) from error
+
+
+def batches_in(content: bytes) -> Iterator[Any]:
+    """Yield the record batches of a stream that have rows."""
+    if not content:
+        return
+    with pyarrow().ipc.open_stream(content) as reader:
+        for batch in reader:
+            if batch.num_rows:
+                yield batch
+
+
+def stream_of(batch: Any) -> bytes:
+    """Return one record batch as a stream."""
+    arrow = pyarrow()
+    sink = arrow.BufferOutputStream()
+    with arrow.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def slices_of(batch: Any) -> Iterator[Any]:
+    """Yield parts of a record batch that each fit in a request; always the same ones."""
+    rows: int = batch.num_rows
+    pieces = max(1, -(-rows // MAX_ITEMS), -(-int(batch.nbytes) // MAX_REQUEST_BYTES))
+    for piece in range(pieces):
+        start, end = piece * rows // pieces, (piece + 1) * rows // pieces
+        if end > start or pieces == 1:
+            yield batch.slice(start, end - start)
 
 
 # --- transactions ------------------------------------------------------------------------------

@@ -16,9 +16,10 @@ from leasehold.client import (
     ServerProblem,
     Unavailable,
 )
+from leasehold.client._answers import Tries
 from leasehold.client.errors import MessageNotFound, Problem, UnexpectedAnswer, problem_error
 from leasehold.client.models import GiveBack, LeaseRef
-from leasehold.client.retries import NO_RETRIES, Tries
+from leasehold.client.retries import NO_RETRIES
 from tests.unit.client.support import (
     COUNTS,
     ID,

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from leasehold.client import LeaseLost, NewMessage
-from leasehold.client import _arrow as arrow_module
 from leasehold.client import _calls as calls
+from leasehold.client import _streams as streams_module
 from leasehold.client.errors import (
     ConnectionFailed,
     LeaseholdClientError,
@@ -140,7 +140,7 @@ def rows_of(request: httpx.Request) -> list[Any]:
 
 def test_record_batches_are_staged(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large one in slices, each a chunk; what is not in columns is in the query."""
-    monkeypatch.setattr(arrow_module, "MAX_ITEMS", 2)
+    monkeypatch.setattr(streams_module, "MAX_ITEMS", 2)
     script = Script(staged(1), LOST, staged(2), staged(3))
     handle = transaction(driver, script)
     batch = pa.record_batch({"body": ["a", "b", "c", "d", "e"]})
@@ -161,7 +161,7 @@ def test_record_batches_are_staged(driver: Driver, monkeypatch: pytest.MonkeyPat
 
 def test_large_rows_are_more_slices(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request has so many bytes at most, roughly; a row is never parted."""
-    monkeypatch.setattr(arrow_module, "MAX_REQUEST_BYTES", 100)
+    monkeypatch.setattr(streams_module, "MAX_REQUEST_BYTES", 100)
     script = Script(staged(1))
     batch = pa.record_batch({"body": ["x" * 90] * 3})
     driver.do(transaction(driver, script).stage_arrow(batch))

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from leasehold.client import _answers as answers
-from leasehold.client import _arrow as arrow
 from leasehold.client import _calls as calls
 from leasehold.client import _streams as streams
 from leasehold.client import _streams as transactions
@@ -169,12 +168,12 @@ class AsyncStream:
         Raises:
             ImportError: pyarrow is not installed; it comes with the extra ``arrow``.
         """
-        arrow.pyarrow()
+        streams.pyarrow()
         path, after = self._claim(number), None
         while True:
             call = streams.read(path, (part, parts), after, page_size, arrow=True)
             answer = await self._transport.call(call)
-            for batch in arrow.batches_in(answer.content):
+            for batch in streams.batches_in(answer.content):
                 yield batch
             after = answer.next_after
             if after is None:
@@ -426,10 +425,10 @@ class AsyncTransaction:
         first = number = self._chunks.first(part, chunk)
         duplicate = True
         try:
-            for rows in arrow.slices_of(batch):
+            for rows in transactions.slices_of(batch):
                 call = transactions.stage_arrow(
                     self._path,
-                    arrow.stream_of(rows),
+                    transactions.stream_of(rows),
                     {"part": part, "chunk": number, "timeout_s": timeout_s, "queue": queue},
                 )
                 done = transactions.staged(await self._transport.call(call))

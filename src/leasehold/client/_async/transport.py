@@ -12,12 +12,11 @@ from typing import Final
 import httpx
 
 from leasehold import __version__
-from leasehold.client._answers import Answer, failure_of
-from leasehold.client._calls import Call, target_of
+from leasehold.client._answers import Answer, Tries, failure_of, is_done
+from leasehold.client._calls import Call, Credential, Unsigned, bearer, target_of
 from leasehold.client._connection import Endpoint
-from leasehold.client._credentials import Credential, Unsigned, bearer
 from leasehold.client.errors import ConnectionFailed, LeaseholdClientError
-from leasehold.client.retries import RetryPolicy, Tries, is_done
+from leasehold.client.retries import RetryPolicy
 
 _IDLE_S: Final = 50.0
 """How long an idle connection is kept: less than servers and proxies usually do (60 s and more),

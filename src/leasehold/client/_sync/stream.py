@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from leasehold.client import _answers as answers
-from leasehold.client import _arrow as arrow
 from leasehold.client import _calls as calls
 from leasehold.client import _streams as streams
 from leasehold.client import _streams as transactions
@@ -169,12 +168,12 @@ class Stream:
         Raises:
             ImportError: pyarrow is not installed; it comes with the extra ``arrow``.
         """
-        arrow.pyarrow()
+        streams.pyarrow()
         path, after = self._claim(number), None
         while True:
             call = streams.read(path, (part, parts), after, page_size, arrow=True)
             answer = self._transport.call(call)
-            yield from arrow.batches_in(answer.content)
+            yield from streams.batches_in(answer.content)
             after = answer.next_after
             if after is None:
                 return
@@ -425,10 +424,10 @@ class Transaction:
         first = number = self._chunks.first(part, chunk)
         duplicate = True
         try:
-            for rows in arrow.slices_of(batch):
+            for rows in transactions.slices_of(batch):
                 call = transactions.stage_arrow(
                     self._path,
-                    arrow.stream_of(rows),
+                    transactions.stream_of(rows),
                     {"part": part, "chunk": number, "timeout_s": timeout_s, "queue": queue},
                 )
                 done = transactions.staged(self._transport.call(call))
