@@ -213,11 +213,13 @@ class Batcher:
 
     def _tell(self, batch: list[Pending], results: Sequence[c.Result]) -> None:
         """Hand out the results in the order in which they came about, to all who listen."""
-        count, note, observe = self._stats.count, self._polls.note, self._adaptive.note
+        count, note = self._stats.count, self._polls.note
+        observe = self._adaptive.note if self._adaptive.windows else None
         for (command, answer), result in zip(batch, results, strict=True):
             count(command, result)
             note(command, result)
-            observe(command, result, self._stats.now_ms)
+            if observe is not None:
+                observe(command, result, self._stats.now_ms)
             if not answer.done():
                 answer.set_result(result)
         self._polls.settle()

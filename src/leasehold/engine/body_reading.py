@@ -96,7 +96,13 @@ class BodyReader:
         self._in_flight = 0
         self._has_complained = False
         """Whether the last read failed: then the log knows already."""
+        self._inline_bytes = inline_bytes
         self._portions = Portions(inline_bytes, ANSWER_BYTES)
+
+    def is_large(self, command: AnyCommand) -> bool:
+        """Tell whether a command brings a body that must not go to the store of messages."""
+        find = BRINGING.get(type(command))
+        return find is not None and any(len(body) > self._inline_bytes for body in find(command))
 
     def limited(self, command: c.Receive) -> Any:
         """Return a receive that is not for more large bodies than one answer can hold.

@@ -25,7 +25,6 @@ from leasehold.domain.errors import LeaseholdError, StoreFailed, StoreFull
 from leasehold.domain.model import BodyRef, Queue
 from leasehold.engine.body_reading import (
     AT_ONCE,
-    BRINGING,
     BodyReader,
     Surroundings,
     adopted,
@@ -96,7 +95,8 @@ class LargeBodies:
         self._perform: Perform
         self._is_writable: Callable[[], bool]
         self._leads: Callable[[], bool]
-        # They are asked on every receive, or nearly so.
+        # They are asked on every receive and settling, or nearly so.
+        self.is_large = self.reader.is_large
         self.limited = self.reader.limited
         self.lacks = self.reader.lacks
         self.fill_in = self.reader.fill_in
@@ -142,11 +142,6 @@ class LargeBodies:
         await self._store.close()
 
     # --- writing -----------------------------------------------------------------------------
-
-    def is_large(self, command: AnyCommand) -> bool:
-        """Tell whether a command brings a body that must not go to the store of messages."""
-        find = BRINGING.get(type(command))
-        return find is not None and any(len(body) > self.inline_bytes for body in find(command))
 
     async def put_away(self, command: Command[R]) -> R:
         """Write the large bodies of a command, and carry it out without them.

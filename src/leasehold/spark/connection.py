@@ -93,9 +93,14 @@ def missing_queue_named(queue: str | None, client: Client) -> Iterator[None]:
     except QueueNotFound:
         if queue is None:
             raise
-        raise BadOption(
-            f"option queueName: there is no queue {queue} at {client.url}, account {client.account}"
-        ) from None
+        raise missing_queue(queue, client) from None
+
+
+def missing_queue(queue: str, client: Client) -> BadOption:
+    """Return what to say of a queue that the server has not."""
+    return BadOption(
+        f"option queueName: there is no queue {queue} at {client.url}, account {client.account}"
+    )
 
 
 def _credential(given: str | None) -> tuple[str | None, str | None]:

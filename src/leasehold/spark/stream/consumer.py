@@ -25,7 +25,7 @@ from leasehold.client.handles import Stream
 from leasehold.client.models import ClaimInfo, Counts, Settled
 from leasehold.clock import Clock, SystemClock
 from leasehold.domain.wording import form_of
-from leasehold.spark.connection import connect, missing_queue_named, patient
+from leasehold.spark.connection import connect, missing_queue, patient
 from leasehold.spark.options import (
     DataLost,
     ReadOptions,
@@ -395,8 +395,9 @@ class Consumer:
         """Say in the words of the options what the server refuses."""
         options = self._options
         try:
-            with missing_queue_named(options.queue, self._client):
-                yield
+            yield
+        except QueueNotFound:
+            raise missing_queue(options.queue, self._client) from None
         except StaleToken:
             raise taken(options) from None
         except StreamNotFound:

@@ -191,7 +191,7 @@ class Decoder:
             elif kind == "corrupt":
                 column = self._corrupt_texts(page, errors)
             elif kind == "queue":
-                column = pa.repeat(pa.scalar(self._options.queue), page.num_rows)
+                column = pa.repeat(pa.scalar(self._options.place.queue, pa.string()), page.num_rows)
             elif kind == "claim":
                 column = pa.repeat(pa.scalar(number, pa.int64()), page.num_rows)
             else:

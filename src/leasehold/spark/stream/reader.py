@@ -255,13 +255,11 @@ def read_part(
     if options.delivery == "atMostOnce" and (task.attempt or not claim.is_fresh):
         log.warning("claim %d: %d messages are not read a second time", claim.number, part.rows)
         return
-    client = shared_client(options)
-    stream = client.queue(options.queue).stream(options.stream_id or "", token=part.token)
-    reading = _Reading(options, decoder, part, stream)
+    reading = _Reading(options, decoder, part, shared_stream(options, part.token))
     try:
         # A binding of an earlier run would have its publishing refused: it must be made anew.
         if (options.settle_with_sink or claim.is_bound) and task.transaction is not None:
-            reading.bind(client.transaction(task.transaction))
+            reading.bind(shared_client(options).transaction(task.transaction))
         yield from reading.batches()
     except ClaimSettled as error:
         _check_own(options, claim.number, error.settled_with, task)
@@ -415,17 +413,16 @@ def _report(bad: Bad) -> ErrorReport:
 
 # --- clients -----------------------------------------------------------------------------------
 #
-# Clients of this process: one for each place, kept between tasks.
+# Clients of this process, one for each place, and handles on its streams. They are kept between
+# tasks, as Python workers of executors live longer than these.
 
 
 _clients: Final[dict[tuple[int, Place, float], Client]] = {}
+_streams: Final[dict[tuple[int, Place, float, str | None], Stream]] = {}
 
 
 def shared_client(options: ReadOptions) -> Client:
-    """Return this process's client for where the options point to, made when first asked for.
-
-    Python workers of executors live longer than their tasks, so a connection serves many.
-    """
+    """Return this process's client for where the options point to, made when first asked for."""
     # A process that was forked must not use the connections of the one before.
     key = (os.getpid(), options.place, options.retry_patience)
     found = _clients.get(key)
@@ -434,8 +431,25 @@ def shared_client(options: ReadOptions) -> Client:
     return found
 
 
+def shared_stream(options: ReadOptions, token: int) -> Stream:
+    """Return this process's handle on the stream of the options, made when first asked for.
+
+    Args:
+        options: Of the read; a streamId must be among them.
+        token: That of the handle. For another one there is a handle of its own, as a task that is
+            late must not write in the name of a later consumer.
+    """
+    key = (os.getpid(), options.place, options.retry_patience, options.stream_id)
+    found = _streams.get(key)
+    if found is None or found.token != token:
+        queue = shared_client(options).queue(options.queue)
+        found = _streams[key] = queue.stream(options.stream_id or "", token=token)
+    return found
+
+
 def close_shared() -> None:
     """Close this process's clients. Tasks that come later make new ones."""
+    _streams.clear()
     while _clients:
         (pid, _, _), client = _clients.popitem()
         if pid == os.getpid():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import filterfalse
 from operator import attrgetter, itemgetter
 from typing import Any, Final, Protocol, TypeAlias
@@ -295,19 +296,24 @@ class ClaimHandlers:
             self._failures.check(put, now_ms)
         settled = settling.carry_out(own, exempted, now_ms)
         beside = [settling.carry_out(plan, (), now_ms) for plan in others]
-        moved = self._publisher.publish_all(command.account, command.publish, now_ms)
-        if command.sends:
-            self._messages.put(command.sends, now_ms)
-        return cl.Settled(
+        done = cl.Settled(
             last_settled=settled.last_settled,
             completed=settled.completed,
             exempted=settled.exempted,
             lost=settled.lost,
-            published=moved.rows,
-            published_by_queue=moved.by_queue,
-            duplicates=moved.duplicates,
             beside=tuple(beside),
         )
+        if command.publish:
+            moved = self._publisher.publish_all(command.account, command.publish, now_ms)
+            done = replace(
+                done,
+                published=moved.rows,
+                published_by_queue=moved.by_queue,
+                duplicates=moved.duplicates,
+            )
+        if command.sends:
+            self._messages.put(command.sends, now_ms)
+        return done
 
     # --- giving back, lapsing, losing --------------------------------------------------------
 

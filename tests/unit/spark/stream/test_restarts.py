@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 from leasehold.client import QueueHandle
 from leasehold.client.models import ClaimInfo
@@ -197,6 +198,23 @@ def test_a_second_query_of_the_same_name_ends_the_first(
         first.trigger(end)
     first.reader.stop()
     assert claims_of(queue.stream("totals")) == [(1, "open")]
+
+
+def test_a_late_task_writes_nothing_for_the_query_that_came_after(
+    driving: Driving, queue: QueueHandle
+) -> None:
+    """It sets no message aside, also where its process has read for the second query since."""
+    queue.put_many([b"oops"] * 3)
+    schema = StructType().add("id", "long")
+    first = driving.query(schema, format="json")
+    end = first.trigger(first.begin())
+    first.on_executors.task = task
+    (late,) = first.reader.partitions({"claim": 0}, end)
+    first.kill()
+    second = driving.query(schema, format="json")
+    assert second.batches({"claim": 0}, end) == []
+    with pytest.raises(StreamTaken):
+        list(first.on_executors.read(late))
 
 
 def test_the_keeper_tells_that_another_has_attached(driving: Driving, queue: QueueHandle) -> None:
