@@ -54,9 +54,8 @@ from leasehold.http.native import (
     streams,
 )
 from leasehold.http.native import queues as settings_json
-from leasehold.http.native.dialect import MAX_REQUEST_BODY_BYTES
+from leasehold.http.native.dialect import MAX_REQUEST_BODY_BYTES, ROUTES, openapi_json
 from leasehold.http.native.errors import CODES
-from leasehold.http.native.routes import ROUTES, openapi_json
 from leasehold.stores.sql import scanning
 from leasehold.stores.sql.admin import NOT_YET_RETIRED
 from leasehold.wire import admin as wire_admin

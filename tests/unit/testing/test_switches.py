@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.http.native.routes import ROUTES, Router, routes_for
+from leasehold.http.native.dialect import ROUTES, Router, routes_for
 from leasehold.http.requests import Response
 from leasehold.http.test_mode import LATEST_MS, TEST_PREFIX
 from leasehold.testing import InProcessServer

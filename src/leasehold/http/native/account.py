@@ -29,11 +29,8 @@ from leasehold.domain.sessions import (
 from leasehold.engine.faults import Faults
 from leasehold.events.names import PHASE_NAMES, TYPE_NAMES, WORDS
 from leasehold.http.native.admin import reply_seen
-from leasehold.http.native.call import Call
-from leasehold.http.native.errors import Refused, out_of_range, problem, shown
-from leasehold.http.native.messages import read_progress
-from leasehold.http.native.queues import MAX_PAGE, get_queue
-from leasehold.http.native.reading import (
+from leasehold.http.native.call import (
+    Call,
     decode_body,
     in_portions,
     param_int,
@@ -41,6 +38,9 @@ from leasehold.http.native.reading import (
     short_text,
     within,
 )
+from leasehold.http.native.errors import Refused, out_of_range, problem, shown
+from leasehold.http.native.messages import read_progress
+from leasehold.http.native.queues import MAX_PAGE, get_queue
 from leasehold.http.requests import Response
 from leasehold.http.test_mode import LATEST_MS, Controls
 from leasehold.wire import events as wire_events

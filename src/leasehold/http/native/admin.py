@@ -38,23 +38,21 @@ from leasehold.domain.limits import MAX_WAIT_S, NATIVE, NEVER, PRIORITIES
 from leasehold.domain.model import Attempt, Message, MessageState, body_problem
 from leasehold.domain.queue_settings import poison_queue_of
 from leasehold.domain.visibility import first_visible_ms
-from leasehold.http.native.call import Call
-from leasehold.http.native.errors import invalid, shown
-from leasehold.http.native.items import body_limit, expiry
-from leasehold.http.native.queues import DEFAULT_PAGE, MAX_PAGE, count_messages, get_queue
-from leasehold.http.native.reading import (
+from leasehold.http.native.call import (
     MAX_SINGLE_BYTES,
-    body_of,
+    Call,
     in_portions,
     param_int,
     param_number,
     param_switch,
     queue_name,
     read_body,
-    read_properties,
     short_text,
     within,
 )
+from leasehold.http.native.errors import invalid, shown
+from leasehold.http.native.items import body_limit, body_of, expiry, read_properties
+from leasehold.http.native.queues import DEFAULT_PAGE, MAX_PAGE, count_messages, get_queue
 from leasehold.http.requests import Response
 from leasehold.wire import admin as wire
 from leasehold.wire.admin import MAX_AGE_S, MAX_CANARY, MAX_COUNT, RATES_PER_S

@@ -1,8 +1,8 @@
 """Messages as Arrow: members of a claim written, messages to stage read.
 
-This module alone needs pyarrow, which is an extra; :mod:`leasehold.http.native.arrow_loader` loads
-it. What is read comes from clients: nothing of it is looked at before Arrow has validated it in
-full, and forms are refused in which few bytes can stand for many.
+This module alone needs pyarrow, which is an extra, and is loaded when it is first asked for. What
+is read comes from clients: nothing of it is looked at before Arrow has validated it in full, and
+forms are refused in which few bytes can stand for many.
 
 Source of the format: "Arrow Columnar Format", section "IPC Streaming Format".
 """
@@ -30,13 +30,9 @@ from leasehold.domain.model import (
     Detail,
     Message,
 )
+from leasehold.http.native.call import MAX_SINGLE_BYTES, short_text, too_many, within
 from leasehold.http.native.errors import Refused, invalid, shown, too_large
-from leasehold.http.native.items import (
-    PutReader,
-    check_trace,
-    too_many,
-)
-from leasehold.http.native.reading import MAX_SINGLE_BYTES, read_properties, short_text, within
+from leasehold.http.native.items import PutReader, check_trace, read_properties
 
 _MS: Final = pa.timestamp("ms", "UTC")
 _US: Final = pa.timestamp("us", "UTC")

@@ -1,4 +1,4 @@
-"""The native dialect: JSON over HTTP, from a request to an answer.
+"""The native dialect: JSON over HTTP, from a request to an answer, and the table of operations.
 
 The order of checks: the address, the credentials, the query, the body. Nothing that depends on what
 the store holds is told to anybody who has not shown credentials for it.
@@ -6,10 +6,17 @@ the store holds is told to anybody who has not shown credentials for it.
 
 from __future__ import annotations
 
+import asyncio
+import os
+import re
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import cache, partial
+from importlib import resources
 from typing import Final
 
+import msgspec
+
+from leasehold import __version__
 from leasehold.auth.authenticator import Grant
 from leasehold.auth.types import (
     BEARER,
@@ -21,7 +28,11 @@ from leasehold.auth.types import (
     Target,
 )
 from leasehold.clock import Clock
-from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.admin import FindMessage
+from leasehold.domain.commands import Put
+from leasehold.domain.errors import BodyUnreadable, LeaseholdError, Unavailable
+from leasehold.domain.limits import NATIVE, NEVER, PRIORITIES, WEEK_S
+from leasehold.domain.model import DEFAULT_PRIORITY, ENTROPY_BYTES, Detail
 from leasehold.http.app import (
     Authorizer,
     BaseDialect,
@@ -29,12 +40,33 @@ from leasehold.http.app import (
     check_known_queue_name,
     observe_nothing,
 )
-from leasehold.http.native import routes
-from leasehold.http.native.call import Call, Services, request_ids
-from leasehold.http.native.errors import Refused, problem, problem_of
-from leasehold.http.native.reading import percent_decode, read_params, read_query
-from leasehold.http.native.routes import Router, routes_for
+from leasehold.http.native import account, admin, messages, queues, streams, transactions
+from leasehold.http.native import transactions as commits
+from leasehold.http.native.call import (
+    Call,
+    Route,
+    Services,
+    param_int,
+    percent_decode,
+    read_params,
+    read_query,
+    request_ids,
+    short_text,
+)
+from leasehold.http.native.errors import (
+    CODES,
+    PROBLEMS,
+    Refused,
+    out_of_range,
+    problem,
+    problem_of,
+    too_large,
+)
+from leasehold.http.native.items import body_limit, show_put, trace_of
 from leasehold.http.requests import Response
+from leasehold.http.test_mode import TEST_PREFIX
+from leasehold.wire.parts import CodePage
+from leasehold.wire.schemas import REF, make_schemas
 
 MAX_REQUEST_BODY_BYTES: Final = 64 * 1024 * 1024
 """Largest body of a request: a thousand of the largest messages."""
@@ -104,8 +136,8 @@ class NativeDialect(BaseDialect[Call, Refused]):
         call.params = read_params(pairs, route.params) if pairs else {}
         if call.queue:
             check_known_queue_name(call.queue)
-        if route.handler is routes.put:
-            routes.check_length(call)
+        if route.handler is put:
+            check_length(call)
 
     def _answer(self, call: Call) -> Awaitable[Response]:
         request = call.request
@@ -153,3 +185,364 @@ class NativeDialect(BaseDialect[Call, Refused]):
 def is_loopback(client_ip: str) -> bool:
     """Tell whether a client is on this machine; the address is the one that the socket knows."""
     return client_ip.startswith("127.") or client_ip in {"::1", "::ffff:127.0.0.1"}
+
+
+# --- document ----------------------------------------------------------------------------------
+#
+# The server's own description: the OpenAPI document, and the pages of the codes.
+
+
+@cache
+def openapi_json() -> bytes:
+    """Return the document; to make it takes a moment, so it is done once.
+
+    Paths, examples, and what no member says by itself stand in ``openapi.yaml``; the schemas are
+    made of the shapes in :mod:`leasehold.wire`.
+    """
+    text = resources.files(__package__ or "").joinpath("openapi.yaml").read_bytes()
+    content = msgspec.yaml.decode(text)
+    content["info"]["version"] = __version__
+    by_hand = content["components"]["schemas"]
+    made = make_schemas({*re.findall(rf"{REF}(\w+)", text.decode())})
+    made["Code"] = {"type": "string", "enum": list(CODES)}
+    content["components"]["schemas"] = {
+        name: {**made.get(name, {}), **by_hand.get(name, {})} for name in sorted({*made, *by_hand})
+    }
+    account.declare_events(content["components"]["schemas"])
+    return msgspec.json.encode(content)
+
+
+async def openapi(call: Call) -> Response:
+    """Show the OpenAPI document."""
+    return call.reply(msgspec.Raw(await asyncio.to_thread(openapi_json)))
+
+
+async def explain_code(call: Call) -> Response:
+    """Show what a code means."""
+    code = CODES.get(call.item)
+    if code is None:
+        detail = f"There is no code {call.item[:100]!r}."
+        raise Refused(problem("no-such-route", detail, remedy=f"The codes are {', '.join(CODES)}."))
+    return call.reply(CodePage(type=PROBLEMS + call.item, code=call.item, **code._asdict()))
+
+
+# --- raw ---------------------------------------------------------------------------------------
+#
+# Bodies as they are: put in one request, read in another, without JSON around them.
+
+
+PUT_PARAMS: Final = frozenset({"delay_s", "time_to_live_s", "priority", "type", "dedup_key"})
+
+_BYTES: Final = b"application/octet-stream"
+_BROKEN: Final = frozenset({"missing", "corrupt"})
+
+
+def check_length(call: Call) -> None:
+    """Look at how long a body is going to be, before it is read.
+
+    Raises:
+        Refused: Longer than a message of the queue may be.
+    """
+    size_bytes = int(call.request.headers.get("content-length", "0"))
+    limit_bytes = body_limit(call, call.queue)
+    if size_bytes > limit_bytes:
+        raise too_large(None, size_bytes, limit_bytes)
+
+
+async def put(call: Call) -> Response:
+    """Put one message whose body is that of the request."""
+    body = call.request.body
+    limit_bytes = body_limit(call, call.queue)
+    if len(body) > limit_bytes:
+        raise too_large(None, len(body), limit_bytes)
+    delay_s = param_int(call, "delay_s", NATIVE.delay_s)
+    priority = param_int(call, "priority", PRIORITIES)
+    params = call.params
+    kind = short_text("type", params.get("type") or None)
+    key = short_text("dedup_key", params.get("dedup_key") or None)
+    along = trace_of(call)
+    if kind is not None or key is not None:
+        along = Detail(message_type=kind, dedup_key=key, traceparent=along.traceparent)
+    command = Put(
+        call.account,
+        call.queue,
+        body,
+        delay_s or 0,
+        _life_s(call),
+        os.urandom(ENTROPY_BYTES),
+        along,
+        DEFAULT_PRIORITY if priority is None else priority,
+    )
+    result = await call.services.perform(command)
+    return call.reply(show_put(command, result), 201)
+
+
+def _life_s(call: Call) -> int | None:
+    low, high = NATIVE.time_to_live_s
+    life_s = param_int(call, "time_to_live_s", (NEVER, high))
+    if life_s is None:
+        return WEEK_S
+    if life_s == NEVER:
+        return None
+    if life_s < low:
+        raise out_of_range("time_to_live_s", life_s, (low, high))
+    return life_s
+
+
+async def get(call: Call) -> Response:
+    """Give the body of a message, in whatever state the message is."""
+    seen = await call.services.perform(FindMessage(call.account, call.queue, call.item))
+    ref = seen.message.detail.body_ref
+    if ref is not None and ref.problem is not None:
+        if ref.problem in _BROKEN:
+            raise BodyUnreadable(seen.message.message_id, ref.problem)
+        raise Unavailable
+    return call.reply_bytes(_BYTES, seen.message.body)
+
+
+# --- routes ------------------------------------------------------------------------------------
+
+
+_ACCOUNT: Final = "/v1/accounts/{account}"
+_QUEUE: Final = _ACCOUNT + "/queues/{queue}"
+_MESSAGES: Final = _QUEUE + "/messages"
+_MESSAGE: Final = _MESSAGES + "/{id}"
+_JOB: Final = _ACCOUNT + "/jobs/{job_id}"
+_SESSION: Final = _ACCOUNT + "/sessions/{session_id}"
+_STREAM: Final = _QUEUE + "/streams/{stream}"
+_CLAIM: Final = _STREAM + "/claims/{number}"
+_TRANSACTION: Final = _ACCOUNT + "/transactions/{name}"
+# Rights are granted per operation of Azure's. What needs no receipt asks for the right to clear the
+# queue, which is the only one there that does without; what shows a body, for the right to look.
+_LIST: Final = (Operation.LIST_QUEUES,)
+_LOOK: Final = (Operation.PEEK_MESSAGES,)
+_LOOK_AT_QUEUE: Final = (Operation.GET_QUEUE_METADATA,)
+_SET_UP: Final = (Operation.SET_QUEUE_METADATA,)
+_CLEAR: Final = (Operation.CLEAR_MESSAGES,)
+_FINISH: Final = (Operation.DELETE_MESSAGE,)
+_CHANGE: Final = (
+    Operation.CLEAR_MESSAGES,
+    Operation.UPDATE_MESSAGE,
+    Operation.PEEK_MESSAGES,
+)
+_RECEIVE: Final = (Operation.GET_MESSAGES,)
+_PUT: Final = (Operation.PUT_MESSAGE,)
+_MOVE: Final = (Operation.CLEAR_MESSAGES, Operation.PUT_MESSAGE)
+
+
+_PAGE: Final = frozenset({"after", "limit"})
+
+# Workers look at what is theirs with the right to receive; others with the right to look.
+_PEEK: Final = Operation.PEEK_MESSAGES
+
+_SESSION_ROUTES: Final = (
+    Route("open-session", "POST", _ACCOUNT + "/sessions", _RECEIVE, account.open_session),
+    Route(
+        "list-sessions",
+        "GET",
+        _ACCOUNT + "/sessions",
+        _RECEIVE,
+        account.list_sessions,
+        frozenset({"limit"}),
+        _PEEK,
+    ),
+    Route("get-session", "GET", _SESSION, _RECEIVE, account.get, instead=_PEEK),
+    Route("heartbeat", "POST", _SESSION + "/heartbeat", _RECEIVE, account.heartbeat),
+    Route("end-session", "POST", _SESSION + "/end", _RECEIVE, account.end),
+)
+_STREAM_ROUTES: Final = (
+    Route(
+        "list-streams",
+        "GET",
+        _QUEUE + "/streams",
+        _RECEIVE,
+        streams.list_streams,
+        instead=_PEEK,
+    ),
+    Route("attach-stream", "PUT", _STREAM, _RECEIVE, streams.attach),
+    Route("get-stream", "GET", _STREAM, _RECEIVE, streams.get, instead=_PEEK),
+    Route("delete-stream", "DELETE", _STREAM, _RECEIVE, streams.delete),
+    Route("settle-claims", "POST", _STREAM + "/settle", _FINISH, streams.settle),
+    Route("open-claim", "PUT", _CLAIM, _RECEIVE, streams.open_claim),
+    Route("get-claim", "GET", _CLAIM, _RECEIVE, streams.get_claim, instead=_PEEK),
+    Route(
+        "read-claim",
+        "GET",
+        _CLAIM + "/messages",
+        _RECEIVE,
+        streams.read,
+        _PAGE | {"part", "parts"},
+        _PEEK,
+    ),
+    Route("extend-claim", "POST", _CLAIM + "/extend", _RECEIVE, streams.extend),
+    Route("exempt-members", "POST", _CLAIM + "/exemptions", _FINISH, streams.exempt),
+    Route("bind-claim", "POST", _CLAIM + "/bind", _FINISH, streams.bind),
+    Route("give-back-claim", "POST", _CLAIM + "/give-back", _RECEIVE, streams.give_back),
+)
+_TRANSACTION_ROUTES: Final = (
+    Route(
+        "list-transactions",
+        "GET",
+        _ACCOUNT + "/transactions",
+        _PUT,
+        transactions.list_transactions,
+        frozenset({"state", "limit"}),
+        _PEEK,
+    ),
+    Route("get-transaction", "GET", _TRANSACTION, _PUT, transactions.get, instead=_PEEK),
+    Route(
+        "stage",
+        "POST",
+        _TRANSACTION + "/stage",
+        _PUT,
+        transactions.stage,
+        frozenset({"part", "chunk", "timeout_s", "queue"}),
+    ),
+    Route("publish", "POST", _TRANSACTION + "/publish", _PUT, transactions.publish),
+    Route("discard", "POST", _TRANSACTION + "/discard", _PUT, transactions.discard),
+    Route(
+        "commit",
+        "POST",
+        _ACCOUNT + "/commit",
+        _FINISH,
+        commits.commit,
+        instead=Operation.PUT_MESSAGE,
+    ),
+)
+
+ROUTES: Final = (
+    Route("openapi", "GET", "/v1/openapi.json", (), openapi),
+    Route("problem", "GET", "/v1/problems/{code}", (), explain_code),
+    Route(
+        "list-queues",
+        "GET",
+        _ACCOUNT + "/queues",
+        _LIST,
+        queues.list_queues,
+        _PAGE | {"prefix", "counts"},
+    ),
+    Route("create-queue", "PUT", _QUEUE, (Operation.CREATE_QUEUE,), queues.create),
+    Route("get-queue", "GET", _QUEUE, _LOOK_AT_QUEUE, queues.get),
+    Route("update-queue", "PATCH", _QUEUE, _SET_UP, queues.update),
+    Route("delete-queue", "DELETE", _QUEUE, (Operation.DELETE_QUEUE,), queues.delete),
+    Route("count-messages", "GET", _QUEUE + "/counts", _LOOK_AT_QUEUE, queues.counts),
+    Route("explain-queue", "GET", _QUEUE + "/explain", _LOOK_AT_QUEUE, admin.explain_queue),
+    Route("pause-queue", "POST", _QUEUE + "/pause", _SET_UP, queues.pause),
+    Route("resume-queue", "POST", _QUEUE + "/resume", _SET_UP, queues.resume),
+    Route("purge", "POST", _QUEUE + "/purge", _CLEAR, admin.purge),
+    Route("redrive", "POST", _QUEUE + "/redrive", _MOVE, admin.redrive),
+    Route(
+        "list-jobs",
+        "GET",
+        _ACCOUNT + "/jobs",
+        _LIST,
+        admin.list_jobs,
+        frozenset({"queue", "limit"}),
+    ),
+    Route("get-job", "GET", _JOB, _LIST, admin.get),
+    Route("stop-job", "POST", _JOB + "/stop", _CLEAR, admin.stop),
+    Route("put", "POST", _MESSAGES, _PUT, messages.put),
+    Route("receive", "POST", _MESSAGES + "/receive", _RECEIVE, messages.receive),
+    Route("peek", "POST", _MESSAGES + "/peek", _LOOK, messages.peek),
+    Route("renew", "POST", _MESSAGES + "/renew", (Operation.UPDATE_MESSAGE,), messages.renew),
+    Route("complete", "POST", _MESSAGES + "/complete", _FINISH, messages.complete),
+    Route("release", "POST", _MESSAGES + "/release", _FINISH, messages.release),
+    Route(
+        "list-messages",
+        "GET",
+        _MESSAGES,
+        _LOOK,
+        admin.inspect,
+        _PAGE | {"body"} | admin.PARAMS,
+    ),
+    Route("put-raw", "POST", _MESSAGES + "/raw", _PUT, put, PUT_PARAMS),
+    Route("get-body", "GET", _MESSAGE + "/body", _LOOK, get),
+    Route("get-message", "GET", _MESSAGE, _LOOK, admin.find),
+    Route("explain-message", "GET", _MESSAGE + "/explain", _LOOK, admin.explain_message),
+    Route("amend-message", "PATCH", _MESSAGE, _CHANGE, admin.amend),
+    Route("remove-message", "DELETE", _MESSAGE, _CLEAR, admin.remove, frozenset({"force"})),
+    Route("end-lease", "POST", _MESSAGE + "/end-lease", _CHANGE, admin.end_lease),
+    Route("cancel-message", "POST", _MESSAGE + "/cancel", _CHANGE, account.cancel_message),
+    Route("trace-message", "GET", _MESSAGE + "/trace", _LOOK, account.trace, _PAGE),
+    Route("list-events", "GET", _ACCOUNT + "/events", _LOOK, account.list_events, _PAGE),
+    *_SESSION_ROUTES,
+    *_STREAM_ROUTES,
+    *_TRANSACTION_ROUTES,
+    Route("get-clock", "GET", TEST_PREFIX + "clock", (), account.clock),
+    Route("advance-clock", "POST", TEST_PREFIX + "advance", (), account.advance),
+    Route("get-faults", "GET", TEST_PREFIX + "faults", (), account.faults),
+    Route("set-faults", "PUT", TEST_PREFIX + "faults", (), account.set_faults),
+    Route("clear-faults", "DELETE", TEST_PREFIX + "faults", (), account.clear_faults),
+)
+
+
+def routes_for(*, test_mode: bool) -> tuple[Route, ...]:
+    """Return the routes of a server: those for tests are there in test mode only."""
+    return tuple(each for each in ROUTES if test_mode or not each.path.startswith(TEST_PREFIX))
+
+
+class _Node:
+    """What can follow a part of a path."""
+
+    __slots__ = ("members", "named", "other", "routes")
+
+    def __init__(self) -> None:
+        self.named: dict[str, _Node] = {}
+        self.other: _Node | None = None
+        """For a part that varies."""
+        self.routes: dict[str, Route] = {}
+        """By method, if a path may end here."""
+        self.members: tuple[str, ...] = ()
+
+
+class Router:
+    """Finds routes by path; a fixed part of a path goes before one that varies."""
+
+    def __init__(self, routes: tuple[Route, ...] = ROUTES) -> None:
+        self._root = _Node()
+        for route in routes:
+            node = self._root
+            for part in route.path.split("/"):
+                if part[:1] == "{":
+                    node.other = node = node.other or _Node()
+                else:
+                    node = node.named.setdefault(part, _Node())
+            node.routes[route.method] = route
+            node.members = route.members()
+
+    def find(self, call: Call, parts: list[str]) -> Route:
+        """Return the route of a path, and note in *call* what its variable parts are.
+
+        Raises:
+            Refused: There is no such path, or it does not take the method.
+        """
+        node = self._root
+        values: list[str] = []
+        for part in parts:
+            following = node.named.get(part)
+            if following is None:
+                following = node.other
+                if following is None or not part:
+                    raise Refused(problem("no-such-route"))
+                values.append(part)
+            node = following
+        if not node.routes:
+            raise Refused(problem("no-such-route"))
+        route = node.routes.get(call.request.method)
+        if route is None:
+            raise _method_not_allowed(call.request.method, node)
+        for member, value in zip(node.members, values, strict=True):
+            setattr(call, member, value)
+        return route
+
+
+def _method_not_allowed(method: str, node: _Node) -> Refused:
+    allowed = ", ".join(sorted(node.routes))
+    return Refused(
+        problem(
+            "method-not-allowed",
+            f"This address does not take {method[:20]}.",
+            remedy=f"It takes {allowed}.",
+        ),
+        (b"allow", allowed.encode("ascii")),
+    )

@@ -6,16 +6,18 @@ command holds the engine for long.
 
 from __future__ import annotations
 
+import binascii
 import os
 import re
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from leasehold.domain.commands import Batch, Complete, Duplicate, Put, Release, Renew
+from leasehold.domain.commands import REMOVE_SAVED, Batch, Complete, Duplicate, Put, Release, Renew
 from leasehold.domain.errors import LeaseholdError, NotDone, QueueNotFound, Unavailable
-from leasehold.domain.limits import MAX_ITEMS, NATIVE, NEVER, PRIORITIES, WEEK_S
+from leasehold.domain.limits import MAX_ITEMS, MAX_SAVED_BYTES, NATIVE, NEVER, PRIORITIES, WEEK_S
 from leasehold.domain.model import (
     DEFAULT_PRIORITY,
     ENTROPY_BYTES,
@@ -24,121 +26,30 @@ from leasehold.domain.model import (
     Detail,
     Lease,
 )
-from leasehold.http.native.call import Call
-from leasehold.http.native.errors import Refused, invalid, item_problem, out_of_range
-from leasehold.http.native.reading import (
-    MAX_SINGLE_BYTES,
-    body_of,
-    decode_body,
+from leasehold.http.native.call import (
+    Call,
     queue_name,
-    read_properties,
     short_text,
+    too_many,
+    why_unreadable,
     within,
 )
+from leasehold.http.native.errors import Refused, invalid, item_problem, out_of_range, too_large
 from leasehold.http.requests import Response
-from leasehold.wire.messages import ItemResult, PutItem, PutResult, QueuedPut, Results
-from leasehold.wire.parts import ItemProblem
+from leasehold.wire.messages import (
+    MAX_PROPERTIES_BYTES,
+    ItemResult,
+    PutItem,
+    PutResult,
+    QueuedPut,
+    Results,
+)
+from leasehold.wire.parts import ItemProblem, WithBody
 
 PART: Final = 1_000
 """Items that go to the engine as one command."""
 
-_MAX_PROPERTIES_JSON_BYTES: Final = 131_072
-"""More than MAX_PROPERTIES_BYTES of names and values take, with each character escaped."""
-_PROPERTIES: Final[msgspec.json.Decoder[dict[str, str] | None]] = msgspec.json.Decoder(
-    dict[str, str] | None
-)
-
 ItemCommand: TypeAlias = Put | Renew | Complete | Release
-
-
-_T = TypeVar("_T")
-
-
-class BatchReader(Generic[_T]):
-    """Reads requests with many items, and stops when there are too many.
-
-    Args:
-        kind: Shape of the request.
-        items: The shape of an item, by the name of the member that lists such items.
-    """
-
-    def __init__(self, kind: type[_T], **items: type[msgspec.Struct]) -> None:
-        self._plain: msgspec.json.Decoder[_T] = msgspec.json.Decoder(kind)
-        self._left = 0
-        self._path = f"$.{next(iter(items))}" if len(items) == 1 else "$"
-        self._counting = self._make_counting(kind, items)
-
-    def read(self, call: Call) -> _T:
-        """Read the body of a request.
-
-        Raises:
-            Refused: It is not JSON, not what the call takes, or has more than MAX_ITEMS items, in
-                all its lists together.
-        """
-        body = call.request.body
-        if len(body) <= MAX_SINGLE_BYTES:  # there is not much to be made of it
-            return decode_body(self._plain, body)
-        self._left = MAX_ITEMS
-        return decode_body(self._counting, body)
-
-    def _make_counting(
-        self, kind: type[_T], items: Mapping[str, type[msgspec.Struct]]
-    ) -> msgspec.json.Decoder[_T]:
-        fields: list[str | tuple[str, Any] | tuple[str, Any, Any]] = []
-        for field in msgspec.structs.fields(kind):  # type: ignore[arg-type]  # it is a Struct
-            told: Any = field.type
-            if field.name in items:
-                told = list[self._counted(items[field.name])]  # type: ignore[misc]  # made here
-                told = told if field.required else told | None
-            known = (field.name, told)
-            fields.append(known if field.required else (*known, field.default))
-        request = msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True, kw_only=True)
-        # It has the members of *kind*, and readers look at nothing else.
-        return cast("msgspec.json.Decoder[_T]", msgspec.json.Decoder(request))
-
-    def _counted(self, item: type[msgspec.Struct]) -> type[msgspec.Struct]:
-        """Return a kind of item that is counted as it is made."""
-        fields: list[tuple[str, Any, Any]] = []
-        if "properties" in item.__struct_fields__:
-            fields.append(("properties", msgspec.Raw, msgspec.Raw()))
-        return msgspec.defstruct(
-            item.__name__,
-            fields,
-            bases=(item,),
-            namespace={"__post_init__": self._count_with_properties if fields else self._count},
-            forbid_unknown_fields=True,
-            gc=False,
-        )
-
-    def _count_with_properties(self, item: Any) -> None:
-        self._count(item)
-        raw, place = item.properties, self._path
-        if place != "$":
-            place += f"[{MAX_ITEMS - self._left - 1}].properties"
-        # To make a table of a million properties takes seconds, and to step over them next to none.
-        if len(raw) > _MAX_PROPERTIES_JSON_BYTES:
-            raise out_of_range(
-                place,
-                len(raw),
-                (0, _MAX_PROPERTIES_JSON_BYTES),
-                "The figures are bytes of JSON in the `properties` of a message: send fewer.",
-            )
-        item.properties = decode_body(_PROPERTIES, raw, place) if raw else None
-
-    def _count(self, _: object) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise too_many(self._path, MAX_ITEMS + 1)
-
-
-def too_many(path: str, number: int) -> Refused:
-    """Return the refusal of a request with no items, or more than MAX_ITEMS."""
-    return out_of_range(
-        path,
-        number,
-        (1, MAX_ITEMS),
-        f"The figures are items: send between one and {MAX_ITEMS:,} in a request.",
-    )
 
 
 class Items:
@@ -255,9 +166,33 @@ def _raise_shared(results: Sequence[object]) -> None:
 # Messages to put, as JSON brings them; in requests of several kinds.
 
 
+_READERS_DEPTH: Final = 200
+"""How much deeper than here a reader of what was saved may be in its stack."""
 _SURE: Final = 4
 """No character has more bytes."""
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+def read_properties(field: str, properties: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Return the properties of a message.
+
+    Raises:
+        Refused: Together they are larger than MAX_PROPERTIES_BYTES.
+    """
+    if not properties:
+        return {}
+    size = 0
+    for name, value in properties.items():
+        size += len(name.encode()) + len(value.encode())
+    if size > MAX_PROPERTIES_BYTES:
+        raise out_of_range(
+            field,
+            size,
+            (0, MAX_PROPERTIES_BYTES),
+            "The figures are the bytes of all names and values: shorten them, or put them in the "
+            "body.",
+        )
+    return properties
 
 
 def body_limit(call: Call, queue: str) -> int:
@@ -274,6 +209,81 @@ def trace_of(call: Call) -> Detail:
     if header and _TRACEPARENT.fullmatch(header):
         return Detail(traceparent=header)
     return NO_DETAIL
+
+
+def body_of(item: WithBody, prefix: str = "", limit_bytes: int = NATIVE.body_bytes) -> bytes | None:
+    """Return the body that *item* brings, None if it brings none.
+
+    Args:
+        item: What may bring one.
+        prefix: What goes before the name of a member in a refusal.
+        limit_bytes: Largest body in bytes, 1 or more; see :func:`body_limit`.
+
+    Raises:
+        Refused: It brings two, one that is not base64, or one that is too large.
+    """
+    text, encoded = item.body, item.body_base64
+    raw = bytes(item.json) if item.json else b""
+    if raw == b"null":
+        raw = b""
+    if (text is not None) + (encoded is not None) + bool(raw) > 1:
+        raise invalid(None, "There is more than one of `body`, `body_base64` and `json`.")
+    if text is not None:
+        name, body = "body", text.encode()
+    elif encoded is not None:
+        name, body = "body_base64", _decode_base64(prefix, encoded)
+    elif raw:
+        name, body = "json", _compact(prefix, raw)
+    else:
+        return None
+    if len(body) > limit_bytes:
+        raise too_large(prefix + name, len(body), limit_bytes)
+    return body
+
+
+def saved_of(field: str, raw: msgspec.Raw) -> str:
+    """Return what a holder wants saved, without blanks; REMOVE_SAVED for ``null``.
+
+    Raises:
+        Refused: It cannot be read as JSON, also by readers deeper in their stack, or is too large.
+    """
+    text = bytes(raw)
+    if text == b"null":
+        return REMOVE_SAVED
+    try:
+        msgspec.json.decode(b"[" * _READERS_DEPTH + text + b"]" * _READERS_DEPTH)
+        compact = msgspec.json.format(text, indent=-1).decode()
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid(
+            field, f"`{field}` cannot be read as JSON: {why_unreadable(error)}."
+        ) from None
+    size = len(compact.encode())
+    if size > MAX_SAVED_BYTES:
+        raise out_of_range(
+            field,
+            size,
+            (0, MAX_SAVED_BYTES),
+            "The figures are bytes of JSON without blanks: save less, or keep it elsewhere and "
+            "save where it is.",
+        )
+    return compact
+
+
+def _decode_base64(prefix: str, encoded: str) -> bytes:
+    try:
+        return b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid(f"{prefix}body_base64", "`body_base64` is not base64.") from None
+
+
+def _compact(prefix: str, raw: bytes) -> bytes:
+    """Return JSON without the blanks around its parts; numbers stay as they were written."""
+    try:
+        raw.decode()
+        return msgspec.json.format(raw, indent=-1)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = why_unreadable(error)
+        raise invalid(f"{prefix}json", f"`json` cannot be read as JSON: {reason}.") from None
 
 
 def read_put(

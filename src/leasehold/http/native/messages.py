@@ -24,26 +24,26 @@ from leasehold.domain.model import (
     Outcome,
     Progress,
 )
-from leasehold.http.native.call import Call
+from leasehold.http.native.call import (
+    BatchReader,
+    Call,
+    apart,
+    in_portions,
+    read_body,
+    short_text,
+    within,
+)
 from leasehold.http.native.errors import Refused
 from leasehold.http.native.items import (
     PART,
-    BatchReader,
     Items,
     body_limit,
+    body_of,
     expiry,
     read_put,
+    saved_of,
     show_put,
     trace_of,
-)
-from leasehold.http.native.reading import (
-    apart,
-    body_of,
-    in_portions,
-    read_body,
-    saved_of,
-    short_text,
-    within,
 )
 from leasehold.http.requests import Response
 from leasehold.wire.messages import (

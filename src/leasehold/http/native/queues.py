@@ -38,9 +38,8 @@ from leasehold.domain.queue_settings import (
     QueueSettings,
     has_room_for_poison,
 )
-from leasehold.http.native.call import Call
-from leasehold.http.native.errors import Refused, invalid, out_of_range, problem, shown
-from leasehold.http.native.reading import (
+from leasehold.http.native.call import (
+    Call,
     explain_invalid,
     param_int,
     param_switch,
@@ -49,6 +48,7 @@ from leasehold.http.native.reading import (
     short_text,
     within,
 )
+from leasehold.http.native.errors import Refused, invalid, out_of_range, problem, shown
 from leasehold.http.requests import Response
 from leasehold.wire import queues as wire
 from leasehold.wire.parts import MAX_TEXT, NoRequest

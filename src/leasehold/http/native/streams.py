@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias, cast
 
 import msgspec
 
@@ -35,18 +35,13 @@ from leasehold.domain.errors import ClaimNotFound, ClaimSettled, Unavailable
 from leasehold.domain.limits import MAX_CLAIM, MAX_ITEMS, MAX_WAIT_S, NATIVE
 from leasehold.domain.model import MessageState, fitting
 from leasehold.domain.transactions import StreamSettled
-from leasehold.http.native import arrow_loader
 from leasehold.http.native.admin import show_message
-from leasehold.http.native.call import Call
-from leasehold.http.native.items import BatchReader, PutReader, too_many
-from leasehold.http.native.messages import (
-    ANSWER_BYTES,
-    OUTCOMES,
-    draw_jitter,
-    read_error,
-)
-from leasehold.http.native.reading import (
+from leasehold.http.native.call import (
+    ARROW,
+    BatchReader,
+    Call,
     apart,
+    arrow_module,
     checked_name,
     in_portions,
     number_of,
@@ -54,7 +49,15 @@ from leasehold.http.native.reading import (
     published_names,
     read_body,
     short_text,
+    too_many,
     within,
+)
+from leasehold.http.native.items import PutReader
+from leasehold.http.native.messages import (
+    ANSWER_BYTES,
+    OUTCOMES,
+    draw_jitter,
+    read_error,
 )
 from leasehold.http.requests import Response
 from leasehold.wire import flows as wire
@@ -74,6 +77,9 @@ NEXT_AFTER: Final = b"leasehold-next-after"
 ARROW_BYTES: Final = 2 * ANSWER_BYTES
 """Bodies of an answer in Arrow, which takes a third of the work."""
 
+WriteMembers: TypeAlias = Callable[[Sequence[MemberPage | MemberColumns]], bytes]
+
+_ARROW: Final = ARROW.decode("ascii")
 _FIRST_STEP: Final = 2_000
 _LONGEST_STEP: Final = 8_000
 """Members that one command reads, so that those with large bodies are not all read at once."""
@@ -219,7 +225,7 @@ async def give_back(call: Call) -> Response:
 
 async def read(call: Call) -> Response:
     """Read members of a claim, as JSON or Arrow."""
-    write = await arrow_loader.writer() if arrow_loader.wants_arrow(call) else None
+    write = await _arrow_writer(call)
     most = MAX_JSON_MEMBERS if write is None else MAX_MEMBERS
     limit = min(param_int(call, "limit", (1, MAX_MEMBERS)) or DEFAULT_MEMBERS, most)
     parts = param_int(call, "parts", (1, MAX_PARTS)) or 1
@@ -242,9 +248,16 @@ async def read(call: Call) -> Response:
         return call.reply(Views(shown, next_after))
     content = write(pages)
     if next_after is None:
-        return call.reply_bytes(arrow_loader.ARROW, content)
+        return call.reply_bytes(ARROW, content)
     place = (NEXT_AFTER, next_after.encode("ascii"))
-    return call.reply_bytes(arrow_loader.ARROW, content, place)
+    return call.reply_bytes(ARROW, content, place)
+
+
+async def _arrow_writer(call: Call) -> WriteMembers | None:
+    """Return what writes an Arrow stream if a request asks for one; all others get JSON."""
+    if _ARROW not in call.request.headers.get("accept", "").lower():
+        return None
+    return cast("WriteMembers", (await arrow_module("arrow-not-installed")).write_members)
 
 
 async def _read_pages(
@@ -334,7 +347,7 @@ async def settle(call: Call) -> Response:
         if len(given) > MAX_ITEMS:
             raise too_many(path, len(given))
     publish = published_names(request.publish)
-    puts = await apart(size, PutReader(call).read, "$.sends", sends)
+    puts = await apart(size, PutReader(call).read, "$.sends", sends) if sends else ()
     await _authorize_settling(call, puts, publish)
     command = SettleClaims(
         *_stream_of(call),

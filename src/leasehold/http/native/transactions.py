@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -30,17 +31,22 @@ from leasehold.domain.transactions import (
     Transaction,
     TransactionState,
 )
-from leasehold.http.native import arrow_loader
-from leasehold.http.native.call import Call
-from leasehold.http.native.errors import Refused, invalid, out_of_range
-from leasehold.http.native.items import (
+from leasehold.http.native.call import (
+    ARROW,
     BatchReader,
-    ItemCommand,
-    Items,
-    PutReader,
-    show_put,
+    Call,
+    apart,
+    arrow_module,
+    checked_name,
+    param_int,
+    published_names,
+    queue_name,
+    read_body,
     too_many,
+    within,
 )
+from leasehold.http.native.errors import Refused, invalid, out_of_range
+from leasehold.http.native.items import ItemCommand, Items, PutReader, show_put
 from leasehold.http.native.messages import (
     read_release,
     read_renew,
@@ -49,15 +55,6 @@ from leasehold.http.native.messages import (
     show_renewal,
 )
 from leasehold.http.native.queues import DEFAULT_PAGE, MAX_PAGE
-from leasehold.http.native.reading import (
-    apart,
-    checked_name,
-    param_int,
-    published_names,
-    queue_name,
-    read_body,
-    within,
-)
 from leasehold.http.native.streams import show_settled
 from leasehold.http.requests import Response
 from leasehold.wire import flows as wire
@@ -65,6 +62,9 @@ from leasehold.wire import messages
 from leasehold.wire.flows import CHUNKS
 from leasehold.wire.parts import MAX_NAME
 
+_ARROW: Final = ARROW.decode("ascii")
+_ARROW_AT_ONCE_BYTES: Final = 128 * 1024
+"""A stream of so many bytes is read in a few milliseconds."""
 _STATES: Final = tuple(state.value for state in TransactionState)
 _STAGE: Final = BatchReader(wire.StageRequest, messages=messages.QueuedPut)
 _PARTS: Final = msgspec.json.Decoder(wire.PartsRequest)
@@ -88,13 +88,19 @@ def _show(transaction: Transaction) -> wire.TransactionInfo:
 
 async def stage(call: Call) -> Response:
     """Put messages that no consumer sees yet."""
-    if arrow_loader.brings_arrow(call):
+    if _brings_arrow(call):
         command = await _stage_of_arrow(call)
     else:
         _refuse_params(call)
         command = await apart(len(call.request.body), _stage_of_json, call)
     staged = await call.services.perform(command)
     return call.reply(wire.Staged(*staged))
+
+
+def _brings_arrow(call: Call) -> bool:
+    """Tell whether the body of a request is an Arrow stream; anything else is taken as JSON."""
+    kind = call.request.headers.get("content-type", "").partition(";")[0]
+    return kind.strip().lower() == _ARROW
 
 
 def _stage_of_json(call: Call) -> Stage:
@@ -107,7 +113,7 @@ def _stage_of_json(call: Call) -> Stage:
 
 
 async def _stage_of_arrow(call: Call) -> Stage:
-    read_puts = await arrow_loader.reader()
+    read_puts = (await arrow_module("arrow-not-taken")).read_puts
     params = call.params
     part, chunk = params.get("part"), param_int(call, "chunk", CHUNKS)
     if part is None or chunk is None:
@@ -116,7 +122,9 @@ async def _stage_of_arrow(call: Call) -> Stage:
     queue = params.get("queue") or None
     if queue is not None:
         queue_name("queue", queue)
-    puts = await arrow_loader.read_apart(read_puts, call.request.body, PutReader(call), queue)
+    content = call.request.body
+    read = partial(read_puts, content, PutReader(call), queue)
+    puts = await apart(len(content), read, at_once_bytes=_ARROW_AT_ONCE_BYTES)
     timeout_s = param_int(call, "timeout_s", STAGING_TIMEOUTS_S)
     return _checked(call, "", _Chunk(part, chunk, timeout_s, puts))
 

@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 
 from jsonschema import Draft202012Validator
 
+from leasehold.http.native.dialect import openapi_json
 from leasehold.http.native.errors import CODES
-from leasehold.http.native.routes import openapi_json
 from leasehold.http.requests import Response
 
 METHODS: Final = frozenset({"get", "put", "post", "patch", "delete"})

@@ -15,11 +15,11 @@ from leasehold.domain.claims import MemberColumns, ReadClaim
 from leasehold.domain.limits import WEEK_S
 from leasehold.domain.model import NEVER_MS, id_to_blob
 from leasehold.domain.transactions import Stage
-from leasehold.http.native import arrow, arrow_loader, streams
+from leasehold.http.native import arrow, call, streams
 from tests.unit.http.native.support import BASE, QUEUE, Answer, Native
 from tests.unit.http.native.test_streams import STREAM, attach, claim
 
-ARROW: Final = arrow_loader.ARROW.decode()
+ARROW: Final = call.ARROW.decode()
 _ACCEPT: Final = {"accept": f"{ARROW}, application/json;q=0.5"}
 _CONTENT: Final = {"content-type": ARROW}
 _STAGE: Final = f"{BASE}/transactions/batch/stage"
@@ -450,7 +450,7 @@ def test_damaged_streams(native: Native) -> None:
 @pytest.fixture
 def no_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make as if the library were not installed."""
-    monkeypatch.setattr(arrow_loader, "_LOADED", {})
+    monkeypatch.setattr(call, "_LOADED", {})
     monkeypatch.delitem(sys.modules, "leasehold.http.native.arrow")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 

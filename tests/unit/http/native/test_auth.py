@@ -13,8 +13,8 @@ from leasehold.auth.sharedkey import (
     sign,
 )
 from leasehold.auth.types import SignedRequest
-from leasehold.http.native.reading import read_query
-from leasehold.http.native.routes import ROUTES
+from leasehold.http.native.call import read_query
+from leasehold.http.native.dialect import ROUTES
 from tests.unit.http.native.support import (
     ACCOUNT,
     BASE,

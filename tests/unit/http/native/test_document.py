@@ -36,9 +36,9 @@ from leasehold.domain.queue_settings import BackoffKind, LapsedReceipts, QueueSe
 from leasehold.domain.sessions import SessionState
 from leasehold.domain.transactions import TransactionState
 from leasehold.http.native.call import Route
+from leasehold.http.native.dialect import ROUTES
 from leasehold.http.native.errors import CODES
 from leasehold.http.native.queues import RANGES
-from leasehold.http.native.routes import ROUTES
 from leasehold.wire import admin, flows, messages, parts, queues, schemas
 from leasehold.wire.flows import CHUNKS, MAX_PUBLISHED
 from leasehold.wire.parts import MAX_NAME, NUMBERS

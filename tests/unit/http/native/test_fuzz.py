@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leasehold.http.native.routes import ROUTES
+from leasehold.http.native.dialect import ROUTES
 from tests.unit.http.native.support import Native, path_of
 
 _NAMES = st.sampled_from(

@@ -10,8 +10,8 @@ import pytest
 from leasehold.domain.commands import CreateQueue, SetAdapted
 from leasehold.domain.model import NEVER_MS
 from leasehold.domain.queue_settings import DEFAULT_SETTINGS, Adapted, Adaptive
+from leasehold.http.native.call import MAX_SINGLE_BYTES
 from leasehold.http.native.queues import patched, show_settings
-from leasehold.http.native.reading import MAX_SINGLE_BYTES
 from tests.unit.http.native.support import ACCOUNT, BASE, MESSAGES, QUEUE, Native
 
 _MEMBERS = {"name", "metadata", "settings", "visibility_timeout_s", "created_at_ms"}
