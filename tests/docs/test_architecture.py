@@ -117,30 +117,64 @@ def test_a_receive_that_waits_passes_the_files_told() -> None:
         assert missing == {"engine/peers.py", "stores/postgres/peers.py"}
 
 
-def test_a_claim_passes_the_files_told() -> None:
-    """Two micro-batches, as Spark would call for them."""
+@contextmanager
+def micro_batches(backlog: int = 0, **options: str) -> Iterator[Callable[[], list[str]]]:
+    """Call for micro-batches of ten messages as Spark would; each is opened, read and settled.
+
+    Yields what does one more, and returns the files that it passed. The server has warmed up, and
+    has more messages than are taken: so many as *backlog* says.
+    """
     with traced() as seen, InProcessServer(store="sqlite") as server, server.client() as client:
         queue = client.queue("orders")
         queue.create()
-        for number in range(40):
-            queue.put(f"order {number}")
-        seen()
-        settings = {"queueName": "orders", "streamId": "totals", "maxMessagesPerTrigger": "10"}
+        queue.put_many(f"pack order {number}" for number in range(backlog))
+        settings = {"queueName": "orders", "streamId": "totals", **options}
         source = LeaseholdDataSource({"connectionString": server.connection_string, **settings})
         driver, executor = (source.streamReader(source.schema()) for _ in range(2))
         assert isinstance(driver, ClaimReader)
         assert isinstance(executor, ClaimReader)
         task = TaskIdentity(query_id="q", batch_id=0, run_id="r", partition=0, attempt=0, task=0)
         executor.task = lambda: task
-        limit = driver.getDefaultReadLimit()
-        offset, rows = driver.initialOffset(), 0
-        for _ in range(2):
+        limit, offset = driver.getDefaultReadLimit(), driver.initialOffset()
+
+        def run() -> list[str]:
+            nonlocal offset
+            queue.put_many(f"pack order {number}" for number in range(10))
+            seen()
             end = driver.latestOffset(offset, limit)
             parts = driver.partitions(offset, end)
-            rows += sum(batch.num_rows for part in parts for batch in executor.read(part))
+            rows = sum(batch.num_rows for part in parts for batch in executor.read(part))
             driver.commit(end)
             offset = end
+            assert rows == 10
+            return seen()
+
+        for _ in range(3):
+            run()
+        yield run
         driver.stop()
         close_shared()
-        assert rows == 20
-        assert told("## The way of a claim from Spark").difference(seen()) == set()
+
+
+def claim_files() -> list[str]:
+    """Return the files of the package that a claim passes, in their order."""
+    page = section(ARCHITECTURE.read_text("utf-8"), "## The way of a claim from Spark")
+    return re.findall(r"^\| \d+ \| `([^`]+)`", page, re.MULTILINE)
+
+
+def test_a_claim_passes_the_files_told_in_their_order_and_no_others() -> None:
+    """On SQLite, opened when Spark asks for it, when the server has warmed up."""
+    with micro_batches(prefetchClaim="false") as run:
+        passed = [run() for _ in range(8)]
+    always, in_order = set.intersection(*map(set, passed)), claim_files()
+    assert in_order in [[name for name in each if name in always] for each in passed]
+    assert len(in_order) <= 40
+
+
+def test_a_claim_that_was_opened_ahead_passes_no_others() -> None:
+    """It is opened beside the micro-batch before it, and waits for nothing."""
+    with micro_batches(backlog=20, maxMessagesPerTrigger="10") as run:
+        passed = [run() for _ in range(8)]
+    assert set.intersection(*map(set, passed)) <= set(claim_files())
+    left_out = set(claim_files()).difference(*passed)
+    assert left_out == {"engine/long_poll.py", "engine/listeners.py"}
