@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import commands as c
 from leasehold.domain import transactions as st
 from leasehold.domain.admin import JobKind
 from leasehold.domain.model import Detail, Outcome
 
-from .conftest import ACCOUNT, POISON, Asker
+from .conftest import ACCOUNT, POISON, QUEUE, Asker
 
 GROUPS = ["acme", "", "g" * 128, "Größe/\N{GRINNING FACE}", "null\0here"]
 
@@ -83,3 +84,57 @@ def test_amending_leaves_the_group(asker: Asker) -> None:
     put = asker.put("a", detail=in_group("acme", properties={"k": "v"}))
     asker.amend(put, properties={"k": "w"})
     assert asker.receive_one().message.detail.group_id == "acme"
+
+
+def test_groups_and_others_side_by_side(asker: Asker) -> None:
+    """Who is in a group makes no difference to what is received first, nor to the counts."""
+    for n, (group, priority) in enumerate(
+        [("a", 8), (None, 8), ("b", 1), (None, 1), ("a", 8), (None, 16), ("b", 16), (None, 8)]
+    ):
+        asker.put(str(n), detail=in_group(group), priority=priority)
+        asker.clock.advance(s=1)
+    expected = [b"2", b"3", b"0", b"1", b"4", b"7", b"5", b"6"]
+    for limit in (1, 2, 3, 5, 8):
+        assert asker.bodies(limit) == expected[:limit]
+    assert asker.split() == (8, 0, 0, 0, 0)
+    assert asker.received(3) == expected[:3]
+    assert asker.received(1) == expected[3:4]
+    assert asker.split() == (4, 4, 0, 0, 0)
+    assert asker.received() == expected[4:]
+    assert asker.receive() == ()
+
+
+def test_ageing_goes_over_groups_and_others(asker: Asker) -> None:
+    """So many seconds of waiting are a step of priority, in a group or not."""
+    asker.govern(priority_ageing_s=10)
+    asker.put("patient", detail=in_group("a"), priority=9)
+    asker.clock.advance(s=11)
+    for n in range(3):
+        asker.put(f"urgent{n}")
+    assert asker.received() == [b"patient", b"urgent0", b"urgent1", b"urgent2"]
+
+
+def test_a_queue_with_groups_is_cleared(asker: Asker) -> None:
+    """All are out of reach at once, and their rows are freed."""
+    for n in range(5):
+        asker.put(str(n), detail=in_group("a" if n % 2 else None))
+    asker.receive_one()
+    asker.ask(c.Clear(ACCOUNT, QUEUE))
+    assert (asker.received(), asker.count()) == ([], 0)
+    assert asker.ask(c.ReapDropped(10)).count == 5
+    asker.put("new", detail=in_group("a"))
+    assert asker.received() == [b"new"]
+
+
+def test_members_in_groups_come_behind_the_others(asker: Asker) -> None:
+    """The order of a claim is by priority, and of one priority those without a group come first."""
+    asker.attach()
+    for n, (group, priority) in enumerate([("a", 8), (None, 8), ("b", 1), ("a", 8), (None, 8)]):
+        asker.put(str(n), detail=in_group(group), priority=priority)
+        asker.clock.advance(s=1)
+    asker.claim()
+    expected = [b"2", b"1", b"4", b"0", b"3"]
+    assert asker.claimed() == expected
+    assert [each for part in range(3) for each in asker.claimed(part=part, parts=3)] == expected
+    asker.give_claim_back()
+    assert sorted(asker.received()) == [b"0", b"1", b"2", b"3", b"4"]

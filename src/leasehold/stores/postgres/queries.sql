@@ -66,8 +66,8 @@ ON CONFLICT (account, kind) DO UPDATE SET content = $3
 -- name: put
 -- Also for many rows at once; see many_rows.
 INSERT INTO message (row_key, partition, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
-                     dequeue_count, fence, body, phase, since_ms, detail, place)
-VALUES ($1, $2, $3, $4, $5, $6, 0, 0, $7, $8, $9, $10, $11)
+                     dequeue_count, fence, body, phase, since_ms, detail, place, group_id)
+VALUES ($1, $2, $3, $4, $5, $6, 0, 0, $7, $8, $9, $10, $11, $12)
 
 -- name: put_body
 INSERT INTO message_body (row_key, content) VALUES ($1, $2)
@@ -732,11 +732,11 @@ WHERE key = $1 AND NOT EXISTS (SELECT 1 FROM message
 
 -- name: put_all
 INSERT INTO message (row_key, partition, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
-                     dequeue_count, fence, body, phase, since_ms, detail, place)
-SELECT k, p, i, t, e, v, 0, 0, b, f, s, d, l
+                     dequeue_count, fence, body, phase, since_ms, detail, place, group_id)
+SELECT k, p, i, t, e, v, 0, 0, b, f, s, d, l, g
 FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[],
-            $7::bytea[], $8::smallint[], $9::bigint[], $10::text[], $11::smallint[])
-     AS r (k, p, i, t, e, v, b, f, s, d, l)
+            $7::bytea[], $8::smallint[], $9::bigint[], $10::text[], $11::smallint[], $12::text[])
+     AS r (k, p, i, t, e, v, b, f, s, d, l, g)
 
 -- name: put_body_all
 INSERT INTO message_body (row_key, content)

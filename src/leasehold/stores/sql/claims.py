@@ -33,8 +33,10 @@ from leasehold.stores.sql.catalog import (
     Lane,
     OpenClaimState,
     StreamBox,
+    lane_number,
     lane_of,
     lanes_of,
+    number_of,
     priority_of,
 )
 from leasehold.stores.sql.failures import FailureHandlers
@@ -519,7 +521,7 @@ class Claiming:
         if len(fresh) < len(rows):
             self._take_again(held, list(filter(Cell.dequeue_count, rows)), now_ms)
         for lane in set(map(Cell.lane, rows)):
-            held.lanes_used |= 1 << priority_of(lane)
+            held.lanes_used |= 1 << number_of(lane)
 
     def _take_fresh(self, held: OpenClaimState, fresh: Sequence[Row], now_ms: int) -> None:
         """Move messages into the claim that were never received before."""
@@ -669,7 +671,7 @@ class ClaimRelease:
             rows = state.fetch("members_without_bodies", (number, _BEGIN_MS, left, 0))
             if rows:
                 left -= len(rows)
-                yield state.open_lane(held.entry, priority_of(number)), rows
+                yield state.open_lane(held.entry, number_of(number)), rows
 
     # --- claims that have lapsed -------------------------------------------------------------
 
@@ -763,7 +765,7 @@ class ClaimRelease:
                     after.since_ms,
                     after.renewals,
                     detail_to_json(after.detail),
-                    lane_of(entry.partition, after.priority),
+                    lane_of(entry.partition, lane_number(after.priority, after.detail.group_id)),
                     after.expires_at_ms,
                     after.dequeue_count,
                     after.visible_since_ms,

@@ -52,7 +52,7 @@ from leasehold.domain.visibility import (
     renew_refusal,
 )
 from leasehold.stores.sql import statements
-from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, priority_of
+from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, lane_number, priority_of
 from leasehold.stores.sql.plain_json import detail_to_json
 from leasehold.stores.sql.rows import (
     HERE,
@@ -168,8 +168,9 @@ class MessageHandlers:
     def _count_in(self, entry: Entry, message: Message) -> int:
         """Count a new message and return the lane it goes to."""
         lane = entry.lanes[0]
-        if message.priority != lane.priority or len(entry.lanes) > 1:
-            lane = self._state.open_lane(entry, message.priority)
+        number = lane_number(message.priority, message.detail.group_id)
+        if number != lane.number or len(entry.lanes) > 1:
+            lane = self._state.open_lane(entry, number)
         entry.message_count += 1
         self._state.touched.add(entry)
         if message.phase or message.visible_at_ms < lane.live_from_ms:
@@ -486,6 +487,7 @@ def _row_of(
         message.since_ms,
         None if detail is NO_DETAIL else detail_to_json(detail),
         place,
+        detail.group_id,
     )
 
 

@@ -10,7 +10,14 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 from leasehold.domain import commands as c
 from leasehold.domain.claims import after_loss, as_member
 from leasehold.domain.model import NO_DETAIL, Message, Phase, id_from_blob
-from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, Lane, OpenClaimState, priority_of
+from leasehold.stores.sql.catalog import (
+    PARTITION_MASK,
+    Entry,
+    Lane,
+    OpenClaimState,
+    lane_number,
+    priority_of,
+)
 from leasehold.stores.sql.plain_json import detail_from_json, detail_to_json
 from leasehold.stores.sql.state import State
 
@@ -131,7 +138,7 @@ def rewrite(state: State, kept: Kept, after: Message, target: Entry | None = Non
     """
     source, row_key, before, held = kept
     target = target or source
-    lane = state.open_lane(target, after.priority)
+    lane = state.open_lane(target, lane_number(after.priority, after.detail.group_id))
     bounds: tuple[object, ...] = (
         after.visible_at_ms,
         after.fence,

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from operator import itemgetter
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from leasehold.domain import claims as cl
@@ -285,6 +286,9 @@ def _first_of(rows: list[Row], step: SearchStep) -> list[Row]:
     return rows
 
 
+_priority_of_lane: Final = attrgetter("priority")
+
+
 def _order(
     row: Row, ageing_s: int | None, place_ms: int | None = None
 ) -> tuple[int, int, int, int]:
@@ -317,11 +321,12 @@ class Search:
             return self._visible_in(entry.lanes[0], now_ms, limit, query)
         ageing_s = entry.queue.settings.priority_ageing_s
         rows: list[Row] = []
-        for lane in entry.lanes:
-            if ageing_s is None and len(rows) == limit:
+        for _, lanes in groupby(entry.lanes, _priority_of_lane):
+            if ageing_s is None and len(rows) >= limit:
                 break
             missing = limit if ageing_s is not None else limit - len(rows)
-            rows += self._visible_in(lane, now_ms, missing, query)
+            for lane in lanes:
+                rows += self._visible_in(lane, now_ms, missing, query)
         rows.sort(key=lambda row: _order(row, ageing_s))
         return rows[:limit]
 

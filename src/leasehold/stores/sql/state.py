@@ -175,16 +175,16 @@ class State(ABC):
         self.cursor.executemany(self.sql["drop_partition"], dropped)
         self.touched.discard(entry)
 
-    def open_lane(self, entry: Entry, priority: int) -> Lane:
-        """Return the lane of a priority, opened if this is its first message."""
-        if not entry.lanes_used >> priority & 1:
-            lanes = entry.lanes_used | 1 << priority
+    def open_lane(self, entry: Entry, number: int) -> Lane:
+        """Return the lane of this number, opened if this is its first message."""
+        if not entry.lanes_used >> number & 1:
+            lanes = entry.lanes_used | 1 << number
             bounds = (lanes, entry.queue.account, entry.queue.name)
             self.cursor.execute(self.sql["set_lanes"], bounds)
-            opened = {lane.priority: lane for lane in entry.lanes}
+            opened = {lane.number: lane for lane in entry.lanes}
             entry.open_lanes(entry.partition, lanes)
-            entry.lanes = [opened.get(lane.priority, lane) for lane in entry.lanes]
-        return entry.lane(priority)
+            entry.lanes = [opened.get(lane.number, lane) for lane in entry.lanes]
+        return entry.lane(number)
 
     def find_next_lapse(self) -> None:
         """Find when the next claim lapses."""

@@ -57,8 +57,8 @@ ON CONFLICT (account, kind) DO UPDATE SET content = ?3
 -- name: put
 -- Also for many rows at once; see many_rows.
 INSERT INTO message (row_key, partition, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
-                     dequeue_count, fence, body, phase, since_ms, detail, place)
-VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?)
+                     dequeue_count, fence, body, phase, since_ms, detail, place, group_id)
+VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?)
 
 -- name: put_body
 INSERT INTO message_body (row_key, content) VALUES (?, ?)
