@@ -350,6 +350,7 @@ class JobHandlers:
         tables.take(source, at.row_key)
         redriven = after_redrive(seen.message, tables.now_ms)
         target.rows[at.row_key] = redriven
+        tables.stir(target, redriven)
         tables.note(EventType.REDRIVEN, source, redriven, target=target.queue.name)
         return True
 

@@ -212,7 +212,7 @@ class MemoryStore:
     def _clear(self, command: c.Clear) -> c.Result:
         held = self._tables.get(command.account, command.queue)
         self._tables.drop(held)
-        held.rows, held.retired = {}, {}
+        held.rows, held.retired, held.turns = {}, {}, None
         self._claims.lose_members(held)
         self._tables.note(EventType.QUEUE_CLEARED, held)
         return c.DONE

@@ -17,7 +17,10 @@ BLOCK: Final = 65_536
 """Row keys are taken in blocks, each by one server."""
 _BEFORE: Final = {"find_key": "lock_key"}
 """Statements that hold only under a lock that another takes first."""
-_TO_TAKE: Final = {"next_visible": "next_visible_to_take"}
+_TO_TAKE: Final = {
+    "next_visible": "next_visible_to_take",
+    "group_visible": "group_visible_to_take",
+}
 _KEPT_IN_MEMORY: Final = (
     *("insert_queue", "delete_queue", "move_queue", "set_lanes"),
     *("set_metadata", "set_policies", "set_settings", "set_meta"),
@@ -42,6 +45,7 @@ class SharedState(State):
     to itself; the others read it anew, when they see that the version has changed.
     """
 
+    is_shared = True
     log: SharedRecorder
     removes_all_from = sys.maxsize
     """Never: one statement removes a run and says what it has removed."""
@@ -155,6 +159,10 @@ class SharedState(State):
     def retired(self, entry: Entry) -> int:
         """Return how many rows of a queue are retired, as read when the batch began."""
         return cast("SharedEntry", entry).retired
+
+    def lock_group(self, entry: Entry, group: str) -> bool:
+        """See :meth:`State.lock_group`."""
+        return self.exclusive or bool(self.value("try_lock_group", (entry.scope, group)))
 
     # --- row keys ----------------------------------------------------------------------------
 

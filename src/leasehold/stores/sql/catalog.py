@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from leasehold.domain.claims import Bound, Claim, ClaimState, Stream
 from leasehold.domain.errors import QueueNotFound
+from leasehold.domain.groups import Turns
 from leasehold.domain.model import DEFAULT_PRIORITY, AccessPolicy, Message, Phase, Queue
 from leasehold.domain.queue_settings import LapsedReceipts, poison_queue_of
 from leasehold.domain.visibility import Bucket
@@ -94,6 +95,7 @@ class Entry:
     __slots__ = (
         "bucket",
         "claims",
+        "fed_ms",
         "lanes",
         "lanes_used",
         "lapsed",
@@ -108,6 +110,7 @@ class Entry:
         "streams",
         "strict",
         "timeline",
+        "turns",
     )
 
     def __init__(
@@ -133,6 +136,10 @@ class Entry:
         """Those of them whose members can be received, the first to lapse first."""
         self.staged = 0
         """Messages staged for it."""
+        self.turns: Turns | None = None
+        """Of its groups; None where there are no settings for groups, or until it is looked at."""
+        self.fed_ms = 0
+        """Up to when it is known of which groups something became visible."""
         self.take(queue)
         self.open_lanes(partition, lanes)
 
@@ -147,6 +154,7 @@ class Entry:
             settings.failure_policy is None
             and settings.paused_until_ms is None
             and settings.max_receives_per_s is None
+            and settings.groups is None
         )
 
     def open_lanes(self, partition: int, lanes: int) -> None:
@@ -182,6 +190,11 @@ def number_of(lane: int) -> int:
 def lanes_of(partition: int, lanes_used: int) -> list[int]:
     """Return the lanes of a partition that have been used, the most urgent first."""
     return [lane_of(partition, number) for number in _numbers_in(lanes_used)]
+
+
+def is_grouped(lane: int) -> bool:
+    """Tell whether the messages of a lane are of groups."""
+    return number_of(lane) > _GROUPED
 
 
 def _numbers_in(lanes_used: int) -> list[int]:
@@ -231,7 +244,10 @@ class Catalog:
             )
             entry = self.entry_type(queue, partition, count, lanes=lanes, scope=scope)
             before = self.by_name.get((account, name))
-            entry.bucket = before.bucket if before else None
+            if before is not None:
+                entry.bucket = before.bucket
+                if before.partition == partition:
+                    entry.turns, entry.fed_ms = before.turns, before.fed_ms
             entries[account, name] = entry
         # Each at once, because another thread may be looking something up.
         self.by_name = entries
@@ -257,7 +273,7 @@ class Catalog:
         del self._by_partition[entry.partition]
         entry.open_lanes(partition, DEFAULT_LANES)
         entry.message_count = 0
-        entry.timeline = None
+        entry.timeline = entry.turns = None
         entry.retired = 0
         self._by_partition[partition] = entry
 

@@ -23,6 +23,7 @@ from leasehold.domain.errors import (
     StreamNotFound,
 )
 from leasehold.domain.events import EventType, core_of
+from leasehold.domain.groups import NOW
 from leasehold.domain.limits import LOOK_BYTES
 from leasehold.domain.model import Phase, fitting
 from leasehold.domain.transactions import Moved
@@ -41,7 +42,7 @@ from leasehold.stores.sql.catalog import (
 )
 from leasehold.stores.sql.failures import FailureHandlers
 from leasehold.stores.sql.messages import MessageHandlers
-from leasehold.stores.sql.plain_json import detail_to_json
+from leasehold.stores.sql.plain_json import along_in_json, detail_to_json
 from leasehold.stores.sql.recorder import ID_BYTES, Columns, columns_of
 from leasehold.stores.sql.rows import Cell, CellOf, Row, message_of, uncount
 from leasehold.stores.sql.scanning import WITH_SIZES, WITHOUT_BODIES, Search
@@ -522,6 +523,7 @@ class Claiming:
             self._take_again(held, list(filter(Cell.dequeue_count, rows)), now_ms)
         for lane in set(map(Cell.lane, rows)):
             held.lanes_used |= 1 << number_of(lane)
+        _call_groups(held.entry, rows, held.claim.until_ms)
 
     def _take_fresh(self, held: OpenClaimState, fresh: Sequence[Row], now_ms: int) -> None:
         """Move messages into the claim that were never received before."""
@@ -601,6 +603,13 @@ class Claiming:
 
 
 _BEGIN_MS: Final = -1
+
+
+def _call_groups(entry: Entry, rows: Sequence[Row], at_ms: int) -> None:
+    """Have the groups of some messages looked at, from a moment on."""
+    if entry.turns is not None:
+        for detail in dict.fromkeys(map(Cell.detail, rows)):
+            entry.turns.call(None if detail is None else along_in_json(detail).group_id, at_ms)
 
 
 class ClaimRelease:
@@ -690,6 +699,7 @@ class ClaimRelease:
                 entry.timeline.add(until_ms, Phase.LEASED, len(rows))
             self._record(held, rows, {Cell.visible_at_ms: until_ms})
             moved += len(rows)
+            _call_groups(entry, rows, NOW)
         if moved:
             self._leave(held, moved)
         return moved
@@ -724,6 +734,7 @@ class ClaimRelease:
             if first_ms < state.retired_until_ms:
                 state.set_retired_until(first_ms)
             moved += len(rows)
+            _call_groups(entry, rows, NOW)
         if moved:
             self._leave(held, moved)
         return moved

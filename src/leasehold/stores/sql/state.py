@@ -30,6 +30,8 @@ from leasehold.stores.sql.statements import Cursor
 class State(ABC):
     """Shared state of one store; counts and row keys taken belong to the open batch."""
 
+    is_shared = False
+    """Whether other servers write to the same database."""
     removes_all_from: int = statements.SET_WISE
     """From so many messages on, looking at all and then removing them is the faster way."""
 
@@ -132,6 +134,17 @@ class State(ABC):
         for entry, bucket in self.buckets.items():
             entry.bucket = bucket
         self.buckets.clear()
+        for entry in self.catalog.entries():
+            entry.turns = None  # they are found out from the rows again
+
+    def lock_group(self, entry: Entry, group: str) -> bool:
+        """Keep other servers from giving messages of a group until the batch is committed.
+
+        Returns:
+            False if one of them does so at this moment.
+        """
+        del entry, group
+        return True
 
     def refuse_moved(self, account: str) -> None:
         """Refuse to keep anything more for an account that has moved to another store.
