@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from enum import Enum, auto
 from heapq import heappop, heappush
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from leasehold.domain.model import Message, Phase
 from leasehold.domain.queue_settings import GroupOrder, GroupSettings
@@ -50,6 +50,15 @@ def place_in_group(message: Message, row_key: int) -> tuple[int, int]:
     return message.inserted_at_ms if first_ms is None else first_ms, row_key
 
 
+class _Before(NamedTuple):
+    """What an undone batch has changed."""
+
+    virtual: float
+    heard_ms: int
+    finishes: dict[Group, float | None]
+    """Of groups that were looked at."""
+
+
 class _Nobody(Enum):
     NOBODY = auto()
 
@@ -64,7 +73,18 @@ class Turns:
         settings: Those of the queue.
     """
 
-    __slots__ = ("_calls", "_count", "_due", "_finish", "_heap", "_ranks", "_virtual", "settings")
+    __slots__ = (
+        "_before",
+        "_calls",
+        "_count",
+        "_due",
+        "_finish",
+        "_heap",
+        "_ranks",
+        "_virtual",
+        "heard_ms",
+        "settings",
+    )
 
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
@@ -78,6 +98,31 @@ class Turns:
         self._finish: dict[Group, float] = {}
         self._virtual = 0.0
         self._count = 0
+        self.heard_ms = 0
+        """Up to when it is known what other servers have made visible, if there are any."""
+        self._before: _Before | None = None
+
+    def begin(self) -> None:
+        """Remember how it is, until :meth:`keep` or :meth:`undo`."""
+        if self._before is None:
+            self._before = _Before(self._virtual, self.heard_ms, {})
+
+    def keep(self) -> None:
+        """Note that what was given since :meth:`begin` has been given for good."""
+        self._before = None
+
+    def undo(self) -> None:
+        """Note that nothing of that was given: those groups are where they were."""
+        if self._before is not None:
+            self._virtual, self.heard_ms, finishes = self._before
+            self._before = None
+            for group, finish in finishes.items():
+                self._ranks.pop(group, None)
+                if finish is None:
+                    self._finish.pop(group, None)
+                else:
+                    self._finish[group] = finish
+                self.call(group, NOW)
 
     def call(self, group: Group, at_ms: int) -> None:
         """Have a group looked at from a moment on: it may have something to give then."""
@@ -118,6 +163,8 @@ class Turns:
             rank, _, group = heappop(heap)
             if ranks.get(group) == rank:
                 del ranks[group]
+                if self._before is not None:
+                    self._before.finishes.setdefault(group, self._finish.get(group))
                 return group, rank
         return None
 
@@ -202,6 +249,7 @@ def take_turns(
     Yields:
         What looks take. Whoever has enough closes it.
     """
+    turns.begin()
     turns.call_due(now_ms)
     looks: dict[Group, Look[_Row_co]] = {}
     given: set[Group] = set()

@@ -50,7 +50,7 @@ class MemoryStore:
         boxes: Boxes = {}
         settling = Settling(self._tables, messages, boxes)
         staging = TransactionHandlers(self._tables, messages, boxes, settling)
-        admin = self._admin = AdminHandlers(self._tables, staging)
+        admin = self._admin = AdminHandlers(self._tables, staging, taking)
         claims = self._claims = ClaimHandlers(self._tables, taking, messages, staging, settling)
         events = self._events = EventHandlers(self._tables.log)
         self._verbs: _Verbs = {

@@ -23,6 +23,7 @@ from leasehold.domain.groups import (
     Turns,
     call_for,
     is_ordered,
+    next_turn_ms,
     place_in_group,
     take_turns,
 )
@@ -464,6 +465,15 @@ class Taking:
                     ended = not step.takes(found[1].dequeue_count, size_of(found[1]))
         if rate_per_s is not None and table.bucket is not None:
             table.bucket = spend(table.bucket, taken)
+
+    def next_turn_ms(self, table: QueueTable, turns: Turns) -> int | None:
+        """Return when a queue that groups share may next give something."""
+        now_ms = self._tables.now_ms
+
+        def look_at(group: Group) -> _GroupLook:
+            return _GroupLook(table, group, now_ms, lambda _: (None, False))
+
+        return next_turn_ms(turns, now_ms, look_at)
 
     def _good(self, table: QueueTable, left: list[int], row_key: int) -> tuple[_Found | None, bool]:
         """Return a message, None if it had to go to the poison queue, and whether to go on.

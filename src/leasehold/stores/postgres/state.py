@@ -45,7 +45,6 @@ class SharedState(State):
     to itself; the others read it anew, when they see that the version has changed.
     """
 
-    is_shared = True
     log: SharedRecorder
     removes_all_from = sys.maxsize
     """Never: one statement removes a run and says what it has removed."""
@@ -284,6 +283,7 @@ class SharedState(State):
             _note_counts(cast("SharedEntry", entry))
         self.touched.clear()
         self.buckets.clear()
+        self.keep_turns(done=True)
         self.log.committed()
         self.changed = False
 

@@ -95,7 +95,6 @@ class Entry:
     __slots__ = (
         "bucket",
         "claims",
-        "fed_ms",
         "lanes",
         "lanes_used",
         "lapsed",
@@ -138,8 +137,6 @@ class Entry:
         """Messages staged for it."""
         self.turns: Turns | None = None
         """Of its groups; None where there are no settings for groups, or until it is looked at."""
-        self.fed_ms = 0
-        """Up to when it is known of which groups something became visible."""
         self.take(queue)
         self.open_lanes(partition, lanes)
 
@@ -247,7 +244,7 @@ class Catalog:
             if before is not None:
                 entry.bucket = before.bucket
                 if before.partition == partition:
-                    entry.turns, entry.fed_ms = before.turns, before.fed_ms
+                    entry.turns = before.turns
             entries[account, name] = entry
         # Each at once, because another thread may be looking something up.
         self.by_name = entries

@@ -79,7 +79,7 @@ class GroupSearch:
         assert settings is not None
         turns = entry.turns
         if turns is None or turns.settings != settings:
-            turns = entry.turns = Turns(settings)
+            turns = Turns(settings)
             first: dict[Group, int] = {None: NOW}
             for lane in entry.lanes:
                 if is_grouped(lane.partition):
@@ -87,15 +87,20 @@ class GroupSearch:
                         first[group] = min(first.get(group, at_ms), at_ms)
             for group, at_ms in sorted(first.items(), key=lambda each: (each[1], each[0] or "")):
                 turns.call(group, at_ms)
-            entry.fed_ms = now_ms
-        elif self._state.is_shared:
+            turns.heard_ms = now_ms
+            entry.turns = turns
+        turns.begin()
+        self._state.turns.add(turns)
+        if self._state.is_shared:
             self._hear_of_others(entry, turns, now_ms)
+        else:
+            turns.heard_ms = now_ms
         return turns
 
     def _hear_of_others(self, entry: Entry, turns: Turns, now_ms: int) -> None:
         """Have the groups looked at of which something became visible, by whatever server."""
         turns.call(None, NOW)
-        since_ms, entry.fed_ms = entry.fed_ms - _UNSURE_MS, now_ms
+        since_ms, turns.heard_ms = turns.heard_ms - _UNSURE_MS, now_ms
         for lane in entry.lanes:
             if is_grouped(lane.partition):
                 bounds = (lane.partition, since_ms, now_ms)

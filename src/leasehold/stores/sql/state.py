@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from leasehold.domain.errors import AccountMoved
+from leasehold.domain.groups import Turns
 from leasehold.domain.model import NEVER_MS
 from leasehold.domain.visibility import Bucket
 from leasehold.stores.migrate.marks import refuse_marked, relocated_in
@@ -30,8 +31,6 @@ from leasehold.stores.sql.statements import Cursor
 class State(ABC):
     """Shared state of one store; counts and row keys taken belong to the open batch."""
 
-    is_shared = False
-    """Whether other servers write to the same database."""
     removes_all_from: int = statements.SET_WISE
     """From so many messages on, looking at all and then removing them is the faster way."""
 
@@ -62,8 +61,15 @@ class State(ABC):
         self.epoch = 1
         self.buckets: dict[Entry, Bucket | None] = {}
         """What queues might give out before the open batch, of those that it has received from."""
+        self.turns: set[Turns] = set()
+        """Those of queues that the open batch has received from."""
         self.relocated_accounts: frozenset[str] = frozenset()
         """Accounts that have moved to another store."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Tell whether other servers write to the same database."""
+        return self.catalog.servers > 1
 
     # --- what each database has in its own way ------------------------------------------------
 
@@ -134,8 +140,15 @@ class State(ABC):
         for entry, bucket in self.buckets.items():
             entry.bucket = bucket
         self.buckets.clear()
-        for entry in self.catalog.entries():
-            entry.turns = None  # they are found out from the rows again
+
+    def keep_turns(self, *, done: bool) -> None:
+        """Note whether what groups were given in the open batch is theirs for good."""
+        for turns in self.turns:
+            if done:
+                turns.keep()
+            else:
+                turns.undo()
+        self.turns.clear()
 
     def lock_group(self, entry: Entry, group: str) -> bool:
         """Keep other servers from giving messages of a group until the batch is committed.
