@@ -43,6 +43,7 @@ from leasehold.wire.queues import (
     Counts,
     Explanation,
     FailurePolicy,
+    Groups,
     MnsAttributes,
     Settings,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "Faults",
     "Filter",
     "GiveBack",
+    "Groups",
     "Job",
     "LeaseInfo",
     "LeaseRef",

@@ -19,6 +19,12 @@ DEFAULT_DEDUP_WINDOW_S: Final = 300
 MAX_DEDUP_WINDOW_S: Final = 604_800
 MAX_BUDGET: Final = 1_000_000
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+MAX_WEIGHT: Final = 1_000
+"""Of a message group."""
+MAX_IN_FLIGHT: Final = 1_000_000
+"""Highest limit for the messages of one group that are on leases at once."""
+MAX_NAMED_GROUPS: Final = 1_000
+"""Groups that a member of the settings names at most."""
 POISON_SUFFIX: Final = "-poison"
 """The name that Azure Functions gives to the poison queue of a queue."""
 
@@ -107,11 +113,6 @@ class GroupSettings:
     def limit_of(self, group_id: str) -> int | None:
         """Return how many messages of a group may be on leases at once; None for any number."""
         return self.max_in_flight_of.get(group_id, self.max_in_flight)
-
-
-MAX_WEIGHT: Final = 1_000
-MAX_NAMED_GROUPS: Final = 1_000
-"""Groups that the settings of one queue name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
