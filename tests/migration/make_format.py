@@ -138,6 +138,18 @@ def _fill_keyed(ask: Callable[[AnyCommand], Any]) -> None:
         ]
         ask(Stage("coho", name, "", 0, tuple(puts)))
     ask(Publish("coho", "night-1"))
+    _fill_grouped(ask)
+
+
+def _fill_grouped(ask: Callable[[AnyCommand], Any]) -> None:
+    """Leave messages of two groups and of none, one of them leased and one in a claim."""
+    ask(c.CreateQueue("coho", "grouped", {}))
+    for place, group_id in enumerate(("acme", None, "blue", "acme")):
+        detail = Detail(group_id=group_id)
+        ask(c.Put("coho", "grouped", b"%d" % place, 0, None, b"g" * 10, detail))
+    ask(c.Receive("coho", "grouped", 1, 3600))
+    stream = ask(AttachStream("coho", "grouped", "daily"))
+    ask(OpenClaim("coho", "grouped", "daily", stream.token, 1, 1, 3600))
 
 
 def main(target: Path) -> None:

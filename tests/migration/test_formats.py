@@ -51,6 +51,10 @@ OLD_DATABASES = {
         "00000000-0001-8c6c-ac6c-6c6c6c6c6c6c",
         "AAAAAAAAAQAAAALCjutBpid6e_bbkE9tvcRs",
     ),
+    "format7.db": (
+        "00000000-0001-8c6c-ac6c-6c6c6c6c6c6c",
+        "AAAAAAAAAQAAAAIqfQmnGkt7duhaVirO3BeU",
+    ),
 }
 
 
@@ -224,6 +228,19 @@ def test_older_claims_can_be_bound(old: Old) -> None:
     old.ask(BindClaim("coho", "flows", "nightly", stream.token, 2, "job-1"))
     (settled,) = old.ask(Publish("coho", "job-1")).settled
     assert (settled.last_settled, settled.completed) == (2, 1)
+
+
+@formats(7)
+def test_messages_of_groups(old: Old) -> None:
+    """They are of their group as before, leased, in a claim or waiting."""
+    page = old.ask(o.Inspect("coho", "grouped", o.EVERYTHING, "", 10))
+    seen = [(each.message.body, each.message.detail.group_id, each.state) for each in page.messages]
+    assert seen == [
+        (b"0", "acme", MessageState.LEASED),
+        (b"1", None, MessageState.LEASED),
+        (b"2", "blue", MessageState.VISIBLE),
+        (b"3", "acme", MessageState.VISIBLE),
+    ]
 
 
 @formats(1)

@@ -456,7 +456,12 @@ def _facts(found: MessageView, now_ms: int) -> Iterable[tuple[str, Cell]]:
         yield "redriven", times(found.redriven)
     if found.priority != _PRIORITY:
         yield "priority", str(found.priority)
-    named = (("type", found.type), ("dedup key", found.dedup_key), ("trace", found.traceparent))
+    named = (
+        ("group", found.group_id),
+        ("type", found.type),
+        ("dedup key", found.dedup_key),
+        ("trace", found.traceparent),
+    )
     yield from ((name, clean(value)) for name, value in named if value)
     if found.properties:
         yield "properties", pairs(found.properties)

@@ -30,7 +30,15 @@ from leasehold.cli.output import (
 from leasehold.cli.remote import WATCH, YES, Session, remote
 from leasehold.cli.root import OrderedGroup
 from leasehold.cli.values import FRACTIONAL, LENGTH, QUEUE, Bounds, Pair
-from leasehold.client.models import Activity, Backoff, Counts, FailurePolicy, QueueInfo, Settings
+from leasehold.client.models import (
+    Activity,
+    Backoff,
+    Counts,
+    FailurePolicy,
+    Groups,
+    QueueInfo,
+    Settings,
+)
 from leasehold.domain.model import NEVER_MS
 from leasehold.domain.wording import form_of
 
@@ -65,6 +73,12 @@ PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     "dedup-window": ("dedup_window_s",),
     "priority-ageing": ("priority_ageing_s",),
     "rate": ("max_receives_per_s",),
+    "group-order": ("groups", "order"),
+    "group-fair": ("groups", "fair"),
+    "group-weight": ("groups", "weights"),
+    "group-in-flight": ("groups", "max_in_flight"),
+    "group-in-flight-of": ("groups", "max_in_flight_of"),
+    "groups": ("groups",),
     "adaptive": ("adaptive",),
     "advised": ("advised",),
     "paused": ("paused_until_ms",),
@@ -148,6 +162,37 @@ _OPTIONS: Final = (
         help="Messages that may be received each second.",
     ),
     click.option(
+        "--group-order",
+        type=click.Choice(["none", "fifo"]),
+        help="Whether messages of one group are handed out in the order of their puts.",
+    ),
+    click.option(
+        "--group-fair/--no-group-fair",
+        "group_fair",
+        default=None,
+        help="Serve message groups in turn, whatever their backlogs, or the oldest message first.",
+    ),
+    click.option(
+        "--group-weight",
+        type=Pair(),
+        multiple=True,
+        metavar="GROUP=N",
+        help="Messages that a group is served for one of the others; may be given more than once.",
+    ),
+    click.option(
+        "--group-in-flight",
+        type=click.IntRange(1, 1_000_000),
+        metavar="N",
+        help="Most messages of one group that may be on leases at once.",
+    ),
+    click.option(
+        "--group-in-flight-of",
+        type=Pair(),
+        multiple=True,
+        metavar="GROUP=N",
+        help="The same for one group; may be given more than once.",
+    ),
+    click.option(
         "--adaptive",
         type=Bounds(),
         metavar="FLOOR:CAP",
@@ -217,9 +262,20 @@ def patch_of(given: Mapping[str, Any], reset: Iterable[str] = ()) -> dict[str, A
     elif "adaptive" in values:
         floor_s, cap_s = values["adaptive"]
         values["adaptive"] = {"floor_s": floor_s, "cap_s": cap_s}
+    for name in ("group-weight", "group-in-flight-of"):
+        pairs = values.pop(name, ())
+        if pairs:
+            values[name] = {group: _whole(name, text) for group, text in pairs}
     if "backoff" in values:
         values["backoff"] = {"kind": values["backoff"]}
     return _assembled(values, reset)
+
+
+def _whole(option: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise click.UsageError(f"--{option} takes a whole number, not {text!r}.") from None
 
 
 def _assembled(values: Mapping[str, Any], reset: Iterable[str]) -> dict[str, Any]:
@@ -275,10 +331,25 @@ def settings_lines(queue: QueueInfo, now_ms: int) -> list[tuple[str, str]]:
             if settings.max_receives_per_s
             else "no limit",
         ),
+        ("groups", _groups(settings.groups)),
         ("paused", paused_text(settings, now_ms) or "no"),
         ("largest body", size(settings.max_body_bytes or _BODY_BYTES)),
         ("event log", "on" if settings.event_log else "off"),
     ]
+
+
+def _groups(groups: Groups | None) -> str:
+    """Return how message groups share a queue."""
+    if groups is None:
+        return "make no difference"
+    told = ["in order" if groups.order == "fifo" else "in no order"]
+    if groups.fair:
+        told.append("served in turn")
+        told += [f"{clean(name)} with weight {n}" for name, n in groups.weights.items()]
+    if groups.max_in_flight is not None:
+        told.append(f"{number(groups.max_in_flight)} of each in flight at most")
+    told += [f"{number(n)} of {clean(name)}" for name, n in groups.max_in_flight_of.items()]
+    return ", ".join(told)
 
 
 def paused_text(settings: Settings, now_ms: int) -> str:

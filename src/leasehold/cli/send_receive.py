@@ -358,8 +358,8 @@ def given_body(body: str | None, *, encode: bool) -> bytes | None:
     "--items",
     is_flag=True,
     help="With --file: each line is a JSON object with body, body_base64 or json, and any of "
-    "delay_s, time_to_live_s, priority, dedup_key, type, properties and traceparent. What message "
-    "list --json prints will do.",
+    "delay_s, time_to_live_s, priority, dedup_key, type, properties, traceparent and group_id. "
+    "What message list --json prints will do.",
 )
 @click.option("--base64", "encode", is_flag=True, help="Encode bodies in base64 first.")
 @click.option(
@@ -379,6 +379,12 @@ def given_body(body: str | None, *, encode: bool) -> bytes | None:
 )
 @click.option(
     "--dedup-key", metavar="KEY", help="A second message with this key is not put for a while."
+)
+@click.option(
+    "--group",
+    "group_id",
+    metavar="GROUP",
+    help="The message group that it belongs to: a tenant, an order, a device.",
 )
 @click.option("--type", metavar="TYPE", help="What kind of work it is.")
 @click.option(

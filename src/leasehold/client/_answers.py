@@ -172,6 +172,7 @@ def received(answer: Answer, queue: str) -> list[ReceivedMessage]:
             properties=raw.properties or {},
             traceparent=raw.traceparent,
             dedup_key=raw.dedup_key,
+            group_id=raw.group_id,
             queue=queue,
             session=raw.session,
             saved=_saved(raw),
@@ -197,6 +198,7 @@ def peeked(answer: Answer) -> list[PeekedMessage]:
             properties=raw.properties or {},
             traceparent=raw.traceparent,
             dedup_key=raw.dedup_key,
+            group_id=raw.group_id,
         )
         for raw in decoded(_PEEKED, answer).messages
     ]

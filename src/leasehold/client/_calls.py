@@ -226,6 +226,7 @@ def put_body(path: str, message: NewMessage) -> Call:
         ("priority", _unless(message.priority, DEFAULT_PRIORITY)),
         ("type", message.type),
         ("dedup_key", message.dedup_key),
+        ("group_id", message.group_id),
     )
     return Call(
         method="POST",
@@ -409,6 +410,7 @@ def _put_item(message: NewMessage) -> PutItem:
         message.type,
         message.properties,
         message.traceparent,
+        message.group_id,
     )
 
 

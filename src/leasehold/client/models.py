@@ -43,6 +43,7 @@ from leasehold.wire.queues import (
     Counts,
     Explanation,
     FailurePolicy,
+    Groups,
     MnsAttributes,
     Settings,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "Faults",
     "Filter",
     "GiveBack",
+    "Groups",
     "Job",
     "LeaseInfo",
     "LeaseRef",
@@ -128,6 +130,8 @@ class NewMessage(Struct, frozen=True, omit_defaults=True):
     """Names and values that travel with the body."""
     traceparent: str | None = None
     """W3C trace context of the sender, ``00-...``."""
+    group_id: str | None = None
+    """The message group that it belongs to (a tenant, an order, a device), 1 to 128 characters."""
 
 
 class Outgoing(NewMessage, frozen=True, omit_defaults=True, kw_only=True):
@@ -163,6 +167,7 @@ class PeekedMessage(Struct, frozen=True, kw_only=True):
     properties: Mapping[str, str] = {}
     traceparent: str | None = None
     dedup_key: str | None = None
+    group_id: str | None = None
 
     @property
     def text(self) -> str:

@@ -747,9 +747,13 @@ def name_of(claim: Claim) -> str:
     return f"{claim.stream}/{claim.number}"
 
 
-def member_order(message: Message, row_key: int) -> tuple[int, int, int]:
-    """Return the sort key of the members of a claim; it never changes."""
-    return message.priority, message.visible_since_ms, row_key
+def member_order(message: Message, row_key: int) -> tuple[int, bool, int, int]:
+    """Return the sort key of the members of a claim; it never changes.
+
+    Of one priority, those of groups come after those of none.
+    """
+    is_grouped = message.detail.group_id is not None
+    return message.priority, is_grouped, message.visible_since_ms, row_key
 
 
 def part_bounds(remaining: int, part: int, parts: int) -> tuple[int, int]:

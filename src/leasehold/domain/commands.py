@@ -338,7 +338,7 @@ class Complete(_Complete, Command[Done]):
 
     __slots__ = ()
     traits = changes(
-        Rank.COMPLETE, one, Lock.SHARED, never, Answer.PLAIN, finishes=True, wakes=False
+        Rank.COMPLETE, one, Lock.SHARED, never, Answer.PLAIN, finishes=True, wakes=True
     )
 
 

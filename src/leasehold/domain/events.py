@@ -244,6 +244,9 @@ class Event(NamedTuple):
             keywords={"pattern": "^[0-9a-f]{32}$"},
         ),
     ] = None
+    group_id: Annotated[
+        str | None, Column(Kind.TEXT, "The message group that the message belongs to")
+    ] = None
 
 
 COLUMNS: Final[Mapping[str, Column]] = {
@@ -291,7 +294,7 @@ def core_of(message: Message) -> Core:
 
 def more_of(detail: Detail, error: ErrorReport | None) -> tuple[Any, ...]:
     """Return what comes at the end of :data:`Recorded`; nothing for a message without it."""
-    if error is None and detail.traceparent is None:  # as most often
+    if error is None and detail.traceparent is None and detail.group_id is None:  # as most often
         return () if detail.message_type is None else (encodable(detail.message_type), None)
     told = None
     if error is not None:
@@ -300,11 +303,16 @@ def more_of(detail: Detail, error: ErrorReport | None) -> tuple[Any, ...]:
             text = f"{text[: ERROR_CHARS - 3]}..."
         told = _encodable(error.type), _encodable(error.fingerprint), encodable(text)
     trace_id = None if detail.traceparent is None else trace_id_of(detail.traceparent)
-    return ending_of(_encodable(detail.message_type), told, trace_id)
+    group_id = _encodable(detail.group_id)
+    return ending_of(_encodable(detail.message_type), told, trace_id, group_id)
 
 
-def ending_of(message_type: object, told: Told | None, trace_id: object) -> tuple[Any, ...]:
-    """Return the type of the message, the error and the trace, up to the last that there is."""
+def ending_of(
+    message_type: object, told: Told | None, trace_id: object, group_id: object
+) -> tuple[Any, ...]:
+    """Return the type of the message, the error, the trace and the group, as far as there are."""
+    if group_id is not None:
+        return message_type, told, trace_id, group_id
     if trace_id is not None:
         return message_type, told, trace_id
     return () if message_type is None and told is None else (message_type, told)
@@ -340,9 +348,9 @@ def event_of(
             reason=reason,
             target=target,
         )
-    message_type, told, trace_id, *_ = (*more, None, None, None)
+    message_type, told, trace_id, group_id, *_ = (*more, None, None, None, None)
     error = told or (None, None, None)
-    rest = (priority, session, reason, target, message_type, *error, trace_id)
+    rest = (priority, session, reason, target, message_type, *error, trace_id, group_id)
     of_message: tuple[Any, ...] = (message_id, *core, *rest)
     event = Event(*head, *of_message)
     if kind == EventType.REFUSED and not event.since_ms:  # the beginning of its lease is not known

@@ -655,6 +655,8 @@ def evidence_of(message: Message, state: MessageState) -> dict[str, object]:
             "note": detail.progress.note,
             "at_ms": detail.progress.at_ms,
         }
+    if detail.group_id is not None:
+        evidence["group_id"] = detail.group_id
     if message.session is not None:
         evidence["session"] = message.session
     if detail.cancel is not None:

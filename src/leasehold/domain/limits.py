@@ -120,6 +120,8 @@ SESSION_TIMEOUTS_S: Final = (2, 3_600)
 PROGRESS_TIMEOUTS_S: Final = (5, WEEK_S)
 DEFAULT_STAGING_TIMEOUT_S: Final = DAY_S
 STAGING_TIMEOUTS_S: Final = (1, WEEK_S)
+MAX_GROUP_ID: Final = 128
+"""Characters of the longest name of a message group, as in SQS."""
 PRIORITIES: Final = (1, 16)
 """As in MNS, 1 being the most urgent."""
 NEVER: Final = -1

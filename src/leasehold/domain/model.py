@@ -201,6 +201,9 @@ class Detail:
     traceparent: str | None = None
     """W3C trace context of the send, ``00-...``."""
     dedup_key: str | None = None
+    group_id: str | None = None
+    """Messages of one group belong together: a tenant, an order, a device; 1 to
+    :data:`leasehold.domain.limits.MAX_GROUP_ID` characters."""
     progress: Progress | None = None
     failures: int = 0
     interruptions: int = 0

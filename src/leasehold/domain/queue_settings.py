@@ -5,7 +5,8 @@ The defaults are what a plain Azure client expects: nothing is moved, paused, li
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -18,6 +19,12 @@ DEFAULT_DEDUP_WINDOW_S: Final = 300
 MAX_DEDUP_WINDOW_S: Final = 604_800
 MAX_BUDGET: Final = 1_000_000
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+MAX_WEIGHT: Final = 1_000
+"""Of a message group."""
+MAX_IN_FLIGHT: Final = 1_000_000
+"""Highest limit for the messages of one group that are on leases at once."""
+MAX_NAMED_GROUPS: Final = 1_000
+"""Groups that a member of the settings names at most."""
 POISON_SUFFIX: Final = "-poison"
 """The name that Azure Functions gives to the poison queue of a queue."""
 
@@ -76,6 +83,36 @@ class FailurePolicy:
     """None for the queue's name followed by POISON_SUFFIX."""
     poison_time_to_live_s: int | None = None
     """How long a message stays in the poison queue; None for ever."""
+
+
+class GroupOrder(StrEnum):
+    """In which order the messages of one group are handed out."""
+
+    NONE = "none"
+    """In no order of their own: a failed or slow message does not hold up its group."""
+    FIFO = "fifo"
+    """In the order in which they became visible for the first time. While one that was received
+    is not visible, its group gives nothing more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """How the groups of a queue share it; see :mod:`leasehold.domain.groups`."""
+
+    order: GroupOrder = GroupOrder.NONE
+    fair: bool = False
+    """Whether groups are served in turn, by weight, whatever their backlogs; otherwise the group
+    whose first message is the oldest comes first."""
+    weights: Mapping[str, int] = field(default_factory=dict)
+    """By group, 1 to :data:`MAX_WEIGHT`; 1 for all others."""
+    max_in_flight: int | None = None
+    """Most messages of one group that may be on leases at once; None for no limit."""
+    max_in_flight_of: Mapping[str, int] = field(default_factory=dict)
+    """By group, in place of :attr:`max_in_flight`."""
+
+    def limit_of(self, group_id: str) -> int | None:
+        """Return how many messages of a group may be on leases at once; None for any number."""
+        return self.max_in_flight_of.get(group_id, self.max_in_flight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +209,8 @@ class QueueSettings:
     """Whether changes of its messages are recorded as events."""
     mns: MnsAttributes | None = None
     """None for the defaults of MNS."""
+    groups: GroupSettings | None = None
+    """None: whether messages name groups makes no difference."""
 
     def lease_s(self) -> int:
         """Return the lease, in seconds, of a receive that names none."""

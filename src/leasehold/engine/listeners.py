@@ -86,6 +86,7 @@ class QueueListeners:
             c.Renew: self._note_lease,
             c.Receive: self._note_receive,
             c.Release: self._note_release,
+            c.Complete: self._note_complete,
             c.Batch: self._note_batch,
             c.SetQueueSettings: self._note_settings,
             c.DeleteQueue: self._note_delete,
@@ -139,6 +140,15 @@ class QueueListeners:
         queue = self._find_queue(command.account, command.queue)
         if queue is not None:  # also without a policy: it may have been buried
             self._note_poison(queue)
+
+    def _note_complete(self, command: c.Complete, _: c.Result) -> None:
+        """Note that the group of a message may have something to give again."""
+        key = command.account, command.queue
+        listener = self.by_queue.get(key)
+        if listener is not None:
+            queue = self._find_queue(*key)
+            if queue is not None and queue.settings.groups is not None:
+                listener.distrust()
 
     def _note_poison(self, queue: Queue) -> None:
         listener = self.by_queue.get((queue.account, poison_queue_of(queue.name, queue.settings)))

@@ -167,6 +167,9 @@ def _put(facts: _Facts) -> str:
     priority = facts.number("priority")
     if priority not in {None, 8}:
         parts.append(f"priority {priority}")
+    group = facts.text("group_id")
+    if group:
+        parts.append(f"group {_quoted(group)}")
     parts.append(_life(facts))
     return ", ".join(parts)
 

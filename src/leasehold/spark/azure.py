@@ -565,6 +565,7 @@ _SCHEMA: Final = pa.schema(
         ("message_type", pa.string()),
         ("traceparent", pa.string()),
         ("properties", pa.map_(pa.string(), pa.string())),
+        ("group_id", pa.string()),
     ]
 )
 
@@ -588,6 +589,7 @@ def page_of(deliveries: Sequence[Delivery]) -> pa.RecordBatch:
         [each.type for each in deliveries],
         [each.traceparent for each in deliveries],
         [[*each.properties.items()] for each in deliveries],
+        [None] * len(deliveries),
     ]
     arrays = [pa.array(each, kind.type) for each, kind in zip(columns, _SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)

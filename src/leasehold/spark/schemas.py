@@ -45,6 +45,7 @@ MESSAGE: Final = StructType(
         StructField(
             "properties", MapType(_STRING, _STRING, valueContainsNull=False), nullable=True
         ),
+        StructField("group_id", _STRING, nullable=True),
         StructField("queue", _STRING, nullable=False),
         StructField("claim", LongType(), nullable=False),
     ]
@@ -146,6 +147,7 @@ SNAPSHOT: Final = _columns(
     ("traceparent", _STRING),
     ("properties", MapType(_STRING, _STRING, valueContainsNull=False)),
     ("dedup_key", _STRING),
+    ("group_id", _STRING),
     ("under", _STRING),
     ("session", _STRING),
     ("holder", _STRING),

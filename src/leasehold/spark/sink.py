@@ -274,6 +274,7 @@ COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "traceparent": _TEXT,
     "properties": (MapType,),
     "dedup_key": _TEXT,
+    "group_id": _TEXT,
 }
 """What a row may say of its message, and in which types of Spark."""
 

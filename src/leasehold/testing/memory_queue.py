@@ -241,6 +241,7 @@ class MemoryQueue(Adapter):
             type=detail.message_type,
             properties=detail.properties,
             traceparent=detail.traceparent,
+            group_id=detail.group_id,
             saved=None if detail.saved is None else read_saved(json.loads(detail.saved)),
         )
 
@@ -394,6 +395,7 @@ class MemoryQueue(Adapter):
             message_type=outgoing.type,
             traceparent=outgoing.traceparent,
             dedup_key=outgoing.dedup_key,
+            group_id=outgoing.group_id,
         )
         self._place.do(
             c.Put(

@@ -233,6 +233,8 @@ class View(Struct, kw_only=True):
     """Id of the session that its lease belongs to."""
     cancel: CancelRequest | None = None
     """An operator has asked the holder to stop."""
+    group_id: str | None = None
+    """The message group that it belongs to."""
 
 
 class Views(Struct):

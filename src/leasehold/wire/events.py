@@ -64,6 +64,8 @@ class Event(Struct, frozen=True, omit_defaults=True, gc=False):
     """The beginning of its text, 256 characters at most."""
     trace_id: str | None = None
     """The trace that the message was put in: 32 hexadecimal digits, of its ``traceparent``."""
+    group_id: str | None = None
+    """The message group that the message belongs to."""
     # columns of events: end
 
 

@@ -16,6 +16,7 @@ from leasehold.domain.model import DEFAULT_PRIORITY
 from leasehold.wire.parts import (
     AnyJson,
     Delay,
+    GroupId,
     ItemProblem,
     LeaseS,
     Ms,
@@ -68,6 +69,8 @@ class PutItem(WithBody, gc=False):
         Annotated[str, said(pattern="^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")] | None
     ) = None
     """W3C trace context."""
+    group_id: GroupId | None = None
+    """The message group that it belongs to: a tenant, an order, a device."""
 
 
 class QueuedPut(PutItem, kw_only=True, gc=False):
@@ -152,6 +155,8 @@ class Received(Struct, omit_defaults=True, gc=False):
     """Id of the session that the lease belongs to."""
     saved: AnyJson = UNSET
     """What a holder saved with a renewal: any JSON but null. Left out if there is nothing."""
+    group_id: str | None = None
+    """The message group that it belongs to."""
 
 
 BodyProblem: TypeAlias = Annotated[
@@ -190,6 +195,8 @@ class Peeked(Struct, omit_defaults=True, gc=False):
     body_problem: BodyProblem | None = None
     body_bytes: int | None = None
     """Size of a body that is not shown."""
+    group_id: str | None = None
+    """The message group that it belongs to."""
 
 
 class ReceivedMessages(Struct, omit_defaults=True):

@@ -11,7 +11,14 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from leasehold.domain.limits import MAX_QUEUE_NAME, MAX_WAIT_S, NATIVE, NEVER, PRIORITIES
+from leasehold.domain.limits import (
+    MAX_GROUP_ID,
+    MAX_QUEUE_NAME,
+    MAX_WAIT_S,
+    NATIVE,
+    NEVER,
+    PRIORITIES,
+)
 
 MAX_TEXT: Final = 1_024
 """Characters of a name or a note: a holder, a type, a key, a reason."""
@@ -51,6 +58,7 @@ Name: TypeAlias = Annotated[
 ]
 """Of a stream or a transaction."""
 ShortText: TypeAlias = Annotated[str, said(minLength=1, maxLength=MAX_TEXT)]
+GroupId: TypeAlias = Annotated[str, said(minLength=1, maxLength=MAX_GROUP_ID)]
 State: TypeAlias = Annotated[
     str, one_of("visible", "delayed", "leased", "deferred", "expired", "poisoned", "staged")
 ]

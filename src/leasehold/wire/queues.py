@@ -15,9 +15,13 @@ from leasehold.domain.queue_settings import (
     MAX_BODY_BYTES,
     MAX_BUDGET,
     MAX_DEDUP_WINDOW_S,
+    MAX_IN_FLIGHT,
+    MAX_NAMED_GROUPS,
+    MAX_WEIGHT,
 )
 from leasehold.wire.parts import (
     MAX_TEXT,
+    GroupId,
     LeaseS,
     Ms,
     NextAfter,
@@ -36,6 +40,8 @@ MAX_RECEIVES_PER_S: Final = 1_000_000
 MIN_RECEIVES_PER_S: Final = 0.001
 
 _Budget = Annotated[int, between((1, MAX_BUDGET))]
+_Weight = Annotated[int, between((1, MAX_WEIGHT))]
+_InFlight = Annotated[int, between((1, MAX_IN_FLIGHT))]
 _Moment = Annotated[int, between((0, NEVER_MS))]
 _WeekS = Annotated[float, between((0, WEEK_S))]
 _LongText = Annotated[str, said(maxLength=MAX_TEXT)]
@@ -80,6 +86,24 @@ class FailurePolicy(Part, frozen=True):
     """If None, the queue's name followed by ``-poison``."""
     poison_time_to_live_s: Annotated[int, between(NATIVE.time_to_live_s)] | None = None
     """How long a message stays in the poison queue; None for ever."""
+
+
+class Groups(Part, frozen=True, kw_only=True):
+    """How message groups share the queue."""
+
+    order: Annotated[str, one_of("none", "fifo")] = "none"
+    """With ``fifo`` a group is handed out in the order of its puts, and gives nothing while a
+    message that was received before is not visible."""
+    fair: bool = False
+    """Whether groups are served in turn, by weight, whatever their backlogs."""
+    weights: Annotated[Mapping[GroupId, _Weight], said(maxProperties=MAX_NAMED_GROUPS)] = {}
+    """By group; 1 for all others."""
+    max_in_flight: _InFlight | None = None
+    """Most messages of one group on leases at once; None for no limit."""
+    max_in_flight_of: Annotated[
+        Mapping[GroupId, _InFlight], said(maxProperties=MAX_NAMED_GROUPS)
+    ] = {}
+    """By group, in place of ``max_in_flight``."""
 
 
 class Adaptive(Part, frozen=True):
@@ -167,6 +191,8 @@ class Settings(Part, frozen=True, kw_only=True):
     event_log: bool = True
     """Whether changes of its messages are recorded as events."""
     mns: MnsAttributes | None = None
+    groups: Groups | None = None
+    """How message groups share the queue; None if groups make no difference."""
 
 
 # --- requests ------------------------------------------------------------------------------------

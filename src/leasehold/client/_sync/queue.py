@@ -72,6 +72,7 @@ class QueueHandle(QueueAdmin):
         type: str | None = None,  # noqa: A002 - the name on the wire
         properties: Mapping[str, str] | None = None,
         traceparent: str | None = None,
+        group_id: str | None = None,
     ) -> Sent:
         """Put a message. When this returns it is on disk.
 
@@ -87,15 +88,15 @@ class QueueHandle(QueueAdmin):
             type: What kind of work it is, for filters and statistics.
             properties: Names and values that travel with the body.
             traceparent: W3C trace context, ``00-...``.
+            group_id: The message group that it belongs to, 1 to 128 characters.
 
         Raises:
             TypeError: The body is neither str nor bytes.
             OutOfRange: A number is outside its range.
             BodyTooLarge: The body is larger than the server takes.
         """
-        message = NewMessage(
-            body, delay_s, time_to_live_s, priority, dedup_key, type, properties, traceparent
-        )
+        along = dedup_key, type, properties, traceparent, group_id
+        message = NewMessage(body, delay_s, time_to_live_s, priority, *along)
         return answers.only(self.put_many([message]))
 
     def put_many(
@@ -372,13 +373,15 @@ class QueueHandle(QueueAdmin):
         priority: int = DEFAULT_PRIORITY,
         dedup_key: str | None = None,
         type: str | None = None,  # noqa: A002 - the name on the wire
+        group_id: str | None = None,
     ) -> Sent:
         """Put a message with a large body, which travels as it is and in a request of its own.
 
         How large it may be is the queue's setting ``max_body_bytes``. For the rest see
         :meth:`put`.
         """
-        message = NewMessage(body, delay_s, time_to_live_s, priority, dedup_key, type)
+        numbers = delay_s, time_to_live_s, priority
+        message = NewMessage(body, *numbers, dedup_key, type, group_id=group_id)
         call = calls.put_body(self._path, message)
         return answers.sent_alone(self._transport.call(call))
 

@@ -412,7 +412,7 @@ class Transaction:
         Args:
             batch: Has a column ``body`` (binary or string), and may have ``queue``, ``delay_s``,
                 ``time_to_live_s``, ``priority``, ``message_type``, ``traceparent``,
-                ``properties`` and ``dedup_key``.
+                ``properties``, ``dedup_key`` and ``group_id``.
             queue: The queue of rows that name none.
             part: See :meth:`stage`, like those that follow.
             chunk: See there.

@@ -11,7 +11,7 @@ import os
 from base64 import b64encode
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from leasehold.domain.admin import Inspect, MessageFilter, MessagePage
 from leasehold.domain.commands import (
@@ -25,7 +25,7 @@ from leasehold.domain.commands import (
     Renew,
 )
 from leasehold.domain.errors import BodyTooLarge
-from leasehold.domain.limits import MAX_WAIT_S, PRIORITIES, WEEK_S, check_range
+from leasehold.domain.limits import MAX_GROUP_ID, MAX_WAIT_S, PRIORITIES, WEEK_S, check_range
 from leasehold.domain.model import (
     DEFAULT_PRIORITY,
     ENTROPY_BYTES,
@@ -163,7 +163,10 @@ def wait_s(call: Call) -> int:
 
 def render_get(call: Call, leases: tuple[Lease, ...]) -> Response:
     """Write the answer to Get Messages."""
-    return _reply_list(call, [_leased(lease) for lease in leases])
+    response = _reply_list(call, [_leased(lease) for lease in leases])
+    if len(leases) == 1 and leases[0].message.detail.group_id is not None:
+        response.headers.append(group_header(leases[0].message.detail.group_id))
+    return response
 
 
 def _leased(lease: Lease) -> bytes:
@@ -397,6 +400,7 @@ def text_element(root: Element) -> Element:
 
 
 DEDUP_KEY: Final = "x-ms-leasehold-dedup-key"
+GROUP_ID: Final = "x-ms-leasehold-group-id"
 MESSAGE_TYPE: Final = "x-ms-leasehold-type"
 PRIORITY: Final = "x-ms-leasehold-priority"
 PROPERTIES: Final = "x-ms-leasehold-properties"
@@ -422,7 +426,7 @@ WAITING: Final = MessageFilter(
 )
 """What ``include=invisible`` lists: all that the queue itself holds."""
 
-_EXTRAS: Final = (TRACEPARENT, DEDUP_KEY, MESSAGE_TYPE, PRIORITY, PROPERTIES)
+_EXTRAS: Final = (TRACEPARENT, DEDUP_KEY, GROUP_ID, MESSAGE_TYPE, PRIORITY, PROPERTIES)
 _MAX_CHARS: Final = 1024
 _MAX_PROPERTIES_CHARS: Final = 8192
 
@@ -449,6 +453,7 @@ def read_extras(headers: Mapping[str, str]) -> tuple[Detail, int]:
         message_type=_short(headers, MESSAGE_TYPE),
         traceparent=_short(headers, TRACEPARENT),
         dedup_key=_short(headers, DEDUP_KEY),
+        group_id=_group(headers.get(GROUP_ID)),
     )
     return NO_DETAIL if detail == NO_DETAIL else detail, level
 
@@ -476,6 +481,24 @@ def cancel_header(request: CancelRequest) -> tuple[bytes, bytes]:
     if not request.reason:
         return CANCEL, NO_REASON
     return CANCEL, quote(request.reason, safe="", errors="replace").encode()
+
+
+def group_header(group_id: str) -> tuple[bytes, bytes]:
+    """Return the header that tells the message group of the one message in an answer."""
+    return GROUP_ID.encode(), quote(group_id, safe="", errors="replace").encode()
+
+
+def _group(text: str | None) -> str | None:
+    """Read a message group, which is percent-encoded, so that it can have any characters."""
+    if not text:
+        return None
+    try:
+        group_id = unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise invalid_header(GROUP_ID, text[:_MAX_CHARS]) from None
+    if len(group_id) > MAX_GROUP_ID:
+        raise invalid_header(GROUP_ID, text[:_MAX_CHARS])
+    return group_id
 
 
 def _short(headers: Mapping[str, str], name: str) -> str | None:

@@ -26,7 +26,7 @@ from leasehold.domain.commands import (
     Result,
 )
 from leasehold.domain.errors import LeaseholdError, QueueNotFound, ReceiptMalformed, Unavailable
-from leasehold.domain.limits import MNS, check_body
+from leasehold.domain.limits import MAX_GROUP_ID, MNS, check_body
 from leasehold.domain.model import (
     DEFAULT_PRIORITY,
     ENTROPY_BYTES,
@@ -443,6 +443,7 @@ _SYSTEM_NAMES: Final = frozenset(
 _TEXT: Final = "STRING"
 _IS_SYSTEM: Final = "system"
 _IS_GROUP: Final = "group"
+"""Of a property that is the message group: so it was kept until 0.1."""
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _LONGEST_TRACEPARENT: Final = 1_024
 
@@ -473,15 +474,19 @@ def read_detail(fields: Mapping[str, Element]) -> Detail:
             _keep(properties, name, value)
             types[name] = _IS_SYSTEM
     group = text_of(fields[GROUP]) if GROUP in fields else ""
-    if group:
-        _keep(properties, GROUP, group)
-        types[GROUP] = _IS_GROUP
+    if len(group) > MAX_GROUP_ID:
+        raise invalid_argument(f"The {GROUP} has more than {MAX_GROUP_ID} characters.")
     size = sum(len(each.encode()) for pair in properties.items() for each in pair)
     if size > MAX_BYTES or len(traceparent or "") > _LONGEST_TRACEPARENT:
         raise invalid_argument(f"The properties are larger than {MAX_BYTES} bytes.")
-    if not properties and traceparent is None:
+    if not (properties or group or traceparent is not None):
         return NO_DETAIL
-    return Detail(properties=properties, property_types=types, traceparent=traceparent)
+    return Detail(
+        properties=properties,
+        property_types=types,
+        traceparent=traceparent,
+        group_id=group or None,
+    )
 
 
 def _entries(group: Element | None, name: str) -> list[tuple[str, str, str]]:
@@ -535,10 +540,12 @@ def write_detail(message: Message, indent: bytes) -> bytes:
     comes behind.
     """
     detail = message.detail
-    if detail is NO_DETAIL or not (detail.properties or detail.traceparent):
+    if detail is NO_DETAIL or not (detail.properties or detail.traceparent or detail.group_id):
         return b""
     types = detail.property_types
     user, system, group = b"", b"", b""
+    if detail.group_id:
+        group = element(GROUP, detail.group_id, indent)
     inner = indent + b"  "
     if detail.traceparent:
         system += _property("SystemPropertyValue", _TRACEPARENT, detail.traceparent, _TEXT, inner)

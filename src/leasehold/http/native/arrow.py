@@ -13,6 +13,7 @@ import os
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, chain, pairwise, repeat
 from typing import Any, Final, Literal, TypeVar
 
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 
 from leasehold.domain.claims import MemberColumns, MemberPage
 from leasehold.domain.commands import Put
-from leasehold.domain.limits import MAX_ITEMS, NATIVE, NEVER, PRIORITIES, WEEK_S
+from leasehold.domain.limits import MAX_GROUP_ID, MAX_ITEMS, NATIVE, NEVER, PRIORITIES, WEEK_S
 from leasehold.domain.model import (
     DEFAULT_PRIORITY,
     ENTROPY_BYTES,
@@ -52,6 +53,7 @@ MEMBERS: Final = pa.schema(
         ("message_type", pa.string()),
         ("traceparent", pa.string()),
         ("properties", _PROPERTIES),
+        ("group_id", pa.string()),
     ]
 )
 """Columns of the members of a claim. ``expires_at`` is null for messages that never expire."""
@@ -167,13 +169,14 @@ _ID_DIGITS: Final = tuple(place for place in range(_ID_CHARS) if place not in {8
 
 
 def _sent_along(details: Sequence[Detail]) -> tuple[pa.Array, ...]:
-    """Return types, trace contexts and properties; mostly there are none."""
+    """Return types, trace contexts, properties and groups; mostly there are none."""
     if all(detail is NO_DETAIL for detail in details):
         return _nothing_along(len(details))
     return (
         pa.array([detail.message_type for detail in details], pa.string()),
         pa.array([detail.traceparent for detail in details], pa.string()),
         pa.array([[*detail.properties.items()] for detail in details], _PROPERTIES),
+        pa.array([detail.group_id for detail in details], pa.string()),
     )
 
 
@@ -184,7 +187,8 @@ def _nothing_along(count: int) -> tuple[pa.Array, ...]:
         [pa.array([], pa.string()), pa.array([], pa.string())], fields=list(_PROPERTIES_OF_ENTRY)
     )
     properties = pa.Array.from_buffers(_PROPERTIES, count, [None, offsets], children=[entries])
-    return pa.nulls(count, pa.string()), pa.nulls(count, pa.string()), properties
+    none = pa.nulls(count, pa.string())
+    return none, none, properties, none
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -207,6 +211,7 @@ _COLUMNS: Final = {
     "traceparent": _TEXT,
     _MAPS: (_PROPERTIES,),
     "dedup_key": _TEXT,
+    "group_id": _TEXT,
 }
 """Columns that are taken, and their types. Views, dictionaries and runs are not among them: with
 these a small request could stand for a large one."""
@@ -419,26 +424,28 @@ class _Rows:
         self._check("traceparent", traces, check_trace)
         keys = self._values("dedup_key")
         self._check("dedup_key", keys, short_text)
+        groups = self._values("group_id")
+        self._check("group_id", groups, partial(short_text, limit=MAX_GROUP_ID))
         properties = self._properties()
-        if not (kinds or traces or properties or keys):
+        if not (kinds or traces or properties or keys or groups):
             return self._all(reader.along)
         none = self._all(None)
-        made: dict[tuple[str | None, str | None], Detail] = {(None, None): reader.along}
+        made: dict[tuple[str | None, ...], Detail] = {(None, None, None): reader.along}
         details = []
-        for kind, trace, named, key in zip(
-            kinds or none, traces or none, properties or none, keys or none, strict=True
-        ):
+        columns = (each or none for each in (kinds, traces, properties, keys, groups))
+        for kind, trace, named, key, group in zip(*columns, strict=True):
             alone = named or key is not None
-            detail = None if alone else made.get((kind, trace))
+            detail = None if alone else made.get((kind, trace, group))
             if detail is None:
                 detail = Detail(
                     properties=named or {},
                     message_type=kind,
                     traceparent=trace or reader.along.traceparent,
                     dedup_key=key,
+                    group_id=group,
                 )
                 if not alone:
-                    made[kind, trace] = detail
+                    made[kind, trace, group] = detail
             details.append(detail)
         return details
 

@@ -31,7 +31,7 @@ from leasehold.clock import Clock
 from leasehold.domain.admin import FindMessage
 from leasehold.domain.commands import Put
 from leasehold.domain.errors import BodyUnreadable, LeaseholdError, Unavailable
-from leasehold.domain.limits import NATIVE, NEVER, PRIORITIES, WEEK_S
+from leasehold.domain.limits import MAX_GROUP_ID, NATIVE, NEVER, PRIORITIES, WEEK_S
 from leasehold.domain.model import DEFAULT_PRIORITY, ENTROPY_BYTES, Detail
 from leasehold.http.app import (
     Authorizer,
@@ -231,7 +231,9 @@ async def explain_code(call: Call) -> Response:
 # Bodies as they are: put in one request, read in another, without JSON around them.
 
 
-PUT_PARAMS: Final = frozenset({"delay_s", "time_to_live_s", "priority", "type", "dedup_key"})
+PUT_PARAMS: Final = frozenset(
+    {"delay_s", "time_to_live_s", "priority", "type", "dedup_key", "group_id"}
+)
 
 _BYTES: Final = b"application/octet-stream"
 _BROKEN: Final = frozenset({"missing", "corrupt"})
@@ -260,9 +262,11 @@ async def put(call: Call) -> Response:
     params = call.params
     kind = short_text("type", params.get("type") or None)
     key = short_text("dedup_key", params.get("dedup_key") or None)
+    group = short_text("group_id", params.get("group_id") or None, MAX_GROUP_ID)
     along = trace_of(call)
-    if kind is not None or key is not None:
-        along = Detail(message_type=kind, dedup_key=key, traceparent=along.traceparent)
+    if kind is not None or key is not None or group is not None:
+        trace = along.traceparent
+        along = Detail(message_type=kind, dedup_key=key, traceparent=trace, group_id=group)
     command = Put(
         call.account,
         call.queue,

@@ -17,7 +17,15 @@ import msgspec
 
 from leasehold.domain.commands import REMOVE_SAVED, Batch, Complete, Duplicate, Put, Release, Renew
 from leasehold.domain.errors import LeaseholdError, NotDone, QueueNotFound, Unavailable
-from leasehold.domain.limits import MAX_ITEMS, MAX_SAVED_BYTES, NATIVE, NEVER, PRIORITIES, WEEK_S
+from leasehold.domain.limits import (
+    MAX_GROUP_ID,
+    MAX_ITEMS,
+    MAX_SAVED_BYTES,
+    NATIVE,
+    NEVER,
+    PRIORITIES,
+    WEEK_S,
+)
 from leasehold.domain.model import (
     DEFAULT_PRIORITY,
     ENTROPY_BYTES,
@@ -325,6 +333,7 @@ def read_put(
         or item.type is not None
         or item.properties
         or item.traceparent is not None
+        or item.group_id is not None
     ):
         along = _detail_of(item, along.traceparent)
     return body, delay_s, life_s, along, priority
@@ -346,6 +355,7 @@ def _detail_of(item: PutItem, trace: str | None) -> Detail:
         message_type=short_text("type", item.type),
         traceparent=own or trace,
         dedup_key=short_text("dedup_key", item.dedup_key),
+        group_id=short_text("group_id", item.group_id, MAX_GROUP_ID),
     )
 
 

@@ -245,6 +245,7 @@ def _add_content(shown: Received | Peeked, message: Message) -> None:
         shown.properties = dict(detail.properties) or None
         shown.traceparent = detail.traceparent
         shown.dedup_key = detail.dedup_key
+        shown.group_id = detail.group_id
 
 
 # --- renew, complete, release --------------------------------------------------------------------

@@ -21,6 +21,7 @@ from leasehold.domain.commands import (
 )
 from leasehold.domain.errors import InvalidMarker, QueueExists
 from leasehold.domain.limits import (
+    MAX_GROUP_ID,
     MAX_QUEUE_NAME,
     METADATA_NAME,
     NATIVE,
@@ -29,11 +30,15 @@ from leasehold.domain.limits import (
 from leasehold.domain.model import NEVER_MS, Queue
 from leasehold.domain.queue_settings import (
     DEFAULT_SETTINGS,
+    MAX_IN_FLIGHT,
+    MAX_NAMED_GROUPS,
+    MAX_WEIGHT,
     POISON_SUFFIX,
     Adaptive,
     Advised,
     Backoff,
     FailurePolicy,
+    GroupSettings,
     MnsAttributes,
     QueueSettings,
     has_room_for_poison,
@@ -275,6 +280,7 @@ RANGES: Final[Mapping[type, Mapping[str, tuple[float, float]]]] = {
     Adaptive: _ranges_of(wire.Adaptive),
     Advised: _ranges_of(wire.Advised),
     MnsAttributes: _ranges_of(wire.MnsAttributes),
+    GroupSettings: _ranges_of(wire.Groups),
 }
 """The values allowed, both ends included; None is allowed besides where it is the default."""
 
@@ -285,6 +291,7 @@ _PARTS: Final[Mapping[str, type]] = {
     f"{ROOT}.adaptive": Adaptive,
     f"{ROOT}.advised": Advised,
     f"{ROOT}.mns": MnsAttributes,
+    f"{ROOT}.groups": GroupSettings,
 }
 # Azure, "Naming queues and metadata": both dialects show the same metadata, that one in headers.
 _HEADER_TEXT: Final = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
@@ -378,6 +385,10 @@ def check_settings(queue: str, settings: QueueSettings) -> None:
     policy = settings.failure_policy
     if policy is not None:
         _check_poison_queue(queue, policy.poison_queue)
+    if settings.groups is not None:
+        _check_named(f"{ROOT}.groups.weights", settings.groups.weights, MAX_WEIGHT)
+        in_flight = settings.groups.max_in_flight_of
+        _check_named(f"{ROOT}.groups.max_in_flight_of", in_flight, MAX_IN_FLIGHT)
 
 
 def _check_delay(attributes: MnsAttributes | None) -> None:
@@ -394,6 +405,15 @@ def _check_ranges(path: str, part: Any) -> None:
             within(f"{path}.{each.name}", value, ranges[each.name])
         elif is_dataclass(value) and type(value) in RANGES:
             _check_ranges(f"{path}.{each.name}", value)
+
+
+def _check_named(field: str, values: Mapping[str, int], highest: int) -> None:
+    """Check what is set by group."""
+    if len(values) > MAX_NAMED_GROUPS:
+        raise out_of_range(field, len(values), (0, MAX_NAMED_GROUPS), "The figures are groups.")
+    for name, value in values.items():
+        short_text(field, name, MAX_GROUP_ID)
+        within(f"{field}.{name}", value, (1, highest))
 
 
 def _check_poison_queue(queue: str, name: str | None) -> None:

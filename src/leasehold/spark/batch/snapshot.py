@@ -214,6 +214,7 @@ _SAME: Final = {
         "priority",
         "traceparent",
         "dedup_key",
+        "group_id",
         "under",
         "session",
         "failures",

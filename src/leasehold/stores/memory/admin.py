@@ -37,7 +37,7 @@ from leasehold.domain.visibility import (
     next_token_ms,
     state_of,
 )
-from leasehold.stores.memory.tables import QueueTable, Tables
+from leasehold.stores.memory.tables import QueueTable, Tables, Taking
 from leasehold.stores.memory.transactions import TransactionHandlers
 
 _LISTED_STATES = (
@@ -51,9 +51,10 @@ _LISTED_STATES = (
 class AdminHandlers:
     """Each method carries out one command; refusals are raised."""
 
-    def __init__(self, tables: Tables, staging: TransactionHandlers) -> None:
+    def __init__(self, tables: Tables, staging: TransactionHandlers, taking: Taking) -> None:
         self._tables = tables
         self._staging = staging
+        self._taking = taking
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -179,6 +180,10 @@ class AdminHandlers:
             # A claim says when it lapses, and nothing of when its members expire.
             if max(message.visible_at_ms, now_ms) < message.expires_at_ms or row_key in table.held
         ]
+        turns = self._tables.turns_of(table)
+        if turns is not None:
+            turn_ms = self._taking.next_turn_ms(table, turns)
+            due = [] if turn_ms is None else [turn_ms]
         if not due:
             return o.Due(None)
         settings = table.queue.settings
@@ -350,6 +355,7 @@ class JobHandlers:
         tables.take(source, at.row_key)
         redriven = after_redrive(seen.message, tables.now_ms)
         target.rows[at.row_key] = redriven
+        tables.stir(target, redriven)
         tables.note(EventType.REDRIVEN, source, redriven, target=target.queue.name)
         return True
 

@@ -17,6 +17,7 @@ from leasehold.domain.errors import (
     StreamNotFound,
 )
 from leasehold.domain.events import EventType
+from leasehold.domain.groups import NOW
 from leasehold.domain.limits import LOOK_BYTES
 from leasehold.domain.model import fitting, row_key_of
 from leasehold.domain.visibility import release_refusal
@@ -306,6 +307,7 @@ class ClaimHandlers:
         for row_key in row_keys:
             self._tables.leave(table, row_key)
             message = table.rows[row_key]
+            self._tables.stir(table, message, NOW)
             self._tables.note(EventType.UNCLAIMED, table, message, target=name)
 
     def lapse_due(self) -> None:

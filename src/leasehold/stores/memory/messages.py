@@ -24,6 +24,7 @@ from leasehold.domain.model import (
     read_receipt,
 )
 from leasehold.domain.visibility import (
+    after_lapse,
     after_receive,
     after_release,
     after_renew,
@@ -100,10 +101,14 @@ class MessageHandlers:
     def peek(self, command: c.Peek) -> c.Result:
         """Look at the next messages."""
         table = self._tables.get(command.account, command.queue)
-        in_order = self._taking.in_order(table)
-        found = [table.rows[row_key] for row_key, _, reason in in_order if reason is None]
+        in_order = map(table.rows.__getitem__, self._taking.in_order(table))
+        found = [message for message in in_order if self._can_be_had(table, message)]
         found = found[: command.limit]
         return tuple(found[: fitting([len(m.body) for m in found], LOOK_BYTES, at_least=True)])
+
+    def _can_be_had(self, table: QueueTable, message: Message) -> bool:
+        lapsed = after_lapse(message, self._tables.now_ms)
+        return self._taking.reason_against(table, lapsed) is None
 
     def renew(self, command: c.Renew) -> c.Result:
         """Move the end of a lease."""

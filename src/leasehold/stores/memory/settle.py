@@ -10,6 +10,7 @@ from leasehold.domain import claims as rules
 from leasehold.domain.claims import Bound, Exemption
 from leasehold.domain.errors import StreamNotFound
 from leasehold.domain.events import EventType
+from leasehold.domain.groups import NOW
 from leasehold.domain.transactions import StreamSettled
 from leasehold.stores.memory.messages import MessageHandlers
 from leasehold.stores.memory.tables import Boxes, Holding, QueueTable, StreamTable, Tables
@@ -152,6 +153,7 @@ class Settling:
         for row_key in in_order(table, holding):
             message = table.rows.pop(row_key)
             del table.held[row_key]
+            self._tables.stir(table, message, NOW)
             self._tables.dropped.append(message)
             self._tables.note(EventType.SETTLED, table, message, target=name)
 

@@ -50,7 +50,7 @@ class MemoryStore:
         boxes: Boxes = {}
         settling = Settling(self._tables, messages, boxes)
         staging = TransactionHandlers(self._tables, messages, boxes, settling)
-        admin = self._admin = AdminHandlers(self._tables, staging)
+        admin = self._admin = AdminHandlers(self._tables, staging, taking)
         claims = self._claims = ClaimHandlers(self._tables, taking, messages, staging, settling)
         events = self._events = EventHandlers(self._tables.log)
         self._verbs: _Verbs = {
@@ -212,7 +212,7 @@ class MemoryStore:
     def _clear(self, command: c.Clear) -> c.Result:
         held = self._tables.get(command.account, command.queue)
         self._tables.drop(held)
-        held.rows, held.retired = {}, {}
+        held.rows, held.retired, held.turns = {}, {}, None
         self._claims.lose_members(held)
         self._tables.note(EventType.QUEUE_CLEARED, held)
         return c.DONE

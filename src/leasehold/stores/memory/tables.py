@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from leasehold.domain import claims as claim_rules
@@ -14,7 +16,19 @@ from leasehold.domain.errors import LeaseLost, MessageNotFound, QueueNotFound, R
 from leasehold.domain.event_recorder import Recorder, is_recorded, late, late_elsewhere
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive, newest_error
+from leasehold.domain.groups import (
+    NOW,
+    Group,
+    Rank,
+    Turns,
+    call_for,
+    is_ordered,
+    next_turn_ms,
+    place_in_group,
+    take_turns,
+)
 from leasehold.domain.model import (
+    NEVER_MS,
     ErrorReport,
     Lease,
     Message,
@@ -31,7 +45,9 @@ from leasehold.domain.visibility import (
     after_lapse,
     after_poison,
     allowance,
+    is_expired,
     is_receivable,
+    order_of,
     receipt_refusal,
     receive_order,
     spend,
@@ -98,6 +114,8 @@ class QueueTable:
     streams: dict[str, StreamTable] = field(default_factory=dict)
     held: dict[int, Holding] = field(default_factory=dict)
     """By row key: the claim that the message is in, hidden or not."""
+    turns: Turns | None = None
+    """Of its groups; None if its settings have none, or they are to be found out."""
 
     def first_with(self, key: str | None, now_ms: int) -> Duplicate | None:
         """Return the message that has used a deduplication key, if its window is open."""
@@ -182,6 +200,29 @@ class Tables:
 
     # --- changes -----------------------------------------------------------------------------
 
+    @staticmethod
+    def stir(table: QueueTable, message: Message, at_ms: int | None = None) -> None:
+        """Have the group of a message looked at that has changed, or is gone as of *at_ms*."""
+        if table.turns is not None:
+            at_ms = call_for(message) if at_ms is None else at_ms
+            table.turns.call(message.detail.group_id, at_ms)
+
+    @staticmethod
+    def turns_of(table: QueueTable) -> Turns | None:
+        """Return whose turn it is, None for a queue that knows no groups."""
+        settings = table.queue.settings.groups
+        if settings is None:
+            table.turns = None
+        elif table.turns is None or table.turns.settings != settings:
+            table.turns = Turns(settings)
+            first: dict[Group, int] = {}
+            for message in table.rows.values():
+                group = message.detail.group_id
+                first[group] = min(first.get(group, NEVER_MS), message.visible_at_ms)
+            for group, at_ms in sorted(first.items(), key=lambda each: (each[1], each[0] or "")):
+                table.turns.call(group, at_ms)
+        return table.turns
+
     def keep(self, table: QueueTable, row_key: int, message: Message) -> Lease:
         """Put a message in a table; return it with the receipt that acts on it now.
 
@@ -189,6 +230,7 @@ class Tables:
         """
         self.leave(table, row_key)
         table.rows[row_key] = message
+        self.stir(table, message)
         self.note_body(message)
         return Lease(message, issue_receipt(self.receipt_key, row_key, message.fence))
 
@@ -200,6 +242,7 @@ class Tables:
     def take(self, table: QueueTable, row_key: int) -> Message:
         """Take a message from its table, and from its claim."""
         self.leave(table, row_key)
+        self.stir(table, table.rows[row_key], NOW)
         return table.rows.pop(row_key)
 
     def leave(self, table: QueueTable, row_key: int) -> None:
@@ -348,6 +391,10 @@ Boxes: TypeAlias = dict[tuple[str, str], Box]
 
 
 NO_POLICY = FailurePolicy()
+_Found: TypeAlias = tuple[int, Message]
+"""Row key and message, with its lapse noted."""
+_Judge: TypeAlias = Callable[[int], tuple[_Found | None, bool]]
+"""See :meth:`Taking._good`."""
 
 
 class Taking:
@@ -356,20 +403,20 @@ class Taking:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    def in_order(self, table: QueueTable) -> Iterator[tuple[int, Message, str | None]]:
-        """Go over what can be received: row key, message with its lapse noted, reason against."""
-        now_ms = self._tables.now_ms
-        settings = table.queue.settings
-        policy = settings.failure_policy
-        ageing_s = settings.priority_ageing_s
-        receivable = (
+    def in_order(self, table: QueueTable) -> list[int]:
+        """Return the row keys of what can be received, as if there were no groups."""
+        now_ms, ageing_s = self._tables.now_ms, table.queue.settings.priority_ageing_s
+        receivable = [
             key
             for key, message in table.rows.items()
             if is_receivable(message, now_ms) and not table.hides(key)
-        )
-        for row_key in sorted(receivable, key=lambda key: _order(table, key, ageing_s)):
-            message = after_lapse(table.rows[row_key], now_ms)
-            yield row_key, message, exhausted_on_receive(message, policy) if policy else None
+        ]
+        return sorted(receivable, key=lambda key: _order(table, key, ageing_s))
+
+    def reason_against(self, table: QueueTable, message: Message) -> str | None:
+        """Say why a message, its lapse noted, may not be delivered again; None if it may."""
+        policy = table.queue.settings.failure_policy
+        return None if policy is None else exhausted_on_receive(message, policy)
 
     def take(
         self, table: QueueTable, limit: int, step: Step | None = None
@@ -394,24 +441,56 @@ class Taking:
         if rate_per_s is not None:
             allowed, table.bucket = allowance(table.bucket, rate_per_s, now_ms)
             limit = min(limit, allowed)
-        taken, poisoned, ended = 0, 0, False
-        for row_key, message, reason in self.in_order(table):
-            if taken == limit or ended:
-                break
-            if reason is not None and poisoned == POISONED_AT_ONCE:
-                break
-            if message is not table.rows[row_key]:
-                self._tables.note(EventType.LAPSED, table, message)
-            if reason is not None:
-                self.poison(table, row_key, message, reason)
-                poisoned += 1
-                continue
-            yield row_key, message
-            taken += 1
-            if step is not None:
-                ended = not step.takes(message.dequeue_count, size_of(message))
+        left = [POISONED_AT_ONCE]
+        good = partial(self._good, table, left)
+        turns = self._tables.turns_of(table)
+        if turns is None:
+            keys = self.in_order(table)
+            source: Generator[_Found] = (
+                found for key in keys if (found := good(key)[0]) is not None
+            )
+        else:
+            source = take_turns(
+                turns, now_ms, limit, lambda group: _GroupLook(table, group, now_ms, good)
+            )
+        taken, ended = 0, False
+        with contextlib.closing(source):
+            while taken < limit and not ended and left[0] >= 0:
+                found = next(source, None)
+                if found is None:
+                    break
+                yield found
+                taken += 1
+                if step is not None:
+                    ended = not step.takes(found[1].dequeue_count, size_of(found[1]))
         if rate_per_s is not None and table.bucket is not None:
             table.bucket = spend(table.bucket, taken)
+
+    def next_turn_ms(self, table: QueueTable, turns: Turns) -> int | None:
+        """Return when a queue that groups share may next give something."""
+        now_ms = self._tables.now_ms
+
+        def look_at(group: Group) -> _GroupLook:
+            return _GroupLook(table, group, now_ms, lambda _: (None, False))
+
+        return next_turn_ms(turns, now_ms, look_at)
+
+    def _good(self, table: QueueTable, left: list[int], row_key: int) -> tuple[_Found | None, bool]:
+        """Return a message, None if it had to go to the poison queue, and whether to go on.
+
+        *left* says how many may go there.
+        """
+        message = after_lapse(table.rows[row_key], self._tables.now_ms)
+        reason = self.reason_against(table, message)
+        left[0] -= reason is not None
+        if left[0] < 0:
+            return None, False
+        if message is not table.rows[row_key]:
+            self._tables.note(EventType.LAPSED, table, message)
+        if reason is None:
+            return (row_key, message), True
+        self.poison(table, row_key, message, reason)
+        return None, True
 
     def poison(self, table: QueueTable, row_key: int, message: Message, reason: str) -> Message:
         """Move a message, its attempt closed, to the poison queue."""
@@ -422,9 +501,78 @@ class Taking:
         poisoned = after_poison(message, tables.now_ms, policy, queue.name, reason)
         tables.take(table, row_key)
         poison.rows[row_key] = poisoned
+        tables.stir(poison, poisoned)
         error = newest_error(poisoned)
         tables.note(EventType.POISONED, table, poisoned, reason, poison.queue.name, error)
         return poisoned
+
+
+class _GroupLook:
+    """What one group can give to a receive; see :class:`leasehold.domain.groups.Look`."""
+
+    def __init__(
+        self,
+        table: QueueTable,
+        group: Group,
+        now_ms: int,
+        good: _Judge,
+    ) -> None:
+        settings = table.queue.settings
+        policy, ageing_s = settings.groups, settings.priority_ageing_s
+        assert policy is not None
+        own = [
+            (key, message)
+            for key, message in table.rows.items()
+            if message.detail.group_id == group
+            and (table.hides(key) or not is_expired(message, now_ms))
+        ]
+        ready = [
+            (key, message)
+            for key, message in own
+            if message.visible_at_ms <= now_ms and not table.hides(key)
+        ]
+        others = [each for each in own if each not in ready]
+        self._good = good
+        self._again_ms = min((_ends_ms(table, *each) for each in others), default=None)
+        if is_ordered(policy, group):
+            ready.sort(key=lambda each: place_in_group(each[1], each[0]))
+            if any(message.dequeue_count for _, message in others):
+                ready = []
+        else:
+            ready.sort(key=lambda each: _order(table, each[0], ageing_s))
+        limit = None if group is None else policy.limit_of(group)
+        if limit is not None:
+            leased = sum(table.state_of(key, now_ms) is MessageState.LEASED for key, _ in others)
+            ready = ready[: max(0, limit - leased)]
+        self._ready = [
+            (key, order_of(message.priority, message.visible_at_ms, key, ageing_s))
+            for key, message in ready
+        ]
+
+    def rank(self) -> Rank | None:
+        """See :class:`Look`."""
+        return self._ready[0][1] if self._ready else None
+
+    def take(self) -> _Found | None:
+        """See :class:`Look`."""
+        while self._ready:
+            found, may_go_on = self._good(self._ready.pop(0)[0])
+            if found is not None:
+                return found
+            if not may_go_on:
+                self._ready, self._again_ms = [], NOW
+        return None
+
+    def again_ms(self) -> int | None:
+        """See :class:`Look`."""
+        return self._again_ms
+
+
+def _ends_ms(table: QueueTable, row_key: int, message: Message) -> int:
+    """Return when a message that cannot be received now frees its group."""
+    if table.hides(row_key):
+        return table.held[row_key].claim.until_ms
+    return min(message.visible_at_ms, message.expires_at_ms)
 
 
 def _order(table: QueueTable, row_key: int, ageing_s: int | None) -> tuple[int, int, int, int]:

@@ -127,6 +127,7 @@ class TransactionHandlers:
                     continue
                 message = rules.shifted(row.message, now_ms)
                 table.rows[row_key] = message
+                self._tables.stir(table, message)
                 table.keep_key(message, issue_receipt(self._tables.receipt_key, row_key, 0))
                 self._note(EventType.PUBLISHED, key, Row(row.queue, message))
                 moved.append((row.queue, 1))

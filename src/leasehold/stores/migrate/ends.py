@@ -201,7 +201,7 @@ MESSAGE: Final = _table(
     "message",
     "row_key/n partition/n message_id/b inserted_at_ms/n expires_at_ms/n visible_at_ms/n "
     "dequeue_count/n fence/n body/b phase/i since_ms/n visible_since_ms/n renewals/n holder/t "
-    "detail/t place/i session/t saved/o",
+    "detail/t place/i session/t saved/o group_id/t",
     "row_key",
     _LANE,
     "partition",

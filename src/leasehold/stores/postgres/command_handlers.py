@@ -23,7 +23,8 @@ from leasehold.stores.sql.sessions import Known, SessionHandlers
 
 _BODY_AT: Final = 6
 _PLACE_AT: Final = 10
-"""Where a row to insert has its body, and where that is."""
+_GROUP_AT: Final = 11
+"""Where a row to insert has its body, where that is, and the group."""
 
 
 class SharedMessageHandlers(MessageHandlers):
@@ -42,7 +43,13 @@ class SharedMessageHandlers(MessageHandlers):
             rows = [
                 row
                 if (body := apart.get(Cell.row_key(row))) is None
-                else (*row[:_BODY_AT], body, *row[_BODY_AT + 1 : _PLACE_AT], HERE)
+                else (
+                    *row[:_BODY_AT],
+                    body,
+                    *row[_BODY_AT + 1 : _PLACE_AT],
+                    HERE,
+                    *row[_PLACE_AT + 1 :],
+                )
                 for row in rows
             ]
         state.cursor.executemany(state.sql["put"], rows)

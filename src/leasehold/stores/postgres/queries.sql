@@ -66,8 +66,8 @@ ON CONFLICT (account, kind) DO UPDATE SET content = $3
 -- name: put
 -- Also for many rows at once; see many_rows.
 INSERT INTO message (row_key, partition, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
-                     dequeue_count, fence, body, phase, since_ms, detail, place)
-VALUES ($1, $2, $3, $4, $5, $6, 0, 0, $7, $8, $9, $10, $11)
+                     dequeue_count, fence, body, phase, since_ms, detail, place, group_id)
+VALUES ($1, $2, $3, $4, $5, $6, 0, 0, $7, $8, $9, $10, $11, $12)
 
 -- name: put_body
 INSERT INTO message_body (row_key, content) VALUES ($1, $2)
@@ -149,6 +149,92 @@ SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeu
 FROM message
 WHERE partition = $1 AND visible_at_ms >= $4 AND visible_at_ms <= $2 AND expires_at_ms > $2
 ORDER BY visible_at_ms, row_key + 0 LIMIT $3
+
+-- name: group_visible
+-- Of one group, what was received before (1) or never (0).
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, CASE place WHEN 0 THEN body ELSE coalesce(
+           (SELECT content FROM message_body b WHERE b.row_key = message.row_key), ''::bytea) END,
+       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
+       CASE WHEN saved THEN (SELECT content FROM message_saved s
+                       WHERE s.row_key = message.row_key) END
+FROM message
+WHERE partition = $1 AND group_id = $2 AND (dequeue_count > 0) = ($4 = 1) AND visible_at_ms <= $3
+  AND expires_at_ms > $3
+ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1)
+
+-- name: group_visible_to_take
+-- To pass over what is locked would break the order.
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, CASE place WHEN 0 THEN body ELSE coalesce(
+           (SELECT content FROM message_body b WHERE b.row_key = message.row_key), ''::bytea) END,
+       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
+       CASE WHEN saved THEN (SELECT content FROM message_saved s
+                       WHERE s.row_key = message.row_key) END
+FROM message
+WHERE partition = $1 AND group_id = $2 AND (dequeue_count > 0) = ($4 = 1) AND visible_at_ms <= $3
+  AND expires_at_ms > $3
+ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1)
+FOR UPDATE
+
+-- name: group_visible_without_bodies
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       ''::bytea, phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
+FROM message
+WHERE partition = $1 AND group_id = $2 AND (dequeue_count > 0) = ($4 = 1) AND visible_at_ms <= $3
+  AND expires_at_ms > $3
+ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1)
+
+-- name: group_visible_with_sizes
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       ''::bytea, phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL,
+       CASE place WHEN 0 THEN length(body)
+            WHEN 1 THEN coalesce((SELECT length(content) FROM message_body b
+                                  WHERE b.row_key = message.row_key), 0)
+            ELSE coalesce((replace(detail, '\u0000', '\ufdd0')::json
+                           #>> '{body_ref,size_bytes}')::bigint, 0) END
+FROM message
+WHERE partition = $1 AND group_id = $2 AND (dequeue_count > 0) = ($4 = 1) AND visible_at_ms <= $3
+  AND expires_at_ms > $3
+ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1)
+
+-- name: group_held
+-- What was received and is not visible: all, what is on leases, and when the first of it is free.
+SELECT count(*), coalesce(sum((phase = 2)::int), 0)::bigint, min(least(visible_at_ms, expires_at_ms))
+FROM message
+WHERE partition = $1 AND group_id = $2 AND (dequeue_count > 0) = true AND visible_at_ms > $3
+  AND expires_at_ms > $3
+
+-- name: group_members
+SELECT count(*) FROM message WHERE partition = $1 AND group_id = $2 AND (dequeue_count > 0) = true
+
+-- name: group_next
+-- When the next of what is not visible is.
+SELECT min(at_ms) FROM (
+    SELECT min(visible_at_ms) AS at_ms FROM message
+    WHERE partition = $1 AND group_id = $3 AND (dequeue_count > 0) = false AND visible_at_ms > $2
+    UNION ALL
+    SELECT min(least(visible_at_ms, expires_at_ms)) FROM message
+    WHERE partition = $1 AND group_id = $3 AND (dequeue_count > 0) = true AND visible_at_ms > $2
+      AND expires_at_ms > $2) AS next
+
+-- name: groups_of_lane
+-- One look into the index for each group, however many messages it has.
+WITH RECURSIVE found (name) AS (
+    (SELECT group_id FROM message WHERE partition = $1 AND group_id IS NOT NULL
+     ORDER BY group_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT group_id FROM message WHERE partition = $1 AND group_id > name
+            ORDER BY group_id LIMIT 1)
+    FROM found WHERE name IS NOT NULL)
+SELECT name, (SELECT min(visible_at_ms) FROM message WHERE partition = $1 AND group_id = name)
+FROM found WHERE name IS NOT NULL
+
+-- name: groups_since
+-- Of which something became visible since a moment.
+SELECT DISTINCT group_id FROM message
+WHERE partition = $1 AND visible_at_ms > $2 AND visible_at_ms <= $3
+
+-- name: try_lock_group
+SELECT pg_try_advisory_xact_lock(hashtextextended($2, $1))
 
 -- name: bytes_of_lane
 SELECT coalesce(sum(CASE place WHEN 0 THEN length(body)
@@ -732,11 +818,11 @@ WHERE key = $1 AND NOT EXISTS (SELECT 1 FROM message
 
 -- name: put_all
 INSERT INTO message (row_key, partition, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
-                     dequeue_count, fence, body, phase, since_ms, detail, place)
-SELECT k, p, i, t, e, v, 0, 0, b, f, s, d, l
+                     dequeue_count, fence, body, phase, since_ms, detail, place, group_id)
+SELECT k, p, i, t, e, v, 0, 0, b, f, s, d, l, g
 FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[],
-            $7::bytea[], $8::smallint[], $9::bigint[], $10::text[], $11::smallint[])
-     AS r (k, p, i, t, e, v, b, f, s, d, l)
+            $7::bytea[], $8::smallint[], $9::bigint[], $10::text[], $11::smallint[], $12::text[])
+     AS r (k, p, i, t, e, v, b, f, s, d, l, g)
 
 -- name: put_body_all
 INSERT INTO message_body (row_key, content)

@@ -17,7 +17,10 @@ BLOCK: Final = 65_536
 """Row keys are taken in blocks, each by one server."""
 _BEFORE: Final = {"find_key": "lock_key"}
 """Statements that hold only under a lock that another takes first."""
-_TO_TAKE: Final = {"next_visible": "next_visible_to_take"}
+_TO_TAKE: Final = {
+    "next_visible": "next_visible_to_take",
+    "group_visible": "group_visible_to_take",
+}
 _KEPT_IN_MEMORY: Final = (
     *("insert_queue", "delete_queue", "move_queue", "set_lanes"),
     *("set_metadata", "set_policies", "set_settings", "set_meta"),
@@ -156,6 +159,10 @@ class SharedState(State):
         """Return how many rows of a queue are retired, as read when the batch began."""
         return cast("SharedEntry", entry).retired
 
+    def lock_group(self, entry: Entry, group: str) -> bool:
+        """See :meth:`State.lock_group`."""
+        return self.exclusive or bool(self.value("try_lock_group", (entry.scope, group)))
+
     # --- row keys ----------------------------------------------------------------------------
 
     def take_row_keys(self, count: int) -> int:
@@ -276,6 +283,7 @@ class SharedState(State):
             _note_counts(cast("SharedEntry", entry))
         self.touched.clear()
         self.buckets.clear()
+        self.keep_turns(done=True)
         self.log.committed()
         self.changed = False
 

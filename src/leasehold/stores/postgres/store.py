@@ -331,6 +331,7 @@ class PostgresStore:
         except psycopg.Error:
             self._primary.drop()
         self._state.forget_batch()
+        self._state.keep_turns(done=False)
         self._version = _STALE
 
     def _attach(self, direct: Direct) -> None:
@@ -380,6 +381,9 @@ class PostgresStore:
 
     def share_limits(self, servers: int) -> None:
         """Hand out this server's part of what queues allow a second; *servers* are at work."""
+        if servers != self._state.catalog.servers:
+            for entry in self._state.catalog.entries():
+                entry.turns = None  # what a new server did until now was not heard of
         self._state.catalog.servers = servers
 
     @property

@@ -62,8 +62,9 @@ from leasehold.stores.sql.catalog import (
 )
 from leasehold.stores.sql.claims import ClaimHandlers
 from leasehold.stores.sql.failures import add_queue
+from leasehold.stores.sql.groups import GroupSearch
 from leasehold.stores.sql.plain_json import from_plain, settings_to_json, to_plain
-from leasehold.stores.sql.rows import Cell, Kept, kept_in, message_of, rewrite, uncount
+from leasehold.stores.sql.rows import Cell, Kept, free_group, kept_in, message_of, rewrite, uncount
 from leasehold.stores.sql.scanning import Scanner, Step, is_from, seen_of
 from leasehold.stores.sql.state import State
 
@@ -80,6 +81,7 @@ class AdminHandlers:
     def __init__(self, state: State) -> None:
         self._state = state
         self.scanner = Scanner(state)
+        self._groups = GroupSearch(state)
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -290,8 +292,12 @@ class AdminHandlers:
     def next_due(self, command: o.NextDue, now_ms: int) -> c.Result:
         """Say when a receive may next get something."""
         entry = self._state.catalog.get(command.account, command.queue)
+        settings = entry.queue.settings
         moments = []
-        for lane in entry.lanes:
+        if settings.groups is not None:
+            turn_ms = self._groups.next_due_ms(entry, now_ms)
+            moments = [] if turn_ms is None else [turn_ms]
+        for lane in entry.lanes if settings.groups is None else ():
             if self._oldest(lane, MessageState.VISIBLE, now_ms) is not None:
                 moments = [now_ms]
                 break
@@ -303,7 +309,6 @@ class AdminHandlers:
         if not moments:
             return o.Due(None)
         at_ms = min(moments)
-        settings = entry.queue.settings
         rate_per_s = self._state.catalog.rate_of(entry)
         if rate_per_s is not None:
             at_ms = max(at_ms, next_token_ms(entry.bucket, rate_per_s, now_ms))
@@ -337,6 +342,7 @@ class AdminHandlers:
         entry, row_key, message, held = self._waiting(command, now_ms, force=command.force)
         self._state.cursor.execute(self._state.sql["remove"], (row_key,))
         uncount(self._state, entry, message.visible_at_ms, message.phase, held)
+        free_group(entry, message)
         self._state.log.add(EventType.REMOVED, entry, message, BY_OPERATOR)
         return c.DONE
 
@@ -478,6 +484,7 @@ class JobHandlers:
         if job.plan.kind is o.JobKind.PURGE:
             state.cursor.execute(state.sql["remove"], (step.place.row_key,))
             uncount(state, source, message.visible_at_ms, message.phase, step.held)
+            free_group(source, message)
             state.log.add(EventType.REMOVED, source, message, BY_PURGE)
             return True
         poisoning = message.detail.poisoning

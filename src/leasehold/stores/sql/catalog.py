@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from leasehold.domain.claims import Bound, Claim, ClaimState, Stream
 from leasehold.domain.errors import QueueNotFound
+from leasehold.domain.groups import Turns
 from leasehold.domain.model import DEFAULT_PRIORITY, AccessPolicy, Message, Phase, Queue
 from leasehold.domain.queue_settings import LapsedReceipts, poison_queue_of
 from leasehold.domain.visibility import Bucket
@@ -26,19 +27,31 @@ BoundTo: TypeAlias = tuple[str, str, int]
 LANE_BITS: Final = 40
 PARTITION_MASK: Final = (1 << LANE_BITS) - 1
 DEFAULT_LANES: Final = 1 << DEFAULT_PRIORITY
+_GROUPED: Final = 16
+"""Messages of groups have lanes of their own, whose numbers follow those of the 16 priorities."""
 
 
 class Lane:
-    """The messages of one priority of a queue, and what receives have found out about them."""
+    """The messages of one priority of a queue, of groups or of none, and what receives have found
+    out about them.
+    """
 
-    __slots__ = ("live_from_ms", "oldest_from_ms", "partition", "priority", "scanned_at_ms")
+    __slots__ = (
+        "live_from_ms",
+        "number",
+        "oldest_from_ms",
+        "partition",
+        "priority",
+        "scanned_at_ms",
+    )
 
     is_sure = True
     """Whether nothing visible before ``live_from_ms`` can be alive, whatever happens."""
 
-    def __init__(self, partition: int, priority: int) -> None:
-        self.partition = lane_of(partition, priority)
-        self.priority = priority
+    def __init__(self, partition: int, number: int) -> None:
+        self.partition = lane_of(partition, number)
+        self.number = number
+        self.priority = priority_of(self.partition)
         self.forget_scan()
 
     def forget_scan(self) -> None:
@@ -96,6 +109,7 @@ class Entry:
         "streams",
         "strict",
         "timeline",
+        "turns",
     )
 
     def __init__(
@@ -121,6 +135,8 @@ class Entry:
         """Those of them whose members can be received, the first to lapse first."""
         self.staged = 0
         """Messages staged for it."""
+        self.turns: Turns | None = None
+        """Of its groups; None where there are no settings for groups, or until it is looked at."""
         self.take(queue)
         self.open_lanes(partition, lanes)
 
@@ -135,40 +151,58 @@ class Entry:
             settings.failure_policy is None
             and settings.paused_until_ms is None
             and settings.max_receives_per_s is None
+            and settings.groups is None
         )
 
     def open_lanes(self, partition: int, lanes: int) -> None:
         """Begin with the lanes of a partition, the most urgent first."""
         self.partition = partition
         self.lanes_used = lanes
-        self.lanes = [
-            self.lane_type(partition, priority)
-            for priority in range(1, 17)
-            if lanes >> priority & 1
-        ]
+        self.lanes = [self.lane_type(partition, number) for number in _numbers_in(lanes)]
 
-    def lane(self, priority: int) -> Lane:
-        """Return the lane of a priority, which must be open."""
-        return next(lane for lane in self.lanes if lane.priority == priority)
+    def lane(self, number: int) -> Lane:
+        """Return a lane by its number; it must be open."""
+        return next(lane for lane in self.lanes if lane.number == number)
 
     def written(self, message: Message) -> None:
         """Note that a message was put, or given back, as it is now."""
-        self.lane(message.priority).written(message)
+        self.lane(lane_number(message.priority, message.detail.group_id)).written(message)
 
 
-def lane_of(partition: int, priority: int) -> int:
-    """Return the number under which messages of this priority are kept."""
-    return partition if priority == DEFAULT_PRIORITY else priority << LANE_BITS | partition
+def lane_number(priority: int, group_id: str | None) -> int:
+    """Return the number of the lane for such messages, 1 to 32."""
+    return priority if group_id is None else priority + _GROUPED
+
+
+def lane_of(partition: int, number: int) -> int:
+    """Return under what the messages of a lane are kept."""
+    return partition if number == DEFAULT_PRIORITY else number << LANE_BITS | partition
+
+
+def number_of(lane: int) -> int:
+    """Reverse :func:`lane_of`."""
+    return lane >> LANE_BITS or DEFAULT_PRIORITY
 
 
 def lanes_of(partition: int, lanes_used: int) -> list[int]:
     """Return the lanes of a partition that have been used, the most urgent first."""
-    return [lane_of(partition, priority) for priority in range(1, 17) if lanes_used >> priority & 1]
+    return [lane_of(partition, number) for number in _numbers_in(lanes_used)]
+
+
+def is_grouped(lane: int) -> bool:
+    """Tell whether the messages of a lane are of groups."""
+    return number_of(lane) > _GROUPED
+
+
+def _numbers_in(lanes_used: int) -> list[int]:
+    """Return the lanes that have been used; of a priority that of groups comes last."""
+    both = ((priority, priority + _GROUPED) for priority in range(1, _GROUPED + 1))
+    return [number for pair in both for number in pair if lanes_used >> number & 1]
 
 
 def priority_of(lane: int) -> int:
-    """Reverse :func:`lane_of`."""
-    return lane >> LANE_BITS or DEFAULT_PRIORITY
+    """Return the priority of the messages of a lane."""
+    return (number_of(lane) - 1) % _GROUPED + 1
 
 
 class Catalog:
@@ -207,7 +241,10 @@ class Catalog:
             )
             entry = self.entry_type(queue, partition, count, lanes=lanes, scope=scope)
             before = self.by_name.get((account, name))
-            entry.bucket = before.bucket if before else None
+            if before is not None:
+                entry.bucket = before.bucket
+                if before.partition == partition:
+                    entry.turns = before.turns
             entries[account, name] = entry
         # Each at once, because another thread may be looking something up.
         self.by_name = entries
@@ -233,7 +270,7 @@ class Catalog:
         del self._by_partition[entry.partition]
         entry.open_lanes(partition, DEFAULT_LANES)
         entry.message_count = 0
-        entry.timeline = None
+        entry.timeline = entry.turns = None
         entry.retired = 0
         self._by_partition[partition] = entry
 

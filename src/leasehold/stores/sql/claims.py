@@ -24,6 +24,7 @@ from leasehold.domain.errors import (
     StreamNotFound,
 )
 from leasehold.domain.events import EventType, core_of
+from leasehold.domain.groups import NOW
 from leasehold.domain.limits import LOOK_BYTES
 from leasehold.domain.model import Phase, fitting
 from leasehold.domain.transactions import Moved
@@ -34,13 +35,15 @@ from leasehold.stores.sql.catalog import (
     Lane,
     OpenClaimState,
     StreamBox,
+    lane_number,
     lane_of,
     lanes_of,
+    number_of,
     priority_of,
 )
 from leasehold.stores.sql.failures import FailureHandlers
 from leasehold.stores.sql.messages import MessageHandlers
-from leasehold.stores.sql.plain_json import detail_to_json
+from leasehold.stores.sql.plain_json import along_in_json, detail_to_json
 from leasehold.stores.sql.recorder import ID_BYTES, Columns, columns_of
 from leasehold.stores.sql.rows import Cell, CellOf, Row, message_of, uncount
 from leasehold.stores.sql.scanning import WITH_SIZES, WITHOUT_BODIES, Search
@@ -525,7 +528,8 @@ class Claiming:
         if len(fresh) < len(rows):
             self._take_again(held, list(filter(Cell.dequeue_count, rows)), now_ms)
         for lane in set(map(Cell.lane, rows)):
-            held.lanes_used |= 1 << priority_of(lane)
+            held.lanes_used |= 1 << number_of(lane)
+        _call_groups(held.entry, rows, held.claim.until_ms)
 
     def _take_fresh(self, held: OpenClaimState, fresh: Sequence[Row], now_ms: int) -> None:
         """Move messages into the claim that were never received before."""
@@ -607,6 +611,13 @@ class Claiming:
 _BEGIN_MS: Final = -1
 
 
+def _call_groups(entry: Entry, rows: Sequence[Row], at_ms: int) -> None:
+    """Have the groups of some messages looked at, from a moment on."""
+    if entry.turns is not None:
+        for detail in dict.fromkeys(map(Cell.detail, rows)):
+            entry.turns.call(None if detail is None else along_in_json(detail).group_id, at_ms)
+
+
 class ClaimRelease:
     """Gives the members of claims back to their queues.
 
@@ -675,7 +686,7 @@ class ClaimRelease:
             rows = state.fetch("members_without_bodies", (number, _BEGIN_MS, left, 0))
             if rows:
                 left -= len(rows)
-                yield state.open_lane(held.entry, priority_of(number)), rows
+                yield state.open_lane(held.entry, number_of(number)), rows
 
     # --- claims that have lapsed -------------------------------------------------------------
 
@@ -694,6 +705,7 @@ class ClaimRelease:
                 entry.timeline.add(until_ms, Phase.LEASED, len(rows))
             self._record(held, rows, {Cell.visible_at_ms: until_ms})
             moved += len(rows)
+            _call_groups(entry, rows, NOW)
         if moved:
             self._leave(held, moved)
         return moved
@@ -728,6 +740,7 @@ class ClaimRelease:
             if first_ms < state.retired_until_ms:
                 state.set_retired_until(first_ms)
             moved += len(rows)
+            _call_groups(entry, rows, NOW)
         if moved:
             self._leave(held, moved)
         return moved
@@ -769,7 +782,7 @@ class ClaimRelease:
                     after.since_ms,
                     after.renewals,
                     detail_to_json(after.detail),
-                    lane_of(entry.partition, after.priority),
+                    lane_of(entry.partition, lane_number(after.priority, after.detail.group_id)),
                     after.expires_at_ms,
                     after.dequeue_count,
                     after.visible_since_ms,

@@ -23,6 +23,7 @@ from leasehold.domain.errors import (
 from leasehold.domain.event_recorder import is_recorded, late, late_elsewhere
 from leasehold.domain.events import Core, EventType
 from leasehold.domain.failures import exhausted_on_receive
+from leasehold.domain.groups import NOW, call_for
 from leasehold.domain.limits import AZURE, LOOK_BYTES
 from leasehold.domain.model import (
     NO_DETAIL,
@@ -52,8 +53,8 @@ from leasehold.domain.visibility import (
     renew_refusal,
 )
 from leasehold.stores.sql import statements
-from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, priority_of
-from leasehold.stores.sql.plain_json import detail_to_json
+from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, lane_number, priority_of
+from leasehold.stores.sql.plain_json import along_in_json, detail_to_json
 from leasehold.stores.sql.rows import (
     HERE,
     INLINE_BYTES,
@@ -61,6 +62,7 @@ from leasehold.stores.sql.rows import (
     Judge,
     Kept,
     Row,
+    free_group,
     kept_in,
     message_of,
     placed,
@@ -168,14 +170,17 @@ class MessageHandlers:
     def _count_in(self, entry: Entry, message: Message) -> int:
         """Count a new message and return the lane it goes to."""
         lane = entry.lanes[0]
-        if message.priority != lane.priority or len(entry.lanes) > 1:
-            lane = self._state.open_lane(entry, message.priority)
+        number = lane_number(message.priority, message.detail.group_id)
+        if number != lane.number or len(entry.lanes) > 1:
+            lane = self._state.open_lane(entry, number)
         entry.message_count += 1
         self._state.touched.add(entry)
         if message.phase or message.visible_at_ms < lane.live_from_ms:
             lane.written(message)
         if entry.timeline is not None:
             entry.timeline.add(message.visible_at_ms, message.phase, 1)
+        if entry.turns is not None:
+            entry.turns.call(message.detail.group_id, call_for(message))
         return lane.partition
 
     # --- receive and peek --------------------------------------------------------------------
@@ -199,6 +204,9 @@ class MessageHandlers:
         entry = state.catalog.find(run[0].account, run[0].queue)
         if entry is None:
             return [QueueNotFound() for _ in run]
+        if entry.queue.settings.groups is not None and len(run) > 1:
+            # What one group gives goes to one of them, so each sees what the one before has taken.
+            return [self._receive_from_one_queue((command,), now_ms)[0] for command in run]
         holders = [self._holder(command, now_ms) for command in run]
         wanted = sum(
             [
@@ -289,6 +297,8 @@ class MessageHandlers:
             if timeline is not None:
                 timeline.add(was_visible_ms, phase, -1)
                 timeline.add(visible_at_ms, Phase.LEASED, 1)
+            if entry.turns is not None:
+                entry.turns.call(message.detail.group_id, call_for(message))
             leases.append(Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1)))
         if len(first) >= statements.SET_WISE:
             keys = state.keys_of([bounds[5] for bounds in first])  # type: ignore[misc]
@@ -455,6 +465,8 @@ class MessageHandlers:
             if entry.timeline is not None:
                 entry.timeline.add(message.visible_at_ms, message.phase, -1)
                 entry.timeline.add(renewed.visible_at_ms, renewed.phase, 1)
+            if entry.turns is not None:
+                entry.turns.call(renewed.detail.group_id, call_for(renewed))
         else:
             rewrite(state, kept, renewed)
         if message.session is not None:
@@ -486,6 +498,7 @@ def _row_of(
         message.since_ms,
         None if detail is NO_DETAIL else detail_to_json(detail),
         place,
+        detail.group_id,
     )
 
 
@@ -566,6 +579,10 @@ class CompleteVerb:
             state.touched.add(entry)
             if entry.timeline is not None:
                 entry.timeline.add(gone[0], gone[1], -1)
+            if entry.turns is not None:
+                detail = gone[5]
+                group_id = None if detail is None else along_in_json(detail).group_id
+                entry.turns.call(group_id, NOW)
             if entry.logged:
                 log.add_one(EventType.COMPLETED, entry, command.message_id, *gone[2:])
             results.append(c.DONE)
@@ -661,6 +678,7 @@ class CompleteVerb:
             return refusal
         self._state.cursor.execute(self._state.sql["remove"], (row_key,))
         uncount(self._state, entry, message.visible_at_ms, message.phase, held)
+        free_group(entry, message)
         self._state.log.add(EventType.COMPLETED, entry, message)
         return c.DONE
 

@@ -54,6 +54,7 @@ class SentAlong(msgspec.Struct, gc=False):
 
     message_type: str | None = None
     traceparent: str | None = None
+    group_id: str | None = None
 
 
 _DECODE_ALONG: Final = msgspec.json.Decoder(SentAlong).decode

@@ -40,6 +40,8 @@ class Columns(NamedTuple):
     """What their senders called their kind."""
     traces: Texts = None
     """Of the traces that they were put in, the ids."""
+    groups: Texts = None
+    """Their message groups."""
 
     def without(self, gone: Collection[bytes]) -> Columns | None:
         """Return the columns without the messages of these ids; None if none is left."""
@@ -68,6 +70,7 @@ class Columns(NamedTuple):
             chosen(self.priorities),
             chosen_texts(self.types),
             chosen_texts(self.traces),
+            chosen_texts(self.groups),
         )
 
 
@@ -88,31 +91,32 @@ def columns_of(
     )
 
 
-def _sent_along(details: Sequence[str | None]) -> tuple[Texts, Texts]:
-    """Return the types and the traces of messages."""
+def _sent_along(details: Sequence[str | None]) -> tuple[Texts, Texts, Texts]:
+    """Return the types, the traces and the groups of messages."""
     first = details[0]
     if details.count(first) == len(details):  # most often none has any
         return _along_in(first)
     known = {text: _along_in(text) for text in set(details)}
     if len(set(known.values())) == 1:
         return known[first]
-    types, traces = zip(*[known[text] for text in details], strict=True)
-    return _texts(types), _texts(traces)
+    types, traces, groups = zip(*[known[text] for text in details], strict=True)
+    return _texts(types), _texts(traces), _texts(groups)
 
 
 def _texts(each: Sequence[str | None]) -> Texts:
     return each[0] if each.count(each[0]) == len(each) else [*each]
 
 
-def _along_in(detail: str | None) -> tuple[str | None, str | None]:
-    """Return the type and the trace of a message."""
+def _along_in(detail: str | None) -> tuple[str | None, str | None, str | None]:
+    """Return the type, the trace and the group of a message."""
     if detail is None:
-        return None, None
+        return None, None, None
     along = along_in_json(detail)
-    kind, trace = along.message_type, along.traceparent
+    kind, trace, group = along.message_type, along.traceparent, along.group_id
     return (
         None if kind is None else encodable(kind),
         None if trace is None else trace_id_of(trace),
+        None if group is None else encodable(group),
     )
 
 
@@ -209,8 +213,8 @@ class Recorder:
         if detail is None:
             self._events.append(plain)
         else:
-            message_type, trace_id = _along_in(detail)
-            self._events.append((*plain, *ending_of(message_type, None, trace_id)))
+            message_type, trace_id, group_id = _along_in(detail)
+            self._events.append((*plain, *ending_of(message_type, None, trace_id, group_id)))
         self._count += 1
 
     def add_many(  # noqa: PLR0913, PLR0917 - as above
@@ -262,7 +266,8 @@ class Recorder:
             reason,
             target,
         )
-        self._events.append((*recorded, *ending_of(columns.types, None, columns.traces)))
+        ending = ending_of(columns.types, None, columns.traces, columns.groups)
+        self._events.append((*recorded, *ending))
         self._count += len(columns.ids) // ID_BYTES
 
     def add_queue(self, kind: int, entry: Entry) -> None:

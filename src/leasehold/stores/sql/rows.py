@@ -9,8 +9,16 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from leasehold.domain import commands as c
 from leasehold.domain.claims import after_loss, as_member
+from leasehold.domain.groups import NOW, call_for
 from leasehold.domain.model import NO_DETAIL, Message, Phase, id_from_blob
-from leasehold.stores.sql.catalog import PARTITION_MASK, Entry, Lane, OpenClaimState, priority_of
+from leasehold.stores.sql.catalog import (
+    PARTITION_MASK,
+    Entry,
+    Lane,
+    OpenClaimState,
+    lane_number,
+    priority_of,
+)
 from leasehold.stores.sql.plain_json import detail_from_json, detail_to_json
 from leasehold.stores.sql.state import State
 
@@ -131,7 +139,7 @@ def rewrite(state: State, kept: Kept, after: Message, target: Entry | None = Non
     """
     source, row_key, before, held = kept
     target = target or source
-    lane = state.open_lane(target, after.priority)
+    lane = state.open_lane(target, lane_number(after.priority, after.detail.group_id))
     bounds: tuple[object, ...] = (
         after.visible_at_ms,
         after.fence,
@@ -156,6 +164,8 @@ def rewrite(state: State, kept: Kept, after: Message, target: Entry | None = Non
         state.set_retired_until(after.expires_at_ms)
     uncount(state, source, before.visible_at_ms, before.phase, held)
     count(state, target, lane, after)
+    if target is not source:
+        free_group(source, before)
 
 
 def count(state: State, entry: Entry, lane: Lane, message: Message) -> None:
@@ -165,6 +175,14 @@ def count(state: State, entry: Entry, lane: Lane, message: Message) -> None:
     lane.written(message)
     if entry.timeline is not None:
         entry.timeline.add(message.visible_at_ms, message.phase, 1)
+    if entry.turns is not None:
+        entry.turns.call(message.detail.group_id, call_for(message))
+
+
+def free_group(entry: Entry, message: Message) -> None:
+    """Have the group of a message looked at that is in its queue no more."""
+    if entry.turns is not None:
+        entry.turns.call(message.detail.group_id, NOW)
 
 
 def uncount(

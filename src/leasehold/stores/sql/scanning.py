@@ -8,9 +8,13 @@ milliseconds a page.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
-from operator import itemgetter
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from leasehold.domain import claims as cl
@@ -36,6 +40,7 @@ from leasehold.stores.sql.catalog import (
     priority_of,
 )
 from leasehold.stores.sql.failures import poison
+from leasehold.stores.sql.groups import GroupSearch
 from leasehold.stores.sql.rows import Cell, Kept, Row, kept_in, message_of, visible_from
 from leasehold.stores.sql.state import State
 
@@ -285,6 +290,16 @@ def _first_of(rows: list[Row], step: SearchStep) -> list[Row]:
     return rows
 
 
+@dataclass(slots=True)
+class _Budget:
+    """How many messages may go to the poison queue."""
+
+    count: int
+
+
+_priority_of_lane: Final = attrgetter("priority")
+
+
 def _order(
     row: Row, ageing_s: int | None, place_ms: int | None = None
 ) -> tuple[int, int, int, int]:
@@ -306,6 +321,7 @@ class Search:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._groups = GroupSearch(state)
 
     def next_visible(
         self, entry: Entry, now_ms: int, limit: int, query: str = "next_visible"
@@ -317,11 +333,12 @@ class Search:
             return self._visible_in(entry.lanes[0], now_ms, limit, query)
         ageing_s = entry.queue.settings.priority_ageing_s
         rows: list[Row] = []
-        for lane in entry.lanes:
-            if ageing_s is None and len(rows) == limit:
+        for _, lanes in groupby(entry.lanes, _priority_of_lane):
+            if ageing_s is None and len(rows) >= limit:
                 break
             missing = limit if ageing_s is not None else limit - len(rows)
-            rows += self._visible_in(lane, now_ms, missing, query)
+            for lane in lanes:
+                rows += self._visible_in(lane, now_ms, missing, query)
         rows.sort(key=lambda row: _order(row, ageing_s))
         return rows[:limit]
 
@@ -406,11 +423,14 @@ class Search:
             allowed, bucket = allowance(entry.bucket, rate_per_s, now_ms)
             self._state.set_bucket(entry, bucket)
             wanted = min(wanted, allowed)
-        rows = self._next(entry, now_ms, wanted, query, step) if wanted else []
-        if settings.failure_policy is not None:
-            rows = self._without_poison(entry, rows, now_ms, wanted, query, step)
-        elif step is not None:
-            rows = _first_of(rows, step)
+        if settings.groups is not None:
+            rows = self._in_turn(entry, now_ms, wanted, query, step)
+        else:
+            rows = self._next(entry, now_ms, wanted, query, step) if wanted else []
+            if settings.failure_policy is not None:
+                rows = self._without_poison(entry, rows, now_ms, wanted, query, step)
+            elif step is not None:
+                rows = _first_of(rows, step)
         if rate_per_s is not None and entry.bucket is not None:
             self._state.set_bucket(entry, spend(entry.bucket, len(rows)))
         return rows
@@ -425,31 +445,58 @@ class Search:
         step: SearchStep | None,
     ) -> list[Row]:
         """Move what may not be delivered again, and see what comes in its place."""
-        policy = entry.queue.settings.failure_policy
-        assert policy is not None
-        left = POISONED_AT_ONCE
+        left = _Budget(POISONED_AT_ONCE)
         while True:
-            good = []
+            good: list[Row] = []
             if step is not None:
                 step[0]()
             for row in rows:
-                # What was never received before has used up nothing.
-                message = message_of(row) if Cell.dequeue_count(row) else None
-                lapsed = message and after_lapse(message, now_ms)
-                reason = lapsed and exhausted_on_receive(lapsed, policy)
-                if message is None or lapsed is None or reason is None:
+                is_good = self._is_good(entry, now_ms, left, row)
+                if is_good is None:
+                    return good
+                if is_good:
                     good.append(row)
                     if step is not None and not step[1](row):
                         return good
-                    continue
-                if not left:
-                    return good
-                if lapsed is not message:
-                    self._state.log.add(EventType.LAPSED, entry, lapsed)
-                held = self._state.catalog.claims.get(Cell.lane(row) & PARTITION_MASK)
-                kept = Kept(entry, Cell.row_key(row), message, held)
-                poison(self._state, kept, lapsed, reason, now_ms)
-                left -= 1
             if len(good) == len(rows):
                 return rows
             rows = self._next(entry, now_ms, wanted, query, step)
+
+    def _is_good(self, entry: Entry, now_ms: int, left: _Budget, row: Row) -> bool | None:
+        """Tell whether a message may be delivered; what may not goes to the poison queue.
+
+        Returns:
+            None if too many have gone there.
+        """
+        policy = entry.queue.settings.failure_policy
+        # What was never received before has used up nothing.
+        if policy is None or not Cell.dequeue_count(row):
+            return True
+        message = message_of(row)
+        lapsed = after_lapse(message, now_ms)
+        reason = exhausted_on_receive(lapsed, policy)
+        if reason is None:
+            return True
+        if not left.count:
+            return None
+        if lapsed is not message:
+            self._state.log.add(EventType.LAPSED, entry, lapsed)
+        held = self._state.catalog.claims.get(Cell.lane(row) & PARTITION_MASK)
+        poison(self._state, Kept(entry, Cell.row_key(row), message, held), lapsed, reason, now_ms)
+        left.count -= 1
+        return False
+
+    def _in_turn(
+        self, entry: Entry, now_ms: int, wanted: int, query: str, step: SearchStep | None
+    ) -> list[Row]:
+        """Return what the groups of a queue give that is shared by them."""
+        good = partial(self._is_good, entry, now_ms, _Budget(POISONED_AT_ONCE))
+        if step is not None:
+            step[0]()
+        rows: list[Row] = []
+        with contextlib.closing(self._groups.take(entry, now_ms, wanted, query, good)) as source:
+            for row in source:
+                rows.append(row)
+                if step is not None and not step[1](row):
+                    break
+        return rows

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from leasehold.domain.errors import AccountMoved
+from leasehold.domain.groups import Turns
 from leasehold.domain.model import NEVER_MS
 from leasehold.domain.visibility import Bucket
 from leasehold.stores.migrate.marks import refuse_marked, relocated_in
@@ -60,8 +61,15 @@ class State(ABC):
         self.epoch = 1
         self.buckets: dict[Entry, Bucket | None] = {}
         """What queues might give out before the open batch, of those that it has received from."""
+        self.turns: set[Turns] = set()
+        """Those of queues that the open batch has received from."""
         self.relocated_accounts: frozenset[str] = frozenset()
         """Accounts that have moved to another store."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Tell whether other servers write to the same database."""
+        return self.catalog.servers > 1
 
     # --- what each database has in its own way ------------------------------------------------
 
@@ -133,6 +141,24 @@ class State(ABC):
             entry.bucket = bucket
         self.buckets.clear()
 
+    def keep_turns(self, *, done: bool) -> None:
+        """Note whether what groups were given in the open batch is theirs for good."""
+        for turns in self.turns:
+            if done:
+                turns.keep()
+            else:
+                turns.undo()
+        self.turns.clear()
+
+    def lock_group(self, entry: Entry, group: str) -> bool:
+        """Keep other servers from giving messages of a group until the batch is committed.
+
+        Returns:
+            False if one of them does so at this moment.
+        """
+        del entry, group
+        return True
+
     def refuse_moved(self, account: str) -> None:
         """Refuse to keep anything more for an account that has moved to another store.
 
@@ -175,16 +201,16 @@ class State(ABC):
         self.cursor.executemany(self.sql["drop_partition"], dropped)
         self.touched.discard(entry)
 
-    def open_lane(self, entry: Entry, priority: int) -> Lane:
-        """Return the lane of a priority, opened if this is its first message."""
-        if not entry.lanes_used >> priority & 1:
-            lanes = entry.lanes_used | 1 << priority
+    def open_lane(self, entry: Entry, number: int) -> Lane:
+        """Return the lane of this number, opened if this is its first message."""
+        if not entry.lanes_used >> number & 1:
+            lanes = entry.lanes_used | 1 << number
             bounds = (lanes, entry.queue.account, entry.queue.name)
             self.cursor.execute(self.sql["set_lanes"], bounds)
-            opened = {lane.priority: lane for lane in entry.lanes}
+            opened = {lane.number: lane for lane in entry.lanes}
             entry.open_lanes(entry.partition, lanes)
-            entry.lanes = [opened.get(lane.priority, lane) for lane in entry.lanes]
-        return entry.lane(priority)
+            entry.lanes = [opened.get(lane.number, lane) for lane in entry.lanes]
+        return entry.lane(number)
 
     def find_next_lapse(self) -> None:
         """Find when the next claim lapses."""

@@ -27,8 +27,9 @@ from leasehold.domain.model import (
     expiry_of,
     make_id_blob,
 )
-from leasehold.stores.sql.catalog import Entry, Slot, lane_of, lanes_of, priority_of
+from leasehold.stores.sql.catalog import Entry, Slot, lane_number, lane_of, lanes_of, number_of
 from leasehold.stores.sql.failures import FailureHandlers
+from leasehold.stores.sql.groups import call_lane
 from leasehold.stores.sql.messages import CompleteVerb, MessageHandlers, claim_keys
 from leasehold.stores.sql.plain_json import detail_to_json
 from leasehold.stores.sql.rows import APART, HERE, INLINE_BYTES, OUTSIDE
@@ -204,7 +205,8 @@ class TransactionHandlers:
         if entry.logged:
             self._record(EventType.PUBLISHED, entry, slot, "cores_to_publish", now_ms)
         for lane in lanes:
-            own = state.open_lane(entry, priority_of(lane))
+            call_lane(state, entry, lane)
+            own = state.open_lane(entry, number_of(lane))
             if entry.timeline is not None:
                 for second, phase, number in state.fetch("soon_to_publish", (lane, now_ms)):
                     entry.timeline.add(second * _MS, phase, number)
@@ -441,8 +443,9 @@ class StagedRows:
                 checked[delay_s, time_to_live_s] = times
             visible_at_ms, expires_at_ms, phase = times
             blob = make_id_blob(row_key, entropy)
-            lane = lane_of(share.slot.partition, priority)
-            share.lanes_used |= 1 << priority
+            number = lane_number(priority, detail.group_id)
+            lane = lane_of(share.slot.partition, number)
+            share.lanes_used |= 1 << number
             kept, place, more = body, HERE, None
             if detail is not NO_DETAIL:
                 more = detail_to_json(detail)
@@ -465,6 +468,7 @@ class StagedRows:
                     now_ms,
                     more,
                     place,
+                    detail.group_id,
                 )
             )
             share.cores.append(

@@ -57,8 +57,8 @@ ON CONFLICT (account, kind) DO UPDATE SET content = ?3
 -- name: put
 -- Also for many rows at once; see many_rows.
 INSERT INTO message (row_key, partition, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
-                     dequeue_count, fence, body, phase, since_ms, detail, place)
-VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?)
+                     dequeue_count, fence, body, phase, since_ms, detail, place, group_id)
+VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?)
 
 -- name: put_body
 INSERT INTO message_body (row_key, content) VALUES (?, ?)
@@ -128,6 +128,71 @@ SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeu
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
 ORDER BY visible_at_ms, row_key LIMIT ?3
+
+-- name: group_visible
+-- Of one group, what was received before (1) or never (0).
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, iif(place = 0, body,
+           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
+       iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL)
+FROM message INDEXED BY message_by_group
+WHERE partition = ?1 AND group_id = ?2 AND (dequeue_count > 0) = ?4 AND visible_at_ms <= ?3
+  AND expires_at_ms > ?3
+ORDER BY visible_at_ms, row_key LIMIT ?5
+
+-- name: group_visible_without_bodies
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
+FROM message INDEXED BY message_by_group
+WHERE partition = ?1 AND group_id = ?2 AND (dequeue_count > 0) = ?4 AND visible_at_ms <= ?3
+  AND expires_at_ms > ?3
+ORDER BY visible_at_ms, row_key LIMIT ?5
+
+-- name: group_visible_with_sizes
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL,
+       CASE place WHEN 0 THEN length(body)
+            WHEN 1 THEN coalesce((SELECT length(content) FROM message_body b
+                                  WHERE b.row_key = message.row_key), 0)
+            ELSE coalesce(json_extract(detail, '$.body_ref.size_bytes'), 0) END
+FROM message INDEXED BY message_by_group
+WHERE partition = ?1 AND group_id = ?2 AND (dequeue_count > 0) = ?4 AND visible_at_ms <= ?3
+  AND expires_at_ms > ?3
+ORDER BY visible_at_ms, row_key LIMIT ?5
+
+-- name: group_held
+-- What was received and is not visible: all, what is on leases, and when the first of it is free.
+SELECT count(*), coalesce(sum(phase = 2), 0), min(min(visible_at_ms, expires_at_ms))
+FROM message INDEXED BY message_by_group
+WHERE partition = ?1 AND group_id = ?2 AND (dequeue_count > 0) = 1 AND visible_at_ms > ?3
+  AND expires_at_ms > ?3
+
+-- name: group_members
+SELECT count(*) FROM message INDEXED BY message_by_group WHERE partition = ?1 AND group_id = ?2
+  AND (dequeue_count > 0) = 1
+
+-- name: group_next
+-- When the next of what is not visible is.
+SELECT min(at_ms) FROM (
+    SELECT min(visible_at_ms) AS at_ms FROM message INDEXED BY message_by_group
+    WHERE partition = ?1 AND group_id = ?3 AND (dequeue_count > 0) = 0 AND visible_at_ms > ?2
+    UNION ALL
+    SELECT min(min(visible_at_ms, expires_at_ms)) FROM message INDEXED BY message_by_group
+    WHERE partition = ?1 AND group_id = ?3 AND (dequeue_count > 0) = 1 AND visible_at_ms > ?2
+      AND expires_at_ms > ?2)
+
+-- name: groups_of_lane
+-- One look into the index for each group, however many messages it has.
+WITH RECURSIVE found (name) AS (
+    SELECT min(group_id) FROM message INDEXED BY message_by_group
+    WHERE partition = ?1 AND group_id IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(group_id) FROM message INDEXED BY message_by_group
+            WHERE partition = ?1 AND group_id > name)
+    FROM found WHERE name IS NOT NULL)
+SELECT name, (SELECT min(visible_at_ms) FROM message INDEXED BY message_by_group
+              WHERE partition = ?1 AND group_id = name)
+FROM found WHERE name IS NOT NULL
 
 -- name: bytes_of_lane
 SELECT coalesce(sum(CASE place WHEN 0 THEN length(body)

@@ -152,6 +152,7 @@ class SqliteStore:
             raise self._undo(error) from error
         self._state.log.committed()
         self._state.buckets.clear()
+        self._state.keep_turns(done=True)
         changes = self._connection.total_changes()
         wrote, self._changes = changes != self._changes, changes
         return wrote
@@ -229,6 +230,7 @@ class SqliteStore:
         try:
             if self._connection.in_transaction:
                 self._state.cursor.execute("ROLLBACK")
+            self._state.keep_turns(done=False)
             self._state.load()
             self._verbs.sessions.load()
         except apsw.Error as error:

@@ -269,6 +269,7 @@ class AzureQueue(TextAdapter):
                 ("a type", outgoing.type),
                 ("properties", outgoing.properties),
                 ("a deduplication key", outgoing.dedup_key),
+                ("a message group", outgoing.group_id),
                 ("a trace context", outgoing.traceparent),
             ),
             "Azure",

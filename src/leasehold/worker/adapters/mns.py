@@ -233,6 +233,7 @@ class MnsQueue(TextAdapter):
             inserted_at_ms=int(message.enqueue_time),
             properties={**_shown(message.get_user_properties() or {}), **opened.properties},
             traceparent=None if trace is None else str(trace.string_value),
+            group_id=message.message_group_id or None,
             saved=opened.saved,
             content=opened.content,
             was_base64=opened.was_base64,
@@ -321,7 +322,7 @@ class MnsQueue(TextAdapter):
 
     def _send_copy(self, text: str, delivery: Delivery, timeout_s: float | None) -> None:
         name = poison_name(self._name)
-        message = _new(text, delivery.properties, delivery.traceparent)
+        message = _new(text, delivery)
         try:
             self._send(name, message, timeout_s)
         except QueueMissing:
@@ -341,7 +342,7 @@ class MnsQueue(TextAdapter):
         )
         if not 0 <= outgoing.delay_s <= _MAX_DELAY_S:
             raise Denied(f"delay_s is {outgoing.delay_s}; it must be 0 to {_MAX_DELAY_S}")
-        message = _new(self._fresh(outgoing), outgoing.properties, outgoing.traceparent)
+        message = _new(self._fresh(outgoing), outgoing)
         message.set_delayseconds(outgoing.delay_s)
         self._send(self._name, message, None)
 
@@ -390,12 +391,12 @@ def _shown(properties: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _new(text: str, properties: Mapping[str, str], traceparent: str | None) -> Any:
-    message = Message(text)
-    for name, value in properties.items():
+def _new(text: str, like: Outgoing | Delivery) -> Any:
+    message = Message(text, message_group_id=like.group_id or "")
+    for name, value in like.properties.items():
         message.add_user_property(name, MessagePropertyValue(PropertyType.STRING, value))
-    if traceparent is not None:
-        value = MessageSystemPropertyValue(SystemPropertyType.STRING, traceparent)
+    if like.traceparent is not None:
+        value = MessageSystemPropertyValue(SystemPropertyType.STRING, like.traceparent)
         message.add_system_property(SystemPropertyName.TRACEPARENT, value)
     return message
 

@@ -205,6 +205,7 @@ class NativeQueue(Adapter):
             type=message.type,
             properties=message.properties,
             traceparent=message.traceparent,
+            group_id=message.group_id,
             saved=saved,
         )
 
@@ -367,6 +368,7 @@ class NativeQueue(Adapter):
             type=outgoing.type,
             properties=outgoing.properties or None,
             traceparent=outgoing.traceparent,
+            group_id=outgoing.group_id,
         )
 
     def depth(self) -> Depth:

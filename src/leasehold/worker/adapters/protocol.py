@@ -86,6 +86,8 @@ class Delivery:
     properties: Mapping[str, str] = field(default_factory=dict)
     traceparent: str | None = None
     """W3C trace context of the sender."""
+    group_id: str | None = None
+    """The message group that it belongs to."""
     saved: Saved | None = None
     """What the last holder saved."""
 
@@ -152,6 +154,7 @@ class Outgoing:
     properties: Mapping[str, str] = field(default_factory=dict)
     dedup_key: str | None = None
     traceparent: str | None = None
+    group_id: str | None = None
     """What a service has no place for (see its adapter) is refused with NotSupported."""
 
 

@@ -16,7 +16,15 @@ from leasehold.domain.commands import (
     SetQueueMetadata,
 )
 from leasehold.domain.errors import LeaseholdError, SessionNotFound, SessionOver
-from leasehold.domain.model import NO_DETAIL, CancelRequest, Detail, Lease, MessageState, Queue
+from leasehold.domain.model import (
+    NO_DETAIL,
+    CancelRequest,
+    Detail,
+    Lease,
+    Message,
+    MessageState,
+    Queue,
+)
 from leasehold.domain.queue_settings import Adapted, Adaptive, Advised, QueueSettings
 
 from .support import (
@@ -43,6 +51,7 @@ def test_what_is_sent_along_is_kept(azure: Harness) -> None:
         "x-ms-leasehold-properties": '{"tenant": "blue"}',
         "x-ms-leasehold-dedup-key": "order-7",
         "x-ms-leasehold-priority": "3",
+        "x-ms-leasehold-group-id": "Gr%C3%B6%C3%9Fe%2F1",
     }
     assert azure.send("POST", MESSAGES, body=BODY, headers=headers).status == 201
     command = azure.command
@@ -52,6 +61,17 @@ def test_what_is_sent_along_is_kept(azure: Harness) -> None:
     assert (detail.message_type, detail.dedup_key) == ("clip", "order-7")
     assert detail.properties == {"tenant": "blue"}
     assert detail.traceparent == headers["traceparent"]
+    assert detail.group_id == "Größe/1"
+
+
+def test_the_group_of_one_message_is_told(azure: Harness) -> None:
+    """Percent-encoded as it was sent; an answer with several messages has no such header."""
+    message = Message(MESSAGE_ID, b"work", 0, 9_000, 5_000, detail=Detail(group_id="Größe/1"))
+    azure.results[Receive] = (Lease(message, RECEIPT),)
+    response = azure.send("GET", MESSAGES)
+    assert header(response, "x-ms-leasehold-group-id") == "Gr%C3%B6%C3%9Fe%2F1"
+    azure.results[Receive] = (Lease(message, RECEIPT),) * 2
+    assert header(azure.send("GET", MESSAGES), "x-ms-leasehold-group-id") is None
 
 
 def test_a_plain_put_has_no_detail(azure: Harness) -> None:
@@ -71,6 +91,8 @@ def test_a_plain_put_has_no_detail(azure: Harness) -> None:
         ("properties", '{"a": "\\ud800"}', "InvalidHeaderValue"),
         ("properties", "{", "InvalidHeaderValue"),
         ("dedup-key", "k" * 1025, "InvalidHeaderValue"),
+        ("group-id", "g" * 129, "InvalidHeaderValue"),
+        ("group-id", "%FF", "InvalidHeaderValue"),
     ],
 )
 def test_what_makes_no_sense_is_refused(azure: Harness, name: str, value: str, code: str) -> None:

@@ -64,7 +64,13 @@ def test_members(native: Native) -> None:
     [first, _] = native.put_bodies("one", "two", time_to_live_s=60)
     trace = f"00-{'a' * 32}-{'b' * 16}-01"
     native.put_bodies(
-        "three", time_to_live_s=-1, priority=9, type="t", properties={"k": "v"}, traceparent=trace
+        "three",
+        time_to_live_s=-1,
+        priority=9,
+        type="t",
+        properties={"k": "v"},
+        traceparent=trace,
+        group_id="acme",
     )
     claim(native, attach(native))
     table, after = read(native)
@@ -85,10 +91,12 @@ def test_members(native: Native) -> None:
         "message_type": None,
         "traceparent": None,
         "properties": [],
+        "group_id": None,
     }
     assert rows[0]["expires_at"].timestamp() - now.timestamp() == 60
     assert rows[2]["expires_at"] is None
     assert (rows[2]["priority"], rows[2]["message_type"]) == (9, "t")
+    assert rows[2]["group_id"] == "acme"
     assert (rows[2]["traceparent"], rows[2]["properties"]) == (trace, [("k", "v")])
 
 

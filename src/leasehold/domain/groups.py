@@ -1,0 +1,300 @@
+"""Whose turn it is: how the groups of a queue share it.
+
+A store asks :class:`Turns` which group comes next, looks for the next messages of that group, and
+says how that ended. So nothing here depends on how many messages there are, and a group that is
+taken for ready and is not costs one look.
+
+Fairness is start-time fair queueing (Goyal, Vin and Cheng, 1996): each message that a group is
+given moves its finish by 1/weight, a group that comes back begins no earlier than the group that is
+served now, and the smallest start is served first. Of deficit round robin it has the shares, and a
+newcomer does not wait for a whole round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from enum import Enum, auto
+from heapq import heappop, heappush
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from leasehold.domain.model import Message, Phase
+from leasehold.domain.queue_settings import GroupOrder, GroupSettings
+from leasehold.domain.visibility import first_visible_ms
+
+Group: TypeAlias = str | None
+"""Of a message; None for those without a group, which take turns together, in no order and without
+a limit."""
+Rank: TypeAlias = tuple[float, int, int]
+"""Of a fair queue: when the group is served in virtual time. Of others: the place of its first
+message, see :func:`leasehold.domain.visibility.order_of`."""
+NOW: Final = 0
+"""As a moment: at the next look, whatever the time is."""
+
+
+_Row_co = TypeVar("_Row_co", covariant=True)
+
+
+def call_for(message: Message) -> int:
+    """Return from when on the group of a message that was put or changed is to be looked at."""
+    if message.phase is Phase.LEASED:
+        return min(message.visible_at_ms, message.expires_at_ms)
+    return message.visible_at_ms if message.phase is Phase.DELAYED else NOW
+
+
+def place_in_group(message: Message, row_key: int) -> tuple[int, int]:
+    """Return the sort key of a message in a group that is in order, which no lease changes.
+
+    A message that is put with a delay takes its place when the delay is over.
+    """
+    first_ms = first_visible_ms(message)
+    return message.inserted_at_ms if first_ms is None else first_ms, row_key
+
+
+class _Before(NamedTuple):
+    """What an undone batch has changed."""
+
+    virtual: float
+    heard_ms: int
+    finishes: dict[Group, float | None]
+    """Of groups that were looked at."""
+
+
+class _Nobody(Enum):
+    NOBODY = auto()
+
+
+_NOBODY: Final = _Nobody.NOBODY
+
+
+class Turns:
+    """Which groups of a queue may have something to give, and which of them is next.
+
+    Args:
+        settings: Those of the queue.
+    """
+
+    __slots__ = (
+        "_before",
+        "_calls",
+        "_count",
+        "_due",
+        "_finish",
+        "_heap",
+        "_ranks",
+        "_virtual",
+        "heard_ms",
+        "settings",
+    )
+
+    def __init__(self, settings: GroupSettings) -> None:
+        self.settings = settings
+        self._heap: list[tuple[Rank, int, Group]] = []
+        """Those whose rank is not the one in ``_ranks`` are out of date."""
+        self._ranks: dict[Group, Rank] = {}
+        """Groups that are taken for ready."""
+        self._calls: list[tuple[int, int, Group]] = []
+        """When a group is to be looked at; out of date if it is not the moment in ``_due``."""
+        self._due: dict[Group, int] = {}
+        self._finish: dict[Group, float] = {}
+        self._virtual = 0.0
+        self._count = 0
+        self.heard_ms = 0
+        """Up to when it is known what other servers have made visible, if there are any."""
+        self._before: _Before | None = None
+
+    def begin(self) -> None:
+        """Remember how it is, until :meth:`keep` or :meth:`undo`."""
+        if self._before is None:
+            self._before = _Before(self._virtual, self.heard_ms, {})
+
+    def keep(self) -> None:
+        """Note that what was given since :meth:`begin` has been given for good."""
+        self._before = None
+
+    def undo(self) -> None:
+        """Note that nothing of that was given: those groups are where they were."""
+        if self._before is not None:
+            self._virtual, self.heard_ms, finishes = self._before
+            self._before = None
+            for group, finish in finishes.items():
+                self._ranks.pop(group, None)
+                if finish is None:
+                    self._finish.pop(group, None)
+                else:
+                    self._finish[group] = finish
+                self.call(group, NOW)
+
+    def call(self, group: Group, at_ms: int) -> None:
+        """Have a group looked at from a moment on: it may have something to give then."""
+        if group in self._ranks and not at_ms:
+            return
+        known_ms = self._due.get(group)
+        if known_ms is None or at_ms < known_ms:
+            self._due[group] = at_ms
+            self._count += 1
+            heappush(self._calls, (at_ms, self._count, group))
+
+    def call_due(self, now_ms: int) -> None:
+        """Take those for ready whose moment has come."""
+        calls, due = self._calls, self._due
+        while calls and calls[0][0] <= now_ms:
+            at_ms, _, group = heappop(calls)
+            if due.get(group) == at_ms:
+                del due[group]
+                # How urgent its first message is will be seen when it is looked at.
+                self.enter(group, (0, at_ms, 0))
+
+    def enter(self, group: Group, rank: Rank) -> None:
+        """Take a group for ready; *rank* is that of its first message, or an earlier one."""
+        if self.settings.fair:
+            rank = max(self._finish.get(group, 0.0), self._virtual), 0, 0
+            if group in self._ranks:
+                return
+        known = self._ranks.get(group)
+        if known is None or rank < known:
+            self._ranks[group] = rank
+            self._count += 1
+            heappush(self._heap, (rank, self._count, group))
+
+    def next(self) -> tuple[Group, Rank] | None:
+        """Take the group whose turn it is out of those that are ready; None if there is none."""
+        heap, ranks = self._heap, self._ranks
+        while heap:
+            rank, _, group = heappop(heap)
+            if ranks.get(group) == rank:
+                del ranks[group]
+                if self._before is not None:
+                    self._before.finishes.setdefault(group, self._finish.get(group))
+                return group, rank
+        return None
+
+    def served(self, group: Group, rank: Rank) -> None:
+        """Note that a group whose turn it was has given one message."""
+        if self.settings.fair:
+            weight = 1 if group is None else self.settings.weights.get(group, 1)
+            self._virtual = rank[0]
+            self._finish[group] = rank[0] + 1 / weight
+            if len(self._finish) > 2 * len(self._ranks) + _KEPT:
+                self._forget_idle()
+
+    def _forget_idle(self) -> None:
+        """Forget what makes no difference: whoever comes back begins now at the earliest."""
+        now = self._virtual
+        self._finish = {group: at for group, at in self._finish.items() if at > now}
+
+    def first(self) -> Group | _Nobody:
+        """Return the group whose turn it is, and leave it there; ``_NOBODY`` if there is none."""
+        heap, ranks = self._heap, self._ranks
+        while heap:
+            rank, _, group = heap[0]
+            if ranks.get(group) == rank:
+                return group
+            heappop(heap)
+        return _NOBODY
+
+    def leave(self, group: Group) -> None:
+        """Take a group for ready no more."""
+        self._ranks.pop(group, None)
+
+    def is_ready(self, group: Group) -> bool:
+        """Tell whether a group is taken for ready."""
+        return group in self._ranks
+
+    def due_ms(self) -> int | None:
+        """Return when a group is next to be looked at, None for never."""
+        calls, due = self._calls, self._due
+        while calls and due.get(calls[0][2]) != calls[0][0]:
+            heappop(calls)
+        return calls[0][0] if calls else None
+
+
+_KEPT: Final = 1_000
+
+
+def is_ordered(settings: GroupSettings, group: Group) -> bool:
+    """Tell whether the messages of a group are handed out in their order."""
+    return group is not None and settings.order is GroupOrder.FIFO
+
+
+# --- taking ------------------------------------------------------------------------------------
+
+
+class Look(Protocol[_Row_co]):
+    """What a group can give to one receive, all of which one holder gets."""
+
+    def rank(self) -> Rank | None:
+        """Return the rank of the next message; None if the group gives no more now."""
+        ...
+
+    def take(self) -> _Row_co | None:
+        """Take that message; None if it turned out that there is none."""
+        ...
+
+    def again_ms(self) -> int | None:
+        """Return when the group may have something for another receive; None if not by itself."""
+        ...
+
+
+def take_turns(
+    turns: Turns, now_ms: int, wanted: int, look_at: Callable[[Group], Look[_Row_co]]
+) -> Generator[_Row_co]:
+    """Go over what one receive gets, in the order in which groups have their turns.
+
+    Args:
+        turns: Those of the queue.
+        now_ms: The time.
+        wanted: Messages at most.
+        look_at: Looks what a group can give.
+
+    Yields:
+        What looks take. Whoever has enough closes it.
+    """
+    turns.begin()
+    turns.call_due(now_ms)
+    looks: dict[Group, Look[_Row_co]] = {}
+    given: set[Group] = set()
+    try:
+        while wanted and (found := turns.next()) is not None:
+            group, rank = found
+            look = looks.get(group)
+            if look is None:
+                look = looks[group] = look_at(group)
+            own = look.rank()
+            if own is not None and (turns.settings.fair or own <= rank):
+                row = look.take()
+                own = look.rank()
+                if row is not None:
+                    given.add(group)
+                    turns.served(group, rank)
+                    wanted -= 1
+            else:
+                row = None
+            if own is not None:
+                turns.enter(group, own)
+            if row is not None:
+                yield row
+    finally:
+        for group, look in looks.items():
+            _settle(turns, group, look, has_given=group in given)
+
+
+def _settle(turns: Turns, group: Group, look: Look[object], *, has_given: bool) -> None:
+    """Note when a group that was looked at is to be looked at again."""
+    if has_given and is_ordered(turns.settings, group):
+        turns.leave(group)  # what it has left was for the same holder, and is for later
+    if not turns.is_ready(group) and (at_ms := look.again_ms()) is not None:
+        turns.call(group, at_ms)
+
+
+def next_turn_ms(turns: Turns, now_ms: int, look_at: Callable[[Group], Look[object]]) -> int | None:
+    """Return when a receive may next get something: now, later, or None for not by itself."""
+    turns.call_due(now_ms)
+    while (group := turns.first()) is not _NOBODY:
+        look = look_at(group)
+        if look.rank() is not None:
+            return now_ms
+        turns.leave(group)
+        at_ms = look.again_ms()
+        if at_ms is not None:
+            turns.call(group, max(at_ms, now_ms + 1))
+    return turns.due_ms()

@@ -1,0 +1,183 @@
+"""Contract: groups share a queue fairly, and within their limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from leasehold.domain.model import Detail, Outcome
+from leasehold.domain.queue_settings import FailurePolicy, GroupOrder, GroupSettings
+
+from .conftest import Asker
+
+ORDERS = pytest.mark.parametrize("order", GroupOrder)
+
+
+def fill(asker: Asker, **groups: int) -> None:
+    """Put so many messages of each group, one group after the other; ``none`` is no group."""
+    for name, count in groups.items():
+        detail = Detail(group_id=None if name == "none" else name)
+        asker.batch(*(asker.put_command(f"{name}{n}", detail=detail) for n in range(count)))
+
+
+def groups_of(leases: Any) -> list[str]:
+    return [lease.message.detail.group_id or "none" for lease in leases]
+
+
+def serve(asker: Asker, times: int, limit: int = 1) -> list[str]:
+    """Receive and complete so often, and return whose messages these were."""
+    served: list[str] = []
+    for _ in range(times):
+        leases = asker.receive(limit)
+        served += groups_of(leases)
+        for lease in leases:
+            asker.complete(lease)
+    return served
+
+
+# --- in turn -----------------------------------------------------------------------------------
+
+
+@ORDERS
+def test_groups_take_turns(asker: Asker, order: GroupOrder) -> None:
+    """Whatever their backlogs, and also those without a group, who are one party together."""
+    asker.govern(groups=GroupSettings(order=order, fair=True))
+    fill(asker, big=20, none=3, small=2, mid=4)
+    served = serve(asker, 12)
+    assert Counter(served[:8]) == {"big": 2, "none": 2, "small": 2, "mid": 2}
+    assert Counter(served[8:11]) == {"big": 1, "none": 1, "mid": 1}
+    assert Counter(served[11:] + serve(asker, 1)) == {"big": 1, "mid": 1}
+    assert serve(asker, 20) == ["big"] * 16
+
+
+@ORDERS
+def test_a_newcomer_is_served_within_two_turns(asker: Asker, order: GroupOrder) -> None:
+    """Behind a group with a large backlog that is being served."""
+    asker.govern(groups=GroupSettings(order=order, fair=True))
+    fill(asker, big=50)
+    serve(asker, 10)
+    fill(asker, new=1)
+    assert "new" in serve(asker, 2)
+    asker.clock.advance(s=100)
+    serve(asker, 5)
+    fill(asker, new=1, other=1)
+    assert {"new", "other"} <= set(serve(asker, 3))
+
+
+@ORDERS
+@pytest.mark.parametrize("limit", [1, 4])
+def test_weights(asker: Asker, order: GroupOrder, limit: int) -> None:
+    """A group of weight 3 is given three messages for one of the others."""
+    weights = {"heavy": 3}
+    asker.govern(groups=GroupSettings(order=order, fair=True, weights=weights))
+    fill(asker, light=40, heavy=40, other=40)
+    shares = Counter(serve(asker, 40 // limit, limit))
+    assert shares == {"heavy": 24, "light": 8, "other": 8}
+
+
+def test_idle_groups_save_nothing_up(asker: Asker) -> None:
+    """Who comes back after a while has its turn like the others, and no credit."""
+    asker.govern(groups=GroupSettings(fair=True))
+    fill(asker, a=1, b=40)
+    serve(asker, 21)
+    fill(asker, a=20)
+    assert Counter(serve(asker, 10)) == {"a": 5, "b": 5}
+
+
+def test_priorities_count_within_a_group(asker: Asker) -> None:
+    """In a fair queue no group can push others aside by what it calls urgent."""
+    asker.govern(groups=GroupSettings(fair=True))
+    for n in range(4):
+        asker.put(f"a{n}", detail=Detail(group_id="a"), priority=16 - n)
+        asker.put(f"b{n}", detail=Detail(group_id="b"), priority=1)
+    received = asker.received()
+    assert [body for body in received if body[:1] == b"a"] == [b"a3", b"a2", b"a1", b"a0"]
+    assert [{body[:1] for body in received[n : n + 2]} for n in (0, 2, 4)] == [{b"a", b"b"}] * 3
+
+
+# --- limits ------------------------------------------------------------------------------------
+
+
+@ORDERS
+def test_so_many_of_a_group_on_leases(asker: Asker, order: GroupOrder) -> None:
+    """And no more, whoever asks, until one is settled, given back or lapses."""
+    limits = {"wide": 3}
+    asker.govern(groups=GroupSettings(order=order, max_in_flight=2, max_in_flight_of=limits))
+    fill(asker, a=5, wide=5, none=5)
+    leases = asker.receive(32, lease_s=60)
+    assert Counter(groups_of(leases)) == {"a": 2, "wide": 3, "none": 5}
+    assert asker.receive() == ()
+    (first, second) = [each for each in leases if each.message.detail.group_id == "a"]
+    asker.complete(first)
+    if order is GroupOrder.NONE:
+        assert groups_of(asker.receive(32)) == ["a"]
+    else:
+        assert asker.receive() == ()
+    asker.release(second, Outcome.FAILED)
+    assert groups_of(asker.receive(32, lease_s=600))[0] == "a"
+    asker.clock.advance(s=60)
+    assert Counter(groups_of(asker.receive(32)))["wide"] == 3
+
+
+def test_limits_of_a_receive_of_few(asker: Asker) -> None:
+    """One at a time, groups that are full are passed over."""
+    asker.govern(groups=GroupSettings(fair=True, max_in_flight=1))
+    fill(asker, a=3, b=3, c=3)
+    assert sorted(groups_of([asker.receive_one() for _ in range(3)])) == ["a", "b", "c"]
+    assert asker.receive() == ()
+
+
+def test_deferred_messages_are_not_in_flight(asker: Asker) -> None:
+    """Who waits for a next try makes room for others of its group, unless the order matters."""
+    asker.govern(groups=GroupSettings(max_in_flight=1))
+    fill(asker, a=2)
+    asker.release(asker.receive_one(), Outcome.FAILED, delay_s=60)
+    assert asker.received() == [b"a1"]
+
+
+def test_a_limit_that_is_lowered(asker: Asker) -> None:
+    """Those on leases stay; nothing more is given until there is room."""
+    asker.govern(groups=GroupSettings(max_in_flight=3))
+    fill(asker, a=5)
+    leases = asker.receive(3)
+    asker.govern(groups=GroupSettings(max_in_flight=1))
+    for lease in leases[:2]:
+        asker.complete(lease)
+        assert asker.receive() == ()
+    asker.complete(leases[2])
+    assert asker.received() == [b"a3"]
+
+
+# --- when there is something -------------------------------------------------------------------
+
+
+def test_when_something_is_due(asker: Asker) -> None:
+    """Not while all is held up; then when the first lease, delay or wait ends."""
+    asker.govern(groups=GroupSettings(order=GroupOrder.FIFO))
+    assert asker.due_ms() is None
+    fill(asker, a=2)
+    assert asker.due_ms() == 0
+    lease = asker.receive_one(lease_s=30)
+    assert asker.due_ms() == 30_000
+    asker.put("b", detail=Detail(group_id="b"), delay_s=10)
+    assert asker.due_ms() == 10_000
+    asker.complete(lease)
+    assert asker.due_ms() == 0
+
+
+def test_poison_does_not_hide_what_is_behind(asker: Asker) -> None:
+    """However many messages have used up their tries, the others are handed out."""
+    fill(asker, a=3, b=3)
+    for _ in range(2):
+        asker.receive(4, lease_s=1)
+        asker.clock.advance(s=1)
+    asker.govern(
+        groups=GroupSettings(order=GroupOrder.FIFO, fair=True),
+        failure_policy=FailurePolicy(max_deliveries=1),
+    )
+    found: list[bytes] = []
+    for _ in range(4):
+        found += asker.received()
+    assert asker.counts().poisoned + len(found) == 6
