@@ -471,9 +471,16 @@ def test_what_nobody_publishes_vanishes(claimer: Asker) -> None:
 
 
 def test_staged_messages_are_kept_as_long_as_what_they_are_bound_to(claimer: Asker) -> None:
-    """To bind puts off when they vanish, and never brings it nearer."""
+    """To bind puts off when they vanish, if less than half a day is left, and never nearer."""
     claimer.claim(1, lease_s=7 * DAY_S)
     claimer.stage("short", timeout_s=60)
+    claimer.bind(1)
+    until_ms = claimer.clock.now_ms() + DAY_S * 1000
+    assert claimer.transaction().until_ms == until_ms
+    claimer.clock.advance(s=DAY_S // 2)
+    claimer.bind(1)
+    assert claimer.transaction().until_ms == until_ms
+    claimer.clock.advance(ms=1)
     claimer.bind(1)
     assert claimer.transaction().until_ms == claimer.clock.now_ms() + DAY_S * 1000
     claimer.stage("long", name="long", timeout_s=2 * DAY_S)

@@ -163,6 +163,8 @@ def test_a_queue_can_be_kept_out_of_the_log(asker: Asker) -> None:
     asker.complete(asker.receive_one())
     asker.stage("a")
     asker.publish()
+    asker.stage("b", name="dropped")
+    asker.discard("dropped")
     asker.attach()
     asker.claim()
     asker.clock.advance(s=60)

@@ -392,9 +392,9 @@ def test_dissolving(asker: Asker) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_log_gives_the_live_state(asker: Asker, seed: int) -> None:
-    """After some thousand random operations, replayed from nothing."""
+    """After some hundred random operations, replayed from nothing."""
     work = RandomWork(asker, random.Random(seed))
-    for _ in range(10):
+    for _ in range(6):
         work.play(150)
         replayed, live = replayed_and_live(asker)
         assert replayed == live

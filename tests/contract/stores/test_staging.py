@@ -188,6 +188,15 @@ def test_delays_and_times_to_live_begin_with_publishing(asker: Asker) -> None:
     assert asker.received() == [b"a", b"b"]
 
 
+def test_what_never_expires_does_not_when_the_clock_was_set_back(asker: Asker) -> None:
+    """Its time to live is not reckoned from then."""
+    asker.stage("a", time_to_live_s=None)
+    asker.clock.advance(s=-50)
+    asker.publish()
+    (seen,) = asker.inspect().messages
+    assert seen.message.expires_at_ms == NEVER_MS
+
+
 def test_messages_for_several_queues_are_published_at_once(asker: Asker) -> None:
     """Each to its queue."""
     asker.create("audio")

@@ -1,8 +1,7 @@
-"""The rules of claims, one by one."""
+"""The rules of claims that no store shows by itself: steps, extensions, lapses."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -12,26 +11,19 @@ from leasehold.domain.claims import (
     AGAIN_STEP,
     CLAIM_STEP,
     MAX_LAPSED,
-    MAX_NOTED,
-    Bound,
     Claim,
     ClaimState,
     Exemption,
     OpenClaim,
-    Stream,
 )
 from leasehold.domain.errors import (
     ClaimBroken,
     ClaimLapsed,
     ClaimNotFound,
-    ClaimOutOfTurn,
-    ClaimSettled,
     LeaseholdError,
-    OutOfRange,
-    StaleToken,
 )
 from leasehold.domain.events import EventType
-from leasehold.domain.model import BodyRef, Detail, Message, Outcome, Phase
+from leasehold.domain.model import BodyRef, Detail, Message, Outcome
 
 NOW = 1_000_000
 
@@ -54,30 +46,6 @@ WAITING = Message("id", b"work", NOW - 5, NOW + 5, NOW - 3, since_ms=NOW - 5)
 
 
 @pytest.mark.parametrize(
-    ("number", "error"),
-    [(0, ClaimSettled), (4, ClaimSettled), (5, None), (6, None), (7, None), (8, ClaimOutOfTurn)],
-)
-def test_numbers(number: int, error: type[LeaseholdError] | None) -> None:
-    """From the first that is not settled to one above the highest; gaps may be filled."""
-    if error is None:
-        rules.check_number(number, 4, [6])
-    else:
-        with pytest.raises(error):
-            rules.check_number(number, 4, [6])
-    assert rules.highest_of(4, [6]) == 6
-    assert rules.highest_of(4, []) == 4
-
-
-def test_tokens() -> None:
-    """The current one and no other, older or invented."""
-    rules.check_token(2, 2)
-    for given in (1, 3):
-        with pytest.raises(StaleToken) as refused:
-            rules.check_token(2, given)
-        assert refused.value.token == 2
-
-
-@pytest.mark.parametrize(
     ("claim", "accepted", "error"),
     [
         (CLAIM, False, None),
@@ -96,17 +64,6 @@ def test_reading(claim: Claim, accepted: bool, error: type[LeaseholdError] | Non
     else:
         with pytest.raises(error):
             rules.check_readable(claim, accepted)
-
-
-def test_settling() -> None:
-    """All up to a number, in order, unless one of them is still opening."""
-    second = replace(OPENING, number=5)
-    assert rules.to_settle(3, 2, [second, CLAIM]) == [CLAIM]
-    assert rules.to_settle(4, 2, [second, CLAIM]) == [CLAIM]
-    for upto, expected in ((5, 5), (6, 6)):
-        with pytest.raises(ClaimOutOfTurn) as refused:
-            rules.to_settle(upto, 2, [second, CLAIM])
-        assert refused.value.expected == expected
 
 
 def test_a_claim_begins_without_members() -> None:
@@ -233,106 +190,9 @@ def test_dissolving() -> None:
     assert rules.to_dissolve(claims[:MAX_LAPSED]) == []
 
 
-def test_members() -> None:
-    """A member is a leased message whose lease ends with the claim."""
-    member = rules.after_claim(WAITING, CLAIM, NOW)
-    assert member == WAITING._replace(
-        visible_at_ms=CLAIM.until_ms,
-        dequeue_count=1,
-        fence=1,
-        phase=Phase.LEASED,
-        since_ms=NOW,
-        visible_since_ms=NOW - 3,
-        holder="driver",
-    )
-    later = replace(CLAIM, until_ms=NOW + 99_000)
-    assert rules.as_member(member, later) == member._replace(visible_at_ms=NOW + 99_000)
-    returned = rules.after_return(member, NOW + 7)
-    assert (returned.visible_at_ms, returned.phase) == (NOW + 7, Phase.DEFERRED)
-    assert returned.detail.attempts[-1].outcome is Outcome.RETURNED
-    assert rules.name_of(CLAIM) == "nightly/3"
-    assert rules.member_order(member, 5) == (8, NOW - 3, 5)
-
-
-@pytest.mark.parametrize("remaining", [0, 1, 7, 100])
-@pytest.mark.parametrize("parts", [1, 2, 3, 8])
-def test_parts(remaining: int, parts: int) -> None:
-    """They follow each other, cover all, and differ by one at most."""
-    bounds = [rules.part_bounds(remaining, part, parts) for part in range(parts)]
-    assert bounds[0][0] == 0
-    assert bounds[-1][1] == remaining
-    assert all(one[1] == other[0] for one, other in itertools.pairwise(bounds))
-    sizes = [stop - start for start, stop in bounds]
-    assert max(sizes) - min(sizes) <= 1
-
-
-# --- binding and noting --------------------------------------------------------------------------
-
-STREAM = Stream(
-    account="coho",
-    queue="videos",
-    stream="nightly",
-    token=7,
-    last_settled=2,
-    attached_at_ms=NOW,
-    settled_with="tx-2",
-    claims=(replace(CLAIM, transaction="tx"), replace(CLAIM, number=4, transaction="tx-4")),
-)
-BOUND = Bound("videos", "nightly", 3, 7)
-
-
-@pytest.mark.parametrize(
-    ("name", "bound", "claims", "error"),
-    [
-        ("tx", BOUND, STREAM.claims, None),
-        ("tx-4", BOUND._replace(number=4), STREAM.claims, None),
-        ("tx", BOUND._replace(token=6), STREAM.claims, StaleToken),
-        ("tx", BOUND._replace(number=2), STREAM.claims, ClaimSettled),
-        ("tx", BOUND, (), ClaimNotFound),
-        ("tx", BOUND, (CLAIM,), ClaimNotFound),
-        ("tx-4", BOUND, STREAM.claims, ClaimNotFound),
-        ("tx", BOUND, (replace(BROKEN, transaction="tx"),), ClaimBroken),
-        ("tx-4", BOUND._replace(number=4), (BROKEN, STREAM.claims[1]), ClaimBroken),
-        ("tx", BOUND, (STREAM.claims[0], replace(BROKEN, number=4)), None),
-        ("tx-4", BOUND._replace(number=4), (OPENING, STREAM.claims[1]), ClaimOutOfTurn),
-        ("tx", BOUND, (replace(LAPSED, transaction="tx"),), None),
-        ("tx", BOUND, (replace(CLAIM, lost=2, transaction="tx"),), None),
-    ],
-)
-def test_what_may_be_published(
-    name: str, bound: Bound, claims: tuple[Claim, ...], error: type[LeaseholdError] | None
-) -> None:
-    """What was made of claims that are bound to it still, are their consumer's, and are whole."""
-    stream = replace(STREAM, claims=claims)
-    if error is None:
-        rules.check_bound(name, bound, stream)
-        return
-    with pytest.raises(error) as refused:
-        rules.check_bound(name, bound, stream)
-    if isinstance(refused.value, ClaimSettled):
-        assert (refused.value.last_settled, refused.value.settled_with) == (2, "tx-2")
-
-
-def test_how_much_may_be_noted() -> None:
-    """So many of a claim, and no more."""
-    rules.check_noted(CLAIM, MAX_NOTED)
-    rules.check_noted(replace(CLAIM, noted=MAX_NOTED - 1), 1)
-    with pytest.raises(OutOfRange) as refused:
-        rules.check_noted(replace(CLAIM, noted=MAX_NOTED), 1)
-    assert (refused.value.value, refused.value.maximum) == (MAX_NOTED + 1, MAX_NOTED)
-
-
 def test_a_note_is_carried_out_in_any_case() -> None:
     """Without its delay if the message would be gone by then."""
     noted = Exemption(3, "id", Outcome.FAILED, delay_s=2)
     long = WAITING._replace(expires_at_ms=NOW + 2_001)
     assert rules.as_applied(noted, long, NOW) == noted
     assert rules.as_applied(noted, long, NOW + 1) == noted._replace(delay_s=0)
-
-
-def test_all_members_gone_at_once() -> None:
-    """And with them what was noted; a claim without members is as it was."""
-    cleared = rules.after_clear(replace(CLAIM, noted=3))
-    assert (cleared.state, cleared.remaining, cleared.noted) == (ClaimState.BROKEN, 0, 0)
-    gone = replace(CLAIM, lost=10)
-    assert rules.after_clear(gone) == gone

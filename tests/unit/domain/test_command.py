@@ -34,12 +34,10 @@ from leasehold.domain.events import ReadEvents
 from leasehold.domain.model import BodyRef, Outcome
 from leasehold.domain.sessions import Heartbeat
 from leasehold.domain.transactions import CommitTogether, Publish, Stage
-from leasehold.engine import batcher, body_reading, commit_policy, faults
+from leasehold.engine import body_reading, commit_policy
 from leasehold.engine.listeners import QueueListeners
 from leasehold.http import admission
 from leasehold.stores.base import COMMANDS
-from leasehold.stores.memory import MemoryStore
-from leasehold.stores.sql import command_handlers
 from leasehold.testing import ManualClock
 
 BY_NAME = {kind.__name__: kind for kind in COMMANDS}
@@ -91,6 +89,7 @@ WAKING = """
     LoseSessions EndSession AttachStream OpenClaim ExtendClaim SettleClaims GiveBackClaim
     DeleteStream LapseClaims Publish CommitTogether
 """
+BRINGING = "Put Renew Amend Batch CommitTogether Stage SettleClaims"
 ANSWERS = {
     Answer.MESSAGE: "Amend EndLease RequestCancel",
     Answer.MESSAGES: "Receive Peek Inspect FindMessage ReadClaim",
@@ -161,7 +160,6 @@ def test_effects() -> None:
     """What fails on demand, and what a test mode spares."""
     assert those(lambda traits: traits.effect is Effect.LOOKS) == named(LOOKING)
     assert those(lambda traits: traits.effect is Effect.UPKEEP) == named(UPKEEP)
-    assert set(COMMANDS) - faults._CHANGING == named(LOOKING) | named(UPKEEP)
 
 
 def test_ranks() -> None:
@@ -169,8 +167,7 @@ def test_ranks() -> None:
     ranked = [named(each) for each in RANKS.split("|")]
     rest = set(COMMANDS).difference(*ranked)
     expected = {kind: rank for rank, kinds in enumerate((rest, *ranked)) for kind in kinds}
-    assert expected == batcher._RANKS
-    assert {type(rank) for rank in batcher._RANKS.values()} == {int}
+    assert {kind: kind.traits.rank for kind in COMMANDS} == expected
     assert len(ranked) + 1 == len(Rank)
 
 
@@ -182,12 +179,12 @@ def test_locks() -> None:
 
 def test_room() -> None:
     """What is refused while the disk is full."""
-    assert named(GROWING) == command_handlers._NEED_ROOM
+    assert those(lambda traits: traits.room is not never) == named(GROWING)
 
 
 def test_finishing() -> None:
     """What an overload lets in for longer."""
-    assert named(FINISHING) == admission._FINISHING
+    assert those(lambda traits: traits.finishes) == named(FINISHING)
 
 
 def test_waking() -> None:
@@ -202,10 +199,9 @@ def test_answers() -> None:
     for answer, names in ANSWERS.items():
         assert {kind for kind in COMMANDS if kind.traits.answer is answer} == named(names)
     large = named(ANSWERS[Answer.MESSAGES]) | named(ANSWERS[Answer.EVENTS])
-    assert set(admission._MEASURES) == large == admission.SHOWING
+    assert large == admission.SHOWING
     messages = named(ANSWERS[Answer.MESSAGES]) | named(ANSWERS[Answer.MESSAGE])
-    assert messages == body_reading._SHOWING
-    assert named("Peek FindMessage Inspect ReadClaim") == messages & body_reading._REPEATABLE
+    assert messages | named(BRINGING) == body_reading.WITH_BODIES
 
 
 def test_what_is_read_anew() -> None:
@@ -216,14 +212,7 @@ def test_what_is_read_anew() -> None:
 
 def test_bodies() -> None:
     """What brings bodies to the store, alone or inside."""
-    bringing = named("Put Renew Amend Batch CommitTogether Stage SettleClaims")
-    assert set(body_reading.BRINGING) == set(body_reading._SWAPS) == bringing
-    assert set(body_reading._CARRYING) == named("Batch CommitTogether Stage SettleClaims")
-
-
-def test_every_command_is_carried_out_by_every_store() -> None:
-    """Those in a database share one table, and the one in memory has its own."""
-    assert set(MemoryStore()._verbs) == set(COMMANDS)
+    assert set(body_reading.BRINGING) == named(BRINGING)
 
 
 # --- weights and room by what a command says ----------------------------------------------------
@@ -258,8 +247,7 @@ def weighed() -> Iterator[tuple[AnyCommand, int]]:
 
 def test_weights() -> None:
     """A batch is bounded by what its commands cost."""
-    assert set(commit_policy._WEIGHTS) == named(HEAVY)
-    assert one not in commit_policy._WEIGHTS.values()
+    assert those(lambda traits: traits.weight is not one) == named(HEAVY)
     assert those(lambda traits: traits.weight is quarter) == named(
         "Inspect StepJob EndSession GiveBackClaim LapseClaims"
     )

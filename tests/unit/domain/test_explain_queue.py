@@ -175,6 +175,9 @@ def test_everything_is_in_claims(claims: tuple[Claim, ...], sentence: str) -> No
     assert answer.sentence == f"All 6 messages of queue orders {sentence}, unless it is extended."
     some = explain_queue(replace(around(counts=counts | {"leased": 7}), claims=claims))
     assert some.code == "all-leased"
+    single = {"leased": 1, "claimed": 1}
+    answer = explain_queue(replace(around(counts=single), claims=claims[-1:]))
+    assert answer.sentence.startswith("The only message of queue orders is in claim 7 of stream")
 
 
 def test_a_queue_whose_messages_have_expired_says_so() -> None:

@@ -67,9 +67,10 @@ def test_the_wait_grows_by_its_kind(kind: BackoffKind, waits_s: list[int]) -> No
 
 
 def test_linear_growth_is_capped() -> None:
-    """A linear wait stops at the cap."""
+    """A linear wait stops at the cap, and is never shorter than the first one."""
     backoff = Backoff(kind=BackoffKind.LINEAR, initial_s=4, cap_s=10, jitter=0)
     assert backoff_ms(backoff, 3, 0.5) == 10_000
+    assert backoff_ms(backoff, 0, 0.5) == 4_000
 
 
 @pytest.mark.parametrize(("dice", "wait_ms"), [(0.0, 8_000), (0.5, 10_000), (1.0, 12_000)])
@@ -184,6 +185,13 @@ def test_an_attempt_is_written_down_once(outcome: Outcome, counts: tuple[int, in
     assert detail.progress is None
     assert closed._replace(detail=LEASED.detail) == LEASED
     assert detail.message_type == "order"
+
+
+@pytest.mark.parametrize("phase", [Phase.WAITING, Phase.DELAYED, Phase.DEFERRED])
+def test_without_a_lease_there_is_no_attempt(phase: Phase) -> None:
+    """A sender who gives a message back has not tried it."""
+    message = LEASED._replace(phase=phase)
+    assert close_attempt(message, Outcome.RETURNED, ENDED_MS, None) == message
 
 
 def test_the_first_and_the_latest_attempts_are_kept() -> None:

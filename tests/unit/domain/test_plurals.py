@@ -18,10 +18,12 @@ SOURCE = Path(leasehold.__file__).parent
 _FIGURES = ("advisor/",)
 """Advice is given on samples of twenty attempts and more, and its pages round their figures."""
 _NOUNS = re.compile(
-    r"^ (messages|queues|deliveries|events|tasks|executors|files|rows|lines|claims|leases|members"
+    r" (messages|queues|deliveries|events|tasks|executors|files|rows|lines|claims|leases|members"
     r"|workers|sessions|servers|attempts|failures|crashes|accounts|jobs|streams|places|parts"
     r"|batches|transactions|keys|requests|times|renewals|receipts|bytes)\b"
 )
+_MAY_SPEAK = re.compile(rf"[}}\"']{_NOUNS.pattern}")
+"""A number and its noun in one piece of text, or in two that are written side by side."""
 SEVERAL = {
     "cli/stats.py: {len(rows)} queues",
     "cli/output.py: {number(many)} times",
@@ -52,12 +54,15 @@ def _spoken() -> Iterator[str]:
         name = path.relative_to(SOURCE).as_posix()
         if name.startswith(_FIGURES):
             continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        text = path.read_text("utf-8")
+        if not _MAY_SPEAK.search(text):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.JoinedStr):
                 continue
-            for value, text in zip(node.values, node.values[1:], strict=False):
-                if isinstance(value, ast.FormattedValue) and isinstance(text, ast.Constant):
-                    found = _NOUNS.match(str(text.value))
+            for value, after in zip(node.values, node.values[1:], strict=False):
+                if isinstance(value, ast.FormattedValue) and isinstance(after, ast.Constant):
+                    found = _NOUNS.match(str(after.value))
                     number = ast.unparse(value.value)
                     if found and not (found[1] == "bytes" and _BOUND.match(number)):
                         shown = ast.unparse(ast.JoinedStr([value]))[2:-1]

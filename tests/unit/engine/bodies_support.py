@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.command import AnyCommand
-from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.model import Lease, Message
 from leasehold.engine import Engine
 from leasehold.engine.large_bodies import LargeBodies
@@ -33,14 +32,6 @@ class Store(RecordingStore):
         super().__init__()
         self.writable = True
         self.commit_errors: list[Exception] = []
-        self.errors_for: dict[type, LeaseholdError] = {}
-        """What commands of some types are refused with."""
-
-    def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[c.Result]:
-        """See ``Store``."""
-        results = super().execute(batch, now_ms=now_ms)
-        pairs = zip(batch, results, strict=True)
-        return [self.errors_for.get(type(command), result) for command, result in pairs]
 
     def commit(self) -> bool:
         """See ``Store``."""

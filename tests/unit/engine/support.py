@@ -55,6 +55,9 @@ class RecordingStore(MemoryStore):
         super().__init__()
         self.batches: list[list[AnyCommand]] = []
         self.errors: list[Exception] = []
+        """Raised by the next batches, one each."""
+        self.answers: dict[type, c.Result] = {}
+        """What commands of some kinds are answered with, whatever the store would say."""
         self.held: type | None = None
         """Commits of batches with a command of this kind wait until the test lets them go."""
         self.let_go = threading.Event()
@@ -70,7 +73,9 @@ class RecordingStore(MemoryStore):
         self.batches.append(list(batch))
         if self.errors:
             raise self.errors.pop(0)
-        return super().execute(batch, now_ms=now_ms)
+        results = super().execute(batch, now_ms=now_ms)
+        pairs = zip(batch, results, strict=True)
+        return [self.answers.get(type(command), result) for command, result in pairs]
 
     def commands(self, kind: type) -> list[Any]:
         """Return all commands of a kind, in the order carried out."""

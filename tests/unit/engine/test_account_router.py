@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,13 +13,25 @@ from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
 from leasehold.domain.admin import JobKind, JobPlan
-from leasehold.domain.errors import QueueNotFound, Stopping
+from leasehold.domain.command import AnyCommand
+from leasehold.domain.errors import QueueNotFound, Stopping, StoreFailed
 from leasehold.engine.account_router import AccountRouter
 from leasehold.engine.engine import Engine
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
 
 ENTROPY = bytes(10)
+FATAL = b"fatal"
+
+
+class FragileStore(MemoryStore):
+    """Fails for good when it is to put a certain body."""
+
+    def execute(self, batch: Sequence[AnyCommand], *, now_ms: int) -> list[c.Result]:
+        """See ``Store``."""
+        if any(isinstance(command, c.Put) and command.body == FATAL for command in batch):
+            raise StoreFailed
+        return super().execute(batch, now_ms=now_ms)
 
 
 @asynccontextmanager
@@ -27,7 +39,7 @@ async def placed() -> AsyncIterator[tuple[AccountRouter, Engine, Engine]]:
     """Yield two engines with a router before them; shop has the second store."""
     clock = ManualClock()
     first = Engine(MemoryStore(), clock)
-    second = Engine(MemoryStore(), clock, beside=first)
+    second = Engine(FragileStore(), clock, beside=first)
     router = AccountRouter(first, {"shop": second, "till": second})
     await router.start()
     try:
@@ -108,8 +120,9 @@ def test_jobs_are_waited_for_where_they_are() -> None:
 def test_any_store_that_fails_ends_the_server() -> None:
     """One event tells of all."""
 
-    async def test(router: AccountRouter, _: Engine, second: Engine) -> None:
-        second._fail()
+    async def test(router: AccountRouter, *_: Engine) -> None:
+        with pytest.raises(StoreFailed):
+            await router.perform(put("shop", FATAL))
         assert router.failed.is_set()
 
     run(test)

@@ -417,7 +417,7 @@ def test_a_message_that_cannot_be_given_back_is_left_to_its_lease() -> None:
         await world.put()
         world.kept.kept.clear()
         await world.put(LARGER)
-        world.store.errors_for = {c.Batch: Unavailable()}
+        world.store.answers = {c.Batch: Unavailable()}
         bodies = [body_of(lease.message) for lease in await world.receive(2)]
         assert bodies == [LARGER]
 
@@ -433,6 +433,8 @@ def test_portions_of_many_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
         queue = Queue(account="a", name=f"queue{number}", settings=settings)
         assert portions.of(queue) == 5
         assert len(portions.known) <= 3
+    large = QueueSettings(max_body_bytes=101)
+    assert portions.of(Queue(account="a", name="large", settings=large)) == 1
     assert portions.of(Queue(account="a", name="small")) is None
     inline = QueueSettings(max_body_bytes=10)
     assert portions.of(Queue(account="a", name="inline", settings=inline)) is None

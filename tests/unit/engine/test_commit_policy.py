@@ -9,7 +9,7 @@ from typing import Any
 
 from leasehold.domain import commands as c
 from leasehold.domain.command import AnyCommand
-from leasehold.domain.errors import StoreFailed, StoreFull, Unavailable
+from leasehold.domain.errors import StoreFull
 from leasehold.engine.commit_policy import BatchResult, CommitPolicy, policy_of
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing import ManualClock
@@ -112,21 +112,6 @@ def test_a_full_disk_has_a_batch_played_once_more() -> None:
         assert len(set(applied.store.now_ms)) == 1
         applied.store.errors = [StoreFull(), StoreFull()]
         assert isinstance((await applied.apply(put())).error, StoreFull)
-
-    run(scenario, 1.0)
-    run(scenario, 0.0)
-
-
-def test_what_went_wrong_is_told() -> None:
-    """A refusal as it is; of anything else it is unknown what was written."""
-
-    async def scenario(applied: Applied) -> None:
-        unheard_of = MemoryError()
-        applied.store.errors = [Unavailable(), unheard_of]
-        assert isinstance((await applied.apply(put())).error, Unavailable)
-        failed = (await applied.apply(put())).error
-        assert isinstance(failed, StoreFailed)
-        assert failed.__cause__ is unheard_of
 
     run(scenario, 1.0)
     run(scenario, 0.0)

@@ -21,11 +21,11 @@ def test_a_start_far_ahead_of_the_time_last_seen_retires_nothing_for_an_hour() -
             await running.all(put(ttl_s=10))
             running.clock.advance(s=60)
             await running.engine.sweep()
-            assert len(running.store._tables.queues["a", "queue"].rows) == 1
+            assert running.engine.message_counts() == [("a", "queue", 1)]
             assert await running.engine.perform(RECEIVE) == ()
             running.clock.advance(s=3600)
             await running.engine.sweep()
-            assert len(running.store._tables.queues["a", "queue"].rows) == 0
+            assert running.engine.message_counts() == [("a", "queue", 0)]
 
     asyncio.run(scenario())
 

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from leasehold import events
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import Stopping
-from leasehold.domain.events import Event, KeepNote, ReadEvents
+from leasehold.domain.events import Event, LogExtent, ReadEvents
 from leasehold.engine import event_export
 from leasehold.engine.event_export import EventLogPlan, Exporter
 from leasehold.events.files import NOTE
@@ -106,9 +106,8 @@ def test_nothing_to_export_costs_nothing(world: World) -> None:
     world.add()
     exporter = world.round()
     world.log.asked.clear()
-    asyncio.run(exporter._export())
-    assert len(world.log.asked) == 1
-    assert world.log.count(KeepNote) == 0
+    world.round(exporter)
+    assert {type(command) for command in world.log.asked} == {LogExtent}
 
 
 def test_files_are_limited_by_rows_and_hours(world: World) -> None:
@@ -292,7 +291,6 @@ def test_stop_does_not_wait_for_a_long_backlog(world: World) -> None:
 
     async def run() -> None:
         exporter = world.exporter(max_rows=3)
-        exporter._stopping.set()
         exporter.start()
         await exporter.stop()
         assert exporter.lag_batches == 8
@@ -396,12 +394,12 @@ def test_size_forgets_what_is_exported_first(world: World) -> None:
     for _ in range(30):
         world.add(1)
     exporter = world.round()
-    for _ in range(20):
-        world.add(1)
-    asyncio.run(exporter._trim())
-    assert (exporter.trimmed, exporter.lost) == (10, 0)
     shutil.rmtree(world.folder or "")
     unwritable(world)
+    for _ in range(20):
+        world.add(1)
+    world.round(exporter)
+    assert (exporter.trimmed, exporter.lost) == (10, 0)
     for _ in range(40):
         world.add(1)
     exporter = world.exporter()

@@ -291,11 +291,10 @@ def test_a_job_is_let_go_by_who_leads_no_more() -> None:
             await world.do(put())
         plan = o.JobPlan(kind=o.JobKind.PURGE, rate_per_s=1000.0)
         await world.do(o.StartJob("a", "queue", "job", plan))
-        (task,) = world.engine.jobs._tasks.values()
+        waiting = asyncio.create_task(world.engine.jobs.wait("a", "job", 60))
+        await asyncio.sleep(0)
         world.peers.is_leader = False
-        await task
-        job = await world.do(o.GetJob("a", "job"))
-        assert job.state is o.JobState.RUNNING
+        assert (await waiting).state is o.JobState.RUNNING
 
     play(scenario)
 

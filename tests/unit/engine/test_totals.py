@@ -9,6 +9,7 @@ from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as t
+from leasehold.domain.admin import CountMessages
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError
 from leasehold.domain.events import Extent, LogExtent
@@ -141,8 +142,20 @@ def test_the_log_is_measured() -> None:
 
     async def scenario(world: World) -> None:
         extent = Extent(3, 9, 700, 1)
-        world.store._verbs[LogExtent] = lambda _: extent
+        world.store.answers = {LogExtent: extent}
         assert (await world.engine.totals()).log == extent
+
+    play(scenario)
+
+
+def test_a_queue_that_cannot_be_counted_is_left_out() -> None:
+    """The others are counted all the same."""
+
+    async def scenario(world: World) -> None:
+        await world.do(put())
+        assert [each.queue for each in await world.engine.counts()] == ["queue"]
+        world.store.answers = {CountMessages: LeaseholdError()}
+        assert await world.engine.counts() == []
 
     play(scenario)
 

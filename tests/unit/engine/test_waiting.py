@@ -403,13 +403,9 @@ def test_a_store_that_cannot_say_what_is_due_is_asked_again() -> None:
         task = world.begin()
         await asyncio.sleep(0)
 
-        def fails(_: AnyCommand) -> c.Result:
-            raise LeaseholdError
-
-        asked = world.store._verbs[o.NextDue]
-        world.store._verbs[o.NextDue] = fails
+        world.store.answers = {o.NextDue: LeaseholdError()}
         await world.rest()
-        world.store._verbs[o.NextDue] = asked
+        world.store.answers.clear()
         await world.advance(s=1)
         await world.advance(s=4)
         assert len(bodies(task)) == 1
@@ -421,7 +417,7 @@ def test_a_store_that_calls_due_what_it_never_gives_is_not_asked_without_end() -
     """Looks that find nothing become rarer; the loop is not held up."""
 
     async def scenario(world: World) -> None:
-        world.store._verbs[o.NextDue] = lambda _: o.Due(0)
+        world.store.answers = {o.NextDue: o.Due(0)}
         task = await world.wait()
         first = len(world.store.batches)
         for _ in range(1000):

@@ -12,9 +12,7 @@ from leasehold.domain import commands as c
 from leasehold.domain.command import MAX_BATCH, AnyCommand
 from leasehold.domain.errors import (
     ClaimOutOfTurn,
-    QueueNotFound,
     StaleToken,
-    StoreFailed,
     StreamNotFound,
 )
 from leasehold.domain.limits import MAX_CLAIM
@@ -216,47 +214,6 @@ def test_the_time_is_up() -> None:
     play(scenario)
 
 
-def test_the_queue_is_deleted() -> None:
-    """Whoever waits is told, each with an error of their own."""
-
-    async def scenario(world: World) -> None:
-        await world.attach()
-        task, other = await world.wait_to_claim(), await world.wait()
-        await world.do(c.DeleteQueue("a", "queue"))
-        assert isinstance(task.exception(), QueueNotFound)
-        assert isinstance(other.exception(), QueueNotFound)
-        assert task.exception() is not other.exception()
-
-    play(scenario)
-
-
-def test_draining_ends_the_wait() -> None:
-    """At once, with nothing; whoever comes later does not wait."""
-
-    async def scenario(world: World) -> None:
-        await world.attach()
-        idle = await world.wait_to_claim()
-        world.engine.drain()
-        late = world.begin_claim()
-        await world.rest()
-        assert idle.result() == late.result() == k.Opened(None)
-
-    play(scenario)
-
-
-def test_a_failed_store_ends_the_wait() -> None:
-    """Whoever waits for a store that is gone is told."""
-
-    async def scenario(world: World) -> None:
-        await world.attach()
-        task = await world.wait_to_claim()
-        world.store.errors.append(StoreFailed())
-        await world.do(put())
-        assert isinstance(task.exception(), StoreFailed)
-
-    play(scenario)
-
-
 def test_who_attaches_later_fences_who_waits() -> None:
     """The older one learns it at once, and not when its time is up."""
 
@@ -348,21 +305,6 @@ def test_a_claim_opened_for_somebody_who_has_gone_stays_open() -> None:
         assert found.claim.size == 1
 
     play(scenario, on_thread=True)
-
-
-def test_who_goes_before_its_turn_leaves_the_message_to_the_next() -> None:
-    """A caller that is cancelled is passed over."""
-
-    async def scenario(world: World) -> None:
-        await world.attach()
-        gone, stays = await world.wait_to_claim(), await world.wait()
-        world.store.batches.clear()
-        gone.cancel()
-        await world.do(put(b"1"))
-        assert bodies(stays) == [b"1"]
-        assert world.store.commands(k.OpenClaim) == []
-
-    play(scenario)
 
 
 def test_a_claim_of_another_server_is_found() -> None:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from leasehold.domain import commands as c
+from leasehold.domain.claims import Opened
 from leasehold.domain.errors import LeaseholdError, QueueNotFound, StoreFailed
-from tests.unit.engine.support import Received, World, bodies, play, put, receive
+from tests.unit.engine.support import World, bodies, play, put, receive
 
 
 def test_the_queue_is_deleted() -> None:
     """Whoever waits is told; so is whoever comes later."""
 
     async def scenario(world: World) -> None:
-        tasks = [await world.wait() for _ in range(2)]
+        await world.attach()
+        tasks: list[asyncio.Task[Any]] = [await world.wait() for _ in range(2)]
+        tasks.append(await world.wait_to_claim())
         await world.do(c.DeleteQueue("a", "queue"))
         tasks.append(await world.wait())
         for task in tasks:
             assert isinstance(task.exception(), QueueNotFound)
         errors = {id(task.exception()) for task in tasks}
-        assert len(errors) == 3, "an error that many raise collects all their tracebacks"
+        assert len(errors) == 4, "an error that many raise collects all their tracebacks"
 
     play(scenario)
 
@@ -45,11 +49,13 @@ def test_draining_ends_all_waits_with_nothing() -> None:
     """At once, for those who wait and those who come; receives under way get their answer."""
 
     async def scenario(world: World) -> None:
-        idle = await world.wait()
+        await world.attach()
+        idle, idle_claim = await world.wait(), await world.wait_to_claim()
         world.engine.drain()
-        late = world.begin(wait_s=60)
+        late, late_claim = world.begin(wait_s=60), world.begin_claim()
         await world.rest()
         assert bodies(idle) == bodies(late) == []
+        assert idle_claim.result() == late_claim.result() == Opened(None)
 
     play(scenario)
 
@@ -74,7 +80,9 @@ def test_a_failed_store_ends_all_waits() -> None:
     """Those who wait are told, not left waiting for a store that is gone."""
 
     async def scenario(world: World) -> None:
-        tasks: list[asyncio.Task[Received]] = [await world.wait() for _ in range(3)]
+        await world.attach()
+        tasks: list[asyncio.Task[Any]] = [await world.wait() for _ in range(3)]
+        tasks.append(await world.wait_to_claim())
         world.store.errors.append(StoreFailed())
         await world.do(put())
         assert all(isinstance(task.exception(), StoreFailed) for task in tasks)

@@ -234,8 +234,13 @@ def test_every_type_has_a_sentence() -> None:
 def test_what_a_terminal_would_obey_is_not_shown() -> None:
     """A worker's name cannot move the cursor of who reads the story."""
     assert sentence("completed", holder="w\x1b[2J\n1") == "completed by w?[2J?1"
-    long = sentence("removed", reason="x" * 500)
-    assert len(long) < 150
+
+
+def test_long_words_are_cut() -> None:
+    """What somebody gives as a reason has 120 characters at most."""
+    whole, cut = (sentence("removed", reason="x" * length) for length in (120, 121))
+    assert whole == f'removed: "{"x" * 120}"'
+    assert cut == f'removed: "{"x" * 117}..."'
 
 
 @pytest.mark.parametrize(

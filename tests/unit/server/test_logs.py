@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import structlog
@@ -66,11 +66,9 @@ def test_rest_of_the_text_stays() -> None:
 
 
 @pytest.fixture
-def read_log() -> Iterator[Callable[[str, str], io.StringIO]]:
-    """Configures the log to write to memory, and puts everything back afterwards."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    before = structlog.get_config()
+def read_log(log_put_back: None) -> Callable[[str, str], io.StringIO]:
+    """Configures the log to write to memory."""
+    del log_put_back
 
     def configure(log_format: str, log_level: str) -> io.StringIO:
         stream = io.StringIO()
@@ -79,10 +77,7 @@ def read_log() -> Iterator[Callable[[str, str], io.StringIO]]:
         )
         return stream
 
-    yield configure
-    structlog.configure(**before)
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    return configure
 
 
 def test_json_events(read_log: Callable[[str, str], io.StringIO]) -> None:

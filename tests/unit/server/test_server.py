@@ -1,4 +1,4 @@
-"""The process: start, signals, exit codes. Each test runs ``leasehold serve``."""
+"""The process: start, signals, exit codes. Most tests run ``leasehold serve``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from typing import Any, Self
 
 import pytest
 
+from leasehold.server.main import serve
+from leasehold.server.settings import Settings
 from leasehold.server.settings.values import DEV_KEY
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -178,40 +180,43 @@ def test_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
             assert server.stop(signal.SIGINT) == 128 + signal.SIGINT
 
 
-def test_second_server_on_the_same_data_is_refused(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("log_put_back")
+def test_second_server_on_the_same_data_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two servers on one folder would destroy each other's work, so the second does not start."""
     with Process(tmp_path) as first:
         first.ready()
-        with Process(tmp_path) as second:
-            event = second.event("server.start_failed")
-            assert f"process {first.process.pid}" in event["reason"]
-            assert second.process.wait(TIMEOUT_S) == 75
+        reason, code = why_not_started(capsys, data=tmp_path)
+        assert f"process {first.process.pid}" in reason
+        assert code == 75
         assert first.get("/readyz")[0] == 200
 
 
-def test_taken_port_is_told(tmp_path: Path) -> None:
-    """A port that somebody else has is exit code 69."""
+def why_not_started(capsys: pytest.CaptureFixture[str], **values: Any) -> tuple[str, int]:
+    """Start a server in this process that cannot; return the reason in its log, and the code."""
+    few = {"port": 0, "disk_reserve_mib": 0, "max_connections": 10, "log_format": "json"}
+    code = serve(Settings(**{**few, **values}))
+    events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    (reason,) = [each["reason"] for each in events if each["event"] == "server.start_failed"]
+    return reason, code
+
+
+@pytest.mark.usefixtures("log_put_back")
+def test_why_a_server_does_not_start_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is in the way has a code: 69 for a port, 78 for a certificate, 70 for a database."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with Process(tmp_path, "--port", str(port)) as server:
-            assert str(port) in server.event("server.start_failed")["reason"]
-            assert server.process.wait(TIMEOUT_S) == 69
-
-
-def test_unusable_certificate_is_told(tmp_path: Path) -> None:
-    """A certificate that is none is exit code 78, and the store is closed properly."""
-    options = ("--tls-cert", __file__, "--tls-key", __file__)
-    with Process(tmp_path, *options) as server:
-        assert "tls_cert" in server.event("server.start_failed")["reason"]
-        assert server.process.wait(TIMEOUT_S) == 78
-
-
-def test_unusable_store_is_told(tmp_path: Path) -> None:
-    """A database that is none is exit code 70."""
+        reason, code = why_not_started(capsys, data=tmp_path, port=port)
+    assert (str(port) in reason, code) == (True, 69)
+    file = Path(__file__)
+    reason, code = why_not_started(capsys, data=tmp_path, tls_cert=file, tls_key=file)
+    assert ("tls_cert" in reason, code) == (True, 78)
     (tmp_path / "leasehold.db").write_bytes(b"this is no database" * 1_000)
-    with Process(tmp_path) as server:
-        assert "not a database" in server.event("server.start_failed")["reason"]
-        assert server.process.wait(TIMEOUT_S) == 70
+    reason, code = why_not_started(capsys, data=tmp_path)
+    assert ("not a database" in reason, code) == (True, 70)
 
 
 FAILING = """

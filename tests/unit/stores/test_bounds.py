@@ -14,11 +14,9 @@ from leasehold.domain import commands as c
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
 from leasehold.stores.base import Store
-from leasehold.stores.memory import MemoryStore
-from leasehold.stores.memory import tables as memory_taking
+from leasehold.stores.memory import MemoryStore, tables
 from leasehold.stores.sql import messages as sqlite_messages
 from leasehold.stores.sql import scanning
-from leasehold.stores.sql import scanning as searching
 from leasehold.stores.sqlite import SqliteStore
 
 NOW_MS = 1_767_225_600_000
@@ -68,8 +66,8 @@ def test_a_receive_moves_some_poison_and_the_next_one_goes_on(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A queue full of messages that are given up is moved in parts, and nothing is lost."""
-    monkeypatch.setattr(memory_taking, "POISONED_AT_ONCE", 10)
-    monkeypatch.setattr(searching, "POISONED_AT_ONCE", 10)
+    monkeypatch.setattr(tables, "POISONED_AT_ONCE", 10)
+    monkeypatch.setattr(scanning, "POISONED_AT_ONCE", 10)
     put(store, 25)
     assert len(ask(store, c.Receive("a", "queue", 25, 1))) == 25
     ask(store, c.SetQueueSettings("a", "queue", ONCE))

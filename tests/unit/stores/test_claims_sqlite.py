@@ -17,8 +17,7 @@ from leasehold.domain import events as e
 from leasehold.domain.claims import ClaimState
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.events import EventType
-from leasehold.domain.model import BodyRef, Detail, MessageState
-from leasehold.domain.queue_settings import QueueSettings
+from leasehold.domain.model import BodyRef, Detail
 from leasehold.stores.sql import claims, recorder
 from leasehold.stores.sql.rows import INLINE_BYTES
 from leasehold.stores.sqlite import SqliteStore
@@ -314,17 +313,6 @@ def test_columns_say_the_same_as_messages(tried: Tried) -> None:
     ]
 
 
-def test_a_queue_without_log_records_nothing(tried: Tried) -> None:
-    """What happens to the messages of such a queue is not in the log."""
-    last_seq = tried.ask(e.LogExtent()).last_seq
-    tried.ask(c.SetQueueSettings("a", "queue", QueueSettings(event_log=False)))
-    tried.ask_all(tried.put(b"1"), tried.put(b"2"))
-    tried.open(limit=1)
-    tried.ask(c.Receive("a", "queue", 1, 30))
-    tried.ask(cl.SettleClaims("a", "queue", "s", tried.token, 1))
-    assert tried.ask(e.LogExtent()).last_seq == last_seq
-
-
 def test_members_recorded_at_once_are_events_each(tried: Tried) -> None:
     """The log gives one event for each member, with the numbers of that member."""
     tried.ask_all(*[tried.put(b"x", time_to_live_s=60 + number) for number in range(3)])
@@ -350,14 +338,6 @@ def test_the_last_number_of_the_log_is_never_used_again(tried: Tried) -> None:
     tried.ask_all(tried.put(b"3"))
     extent = tried.ask(e.LogExtent())
     assert (extent.first_seq, extent.last_seq) == (last_seq, last_seq + 1)
-
-
-def test_a_claimed_message_is_found_and_leased(tried: Tried) -> None:
-    """An inspector sees which claim a message is in, and cannot take it for waiting."""
-    (lease,) = tried.ask_all(tried.put(b"1"))
-    tried.open()
-    seen = tried.ask(o.FindMessage("a", "queue", lease.message.message_id))
-    assert (seen.state, seen.under) == (MessageState.LEASED, "s/1")
 
 
 def test_very_many_events_have_several_numbers(

@@ -17,7 +17,6 @@ from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import ChunkOutOfTurn, StagedNotFound
 from leasehold.domain.events import EventType
 from leasehold.domain.model import BodyRef, Detail, Lease, MessageState
-from leasehold.domain.queue_settings import QueueSettings
 from leasehold.stores.sql import transactions
 from leasehold.stores.sqlite import SqliteStore
 from leasehold.testing import ManualClock
@@ -347,16 +346,6 @@ def test_each_message_has_its_events_however_many_there_are(
     assert [event.message_id for event in published] == [event.message_id for event in staged[4:]]
     assert {event.inserted_at_ms for event in published} == {tried.clock.now_ms()}
     assert [event.place for event in published] == [0, 1, 2, 3, 4]
-
-
-def test_a_queue_without_a_log_has_no_events(tried: Tried) -> None:
-    """Of its staged messages either."""
-    tried.ask(c.SetQueueSettings("a", QUEUE, QueueSettings(event_log=False)))
-    tried.stage(tried.put(), part="p")
-    tried.stage(tried.put(), part="q")
-    tried.publish(("p",))
-    for kind in (EventType.STAGED, EventType.PUBLISHED, EventType.DISCARDED):
-        assert tried.events(kind) == []
 
 
 # --- committing together -------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_ports_that_are_none(text: str) -> None:
 
 def test_keys_in_the_environment() -> None:
     """One line holds all keys."""
-    text = "LTAI5tExample:thirty-characters-of-a-secret-:orders; b:sixteen-or-more-1:orders;"
+    text = "LTAI5tExample:thirty-characters-of-a-secret-:orders; b:sixteen-letters.:orders;"
     found = load(LEASEHOLD_ACCOUNTS=ACCOUNTS, LEASEHOLD_MNS_KEYS=text).mns_keys
     assert found[0] == PAIR
     assert [each.key_id for each in found] == ["LTAI5tExample", "b"]

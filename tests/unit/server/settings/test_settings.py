@@ -138,6 +138,8 @@ def test_configured_account_replaces_the_development_account() -> None:
     ("changed", "field", "part"),
     [
         ({"host": " , "}, "host", "names no address"),
+        ({"test_mode": True, "tls_terminated": True}, "test_mode", "a proxy in front lets other"),
+        ({"test_mode": True, "host": "0.0.0.0"}, "test_mode", "host '0.0.0.0' lets other"),
         ({"tls_cert": Path("c")}, "tls_key", "is missing"),
         ({"tls_key": Path("k")}, "tls_cert", "is missing"),
         (
