@@ -181,7 +181,7 @@ def test_two_queries_share_a_queue(queries: Queries, queue: QueueHandle) -> None
     seen: list[list[list[Row]]] = [[], []]
     started = [
         queries.start(
-            queries.read(streamId=f"stream-{number}", maxMessagesPerTrigger="10"),
+            queries.read(streamId=f"stream-{number}", maxMessagesPerTrigger="25"),
             collecting(seen[number]),
             checkpoint=f"checkpoint-{number}",
         )
