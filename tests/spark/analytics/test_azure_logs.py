@@ -116,6 +116,7 @@ def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[
     }
 
 
+@pytest.mark.long
 def test_attempts_are_told_by_what_holders_did(told: dict[str, Told]) -> None:
     """Receives are matched by caller; a delete refused is a late completion."""
     attempts, messages = told["acme"]
@@ -138,6 +139,7 @@ def test_attempts_are_told_by_what_holders_did(told: dict[str, Told]) -> None:
     ]
 
 
+@pytest.mark.long
 def test_what_was_received_after_its_lease_is_another_attempt(told: dict[str, Told]) -> None:
     """A holder may have a message twice. Days are those of UTC; a queue may be named messages."""
     attempts, messages = told["again"]

@@ -45,6 +45,7 @@ def test_the_log_has_all_that_can_happen(log: Log) -> None:
     assert types >= {each for each in EventType if each is not EventType.CLAIM_REOPENED}
 
 
+@pytest.mark.long
 def test_tables_are_those_of_the_oracle(spark: SparkSession, log: Log) -> None:
     """Every attempt and every stay is as it is told event by event, those that go on as well."""
     check(told(spark, log[0]), log[0])
