@@ -174,7 +174,8 @@ LOOKS: Final = (
 )
 
 
-@pytest.mark.parametrize("on", [pytest.param("spark", marks=pytest.mark.long), "workers"])
+@pytest.mark.long
+@pytest.mark.parametrize("on", ["spark", "workers"])
 def test_the_pipeline(on: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
     """One run, against a server that it starts itself, is looked at from all sides.
 

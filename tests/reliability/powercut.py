@@ -322,9 +322,17 @@ class Verdict:
 
 
 def replay(
-    seeds: range, states_per_workload: int, batches: int = 25, *, strict: bool = False
+    seeds: range,
+    states_per_workload: int,
+    batches: int = 25,
+    *,
+    strict: bool = False,
+    until_found: bool = False,
 ) -> Verdict:
-    """Record one workload per seed and check that many crash states of each."""
+    """Record one workload per seed and check that many crash states of each.
+
+    With *until_found* the first violation is enough.
+    """
     vfs = RecordingVfs()
     outcome = Verdict()
     folder = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="leasehold-cut-"))
@@ -339,18 +347,21 @@ def replay(
                 damage = rng.choice(DAMAGES)
                 found = recovered(crash(record, until, damage, rng, strict=strict), folder)
                 outcome.judge(record, until, found, f"seed {seed}, {damage}")
+                if until_found and outcome.violations:
+                    return outcome
     finally:
         shutil.rmtree(folder)
         vfs.unregister()
     return outcome
 
 
-def replay_births(*, strict: bool, tries: int = 1) -> Verdict:
+def replay_births(*, strict: bool, tries: int = 1, until_found: bool = False) -> Verdict:
     """Stop the first start, and the first batch, before each operation.
 
     Args:
         strict: Cut the power where names are strict; if not, end the process there.
         tries: States for each operation.
+        until_found: Whether the first violation is enough.
     """
     vfs = RecordingVfs()
     outcome = Verdict()
@@ -365,6 +376,8 @@ def replay_births(*, strict: bool, tries: int = 1) -> Verdict:
                 what = record[until] if until < len(record) else None
                 where = f"{what.kind} {what.path}, {damage}" if what else "at the end"
                 outcome.judge(record, until, found, where)
+                if until_found and outcome.violations:
+                    return outcome
     finally:
         shutil.rmtree(folder)
         vfs.unregister()

@@ -156,6 +156,7 @@ def test_each_event_once_whatever_kills_the_exporter(tmp_path: Path) -> None:
     assert len(exported) > 100  # several times as many on a machine that has nothing else to do
 
 
+@pytest.mark.long
 def test_each_event_once_while_the_log_is_trimmed(tmp_path: Path) -> None:
     """What was exported goes from the store meanwhile; nothing goes before it was exported."""
     campaign = Campaign(tmp_path, EXPORT_RETENTION_S="600")

@@ -32,6 +32,7 @@ def run_campaign(campaign: GovernedCampaign, rounds: int) -> None:
     print(campaign.summary())  # noqa: T201 - figures for a person who runs it with -s
 
 
+@pytest.mark.long
 def test_kills_leave_every_move_whole(tmp_path: Path) -> None:
     """The quick part: three kills under load, then every message and job is accounted for."""
     campaign = campaign_in(tmp_path, seed=20_261_121)

@@ -42,7 +42,7 @@ def replay_random_work(folder: Path, operations: int, size: int, seed: int) -> s
 
 def test_some_thousand_operations(tmp_path: Path) -> None:
     """The quick part: batches of up to thirty messages."""
-    kinds = replay_random_work(tmp_path, 20_000, 30, seed=1)
+    kinds = replay_random_work(tmp_path, 12_000, 30, seed=1)
     assert kinds > {EventType.SETTLED, EventType.PUBLISHED, EventType.LEASE_ENDED}
 
 

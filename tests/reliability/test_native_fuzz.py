@@ -326,6 +326,7 @@ def cases() -> list[Sent]:
     return drawn
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("status", "kind", "value", "complaint"),
     [

@@ -36,16 +36,16 @@ def test_many_crash_states_come_up_whole(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_harness_finds_a_store_that_does_not_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Positive control: with synchronous=NORMAL acknowledged batches must be seen to be lost."""
     frequent_checkpoints(monkeypatch, synchronous=1)
-    assert replay(range(3), 60).violations != []
+    assert replay(range(3), 60, until_found=True).violations != []
 
 
 def test_names_that_were_not_synced_are_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a name is durable only with its folder, nothing acknowledged is lost either."""
     frequent_checkpoints(monkeypatch)
-    outcome = replay(range(5), 150, strict=True)
+    outcome = replay(range(5), 100, strict=True)
     assert outcome.violations == []
-    assert outcome.states == 750
-    assert outcome.after_acknowledged > 150
+    assert outcome.states == 500
+    assert outcome.after_acknowledged > 100
 
 
 @pytest.mark.slow
@@ -83,4 +83,4 @@ def test_the_harness_finds_names_that_are_not_synced(
         for module in (connection, epoch):
             monkeypatch.setattr(module, "sync", lambda _: None)
         monkeypatch.setattr(store, "make_folder", lambda folder: folder.mkdir(parents=True))
-    assert replay_births(strict=True, tries=4).violations != []
+    assert replay_births(strict=True, tries=4, until_found=True).violations != []

@@ -293,7 +293,7 @@ def broken_connections(session: Session) -> None:
             assert connection.read_rest().startswith(b"HTTP/1.1 408 ")
 
 
-@pytest.mark.parametrize("log_format", ["console", "json"])
+@pytest.mark.parametrize("log_format", [pytest.param("console", marks=pytest.mark.long), "json"])
 def test_nothing_secret_is_shown(tmp_path: Path, log_format: str) -> None:
     """After requests of all kinds, right and wrong, at log_level=debug."""
     with marked_server(tmp_path, log_format) as (server, identity):

@@ -14,7 +14,7 @@ import pytest
 
 from leasehold.worker.adapters import Outgoing
 from leasehold.worker.adapters.azure import AzureQueue
-from tests.contract.queues.azurite import Azurite
+from tests.contract.queues.azurite import ON_AZURITE, Azurite
 from tests.reliability.running import eventually
 from tests.reliability.worker_campaign import QUEUE, Audit, WorkerProcess
 from tests.reliability.worker_handlers import Rehearsal
@@ -111,7 +111,7 @@ def bench(azurite: Azurite, tmp_path: Path) -> Iterator[Bench]:
     queue.close()
 
 
-@pytest.mark.long
+@ON_AZURITE
 def test_a_killed_worker_does_each_effect_once(bench: Bench) -> None:
     """Three workers, one of which is killed at work: nothing is lost or doubled."""
     bench.send(20)
@@ -136,7 +136,7 @@ def test_a_killed_worker_does_each_effect_once(bench: Bench) -> None:
     assert again != []
 
 
-@pytest.mark.long
+@ON_AZURITE
 def test_nothing_is_delivered_twice_without_kills(bench: Bench) -> None:
     """Work that takes longer than its lease, in hand and in the buffer, is delivered once."""
     bench.send(16)
@@ -147,6 +147,7 @@ def test_nothing_is_delivered_twice_without_kills(bench: Bench) -> None:
     assert Counter(entry.dequeue_count for entry in audit.accounts.noted("begun")) == {1: 16}
 
 
+@ON_AZURITE
 def test_a_worker_that_was_stopped_past_its_lease(bench: Bench) -> None:
     """Its calls are refused by the service, and its writes by the fence."""
     bench.send(3)
@@ -181,6 +182,7 @@ def test_a_worker_that_is_told_to_end(bench: Bench) -> None:
     assert bench.finish().problems() == []
 
 
+@ON_AZURITE
 def test_without_renewals_messages_are_delivered_twice(bench: Bench) -> None:
     """Positive control: two workers that only think that they renew have the same message."""
     bench.send(4)

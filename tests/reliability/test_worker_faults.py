@@ -100,6 +100,7 @@ def test_a_worker_that_was_stopped_briefly(tmp_path: Path) -> None:
     assert (audit.redelivered, audit.of("lapsed")) == (0, [])
 
 
+@pytest.mark.long
 def test_workers_that_are_told_to_end(tmp_path: Path) -> None:
     """SIGTERM: handlers finish, and what waits is given back without being counted.
 
@@ -174,7 +175,7 @@ def test_the_server_is_killed(tmp_path: Path) -> None:
         for slot in range(2):
             rig.start(slot)
         rig.conductor.until(lambda: rig.client.queue(QUEUE).counts().leased == 32, 60, "all leased")
-        for _ in range(3):
+        for _ in range(2):
             rig.conductor.let_pass(7)
             with rig.conductor.slowly():
                 rig.kill_server()

@@ -68,8 +68,8 @@ def _all_renew(rig: Rig) -> bool:
 
 
 def test_killed_workers_do_each_effect_once(tmp_path: Path) -> None:
-    """The quick part: three kills, 200 messages."""
-    audit = play(tmp_path, 200, kills=3)
+    """The quick part: three kills, 120 messages."""
+    audit = play(tmp_path, 120, kills=3, every_s=12)
     assert audit.problems() == []
     assert audit.redelivered > 0
     assert audit.repeated > 0

@@ -19,6 +19,8 @@ import pytest
 VERSION: Final = "3.37.0"
 HOME: Final = Path.home() / ".cache" / "leasehold-bench" / "peers" / f"azurite-{VERSION}"
 """Where the benchmarks have it as well."""
+ON_AZURITE: Final = pytest.mark.long
+"""For what runs on it: where it is not yet, npm installs it for half a minute."""
 _INSTALL_S: Final = 300
 _START_S: Final = 30.0
 _LOOK_S: Final = 0.05

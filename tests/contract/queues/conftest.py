@@ -27,7 +27,7 @@ from leasehold.worker.adapters.protocol import (
     QueueError,
     Renewed,
 )
-from tests.contract.queues.azurite import Azurite
+from tests.contract.queues.azurite import ON_AZURITE, Azurite
 from tests.contract.queues.mns_player import MnsPlayer
 
 KINDS: Final = ("memory", "native", "azure", "azurite", "mns", "mns-served")
@@ -219,7 +219,9 @@ def make_bench(kind: str, request: pytest.FixtureRequest) -> Bench:
     )
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(
+    params=[pytest.param(kind, marks=ON_AZURITE if kind == "azurite" else ()) for kind in KINDS]
+)
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     """A new queue of each service."""
     made = make_bench(request.param, request)

@@ -23,6 +23,7 @@ from azure.storage.queue import (
 
 from leasehold.worker.adapters.azure import AzureQueue
 from leasehold.worker.adapters.protocol import Delivery, Fault, Lease, Outgoing, Saved
+from tests.contract.queues.azurite import ON_AZURITE
 
 TEXT: Final = '{"order": 7, "to": "Zoë & <Bob>"}'
 SENDERS: Final[dict[str, tuple[Any, str | bytes]]] = {
@@ -63,7 +64,7 @@ class Place:
         self.sdk().update_message(delivery.message_id, receipt, visibility_timeout=0)
 
 
-@pytest.fixture(params=["server", "azurite"])
+@pytest.fixture(params=["server", pytest.param("azurite", marks=ON_AZURITE)])
 def place(request: pytest.FixtureRequest) -> Place:
     """A queue on Leasehold, and one on Azurite."""
     return Place(request.getfixturevalue(request.param).connection_string)

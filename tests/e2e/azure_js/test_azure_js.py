@@ -118,6 +118,7 @@ def _surface() -> set[str]:
     return set(json.loads(printed.stdout))
 
 
+@pytest.mark.long
 def test_the_javascript_sdk(
     context: dict[str, Any],
     subtests: pytest.Subtests,

@@ -26,6 +26,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_long_work_and_a_stuck_worker() -> None:
     """All checks hold, with a server of its own."""
     done = run(

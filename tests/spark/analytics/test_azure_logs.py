@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from datetime import date
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from leasehold.advisor.tables.azure_logs import read_lines, tables
 
@@ -27,13 +27,16 @@ def line(second: int, operation: str, rest: str, status: int = 200, **other: Any
             "statusText": other.pop("said", "Success"),
             "callerIpAddress": caller,
             "uri": other.pop("base", _BASE) + rest,
-            "properties": {"accountName": "acme", "userAgentHeader": "azsdk-python"},
+            "properties": {
+                "accountName": other.pop("account", "acme"),
+                "userAgentHeader": "azsdk-python",
+            },
             **other,
         }
     )
 
 
-LOG = [
+LOG: Final = [
     line(0, "PutMessage", "?sig=XXXXX", 201),
     # In time, with a renewal, on another connection.
     line(10, "GetMessages", "?numofmessages=2&visibilitytimeout=20"),
@@ -50,27 +53,85 @@ LOG = [
     line(118, "DeleteMessage", "/m3?popreceipt=f", 204),
 ]
 
+again = partial(line, account="again")
+_OTHERS = "https://acme.queue.core.windows.net/messages/messages"
+_EMULATED = "http://127.0.0.1:10001/acme/messages/messages"
+AGAIN: Final = [
+    # Its worker dies after a renewal, and the same machine gets it two hours later.
+    again(0, "GetMessages", "?visibilitytimeout=30"),
+    again(20, "UpdateMessage", "/m1?popreceipt=a&visibilitytimeout=30", 204),
+    again(0, "GetMessages", "?visibilitytimeout=30", hour=11),
+    again(5, "DeleteMessage", "/m1?popreceipt=b", 204, hour=11),
+    # Others are received meanwhile, while its lease goes on.
+    again(60, "GetMessages", "?visibilitytimeout=30", caller="10.0.0.2:7000"),
+    again(
+        80, "UpdateMessage", "/m2?popreceipt=c&visibilitytimeout=30", 204, caller="10.0.0.2:7000"
+    ),
+    again(90, "GetMessages", "?visibilitytimeout=30", caller="10.0.0.2:7000"),
+    again(95, "DeleteMessage", "/m2?popreceipt=d", 204, caller="10.0.0.2:7000"),
+    # Its lease was over when others were received, and the delete is refused for that.
+    again(200, "GetMessages", "?visibilitytimeout=10", caller="10.0.0.3:7000"),
+    again(
+        205, "UpdateMessage", "/m3?popreceipt=e&visibilitytimeout=10", 204, caller="10.0.0.3:7000"
+    ),
+    again(220, "GetMessages", "?visibilitytimeout=10", caller="10.0.0.3:7000"),
+    again(225, "DeleteMessage", "/m3?popreceipt=f", 404, caller="10.0.0.3:7000", said="Gone"),
+    # A queue of that name; and a request that was sent twice, with two signatures of its receipt.
+    again(0, "GetMessages", "", base=_OTHERS, hour=1),
+    again(5, "UpdateMessage", "/m4?popreceipt=g&visibilitytimeout=30", 204, base=_OTHERS, hour=1),
+    again(5, "UpdateMessage", "/m4?popreceipt=G&visibilitytimeout=30", 204, base=_OTHERS, hour=1),
+    again(7, "DeleteMessage", "/m4", 204, base=_OTHERS, hour=1),
+    again(20, "GetMessages", "", base=_EMULATED, hour=1),
+    again(29, "DeleteMessage", "/m5", 204, base=_EMULATED, hour=1),
+]
+
+
+class Told(NamedTuple):
+    """What became of the messages of one account."""
+
+    attempts: list[Row]
+    messages: list[Row]
+
+
+@pytest.fixture(scope="module")
+def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+    """Return the rows of both accounts, told at once, where the day is another one than in UTC."""
+    folder = tmp_path_factory.mktemp("logs")
+    (folder / "PT1H.json").write_text("\n".join([*LOG, *LOG[:4], "not json", *AGAIN]))
+    zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        found = tables(read_lines(spark, str(folder)))
+        attempts, messages = found.attempts.collect(), found.messages.collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    attempts.sort(key=lambda row: (row.message_id, row.leased_at_ms))
+    messages.sort(key=lambda row: row.message_id)
+    return {
+        account: Told(
+            [row for row in attempts if row.account == account],
+            [row for row in messages if row.account == account],
+        )
+        for account in ("acme", "again")
+    }
+
 
 @pytest.mark.long
-def test_attempts_are_told_by_what_holders_did(spark: SparkSession, tmp_path: Path) -> None:
+def test_attempts_are_told_by_what_holders_did(told: dict[str, Told]) -> None:
     """Receives are matched by caller; a delete refused is a late completion."""
-    (tmp_path / "PT1H.json").write_text("\n".join([*LOG, *LOG[:4], "not json"]))
-    found = tables(read_lines(spark, str(tmp_path)))
-    rows = found.attempts.orderBy("message_id", "leased_at_ms").collect()
-    told = [
+    attempts, messages = told["acme"]
+    assert [
         (row.message_id, row.attempt, row.outcome, row.seconds, row.lease_s, row.renewals)
-        for row in rows
-    ]
-    assert told == [
+        for row in attempts
+    ] == [
         ("m1", 1, "completed", 40.0, 45.0, 1),
         ("m2", 1, "completed_late", 85.0, 20.0, 0),
         ("m2", 2, "completed", 10.0, 30.0, 0),
         ("m3", 1, "returned", 4.0, 40.0, 0),
         ("m3", 2, "completed_late", 8.0, 5.0, 0),
     ]
-    assert [row.reason for row in rows] == [None, "refused", None, None, None]
-    assert {row.queue for row in rows} == {"orders"}
-    messages = found.messages.orderBy("message_id").collect()
+    assert [row.reason for row in attempts] == [None, "refused", None, None, None]
+    assert {row.queue for row in attempts} == {"orders"}
     assert [(row.message_id, row.outcome, row.deliveries) for row in messages] == [
         ("m1", "completed", 1),
         ("m2", "completed", 2),
@@ -78,54 +139,14 @@ def test_attempts_are_told_by_what_holders_did(spark: SparkSession, tmp_path: Pa
     ]
 
 
-_OTHERS = "https://acme.queue.core.windows.net/messages/messages"
-_EMULATED = "http://127.0.0.1:10001/acme/messages/messages"
-AGAIN = [
-    # Its worker dies after a renewal, and the same machine gets it two hours later.
-    line(0, "GetMessages", "?visibilitytimeout=30"),
-    line(20, "UpdateMessage", "/m1?popreceipt=a&visibilitytimeout=30", 204),
-    line(0, "GetMessages", "?visibilitytimeout=30", hour=11),
-    line(5, "DeleteMessage", "/m1?popreceipt=b", 204, hour=11),
-    # Others are received meanwhile, while its lease goes on.
-    line(60, "GetMessages", "?visibilitytimeout=30", caller="10.0.0.2:7000"),
-    line(80, "UpdateMessage", "/m2?popreceipt=c&visibilitytimeout=30", 204, caller="10.0.0.2:7000"),
-    line(90, "GetMessages", "?visibilitytimeout=30", caller="10.0.0.2:7000"),
-    line(95, "DeleteMessage", "/m2?popreceipt=d", 204, caller="10.0.0.2:7000"),
-    # Its lease was over when others were received, and the delete is refused for that.
-    line(200, "GetMessages", "?visibilitytimeout=10", caller="10.0.0.3:7000"),
-    line(
-        205, "UpdateMessage", "/m3?popreceipt=e&visibilitytimeout=10", 204, caller="10.0.0.3:7000"
-    ),
-    line(220, "GetMessages", "?visibilitytimeout=10", caller="10.0.0.3:7000"),
-    line(225, "DeleteMessage", "/m3?popreceipt=f", 404, caller="10.0.0.3:7000", said="Gone"),
-    # A queue of that name; and a request that was sent twice, with two signatures of its receipt.
-    line(0, "GetMessages", "", base=_OTHERS, hour=1),
-    line(5, "UpdateMessage", "/m4?popreceipt=g&visibilitytimeout=30", 204, base=_OTHERS, hour=1),
-    line(5, "UpdateMessage", "/m4?popreceipt=G&visibilitytimeout=30", 204, base=_OTHERS, hour=1),
-    line(7, "DeleteMessage", "/m4", 204, base=_OTHERS, hour=1),
-    line(20, "GetMessages", "", base=_EMULATED, hour=1),
-    line(29, "DeleteMessage", "/m5", 204, base=_EMULATED, hour=1),
-]
-
-
-def test_what_was_received_after_its_lease_is_another_attempt(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+@pytest.mark.long
+def test_what_was_received_after_its_lease_is_another_attempt(told: dict[str, Told]) -> None:
     """A holder may have a message twice. Days are those of UTC; a queue may be named messages."""
-    (tmp_path / "PT1H.json").write_text("\n".join(AGAIN))
-    zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    try:
-        found = tables(read_lines(spark, str(tmp_path)))
-        rows = found.attempts.orderBy("message_id", "leased_at_ms").collect()
-        days = {row.day for table in found for row in table.select("day").distinct().collect()}
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", zone)
-    told = [
+    attempts, messages = told["again"]
+    assert [
         (row.queue, row.message_id, row.attempt, row.outcome, row.seconds, row.renewals)
-        for row in rows
-    ]
-    assert told == [
+        for row in attempts
+    ] == [
         ("orders", "m1", 1, "open", None, 1),
         ("orders", "m1", 2, "completed", 5.0, 0),
         ("orders", "m2", 1, "completed", 35.0, 1),
@@ -133,4 +154,4 @@ def test_what_was_received_after_its_lease_is_another_attempt(
         ("messages", "m4", 1, "completed", 7.0, 1),
         ("messages", "m5", 1, "completed", 9.0, 0),
     ]
-    assert days == {date(2026, 11, 21)}
+    assert {row.day for row in (*attempts, *messages)} == {date(2026, 11, 21)}

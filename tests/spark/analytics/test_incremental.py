@@ -74,6 +74,7 @@ def check(tables: Tables, oracle: tuple[list[Row], list[Row]]) -> None:
         assert one == other, differing(one, other)
 
 
+@pytest.mark.long
 def test_tables_made_at_once_are_those_of_the_oracle(
     at_once: Tables, oracle: tuple[list[Row], list[Row]]
 ) -> None:
@@ -154,6 +155,7 @@ def test_files_that_come_late_or_twice_change_nothing(
     check(read_tables(spark, tmp_path / "tables"), oracle)
 
 
+@pytest.mark.long
 def test_nothing_new_is_no_run(spark: SparkSession, updated: tuple[Path, Updated]) -> None:
     """Asked again, an update leaves the tables as they are."""
     folder, first = updated

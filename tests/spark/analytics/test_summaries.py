@@ -118,6 +118,7 @@ def test_observations_are_those_of_the_tuning(
             assert math.isclose(seconds, sum(each.seconds for each in own))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("queue", [f"p{n}-acme/{name}" for n in (200, 204) for name in QUEUES])
 def test_counts_are_those_of_the_tables(summary: LogSummary, oracle: Oracle, queue: str) -> None:
     """Outcomes, deliveries, hours, backlog and timelines agree with the oracle."""
@@ -200,6 +201,7 @@ def test_a_lease_that_goes_on_is_no_crash(spark: SparkSession) -> None:
     assert (crashes(140_000), crashes(170_000)) == (0, 1)
 
 
+@pytest.mark.long
 def test_accounts_are_told(summary: LogSummary) -> None:
     """Whose queues they are, so that advice goes to no other queue of the name."""
     named = {each.queue.partition("/")[0] for each in summary.queues}
@@ -207,6 +209,7 @@ def test_accounts_are_told(summary: LogSummary) -> None:
     assert len(summary.accounts) > 1
 
 
+@pytest.mark.long
 def test_a_summary_can_be_saved(summary: LogSummary) -> None:
     """It has nothing of Spark's in it."""
     assert from_json(to_json(summary)) == summary

@@ -37,7 +37,7 @@ def test_a_queue_is_read_through_the_official_sdk(
             .option("connectionString", endpoint.connection_string)
             .option("queueName", QUEUE)
             .option("messageEncoding", "base64")
-            .option("maxMessagesPerTrigger", "40")
+            .option("maxMessagesPerTrigger", "60")
             .load()
         )
         query = (

@@ -68,6 +68,7 @@ def alive(pids: list[int]) -> set[int]:
     return {each.pid for each in processes()} & set(pids)
 
 
+@pytest.mark.long
 def test_a_cluster_that_cannot_come_up_says_why(tmp_path: Path) -> None:
     """A worker that ends at once fails the start, with the end of its log, and leaves nothing."""
     with (

@@ -32,12 +32,12 @@ def run(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> str:
 
 @pytest.fixture
 def filled(client: Client) -> list[str]:
-    """Return what comes of a queue ``input`` with 100 messages, and 40 that are dropped."""
+    """Return what comes of a queue ``input`` with 60 messages, and 60 that are dropped."""
     source = client.queue("input")
     source.create()
-    source.put_many([f"m{number}" for number in range(100)])
-    source.put_many(["dropped"] * 40)
-    return sorted(f"M{number}" for number in range(100))
+    source.put_many([f"m{number}" for number in range(60)])
+    source.put_many(["dropped"] * 60)
+    return sorted(f"M{number}" for number in range(60))
 
 
 def test_publishing_settles_the_claim(
@@ -45,7 +45,7 @@ def test_publishing_settles_the_claim(
 ) -> None:
     """Each message is sent once, and completed by the very publishing of its batch.
 
-    The last batches have no rows: their claims are settled all the same.
+    The last batch has no rows: its claim is settled all the same.
     """
     query = run(spark, out, tmp_path / "checkpoint")
     assert sorted(each.text for each in client.queue("out").inspect()) == filled
@@ -54,7 +54,7 @@ def test_publishing_settles_the_claim(
     assert stream.claims == ()
     assert stream.settled_with == f"spark.{query}.{stream.last_settled - 1}"
     published = [each for each in client.transactions() if each.state == "published"]
-    assert sum(each.rows for each in published) == 100
+    assert sum(each.rows for each in published) == 60
 
 
 def test_replay_after_a_crash_sends_nothing_twice(

@@ -151,6 +151,7 @@ def test_a_listener_settles_at_once(queries: Queries, queue: QueueHandle) -> Non
     assert queue.stream("totals").get().claims == ()
 
 
+@pytest.mark.long
 def test_a_long_batch_keeps_its_messages(
     queries: Queries, queue: QueueHandle, server: InProcessServer
 ) -> None:
@@ -181,7 +182,7 @@ def test_two_queries_share_a_queue(queries: Queries, queue: QueueHandle) -> None
     seen: list[list[list[Row]]] = [[], []]
     started = [
         queries.start(
-            queries.read(streamId=f"stream-{number}", maxMessagesPerTrigger="10"),
+            queries.read(streamId=f"stream-{number}", maxMessagesPerTrigger="25"),
             collecting(seen[number]),
             checkpoint=f"checkpoint-{number}",
         )
@@ -210,6 +211,7 @@ def test_a_second_query_of_the_same_name_ends_the_first(
     assert stream.get().last_settled == 0
 
 
+@pytest.mark.long
 def test_a_union_of_two_queues(queries: Queries, queue: QueueHandle, client: Client) -> None:
     """Two sources in one query; one of them may have nothing at first."""
     other = client.queue("returns")
