@@ -15,7 +15,6 @@ from leasehold.testing import ManualTime
 from leasehold.testing.memory_queue import MEMORY
 from leasehold.worker.adapters import Outgoing
 from leasehold.worker.adapters.specs import QueueSpec
-from leasehold.worker.core import Work
 from leasehold.worker.errors import Retry, UnsafeWorker
 from leasehold.worker.leases import LeaseManager, LeaseSettings
 from leasehold.worker.message import Message
@@ -314,17 +313,6 @@ def test_lag_without_a_suspect(caplog: pytest.LogCaptureFixture) -> None:
     worker = Worker(nothing, filled())
     LateRenewals(worker._core, 1).note(60)
     assert "the machine, or something besides the handlers" in caplog.text
-
-
-def test_work_remembers_who_asked_first() -> None:
-    """A wish to stop that comes second does not replace the first."""
-    worker = Worker(nothing, filled())
-    source = worker._core.sources[0]
-    (delivery,) = filled("x").receive(1, visibility_timeout_s=30)
-    work = Work(source, delivery)
-    work.ask("stopping", "first")
-    work.ask("cancelled", "second")
-    assert work.asked == "stopping"
 
 
 def test_retry_can_be_pickled() -> None:
