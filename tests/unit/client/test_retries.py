@@ -60,6 +60,16 @@ SAFE: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], object]] = {
     "remove": ("remove", (ID,), {}, {}),
     "dry purge": ("purge", (), {"dry_run": True}, JOB),
 }
+MAYBE_DONE = (LOST, STORE_FAILED, GATEWAY, httpx.ReadError("reset"))
+NOT_BEGUN = (
+    REFUSED,
+    httpx.ConnectTimeout(""),
+    OVERLOADED,
+    problem("stopping", 503, retry_after_s=0),
+    problem("store-full", 503, retry_after_s=0),
+    problem("some-limit", 429),
+    httpx.Response(429),
+)
 UNSAFE: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], object]] = {
     "put": ("put", ("x",), {}, {"results": [PUT_RESULT]}),
     "put of which one has no key": (
@@ -82,79 +92,57 @@ def run(driver: Driver, script: Script, case: tuple[str, tuple[Any, ...], Any, A
     return driver.do(getattr(driver.client(script).queue("jobs"), method)(*arguments, **named))
 
 
-@pytest.mark.parametrize("failure", [LOST, STORE_FAILED, GATEWAY, httpx.ReadError("reset")])
 @pytest.mark.parametrize("name", SAFE)
-def test_what_can_be_repeated_is_tried_again(
-    driver: Driver, name: str, failure: httpx.Response | Exception
-) -> None:
+def test_what_can_be_repeated_is_tried_again(driver: Driver, name: str) -> None:
     """After a lost answer, a call is made again if twice is the same as once."""
-    script = Script(failure, answer(SAFE[name][3]))
-    run(driver, script, SAFE[name])
-    assert len(script.requests) == 2
-    assert script.requests[0].content == script.requests[1].content
-
-
-@pytest.mark.parametrize("failure", [LOST, STORE_FAILED, OVERLOADED, REFUSED])
-def test_a_renewal_with_a_time_of_its_own_is_made_once(
-    driver: Driver, failure: httpx.Response | Exception
-) -> None:
-    """A repeat could outlive the lease."""
-    script = Script(failure, answer(SAFE["renew"][3]))
-    queue = driver.client(script).queue("jobs")
-    with pytest.raises(LeaseholdClientError):
-        driver.do(queue.renew(LEASED, 5, timeout_s=3))
-    assert len(script.requests) == 1
-    assert driver.do(queue.renew_many([LEASED], 5, timeout_s=3)) == [LeaseRef(ID, "r2")]
-
-
-@pytest.mark.parametrize("failure", [LOST, STORE_FAILED, OVERLOADED, REFUSED])
-@pytest.mark.parametrize("name", ["complete_many", "release_many", "release_each", "bury"])
-def test_what_settles_with_a_time_of_its_own_is_made_once(
-    driver: Driver, name: str, failure: httpx.Response | Exception
-) -> None:
-    """Whoever says how long it may take tries again itself."""
-    script = Script(failure, answer({"results": [{"id": ID}]}))
-    settle = getattr(driver.client(script).queue("jobs"), name)
-    what = {"bury": LEASED, "release_each": [GiveBack(LEASED)]}.get(name, [LEASED])
-    with pytest.raises(LeaseholdClientError):
-        driver.do(settle(what, timeout_s=3))
-    assert len(script.requests) == 1
-    driver.do(settle(what, timeout_s=3))
-
-
-@pytest.mark.parametrize("failure", [LOST, STORE_FAILED, GATEWAY, httpx.ReadError("reset")])
-@pytest.mark.parametrize("name", UNSAFE)
-def test_what_may_have_been_done_is_not_done_twice(
-    driver: Driver, name: str, failure: httpx.Response | Exception
-) -> None:
-    """A put without a key, a receive and the start of a job are not repeated blindly."""
-    script = Script(failure, answer(UNSAFE[name][3]))
-    with pytest.raises(LeaseholdClientError):
-        run(driver, script, UNSAFE[name])
-    assert len(script.requests) == 1
+    for failure in MAYBE_DONE:
+        script = Script(failure, answer(SAFE[name][3]))
+        run(driver, script, SAFE[name])
+        assert len(script.requests) == 2, failure
+        assert script.requests[0].content == script.requests[1].content
 
 
 @pytest.mark.parametrize(
-    "failure",
+    ("name", "arguments"),
     [
-        REFUSED,
-        httpx.ConnectTimeout(""),
-        OVERLOADED,
-        problem("stopping", 503, retry_after_s=0),
-        problem("store-full", 503, retry_after_s=0),
-        problem("some-limit", 429),
-        httpx.Response(429),
+        ("renew", (LEASED, 5)),
+        ("complete_many", ([LEASED],)),
+        ("release_many", ([LEASED],)),
+        ("release_each", ([GiveBack(LEASED)],)),
+        ("bury", (LEASED,)),
     ],
 )
-@pytest.mark.parametrize("name", [*SAFE, *UNSAFE])
-def test_what_was_not_begun_is_tried_again(
-    driver: Driver, name: str, failure: httpx.Response | Exception
+def test_a_call_with_a_time_of_its_own_is_made_once(
+    driver: Driver, name: str, arguments: tuple[Any, ...]
 ) -> None:
+    """Whoever says how long it may take tries again itself; a repeat could outlive the lease."""
+    for failure in (LOST, STORE_FAILED, OVERLOADED, REFUSED):
+        script = Script(failure, answer(SAFE["renew"][3]))
+        call = getattr(driver.client(script).queue("jobs"), name)
+        with pytest.raises(LeaseholdClientError):
+            driver.do(call(*arguments, timeout_s=3))
+        assert len(script.requests) == 1, failure
+        driver.do(call(*arguments, timeout_s=3))
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_what_may_have_been_done_is_not_done_twice(driver: Driver, name: str) -> None:
+    """A put without a key, a receive and the start of a job are not repeated blindly."""
+    for failure in MAYBE_DONE:
+        script = Script(failure, answer(UNSAFE[name][3]))
+        with pytest.raises(LeaseholdClientError):
+            run(driver, script, UNSAFE[name])
+        assert len(script.requests) == 1, failure
+
+
+@pytest.mark.parametrize("name", [*SAFE, *UNSAFE])
+def test_what_was_not_begun_is_tried_again(driver: Driver, name: str) -> None:
     """Any call is made again when it is certain that nothing was done."""
     case = (SAFE | UNSAFE)[name]
-    script = Script(failure, answer(case[3]))
-    run(driver, script, case)
-    assert len(script.requests) == 2
+    for failure in NOT_BEGUN:
+        script = Script(failure, answer(case[3]))
+        run(driver, script, case)
+        assert len(script.requests) == 2, failure
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 500])

@@ -192,6 +192,22 @@ def test_a_lost_session_is_noticed(driver: Driver, fast: None) -> None:
     assert [error.state for error in heard] == ["lost"]
 
 
+def test_a_receive_names_its_session(driver: Driver) -> None:
+    """So what it brings goes back to the queue when the session is lost."""
+    server = Server()
+    session = beat_by_hand(driver, server)
+    driver.do(driver.client(server).queue("jobs").receive(session=session))
+    assert json.loads(server.requests[-1].content)["session"] == "s1"
+
+
+def test_a_heartbeat_by_hand_is_repeated_like_any_call(driver: Driver) -> None:
+    """Those that come by themselves are not: the next one is as good."""
+    server = Server(LOST, answer(BEAT))
+    session = driver.do(driver.client(server).session("me", heartbeat=None).open())
+    driver.do(session.beat())
+    assert len(server.told) == 2
+
+
 def test_a_receive_that_is_refused_is_noticed(driver: Driver) -> None:
     """The session is known to be over from then on, also where it is not known any more."""
     for refusal in (OVER, problem("session-not-found", 404)):

@@ -10,7 +10,7 @@ import asyncio
 import pytest
 from benchmarks.seven_days import SETTINGS, WORLDS, Delivery, play_at_random
 
-RUNS = 20
+RUNS = 5
 STEPS = 60
 IN_PROCESS = ["engine, memory", "engine, SQLite"]
 

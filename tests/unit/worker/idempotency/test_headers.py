@@ -78,6 +78,12 @@ def test_bad_own_key(key: str) -> None:
         fence_headers(Told(), key=key)
 
 
+def test_bad_fence_is_not_sent() -> None:
+    """A number that no receiver would take is the sender's to know."""
+    with pytest.raises(ValueError, match="fence"):
+        fence_headers(Told(fence=-1))
+
+
 def test_any_queue_and_id_can_be_sent() -> None:
     """Odd and long names come out as printable ASCII within the limit."""
     message = Told('x"\n' * 200, queue="ü;of=")

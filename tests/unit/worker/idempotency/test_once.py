@@ -217,7 +217,7 @@ def test_body_that_does_not_ask_is_found_out(once: Once) -> None:
         pass
 
 
-@pytest.mark.parametrize("result", [object(), float("nan"), {1: {2, 3}}, "x" * 70_000])
+@pytest.mark.parametrize("result", [object(), float("nan"), {1: {2, 3}}, "x" * 65_535])
 def test_effect_is_recorded_even_if_its_result_cannot_be(once: Once, result: Any) -> None:
     """What is no JSON, or too long, is an error; the effect has happened and is not repeated."""
     with pytest.raises(UnstorableResult):
@@ -225,6 +225,12 @@ def test_effect_is_recorded_even_if_its_result_cannot_be(once: Once, result: Any
     with once(Told(fence=2)) as run:
         assert not run.first
     assert run.result is None
+
+
+def test_result_may_have_64_kib_as_json(once: Once) -> None:
+    """Quotes included."""
+    once.call(Told(), lambda: "x" * 65_534)
+    assert once.call(Told(fence=2), lambda: "again") == "x" * 65_534
 
 
 def test_result_may_be_any_text(once: Once) -> None:

@@ -112,14 +112,43 @@ def test_a_queue_that_hangs_leaves_threads_for_others(make_bench: Callable[..., 
     bench = make_bench(parallel=3)
     dead = Queue(bench.time, "dead", capabilities=ONE_BY_ONE)
     bench.keep(20, dead)
-    bench.time.advance(5)
+    first = dead.faults.hold(method="renew")
+    bench.time.advance(20)
+    assert len(dead.sent) == 20
     held = bench.keep_one()
-    gate = dead.faults.hold(20, method="renew")
+    others = dead.faults.hold(20, method="renew")
     bench.time.advance(15)
-    assert len(dead.sent) == 2
+    assert len(dead.sent) == 20 + 1
     assert held.renewals == 1
-    gate.open()
+    first.open()
+    others.open()
     bench.close()
+
+
+def test_threads_are_started_when_they_are_needed(make_bench: Callable[..., Bench]) -> None:
+    """One for what comes one by one; more, up to the bound, for what comes together."""
+    bench = make_bench(parallel=3)
+    queue = Queue(bench.time, capabilities=ONE_BY_ONE)
+    bench.keep_one(queue)
+    bench.time.advance(60)
+    assert (len(queue.sent), len(bench.threads)) == (4, 1 + 1)
+    bench.keep(10, queue)
+    bench.time.advance(15)
+    assert (len(queue.sent), len(bench.threads)) == (4 + 11, 1 + 3)
+    bench.close()
+    assert bench.threads == []
+
+
+def test_queues_take_turns(make_bench: Callable[..., Bench]) -> None:
+    """A queue with little to send does not wait for one with much."""
+    bench, order = make_bench(parallel=1), list[str]()
+    for name, count in (("busy", 5), ("quiet", 1)):
+        queue = Queue(bench.time, name, capabilities=ONE_BY_ONE)
+        queue.before_renew = lambda name=name: order.append(name)
+        bench.keep(count, queue)
+    bench.time.advance(15)
+    assert sorted(order) == ["busy"] * 5 + ["quiet"]
+    assert order.index("quiet") <= 1
 
 
 def test_renewals_are_spread(make_bench: Callable[..., Bench]) -> None:

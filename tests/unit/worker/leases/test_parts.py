@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from leasehold import worker
-from leasehold.testing import ManualTime
 from leasehold.worker import errors, leases
 from leasehold.worker.adapters.protocol import Delivery
 from leasehold.worker.leases import AlreadySettled, Held, LeaseLost, base
 from leasehold.worker.leases.base import DoneMemory
-from leasehold.worker.leases.manager import Batch, RenewalPool, Wheel
+from leasehold.worker.leases.manager import Wheel
 from tests.unit.worker.leases.support import ONE_BY_ONE, THIRTY, Bench, Queue
 
 NOBODY: Any = None
@@ -144,52 +143,6 @@ def test_memory_lasts_for_two_leases() -> None:
 
 
 # --- threads ---------------------------------------------------------------------------------
-
-
-def test_threads_are_started_when_they_are_needed() -> None:
-    """One for what comes one by one; more, up to the bound, for what comes together."""
-    time = ManualTime()
-    lock = threading.Lock()
-    served: list[Batch] = []
-    failures: list[BaseException] = []
-    pool = RenewalPool(3, lock, time, serve=served.append, failed=failures.append)
-    queue = Queue(time, capabilities=ONE_BY_ONE)
-    batch = Batch(queue, THIRTY, [], 30)
-    for _ in range(5):
-        with lock:
-            pool.submit(batch)
-        time.settle()
-    assert (len(served), len(pool._threads)) == (5, 1)
-    with lock:
-        for _ in range(10):
-            pool.submit(batch)
-    time.settle()
-    assert (len(served), len(pool._threads)) == (15, 3)
-    assert pool._lanes == {}
-    with lock:
-        pool.close()
-    pool.join(10)
-    assert (failures, [each.is_alive() for each in pool._threads]) == ([], [False] * 3)
-
-
-def test_queues_take_turns() -> None:
-    """A queue with little to send does not wait for one with much."""
-    time = ManualTime()
-    lock = threading.Lock()
-    served: list[str] = []
-    pool = RenewalPool(
-        1, lock, time, serve=lambda batch: served.append(batch.client.name), failed=print
-    )
-    busy, quiet = Queue(time, "busy"), Queue(time, "quiet")
-    with lock:
-        for _ in range(5):
-            pool.submit(Batch(busy, THIRTY, [], 30))
-        pool.submit(Batch(quiet, THIRTY, [], 30))
-    time.settle()
-    assert served.index("quiet") <= 1
-    with lock:
-        pool.close()
-    pool.join(10)
 
 
 def test_no_more_threads(make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:

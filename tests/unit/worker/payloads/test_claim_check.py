@@ -262,6 +262,21 @@ def test_readers_read_in_any_pieces(body: bytes, sizes: list[int]) -> None:
     assert b"".join(found) == body
 
 
+def test_a_reader_closes_its_file(tmp_path: Path) -> None:
+    """Also one that was not read to its end."""
+    check, opened = ClaimCheck(str(tmp_path / "bodies"), threshold_bytes=0), []
+    sent = check.put(LARGE)
+    whole = check._files.open
+
+    def noted(*arguments: Any) -> Any:
+        opened.append(whole(*arguments))
+        return opened[-1]
+
+    with mock.patch.object(check._files, "open", noted), check.open(sent) as reader:
+        reader.read(1)
+    assert [each.closed for each in opened] == [True]
+
+
 def test_fetching_from_an_event_loop(check: ClaimCheck) -> None:
     """Asynchronous handlers fetch without holding up the others."""
     assert asyncio.run(check.afetch(check.put(LARGE))) == LARGE

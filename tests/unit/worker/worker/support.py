@@ -36,6 +36,11 @@ def left(queue: MemoryQueue) -> list[tuple[str, int]]:
     return found
 
 
+def attempts_of(queue: MemoryQueue, message_id: str) -> list[str | None]:
+    """Return how the deliveries of a message that is still in a queue have ended."""
+    return [each.outcome for each in queue._find(message_id).detail.attempts]
+
+
 def handle_all(handler: Any, queues: Any, **options: Any) -> Worker:
     """Have everything in queues handled that can be received, and return the worker."""
     worker = Worker(handler, queues, **{"concurrency": 2, **options})

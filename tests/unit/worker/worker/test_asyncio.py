@@ -119,6 +119,9 @@ def test_handler_that_cancels_itself_has_failed() -> None:
     assert len(calls) == 3
     assert worker.stats.count(Kind.FAILED) == 2
     assert worker.stats.count(Kind.POISONED) == 1
+    ((_, fault),) = queue.buried
+    assert fault.text == "the handler was cancelled, which nobody asked for"
+    assert fault.type == "asyncio.exceptions.CancelledError"
 
 
 def test_coroutine_that_nobody_awaits_is_a_failure() -> None:

@@ -83,10 +83,13 @@ def test_lanes_are_taken_from_by_weight() -> None:
 
 
 def test_lane_that_is_empty_leaves_its_turn_to_others() -> None:
-    """Weights keep nobody from working while there is something to do."""
-    buffer = buffer_of(3, 1)
-    buffer.put(1, ["b"] * 3)
-    assert [buffer.take() for _ in range(3)] == ["b"] * 3
+    """Whoever comes after a while is next, and then shares as if it had been there."""
+    buffer = buffer_of(1, 1)
+    buffer.put(1, ["b"] * 200)
+    assert [buffer.take() for _ in range(100)] == ["b"] * 100
+    buffer.put(0, ["a"] * 100)
+    assert buffer.take() == "a"
+    assert Counter(buffer.take() for _ in range(100)) == {"a": 50, "b": 50}
 
 
 def test_all_who_wait_get_something() -> None:

@@ -6,6 +6,8 @@ import itertools
 import threading
 from collections.abc import Iterable
 
+import pytest
+
 from leasehold.worker.buffer import ConcurrencyLimiter
 from leasehold.worker.timing import SystemTime
 from tests.unit.worker.worker.support import PATIENCE_S
@@ -91,6 +93,22 @@ def test_queue_can_wait_while_another_is_busy() -> None:
     assert limiter.take(0, 100) == 4 + 5
     assert limiter.share(1) == 5
     assert limiter.take(1, 100) == 5
+
+
+@pytest.mark.parametrize(
+    ("prefetch", "weights", "shares"),
+    [
+        (12, [3, 1], [8, 3]),
+        (2, [100, 1], [1, 1]),
+        (1, [1, 1], [0, 0]),
+    ],
+)
+def test_shares_go_by_weight(prefetch: int, weights: list[float], shares: list[int]) -> None:
+    """Each has one at least, or none has one; a weight of 0 would never be served."""
+    limiter = limiter_of(*weights, prefetch=prefetch)
+    assert [limiter.share(queue) for queue in range(len(weights))] == shares
+    with pytest.raises(ValueError, match="above 0"):
+        limiter_of(*weights, 0)
 
 
 def test_waiting_queue_leaves_hands_to_the_busy_one() -> None:

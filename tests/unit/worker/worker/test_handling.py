@@ -28,7 +28,7 @@ from leasehold.worker.outcomes import Kind
 from leasehold.worker.reporting import QueueStats
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.worker import Worker
-from tests.unit.worker.worker.support import Heard, filled, handle_all, left, running
+from tests.unit.worker.worker.support import Heard, attempts_of, filled, handle_all, left, running
 
 
 def stats_of(worker: Worker) -> QueueStats:
@@ -112,6 +112,21 @@ def test_faults_of_tries_are_kept_with_the_message() -> None:
     assert left(queue) == [("x", 1)]
 
 
+def test_like_failures_have_like_fingerprints() -> None:
+    """A fingerprint depends on type and place, not on the text."""
+    queue = filled("x")
+
+    def handle(message: Message) -> None:
+        kind = KeyError if message.dequeue_count == 3 else ValueError
+        raise kind(f"failure {message.dequeue_count}")
+
+    rules = {"retries": RetryRule(initial_s=0), "poison": PoisonRule(max_failures=3)}
+    handle_all(handle, queue, **rules)
+    ((message_id, _),) = queue.buried
+    first, second, third = [each.fingerprint for each in queue.poison.faults_of(message_id)]
+    assert first == second != third
+
+
 def test_retry_says_when() -> None:
     """A handler can say itself when the message is to come back."""
     time = ManualTime()
@@ -172,6 +187,23 @@ def test_give_back_counts_as_no_attempt() -> None:
     worker = handle_all(handle, queue, poison=PoisonRule(max_failures=1))
     assert seen == [1, 2, 3]
     assert stats_of(worker).outcomes[Kind.RETURNED] == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(GiveBack(), "returned"), (Retry(0), "failed"), (RuntimeError("oh"), "failed")],
+)
+def test_service_is_told_how_the_work_ended(error: Exception, outcome: str) -> None:
+    """Only what went wrong counts as a failure, which the service keeps with its text."""
+    queue = filled("x")
+
+    def handle(message: Message) -> None:
+        if message.dequeue_count > 1:
+            raise Retry(600)
+        raise error
+
+    handle_all(handle, queue, retries=RetryRule(initial_s=0))
+    assert attempts_of(queue, "orders-1") == [outcome, "failed"]
 
 
 def delivered(queue: MemoryQueue, time: ManualTime, times: int) -> None:

@@ -15,7 +15,6 @@ from leasehold.testing import ManualTime
 from leasehold.testing.memory_queue import MEMORY
 from leasehold.worker.adapters import Outgoing
 from leasehold.worker.adapters.specs import QueueSpec
-from leasehold.worker.core import Work
 from leasehold.worker.errors import Retry, UnsafeWorker
 from leasehold.worker.leases import LeaseManager, LeaseSettings
 from leasehold.worker.message import Message
@@ -194,7 +193,7 @@ def test_queues_share_the_worker_by_weight() -> None:
 @pytest.mark.parametrize("prefetch", [0, 1, 20])
 def test_no_queue_starves(prefetch: int) -> None:
     """A queue with little weight is served while another one never runs dry."""
-    heavy = filled(*["h"] * 2000, name="heavy")
+    heavy = filled(*["h"] * 400, name="heavy")
     light = filled(*["l"] * 5, name="light")
     order: list[str] = []
     handle_all(
@@ -203,8 +202,8 @@ def test_no_queue_starves(prefetch: int) -> None:
         concurrency=2,
         prefetch=prefetch,
     )
-    assert Counter(order) == {"h": 2000, "l": 5}
-    assert max(place for place, text in enumerate(order) if text == "l") < 1500
+    assert Counter(order) == {"h": 400, "l": 5}
+    assert max(place for place, text in enumerate(order) if text == "l") < 350
 
 
 def test_empty_queue_keeps_no_hand_from_working() -> None:
@@ -314,17 +313,6 @@ def test_lag_without_a_suspect(caplog: pytest.LogCaptureFixture) -> None:
     worker = Worker(nothing, filled())
     LateRenewals(worker._core, 1).note(60)
     assert "the machine, or something besides the handlers" in caplog.text
-
-
-def test_work_remembers_who_asked_first() -> None:
-    """A wish to stop that comes second does not replace the first."""
-    worker = Worker(nothing, filled())
-    source = worker._core.sources[0]
-    (delivery,) = filled("x").receive(1, visibility_timeout_s=30)
-    work = Work(source, delivery)
-    work.ask("stopping", "first")
-    work.ask("cancelled", "second")
-    assert work.asked == "stopping"
 
 
 def test_retry_can_be_pickled() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from leasehold.worker.adapters import Delivery, Tried
+from leasehold.worker.errors import Retry
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
 
 
@@ -123,6 +124,14 @@ def test_poison_rule_needs_one_delivery() -> None:
     assert PoisonRule(max_failures=5, max_deliveries=4).problems()
     assert PoisonRule(max_failures=None, max_deliveries=0).problems()
     assert not PoisonRule().problems()
+
+
+def test_retry_does_not_take_a_negative_delay() -> None:
+    """A delay below 0, or none that is a number, is refused where it is made."""
+    with pytest.raises(ValueError, match="0 or more"):
+        Retry(-1)
+    with pytest.raises(ValueError, match="0 or more"):
+        Retry(float("nan"))
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from tests.unit.worker.worker.support import (
     PATIENCE_S,
     Heard,
     Held,
+    attempts_of,
     filled,
     left,
     running,
@@ -82,6 +83,7 @@ def test_handler_that_takes_too_long_is_interrupted() -> None:
         thread.join(PATIENCE_S)
     assert handler.messages[0].cancel_reason == "the worker stops"
     assert left(queue) == [("a", 0)]
+    assert attempts_of(queue, "orders-1") == ["interrupted"]
     assert queue.depth().visible == 1
     assert worker.stats.count(Kind.INTERRUPTED) == 1
 
