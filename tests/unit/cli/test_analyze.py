@@ -39,6 +39,9 @@ def test_a_summary_is_shown(shell: Shell, saved: str) -> None:
     assert result.exit_code == 0
     for text in ("media", "2,883 → 1,263", "ACT", "99th percentile, doubled", "thumbnail", "(8 s)"):
         assert text in result.output
+    told = " ".join(result.output.split())
+    assert "718 of them never done, 86% apart: the model takes it that" in told
+    assert "backlog messages per hour of the last day: 58 came" in told
     assert shell.server.requests == []
 
 
