@@ -72,7 +72,7 @@ def test_bounds_and_growth_are_weighed(shell: Shell, saved: str) -> None:
         return float(told["queues"][0]["whole"]["wanted_s"])
 
     assert best("--cap", "100s") == 100
-    assert best("--growth", "2") < best()
+    assert best("--growth", "2") < 600  # without it 627
 
 
 def test_a_report_is_written(shell: Shell, saved: str, tmp_path: Path) -> None:
