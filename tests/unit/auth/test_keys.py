@@ -7,7 +7,6 @@ from base64 import b64encode
 import pytest
 
 from leasehold.auth.authenticator import Authenticator, CredentialKind, Grant
-from leasehold.auth.roles import INSPECTOR_OPERATIONS
 from leasehold.auth.types import (
     Account,
     AuthError,
@@ -36,29 +35,20 @@ def _check(
 
 
 @pytest.mark.parametrize(("key", "number"), [(KEY, 1), (SECOND_KEY, 2), (KEY_TEXT, 1)])
-@pytest.mark.parametrize("operation", Operation)
-def test_account_keys(key: bytes | str, number: int, operation: Operation) -> None:
+def test_account_keys(key: bytes | str, number: int) -> None:
     """Either key of an account may do everything."""
-    grant = _check(key, operation)
-    assert (grant.kind, grant.account) == (CredentialKind.ACCOUNT_KEY, NAME)
-    assert grant.key_number == number
+    grant = Grant(kind=CredentialKind.ACCOUNT_KEY, account=NAME, key_number=number)
+    assert {_check(key, operation) for operation in Operation} == {grant}
 
 
-@pytest.mark.parametrize("operation", Operation)
-def test_inspector_keys(operation: Operation) -> None:
+def test_inspector_keys() -> None:
     """An inspector's key reads queues and messages and does nothing else."""
-    if operation in {
-        Operation.LIST_QUEUES,
-        Operation.GET_QUEUE_METADATA,
-        Operation.PEEK_MESSAGES,
-    }:
-        grant = _check(b"j" * 32, operation)
-        assert (grant.kind, grant.key_number) == (CredentialKind.INSPECTOR_KEY, 2)
-        assert operation in INSPECTOR_OPERATIONS
-    else:
+    reading = {Operation.LIST_QUEUES, Operation.GET_QUEUE_METADATA, Operation.PEEK_MESSAGES}
+    grant = Grant(kind=CredentialKind.INSPECTOR_KEY, account=NAME, key_number=2)
+    assert {_check(b"j" * 32, operation) for operation in reading} == {grant}
+    for operation in set(Operation) - reading:
         with pytest.raises(PermissionMissing):
             _check(b"j" * 32, operation)
-        assert operation not in INSPECTOR_OPERATIONS
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,9 @@ def test_the_spelling_of_the_net_sdk() -> None:
     for value in ("a  b", "a b"):
         text = f"PUT\n\n\n{DATE}\nx-mns-user-request-id:{value}\n{target}"
         assert check(signed(request, text=text)) == "orders"
+    plain = MnsRequest("GET", "/queues/q", "", headers)
+    text = f"GET\n\n\n{DATE}\nx-mns-user-request-id:a b\n/queues/q"
+    assert check(signed(plain, text=text)) == "orders"
 
 
 def test_a_value_cannot_pass_for_two() -> None:

@@ -18,18 +18,12 @@ from azure.storage.queue import (
     generate_account_sas,
     generate_queue_sas,
 )
-from azure.storage.queue._shared.authentication import (
-    SharedKeyCredentialPolicy,
-    _storage_header_sort,
-)
+from azure.storage.queue._shared.authentication import SharedKeyCredentialPolicy
 from azure.storage.queue._shared.models import Services, UserDelegationKey
 
 from leasehold.auth.authenticator import Authenticator, CredentialKind, Grant
 from leasehold.auth.delegation import DelegationRequest, issue_user_delegation_key
-from leasehold.auth.sharedkey import (
-    _culture_key,
-    format_http_date,
-)
+from leasehold.auth.sharedkey import format_http_date
 from leasehold.auth.types import BadSignature, Operation, SignedRequest
 from tests.unit.auth.support import (
     ACCOUNT,
@@ -123,8 +117,14 @@ def test_requests_the_sdk_signs(
         _check(_sent(method, url, headers, key="AAAA"))
 
 
+_IN_NAMES = "aabbczAB019-'-'_.~!*#$%&+^`|"
+
+
 def test_many_random_requests() -> None:
-    """Requests with random paths, parameters and metadata are all accepted."""
+    """Requests with random paths, parameters and metadata are all accepted.
+
+    Whatever characters names of headers have: the SDK sorts them in an order of its own.
+    """
     draw = random.Random(20261121)
     letters = "abcXYZ019_ -.~!*'()%/+:@&=?,;$é€"
     for _ in range(2_000):
@@ -135,7 +135,7 @@ def test_many_random_requests() -> None:
         )
         path = quote("".join(draw.choices(letters, k=draw.randint(0, 9))))
         metadata = {
-            f"x-ms-meta-{''.join(draw.choices('abAB01_', k=draw.randint(1, 9)))}": "".join(
+            f"x-ms-meta-{''.join(draw.choices(_IN_NAMES, k=draw.randint(1, 7)))}": "".join(
                 draw.choices("abcXYZ019_  -.~!*'()", k=draw.randint(1, 9))
             ).strip()
             for _ in range(draw.randint(0, 4))
@@ -143,16 +143,6 @@ def test_many_random_requests() -> None:
         # Names that differ in case alone are one header on the wire.
         metadata = {name.lower(): value for name, value in metadata.items()}
         assert _check(_sent("PUT", f"{_BASE}/{path}?{query}", metadata))
-
-
-def test_order_of_headers_is_the_sdks() -> None:
-    """Names of headers sort as the SDK sorts them, whatever characters they hold."""
-    draw = random.Random(20261121)
-    letters = "aabbcz019-'-'_.~!*#$%&+^`|"
-    for _ in range(2_000):
-        names = {"".join(draw.choices(letters, k=draw.randint(1, 6))) for _ in range(2)}
-        theirs = [name for name, _ in _storage_header_sort([(name, "") for name in sorted(names)])]
-        assert sorted(names, key=_culture_key) == theirs
 
 
 @pytest.mark.parametrize("protocol", [None, "https", "https,http"])

@@ -39,6 +39,9 @@ def test_a_summary_is_shown(shell: Shell, saved: str) -> None:
     assert result.exit_code == 0
     for text in ("media", "2,883 → 1,263", "ACT", "99th percentile, doubled", "thumbnail", "(8 s)"):
         assert text in result.output
+    told = " ".join(result.output.split())
+    assert "718 of them never done, 86% apart: the model takes it that" in told
+    assert "backlog messages per hour of the last day: 58 came" in told
     assert shell.server.requests == []
 
 
@@ -69,7 +72,7 @@ def test_bounds_and_growth_are_weighed(shell: Shell, saved: str) -> None:
         return float(told["queues"][0]["whole"]["wanted_s"])
 
     assert best("--cap", "100s") == 100
-    assert best("--growth", "2") < best()
+    assert best("--growth", "2") < 600  # without it 627
 
 
 def test_a_report_is_written(shell: Shell, saved: str, tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ def test_every_command_explains_itself(shell: Shell, name: str) -> None:
     assert last in example.split("\n\n")[0], example
     described = text.split("\nExample")[0].splitlines()[1:]
     assert all(line[:2] == "  " and "  " not in line[2:] for line in described if line), described
-    for word in ("--connection-string", "--json", "Exit codes:", "  3    no Leasehold server"):
+    assert "--connection-string" in text.split("\nConnection:\n")[1]
+    for word in ("--json", "Exit codes:", "  3    no Leasehold server"):
         assert word in text
     for parameter in REMOTE[name].params:
         if isinstance(parameter, click.Option):

@@ -13,7 +13,7 @@ from leasehold.cli import main
 from leasehold.cli.pipeline import ATTEMPTS, master_with_attempts
 from leasehold.spark.pipeline import Report, RunSettings
 from leasehold.spark.pipeline import run as runs
-from leasehold.spark.pipeline.report import Spool
+from leasehold.spark.pipeline.report import Expired, Spool
 from leasehold.testing import InProcessServer
 from tests.unit.cli.worker_support import PREFIX, clean_modules
 
@@ -106,13 +106,15 @@ class _FakeSpark:
         _FakeSpark.stopped += 1
 
 
-def _fake_run(totals: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> list[RunSettings]:
+def _fake_run(
+    totals: dict[str, object], monkeypatch: pytest.MonkeyPatch, *gone: Expired
+) -> list[RunSettings]:
     """Have runs end at once, and keep their settings."""
     seen: list[RunSettings] = []
 
     def finish(self: runs.PipelineRun) -> Report:
         seen.append(self._settings)
-        return Report(Spool(), totals)
+        return Report(Spool(), totals, gone)
 
     monkeypatch.setattr("leasehold.cli.pipeline.open_session", lambda *_: _FakeSpark())
     monkeypatch.setattr(runs.PipelineRun, "run", finish)
@@ -158,6 +160,36 @@ def test_options_become_settings_of_the_run_and_the_sums_are_told(
     assert "ends    when it is stopped" in result.stderr
     assert (tmp_path / "all.json").read_text() == ""
     assert _FakeSpark.stopped == before + 1
+
+
+@pytest.mark.parametrize(
+    ("count", "names", "told"),
+    [
+        (
+            1200,
+            [f"{number}.mp4" for number in range(7)],
+            "1,200 messages of the queue: 0.mp4, 1.mp4, 2.mp4, 3.mp4, 4.mp4 and 1,195 more",
+        ),
+        (5, list("abcde"), "5 messages of the queue: a, b, c, d, e"),
+        (1, [""], "1 message of the queue: id-0"),
+        (0, [], None),
+        (None, [], None),
+    ],
+)
+def test_what_expired_meanwhile_is_told(
+    monkeypatch: pytest.MonkeyPatch, count: int | None, names: list[str], told: str | None
+) -> None:
+    """How many, and the first few by what their bodies say; nothing where none expired."""
+    gone = [Expired(f"id-{number}", name, 0, 1, 0) for number, name in enumerate(names)]
+    _fake_run({**_TOTALS, "expired": count}, monkeypatch, *gone)
+    with InProcessServer() as server, server.client() as client:
+        client.queue("films").create()
+        where = ("--connection-string", server.connection_string)
+        result = run("run", f"{MODULE}:pipeline", "--no-progress", *where)
+    assert result.exit_code == 0, result.output
+    lines = [line.split(maxsplit=1) for line in result.stdout.splitlines() if line]
+    shown = [line[1] for line in lines if line[0] == "expired"]
+    assert shown == ([] if told is None else [told])
 
 
 def test_a_server_that_does_not_answer_has_an_exit_code_of_its_own(

@@ -37,7 +37,10 @@ def test_table_has_a_row_for_each_setting_and_for_the_advice() -> None:
     assert any(line.strip().startswith("5 s ") for line in lines)
     assert any(line.strip().startswith("60 s ") for line in lines)
     assert sum("advice: " in line for line in lines) == 2
-    assert "a worker dies once in 60 s of work" in result.stdout
+    why = result.stdout.split("\nWhy\n")[1]
+    assert "a worker dies once in 60 s of work" in why
+    assert "cost at most 5 % more, as estimated; at most " in " ".join(why.split())
+    assert "\nWith the first setting\n  messages done a second at the end: " in result.stdout
 
 
 def test_same_messages_come_for_each_setting_and_each_time() -> None:

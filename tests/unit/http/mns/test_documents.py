@@ -14,6 +14,7 @@ from tests.unit.http.mns.forward_reader import read_forward
 from tests.unit.http.mns.support import (
     ACCOUNT,
     MESSAGES,
+    SPACE,
     Whole,
     error_of,
     header,
@@ -58,6 +59,7 @@ def test_no_document(mns: Whole, body: bytes) -> None:
         b"<Message/>",
         b"<Message><MessageBody/></Message>",
         b"<Message><MessageBody><a/></MessageBody></Message>",
+        b"<Message><MessageBody>x<a/></MessageBody></Message>",
         b"<Message><MessageBody>a</MessageBody><MessageBody>b</MessageBody></Message>",
         b"<Messages><Message/><Other/></Messages>",
         message_xml(Priority=17),
@@ -99,6 +101,32 @@ def test_a_priority_that_is_not_set(mns: Whole, sent: str, priority: str) -> Non
     body = f"<Message><MessageBody>x</MessageBody>{sent}</Message>".encode()
     assert mns.ask("POST", MESSAGES, body).status == 201
     assert mns.receive()["Priority"] == priority
+
+
+def test_values_of_every_type(mns: Whole) -> None:
+    """Those of user properties come back as they were sent."""
+    sent = {"STRING": "one", "NUMBER": "-1.5", "BOOLEAN": "True", "BINARY": "AAE="}
+    entries = [PROPERTY.format(kind, value, kind) for kind, value in sent.items()]
+    sent_all = mns.ask("POST", MESSAGES, message_xml(**properties(*entries)))
+    assert sent_all.status == 201
+    [shown] = root_of(mns.ask("GET", MESSAGES)).iter(f"{SPACE}UserProperties")
+    found = [texts(each) for each in shown]
+    assert {each["Type"]: each["Value"] for each in found} == sent
+
+
+def test_when_a_message_was_first_received(mns: Whole) -> None:
+    """Before that it is when it was sent, and a second delivery does not change it."""
+
+    def first_s(query: str) -> float:
+        return (int(mns.receive(query)["FirstDequeueTime"]) - sent_ms) / 1_000
+
+    sent_ms = mns.clock.now_ms()
+    mns.send()
+    mns.clock.advance(s=3)
+    assert first_s("?peekonly=true") == 0
+    assert first_s("") == 3
+    mns.clock.advance(s=60)
+    assert first_s("") == 3
 
 
 @pytest.mark.parametrize("text", ["a&b<c>\"'", "a\rb", " \n x \t", "\U0001f600", "]]>", "é"])

@@ -17,6 +17,7 @@ from leasehold.http.mns.errors import CODES, TABLE, Fault, fault_of
 from leasehold.http.requests import Response
 from tests.unit.http.mns.support import MESSAGES, Whole, error_of, header, message_xml, root_of, run
 
+_DIGEST = b64encode(md5(message_xml(), usedforsecurity=False).digest()).decode()
 DEAD = f"{'0' * 32}-{'A' * 36}"
 
 
@@ -103,6 +104,7 @@ def test_requests_that_are_refused(mns: Whole, method: str, target: str, code: s
         ({"content-md5": "x"}, "InvalidDegist"),
         ({"content-md5": b64encode(b"0" * 32).decode()}, "InvalidDegist"),
         ({"content-md5": b64encode(b"0" * 16).decode()}, "InvalidDegist"),
+        ({"content-md5": f"!{_DIGEST}"}, "InvalidDegist"),
     ],
 )
 def test_headers_that_are_refused(mns: Whole, headers: dict[str, str | None], code: str) -> None:
@@ -184,14 +186,22 @@ def test_a_body_that_was_not_read(mns: Whole) -> None:
 
 
 def test_requests_are_counted_by_operation(mns: Whole) -> None:
-    """Also a batch, which shows in the document only, and what names no operation."""
+    """Also a batch, whatever shows that it is one, and what names no operation."""
     mns.observed.clear()
     mns.send()
     mns.ask("POST", MESSAGES, b"<Messages>" + message_xml() + b"</Messages>")
+    for query in ("", "?numOfMessages=1"):
+        mns.ask("GET", f"{MESSAGES}{query}")
+    for query in (f"?ReceiptHandle={DEAD}", ""):
+        mns.ask("DELETE", f"{MESSAGES}{query}", b"<ReceiptHandles/>")
     mns.ask("GET", "/nowhere")
     assert mns.observed == [
         ("mns-send-message", 201),
         ("mns-batch-send-message", 201),
+        ("mns-receive-message", 200),
+        ("mns-batch-receive-message", 200),
+        ("mns-delete-message", 404),
+        ("mns-batch-delete-message", 400),
         ("mns-unknown", 400),
     ]
 

@@ -111,7 +111,7 @@ def test_list_without_bodies(native: Native) -> None:
         ("holder=me", ["old"]),
         ("type=t", ["plain"]),
         ("error=TimeoutError", ["old"]),
-        ("error=bo", ["old"]),
+        ("error=boom+now", ["old"]),
         ("reason=x", []),
         ("text=LAI", ["plain"]),
         ("json_path=a%5B0%5D", ['{"a":[1,"x"]}']),
@@ -124,7 +124,7 @@ def test_list_without_bodies(native: Native) -> None:
 def test_filters(native: Native, query: str, bodies: list[str]) -> None:
     """Every parameter of the filter does what it says."""
     native.put_bodies("old")
-    _fail(native, native.receive_one(holder="me"))
+    _fail(native, native.receive_one(holder="me"), "boom now")
     native.clock.advance(s=2)
     native.post(MESSAGES, {"messages": [{"json": {"a": [1, "x"]}}, {"body": "plain", "type": "t"}]})
     assert [body for body, _ in _states(native, query)] == bodies
@@ -143,6 +143,7 @@ def test_filters(native: Native, query: str, bodies: list[str]) -> None:
         ("json_path=a..b", "invalid-request", "json_path"),
         ("json_value=paid", "invalid-request", "json_value"),
         ("states=visible", "invalid-request", "states"),
+        ("limit=0", "out-of-range", "limit"),
         ("body=1", "invalid-request", "body"),
     ],
 )

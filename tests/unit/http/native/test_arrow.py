@@ -13,7 +13,7 @@ import pytest
 
 from leasehold.domain.claims import MemberColumns, ReadClaim
 from leasehold.domain.limits import WEEK_S
-from leasehold.domain.model import NEVER_MS, id_to_blob
+from leasehold.domain.model import id_to_blob
 from leasehold.domain.transactions import Stage
 from leasehold.http.native import arrow, call, streams
 from tests.unit.http.native.support import BASE, QUEUE, Answer, Native
@@ -475,11 +475,6 @@ def test_without_the_library(native: Native) -> None:
     answer = stage(native, written(_BODIES))
     assert (answer.status, answer.code) == (415, "arrow-not-taken")
     assert len(native.get(path)["messages"]) == 1
-
-
-def test_never_is_never() -> None:
-    """The moment that stands for never is the largest that is kept."""
-    assert arrow._NEVER.as_py().timestamp() * 1_000 == NEVER_MS
 
 
 def test_much_is_read_on_a_thread(native: Native, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from leasehold.client import models as client_models
+from leasehold.domain.commands import CreateQueue
 from leasehold.domain.events import COLUMNS, Event, EventPage, EventType, Kind, ReadEvents
 from leasehold.domain.model import NEVER_MS
 from leasehold.events.names import TYPE_NAMES
@@ -145,10 +146,32 @@ def test_a_trace_goes_on_through_empty_pages(native: Native) -> None:
     assert asked == list(range(5, 165, 10))
 
 
+def test_a_trace_ends_with_the_first_page_that_has_something(native: Native) -> None:
+    """Where to go on from is behind what is shown, and nothing is passed over."""
+    native.put_bodies("x")
+    message = native.receive_one()
+    item = {"id": message["id"], "receipt": message["receipt"], "visibility_timeout_s": 60}
+    native.post(f"{MESSAGES}/renew", {"items": [item]})
+    path, after, seen = f"{MESSAGES}/{message['id']}/trace", 0, []
+    while True:
+        page = native.get(path, f"limit=1&after={after}")
+        seen += _types(page)
+        if page["finished"]:
+            break
+        after = page["next_after"]
+    assert seen == ["put", "received", "renewed"]
+
+
 def test_accounts_are_apart(native: Native) -> None:
     """Nobody is shown the events of another account."""
-    native.get(EVENTS, "after=3&limit=7")
-    assert ReadEvents(3, 7, None, "devstoreaccount1") in native.commands
+    native.runner.run(native.perform(CreateQueue("other", "secret", {})))
+    native.put_bodies("x")
+    page = native.get(EVENTS)
+    assert [(event["type"], event["queue"]) for event in page["events"]] == [
+        ("queue-created", "orders"),
+        ("put", "orders"),
+    ]
+    assert page["finished"] is True
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=10001", "after=-1", f"after={2**53 + 1}"])

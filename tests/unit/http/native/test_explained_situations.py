@@ -120,6 +120,13 @@ def all_delayed(native: Native) -> None:
     native.post(f"{MESSAGES}/receive", {})
 
 
+def all_claimed(native: Native) -> None:
+    put(native)
+    token = native.send("PUT", f"{QUEUE}/streams/daily").json["token"]
+    claim = {"token": token, "limit": 9, "lease_s": 600, "holder": "driver"}
+    native.send("PUT", f"{QUEUE}/streams/daily/claims/1", claim)
+
+
 EXPECTED: list[tuple[Situation, str, tuple[str, ...]]] = [
     (delayed, "delayed", ("until 2",)),
     (leased, "leased", ("w7", "61 %", "once")),
@@ -135,6 +142,7 @@ EXPECTED: list[tuple[Situation, str, tuple[str, ...]]] = [
     (empty_queue, "empty", ()),
     (all_leased, "all-leased", ("The only message",)),
     (all_delayed, "all-delayed", ("The only message",)),
+    (all_claimed, "all-claimed", ("claim 1 of stream daily", "driver")),
 ]
 
 

@@ -85,6 +85,7 @@ def test_redrive(native: Native) -> None:
         ("redrive", {"canary": -1}, "out-of-range", "$.canary"),
         ("redrive", {"rate_per_s": 0}, "out-of-range", "$.rate_per_s"),
         ("redrive", {"target": "A_"}, "invalid-queue-name", "$.target"),
+        ("redrive", {"target": "orders-poison"}, "invalid-request", "$.target"),
     ],
 )
 def test_refused_jobs(

@@ -9,7 +9,7 @@ import pytest
 
 from leasehold.auth import types as auth
 from leasehold.domain import errors
-from leasehold.http.native.errors import CODES, TABLE, document, item_problem, problem_of
+from leasehold.http.native.errors import CODES, TABLE, document, problem_of
 from tests.unit.http.native.checking import errors_of
 from tests.unit.http.native.support import MESSAGES, QUEUE, Native
 
@@ -119,12 +119,6 @@ def test_facts(error: errors.LeaseholdError, facts: dict[str, object]) -> None:
 def test_long_values_are_cut() -> None:
     """A refusal does not send back everything that was sent."""
     assert len(problem_of(errors.ReceiptMalformed("x" * 5_000)).value) == 101
-
-
-def test_items_name_their_member() -> None:
-    """The problem of an item says which member of the item it is about."""
-    assert item_problem(errors.LeaseLost("foreign")).field == ".receipt"
-    assert item_problem(errors.NotDone()).field == ""
 
 
 @pytest.mark.parametrize("digits", [20, 309, 4_000])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from leasehold.domain.commands import CreateQueue, SetAdapted
+from leasehold.domain.commands import SetAdapted
 from leasehold.domain.model import NEVER_MS
-from leasehold.domain.queue_settings import DEFAULT_SETTINGS, Adapted, Adaptive
+from leasehold.domain.queue_settings import Adapted
 from leasehold.http.native.call import MAX_SINGLE_BYTES
-from leasehold.http.native.queues import patched, show_settings
-from tests.unit.http.native.support import ACCOUNT, BASE, MESSAGES, QUEUE, Native
+from tests.unit.http.native.support import ACCOUNT, BASE, QUEUE, Native
 
 _MEMBERS = {"name", "metadata", "settings", "visibility_timeout_s", "created_at_ms"}
 
@@ -318,23 +316,6 @@ def test_pause_and_resume(native: Native) -> None:
     assert (settings["paused_until_ms"], settings["pause_reason"]) == (None, None)
     assert native.send("POST", f"{QUEUE}/pause", {"for_s": -1}).code == "out-of-range"
     assert native.send("POST", f"{QUEUE}/resume", {"for_s": 1}).code == "invalid-request"
-
-
-def test_settings_of_a_new_queue(native: Native) -> None:
-    """A queue is created with its settings in one command."""
-    native.send("PUT", f"{BASE}/queues/others", {"settings": {"lapsed_receipts": "strict"}})
-    [command] = [each for each in native.commands if isinstance(each, CreateQueue)][1:]
-    assert command.settings.lapsed_receipts == "strict"
-    assert MESSAGES.startswith(QUEUE)
-
-
-def test_patched_is_pure() -> None:
-    """A patch gives new settings and leaves the old ones alone."""
-    settings = replace(DEFAULT_SETTINGS, adaptive=Adaptive())
-    result = patched("orders", settings, {"adaptive": {"cap_s": 60}})
-    assert result.adaptive == Adaptive(cap_s=60)
-    assert settings.adaptive == Adaptive()
-    assert patched("orders", settings, show_settings(settings)) == settings
 
 
 @pytest.mark.parametrize(

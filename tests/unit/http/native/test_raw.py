@@ -141,7 +141,7 @@ def test_json_brings_large_bodies_as_well(native: Native) -> None:
     item = {"id": put["id"], "receipt": leased["receipt"], "visibility_timeout_s": 30}
     renewed = native.post(f"{MESSAGES}/renew", {"items": [{**item, "body": body + "z"}]})
     assert renewed["failed"] == 0
-    change = {"body": body + "zz", "force": True}
+    change = {"body": '"' * 1_500_002, "force": True}  # twice as long in JSON
     assert native.send("PATCH", f"{MESSAGES}/{put['id']}", change).json["body_bytes"] == 1_500_002
 
 

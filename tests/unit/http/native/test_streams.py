@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.domain.claims import ClaimState, OpenClaim, ReadClaim
+from leasehold.domain.claims import ClaimState, ReadClaim
 from leasehold.domain.errors import Overloaded
 from leasehold.http.native import streams
 from tests.unit.http.native.support import BASE, MESSAGES, QUEUE, Answer, Native
@@ -89,10 +89,13 @@ def test_claim(native: Native) -> None:
 
 
 def test_nothing_to_claim(native: Native) -> None:
-    """With nothing there the claim is null, and the wait is the one asked for."""
+    """With nothing there the claim is null, and the wait is the one asked for, none at first."""
     token = attach(native)
+    began_ms = native.clock.now_ms()
+    assert claim(native, token).json == {"claim": None, "replayed": False}
+    assert native.clock.now_ms() == began_ms
     assert claim(native, token, wait_s=2.5).json == {"claim": None, "replayed": False}
-    assert native.waits == [2.5]
+    assert native.clock.now_ms() == began_ms + 2_500
     assert native.send("GET", f"{STREAM}/claims/1").code == "claim-not-found"
 
 
@@ -426,22 +429,3 @@ def test_delete(native: Native) -> None:
     for method, path in (("GET", STREAM), ("DELETE", STREAM), ("GET", f"{STREAM}/claims/1")):
         assert native.send(method, path).code == "stream-not-found"
     assert native.get(f"{QUEUE}/streams") == {"streams": []}
-
-
-def test_opening_says_what_was_asked(native: Native) -> None:
-    """All members of the request reach the engine."""
-    token = attach(native)
-    claim(native, token, 1, holder="h", max_bytes=7, accept_loss=True)
-    [command] = [each for each in native.commands if isinstance(each, OpenClaim)]
-    assert command == OpenClaim(
-        "devstoreaccount1",
-        "orders",
-        "daily",
-        token,
-        1,
-        100,
-        60,
-        holder="h",
-        max_bytes=7,
-        accept_loss=True,
-    )

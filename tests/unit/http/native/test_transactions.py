@@ -113,7 +113,9 @@ def test_look(native: Native) -> None:
     [published] = native.get(path, "state=published&limit=1")["transactions"]
     assert (published["state"], published["rows"], published["parts"]) == ("published", 3, [])
     assert native.send("GET", f"{path}/none").code == "staged-not-found"
-    assert native.send("GET", path, query="state=lost").json["field"] == "state"
+    for wrong in ("state=lost", "limit=0"):
+        refused = native.send("GET", path, query=wrong)
+        assert refused.json["field"] == wrong.partition("=")[0]
 
 
 def test_view_of_a_staged_message(native: Native) -> None:

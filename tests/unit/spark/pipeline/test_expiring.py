@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from leasehold.cli.pipeline import _expired_row
 from leasehold.spark.pipeline.backlog import expired_since, server_time_ms
-from leasehold.spark.pipeline.report import Expired, Report, Spool
+from leasehold.spark.pipeline.report import Report, Spool
 from leasehold.testing import InProcessServer
 from leasehold.worker.adapters.specs import QueueSpec
 
@@ -47,17 +46,3 @@ def test_a_queue_that_cannot_be_asked_tells_nothing() -> None:
     away = "AccountName=a;AccountKey=a2V5;QueueEndpoint=http://127.0.0.1:9/a;"
     assert server_time_ms(QueueSpec("leasehold", "films", away)) is None
     assert expired_since(QueueSpec("leasehold", "films", away), 1).number is None
-
-
-def test_the_command_names_some(tmp_path: Path) -> None:
-    """How many, and the first few by what their bodies say; nothing where none expired."""
-    gone = [Expired(f"id-{number}", f"{number}.mp4", 0, 1, 0) for number in range(7)]
-    (told,) = _expired_row(Report(Spool(), {"expired": 1200}, gone))
-    assert told == (
-        "expired",
-        "1,200 messages of the queue: 0.mp4, 1.mp4, 2.mp4, 3.mp4, 4.mp4 and 1,195 more",
-    )
-    (one,) = _expired_row(Report(Spool(), {"expired": 1}, [Expired("id", "", 0, 1, 0)]))
-    assert one == ("expired", "1 message of the queue: id")
-    assert _expired_row(Report(Spool(), {"expired": 0})) == []
-    assert _expired_row(Report(Spool(), {"expired": None})) == []
