@@ -35,7 +35,7 @@ from leasehold.client.models import (
     Backoff,
     Counts,
     FailurePolicy,
-    Groups,
+    GroupSettings,
     QueueInfo,
     Settings,
 )
@@ -338,7 +338,7 @@ def settings_lines(queue: QueueInfo, now_ms: int) -> list[tuple[str, str]]:
     ]
 
 
-def _groups(groups: Groups | None) -> str:
+def _groups(groups: GroupSettings | None) -> str:
     """Return how message groups share a queue."""
     if groups is None:
         return "make no difference"

@@ -43,7 +43,7 @@ from leasehold.wire.queues import (
     Counts,
     Explanation,
     FailurePolicy,
-    Groups,
+    GroupSettings,
     MnsAttributes,
     Settings,
 )
@@ -75,7 +75,7 @@ __all__ = [
     "Faults",
     "Filter",
     "GiveBack",
-    "Groups",
+    "GroupSettings",
     "Job",
     "LeaseInfo",
     "LeaseRef",

@@ -222,7 +222,7 @@ class Remove(Command[Done]):
     Or QueueNotFound, MessageNotFound, MessageLeased.
     """
 
-    traits = changes(Rank.FIRST, one, Lock.ALONE, never, Answer.PLAIN, finishes=False, wakes=False)
+    traits = changes(Rank.FIRST, one, Lock.ALONE, never, Answer.PLAIN, finishes=False, wakes=True)
 
     account: str
     queue: str

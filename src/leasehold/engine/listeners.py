@@ -86,12 +86,13 @@ class QueueListeners:
             c.Renew: self._note_lease,
             c.Receive: self._note_receive,
             c.Release: self._note_release,
-            c.Complete: self._note_complete,
+            c.Complete: self._note_removed,
             c.Batch: self._note_batch,
             c.SetQueueSettings: self._note_settings,
             c.DeleteQueue: self._note_delete,
             o.Amend: self._note_seen,
             o.EndLease: self._note_seen,
+            o.Remove: self._note_removed,
             o.StartJob: self._note_job,
             o.StepJob: self._note_job,
             s.LoseSessions: self._note_sweep,
@@ -141,12 +142,14 @@ class QueueListeners:
         if queue is not None:  # also without a policy: it may have been buried
             self._note_poison(queue)
 
-    def _note_complete(self, command: c.Complete, _: c.Result) -> None:
-        """Note that the group of a message may have something to give again."""
-        key = command.account, command.queue
-        listener = self.by_queue.get(key)
+    def _note_removed(self, command: c.Complete | o.Remove, _: c.Result) -> None:
+        self._note_freed(command.account, command.queue)
+
+    def _note_freed(self, account: str, queue_name: str) -> None:
+        """Note that message groups may have something to give again."""
+        listener = self.by_queue.get((account, queue_name))
         if listener is not None:
-            queue = self._find_queue(*key)
+            queue = self._find_queue(account, queue_name)
             if queue is not None and queue.settings.groups is not None:
                 listener.distrust()
 
@@ -232,6 +235,7 @@ class QueueListeners:
         listener = self.by_queue.get((account, queue_name))
         if listener is not None:
             listener.call(stream)
+        self._note_freed(account, queue_name)
         if exempted:
             self._distrust(account, queue_name)
             queue = self._find_queue(account, queue_name)

@@ -88,7 +88,7 @@ class FailurePolicy(Part, frozen=True):
     """How long a message stays in the poison queue; None for ever."""
 
 
-class Groups(Part, frozen=True, kw_only=True):
+class GroupSettings(Part, frozen=True, kw_only=True):
     """How message groups share the queue."""
 
     order: Annotated[str, one_of("none", "fifo")] = "none"
@@ -191,7 +191,7 @@ class Settings(Part, frozen=True, kw_only=True):
     event_log: bool = True
     """Whether changes of its messages are recorded as events."""
     mns: MnsAttributes | None = None
-    groups: Groups | None = None
+    groups: GroupSettings | None = None
     """How message groups share the queue; None if groups make no difference."""
 
 

@@ -85,9 +85,9 @@ FINISHING = """
     GiveBackClaim Discard Batch CommitTogether
 """
 WAKING = """
-    Put Renew Receive Release Batch SetQueueSettings DeleteQueue Amend EndLease StartJob StepJob
-    LoseSessions EndSession AttachStream OpenClaim ExtendClaim SettleClaims GiveBackClaim
-    DeleteStream LapseClaims Publish CommitTogether
+    Put Renew Receive Complete Release Batch SetQueueSettings DeleteQueue Amend Remove EndLease
+    StartJob StepJob LoseSessions EndSession AttachStream OpenClaim ExtendClaim SettleClaims
+    GiveBackClaim DeleteStream LapseClaims Publish CommitTogether
 """
 BRINGING = "Put Renew Amend Batch CommitTogether Stage SettleClaims"
 ANSWERS = {

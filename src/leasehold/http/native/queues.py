@@ -280,7 +280,7 @@ RANGES: Final[Mapping[type, Mapping[str, tuple[float, float]]]] = {
     Adaptive: _ranges_of(wire.Adaptive),
     Advised: _ranges_of(wire.Advised),
     MnsAttributes: _ranges_of(wire.MnsAttributes),
-    GroupSettings: _ranges_of(wire.Groups),
+    GroupSettings: _ranges_of(wire.GroupSettings),
 }
 """The values allowed, both ends included; None is allowed besides where it is the default."""
 

@@ -283,7 +283,8 @@ class SharedState(State):
             _note_counts(cast("SharedEntry", entry))
         self.touched.clear()
         self.buckets.clear()
-        self.keep_turns(done=True)
+        if self.turns:
+            self.keep_turns(done=True)
         self.log.committed()
         self.changed = False
 

@@ -7,7 +7,7 @@ what is in memory may be out of date and costs a look in vain, never a wrong mes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from leasehold.domain.groups import (
@@ -108,11 +108,11 @@ class GroupSearch:
                     turns.call(group, NOW)
 
 
-def call_lane(state: State, entry: Entry, lane: int) -> None:
-    """Have the groups looked at that have messages in a lane of a claim, or of what is staged."""
-    if entry.turns is not None and is_grouped(lane):
+def call_lanes(state: State, turns: Turns, lanes: Sequence[int]) -> None:
+    """Have the groups looked at that have messages in lanes of a claim, or of what is staged."""
+    for lane in filter(is_grouped, lanes):
         for group, _ in state.fetch("groups_of_lane", (lane,)):
-            entry.turns.call(group, NOW)
+            turns.call(group, NOW)
 
 
 def _any(_: Row) -> bool:

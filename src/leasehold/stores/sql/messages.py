@@ -170,9 +170,9 @@ class MessageHandlers:
     def _count_in(self, entry: Entry, message: Message) -> int:
         """Count a new message and return the lane it goes to."""
         lane = entry.lanes[0]
-        number = lane_number(message.priority, message.detail.group_id)
-        if number != lane.number or len(entry.lanes) > 1:
-            lane = self._state.open_lane(entry, number)
+        group_id = message.detail.group_id
+        if message.priority != lane.priority or group_id is not None or len(entry.lanes) > 1:
+            lane = self._state.open_lane(entry, lane_number(message.priority, group_id))
         entry.message_count += 1
         self._state.touched.add(entry)
         if message.phase or message.visible_at_ms < lane.live_from_ms:
@@ -180,7 +180,7 @@ class MessageHandlers:
         if entry.timeline is not None:
             entry.timeline.add(message.visible_at_ms, message.phase, 1)
         if entry.turns is not None:
-            entry.turns.call(message.detail.group_id, call_for(message))
+            entry.turns.call(group_id, call_for(message))
         return lane.partition
 
     # --- receive and peek --------------------------------------------------------------------

@@ -16,7 +16,7 @@ from leasehold.domain.model import ErrorReport, Outcome, id_from_blob, id_to_blo
 from leasehold.domain.transactions import StreamSettled, TransactionState
 from leasehold.stores.sql.catalog import OpenClaimState, Slot, StreamBox, lanes_of
 from leasehold.stores.sql.failures import FailureHandlers
-from leasehold.stores.sql.groups import call_lane
+from leasehold.stores.sql.groups import call_lanes
 from leasehold.stores.sql.plain_json import from_plain, to_plain
 from leasehold.stores.sql.rows import Cell, Kept, Row, kept_in
 from leasehold.stores.sql.state import State
@@ -258,8 +258,8 @@ class Settling:
         entry.message_count -= held.claim.remaining
         state.touched.add(entry)
         lanes = lanes_of(held.partition, held.lanes_used)
-        for lane in lanes:
-            call_lane(state, entry, lane)
+        if entry.turns is not None:
+            call_lanes(state, entry.turns, lanes)
         dropped = [(lane,) for lane in lanes]
         state.cursor.executemany(state.sql["drop_partition"], dropped)
         state.forget_claim(held)

@@ -29,7 +29,7 @@ from leasehold.domain.model import (
 )
 from leasehold.stores.sql.catalog import Entry, Slot, lane_number, lane_of, lanes_of, number_of
 from leasehold.stores.sql.failures import FailureHandlers
-from leasehold.stores.sql.groups import call_lane
+from leasehold.stores.sql.groups import call_lanes
 from leasehold.stores.sql.messages import CompleteVerb, MessageHandlers, claim_keys
 from leasehold.stores.sql.plain_json import detail_to_json
 from leasehold.stores.sql.rows import APART, HERE, INLINE_BYTES, OUTSIDE
@@ -204,8 +204,9 @@ class TransactionHandlers:
         lanes = lanes_of(slot.partition, slot.lanes_used)
         if entry.logged:
             self._record(EventType.PUBLISHED, entry, slot, "cores_to_publish", now_ms)
+        if entry.turns is not None:
+            call_lanes(state, entry.turns, lanes)
         for lane in lanes:
-            call_lane(state, entry, lane)
             own = state.open_lane(entry, number_of(lane))
             if entry.timeline is not None:
                 for second, phase, number in state.fetch("soon_to_publish", (lane, now_ms)):

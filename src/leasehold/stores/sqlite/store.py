@@ -152,7 +152,8 @@ class SqliteStore:
             raise self._undo(error) from error
         self._state.log.committed()
         self._state.buckets.clear()
-        self._state.keep_turns(done=True)
+        if self._state.turns:
+            self._state.keep_turns(done=True)
         changes = self._connection.total_changes()
         wrote, self._changes = changes != self._changes, changes
         return wrote
