@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from leasehold.cli import main
 from leasehold.client import NewMessage, ServerProblem
-from leasehold.client.errors import OutOfRange
+from leasehold.client.errors import LeaseholdClientError, OutOfRange
 from leasehold.testing import InProcessServer
 from leasehold.worker.adapters.native import NativeQueue
 from leasehold.worker.adapters.protocol import Outgoing
@@ -72,3 +72,42 @@ def test_names_that_will_not_do() -> None:
         with pytest.raises(OutOfRange, match="128"):
             queue.put_body(b"x", group_id="g" * 129)
         assert queue.counts().total == 0
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_a_queue_that_groups_share(store: str) -> None:
+    """Set on the command line, kept by the server, and explained to whoever asks."""
+    with InProcessServer(store=store) as server, server.client() as client:
+        connection = {"AZURE_STORAGE_CONNECTION_STRING": server.connection_string}
+        words = "queue create orders --group-order fifo --group-fair --group-weight acme=3"
+        words += " --group-in-flight 5 --group-in-flight-of acme=2"
+        done = CliRunner().invoke(main, words.split(), env=connection)
+        assert done.exit_code == 0, done.output
+        queue = client.queue("orders")
+        groups = queue.info().settings.groups
+        assert groups is not None
+        assert (groups.order, groups.fair, groups.max_in_flight) == ("fifo", True, 5)
+        assert (groups.weights, groups.max_in_flight_of) == ({"acme": 3}, {"acme": 2})
+        shown = CliRunner().invoke(main, ["queue", "show", "orders"], env=connection).output
+        assert "in order, served in turn, acme with weight 3" in " ".join(shown.split())
+
+        first = queue.put("first", group_id="acme")
+        second = queue.put("second", group_id="acme")
+        with QueueClient.from_connection_string(server.connection_string, "orders") as sdk:
+            (received,) = list(sdk.receive_messages(messages_per_page=1, max_messages=1))
+            assert received.id == first.id
+            assert list(sdk.receive_messages()) == []
+            told = CliRunner().invoke(main, ["explain", "orders", second.id], env=connection)
+            assert f"waits behind message {first.id}" in " ".join(told.output.split())
+            sdk.delete_message(received)
+        assert [message.text for message in queue.receive(5, wait_s=5)] == ["second"]
+
+        changed = queue.update(settings={"groups": {"weights": {"acme": None, "blue": 2}}})
+        assert changed.settings.groups is not None
+        assert changed.settings.groups.weights == {"blue": 2}
+        for bad in ({"order": "lifo"}, {"weights": {"a": 0}}, {"max_in_flight": 0}, {"x": 1}):
+            with pytest.raises(LeaseholdClientError):
+                queue.update(settings={"groups": bad})
+        reset = "queue set orders --reset groups"
+        assert CliRunner().invoke(main, reset.split(), env=connection).exit_code == 0
+        assert queue.info().settings.groups is None

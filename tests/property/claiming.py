@@ -433,7 +433,7 @@ class ClaimingComparison(OracleComparison):
                 sg.ListTransactions(ACCOUNT),
                 s.ListSessions(ACCOUNT),
                 *(o.CountMessages(ACCOUNT, name) for name in ("videos", "audio", "videos-poison")),
-                *(o.NextDue(ACCOUNT, name) for name in ("videos", "audio")),
+                *(o.NextDue(ACCOUNT, name) for name in self.ungrouped("videos", "audio")),
             ]
         )
 

@@ -41,6 +41,8 @@ TTLS = st.sampled_from([2, 10, 100, None])
 BODIES = st.sampled_from([b"", b"a", b"b" * 300, b"c" * 5000])
 MOVES_MS = st.sampled_from([1, 999, 1000, 2000, 30_000, 86_400_000, -500, -5000, -100_000])
 LIMITS = st.sampled_from([1, 2, 32])
+GROUPS = (None, "a", None, "b", "a")
+"""Of one message after the other."""
 
 
 class Pair:
@@ -110,6 +112,18 @@ class OracleComparison(RuleBasedStateMachine):
         for shelf in self.oracle._tables.queues.values():
             shelf.bucket = None  # what was received in the last second is not kept
 
+    def ungrouped(self, *queues: str) -> list[str]:
+        """Return the queues whose settings say nothing of groups.
+
+        With groups a store may call something due too early: what it remembers of them is a hint.
+        """
+        tables = self.oracle._tables.queues
+        return [
+            name
+            for name in queues
+            if (ACCOUNT, name) not in tables or tables[ACCOUNT, name].queue.settings.groups is None
+        ]
+
     def _run(self, store: Store, batch: Sequence[AnyCommand]) -> list[c.Result]:
         results = store.execute(batch, now_ms=self.clock.now_ms())
         store.commit()
@@ -152,7 +166,10 @@ class OracleComparison(RuleBasedStateMachine):
     ) -> c.Put:
         self.drawn += 1
         entropy = self.drawn.to_bytes(10, "big")
-        detail = Detail(dedup_key=key, properties={"n": "1"}) if key else NO_DETAIL
+        group_id = GROUPS[self.drawn % len(GROUPS)]
+        properties = {"n": "1"} if key else {}
+        detail = Detail(dedup_key=key, properties=properties, group_id=group_id)
+        detail = NO_DETAIL if detail == NO_DETAIL else detail
         return c.Put(ACCOUNT, queue, body, delay_s, ttl_s, entropy, detail, priority)
 
     @initialize()

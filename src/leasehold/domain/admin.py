@@ -130,6 +130,28 @@ class FindMessage(Command["Seen"]):
 
 
 @dataclass(frozen=True, slots=True)
+class LookAtGroup(Command["GroupStanding"]):
+    """Look at what holds up a message group. Answer: :class:`GroupStanding`, or QueueNotFound."""
+
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
+
+    account: str
+    queue: str
+    group_id: str
+    limit: int = 10
+    """Messages at most that are shown."""
+
+
+class GroupStanding(NamedTuple):
+    """What of a message group was received and is not visible now."""
+
+    in_flight: int
+    """Messages on leases, members of claims included."""
+    held: tuple[Seen, ...]
+    """Those on leases or given back with a delay, without bodies; the first to end comes first."""
+
+
+@dataclass(frozen=True, slots=True)
 class CountMessages(Command["Counts"]):
     """Count a queue's messages by state. Answer: :class:`Counts`, or QueueNotFound."""
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from leasehold.domain.admin import Counts, Seen
+from leasehold.domain.admin import Counts, GroupStanding, Seen
 from leasehold.domain.claims import Claim
 from leasehold.domain.failures import (
     BURIED,
@@ -32,7 +32,12 @@ from leasehold.domain.model import (
     Phase,
     row_key_of,
 )
-from leasehold.domain.queue_settings import FailurePolicy, QueueSettings, poison_queue_of
+from leasehold.domain.queue_settings import (
+    FailurePolicy,
+    GroupOrder,
+    QueueSettings,
+    poison_queue_of,
+)
 from leasehold.domain.visibility import after_lapse
 from leasehold.domain.wording import count_of, enumeration, future, length_of, past, quote, times_of
 
@@ -99,6 +104,8 @@ class MessageFacts:
     """Visible messages that a receive would take before it; None if not counted."""
     more_urgent: int = 0
     """How many of those have a more urgent priority."""
+    group: GroupStanding | None = None
+    """What holds up its group, in a queue whose settings speak of groups."""
 
 
 # --- one message -------------------------------------------------------------------------------
@@ -185,6 +192,9 @@ def _explain_visible(facts: MessageFacts, message: Message) -> Explanation:
             f"{because(reason, after_lapse(message, now_ms))}"
         )
         evidence |= {"reason": reason, "poison_queue": target}
+    elif (held_up := _held_up(facts, message)) is not None:
+        code, clause, more = held_up
+        evidence |= more
     elif _has_no_receiver(around):
         code, clause = "no-receiver", f", but {_no_worker(around)}"
         evidence |= _activity_evidence(around.activity)
@@ -204,6 +214,38 @@ def _explain_visible(facts: MessageFacts, message: Message) -> Explanation:
         code, clause = "visible", ", and is the next to be received" if facts.ahead == 0 else ""
     told = story(message, MessageState.VISIBLE, now_ms, settings.failure_policy)
     return Explanation(sentence=f"{told}{clause}.", code=code, evidence=evidence)
+
+
+def _held_up(facts: MessageFacts, message: Message) -> tuple[str, str, dict[str, object]] | None:
+    """Say how other messages of its group keep a message from being received; None if none do."""
+    group, settings, now_ms = facts.group, facts.queue.settings.groups, facts.queue.now_ms
+    group_id = message.detail.group_id
+    if group is None or settings is None or group_id is None:
+        return None
+    first = group.held[0] if group.held else None
+    evidence: dict[str, object] = {"in_flight": group.in_flight}
+    if first is not None:
+        evidence |= {
+            "behind": first.message.message_id,
+            "behind_state": str(first.state),
+            "behind_holder": first.message.holder,
+            "behind_until_ms": first.message.visible_at_ms,
+        }
+    if first is not None and settings.order is GroupOrder.FIFO:
+        until = future(first.message.visible_at_ms, now_ms)
+        what = f"put off until {until}"
+        if first.state is MessageState.LEASED:
+            what = f"leased to {_holder(first.message.holder)} until {until}"
+        behind = f"message {first.message.message_id} of its group {quote(group_id)}"
+        return "behind-its-group", f", but waits behind {behind}, which is {what}", evidence
+    limit = settings.limit_of(group_id)
+    if limit is None or group.in_flight < limit:
+        return None
+    evidence["max_in_flight"] = limit
+    leased = [each.message.holder for each in group.held if each.state is MessageState.LEASED]
+    holders = enumeration(list(dict.fromkeys(map(_holder, leased))))
+    told = f", but its group {quote(group_id)} has {group.in_flight} of {limit} in flight"
+    return "group-is-full", told + (f", held by {holders}" if holders else ""), evidence
 
 
 # --- a queue -----------------------------------------------------------------------------------

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain.admin import JobKind
+from leasehold.domain.errors import QueueNotFound
 from leasehold.domain.model import Detail, Outcome
 from leasehold.domain.queue_settings import FailurePolicy, GroupOrder, GroupSettings
 
-from .conftest import Asker
+from .conftest import ACCOUNT, QUEUE, Asker
 
 
 @pytest.fixture
@@ -182,3 +184,22 @@ def test_order_is_chosen_for_messages_that_are_there(asker: Asker) -> None:
     assert asker.received(1) == [b"a3"]
     asker.govern()
     assert asker.received() == [b"a4"]
+
+
+def test_what_holds_a_group_up(ordered: Asker) -> None:
+    """Leased, put off, and in claims: those are shown, the first to end first."""
+    ordered.attach()
+    put(ordered, "a1", "a2", "a3", "b1")
+    assert ordered.ask(o.LookAtGroup(ACCOUNT, QUEUE, "a")) == o.GroupStanding(0, ())
+    first, second = ordered.receive(2, holder="w1", lease_s=60)
+    ordered.release(second, Outcome.FAILED, delay_s=10)
+    standing = ordered.ask(o.LookAtGroup(ACCOUNT, QUEUE, "a"))
+    ids = [second.message.message_id, first.message.message_id]
+    assert [seen.message.message_id for seen in standing.held] == ids
+    assert [str(seen.state) for seen in standing.held] == ["deferred", "leased"]
+    assert (standing.in_flight, standing.held[1].message.holder) == (1, "w1")
+    assert len(ordered.ask(o.LookAtGroup(ACCOUNT, QUEUE, "a", 1)).held) == 1
+    ordered.claim()
+    in_claim = ordered.ask(o.LookAtGroup(ACCOUNT, QUEUE, "b"))
+    assert (in_claim.in_flight, [str(seen.state) for seen in in_claim.held]) == (1, ["leased"])
+    assert isinstance(ordered.ask(o.LookAtGroup(ACCOUNT, "none", "a")), QueueNotFound)

@@ -48,7 +48,7 @@ EXEMPTION = Exemption(1, "id", Outcome.FAILED)
 REF = BodyRef(key="k", size_bytes=1, sha256="0")
 
 LOOKING = """
-    GetQueue ListQueues GetAccountDocument Peek Inspect FindMessage CountMessages NextDue GetJob
+    GetQueue ListQueues GetAccountDocument Peek Inspect FindMessage LookAtGroup CountMessages NextDue GetJob
     ListJobs GetSession ListSessions ReadClaim GetStream ListStreams GetTransaction ListTransactions
     ReadEvents LogExtent ReadNote ReadBodyGarbage KnownBodies
 """
@@ -70,7 +70,7 @@ HEAVY = """
 """All others have the weight of a put."""
 SHARING = """
     Put Receive Peek Renew Complete Release Batch Heartbeat
-    GetQueue ListQueues GetAccountDocument FindMessage NextDue ReadNote GetJob ListJobs
+    GetQueue ListQueues GetAccountDocument FindMessage LookAtGroup NextDue ReadNote GetJob ListJobs
     GetSession ListSessions ReadClaim GetStream ListStreams GetTransaction ListTransactions
     ReadBodyGarbage
 """
@@ -136,7 +136,7 @@ def test_no_trait_has_a_default(name: str) -> None:
 
 def test_every_command_is_known_and_names_its_result() -> None:
     """A dataclass with slots is made twice; only the second class counts."""
-    assert len(BY_NAME) == len(COMMANDS) == 69
+    assert len(BY_NAME) == len(COMMANDS) == 70
     for kind in COMMANDS:
         assert not hasattr(kind, "__dict__") or "__slots__" in vars(kind), kind
         bases: Iterable[Any] = vars(kind)["__orig_bases__"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from leasehold.domain.admin import Seen
+from leasehold.domain.admin import GroupStanding, Seen
 from leasehold.domain.explain import (
     Activity,
     Explanation,
@@ -30,7 +30,7 @@ from leasehold.domain.model import (
     Progress,
     make_message_id,
 )
-from leasehold.domain.queue_settings import FailurePolicy
+from leasehold.domain.queue_settings import FailurePolicy, GroupOrder, GroupSettings
 from leasehold.domain.visibility import state_of
 from tests.unit.domain.queue_facts import BUSY, MIN, NOW, STARTED, D, H, S, around
 
@@ -74,6 +74,7 @@ def explain(
     under: str | None = None,
     ahead: int | None = None,
     more_urgent: int = 0,
+    group: GroupStanding | None = None,
 ) -> Explanation:
     seen = Seen(message, state or state_of(message, NOW), queue, under)
     answer = explain_message(
@@ -83,6 +84,7 @@ def explain(
             seen=seen,
             ahead=ahead,
             more_urgent=more_urgent,
+            group=group,
         )
     )
     json.dumps(answer.evidence)
@@ -360,6 +362,39 @@ def test_waiting_its_turn(ahead: int, behind: str) -> None:
         f"and waits its turn behind {behind}."
     )
     assert answer.evidence["ahead"] == ahead
+
+
+def test_behind_its_group() -> None:
+    """In a queue in order the first of its group is named, with its holder and its end."""
+    mine = WAITING._replace(detail=Detail(group_id="acme"))
+    first = LEASED._replace(message_id="first", holder="w1", visible_at_ms=NOW + 40_000)
+    standing = GroupStanding(1, (Seen(first, MessageState.LEASED, "orders"),))
+    in_order = around(groups=GroupSettings(order=GroupOrder.FIFO))
+    answer = explain(mine, in_order, group=standing)
+    assert answer.code == "behind-its-group"
+    assert answer.sentence.endswith(
+        'but waits behind message first of its group "acme", which is leased to w1 until '
+        "2026-11-21T12:00:40Z (in 40 s)."
+    )
+    assert (answer.evidence["behind"], answer.evidence["behind_holder"]) == ("first", "w1")
+    put_off = GroupStanding(0, (Seen(first, MessageState.DEFERRED, "orders"),))
+    assert "put off until" in explain(mine, in_order, group=put_off).sentence
+    assert explain(mine, in_order, group=GroupStanding(0, ())).code == "visible"
+    assert explain(mine, around(), group=standing).code == "visible"
+
+
+def test_a_group_that_is_full() -> None:
+    """Who holds its share is told."""
+    mine = WAITING._replace(detail=Detail(group_id="acme"))
+    held = [
+        Seen(LEASED._replace(holder=name), MessageState.LEASED, "orders") for name in ("w1", "w2")
+    ]
+    limited = around(groups=GroupSettings(max_in_flight=5, max_in_flight_of={"acme": 2}))
+    answer = explain(mine, limited, group=GroupStanding(2, tuple(held)))
+    assert answer.code == "group-is-full"
+    assert answer.sentence.endswith('but its group "acme" has 2 of 2 in flight, held by w1 and w2.')
+    assert (answer.evidence["in_flight"], answer.evidence["max_in_flight"]) == (2, 2)
+    assert explain(mine, limited, group=GroupStanding(1, tuple(held[:1]))).code == "visible"
 
 
 def test_behind_priorities() -> None:

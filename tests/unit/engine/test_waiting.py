@@ -12,8 +12,13 @@ from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError
-from leasehold.domain.model import NEVER_MS, Outcome
-from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
+from leasehold.domain.model import NEVER_MS, Detail, Outcome
+from leasehold.domain.queue_settings import (
+    FailurePolicy,
+    GroupOrder,
+    GroupSettings,
+    QueueSettings,
+)
 from leasehold.stores.memory import MemoryStore
 from tests.unit.engine.support import Acts, World, bodies, play, put, receive
 
@@ -98,6 +103,32 @@ def test_newcomers_do_not_overtake() -> None:
         assert not newcomer.done()
         await world.do(put(b"2"))
         assert bodies(newcomer) == [b"2"]
+
+    play(scenario)
+
+
+def test_a_complete_lets_the_next_of_a_group_through() -> None:
+    """So does whatever else frees it: the removal by an operator, and the end of a lease."""
+
+    async def scenario(world: World) -> None:
+        await world.set(groups=GroupSettings(order=GroupOrder.FIFO))
+        in_group = Detail(group_id="a")
+        await world.do(*(put(b"%d" % n)._replace(detail=in_group) for n in range(4)))
+        (leased,) = await world.engine.receive(receive(), 0)
+        waits = await world.wait()
+        assert not waits.done()
+        named = "a", "queue", leased.message.message_id
+        await world.do(c.Complete(*named, leased.receipt))
+        assert bodies(waits) == [b"1"]
+        (held,) = waits.result()
+        waits = await world.wait(receive())
+        await world.do(o.Remove("a", "queue", held.message.message_id, force=True))
+        assert bodies(waits) == [b"2"]
+        waits = await world.wait()
+        await world.advance(s=29)
+        assert not waits.done()
+        await world.advance(s=1)
+        assert bodies(waits) == [b"2"]
 
     play(scenario)
 

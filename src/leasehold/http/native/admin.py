@@ -20,6 +20,7 @@ from leasehold.domain.admin import (
     JobKind,
     JobPlan,
     ListJobs,
+    LookAtGroup,
     MessageFilter,
     NextDue,
     Remove,
@@ -187,7 +188,7 @@ async def explain_message(call: Call) -> Response:
     """Say why a message is not being worked on."""
     around = await _facts(call)
     seen: Seen | None = None
-    ahead, more_urgent = None, 0
+    ahead, more_urgent, group = None, 0, None
     find = FindMessage(call.account, call.queue, call.item, with_bodies=False)
     try:
         found = await call.services.perform(find)
@@ -197,8 +198,17 @@ async def explain_message(call: Call) -> Response:
         seen = found
         if seen.state is MessageState.VISIBLE:
             ahead, more_urgent = await _count_ahead(call, seen.message)
+            group_id = seen.message.detail.group_id
+            if group_id is not None and around.settings.groups is not None:
+                look = LookAtGroup(call.account, call.queue, group_id)
+                group = await call.services.perform(look)
     facts = explain.MessageFacts(
-        queue=around, message_id=call.item, seen=seen, ahead=ahead, more_urgent=more_urgent
+        queue=around,
+        message_id=call.item,
+        seen=seen,
+        ahead=ahead,
+        more_urgent=more_urgent,
+        group=group,
     )
     return call.reply(_show_explanation(explain.explain_message(facts)))
 

@@ -115,6 +115,20 @@ class AdminHandlers:
         mine = poisoning is None or poisoning.queue == table.queue.name
         return mine and not is_expired(message, self._tables.now_ms)
 
+    def look_at_group(self, command: o.LookAtGroup) -> c.Result:
+        """Look at what holds up a group."""
+        table, now_ms = self._tables.get(command.account, command.queue), self._tables.now_ms
+        states = {MessageState.LEASED, MessageState.DEFERRED}
+        held = [
+            (message.visible_at_ms, key)
+            for key, message in table.rows.items()
+            if message.detail.group_id == command.group_id and table.state_of(key, now_ms) in states
+        ]
+        seen = [table.seen(key, now_ms) for _, key in sorted(held)]
+        leased = sum(each.state is MessageState.LEASED for each in seen)
+        bare = (each._replace(message=each.message._replace(body=b"")) for each in seen)
+        return o.GroupStanding(leased, tuple(bare)[: command.limit])
+
     def find(self, command: o.FindMessage) -> c.Result:
         """Look for one message by id."""
         table = self._tables.get(command.account, command.queue)

@@ -275,6 +275,7 @@ def _message_verbs(messages: MessageHandlers, admin: AdminHandlers, jobs: JobHan
         c.Batch: messages.batch,
         o.Inspect: admin.inspect,
         o.FindMessage: admin.find,
+        o.LookAtGroup: admin.look_at_group,
         o.CountMessages: admin.count,
         o.NextDue: admin.next_due,
         o.Amend: admin.amend,

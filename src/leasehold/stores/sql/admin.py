@@ -148,6 +148,15 @@ class AdminHandlers:
 
     # --- counting ----------------------------------------------------------------------------
 
+    def look_at_group(self, command: o.LookAtGroup, now_ms: int) -> c.Result:
+        """Look at what holds up a group."""
+        entry = self._state.catalog.get(command.account, command.queue)
+        in_flight, rows = self._groups.held(entry, command.group_id, now_ms, command.limit)
+        held = [kept for row in rows if (kept := kept_in(self._state, entry, row)) is not None]
+        held.sort(key=lambda kept: (kept.message.visible_at_ms, kept.row_key))
+        seen = tuple(seen_of(kept, now_ms) for kept in held[: command.limit])
+        return o.GroupStanding(in_flight, seen)
+
     def count(self, command: o.CountMessages, now_ms: int) -> c.Result:
         """Count by state; it takes as long with ten million messages as with one."""
         return self.counts_of(self._state.catalog.get(command.account, command.queue), now_ms)

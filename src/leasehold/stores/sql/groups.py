@@ -73,6 +73,21 @@ class GroupSearch:
             turns, now_ms, lambda group: _Look(self._state, entry, group, now_ms, query, 1, _any)
         )
 
+    def held(self, entry: Entry, group: str, now_ms: int, limit: int) -> tuple[int, list[Row]]:
+        """Return how many messages of a group are on leases, and what is not visible of it."""
+        state, leased = self._state, 0
+        rows: list[Row] = []
+        for lane in entry.lanes:
+            if is_grouped(lane.partition):
+                bounds = (lane.partition, group, now_ms)
+                ((_, own_leased, _),) = state.fetch("group_held", bounds)
+                leased += own_leased
+                rows += state.fetch("group_held_rows", (*bounds, limit))
+        for number, _ in _hiding_lanes(entry, now_ms):
+            leased += state.value("group_members", (number, group))
+            rows += state.fetch("group_held_rows", (number, group, -1, limit))
+        return leased, rows
+
     def _turns_of(self, entry: Entry, now_ms: int) -> Turns:
         """Return whose turn it is, found out from the rows where that is not known."""
         settings = entry.queue.settings.groups
@@ -113,6 +128,14 @@ def call_lanes(state: State, turns: Turns, lanes: Sequence[int]) -> None:
     for lane in filter(is_grouped, lanes):
         for group, _ in state.fetch("groups_of_lane", (lane,)):
             turns.call(group, NOW)
+
+
+def _hiding_lanes(entry: Entry, now_ms: int) -> Iterator[tuple[int, int]]:
+    """Go over the lanes with members of groups that claims hide, and until when they do."""
+    for held in entry.claims:
+        if not held.lapsed or held.claim.until_ms > now_ms:
+            for number in filter(is_grouped, lanes_of(held.partition, held.lanes_used)):
+                yield number, held.claim.until_ms
 
 
 def _any(_: Row) -> bool:
@@ -203,15 +226,11 @@ class _Look:
                 ((own, own_leased, ends_ms),) = self._state.fetch("group_held", bounds)
                 held, leased = held + own, leased + own_leased
                 until_ms = _earlier(until_ms, ends_ms)
-        for claim in self._entry.claims:
-            if claim.lapsed and claim.claim.until_ms <= self._now_ms:
-                continue
-            for number in lanes_of(claim.partition, claim.lanes_used):
-                if is_grouped(number):
-                    members = self._state.value("group_members", (number, self._group))
-                    if members:
-                        held, leased = held + members, leased + members
-                        until_ms = _earlier(until_ms, claim.claim.until_ms)
+        for number, ends_ms in _hiding_lanes(self._entry, self._now_ms):
+            members = self._state.value("group_members", (number, self._group))
+            if members:
+                held, leased = held + members, leased + members
+                until_ms = _earlier(until_ms, ends_ms)
         if self._room is not None:
             self._room -= leased
         if (self._is_ordered and held) or (self._room is not None and self._room <= 0):

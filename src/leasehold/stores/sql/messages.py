@@ -409,7 +409,10 @@ class MessageHandlers:
         place = state.catalog.of_partition(Cell.lane(row)) if row else None
         if type(command) is not c.Complete or row is None or place is None:
             return MessageNotFound()
-        message, row_key = message_of(row), Cell.row_key(row)
+        kept = kept_in(state, place, row)
+        if kept is None:
+            return MessageNotFound()
+        message, row_key = kept.message, kept.row_key
         is_it = message.message_id == command.message_id
         if not is_it or place.queue.account != entry.queue.account:
             return MessageNotFound()

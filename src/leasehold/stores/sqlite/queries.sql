@@ -167,6 +167,14 @@ FROM message INDEXED BY message_by_group
 WHERE partition = ?1 AND group_id = ?2 AND (dequeue_count > 0) = 1 AND visible_at_ms > ?3
   AND expires_at_ms > ?3
 
+-- name: group_held_rows
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
+FROM message INDEXED BY message_by_group
+WHERE partition = ?1 AND group_id = ?2 AND (dequeue_count > 0) = 1 AND visible_at_ms > ?3
+  AND expires_at_ms > ?3
+ORDER BY visible_at_ms, row_key LIMIT ?4
+
 -- name: group_members
 SELECT count(*) FROM message INDEXED BY message_by_group WHERE partition = ?1 AND group_id = ?2
   AND (dequeue_count > 0) = 1
