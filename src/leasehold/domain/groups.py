@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from leasehold.domain.model import Message, Phase
 from leasehold.domain.queue_settings import GroupOrder, GroupSettings
-from leasehold.domain.visibility import first_visible_ms
+from leasehold.domain.visibility import first_visible_ms, order_of
 
 Group: TypeAlias = str | None
 """Of a message; None for those without a group, which take turns together, in no order and without
@@ -82,8 +82,10 @@ class Turns:
         "_heap",
         "_ranks",
         "_virtual",
+        "ageing_s",
         "heard_ms",
         "settings",
+        "urgent",
     )
 
     def __init__(self, settings: GroupSettings) -> None:
@@ -94,10 +96,15 @@ class Turns:
         """Groups that are taken for ready."""
         self._calls: list[tuple[int, int, Group]] = []
         """When a group is to be looked at; out of date if it is not the moment in ``_due``."""
-        self._due: dict[Group, int] = {}
+        self._due: dict[Group, tuple[int, int]] = {}
+        """That moment, and the oldest that a group may have."""
         self._finish: dict[Group, float] = {}
         self._virtual = 0.0
         self._count = 0
+        self.urgent = 1
+        """The most urgent priority that a message can have."""
+        self.ageing_s: int | None = None
+        """Of the queue's settings."""
         self.heard_ms = 0
         """Up to when it is known what other servers have made visible, if there are any."""
         self._before: _Before | None = None
@@ -124,25 +131,38 @@ class Turns:
                     self._finish[group] = finish
                 self.call(group, NOW)
 
-    def call(self, group: Group, at_ms: int) -> None:
-        """Have a group looked at from a moment on: it may have something to give then."""
-        if group in self._ranks and not at_ms:
-            return
-        known_ms = self._due.get(group)
-        if known_ms is None or at_ms < known_ms:
-            self._due[group] = at_ms
+    def call(self, group: Group, at_ms: int, oldest_ms: int = 0) -> None:
+        """Have a group looked at from a moment on: it may have something to give then.
+
+        Args:
+            group: Which.
+            at_ms: The moment, or NOW.
+            oldest_ms: Nothing that it can give then was visible before, if that is known.
+        """
+        known = self._due.get(group)
+        if known is None or at_ms < known[0]:
             self._count += 1
             heappush(self._calls, (at_ms, self._count, group))
+        elif oldest_ms >= known[1]:
+            return
+        if known is not None:
+            at_ms, oldest_ms = min(at_ms, known[0]), min(oldest_ms, known[1])
+        self._due[group] = at_ms, oldest_ms
 
     def call_due(self, now_ms: int) -> None:
-        """Take those for ready whose moment has come."""
+        """Take those for ready whose moment has come.
+
+        What their first message is will be seen when they are looked at; until then they have the
+        rank of the most urgent that there can be.
+        """
+        urgent, ageing_s = self.urgent, self.ageing_s
         calls, due = self._calls, self._due
         while calls and calls[0][0] <= now_ms:
             at_ms, _, group = heappop(calls)
-            if due.get(group) == at_ms:
+            known = due.get(group)
+            if known is not None and known[0] == at_ms:
                 del due[group]
-                # How urgent its first message is will be seen when it is looked at.
-                self.enter(group, (0, at_ms, 0))
+                self.enter(group, order_of(urgent, known[1], 0, ageing_s))
 
     def enter(self, group: Group, rank: Rank) -> None:
         """Take a group for ready; *rank* is that of its first message, or an earlier one."""
@@ -203,7 +223,7 @@ class Turns:
     def due_ms(self) -> int | None:
         """Return when a group is next to be looked at, None for never."""
         calls, due = self._calls, self._due
-        while calls and due.get(calls[0][2]) != calls[0][0]:
+        while calls and due.get(calls[0][2], (None,))[0] != calls[0][0]:
             heappop(calls)
         return calls[0][0] if calls else None
 

@@ -48,9 +48,9 @@ EXEMPTION = Exemption(1, "id", Outcome.FAILED)
 REF = BodyRef(key="k", size_bytes=1, sha256="0")
 
 LOOKING = """
-    GetQueue ListQueues GetAccountDocument Peek Inspect FindMessage LookAtGroup CountMessages NextDue GetJob
-    ListJobs GetSession ListSessions ReadClaim GetStream ListStreams GetTransaction ListTransactions
-    ReadEvents LogExtent ReadNote ReadBodyGarbage KnownBodies
+    GetQueue ListQueues GetAccountDocument Peek Inspect FindMessage LookAtGroup CountMessages
+    NextDue GetJob ListJobs GetSession ListSessions ReadClaim GetStream ListStreams GetTransaction
+    ListTransactions ReadEvents LogExtent ReadNote ReadBodyGarbage KnownBodies
 """
 UPKEEP = """
     RetireExpired RemoveRetired ReapDropped ForgetKeys NoteTime SetAdapted StepJob LoseSessions

@@ -220,7 +220,9 @@ class Tables:
                 group = message.detail.group_id
                 first[group] = min(first.get(group, NEVER_MS), message.visible_at_ms)
             for group, at_ms in sorted(first.items(), key=lambda each: (each[1], each[0] or "")):
-                table.turns.call(group, at_ms)
+                table.turns.call(group, at_ms, at_ms)
+        if table.turns is not None:
+            table.turns.ageing_s = table.queue.settings.priority_ageing_s
         return table.turns
 
     def keep(self, table: QueueTable, row_key: int, message: Message) -> Lease:

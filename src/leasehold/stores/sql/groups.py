@@ -101,9 +101,11 @@ class GroupSearch:
                     for group, at_ms in self._state.fetch("groups_of_lane", (lane.partition,)):
                         first[group] = min(first.get(group, at_ms), at_ms)
             for group, at_ms in sorted(first.items(), key=lambda each: (each[1], each[0] or "")):
-                turns.call(group, at_ms)
+                turns.call(group, at_ms, at_ms)
             turns.heard_ms = now_ms
             entry.turns = turns
+        turns.urgent = entry.lanes[0].priority
+        turns.ageing_s = entry.queue.settings.priority_ageing_s
         turns.begin()
         self._state.turns.add(turns)
         if self._state.is_shared:

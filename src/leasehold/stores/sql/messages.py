@@ -180,7 +180,7 @@ class MessageHandlers:
         if entry.timeline is not None:
             entry.timeline.add(message.visible_at_ms, message.phase, 1)
         if entry.turns is not None:
-            entry.turns.call(group_id, call_for(message))
+            entry.turns.call(group_id, message.visible_at_ms, message.visible_at_ms)
         return lane.partition
 
     # --- receive and peek --------------------------------------------------------------------
