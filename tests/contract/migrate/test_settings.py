@@ -16,6 +16,8 @@ from leasehold.domain.queue_settings import (
     Adaptive,
     Advised,
     FailurePolicy,
+    GroupOrder,
+    GroupSettings,
     LapsedReceipts,
     MnsAttributes,
     QueueSettings,
@@ -90,6 +92,15 @@ def _is_logged(asker: Asker, queue: str) -> bool:
 
 
 Probe = Callable[[Asker, str], Any]
+
+
+def _of_one_group(asker: Asker, queue: str) -> int:
+    """Return how many messages of one group can be had one by one."""
+    for _ in range(2):
+        asker.put(queue=queue, detail=Detail(group_id="a"))
+    return sum(len(asker.receive(1, queue=queue)) for _ in range(2))
+
+
 CASES: Final[dict[str, tuple[dict[str, Any], Probe, Any]]] = {
     "visibility_timeout_s": ({"visibility_timeout_s": 77}, _lease_s, 77),
     "lapsed_receipts": ({"lapsed_receipts": LapsedReceipts.STRICT}, _takes_lapsed, False),
@@ -116,6 +127,7 @@ CASES: Final[dict[str, tuple[dict[str, Any], Probe, Any]]] = {
         lambda *of: _settings(*of).mns,
         MnsAttributes(delay_s=5),
     ),
+    "groups": ({"groups": GroupSettings(order=GroupOrder.FIFO)}, _of_one_group, 1),
 }
 """What sets each setting to something that is not its default, how it shows, and what shows."""
 PLACES: Final = ("sqlite", "postgres")

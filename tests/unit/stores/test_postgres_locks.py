@@ -97,6 +97,7 @@ LOOKS: Final[dict[str, AnyCommand]] = {
         c.Peek(ACCOUNT, QUEUE, 5),
         o.Inspect(ACCOUNT, QUEUE, o.EVERYTHING, "", 5),
         o.FindMessage(ACCOUNT, QUEUE, "0" * 8),
+        o.LookAtGroup(ACCOUNT, QUEUE, "a"),
         o.CountMessages(ACCOUNT, QUEUE),
         o.NextDue(ACCOUNT, QUEUE),
         o.GetJob(ACCOUNT, "job"),

@@ -194,6 +194,8 @@ class Decoder:
                 column = pa.repeat(pa.scalar(self._options.place.queue, pa.string()), page.num_rows)
             elif kind == "claim":
                 column = pa.repeat(pa.scalar(number, pa.int64()), page.num_rows)
+            elif kind not in page.schema.names:  # of a server that has not heard of it
+                column = pa.nulls(page.num_rows, field.type)
             else:
                 column = page.column(kind)
             columns.append(column if column.type == field.type else column.cast(field.type))
