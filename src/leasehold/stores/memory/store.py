@@ -237,15 +237,16 @@ class MemoryStore:
         return c.Swept(len(due))
 
     def _remove_retired(self, command: c.RemoveRetired) -> c.Result:
-        old = [
-            (key, held)
+        old: Iterable[tuple[int, int, QueueTable]] = (
+            (message.expires_at_ms, key, held)
             for held in self._tables.queues.values()
             for key, message in held.retired.items()
             if message.expires_at_ms < command.expired_before_ms
-        ]
-        for key, held in old[: command.limit]:
+        )
+        removed = heapq.nsmallest(command.limit, old, key=lambda row: row[:2])
+        for _, key, held in removed:
             del held.retired[key]
-        return c.Swept(min(len(old), command.limit))
+        return c.Swept(len(removed))
 
     def _reap_dropped(self, command: c.ReapDropped) -> c.Result:
         count = min(len(self._tables.dropped), command.limit)
