@@ -203,3 +203,16 @@ def test_what_holds_a_group_up(ordered: Asker) -> None:
     in_claim = ordered.ask(o.LookAtGroup(ACCOUNT, QUEUE, "b"))
     assert (in_claim.in_flight, [str(seen.state) for seen in in_claim.held]) == (1, ["leased"])
     assert isinstance(ordered.ask(o.LookAtGroup(ACCOUNT, "none", "a")), QueueNotFound)
+
+
+def test_a_claim_that_was_extended_lapses(ordered: Asker) -> None:
+    """Its members come again when it really ends, those without a group too."""
+    ordered.attach()
+    put(ordered, "a1", "-1", "a2")
+    ordered.claim(limit=2, lease_s=10)
+    ordered.extend(lease_s=30)
+    for _ in range(2):
+        ordered.clock.advance(s=10)
+        assert ordered.receive() == ()
+    ordered.clock.advance(s=10)
+    assert ordered.received() == [b"a1", b"a2", b"-1"]

@@ -42,6 +42,7 @@ from leasehold.stores.sql.catalog import (
     priority_of,
 )
 from leasehold.stores.sql.failures import FailureHandlers
+from leasehold.stores.sql.groups import call_lanes
 from leasehold.stores.sql.messages import MessageHandlers
 from leasehold.stores.sql.plain_json import along_in_json, detail_to_json
 from leasehold.stores.sql.recorder import ID_BYTES, Columns, columns_of
@@ -337,6 +338,9 @@ class ClaimHandlers:
             held.lapsed = True
             held.claim = rules.after_lapse(held.claim)
             held.entry.lapsed.append(held)
+            if held.entry.turns is not None:
+                lanes = lanes_of(held.partition, held.lanes_used)
+                call_lanes(state, held.entry.turns, lanes)
             state.keep_claim(held)
             state.log.add_claim(EventType.CLAIM_LAPSED, held.entry, held.claim)
             self._let_expire(held)

@@ -100,6 +100,10 @@ class GroupSearch:
                 if is_grouped(lane.partition):
                     for group, at_ms in self._state.fetch("groups_of_lane", (lane.partition,)):
                         first[group] = min(first.get(group, at_ms), at_ms)
+            for held in entry.lapsed:
+                for number in filter(is_grouped, lanes_of(held.partition, held.lanes_used)):
+                    for group, _ in self._state.fetch("groups_of_lane", (number,)):
+                        first[group] = NOW
             for group, at_ms in sorted(first.items(), key=lambda each: (each[1], each[0] or "")):
                 turns.call(group, at_ms, at_ms)
             turns.heard_ms = now_ms
@@ -127,6 +131,7 @@ class GroupSearch:
 
 def call_lanes(state: State, turns: Turns, lanes: Sequence[int]) -> None:
     """Have the groups looked at that have messages in lanes of a claim, or of what is staged."""
+    turns.call(None, NOW)
     for lane in filter(is_grouped, lanes):
         for group, _ in state.fetch("groups_of_lane", (lane,)):
             turns.call(group, NOW)
