@@ -65,6 +65,7 @@ def test_a_first_start_that_is_killed_anywhere_can_be_repeated() -> None:
     assert outcome.states > 100
 
 
+@pytest.mark.long
 def test_a_power_cut_in_the_first_moments_can_be_survived() -> None:
     """At every call, where names are strict: what was acknowledged is there."""
     outcome = replay_births(strict=True, tries=4)

@@ -22,6 +22,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
         yield started
 
 
+@pytest.mark.long
 def test_a_queue_is_read_through_the_official_sdk(
     spark: SparkSession, endpoint: Endpoint, tmp_path: Path
 ) -> None:

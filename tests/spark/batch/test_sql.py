@@ -38,6 +38,7 @@ def sql(spark: SparkSession) -> Iterator[Sql]:
     spark.sql("DROP TABLE IF EXISTS made")
 
 
+@pytest.mark.long
 def test_temporary_views_are_read_and_written(sql: Sql) -> None:
     """A view with columns takes rows, another shows what is there."""
     sql.rows(f"CREATE TEMPORARY VIEW outbox (body STRING) USING leasehold OPTIONS ({sql.at})")

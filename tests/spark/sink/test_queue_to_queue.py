@@ -40,6 +40,7 @@ def filled(client: Client) -> list[str]:
     return sorted(f"M{number}" for number in range(60))
 
 
+@pytest.mark.long
 def test_publishing_settles_the_claim(
     spark: SparkSession, client: Client, out: dict[str, str], filled: list[str], tmp_path: Path
 ) -> None:
@@ -57,6 +58,7 @@ def test_publishing_settles_the_claim(
     assert sum(each.rows for each in published) == 60
 
 
+@pytest.mark.long
 def test_replay_after_a_crash_sends_nothing_twice(
     spark: SparkSession, client: Client, out: dict[str, str], filled: list[str], tmp_path: Path
 ) -> None:
