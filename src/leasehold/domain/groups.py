@@ -12,7 +12,7 @@ newcomer does not wait for a whole round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from enum import Enum, auto
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -108,6 +108,19 @@ class Turns:
         self.heard_ms = 0
         """Up to when it is known what other servers have made visible, if there are any."""
         self._before: _Before | None = None
+
+    @classmethod
+    def found(cls, settings: GroupSettings, first: Mapping[Group, int]) -> Turns:
+        """Return the turns of groups with messages that are there.
+
+        Args:
+            settings: Those of the queue.
+            first: By group, a moment before which nothing of it is visible, or NOW.
+        """
+        turns = cls(settings)
+        for group, at_ms in sorted(first.items(), key=lambda each: (each[1], each[0] or "")):
+            turns.call(group, at_ms, at_ms)
+        return turns
 
     def begin(self) -> None:
         """Remember how it is, until :meth:`keep` or :meth:`undo`."""

@@ -214,13 +214,11 @@ class Tables:
         if settings is None:
             table.turns = None
         elif table.turns is None or table.turns.settings != settings:
-            table.turns = Turns(settings)
             first: dict[Group, int] = {}
             for message in table.rows.values():
                 group = message.detail.group_id
                 first[group] = min(first.get(group, NEVER_MS), message.visible_at_ms)
-            for group, at_ms in sorted(first.items(), key=lambda each: (each[1], each[0] or "")):
-                table.turns.call(group, at_ms, at_ms)
+            table.turns = Turns.found(settings, first)
         if table.turns is not None:
             table.turns.ageing_s = table.queue.settings.priority_ageing_s
         return table.turns

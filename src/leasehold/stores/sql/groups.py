@@ -94,7 +94,6 @@ class GroupSearch:
         assert settings is not None
         turns = entry.turns
         if turns is None or turns.settings != settings:
-            turns = Turns(settings)
             first: dict[Group, int] = {None: NOW}
             for lane in entry.lanes:
                 if is_grouped(lane.partition):
@@ -104,8 +103,7 @@ class GroupSearch:
                 for number in filter(is_grouped, lanes_of(held.partition, held.lanes_used)):
                     for group, _ in self._state.fetch("groups_of_lane", (number,)):
                         first[group] = NOW
-            for group, at_ms in sorted(first.items(), key=lambda each: (each[1], each[0] or "")):
-                turns.call(group, at_ms, at_ms)
+            turns = Turns.found(settings, first)
             turns.heard_ms = now_ms
             entry.turns = turns
         turns.urgent = entry.lanes[0].priority
