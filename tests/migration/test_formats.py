@@ -55,6 +55,10 @@ OLD_DATABASES = {
         "00000000-0001-8c6c-ac6c-6c6c6c6c6c6c",
         "AAAAAAAAAQAAAAIqfQmnGkt7duhaVirO3BeU",
     ),
+    "format8.db": (
+        "00000000-0001-8c6c-ac6c-6c6c6c6c6c6c",
+        "AAAAAAAAAQAAAAJZU-9Vp_i8qj2shDQMewVI",
+    ),
 }
 
 

@@ -258,6 +258,19 @@ TABLES: Final = (
         "scope, key",
         _SCOPE,
     ),
+    _table("group_rate", "scope/n group_id/t full_at_us/n", "scope, group_id", _SCOPE),
+    _table(
+        "group_halt",
+        "scope/n group_id/t message_id/t reason/t since_ms/n",
+        "scope, group_id",
+        _SCOPE,
+    ),
+    _table(
+        "group_hold",
+        "scope/n group_id/t session/t fence/n since_ms/n state/b",
+        "scope, group_id",
+        _SCOPE,
+    ),
     MESSAGE,
     _table("message_body", "row_key/n content/b", "row_key", _ROW),
     _table("message_saved", "row_key/n content/t", "row_key", _ROW),
@@ -374,7 +387,11 @@ _DROPS: Final = (
         "DELETE FROM claim WHERE partition IN"
         " (SELECT number FROM moving_number WHERE kind = 'partition')"
     ),
-    "DELETE FROM dedup_key WHERE scope IN (SELECT number FROM moving_number WHERE kind = 'scope')",
+    *(
+        f"DELETE FROM {name} WHERE scope IN"
+        " (SELECT number FROM moving_number WHERE kind = 'scope')"
+        for name in ("dedup_key", "group_rate", "group_halt", "group_hold")
+    ),
     "DELETE FROM session WHERE session_id IN (SELECT session_id FROM moving_session)",
     *(
         f"DELETE FROM {name} WHERE account IN (SELECT name FROM moving_account)"
