@@ -12,12 +12,12 @@ newcomer does not wait for a whole round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from enum import Enum, auto
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from leasehold.domain.model import Message, Phase
+from leasehold.domain.model import NEVER_MS, Message, Phase
 from leasehold.domain.queue_settings import GroupOrder, GroupSettings
 from leasehold.domain.visibility import first_visible_ms, order_of
 
@@ -31,6 +31,7 @@ NOW: Final = 0
 """As a moment: at the next look, whatever the time is."""
 
 
+_Row = TypeVar("_Row")
 _Row_co = TypeVar("_Row_co", covariant=True)
 
 
@@ -80,6 +81,7 @@ class Turns:
         "_due",
         "_finish",
         "_heap",
+        "_now_ms",
         "_ranks",
         "_virtual",
         "ageing_s",
@@ -101,6 +103,8 @@ class Turns:
         self._finish: dict[Group, float] = {}
         self._virtual = 0.0
         self._count = 0
+        self._now_ms = 0
+        """When it was last asked who is next."""
         self.urgent = 1
         """The most urgent priority that a message can have."""
         self.ageing_s: int | None = None
@@ -154,13 +158,42 @@ class Turns:
         """
         known = self._due.get(group)
         if known is None or at_ms < known[0]:
-            self._count += 1
-            heappush(self._calls, (at_ms, self._count, group))
+            if at_ms < NEVER_MS:
+                self._count += 1
+                heappush(self._calls, (at_ms, self._count, group))
+            elif oldest_ms >= NEVER_MS:
+                return
+            if len(self._calls) > 2 * len(self._due) + _KEPT:
+                self._forget_moved()
         elif oldest_ms >= known[1]:
             return
         if known is not None:
             at_ms, oldest_ms = min(at_ms, known[0]), min(oldest_ms, known[1])
         self._due[group] = at_ms, oldest_ms
+
+    def changed(self, message: Message) -> None:
+        """Have the group of a message looked at that was put or changed, as it is now."""
+        self.call(message.detail.group_id, call_for(message), message.visible_at_ms)
+
+    def free(self, group: Group) -> None:
+        """Have a group looked at that has one message less.
+
+        Where it is known that it has nothing else to give by now, that is not for its sake.
+        """
+        known = self._due.get(group)
+        if group in self._ranks:
+            return
+        if known is None:
+            self.call(group, NOW)
+        elif known[1] <= self._now_ms:
+            self.call(group, NOW, known[1])
+
+    def _forget_moved(self) -> None:
+        """Forget moments at which no group is looked at any more."""
+        due = self._due
+        calls = [call for call in self._calls if due.get(call[2], _NEVER)[0] == call[0]]
+        heapify(calls)
+        self._calls = calls
 
     def call_due(self, now_ms: int) -> None:
         """Take those for ready whose moment has come.
@@ -168,6 +201,7 @@ class Turns:
         What their first message is will be seen when they are looked at; until then they have the
         rank of the most urgent that there can be.
         """
+        self._now_ms = now_ms
         urgent, ageing_s = self.urgent, self.ageing_s
         calls, due = self._calls, self._due
         while calls and calls[0][0] <= now_ms:
@@ -200,6 +234,27 @@ class Turns:
                     self._before.finishes.setdefault(group, self._finish.get(group))
                 return group, rank
         return None
+
+    def ahead(self, most: int, known: Mapping[Group, object]) -> list[Group]:
+        """Return who comes next if those before have nothing, and leave them there.
+
+        Args:
+            most: So many groups.
+            known: Groups that are left out.
+        """
+        heap, ranks = self._heap, self._ranks
+        drawn: list[tuple[Rank, int, Group]] = []
+        found: list[Group] = []
+        while heap and len(found) < most and len(drawn) < 2 * most:
+            entry = heappop(heap)
+            rank, _, group = entry
+            if ranks.get(group) == rank:
+                drawn.append(entry)
+                if group not in known:
+                    found.append(group)
+        for entry in drawn:
+            heappush(heap, entry)
+        return found
 
     def served(self, group: Group, rank: Rank) -> None:
         """Note that a group whose turn it was has given one message."""
@@ -236,12 +291,14 @@ class Turns:
     def due_ms(self) -> int | None:
         """Return when a group is next to be looked at, None for never."""
         calls, due = self._calls, self._due
-        while calls and due.get(calls[0][2], (None,))[0] != calls[0][0]:
+        while calls and due.get(calls[0][2], _NEVER)[0] != calls[0][0]:
             heappop(calls)
         return calls[0][0] if calls else None
 
 
 _KEPT: Final = 1_000
+_NEVER: Final = -1, NEVER_MS
+"""In place of a moment at which a group is looked at."""
 
 
 def is_ordered(settings: GroupSettings, group: Group) -> bool:
@@ -253,81 +310,127 @@ def is_ordered(settings: GroupSettings, group: Group) -> bool:
 
 
 class Look(Protocol[_Row_co]):
-    """What a group can give to one receive, all of which one holder gets."""
+    """What a group can give to the receives of a batch."""
 
     def rank(self) -> Rank | None:
         """Return the rank of the next message; None if the group gives no more now."""
+        ...
+
+    def rank_bound(self) -> Rank | None:
+        """Return the same, or an earlier rank where the next message is not read yet."""
         ...
 
     def take(self) -> _Row_co | None:
         """Take that message; None if it turned out that there is none."""
         ...
 
-    def again_ms(self) -> int | None:
-        """Return when the group may have something for another receive; None if not by itself."""
+    def again(self) -> tuple[int, int]:
+        """Return from when on the group may have something for a later receive.
+
+        Returns:
+            The moment, NEVER_MS if it is not by itself, and the oldest that it may have then, or
+            when it is free.
+        """
+        ...
+
+
+class Looks(Protocol[_Row_co]):
+    """Looks at groups, each once for the receives of a batch."""
+
+    @property
+    def known(self) -> Mapping[Group, Look[_Row_co]]:
+        """Those there were."""
+        ...
+
+    def read(self, groups: Sequence[Group]) -> None:
+        """Look at some groups that are not known yet."""
         ...
 
 
 def take_turns(
-    turns: Turns, now_ms: int, wanted: int, look_at: Callable[[Group], Look[_Row_co]]
-) -> Generator[_Row_co]:
-    """Go over what one receive gets, in the order in which groups have their turns.
+    turns: Turns, now_ms: int, limits: Iterable[int], looks: Looks[_Row]
+) -> Generator[_Row]:
+    """Go over what some receives get, in the order in which groups have their turns.
+
+    What a group in order gives goes to one of them.
 
     Args:
         turns: Those of the queue.
         now_ms: The time.
-        wanted: Messages at most.
-        look_at: Looks what a group can give.
+        limits: Messages at most, of each receive in turn. One that gets fewer was the last that
+            gets any.
+        looks: Looks what groups can give.
 
     Yields:
         What looks take. Whoever has enough closes it.
     """
+    limits = list(limits)
+    missing = sum(limits)
     turns.begin()
     turns.call_due(now_ms)
-    looks: dict[Group, Look[_Row_co]] = {}
     given: set[Group] = set()
     try:
-        while wanted and (found := turns.next()) is not None:
-            group, rank = found
-            look = looks.get(group)
-            if look is None:
-                look = looks[group] = look_at(group)
-            own = look.rank()
-            if own is not None and (turns.settings.fair or own <= rank):
-                row = look.take()
+        for limit in limits:
+            wanted = limit
+            while wanted and (found := turns.next()) is not None:
+                group, rank = found
+                look = _look_at(turns, group, looks, missing)
                 own = look.rank()
-                if row is not None:
-                    given.add(group)
-                    turns.served(group, rank)
-                    wanted -= 1
-            else:
+                if own is None:
+                    continue
                 row = None
-            if own is not None:
-                turns.enter(group, own)
-            if row is not None:
-                yield row
+                if turns.settings.fair or own <= rank:
+                    row = look.take()
+                    if row is not None:
+                        given.add(group)
+                        turns.served(group, rank)
+                        wanted, missing = wanted - 1, missing - 1
+                    own = look.rank_bound()
+                if own is not None:
+                    turns.enter(group, own)
+                if row is not None:
+                    yield row
+            _close_ordered(turns, given)
     finally:
-        for group, look in looks.items():
-            _settle(turns, group, look, has_given=group in given)
+        _close_ordered(turns, given)
+        for group, look in looks.known.items():
+            if not turns.is_ready(group):
+                turns.call(group, *look.again())
 
 
-def _settle(turns: Turns, group: Group, look: Look[object], *, has_given: bool) -> None:
-    """Note when a group that was looked at is to be looked at again."""
-    if has_given and is_ordered(turns.settings, group):
-        turns.leave(group)  # what it has left was for the same holder, and is for later
-    if not turns.is_ready(group) and (at_ms := look.again_ms()) is not None:
-        turns.call(group, at_ms)
+_AHEAD: Final = 256
+"""Groups that are looked at together, at most."""
 
 
-def next_turn_ms(turns: Turns, now_ms: int, look_at: Callable[[Group], Look[object]]) -> int | None:
+def _look_at(turns: Turns, group: Group, looks: Looks[_Row], missing: int) -> Look[_Row]:
+    """Look at a group, and if that is new, at those that will be next."""
+    look = looks.known.get(group)
+    if look is None:
+        more = turns.ahead(min(missing, _AHEAD) - 1, looks.known) if missing > 1 else []
+        looks.read([group, *more])
+        look = looks.known[group]
+    return look
+
+
+def _close_ordered(turns: Turns, given: set[Group]) -> None:
+    """Note that groups in order that have given to one receive give nothing to another now."""
+    if turns.settings.order is GroupOrder.FIFO:
+        for group in given:
+            if is_ordered(turns.settings, group):
+                turns.leave(group)
+        given.clear()
+
+
+def next_turn_ms(turns: Turns, now_ms: int, looks: Looks[object]) -> int | None:
     """Return when a receive may next get something: now, later, or None for not by itself."""
     turns.call_due(now_ms)
     while (group := turns.first()) is not _NOBODY:
-        look = look_at(group)
+        if group not in looks.known:
+            looks.read([group])
+        look = looks.known[group]
         if look.rank() is not None:
             return now_ms
         turns.leave(group)
-        at_ms = look.again_ms()
-        if at_ms is not None:
-            turns.call(group, max(at_ms, now_ms + 1))
+        at_ms, oldest_ms = look.again()
+        turns.call(group, max(at_ms, now_ms + 1), oldest_ms)
     return turns.due_ms()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -19,9 +19,9 @@ from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive, ne
 from leasehold.domain.groups import (
     NOW,
     Group,
+    Look,
     Rank,
     Turns,
-    call_for,
     is_ordered,
     next_turn_ms,
     place_in_group,
@@ -202,10 +202,12 @@ class Tables:
 
     @staticmethod
     def stir(table: QueueTable, message: Message, at_ms: int | None = None) -> None:
-        """Have the group of a message looked at that has changed, or is gone as of *at_ms*."""
+        """Have the group of a message looked at that has changed, or is free as of *at_ms*."""
         if table.turns is not None:
-            at_ms = call_for(message) if at_ms is None else at_ms
-            table.turns.call(message.detail.group_id, at_ms)
+            if at_ms is None:
+                table.turns.changed(message)
+            else:
+                table.turns.call(message.detail.group_id, at_ms)
 
     @staticmethod
     def turns_of(table: QueueTable) -> Turns | None:
@@ -242,7 +244,8 @@ class Tables:
     def take(self, table: QueueTable, row_key: int) -> Message:
         """Take a message from its table, and from its claim."""
         self.leave(table, row_key)
-        self.stir(table, table.rows[row_key], NOW)
+        if table.turns is not None:
+            table.turns.free(table.rows[row_key].detail.group_id)
         return table.rows.pop(row_key)
 
     def leave(self, table: QueueTable, row_key: int) -> None:
@@ -450,9 +453,7 @@ class Taking:
                 found for key in keys if (found := good(key)[0]) is not None
             )
         else:
-            source = take_turns(
-                turns, now_ms, limit, lambda group: _GroupLook(table, group, now_ms, good)
-            )
+            source = take_turns(turns, now_ms, (limit,), _GroupLooks(table, now_ms, good))
         taken, ended = 0, False
         with contextlib.closing(source):
             while taken < limit and not ended and left[0] >= 0:
@@ -469,11 +470,8 @@ class Taking:
     def next_turn_ms(self, table: QueueTable, turns: Turns) -> int | None:
         """Return when a queue that groups share may next give something."""
         now_ms = self._tables.now_ms
-
-        def look_at(group: Group) -> _GroupLook:
-            return _GroupLook(table, group, now_ms, lambda _: (None, False))
-
-        return next_turn_ms(turns, now_ms, look_at)
+        looks = _GroupLooks(table, now_ms, lambda _: (None, False))
+        return next_turn_ms(turns, now_ms, looks)
 
     def _good(self, table: QueueTable, left: list[int], row_key: int) -> tuple[_Found | None, bool]:
         """Return a message, None if it had to go to the poison queue, and whether to go on.
@@ -507,6 +505,19 @@ class Taking:
         return poisoned
 
 
+class _GroupLooks:
+    """Looks at the groups of a queue; see :class:`leasehold.domain.groups.Looks`."""
+
+    def __init__(self, table: QueueTable, now_ms: int, good: _Judge) -> None:
+        self.known: dict[Group, Look[_Found]] = {}
+        self._table, self._now_ms, self._good = table, now_ms, good
+
+    def read(self, groups: Sequence[Group]) -> None:
+        """See :class:`Looks`."""
+        for group in groups:
+            self.known[group] = _GroupLook(self._table, group, self._now_ms, self._good)
+
+
 class _GroupLook:
     """What one group can give to a receive; see :class:`leasehold.domain.groups.Look`."""
 
@@ -533,7 +544,8 @@ class _GroupLook:
         ]
         others = [each for each in own if each not in ready]
         self._good = good
-        self._again_ms = min((_ends_ms(table, *each) for each in others), default=None)
+        self._again_ms = min((_ends_ms(table, *each) for each in others), default=NEVER_MS)
+        self._oldest_ms = min((message.visible_at_ms for _, message in ready), default=NEVER_MS)
         if is_ordered(policy, group):
             ready.sort(key=lambda each: place_in_group(each[1], each[0]))
             if any(message.dequeue_count for _, message in others):
@@ -553,6 +565,8 @@ class _GroupLook:
         """See :class:`Look`."""
         return self._ready[0][1] if self._ready else None
 
+    rank_bound = rank
+
     def take(self) -> _Found | None:
         """See :class:`Look`."""
         while self._ready:
@@ -563,9 +577,9 @@ class _GroupLook:
                 self._ready, self._again_ms = [], NOW
         return None
 
-    def again_ms(self) -> int | None:
+    def again(self) -> tuple[int, int]:
         """See :class:`Look`."""
-        return self._again_ms
+        return self._again_ms, min(self._oldest_ms, self._again_ms)
 
 
 def _ends_ms(table: QueueTable, row_key: int, message: Message) -> int:

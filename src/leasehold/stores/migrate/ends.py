@@ -388,8 +388,7 @@ _DROPS: Final = (
         " (SELECT number FROM moving_number WHERE kind = 'partition')"
     ),
     *(
-        f"DELETE FROM {name} WHERE scope IN"
-        " (SELECT number FROM moving_number WHERE kind = 'scope')"
+        f"DELETE FROM {name} WHERE scope IN (SELECT number FROM moving_number WHERE kind = 'scope')"
         for name in ("dedup_key", "group_rate", "group_halt", "group_hold")
     ),
     "DELETE FROM session WHERE session_id IN (SELECT session_id FROM moving_session)",

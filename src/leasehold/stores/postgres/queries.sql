@@ -150,58 +150,85 @@ FROM message
 WHERE partition = $1 AND visible_at_ms >= $4 AND visible_at_ms <= $2 AND expires_at_ms > $2
 ORDER BY visible_at_ms, row_key + 0 LIMIT $3
 
--- name: group_visible
--- Of one group, what was received before (1) or never (0).
-SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, CASE place WHEN 0 THEN body ELSE coalesce(
-           (SELECT content FROM message_body b WHERE b.row_key = message.row_key), ''::bytea) END,
+-- name: group_heads
+-- Of each of some groups the next that was never received, and the next that was.
+SELECT name, row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       CASE place WHEN 0 THEN body ELSE coalesce(
+           (SELECT content FROM message_body b WHERE b.row_key = m.row_key), ''::bytea) END,
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
-       CASE WHEN saved THEN (SELECT content FROM message_saved s
-                       WHERE s.row_key = message.row_key) END
-FROM message
-WHERE partition = $1 AND group_id = $2 AND (dequeue_count > 0) = ($4 = 1) AND visible_at_ms <= $3
-  AND expires_at_ms > $3
-ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1)
+       CASE WHEN saved THEN (SELECT content FROM message_saved s WHERE s.row_key = m.row_key) END
+FROM unnest($2::text[]) AS g (name), LATERAL (
+    (SELECT * FROM message
+     WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = false
+       AND visible_at_ms <= $3 AND expires_at_ms > $3
+     ORDER BY visible_at_ms, row_key LIMIT $4)
+    UNION ALL
+    (SELECT * FROM message
+     WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = true
+       AND visible_at_ms <= $3 AND expires_at_ms > $3
+     ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1))) AS m
 
--- name: group_visible_to_take
+-- name: group_heads_to_take
 -- To pass over what is locked would break the order.
-SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, CASE place WHEN 0 THEN body ELSE coalesce(
-           (SELECT content FROM message_body b WHERE b.row_key = message.row_key), ''::bytea) END,
+SELECT name, row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       CASE place WHEN 0 THEN body ELSE coalesce(
+           (SELECT content FROM message_body b WHERE b.row_key = m.row_key), ''::bytea) END,
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
-       CASE WHEN saved THEN (SELECT content FROM message_saved s
-                       WHERE s.row_key = message.row_key) END
-FROM message
-WHERE partition = $1 AND group_id = $2 AND (dequeue_count > 0) = ($4 = 1) AND visible_at_ms <= $3
-  AND expires_at_ms > $3
-ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1)
-FOR UPDATE
+       CASE WHEN saved THEN (SELECT content FROM message_saved s WHERE s.row_key = m.row_key) END
+FROM unnest($2::text[]) AS g (name), LATERAL (
+    SELECT * FROM (SELECT * FROM message
+     WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = false
+       AND visible_at_ms <= $3 AND expires_at_ms > $3
+     ORDER BY visible_at_ms, row_key LIMIT $4 FOR UPDATE) AS a
+    UNION ALL
+    SELECT * FROM (SELECT * FROM message
+     WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = true
+       AND visible_at_ms <= $3 AND expires_at_ms > $3
+     ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1) FOR UPDATE) AS b) AS m
 
--- name: group_visible_without_bodies
-SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-       ''::bytea, phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
-FROM message
-WHERE partition = $1 AND group_id = $2 AND (dequeue_count > 0) = ($4 = 1) AND visible_at_ms <= $3
-  AND expires_at_ms > $3
-ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1)
+-- name: group_heads_without_bodies
+SELECT name, row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       ''::bytea, phase, since_ms,
+       visible_since_ms, renewals, holder, detail, partition, session, NULL
+FROM unnest($2::text[]) AS g (name), LATERAL (
+    (SELECT * FROM message
+     WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = false
+       AND visible_at_ms <= $3 AND expires_at_ms > $3
+     ORDER BY visible_at_ms, row_key LIMIT $4)
+    UNION ALL
+    (SELECT * FROM message
+     WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = true
+       AND visible_at_ms <= $3 AND expires_at_ms > $3
+     ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1))) AS m
 
--- name: group_visible_with_sizes
-SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-       ''::bytea, phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL,
+-- name: group_heads_with_sizes
+SELECT name, row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       ''::bytea, phase, since_ms,
+       visible_since_ms, renewals, holder, detail, partition, session, NULL,
        CASE place WHEN 0 THEN length(body)
             WHEN 1 THEN coalesce((SELECT length(content) FROM message_body b
-                                  WHERE b.row_key = message.row_key), 0)
+                                  WHERE b.row_key = m.row_key), 0)
             ELSE coalesce((replace(detail, '\u0000', '\ufdd0')::json
                            #>> '{body_ref,size_bytes}')::bigint, 0) END
-FROM message
-WHERE partition = $1 AND group_id = $2 AND (dequeue_count > 0) = ($4 = 1) AND visible_at_ms <= $3
-  AND expires_at_ms > $3
-ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1)
+FROM unnest($2::text[]) AS g (name), LATERAL (
+    (SELECT * FROM message
+     WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = false
+       AND visible_at_ms <= $3 AND expires_at_ms > $3
+     ORDER BY visible_at_ms, row_key LIMIT $4)
+    UNION ALL
+    (SELECT * FROM message
+     WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = true
+       AND visible_at_ms <= $3 AND expires_at_ms > $3
+     ORDER BY visible_at_ms, row_key LIMIT nullif($5, -1))) AS m
 
--- name: group_held
+-- name: groups_held
 -- What was received and is not visible: all, what is on leases, and when the first of it is free.
-SELECT count(*), coalesce(sum((phase = 2)::int), 0)::bigint, min(least(visible_at_ms, expires_at_ms))
-FROM message
-WHERE partition = $1 AND group_id = $2 AND (dequeue_count > 0) = true AND visible_at_ms > $3
-  AND expires_at_ms > $3
+SELECT name, count(*), sum((phase = 2)::int)::bigint, min(least(visible_at_ms, expires_at_ms))
+FROM unnest($2::text[]) AS g (name), LATERAL (
+    SELECT phase, visible_at_ms, expires_at_ms FROM message
+    WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = true
+      AND visible_at_ms > $3 AND expires_at_ms > $3) AS m
+GROUP BY name
 
 -- name: group_held_rows
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
@@ -211,18 +238,21 @@ WHERE partition = $1 AND group_id = $2 AND (dequeue_count > 0) = true AND visibl
   AND expires_at_ms > $3
 ORDER BY visible_at_ms, row_key LIMIT $4
 
--- name: group_members
-SELECT count(*) FROM message WHERE partition = $1 AND group_id = $2 AND (dequeue_count > 0) = true
+-- name: groups_members
+SELECT name, count(*) FROM unnest($2::text[]) AS g (name)
+JOIN message ON partition = $1 AND group_id = g.name AND (dequeue_count > 0) = true
+GROUP BY name
 
--- name: group_next
--- When the next of what is not visible is.
-SELECT min(at_ms) FROM (
-    SELECT min(visible_at_ms) AS at_ms FROM message
-    WHERE partition = $1 AND group_id = $3 AND (dequeue_count > 0) = false AND visible_at_ms > $2
-    UNION ALL
-    SELECT min(least(visible_at_ms, expires_at_ms)) FROM message
-    WHERE partition = $1 AND group_id = $3 AND (dequeue_count > 0) = true AND visible_at_ms > $2
-      AND expires_at_ms > $2) AS next
+-- name: groups_next
+-- When the next of what is not visible is, of what was never received and of what was.
+SELECT name,
+       (SELECT min(visible_at_ms) FROM message
+        WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = false
+          AND visible_at_ms > $3),
+       (SELECT min(visible_at_ms) FROM message
+        WHERE partition = $1 AND group_id = g.name AND (dequeue_count > 0) = true
+          AND visible_at_ms > $3)
+FROM unnest($2::text[]) AS g (name)
 
 -- name: groups_of_lane
 -- One look into the index for each group, however many messages it has.
@@ -241,8 +271,9 @@ FROM found WHERE name IS NOT NULL
 SELECT DISTINCT group_id FROM message
 WHERE partition = $1 AND visible_at_ms > $2 AND visible_at_ms <= $3
 
--- name: try_lock_group
-SELECT pg_try_advisory_xact_lock(hashtextextended($2, $1))
+-- name: try_lock_groups
+SELECT name FROM unnest($2::text[]) AS g (name)
+WHERE pg_try_advisory_xact_lock(hashtextextended(name, $1))
 
 -- name: bytes_of_lane
 SELECT coalesce(sum(CASE place WHEN 0 THEN length(body)

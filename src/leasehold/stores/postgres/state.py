@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
 from leasehold.domain.model import KEY_BYTES, Message, Phase
@@ -19,7 +19,7 @@ _BEFORE: Final = {"find_key": "lock_key"}
 """Statements that hold only under a lock that another takes first."""
 _TO_TAKE: Final = {
     "next_visible": "next_visible_to_take",
-    "group_visible": "group_visible_to_take",
+    "group_heads": "group_heads_to_take",
 }
 _KEPT_IN_MEMORY: Final = (
     *("insert_queue", "delete_queue", "move_queue", "set_lanes"),
@@ -143,6 +143,11 @@ class SharedState(State):
         """Return numbers as one value that statements can look them up in."""
         return array_of(tuple(row_keys))
 
+    @staticmethod
+    def names_of(names: Sequence[str]) -> object:
+        """Return texts as one value that statements can look them up in."""
+        return array_of(names)
+
     def timeline(self, entry: Entry, now_ms: int) -> Timeline:
         """Count what is invisible in a queue."""
         first_ms = now_ms // 1000 * 1000
@@ -159,9 +164,12 @@ class SharedState(State):
         """Return how many rows of a queue are retired, as read when the batch began."""
         return cast("SharedEntry", entry).retired
 
-    def lock_group(self, entry: Entry, group: str) -> bool:
-        """See :meth:`State.lock_group`."""
-        return self.exclusive or bool(self.value("try_lock_group", (entry.scope, group)))
+    def lock_groups(self, entry: Entry, groups: Sequence[str]) -> Sequence[str]:
+        """See :meth:`State.lock_groups`."""
+        if self.exclusive:
+            return groups
+        rows = self.fetch("try_lock_groups", (entry.scope, self.names_of(groups)))
+        return [name for (name,) in rows]
 
     # --- row keys ----------------------------------------------------------------------------
 

@@ -7,12 +7,14 @@ what is in memory may be out of date and costs a look in vain, never a wrong mes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
 
 from leasehold.domain.groups import (
     NOW,
     Group,
+    Look,
     Rank,
     Turns,
     is_ordered,
@@ -20,6 +22,8 @@ from leasehold.domain.groups import (
     place_in_group,
     take_turns,
 )
+from leasehold.domain.model import NEVER_MS
+from leasehold.domain.queue_settings import GroupOrder
 from leasehold.domain.visibility import order_of
 from leasehold.stores.sql.catalog import Entry, is_grouped, lanes_of, priority_of
 from leasehold.stores.sql.rows import Cell, Row, message_of, visible_from
@@ -29,17 +33,18 @@ Good: TypeAlias = Callable[[Row], bool | None]
 """Tells whether a message may be delivered; if not, it has moved it to the poison queue. None if
 there were too many of those."""
 _AT_ONCE: Final = 32
-"""Messages of one group that are read at first; four times as many each time that is not enough."""
+"""Messages of one group that are read at first, at most; four times as many each time that is not
+enough."""
 _BUSY_MS: Final = 20
 """Until a group is looked at again that another server was giving messages of."""
 _UNSURE_MS: Final = 100
 """The same for a group that another server may free at any moment."""
 _FOR_GROUPS: Final = {
-    "next_visible": "group_visible",
-    "next_visible_without_bodies": "group_visible_without_bodies",
-    "next_visible_with_sizes": "group_visible_with_sizes",
+    "next_visible": "group_heads",
+    "next_visible_without_bodies": "group_heads_without_bodies",
+    "next_visible_with_sizes": "group_heads_with_sizes",
 }
-"""What finds messages of one group in place of those of a lane."""
+"""What finds messages of some groups in place of those of a lane."""
 
 
 class GroupSearch:
@@ -53,38 +58,44 @@ class GroupSearch:
         self._state = state
 
     def take(
-        self, entry: Entry, now_ms: int, wanted: int, query: str, good: Good
+        self, entry: Entry, now_ms: int, limits: Iterable[int], query: str, good: Good
     ) -> Generator[Row]:
-        """Go over the messages that one receive or claim gets; whoever has enough closes it."""
+        """Go over the messages that receives or a claim get; whoever has enough closes it.
+
+        Args:
+            entry: The queue.
+            now_ms: The time.
+            limits: Messages at most, of each receive.
+            query: Finds messages of a queue without groups.
+            good: Judges each message.
+        """
+        limits = tuple(limits)
         turns = self._turns_of(entry, now_ms)
-        limit = min(wanted, _AT_ONCE)
-        return take_turns(
-            turns,
-            now_ms,
-            wanted,
-            lambda group: _Look(self._state, entry, group, now_ms, query, limit, good),
-        )
+        looks = _Looks(self._state, entry, now_ms, query, sum(limits), good)
+        return take_turns(turns, now_ms, limits, looks)
 
     def next_due_ms(self, entry: Entry, now_ms: int) -> int | None:
         """Return when a receive may next get something; None for not by itself."""
         turns = self._turns_of(entry, now_ms)
         query = "next_visible_without_bodies"
-        return next_turn_ms(
-            turns, now_ms, lambda group: _Look(self._state, entry, group, now_ms, query, 1, _any)
-        )
+        return next_turn_ms(turns, now_ms, _Looks(self._state, entry, now_ms, query, 1, _any))
 
     def held(self, entry: Entry, group: str, now_ms: int, limit: int) -> tuple[int, list[Row]]:
         """Return how many messages of a group are on leases, and what is not visible of it."""
         state, leased = self._state, 0
         rows: list[Row] = []
+        names = state.names_of([group])
         for lane in entry.lanes:
             if is_grouped(lane.partition):
                 bounds = (lane.partition, group, now_ms)
-                ((_, own_leased, _),) = state.fetch("group_held", bounds)
-                leased += own_leased
+                for _, _, own_leased, _ in state.fetch(
+                    "groups_held", (lane.partition, names, now_ms)
+                ):
+                    leased += own_leased
                 rows += state.fetch("group_held_rows", (*bounds, limit))
         for number, _ in _hiding_lanes(entry, now_ms):
-            leased += state.value("group_members", (number, group))
+            for _, members in state.fetch("groups_members", (number, names)):
+                leased += members
             rows += state.fetch("group_held_rows", (number, group, -1, limit))
         return leased, rows
 
@@ -98,7 +109,8 @@ class GroupSearch:
             for lane in entry.lanes:
                 if is_grouped(lane.partition):
                     for group, at_ms in self._state.fetch("groups_of_lane", (lane.partition,)):
-                        first[group] = min(first.get(group, at_ms), at_ms)
+                        if at_ms is not None:  # not all of it has expired
+                            first[group] = min(first.get(group, at_ms), at_ms)
             for held in entry.lapsed:
                 for number in filter(is_grouped, lanes_of(held.partition, held.lanes_used)):
                     for group, _ in self._state.fetch("groups_of_lane", (number,)):
@@ -147,147 +159,267 @@ def _any(_: Row) -> bool:
     return True
 
 
-class _Look:
-    """What one group can give to a receive; see :class:`leasehold.domain.groups.Look`."""
+class _Looks:
+    """Looks at the groups of a queue; see :class:`leasehold.domain.groups.Looks`.
+
+    Groups are looked at together: a statement costs as much as ten of the looks that it makes.
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what the search is for
-        self,
-        state: State,
-        entry: Entry,
-        group: Group,
-        now_ms: int,
-        query: str,
-        limit: int,
-        good: Good,
+        self, state: State, entry: Entry, now_ms: int, query: str, wanted: int, good: Good
     ) -> None:
         policy = entry.queue.settings.groups
         assert policy is not None
-        self._state, self._entry, self._group = state, entry, group
-        self._now_ms, self._query, self._limit, self._good = now_ms, query, limit, good
-        self._ageing_s = entry.queue.settings.priority_ageing_s
-        self._is_ordered = is_ordered(policy, group)
-        self._room = None if group is None else policy.limit_of(group)
-        self._taken: set[int] = set()
-        self._held_until_ms: int | None = None
-        """When the group may be free, if it gives nothing for what is on leases."""
-        if group is not None and not state.lock_group(entry, group):
-            self._rows: list[Row] = []
-            self._is_whole, self._held_until_ms = True, now_ms + _BUSY_MS
-            return
-        self._read()
-        if self._is_ordered or self._room is not None:
-            self._weigh_leases()
+        self.known: dict[Group, Look[Row]] = {}
+        self.state, self.entry, self.policy = state, entry, policy
+        self.now_ms, self.query, self.wanted, self.good = now_ms, query, wanted, good
+        self.ageing_s = entry.queue.settings.priority_ageing_s
 
-    # --- reading -----------------------------------------------------------------------------
+    def read(self, groups: Sequence[Group]) -> None:
+        """See :class:`Looks`."""
+        names = [group for group in groups if group is not None]
+        if len(names) < len(groups):
+            self.known[None] = _Look(self, None, self._without_group(self.wanted))
+        allowed = self.state.lock_groups(self.entry, names) if names else []
+        found = self._heads(allowed, min(self.wanted // max(1, len(names)) + 1, _AT_ONCE))
+        held = self._held(allowed)
+        ended: dict[str, _Look] = {}
+        for name in allowed:
+            look = self.known[name] = _Look(self, name, found[name])
+            is_stopped = name in held and look.weigh(held[name])
+            if found[name].is_whole and not is_stopped:
+                ended[name] = look
+        for name, at_ms in self._next(tuple(ended)).items():
+            ended[name].again_ms = at_ms
+        for name in names:
+            if name not in self.known:
+                busy = self.known[name] = _Look(self, name, _Heads([], is_whole=True))
+                busy.give_up(self.now_ms + _BUSY_MS)
 
-    def _read(self) -> None:
-        """Read the next messages in their order, those taken before left out."""
-        limit = self._limit
-        found: list[Row] = []
-        most = 0
-        for lane, until_ms in self._lanes():
-            rows = self._visible(lane, limit)
-            most = max(most, len(rows))
-            if until_ms is not None:
-                rows = [visible_from(row, until_ms) for row in rows]
-            found += rows
-        self._is_whole = most < limit
-        found = [row for row in found if Cell.row_key(row) not in self._taken]
-        if self._is_ordered:
-            found.sort(key=lambda row: place_in_group(message_of(row), Cell.row_key(row)))
-        else:
-            found.sort(key=self._rank_of)
-        self._rows = found[:limit]
-        self._is_whole = self._is_whole and len(found) <= limit
+    # --- messages that can be given -------------------------------------------------------------
 
-    def _lanes(self) -> Iterator[tuple[int, int | None]]:
+    def heads(self, group: Group, limit: int) -> _Heads:
+        """Return the next messages of one group, in their order."""
+        if group is None:
+            return self._without_group(limit)
+        return self._heads([group], limit)[group]
+
+    def _heads(self, names: Sequence[str], limit: int) -> dict[str, _Heads]:
+        """Return the next messages of groups, in their order: so many, or more, of each."""
+        found = {name: _Heads([], is_whole=True) for name in names}
+        if not names:
+            return found
+        query = _FOR_GROUPS[self.query]
+        is_ordered = self.policy.order is GroupOrder.FIFO
+        # Of a group in order all that was received before: the first of those may be any of them.
+        bounds = self.state.names_of(names), self.now_ms, limit, -1 if is_ordered else limit
+        for lane, until_ms in self._lanes(grouped=True):
+            counts: dict[tuple[str, bool], int] = {}
+            for name, *row in self.state.fetch(query, (lane, *bounds)):
+                heads = found[name]
+                again = Cell.dequeue_count(row) > 0
+                counts[name, again] = count = counts.get((name, again), 0) + 1
+                if count >= limit and not (again and is_ordered):
+                    heads.is_whole = False
+                heads.rows.append(tuple(row) if until_ms is None else visible_from(row, until_ms))
+        for heads in found.values():
+            if len(heads.rows) > 1:
+                heads.rows.sort(key=_place if is_ordered else self.rank_of)
+                if not heads.is_whole:
+                    del heads.rows[limit:]
+        return found
+
+    def _without_group(self, limit: int) -> _Heads:
+        """Return the next messages that are of no group."""
+        rows: list[Row] = []
+        is_whole = True
+        for lane, until_ms in self._lanes(grouped=False):
+            some = self.state.fetch(self.query, (lane, self.now_ms, limit, 0))
+            is_whole = is_whole and len(some) < limit
+            rows += some if until_ms is None else [visible_from(row, until_ms) for row in some]
+        rows.sort(key=self.rank_of)
+        return _Heads(rows[:limit], is_whole=is_whole and len(rows) <= limit)
+
+    def _lanes(self, *, grouped: bool) -> Iterator[tuple[int, int | None]]:
         """Go over the lanes that may have messages to give; of a lapsed claim with its end."""
-        wants_grouped = self._group is not None
-        for lane in self._entry.lanes:
-            if is_grouped(lane.partition) is wants_grouped:
+        for lane in self.entry.lanes:
+            if is_grouped(lane.partition) is grouped:
                 yield lane.partition, None
-        for held in self._entry.lapsed:
-            if held.claim.until_ms <= self._now_ms and held.claim.remaining:
+        for held in self.entry.lapsed:
+            if held.claim.until_ms <= self.now_ms and held.claim.remaining:
                 for number in lanes_of(held.partition, held.lanes_used):
-                    if is_grouped(number) is wants_grouped:
+                    if is_grouped(number) is grouped:
                         yield number, held.claim.until_ms
 
-    def _visible(self, lane: int, limit: int) -> list[Row]:
-        """Return the visible messages of one lane; of a group in order, all received before."""
-        state, now_ms = self._state, self._now_ms
-        if self._group is None:
-            return state.fetch(self._query, (lane, now_ms, limit, 0))
-        query, group = _FOR_GROUPS[self._query], self._group
-        most = -1 if self._is_ordered else limit
-        rows = state.fetch(query, (lane, group, now_ms, 1, most))
-        return rows + state.fetch(query, (lane, group, now_ms, 0, limit))
-
-    def _weigh_leases(self) -> None:
-        """Find out what is on leases, and so how many more may be."""
-        held, leased, until_ms = 0, 0, None
-        for lane in self._entry.lanes:
-            if is_grouped(lane.partition):
-                bounds = (lane.partition, self._group, self._now_ms)
-                ((own, own_leased, ends_ms),) = self._state.fetch("group_held", bounds)
-                held, leased = held + own, leased + own_leased
-                until_ms = _earlier(until_ms, ends_ms)
-        for number, ends_ms in _hiding_lanes(self._entry, self._now_ms):
-            members = self._state.value("group_members", (number, self._group))
-            if members:
-                held, leased = held + members, leased + members
-                until_ms = _earlier(until_ms, ends_ms)
-        if self._room is not None:
-            self._room -= leased
-        if (self._is_ordered and held) or (self._room is not None and self._room <= 0):
-            self._rows, self._is_whole, self._held_until_ms = [], True, until_ms
-
-    # --- giving ------------------------------------------------------------------------------
-
-    def _rank_of(self, row: Row) -> Rank:
+    def rank_of(self, row: Row) -> Rank:
+        """Return the rank of a message."""
         priority = priority_of(Cell.lane(row))
-        return order_of(priority, Cell.visible_at_ms(row), Cell.row_key(row), self._ageing_s)
+        return order_of(priority, Cell.visible_at_ms(row), Cell.row_key(row), self.ageing_s)
+
+    # --- what holds groups up ------------------------------------------------------------------
+
+    def _held(self, names: Sequence[str]) -> dict[str, _Held]:
+        """Return what is received and not visible, of groups to which it matters."""
+        policy = self.policy
+        if policy.order is not GroupOrder.FIFO:
+            names = [name for name in names if policy.limit_of(name) is not None]
+        found: dict[str, _Held] = {}
+        if not names:
+            return found
+        known = self.state.names_of(names)
+        for lane in self.entry.lanes:
+            if is_grouped(lane.partition):
+                bounds = (lane.partition, known, self.now_ms)
+                for name, *own in self.state.fetch("groups_held", bounds):
+                    found[name] = _Held(*own).with_more(found.get(name))
+        for number, until_ms in _hiding_lanes(self.entry, self.now_ms):
+            for name, members in self.state.fetch("groups_members", (number, known)):
+                own = _Held(members, members, until_ms)
+                found[name] = own.with_more(found.get(name))
+        return found
+
+    def _next(self, names: Sequence[str]) -> dict[str, int]:
+        """Return when groups that have nothing more to give now may have, if that is known."""
+        found: dict[str, int] = {}
+        if names:
+            known = self.state.names_of(names)
+            for lane, _ in self._lanes(grouped=True):
+                for name, *each in self.state.fetch("groups_next", (lane, known, self.now_ms)):
+                    at_ms = min((at_ms for at_ms in each if at_ms is not None), default=NEVER_MS)
+                    found[name] = min(found.get(name, NEVER_MS), at_ms)
+        return found
+
+    def next_ms(self, group: Group) -> int:
+        """Return when more of a group becomes visible; NEVER_MS for never."""
+        if group is not None:
+            return self._next([group]).get(group, NEVER_MS)
+        rows = [
+            row
+            for lane, _ in self._lanes(grouped=False)
+            for row in self.state.fetch("next_invisible", (lane, self.now_ms))
+        ]
+        return min((at_ms for (at_ms,) in rows), default=NEVER_MS)
+
+
+@dataclass(slots=True)
+class _Heads:
+    """The next messages of a group that can be given."""
+
+    rows: list[Row]
+    is_whole: bool
+    """Whether there are no others."""
+
+
+class _Held(NamedTuple):
+    """What of a group was received and is not visible."""
+
+    received: int
+    leased: int
+    until_ms: int
+    """When the first of them is free."""
+
+    def with_more(self, more: _Held | None) -> _Held:
+        """Return both together."""
+        if more is None:
+            return self
+        until_ms = min(self.until_ms, more.until_ms)
+        received = self.received + more.received
+        return _Held(received, self.leased + more.leased, until_ms)
+
+
+def _place(row: Row) -> tuple[int, int]:
+    return place_in_group(message_of(row), Cell.row_key(row))
+
+
+class _Look:
+    """What one group can give; see :class:`leasehold.domain.groups.Look`."""
+
+    __slots__ = (
+        "_bound",
+        "_group",
+        "_heads",
+        "_limit",
+        "_looks",
+        "_room",
+        "_taken",
+        "again_ms",
+    )
+
+    def __init__(self, looks: _Looks, group: Group, heads: _Heads) -> None:
+        self._looks, self._group, self._heads = looks, group, heads
+        self._limit = max(1, len(heads.rows))
+        self._room = None if group is None else looks.policy.limit_of(group)
+        self._taken: set[int] = set()
+        self._bound: Row | None = None
+        """What was taken last."""
+        self.again_ms = NEVER_MS
+        """When the group may have something that it does not have now, as far as that is known."""
+
+    def weigh(self, held: _Held) -> bool:
+        """Note what of the group is not visible; tell whether it gives nothing for that."""
+        if self._room is not None:
+            self._room -= held.leased
+        if is_ordered(self._looks.policy, self._group):
+            self._room = 0
+        if self._room is None or self._room > 0:
+            return False
+        self.again_ms = held.until_ms
+        return True
+
+    def give_up(self, again_ms: int) -> None:
+        """Give no more until some moment."""
+        self._room, self.again_ms = 0, again_ms
+        self._heads = _Heads([], is_whole=False)
 
     def rank(self) -> Rank | None:
         """See :class:`Look`."""
         if self._room is not None and self._room <= 0:
             return None
-        if not self._rows and not self._is_whole:
+        if not self._heads.rows and not self._heads.is_whole:
+            self._read_more()
+        rows = self._heads.rows
+        return self._looks.rank_of(rows[0]) if rows else None
+
+    def _read_more(self) -> None:
+        """Read messages behind those that were taken."""
+        heads, taken = self._heads, self._taken
+        while not heads.rows and not heads.is_whole:
             self._limit *= 4
-            self._read()
-        return self._rank_of(self._rows[0]) if self._rows else None
+            heads = self._looks.heads(self._group, self._limit + len(taken))
+            heads.rows = [row for row in heads.rows if Cell.row_key(row) not in taken]
+        self._heads = heads
+        if heads.is_whole and self._group is not None:
+            self.again_ms = min(self.again_ms, self._looks.next_ms(self._group))
+
+    def rank_bound(self) -> Rank | None:
+        """See :class:`Look`."""
+        heads = self._heads
+        if heads.rows or heads.is_whole or self._bound is None:
+            return self.rank()
+        return (
+            None if self._room is not None and self._room <= 0 else self._looks.rank_of(self._bound)
+        )
 
     def take(self) -> Row | None:
         """See :class:`Look`."""
         while self.rank() is not None:
-            row = self._rows.pop(0)
+            row = self._bound = self._heads.rows.pop(0)
             self._taken.add(Cell.row_key(row))
-            is_good = self._good(row)
+            is_good = self._looks.good(row)
             if is_good:
                 if self._room is not None:
                     self._room -= 1
                 return row
             if is_good is None:
-                self._rows, self._is_whole, self._held_until_ms = [], True, NOW
+                self.give_up(NOW)
         return None
 
-    def again_ms(self) -> int | None:
+    def again(self) -> tuple[int, int]:
         """See :class:`Look`."""
-        again_ms = self._held_until_ms
-        if again_ms is None:
-            for lane, _ in self._lanes():
-                bounds = (lane, self._now_ms)
-                if self._group is None:
-                    rows = self._state.fetch("next_invisible", bounds)
-                else:
-                    rows = self._state.fetch("group_next", (*bounds, self._group))
-                for (at_ms,) in rows:
-                    again_ms = _earlier(again_ms, at_ms)
-        if self._state.is_shared and self._group is not None:
-            return _earlier(again_ms, self._now_ms + _UNSURE_MS)
-        return again_ms
-
-
-def _earlier(first_ms: int | None, second_ms: int | None) -> int | None:
-    if first_ms is None or second_ms is None:
-        return second_ms if first_ms is None else first_ms
-    return min(first_ms, second_ms)
+        looks, group, rows = self._looks, self._group, self._heads.rows
+        at_ms = looks.next_ms(None) if group is None else self.again_ms
+        if looks.state.is_shared and group is not None:
+            return min(at_ms, looks.now_ms + _UNSURE_MS), NOW
+        if rows:
+            return at_ms, Cell.visible_at_ms(rows[0])
+        return at_ms, at_ms if self._heads.is_whole else NOW

@@ -23,7 +23,6 @@ from leasehold.domain.errors import (
 from leasehold.domain.event_recorder import is_recorded, late, late_elsewhere
 from leasehold.domain.events import Core, EventType
 from leasehold.domain.failures import exhausted_on_receive
-from leasehold.domain.groups import NOW, call_for
 from leasehold.domain.limits import AZURE, LOOK_BYTES
 from leasehold.domain.model import (
     NO_DETAIL,
@@ -204,21 +203,18 @@ class MessageHandlers:
         entry = state.catalog.find(run[0].account, run[0].queue)
         if entry is None:
             return [QueueNotFound() for _ in run]
-        if entry.queue.settings.groups is not None and len(run) > 1:
-            # What one group gives goes to one of them, so each sees what the one before has taken.
-            return [self._receive_from_one_queue((command,), now_ms)[0] for command in run]
         holders = [self._holder(command, now_ms) for command in run]
-        wanted = sum(
-            [
-                command.limit
-                for command, holder in zip(run, holders, strict=True)
-                if not isinstance(holder, LeaseholdError)
-            ]
-        )
+        limits = [
+            command.limit
+            for command, holder in zip(run, holders, strict=True)
+            if not isinstance(holder, LeaseholdError)
+        ]
         rows: list[Row] = []
-        if wanted:  # a search for nothing would find out that there is nothing
-            search = self.search.next_visible if entry.plain else self.search.allowed
-            rows = search(entry, now_ms, wanted)
+        if limits:  # a search for nothing would find out that there is nothing
+            if entry.plain:
+                rows = self.search.next_visible(entry, now_ms, sum(limits))
+            else:
+                rows = self.search.allowed(entry, now_ms, limits)
         results: list[c.Result] = []
         updates: list[tuple[object, ...]] = []
         start = 0
@@ -298,7 +294,7 @@ class MessageHandlers:
                 timeline.add(was_visible_ms, phase, -1)
                 timeline.add(visible_at_ms, Phase.LEASED, 1)
             if entry.turns is not None:
-                entry.turns.call(message.detail.group_id, call_for(message))
+                entry.turns.changed(message)
             leases.append(Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1)))
         if len(first) >= statements.SET_WISE:
             keys = state.keys_of([bounds[5] for bounds in first])  # type: ignore[misc]
@@ -469,7 +465,7 @@ class MessageHandlers:
                 entry.timeline.add(message.visible_at_ms, message.phase, -1)
                 entry.timeline.add(renewed.visible_at_ms, renewed.phase, 1)
             if entry.turns is not None:
-                entry.turns.call(renewed.detail.group_id, call_for(renewed))
+                entry.turns.changed(renewed)
         else:
             rewrite(state, kept, renewed)
         if message.session is not None:
@@ -585,7 +581,7 @@ class CompleteVerb:
             if entry.turns is not None:
                 detail = gone[5]
                 group_id = None if detail is None else along_in_json(detail).group_id
-                entry.turns.call(group_id, NOW)
+                entry.turns.free(group_id)
             if entry.logged:
                 log.add_one(EventType.COMPLETED, entry, command.message_id, *gone[2:])
             results.append(c.DONE)

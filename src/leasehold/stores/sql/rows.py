@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from leasehold.domain import commands as c
 from leasehold.domain.claims import after_loss, as_member
-from leasehold.domain.groups import NOW, call_for
 from leasehold.domain.model import NO_DETAIL, Message, Phase, id_from_blob
 from leasehold.stores.sql.catalog import (
     PARTITION_MASK,
@@ -176,13 +175,13 @@ def count(state: State, entry: Entry, lane: Lane, message: Message) -> None:
     if entry.timeline is not None:
         entry.timeline.add(message.visible_at_ms, message.phase, 1)
     if entry.turns is not None:
-        entry.turns.call(message.detail.group_id, call_for(message))
+        entry.turns.changed(message)
 
 
 def free_group(entry: Entry, message: Message) -> None:
     """Have the group of a message looked at that is in its queue no more."""
     if entry.turns is not None:
-        entry.turns.call(message.detail.group_id, NOW)
+        entry.turns.free(message.detail.group_id)
 
 
 def uncount(

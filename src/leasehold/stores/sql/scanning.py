@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -290,6 +290,15 @@ def _first_of(rows: list[Row], step: SearchStep) -> list[Row]:
     return rows
 
 
+def _cut(limits: Sequence[int], most: int) -> list[int]:
+    """Return limits whose sum is not above *most*."""
+    cut = []
+    for limit in limits:
+        cut.append(min(limit, most))
+        most -= cut[-1]
+    return cut
+
+
 @dataclass(slots=True)
 class _Budget:
     """How many messages may go to the poison queue."""
@@ -379,7 +388,7 @@ class Search:
     ) -> list[Row]:
         """Return what a claim may take next; no more than *step* wants."""
         if not entry.plain:
-            return self.allowed(entry, now_ms, wanted, query, step)
+            return self.allowed(entry, now_ms, (wanted,), query, step)
         rows = self._next(entry, now_ms, wanted, query, step)
         if query == WITHOUT_BODIES and not any(map(Cell.dequeue_count, rows)):
             return rows  # nothing that *step* counts
@@ -402,7 +411,7 @@ class Search:
         self,
         entry: Entry,
         now_ms: int,
-        wanted: int,
+        limits: Sequence[int],
         query: str = "next_visible",
         step: SearchStep | None = None,
     ) -> list[Row]:
@@ -411,20 +420,21 @@ class Search:
         Args:
             entry: The queue.
             now_ms: The time.
-            wanted: Most messages.
+            limits: Most messages, of each receive. One that gets fewer is the last that gets any.
             query: Finds them.
             step: Begins, and is told of each message in turn; tells whether one more is wanted.
         """
         settings = entry.queue.settings
         if settings.is_paused(now_ms):
             return []
+        wanted = sum(limits)
         rate_per_s = self._state.catalog.rate_of(entry)
         if rate_per_s is not None:
             allowed, bucket = allowance(entry.bucket, rate_per_s, now_ms)
             self._state.set_bucket(entry, bucket)
             wanted = min(wanted, allowed)
         if settings.groups is not None:
-            rows = self._in_turn(entry, now_ms, wanted, query, step)
+            rows = self._in_turn(entry, now_ms, _cut(limits, wanted), query, step)
         else:
             rows = self._next(entry, now_ms, wanted, query, step) if wanted else []
             if settings.failure_policy is not None:
@@ -487,14 +497,19 @@ class Search:
         return False
 
     def _in_turn(
-        self, entry: Entry, now_ms: int, wanted: int, query: str, step: SearchStep | None
+        self,
+        entry: Entry,
+        now_ms: int,
+        limits: Sequence[int],
+        query: str,
+        step: SearchStep | None,
     ) -> list[Row]:
         """Return what the groups of a queue give that is shared by them."""
         good = partial(self._is_good, entry, now_ms, _Budget(POISONED_AT_ONCE))
         if step is not None:
             step[0]()
         rows: list[Row] = []
-        with contextlib.closing(self._groups.take(entry, now_ms, wanted, query, good)) as source:
+        with contextlib.closing(self._groups.take(entry, now_ms, limits, query, good)) as source:
             for row in source:
                 rows.append(row)
                 if step is not None and not step[1](row):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from leasehold.domain.errors import AccountMoved
@@ -86,6 +86,11 @@ class State(ABC):
     def keys_of(row_keys: Iterable[int]) -> object:
         """Return numbers as one value that statements can look them up in."""
 
+    @staticmethod
+    @abstractmethod
+    def names_of(names: Sequence[str]) -> object:
+        """Return texts as one value that statements can look them up in."""
+
     @abstractmethod
     def note_log(self) -> None:
         """Write down how many bytes of events there are, for the next start."""
@@ -150,14 +155,14 @@ class State(ABC):
                 turns.undo()
         self.turns.clear()
 
-    def lock_group(self, entry: Entry, group: str) -> bool:
-        """Keep other servers from giving messages of a group until the batch is committed.
+    def lock_groups(self, entry: Entry, groups: Sequence[str]) -> Sequence[str]:
+        """Keep other servers from giving messages of groups until the batch is committed.
 
         Returns:
-            False if one of them does so at this moment.
+            Those of them that no other server gives messages of at this moment.
         """
-        del entry, group
-        return True
+        del entry
+        return groups
 
     def refuse_moved(self, account: str) -> None:
         """Refuse to keep anything more for an account that has moved to another store.

@@ -129,43 +129,75 @@ FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms >= ?4 AND visible_at_ms <= ?2 AND expires_at_ms > ?2
 ORDER BY visible_at_ms, row_key LIMIT ?3
 
--- name: group_visible
--- Of one group, what was received before (1) or never (0).
-SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence, iif(place = 0, body,
+-- name: group_heads
+-- Of each of some groups the next that was never received, and the next that was. Names come as bytes,
+-- as texts of carray can have no character 0.
+SELECT CAST(g.value AS TEXT), row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
+       dequeue_count, fence, iif(place = 0, body,
            coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
        phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
        iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL)
-FROM message INDEXED BY message_by_group
-WHERE partition = ?1 AND group_id = ?2 AND (dequeue_count > 0) = ?4 AND visible_at_ms <= ?3
-  AND expires_at_ms > ?3
-ORDER BY visible_at_ms, row_key LIMIT ?5
+FROM carray(?2) g CROSS JOIN message
+WHERE row_key IN (
+    SELECT row_key FROM (
+        SELECT m.row_key FROM message m INDEXED BY message_by_group
+        WHERE m.partition = ?1 AND m.group_id = CAST(g.value AS TEXT)
+          AND (m.dequeue_count > 0) = 0 AND m.visible_at_ms <= ?3 AND m.expires_at_ms > ?3
+        ORDER BY m.visible_at_ms, m.row_key LIMIT ?4)
+    UNION ALL
+    SELECT row_key FROM (
+        SELECT m.row_key FROM message m INDEXED BY message_by_group
+        WHERE m.partition = ?1 AND m.group_id = CAST(g.value AS TEXT)
+          AND (m.dequeue_count > 0) = 1 AND m.visible_at_ms <= ?3 AND m.expires_at_ms > ?3
+        ORDER BY m.visible_at_ms, m.row_key LIMIT ?5))
 
--- name: group_visible_without_bodies
-SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL
-FROM message INDEXED BY message_by_group
-WHERE partition = ?1 AND group_id = ?2 AND (dequeue_count > 0) = ?4 AND visible_at_ms <= ?3
-  AND expires_at_ms > ?3
-ORDER BY visible_at_ms, row_key LIMIT ?5
+-- name: group_heads_without_bodies
+SELECT CAST(g.value AS TEXT), row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
+       dequeue_count, fence, x'', phase, since_ms,
+       visible_since_ms, renewals, holder, detail, partition, session, NULL
+FROM carray(?2) g CROSS JOIN message
+WHERE row_key IN (
+    SELECT row_key FROM (
+        SELECT m.row_key FROM message m INDEXED BY message_by_group
+        WHERE m.partition = ?1 AND m.group_id = CAST(g.value AS TEXT)
+          AND (m.dequeue_count > 0) = 0 AND m.visible_at_ms <= ?3 AND m.expires_at_ms > ?3
+        ORDER BY m.visible_at_ms, m.row_key LIMIT ?4)
+    UNION ALL
+    SELECT row_key FROM (
+        SELECT m.row_key FROM message m INDEXED BY message_by_group
+        WHERE m.partition = ?1 AND m.group_id = CAST(g.value AS TEXT)
+          AND (m.dequeue_count > 0) = 1 AND m.visible_at_ms <= ?3 AND m.expires_at_ms > ?3
+        ORDER BY m.visible_at_ms, m.row_key LIMIT ?5))
 
--- name: group_visible_with_sizes
-SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
-       x'', phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session, NULL,
+-- name: group_heads_with_sizes
+SELECT CAST(g.value AS TEXT), row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
+       dequeue_count, fence, x'', phase, since_ms,
+       visible_since_ms, renewals, holder, detail, partition, session, NULL,
        CASE place WHEN 0 THEN length(body)
             WHEN 1 THEN coalesce((SELECT length(content) FROM message_body b
                                   WHERE b.row_key = message.row_key), 0)
             ELSE coalesce(json_extract(detail, '$.body_ref.size_bytes'), 0) END
-FROM message INDEXED BY message_by_group
-WHERE partition = ?1 AND group_id = ?2 AND (dequeue_count > 0) = ?4 AND visible_at_ms <= ?3
-  AND expires_at_ms > ?3
-ORDER BY visible_at_ms, row_key LIMIT ?5
+FROM carray(?2) g CROSS JOIN message
+WHERE row_key IN (
+    SELECT row_key FROM (
+        SELECT m.row_key FROM message m INDEXED BY message_by_group
+        WHERE m.partition = ?1 AND m.group_id = CAST(g.value AS TEXT)
+          AND (m.dequeue_count > 0) = 0 AND m.visible_at_ms <= ?3 AND m.expires_at_ms > ?3
+        ORDER BY m.visible_at_ms, m.row_key LIMIT ?4)
+    UNION ALL
+    SELECT row_key FROM (
+        SELECT m.row_key FROM message m INDEXED BY message_by_group
+        WHERE m.partition = ?1 AND m.group_id = CAST(g.value AS TEXT)
+          AND (m.dequeue_count > 0) = 1 AND m.visible_at_ms <= ?3 AND m.expires_at_ms > ?3
+        ORDER BY m.visible_at_ms, m.row_key LIMIT ?5))
 
--- name: group_held
+-- name: groups_held
 -- What was received and is not visible: all, what is on leases, and when the first of it is free.
-SELECT count(*), coalesce(sum(phase = 2), 0), min(min(visible_at_ms, expires_at_ms))
-FROM message INDEXED BY message_by_group
-WHERE partition = ?1 AND group_id = ?2 AND (dequeue_count > 0) = 1 AND visible_at_ms > ?3
-  AND expires_at_ms > ?3
+SELECT CAST(g.value AS TEXT), count(*), sum(phase = 2), min(min(visible_at_ms, expires_at_ms))
+FROM carray(?2) g CROSS JOIN message INDEXED BY message_by_group
+WHERE partition = ?1 AND group_id = CAST(g.value AS TEXT) AND (dequeue_count > 0) = 1
+  AND visible_at_ms > ?3 AND expires_at_ms > ?3
+GROUP BY g.value
 
 -- name: group_held_rows
 SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
@@ -175,19 +207,22 @@ WHERE partition = ?1 AND group_id = ?2 AND (dequeue_count > 0) = 1 AND visible_a
   AND expires_at_ms > ?3
 ORDER BY visible_at_ms, row_key LIMIT ?4
 
--- name: group_members
-SELECT count(*) FROM message INDEXED BY message_by_group WHERE partition = ?1 AND group_id = ?2
-  AND (dequeue_count > 0) = 1
+-- name: groups_members
+SELECT CAST(g.value AS TEXT), count(*)
+FROM carray(?2) g CROSS JOIN message INDEXED BY message_by_group
+WHERE partition = ?1 AND group_id = CAST(g.value AS TEXT) AND (dequeue_count > 0) = 1
+GROUP BY g.value
 
--- name: group_next
--- When the next of what is not visible is.
-SELECT min(at_ms) FROM (
-    SELECT min(visible_at_ms) AS at_ms FROM message INDEXED BY message_by_group
-    WHERE partition = ?1 AND group_id = ?3 AND (dequeue_count > 0) = 0 AND visible_at_ms > ?2
-    UNION ALL
-    SELECT min(min(visible_at_ms, expires_at_ms)) FROM message INDEXED BY message_by_group
-    WHERE partition = ?1 AND group_id = ?3 AND (dequeue_count > 0) = 1 AND visible_at_ms > ?2
-      AND expires_at_ms > ?2)
+-- name: groups_next
+-- When the next of what is not visible is, of what was never received and of what was.
+SELECT CAST(g.value AS TEXT),
+       (SELECT min(visible_at_ms) FROM message INDEXED BY message_by_group
+        WHERE partition = ?1 AND group_id = CAST(g.value AS TEXT) AND (dequeue_count > 0) = 0
+          AND visible_at_ms > ?3),
+       (SELECT min(visible_at_ms) FROM message INDEXED BY message_by_group
+        WHERE partition = ?1 AND group_id = CAST(g.value AS TEXT) AND (dequeue_count > 0) = 1
+          AND visible_at_ms > ?3)
+FROM carray(?2) g
 
 -- name: groups_of_lane
 -- One look into the index for each group, however many messages it has.

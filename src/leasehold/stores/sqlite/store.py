@@ -381,6 +381,11 @@ class SqliteState(State):
         """Return numbers as one value that statements can look them up in."""
         return apsw.carray(array("q", row_keys))
 
+    @staticmethod
+    def names_of(names: Sequence[str]) -> object:
+        """Return texts as one value that statements can look them up in, as bytes."""
+        return apsw.carray(tuple([name.encode() for name in names]))
+
     def set_meta(self, name: str, value: int | str | bytes) -> None:
         """Keep a value under a name."""
         self.cursor.execute(self.sql["set_meta"], (name, value))
