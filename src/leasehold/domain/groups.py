@@ -313,7 +313,7 @@ class Look(Protocol[_Row_co]):
     """What a group can give to the receives of a batch."""
 
     def rank(self) -> Rank | None:
-        """Return the rank of the next message; None if the group gives no more now."""
+        """Return the rank of the next message, in a fair queue any; None for no more now."""
         ...
 
     def rank_bound(self) -> Rank | None:
@@ -369,25 +369,24 @@ def take_turns(
     turns.begin()
     turns.call_due(now_ms)
     given: set[Group] = set()
+    is_fair = turns.settings.fair
     try:
         for limit in limits:
             wanted = limit
             while wanted and (found := turns.next()) is not None:
                 group, rank = found
                 look = _look_at(turns, group, looks, missing)
-                own = look.rank()
-                if own is None:
-                    continue
-                row = None
-                if turns.settings.fair or own <= rank:
+                if is_fair or ((own := look.rank()) is not None and own <= rank):
                     row = look.take()
-                    if row is not None:
-                        given.add(group)
-                        turns.served(group, rank)
-                        wanted, missing = wanted - 1, missing - 1
-                    own = look.rank_bound()
-                if own is not None:
-                    turns.enter(group, own)
+                else:
+                    row = None
+                if row is not None:
+                    given.add(group)
+                    turns.served(group, rank)
+                    wanted, missing = wanted - 1, missing - 1
+                bound = look.rank_bound()
+                if bound is not None:
+                    turns.enter(group, bound)
                 if row is not None:
                     yield row
             _close_ordered(turns, given)

@@ -225,8 +225,7 @@ class _Looks:
         for heads in found.values():
             if len(heads.rows) > 1:
                 heads.rows.sort(key=_place if is_ordered else self.rank_of)
-                if not heads.is_whole:
-                    del heads.rows[limit:]
+                del heads.rows[limit if not heads.is_whole else len(heads.rows) :]
         return found
 
     def _without_group(self, limit: int) -> _Heads:
@@ -328,7 +327,15 @@ class _Held(NamedTuple):
 
 
 def _place(row: Row) -> tuple[int, int]:
-    return place_in_group(message_of(row), Cell.row_key(row))
+    """Return the place of a message in its group, see :func:`place_in_group`."""
+    detail = Cell.detail(row)
+    if Cell.dequeue_count(row) or (detail is not None and "first_visible_at_ms" in detail):
+        return place_in_group(message_of(row), Cell.row_key(row))
+    return Cell.visible_at_ms(row), Cell.row_key(row)
+
+
+_ANY_RANK: Final = 0.0, 0, 0
+"""Of a group in a fair queue, whose turns know it."""
 
 
 class _Look:
@@ -393,17 +400,24 @@ class _Look:
 
     def rank_bound(self) -> Rank | None:
         """See :class:`Look`."""
-        heads = self._heads
-        if heads.rows or heads.is_whole or self._bound is None:
+        if self._room is not None and self._room <= 0:
+            return None
+        rows = self._heads.rows
+        first = rows[0] if rows else self._bound
+        if first is None or (not rows and self._heads.is_whole):
             return self.rank()
-        return (
-            None if self._room is not None and self._room <= 0 else self._looks.rank_of(self._bound)
-        )
+        return _ANY_RANK if self._looks.policy.fair else self._looks.rank_of(first)
 
     def take(self) -> Row | None:
         """See :class:`Look`."""
-        while self.rank() is not None:
-            row = self._bound = self._heads.rows.pop(0)
+        while self._room is None or self._room > 0:
+            rows = self._heads.rows
+            if not rows:
+                if self._heads.is_whole:
+                    return None
+                self._read_more()
+                continue
+            row = self._bound = rows.pop(0)
             self._taken.add(Cell.row_key(row))
             is_good = self._looks.good(row)
             if is_good:

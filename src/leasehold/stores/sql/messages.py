@@ -61,6 +61,7 @@ from leasehold.stores.sql.rows import (
     Judge,
     Kept,
     Row,
+    detail_of,
     free_group,
     kept_in,
     message_of,
@@ -287,8 +288,9 @@ class MessageHandlers:
                     holder,
                 )
                 if detail is not None or lane != entry.partition or saved is not None:
-                    kept = message_of(row)
-                    message = message._replace(priority=kept.priority, detail=kept.detail)
+                    message = message._replace(
+                        priority=priority_of(lane), detail=detail_of(detail, saved)
+                    )
                 log.add(EventType.RECEIVED, entry, message)
             if timeline is not None:
                 timeline.add(was_visible_ms, phase, -1)

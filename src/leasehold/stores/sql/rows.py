@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from leasehold.domain import commands as c
 from leasehold.domain.claims import after_loss, as_member
-from leasehold.domain.model import NO_DETAIL, Message, Phase, id_from_blob
+from leasehold.domain.model import NO_DETAIL, Detail, Message, Phase, id_from_blob
 from leasehold.stores.sql.catalog import (
     PARTITION_MASK,
     Entry,
@@ -90,9 +90,6 @@ def message_of(row: Row) -> Message:
         _, blob, inserted_at_ms, expires_at_ms, visible_at_ms, count, fence, body, phase, since_ms,
         visible_since_ms, renewals, holder, text, lane, session, saved,
     ) = row  # fmt: skip
-    detail = NO_DETAIL if text is None else detail_from_json(text)
-    if saved is not None:
-        detail = replace(detail, saved=saved)
     return Message(
         id_from_blob(blob),
         body,
@@ -107,9 +104,15 @@ def message_of(row: Row) -> Message:
         renewals,
         holder,
         priority_of(lane),
-        detail,
+        NO_DETAIL if text is None and saved is None else detail_of(text, saved),
         session,
     )
+
+
+def detail_of(text: str | None, saved: str | None) -> Detail:
+    """Return the detail of a message, with what was saved."""
+    detail = detail_from_json(text)
+    return detail if saved is None else replace(detail, saved=saved)
 
 
 def visible_from(row: Row, moment_ms: int) -> Row:
