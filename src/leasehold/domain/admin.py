@@ -151,6 +151,70 @@ class GroupStanding(NamedTuple):
     """Those on leases or given back with a delay, without bodies; the first to end comes first."""
 
 
+class GroupFigures(NamedTuple):
+    """How many messages of a group are in each state; expired ones are left out."""
+
+    waiting: int = 0
+    """Visible, whether the group lets them be received now or not."""
+    in_flight: int = 0
+    """On leases, members of claims included."""
+    delayed: int = 0
+    deferred: int = 0
+    oldest_ms: int | None = None
+    """Since when the one that waits longest has been visible, Unix milliseconds."""
+
+    def plus(self, other: GroupFigures) -> GroupFigures:
+        """Return those of both together."""
+        moments = [at_ms for at_ms in (self.oldest_ms, other.oldest_ms) if at_ms is not None]
+        return GroupFigures(
+            self.waiting + other.waiting,
+            self.in_flight + other.in_flight,
+            self.delayed + other.delayed,
+            self.deferred + other.deferred,
+            min(moments, default=None),
+        )
+
+
+class GroupPlace(NamedTuple):
+    """Which message was the last that a look at the groups of a queue has counted."""
+
+    lane: int
+    group_id: str
+    received: int
+    visible_at_ms: int
+    row_key: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountGroups(Command["GroupPage"]):
+    """Count the messages of a queue's groups, part by part.
+
+    Answer: :class:`GroupPage`, or QueueNotFound. Parts are of different moments: what moves
+    meanwhile may be counted twice, or not at all.
+    """
+
+    traits = looks(Rank.FIRST, quarter, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
+
+    account: str
+    queue: str
+    group_id: str | None = None
+    """Only this group; None for all."""
+    after: GroupPlace | None = None
+    """``next_after`` of the page before; None for the beginning."""
+    limit: int = 2_000
+    """Messages at most that are counted, at some ten milliseconds."""
+
+
+class GroupPage(NamedTuple):
+    """Figures of some groups, and where to go on (None at the end).
+
+    Those of a group on several pages are to be added.
+    """
+
+    groups: Mapping[str, GroupFigures]
+    next_after: GroupPlace | None
+
+
 @dataclass(frozen=True, slots=True)
 class CountMessages(Command["Counts"]):
     """Count a queue's messages by state. Answer: :class:`Counts`, or QueueNotFound."""

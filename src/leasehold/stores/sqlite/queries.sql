@@ -189,6 +189,22 @@ SELECT min(at_ms) FROM (
     WHERE partition = ?1 AND group_id = ?3 AND (dequeue_count > 0) = 1 AND visible_at_ms > ?2
       AND expires_at_ms > ?2)
 
+-- name: group_rows
+-- Of one group, received before or not, from a place on; what is retired has no place.
+SELECT group_id, dequeue_count > 0, visible_at_ms, row_key, phase, expires_at_ms, 0
+FROM message INDEXED BY message_by_group
+WHERE partition = ?1 AND group_id = ?2 AND (dequeue_count > 0) = ?3
+  AND (visible_at_ms, row_key) > (?4, ?5)
+ORDER BY visible_at_ms, row_key LIMIT ?6
+
+-- name: group_rows_after
+-- Of all groups whose names come later; what is retired comes first of each.
+SELECT group_id, dequeue_count > 0, coalesce(visible_at_ms, -1), row_key, phase, expires_at_ms,
+       visible_at_ms IS NULL
+FROM message INDEXED BY message_by_group
+WHERE partition = ?1 AND group_id > ?2
+ORDER BY group_id, dequeue_count > 0, visible_at_ms, row_key LIMIT ?3
+
 -- name: groups_of_lane
 -- One look into the index for each group, however many messages it has.
 WITH RECURSIVE found (name) AS (
