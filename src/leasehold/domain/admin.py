@@ -201,7 +201,7 @@ class CountGroups(Command["GroupPage"]):
     """Only this group; None for all."""
     after: GroupPlace | None = None
     """``next_after`` of the page before; None for the beginning."""
-    limit: int = 2_000
+    limit: int = 1_500
     """Messages at most that are counted, at some ten milliseconds."""
 
 
