@@ -443,6 +443,8 @@ def _filter_query(wanted: Filter) -> Iterator[tuple[str, str]]:
             yield name, f"{value:f}" if isinstance(value, float) else str(value)
     if wanted.message_type is not None:
         yield "type", wanted.message_type
+    if wanted.group_id is not None:
+        yield "group", wanted.group_id
     for name in ("reason", "error", "text", "json_path"):
         value = getattr(wanted, name)
         if value is not None:

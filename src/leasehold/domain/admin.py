@@ -31,7 +31,7 @@ from leasehold.domain.command import (
     upkeep,
 )
 from leasehold.domain.failures import last_error
-from leasehold.domain.model import BEGINNING, BodyRef, Message, MessageState, Place
+from leasehold.domain.model import BEGINNING, BodyRef, GroupFigures, Message, MessageState, Place
 
 COUNTED_STATES = (
     MessageState.VISIBLE,
@@ -59,6 +59,7 @@ class MessageFilter:
     max_dequeue_count: int | None = None
     holder: str | None = None
     message_type: str | None = None
+    group_id: str | None = None
     reason: str | None = None
     """Why it was poisoned."""
     error: str | None = None
@@ -149,30 +150,6 @@ class GroupStanding(NamedTuple):
     """Messages on leases, members of claims included."""
     held: tuple[Seen, ...]
     """Those on leases or given back with a delay, without bodies; the first to end comes first."""
-
-
-class GroupFigures(NamedTuple):
-    """How many messages of a group are in each state; expired ones are left out."""
-
-    waiting: int = 0
-    """Visible, whether the group lets them be received now or not."""
-    in_flight: int = 0
-    """On leases, members of claims included."""
-    delayed: int = 0
-    deferred: int = 0
-    oldest_ms: int | None = None
-    """Since when the one that waits longest has been visible, Unix milliseconds."""
-
-    def plus(self, other: GroupFigures) -> GroupFigures:
-        """Return those of both together."""
-        moments = [at_ms for at_ms in (self.oldest_ms, other.oldest_ms) if at_ms is not None]
-        return GroupFigures(
-            self.waiting + other.waiting,
-            self.in_flight + other.in_flight,
-            self.delayed + other.delayed,
-            self.deferred + other.deferred,
-            min(moments, default=None),
-        )
 
 
 class GroupPlace(NamedTuple):
@@ -494,7 +471,8 @@ def matches(message: Message, state: MessageState, filter: MessageFilter, now_ms
 
 def needs_detail(filter: MessageFilter) -> bool:  # noqa: A002 - as above
     """Tell whether the message's detail must be known to decide."""
-    return not (filter.message_type is None and filter.reason is None and filter.error is None)
+    asked = filter.message_type, filter.group_id, filter.reason, filter.error
+    return any(each is not None for each in asked)
 
 
 def needs_body(filter: MessageFilter) -> bool:  # noqa: A002 - as above
@@ -598,6 +576,8 @@ def _matches_columns(message: Message, wanted: MessageFilter, now_ms: int) -> bo
 def _matches_detail(message: Message, wanted: MessageFilter) -> bool:
     detail = message.detail
     if wanted.message_type is not None and detail.message_type != wanted.message_type:
+        return False
+    if wanted.group_id is not None and detail.group_id != wanted.group_id:
         return False
     if wanted.reason is not None and (
         detail.poisoning is None or detail.poisoning.reason != wanted.reason

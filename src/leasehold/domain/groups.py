@@ -17,8 +17,7 @@ from enum import Enum, auto
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from leasehold.domain.admin import GroupFigures
-from leasehold.domain.model import Message, Phase
+from leasehold.domain.model import GroupFigures, Message, Phase
 from leasehold.domain.queue_settings import GroupOrder, GroupSettings
 from leasehold.domain.visibility import first_visible_ms, order_of
 

@@ -55,6 +55,8 @@ class Filter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     max_dequeue_count: _Count | None = None
     holder: ShortText | None = None
     message_type: ShortText | None = None
+    group_id: ShortText | None = None
+    """The message group that it belongs to."""
     reason: ShortText | None = None
     """Why it was poisoned."""
     error: ShortText | None = None

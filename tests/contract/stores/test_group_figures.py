@@ -7,10 +7,9 @@ import random
 import pytest
 
 from leasehold.domain import admin as o
-from leasehold.domain.admin import GroupFigures
 from leasehold.domain.commands import RetireExpired
 from leasehold.domain.errors import QueueNotFound
-from leasehold.domain.model import Detail, MessageState, Outcome
+from leasehold.domain.model import Detail, GroupFigures, MessageState, Outcome
 from leasehold.domain.queue_settings import GroupSettings
 
 from .conftest import ACCOUNT, QUEUE, Asker

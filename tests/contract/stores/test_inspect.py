@@ -298,6 +298,27 @@ def test_filter_by_type(asker: Asker) -> None:
     assert bodies(asker, message_type="order") == []
 
 
+def test_filter_by_group(asker: Asker) -> None:
+    """Its whole name, in whatever state the message is; also what is in the poison queue."""
+    asker.limit_failures(max_failures=3)
+    asker.bury("buried", detail=Detail(group_id="a"))
+    for group in ("a", "ab", None):
+        asker.put(str(group), detail=Detail(group_id=group))
+    asker.put("delayed", detail=Detail(group_id="a"), delay_s=60)
+    assert bodies(asker, group_id="a") == [b"a", b"delayed", b"buried"]
+    assert bodies(asker, group_id="a", states=["poisoned"]) == [b"buried"]
+    assert bodies(asker, group_id="b") == []
+
+
+def test_jobs_by_group(asker: Asker) -> None:
+    """A purge takes the messages of one group alone."""
+    for group in ("a", "b", "a"):
+        asker.put(group, detail=Detail(group_id=group))
+    job = asker.run_job(o.JobKind.PURGE, filter=o.MessageFilter(group_id="a"))
+    assert (job.matched, job.moved) == (2, 2)
+    assert asker.bodies() == [b"b"]
+
+
 def test_filter_by_reason_and_error(asker: Asker) -> None:
     """Why it is poison, and what its last error said: part of the text, type or fingerprint."""
     asker.limit_failures(max_failures=1)

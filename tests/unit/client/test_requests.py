@@ -248,6 +248,7 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], object, str, str, o
                 max_dequeue_count=2,
                 holder="a b",
                 message_type="t",
+                group_id="g 1",
                 reason="r",
                 error="e&f",
                 text="ü+",
@@ -261,7 +262,7 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], object, str, str, o
         "GET",
         (
             f"{M}?limit=7&state=leased%2Cdelayed&min_age_s=0.000010&max_age_s=60&min_dequeue_count=1"
-            "&max_dequeue_count=2&holder=a%20b&type=t&reason=r&error=e%26f&text=%C3%BC%2B"
+            "&max_dequeue_count=2&holder=a%20b&type=t&group=g%201&reason=r&error=e%26f&text=%C3%BC%2B"
             "&json_path=a%5B0%5D.b&json_value=null&body=false"
         ),
         None,

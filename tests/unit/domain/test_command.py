@@ -64,8 +64,8 @@ RANKS = """
 """All others go before these."""
 HEAVY = """
     Receive Peek Batch Inspect CountGroups StepJob Heartbeat EndSession OpenClaim ReadClaim
-    SettleClaims ExemptMembers GiveBackClaim DeleteStream LapseClaims Stage Publish Discard CommitTogether
-    ReadEvents
+    SettleClaims ExemptMembers GiveBackClaim DeleteStream LapseClaims Stage Publish Discard
+    CommitTogether ReadEvents
 """
 """All others have the weight of a put."""
 SHARING = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.domain.admin import GroupFigures
 from leasehold.domain.groups import noisy, noisy_among
+from leasehold.domain.model import GroupFigures
 
 
 @pytest.mark.parametrize(

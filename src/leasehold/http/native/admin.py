@@ -17,7 +17,6 @@ from leasehold.domain.admin import (
     EndLease,
     FindMessage,
     GetJob,
-    GroupFigures,
     GroupPlace,
     Inspect,
     Job,
@@ -41,7 +40,14 @@ from leasehold.domain.errors import MessageNotFound
 from leasehold.domain.failures import last_error
 from leasehold.domain.groups import noisy_among
 from leasehold.domain.limits import MAX_WAIT_S, NATIVE, NEVER, PRIORITIES
-from leasehold.domain.model import NEVER_MS, Attempt, Message, MessageState, body_problem
+from leasehold.domain.model import (
+    NEVER_MS,
+    Attempt,
+    GroupFigures,
+    Message,
+    MessageState,
+    body_problem,
+)
 from leasehold.domain.queue_settings import poison_queue_of
 from leasehold.domain.visibility import first_visible_ms
 from leasehold.http.native.call import (
@@ -393,15 +399,19 @@ async def end_lease(call: Call) -> Response:
 PARAMS: Final = frozenset(
     {
         *("state", "min_age_s", "max_age_s", "min_dequeue_count", "max_dequeue_count"),
-        *("holder", "type", "reason", "error", "text", "json_path", "json_value"),
+        *("holder", "type", "group", "reason", "error", "text", "json_path", "json_value"),
     }
 )
 """Parameters of the query that make a filter."""
 
-_NAMES_OF_PARAMS: Final[Mapping[str, str]] = {"states": "state", "message_type": "type"}
+_NAMES_OF_PARAMS: Final[Mapping[str, str]] = {
+    "states": "state",
+    "message_type": "type",
+    "group_id": "group",
+}
 _AGES: Final = (0, MAX_AGE_S)
 _COUNTS: Final = (0, MAX_COUNT)
-_TEXTS: Final = ("holder", "message_type", "reason", "error", "text")
+_TEXTS: Final = ("holder", "message_type", "group_id", "reason", "error", "text")
 _STATES: Final = [state.value for state in MessageState]
 
 
@@ -490,6 +500,7 @@ def _checked(named: _Named, given: wire.Filter, json_value: str | None) -> Messa
         max_dequeue_count=given.max_dequeue_count,
         holder=given.holder,
         message_type=given.message_type,
+        group_id=given.group_id,
         reason=given.reason,
         error=given.error,
         text=given.text,

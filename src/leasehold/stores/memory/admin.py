@@ -9,7 +9,6 @@ from leasehold.domain import commands as c
 from leasehold.domain.admin import (
     EXPIRED_CANARY,
     JOB_SCAN,
-    GroupFigures,
     after_canaries,
     after_step,
     begin,
@@ -29,7 +28,15 @@ from leasehold.domain.errors import (
 from leasehold.domain.event_recorder import OPERATOR, PURGE
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import newest_error
-from leasehold.domain.model import Message, MessageState, Phase, Place, read_place, row_key_of
+from leasehold.domain.model import (
+    GroupFigures,
+    Message,
+    MessageState,
+    Phase,
+    Place,
+    read_place,
+    row_key_of,
+)
 from leasehold.domain.visibility import (
     after_amend,
     after_ended_lease,

@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from leasehold.domain import claims as cl
 from leasehold.domain.admin import (
     CountGroups,
-    GroupFigures,
     GroupPage,
     GroupPlace,
     MessageFilter,
@@ -30,7 +29,7 @@ from leasehold.domain.admin import (
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive
 from leasehold.domain.limits import LOOK_BYTES
-from leasehold.domain.model import MAX_ROW_KEY, Message, MessageState, Phase, Place
+from leasehold.domain.model import MAX_ROW_KEY, GroupFigures, Message, MessageState, Phase, Place
 from leasehold.domain.visibility import (
     after_lapse,
     allowance,
