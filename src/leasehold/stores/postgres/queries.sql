@@ -562,6 +562,19 @@ SELECT row_key FROM message
 WHERE partition = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text($1::json))) AND row_key > $2 AND row_key <= $3
 ORDER BY row_key LIMIT $4
 
+-- name: keys_of_group
+-- Of one group, sorted.
+SELECT row_key FROM message
+WHERE partition = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text($1::json))) AND group_id = $5
+  AND row_key > $2 AND row_key <= $3
+ORDER BY row_key LIMIT $4
+
+-- name: group_size
+-- How many messages a group has, up to a limit.
+SELECT count(*) FROM (
+    SELECT 1 FROM message
+    WHERE partition = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text($1::json))) AND group_id = $2 LIMIT $3) AS found
+
 -- name: retired
 SELECT count(*) FROM (
     SELECT 1 FROM message

@@ -100,6 +100,8 @@ class _Span(NamedTuple):
     """Also what is staged."""
     expired_at_ms: int | None = None
     """With what is invisible, also what has expired at this moment."""
+    group_id: str | None = None
+    """Only of this group, as far as that is cheaper."""
 
 
 class Scanner:
@@ -141,13 +143,14 @@ class Scanner:
                 invisible_at_ms = now_ms if only_invisible else None
                 with_expired = only_invisible and MessageState.EXPIRED in (states or ())
                 expired_at_ms = now_ms if with_expired else None
-                span = _Span(after.row_key, until, invisible_at_ms, with_staged, expired_at_ms)
+                only = invisible_at_ms, with_staged, expired_at_ms, wanted.group_id
+                span = _Span(after.row_key, until, *only)
                 yield from self._chunks(entry, span, budget, now_ms)
             after = Place(poison=True, row_key=0)
         poison = self._state.catalog.poison_of(entry)
         if poison is None or not (states is None or MessageState.POISONED in states):
             return
-        span = _Span(after.row_key, until, None)
+        span = _Span(after.row_key, until, None, group_id=wanted.group_id)
         for step in self._chunks(poison, span, budget, now_ms):
             if step is None:
                 yield None
@@ -163,6 +166,7 @@ class Scanner:
         """Go over the messages of one queue."""
         chunks, left = 0, budget
         catalog = self._state.catalog
+        span = self._without_large_group(entry, span)
         is_small = self._is_small(entry, span)
         while True:
             reached, keys = self._keys(entry, span, is_small=is_small)
@@ -198,13 +202,19 @@ class Scanner:
     def _keys(self, entry: Entry, span: _Span, *, is_small: bool) -> tuple[int | None, list[int]]:
         """Return the next keys of a queue, and how far that went; None to the end."""
         state = self._state
+        if span.group_id is not None:
+            limit = CHUNK_ROWS * MAX_CHUNKS
+            lanes = self._lanes_of_groups(entry, span)
+            bounds: tuple[object, ...] = (lanes, span.after, span.until, limit, span.group_id)
+            keys = [row_key for (row_key,) in state.fetch("keys_of_group", bounds)]
+            return (keys[-1] if len(keys) == limit else None), keys
         if is_small:
             own = [lane.partition for lane in entry.lanes]
             apart = self._apart(entry, span)
             lanes = json.dumps(own + apart)
             # To sort the keys is what costs, so those of all chunks of a look come at once.
             limit = CHUNK_ROWS * MAX_CHUNKS
-            bounds: tuple[object, ...] = (lanes, span.after, span.until, limit)
+            bounds = (lanes, span.after, span.until, limit)
             if span.invisible_at_ms is None:
                 rows = state.fetch("keys_by_visibility", bounds)
             else:
@@ -246,6 +256,20 @@ class Scanner:
                 if (slot.account, slot.queue) == of:
                     lanes += lanes_of(slot.partition, slot.lanes_used)
         return lanes
+
+    def _lanes_of_groups(self, entry: Entry, span: _Span) -> str:
+        """Return the lanes that may have messages of groups, as JSON."""
+        lanes = [*(lane.partition for lane in entry.lanes), *self._apart(entry, span)]
+        return json.dumps([lane for lane in lanes if is_grouped(lane)])
+
+    def _without_large_group(self, entry: Entry, span: _Span) -> _Span:
+        """Return the same, without the group if its keys are too many to be sorted."""
+        if span.group_id is None:
+            return span
+        bounds = (self._lanes_of_groups(entry, span), span.group_id, SORTED_UP_TO + 1)
+        if self._state.value("group_size", bounds) <= SORTED_UP_TO:
+            return span
+        return span._replace(group_id=None)
 
     def _is_small(self, entry: Entry, span: _Span) -> bool:
         """Tell whether a queue's keys may be sorted, those of what has expired included."""

@@ -514,6 +514,19 @@ SELECT row_key FROM message INDEXED BY message_by_visibility
 WHERE partition IN (SELECT value FROM json_each(?1)) AND row_key > ?2 AND row_key <= ?3
 ORDER BY row_key LIMIT ?4
 
+-- name: keys_of_group
+-- Of one group, sorted.
+SELECT row_key FROM message INDEXED BY message_by_group
+WHERE partition IN (SELECT value FROM json_each(?1)) AND group_id = ?5
+  AND row_key > ?2 AND row_key <= ?3
+ORDER BY row_key LIMIT ?4
+
+-- name: group_size
+-- How many messages a group has, up to a limit.
+SELECT count(*) FROM (
+    SELECT 1 FROM message INDEXED BY message_by_group
+    WHERE partition IN (SELECT value FROM json_each(?1)) AND group_id = ?2 LIMIT ?3)
+
 -- name: retired
 SELECT count(*) FROM (
     SELECT 1 FROM message INDEXED BY message_by_visibility
