@@ -78,6 +78,7 @@ _PLACES: Final = {
     "CODE": "code",
     "SESSION": "session_id",
     "STREAM": "stream",
+    "GROUP": "group",
     "NUMBER": "number",
     "NAME": "name",
 }

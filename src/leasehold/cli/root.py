@@ -115,6 +115,9 @@ LATE: Final = {
     "queue": Late(
         "leasehold.cli.queues", "queue", "Create, look at, set, pause and purge queues.", _THINGS
     ),
+    "group": Late(
+        "leasehold.cli.groups", "group", "Look at the message groups of a queue.", _THINGS
+    ),
     "message": Late(
         "leasehold.cli.messages", "message", "Send, receive, inspect and mend messages.", _THINGS
     ),

@@ -218,6 +218,7 @@ _OPTIONS: Final = (
     ),
     click.option("--holder", metavar="NAME", help="Only messages that this worker holds."),
     click.option("--type", "message_type", metavar="TYPE", help="Only messages of this type."),
+    click.option("--group", "group_id", metavar="GROUP", help="Only messages of this group."),
     click.option(
         "--reason", metavar="REASON", help="Only messages poisoned for this reason: failures, ..."
     ),

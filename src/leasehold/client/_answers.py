@@ -27,6 +27,8 @@ from leasehold.client.models import (
     Counts,
     ErrorReport,
     Explanation,
+    Groups,
+    GroupView,
     Job,
     LeaseRef,
     MessageView,
@@ -120,6 +122,8 @@ _RESULTS = msgspec.json.Decoder(Results[Result])
 _QUEUE = msgspec.json.Decoder(QueueInfo)
 _QUEUES = msgspec.json.Decoder(QueuePage)
 _COUNTS = msgspec.json.Decoder(Counts)
+_GROUPS = msgspec.json.Decoder(Groups)
+_GROUP = msgspec.json.Decoder(GroupView)
 _EXPLANATION = msgspec.json.Decoder(Explanation)
 _VIEW = msgspec.json.Decoder(_View)
 _VIEWS = msgspec.json.Decoder(_Views)
@@ -278,6 +282,16 @@ def counts(answer: Answer) -> Counts:
 def explanation(answer: Answer) -> Explanation:
     """Return an explanation."""
     return decoded(_EXPLANATION, answer)
+
+
+def groups(answer: Answer) -> Groups:
+    """Return groups of a queue."""
+    return decoded(_GROUPS, answer)
+
+
+def group(answer: Answer) -> GroupView:
+    """Return one group."""
+    return decoded(_GROUP, answer)
 
 
 def view(answer: Answer) -> MessageView:

@@ -169,6 +169,18 @@ def inspect(path: str, wanted: Filter, after: str | None, page_size: int, *, bod
     return get(f"{path}/messages", tuple(query))
 
 
+def groups(path: str, order: str, limit: int, *, noisy: bool) -> Call:
+    """Return a call for the groups of a queue, given its path."""
+    query = [("order", order), ("limit", str(limit))]
+    query += [("noisy", "true")] if noisy else []
+    return get(f"{path}/groups", tuple(query))
+
+
+def group(path: str, group_id: str) -> Call:
+    """Return a call for one group of a queue, given its path."""
+    return get(f"{path}/groups/{path_segment('group id', group_id)}")
+
+
 def filter_of(wanted: Filter | None, states: Iterable[str] | None) -> Filter:
     """Return the filter with the *states* that were given beside it."""
     wanted = wanted or Filter()
@@ -431,6 +443,8 @@ def _filter_query(wanted: Filter) -> Iterator[tuple[str, str]]:
             yield name, f"{value:f}" if isinstance(value, float) else str(value)
     if wanted.message_type is not None:
         yield "type", wanted.message_type
+    if wanted.group_id is not None:
+        yield "group", wanted.group_id
     for name in ("reason", "error", "text", "json_path"):
         value = getattr(wanted, name)
         if value is not None:

@@ -17,7 +17,17 @@ from msgspec import UNSET, Struct
 from leasehold.domain.limits import NEVER, WEEK_S
 from leasehold.domain.model import DEFAULT_PRIORITY
 from leasehold.wire import admin, flows, messages, queues
-from leasehold.wire.admin import Filter, Job, LeaseInfo, Poisoning, Progress
+from leasehold.wire.admin import (
+    Filter,
+    GroupInfo,
+    Groups,
+    GroupView,
+    HeldMessage,
+    Job,
+    LeaseInfo,
+    Poisoning,
+    Progress,
+)
 from leasehold.wire.events import Event, EventPage
 from leasehold.wire.flows import (
     Beat,
@@ -75,7 +85,11 @@ __all__ = [
     "Faults",
     "Filter",
     "GiveBack",
+    "GroupInfo",
     "GroupSettings",
+    "GroupView",
+    "Groups",
+    "HeldMessage",
     "Job",
     "LeaseInfo",
     "LeaseRef",

@@ -31,7 +31,7 @@ from leasehold.domain.command import (
     upkeep,
 )
 from leasehold.domain.failures import last_error
-from leasehold.domain.model import BEGINNING, BodyRef, Message, MessageState, Place
+from leasehold.domain.model import BEGINNING, BodyRef, GroupFigures, Message, MessageState, Place
 
 COUNTED_STATES = (
     MessageState.VISIBLE,
@@ -59,6 +59,7 @@ class MessageFilter:
     max_dequeue_count: int | None = None
     holder: str | None = None
     message_type: str | None = None
+    group_id: str | None = None
     reason: str | None = None
     """Why it was poisoned."""
     error: str | None = None
@@ -149,6 +150,46 @@ class GroupStanding(NamedTuple):
     """Messages on leases, members of claims included."""
     held: tuple[Seen, ...]
     """Those on leases or given back with a delay, without bodies; the first to end comes first."""
+
+
+class GroupPlace(NamedTuple):
+    """Which message was the last that a look at the groups of a queue has counted."""
+
+    lane: int
+    group_id: str
+    received: int
+    visible_at_ms: int
+    row_key: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountGroups(Command["GroupPage"]):
+    """Count the messages of a queue's groups, part by part.
+
+    Answer: :class:`GroupPage`, or QueueNotFound. Parts are of different moments: what moves
+    meanwhile may be counted twice, or not at all.
+    """
+
+    traits = looks(Rank.FIRST, quarter, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
+
+    account: str
+    queue: str
+    group_id: str | None = None
+    """Only this group; None for all."""
+    after: GroupPlace | None = None
+    """``next_after`` of the page before; None for the beginning."""
+    limit: int = 1_500
+    """Messages at most that are counted, at some ten milliseconds."""
+
+
+class GroupPage(NamedTuple):
+    """Figures of some groups, and where to go on (None at the end).
+
+    Those of a group on several pages are to be added.
+    """
+
+    groups: Mapping[str, GroupFigures]
+    next_after: GroupPlace | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,7 +471,8 @@ def matches(message: Message, state: MessageState, filter: MessageFilter, now_ms
 
 def needs_detail(filter: MessageFilter) -> bool:  # noqa: A002 - as above
     """Tell whether the message's detail must be known to decide."""
-    return not (filter.message_type is None and filter.reason is None and filter.error is None)
+    asked = filter.message_type, filter.group_id, filter.reason, filter.error
+    return any(each is not None for each in asked)
 
 
 def needs_body(filter: MessageFilter) -> bool:  # noqa: A002 - as above
@@ -534,6 +576,8 @@ def _matches_columns(message: Message, wanted: MessageFilter, now_ms: int) -> bo
 def _matches_detail(message: Message, wanted: MessageFilter) -> bool:
     detail = message.detail
     if wanted.message_type is not None and detail.message_type != wanted.message_type:
+        return False
+    if wanted.group_id is not None and detail.group_id != wanted.group_id:
         return False
     if wanted.reason is not None and (
         detail.poisoning is None or detail.poisoning.reason != wanted.reason

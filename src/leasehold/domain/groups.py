@@ -17,7 +17,7 @@ from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from leasehold.domain.model import NEVER_MS, Message, Phase
+from leasehold.domain.model import NEVER_MS, GroupFigures, Message, Phase
 from leasehold.domain.queue_settings import GroupOrder, GroupSettings
 from leasehold.domain.visibility import first_visible_ms, order_of
 
@@ -433,3 +433,42 @@ def next_turn_ms(turns: Turns, now_ms: int, looks: Looks[object]) -> int | None:
         at_ms, oldest_ms = look.again()
         turns.call(group, max(at_ms, now_ms + 1), oldest_ms)
     return turns.due_ms()
+
+
+# --- looking -----------------------------------------------------------------------------------
+
+
+NOISY_SHARE: Final = 0.1
+NOISY_IN_FLIGHT: Final = 30
+
+
+def noisy(
+    in_flight_of_group: int,
+    in_flight_of_queue: int,
+    groups: int,
+    time_share: float | None = None,
+) -> bool:
+    """Tell whether a group has so much of the consumers that it is at the cost of others.
+
+    It has at least 30 messages in flight, and these are more than a tenth of all in flight; or it
+    had more than a tenth of the time that consumers have worked lately. These are the thresholds of
+    SQS (AWS, "How Amazon SQS fair queues work", 2025). Besides, it must have more than its equal
+    part, so that of a few groups that share evenly none is noisy, nor one that is alone.
+
+    Args:
+        in_flight_of_group: Messages of the group on leases, members of claims included.
+        in_flight_of_queue: The same of all groups.
+        groups: How many have messages waiting or in flight.
+        time_share: Of the time worked lately, 0 to 1; None if that is not known.
+    """
+    busy = in_flight_of_group >= NOISY_IN_FLIGHT and (
+        in_flight_of_group > max(NOISY_SHARE, 1 / max(groups, 1)) * in_flight_of_queue
+    )
+    return busy or (time_share is not None and time_share > max(NOISY_SHARE, 1 / max(groups, 1)))
+
+
+def noisy_among(figures: Mapping[str, GroupFigures]) -> set[str]:
+    """Return which of all groups of a queue are noisy."""
+    in_flight = sum(each.in_flight for each in figures.values())
+    active = sum(bool(each.waiting or each.in_flight) for each in figures.values())
+    return {name for name, each in figures.items() if noisy(each.in_flight, in_flight, active)}

@@ -519,3 +519,27 @@ def read_place(text: str) -> Place:
     if found is None:
         raise InvalidMarker
     return Place(poison=found[1] == "p", row_key=int(found[2], 16))
+
+
+class GroupFigures(NamedTuple):
+    """How many messages of a group are in each state; expired ones are left out."""
+
+    waiting: int = 0
+    """Visible, whether the group lets them be received now or not."""
+    in_flight: int = 0
+    """On leases, members of claims included."""
+    delayed: int = 0
+    deferred: int = 0
+    oldest_ms: int | None = None
+    """Since when the one that waits longest has been visible, Unix milliseconds."""
+
+    def plus(self, other: GroupFigures) -> GroupFigures:
+        """Return those of both together."""
+        moments = [at_ms for at_ms in (self.oldest_ms, other.oldest_ms) if at_ms is not None]
+        return GroupFigures(
+            self.waiting + other.waiting,
+            self.in_flight + other.in_flight,
+            self.delayed + other.delayed,
+            self.deferred + other.deferred,
+            min(moments, default=None),
+        )

@@ -55,6 +55,8 @@ class Filter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     max_dequeue_count: _Count | None = None
     holder: ShortText | None = None
     message_type: ShortText | None = None
+    group_id: ShortText | None = None
+    """The message group that it belongs to."""
     reason: ShortText | None = None
     """Why it was poisoned."""
     error: ShortText | None = None
@@ -242,6 +244,65 @@ class Views(Struct):
 
     messages: Sequence[View]
     next_after: NextAfter = None
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+
+class GroupInfo(Struct, frozen=True, kw_only=True):
+    """How many messages of a group are in each state, without those that have expired."""
+
+    group_id: str
+    waiting: int = 0
+    """Visible, whether the group lets them be received now or not."""
+    in_flight: int = 0
+    """On leases, members of claims included."""
+    delayed: int = 0
+    deferred: int = 0
+    """Given back with a delay."""
+    oldest_ms: Ms | None = None
+    """Since when the one that waits longest has been visible."""
+    noisy: bool = False
+    """It has so many messages in flight that it is at the cost of other groups."""
+
+
+class Groups(Struct, kw_only=True):
+    """Groups of a queue that have messages: the first ones in the order asked for, and sums."""
+
+    at_ms: Ms
+    """When the look began."""
+    total: int
+    """Groups that have messages."""
+    waiting: int
+    """Groups with messages that wait."""
+    in_flight: int
+    """Groups with messages in flight."""
+    noisy: int
+    """Groups that are noisy."""
+    groups: Sequence[GroupInfo]
+
+
+class HeldMessage(Struct, frozen=True, kw_only=True):
+    """A message of a group that was received and is not visible."""
+
+    id: str
+    state: State
+    until_ms: Ms
+    """When its lease or its delay ends."""
+    dequeue_count: int
+    holder: str | None = None
+    """Who has it, or had it last."""
+    under: str | None = None
+    """``stream/number`` of the claim that it is in."""
+
+
+class GroupView(Struct, kw_only=True):
+    """One group, and what holds it up."""
+
+    at_ms: Ms
+    group: GroupInfo
+    held: Sequence[HeldMessage]
+    """On leases or given back with a delay, at most 10; the first to end comes first."""
 
 
 # --- jobs ----------------------------------------------------------------------------------------

@@ -298,6 +298,57 @@ def test_filter_by_type(asker: Asker) -> None:
     assert bodies(asker, message_type="order") == []
 
 
+def test_filter_by_group(asker: Asker) -> None:
+    """Its whole name, in whatever state the message is; also what is in the poison queue."""
+    asker.limit_failures(max_failures=3)
+    asker.bury("buried", detail=Detail(group_id="a"))
+    for group in ("a", "ab", None):
+        asker.put(str(group), detail=Detail(group_id=group))
+    asker.put("delayed", detail=Detail(group_id="a"), delay_s=60)
+    assert bodies(asker, group_id="a") == [b"a", b"delayed", b"buried"]
+    assert bodies(asker, group_id="a", states=["poisoned"]) == [b"buried"]
+    assert bodies(asker, group_id="b") == []
+
+
+def test_filter_by_group_finds_what_a_look_at_all_does(asker: Asker) -> None:
+    """In every state, also members of claims and what is staged, in pages of any size."""
+    for number in range(12):
+        fields = {"delay_s": 60 * (number % 4 == 3), "priority": 1 + number % 2}
+        life_s = 20 if number % 5 == 4 else 500
+        detail = Detail(group_id="ab"[number % 3 % 2])
+        if fields["delay_s"] < life_s:
+            asker.put(f"{number}", detail=detail, time_to_live_s=life_s, **fields)
+    asker.stage("staged", detail=Detail(group_id="a"))
+    asker.receive(2)
+    asker.attach()
+    asker.claim(1, limit=3, lease_s=15)
+    for _ in range(3):
+        everything = asker.inspect().messages
+        for group in ("a", "b"):
+            expected = [
+                (seen.message.body, str(seen.state))
+                for seen in everything
+                if seen.message.detail.group_id == group
+            ]
+            assert expected
+            assert asker.inspected(group_id=group) == expected
+            assert asker.inspected(2, group_id=group) == expected
+            for state in ("leased", "delayed", "expired", "staged", "visible"):
+                some = [each for each in expected if each[1] == state]
+                assert asker.inspected(group_id=group, states=[state]) == some
+        asker.clock.advance(s=18)
+        asker.ask(c.RetireExpired(100))
+
+
+def test_jobs_by_group(asker: Asker) -> None:
+    """A purge takes the messages of one group alone."""
+    for group in ("a", "b", "a"):
+        asker.put(group, detail=Detail(group_id=group))
+    job = asker.run_job(o.JobKind.PURGE, filter=o.MessageFilter(group_id="a"))
+    assert (job.matched, job.moved) == (2, 2)
+    assert asker.bodies() == [b"b"]
+
+
 def test_filter_by_reason_and_error(asker: Asker) -> None:
     """Why it is poison, and what its last error said: part of the text, type or fingerprint."""
     asker.limit_failures(max_failures=1)

@@ -62,8 +62,8 @@ def test_filters(shell: Shell) -> None:
     shell.server.on("GET", "/queues/orders/messages", page())
     words = (
         "--state leased --state expired --older-than 2h --newer-than 7d --min-dequeue-count 2 "
-        "--max-dequeue-count 5 --holder w --type t --reason failures --error Timeout --text x "
-        "--json-path a.b --json-value 4"
+        "--max-dequeue-count 5 --holder w --type t --group g --reason failures --error Timeout "
+        "--text x --json-path a.b --json-value 4"
     )
     result = shell("message", "list", "orders", *words.split())
     assert result.output == "There are no such messages.\n"
@@ -76,6 +76,7 @@ def test_filters(shell: Shell) -> None:
         "max_dequeue_count": "5",
         "holder": "w",
         "type": "t",
+        "group": "g",
         "reason": "failures",
         "error": "Timeout",
         "text": "x",

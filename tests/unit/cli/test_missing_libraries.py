@@ -77,6 +77,7 @@ WORDS = {
     "transaction": ("transaction", "list", *AWAY),
     "events": ("events", "tail", *AWAY),
     "trace": ("trace", "q", "m", *AWAY),
+    "group": ("group", "list", "q", *AWAY),
     "stats": ("stats", *AWAY),
     "worker": ("worker", "run", "no_such_module_of_ours:handle", "--queue", "q", *AWAY),
     "spark": ("spark", "cluster", "--help"),

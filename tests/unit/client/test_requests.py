@@ -29,6 +29,7 @@ A = "/v1/accounts/devstoreaccount1"
 Q = f"{A}/queues/jobs"
 M = f"{Q}/messages"
 LEASED = LeaseRef(ID, "r1")
+GROUPS = {"at_ms": 1, "total": 0, "waiting": 0, "in_flight": 0, "noisy": 0, "groups": []}
 RELEASED = {"id": ID, "visible_at_ms": 9}
 
 # Method of the client or, from a dot on, of the handle; arguments; answer; what must be sent.
@@ -63,6 +64,14 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], object, str, str, o
     "explain": (
         *(".explain", (), {}, {"sentence": "S", "code": "empty", "evidence": {"n": 1}}),
         *("GET", f"{Q}/explain", None),
+    ),
+    "groups": (
+        *(".groups", (), {"order": "oldest", "limit": 5, "noisy": True}, GROUPS),
+        *("GET", f"{Q}/groups?order=oldest&limit=5&noisy=true", None),
+    ),
+    "group": (
+        *(".group", ("order 1/a",), {}, {"at_ms": 1, "group": {"group_id": "a"}, "held": []}),
+        *("GET", f"{Q}/groups/order%201%2Fa", None),
     ),
     "pause": (
         *(".pause", (), {"for_s": 60, "reason": "why"}, QUEUE),
@@ -239,6 +248,7 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], object, str, str, o
                 max_dequeue_count=2,
                 holder="a b",
                 message_type="t",
+                group_id="g 1",
                 reason="r",
                 error="e&f",
                 text="ü+",
@@ -252,7 +262,7 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], object, str, str, o
         "GET",
         (
             f"{M}?limit=7&state=leased%2Cdelayed&min_age_s=0.000010&max_age_s=60&min_dequeue_count=1"
-            "&max_dequeue_count=2&holder=a%20b&type=t&reason=r&error=e%26f&text=%C3%BC%2B"
+            "&max_dequeue_count=2&holder=a%20b&type=t&group=g%201&reason=r&error=e%26f&text=%C3%BC%2B"
             "&json_path=a%5B0%5D.b&json_value=null&body=false"
         ),
         None,

@@ -49,8 +49,8 @@ REF = BodyRef(key="k", size_bytes=1, sha256="0")
 
 LOOKING = """
     GetQueue ListQueues GetAccountDocument Peek Inspect FindMessage LookAtGroup CountMessages
-    NextDue GetJob ListJobs GetSession ListSessions ReadClaim GetStream ListStreams GetTransaction
-    ListTransactions ReadEvents LogExtent ReadNote ReadBodyGarbage KnownBodies
+    CountGroups NextDue GetJob ListJobs GetSession ListSessions ReadClaim GetStream ListStreams
+    GetTransaction ListTransactions ReadEvents LogExtent ReadNote ReadBodyGarbage KnownBodies
 """
 UPKEEP = """
     RetireExpired RemoveRetired ReapDropped ForgetKeys NoteTime SetAdapted StepJob LoseSessions
@@ -63,16 +63,16 @@ RANKS = """
 """
 """All others go before these."""
 HEAVY = """
-    Receive Peek Batch Inspect StepJob Heartbeat EndSession OpenClaim ReadClaim SettleClaims
-    ExemptMembers GiveBackClaim DeleteStream LapseClaims Stage Publish Discard CommitTogether
-    ReadEvents
+    Receive Peek Batch Inspect CountGroups StepJob Heartbeat EndSession OpenClaim ReadClaim
+    SettleClaims ExemptMembers GiveBackClaim DeleteStream LapseClaims Stage Publish Discard
+    CommitTogether ReadEvents
 """
 """All others have the weight of a put."""
 SHARING = """
     Put Receive Peek Renew Complete Release Batch Heartbeat
     GetQueue ListQueues GetAccountDocument FindMessage LookAtGroup NextDue ReadNote GetJob ListJobs
     GetSession ListSessions ReadClaim GetStream ListStreams GetTransaction ListTransactions
-    ReadBodyGarbage
+    ReadBodyGarbage CountGroups
 """
 ALONE_THOUGH_LOOKING = "Inspect CountMessages ReadEvents LogExtent KnownBodies"
 """What must be of one instant, or must not miss what another server is about to commit."""
@@ -136,7 +136,7 @@ def test_no_trait_has_a_default(name: str) -> None:
 
 def test_every_command_is_known_and_names_its_result() -> None:
     """A dataclass with slots is made twice; only the second class counts."""
-    assert len(BY_NAME) == len(COMMANDS) == 70
+    assert len(BY_NAME) == len(COMMANDS) == 71
     for kind in COMMANDS:
         assert not hasattr(kind, "__dict__") or "__slots__" in vars(kind), kind
         bases: Iterable[Any] = vars(kind)["__orig_bases__"]
@@ -249,7 +249,7 @@ def test_weights() -> None:
     """A batch is bounded by what its commands cost."""
     assert those(lambda traits: traits.weight is not one) == named(HEAVY)
     assert those(lambda traits: traits.weight is quarter) == named(
-        "Inspect StepJob EndSession GiveBackClaim LapseClaims"
+        "Inspect CountGroups StepJob EndSession GiveBackClaim LapseClaims"
     )
     for command, weight in weighed():
         assert commit_policy.weight_of(command) == weight, command

@@ -98,6 +98,7 @@ LOOKS: Final[dict[str, AnyCommand]] = {
         o.Inspect(ACCOUNT, QUEUE, o.EVERYTHING, "", 5),
         o.FindMessage(ACCOUNT, QUEUE, "0" * 8),
         o.LookAtGroup(ACCOUNT, QUEUE, "a"),
+        o.CountGroups(ACCOUNT, QUEUE),
         o.CountMessages(ACCOUNT, QUEUE),
         o.NextDue(ACCOUNT, QUEUE),
         o.GetJob(ACCOUNT, "job"),

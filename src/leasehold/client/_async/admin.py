@@ -16,6 +16,8 @@ from leasehold.client.models import (
     Event,
     Explanation,
     Filter,
+    Groups,
+    GroupView,
     Job,
     MessageView,
     QueueInfo,
@@ -97,6 +99,31 @@ class AsyncQueueAdmin:
         """Say in a sentence why the queue gives messages or does not."""
         call = calls.get(f"{self._path}/explain")
         return answers.explanation(await self._transport.call(call))
+
+    async def groups(
+        self, *, order: str = "backlog", limit: int = 20, noisy: bool = False
+    ) -> Groups:
+        """Return which groups have most messages, wait longest, or have most in flight.
+
+        All messages of groups are counted for it, in parts between which other work goes on: that
+        takes some seconds for a million. What moves meanwhile may count twice, or not at all.
+
+        Args:
+            order: ``backlog``, ``oldest`` or ``in_flight``: which groups come first.
+            limit: Groups at most, 1 to 1,000.
+            noisy: Only those that are noisy.
+        """
+        return answers.groups(
+            await self._transport.call(calls.groups(self._path, order, limit, noisy=noisy))
+        )
+
+    async def group(self, group_id: str) -> GroupView:
+        """Return how many messages a group has, and which of them hold it up.
+
+        As all groups are counted to say whether it is noisy, it takes as long as :meth:`groups`.
+        One that has no messages is all zeros, and no error.
+        """
+        return answers.group(await self._transport.call(calls.group(self._path, group_id)))
 
     async def pause(self, for_s: float | None = None, reason: str | None = None) -> QueueInfo:
         """Give out no messages for a while. Those on a lease can be completed.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -12,9 +13,11 @@ from leasehold.domain import explain
 from leasehold.domain.admin import (
     EVERYTHING,
     Amend,
+    CountGroups,
     EndLease,
     FindMessage,
     GetJob,
+    GroupPlace,
     Inspect,
     Job,
     JobKind,
@@ -35,8 +38,16 @@ from leasehold.domain.claims import HIDING, Claim, ListStreams
 from leasehold.domain.commands import Peek
 from leasehold.domain.errors import MessageNotFound
 from leasehold.domain.failures import last_error
+from leasehold.domain.groups import noisy_among
 from leasehold.domain.limits import MAX_WAIT_S, NATIVE, NEVER, PRIORITIES
-from leasehold.domain.model import Attempt, Message, MessageState, body_problem
+from leasehold.domain.model import (
+    NEVER_MS,
+    Attempt,
+    GroupFigures,
+    Message,
+    MessageState,
+    body_problem,
+)
 from leasehold.domain.queue_settings import poison_queue_of
 from leasehold.domain.visibility import first_visible_ms
 from leasehold.http.native.call import (
@@ -65,6 +76,14 @@ _T = TypeVar("_T")
 
 _LOOKED_AHEAD: Final = 256
 """Messages looked at to say how many are before one."""
+
+_DEFAULT_GROUPS: Final = 20
+_GROUP_ORDERS: Final[Mapping[str, Callable[[tuple[str, GroupFigures]], tuple[int, str]]]] = {
+    "backlog": lambda each: (-each[1].waiting, each[0]),
+    "oldest": lambda each: (NEVER_MS if each[1].oldest_ms is None else each[1].oldest_ms, each[0]),
+    "in_flight": lambda each: (-each[1].in_flight, each[0]),
+}
+"""By their names: what of a group comes first."""
 
 _AMEND: Final = msgspec.json.Decoder(wire.AmendRequest)
 _END_LEASE: Final = msgspec.json.Decoder(wire.EndLeaseRequest)
@@ -230,6 +249,69 @@ async def explain_queue(call: Call) -> Response:
     return call.reply(_show_explanation(explain.explain_queue(await _facts(call))))
 
 
+async def list_groups(call: Call) -> Response:
+    """List the groups of a queue with how many messages they have."""
+    limit = param_int(call, "limit", (1, MAX_PAGE)) or _DEFAULT_GROUPS
+    order = call.params.get("order") or "backlog"
+    if order not in _GROUP_ORDERS:
+        known = ", ".join(_GROUP_ORDERS)
+        raise invalid("order", f"{shown(order)!r} is no order; there are {known}.", value=order)
+    only_noisy = param_switch(call, "noisy", default=False)
+    figures = await _count_groups(call)
+    noisy = noisy_among(figures)
+    listed = (each for each in figures.items() if not only_noisy or each[0] in noisy)
+    first = heapq.nsmallest(limit, listed, key=_GROUP_ORDERS[order])
+    return call.reply(
+        wire.Groups(
+            at_ms=call.now_ms,
+            total=len(figures),
+            waiting=sum(bool(each.waiting) for each in figures.values()),
+            in_flight=sum(bool(each.in_flight) for each in figures.values()),
+            noisy=len(noisy),
+            groups=[_show_group(name, each, name in noisy) for name, each in first],
+        )
+    )
+
+
+async def look_at_group(call: Call) -> Response:
+    """Look at one group, and at what holds it up."""
+    name = call.item
+    look = LookAtGroup(call.account, call.queue, name)
+    standing = await call.services.perform(look)
+    figures = await _count_groups(call)
+    group = _show_group(name, figures.get(name, GroupFigures()), name in noisy_among(figures))
+    held = [
+        wire.HeldMessage(
+            id=seen.message.message_id,
+            state=seen.state,
+            until_ms=seen.message.visible_at_ms,
+            dequeue_count=seen.message.dequeue_count,
+            holder=seen.message.holder,
+            under=seen.under,
+        )
+        for seen in standing.held
+    ]
+    return call.reply(wire.GroupView(at_ms=call.now_ms, group=group, held=held))
+
+
+async def _count_groups(call: Call) -> dict[str, GroupFigures]:
+    """Count the messages of all groups, with room for other commands between the parts."""
+    found: dict[str, GroupFigures] = {}
+    after: GroupPlace | None = None
+    while True:
+        page = await call.services.perform(CountGroups(call.account, call.queue, None, after))
+        for name, figures in page.groups.items():
+            known = found.get(name)
+            found[name] = figures if known is None else known.plus(figures)
+        after = page.next_after
+        if after is None:
+            return found
+
+
+def _show_group(name: str, figures: GroupFigures, is_noisy: bool) -> wire.GroupInfo:
+    return wire.GroupInfo(group_id=name, noisy=is_noisy, **figures._asdict())
+
+
 async def _facts(call: Call) -> explain.QueueFacts:
     queue = await get_queue(call)
     counts = await count_messages(call, call.queue)
@@ -317,15 +399,19 @@ async def end_lease(call: Call) -> Response:
 PARAMS: Final = frozenset(
     {
         *("state", "min_age_s", "max_age_s", "min_dequeue_count", "max_dequeue_count"),
-        *("holder", "type", "reason", "error", "text", "json_path", "json_value"),
+        *("holder", "type", "group", "reason", "error", "text", "json_path", "json_value"),
     }
 )
 """Parameters of the query that make a filter."""
 
-_NAMES_OF_PARAMS: Final[Mapping[str, str]] = {"states": "state", "message_type": "type"}
+_NAMES_OF_PARAMS: Final[Mapping[str, str]] = {
+    "states": "state",
+    "message_type": "type",
+    "group_id": "group",
+}
 _AGES: Final = (0, MAX_AGE_S)
 _COUNTS: Final = (0, MAX_COUNT)
-_TEXTS: Final = ("holder", "message_type", "reason", "error", "text")
+_TEXTS: Final = ("holder", "message_type", "group_id", "reason", "error", "text")
 _STATES: Final = [state.value for state in MessageState]
 
 
@@ -414,6 +500,7 @@ def _checked(named: _Named, given: wire.Filter, json_value: str | None) -> Messa
         max_dequeue_count=given.max_dequeue_count,
         holder=given.holder,
         message_type=given.message_type,
+        group_id=given.group_id,
         reason=given.reason,
         error=given.error,
         text=given.text,

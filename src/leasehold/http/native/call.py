@@ -205,6 +205,7 @@ _MEMBERS: Final = {
     "stream": "item",
     "number": "number",
     "name": "item",
+    "group": "item",
 }
 """Where a call keeps what stands for a part of the path."""
 

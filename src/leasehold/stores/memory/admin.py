@@ -28,7 +28,15 @@ from leasehold.domain.errors import (
 from leasehold.domain.event_recorder import OPERATOR, PURGE
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import newest_error
-from leasehold.domain.model import Message, MessageState, Phase, Place, read_place, row_key_of
+from leasehold.domain.model import (
+    GroupFigures,
+    Message,
+    MessageState,
+    Phase,
+    Place,
+    read_place,
+    row_key_of,
+)
 from leasehold.domain.visibility import (
     after_amend,
     after_ended_lease,
@@ -46,6 +54,13 @@ _LISTED_STATES = (
     MessageState.DELAYED,
     MessageState.DEFERRED,
 )
+
+_FIGURES = {
+    MessageState.VISIBLE: GroupFigures(waiting=1),
+    MessageState.LEASED: GroupFigures(in_flight=1),
+    MessageState.DELAYED: GroupFigures(delayed=1),
+    MessageState.DEFERRED: GroupFigures(deferred=1),
+}
 
 
 class AdminHandlers:
@@ -128,6 +143,26 @@ class AdminHandlers:
         leased = sum(each.state is MessageState.LEASED for each in seen)
         bare = (each._replace(message=each.message._replace(body=b"")) for each in seen)
         return o.GroupStanding(leased, tuple(bare)[: command.limit])
+
+    def count_groups(self, command: o.CountGroups) -> c.Result:
+        """Count some messages of groups; a place here is a row key."""
+        table, now_ms = self._tables.get(command.account, command.queue), self._tables.now_ms
+        after = -1 if command.after is None else command.after.row_key
+        found: dict[str, GroupFigures] = {}
+        left = command.limit
+        for row_key, message in sorted(table.rows.items()):
+            group_id = message.detail.group_id
+            if row_key <= after or group_id is None or command.group_id not in {None, group_id}:
+                continue
+            if not left:
+                return o.GroupPage(found, o.GroupPlace(0, "", 0, 0, after))
+            after, left = row_key, left - 1
+            figures = _FIGURES.get(table.state_of(row_key, now_ms))
+            if figures is not None:
+                if figures.waiting:
+                    figures = figures._replace(oldest_ms=message.visible_at_ms)
+                found[group_id] = found.get(group_id, GroupFigures()).plus(figures)
+        return o.GroupPage(found, None)
 
     def find(self, command: o.FindMessage) -> c.Result:
         """Look for one message by id."""

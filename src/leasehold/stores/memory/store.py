@@ -277,6 +277,7 @@ def _message_verbs(messages: MessageHandlers, admin: AdminHandlers, jobs: JobHan
         o.Inspect: admin.inspect,
         o.FindMessage: admin.find,
         o.LookAtGroup: admin.look_at_group,
+        o.CountGroups: admin.count_groups,
         o.CountMessages: admin.count,
         o.NextDue: admin.next_due,
         o.Amend: admin.amend,

@@ -254,6 +254,22 @@ SELECT name,
           AND visible_at_ms > $3)
 FROM unnest($2::text[]) AS g (name)
 
+-- name: group_rows
+-- Of one group, received before or not, from a place on; what is retired has no place.
+SELECT group_id, (dequeue_count > 0)::int, visible_at_ms, row_key, phase, expires_at_ms, 0
+FROM message
+WHERE partition = $1 AND group_id = $2 AND (dequeue_count > 0) = ($3 = 1)
+  AND (visible_at_ms, row_key) > ($4, $5)
+ORDER BY visible_at_ms, row_key LIMIT $6
+
+-- name: group_rows_after
+-- Of all groups whose names come later; what is retired comes last of each.
+SELECT group_id, (dequeue_count > 0)::int, coalesce(visible_at_ms, 9223372036854775807), row_key,
+       phase, expires_at_ms, (visible_at_ms IS NULL)::int
+FROM message
+WHERE partition = $1 AND group_id > $2
+ORDER BY group_id, (dequeue_count > 0), visible_at_ms, row_key LIMIT $3
+
 -- name: groups_of_lane
 -- One look into the index for each group, however many messages it has.
 WITH RECURSIVE found (name) AS (
@@ -576,6 +592,19 @@ ORDER BY visible_at_ms LIMIT 1
 SELECT row_key FROM message
 WHERE partition = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text($1::json))) AND row_key > $2 AND row_key <= $3
 ORDER BY row_key LIMIT $4
+
+-- name: keys_of_group
+-- Of one group, sorted.
+SELECT row_key FROM message
+WHERE partition = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text($1::json))) AND group_id = $5
+  AND row_key > $2 AND row_key <= $3
+ORDER BY row_key LIMIT $4
+
+-- name: group_size
+-- How many messages a group has, up to a limit.
+SELECT count(*) FROM (
+    SELECT 1 FROM message
+    WHERE partition = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text($1::json))) AND group_id = $2 LIMIT $3) AS found
 
 -- name: retired
 SELECT count(*) FROM (

@@ -65,7 +65,7 @@ from leasehold.stores.sql.failures import add_queue
 from leasehold.stores.sql.groups import GroupSearch
 from leasehold.stores.sql.plain_json import from_plain, settings_to_json, to_plain
 from leasehold.stores.sql.rows import Cell, Kept, free_group, kept_in, message_of, rewrite, uncount
-from leasehold.stores.sql.scanning import Scanner, Step, is_from, seen_of
+from leasehold.stores.sql.scanning import GroupScanner, Scanner, Step, is_from, seen_of
 from leasehold.stores.sql.state import State
 
 NOT_YET_RETIRED: Final = 20_000
@@ -82,6 +82,7 @@ class AdminHandlers:
         self._state = state
         self.scanner = Scanner(state)
         self._groups = GroupSearch(state)
+        self._group_scanner = GroupScanner(state)
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -156,6 +157,11 @@ class AdminHandlers:
         held.sort(key=lambda kept: (kept.message.visible_at_ms, kept.row_key))
         seen = tuple(seen_of(kept, now_ms) for kept in held[: command.limit])
         return o.GroupStanding(in_flight, seen)
+
+    def count_groups(self, command: o.CountGroups, now_ms: int) -> c.Result:
+        """Count some messages of groups."""
+        entry = self._state.catalog.get(command.account, command.queue)
+        return self._group_scanner.page(entry, command, now_ms)
 
     def count(self, command: o.CountMessages, now_ms: int) -> c.Result:
         """Count by state; it takes as long with ten million messages as with one."""

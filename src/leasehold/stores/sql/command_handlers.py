@@ -130,6 +130,7 @@ class CommandHandlers:
             o.Inspect: _one_by_one(admin.inspect),
             o.FindMessage: _one_by_one(admin.find),
             o.LookAtGroup: _one_by_one(admin.look_at_group),
+            o.CountGroups: _one_by_one(admin.count_groups),
             o.CountMessages: _one_by_one(admin.count),
             o.NextDue: _one_by_one(admin.next_due),
             o.Amend: _one_by_one(admin.amend),

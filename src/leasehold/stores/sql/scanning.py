@@ -15,14 +15,21 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from leasehold.domain import claims as cl
-from leasehold.domain.admin import MessageFilter, Seen, needs_body
+from leasehold.domain.admin import (
+    CountGroups,
+    GroupPage,
+    GroupPlace,
+    MessageFilter,
+    Seen,
+    needs_body,
+)
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive
 from leasehold.domain.limits import LOOK_BYTES
-from leasehold.domain.model import MAX_ROW_KEY, Message, MessageState, Place
+from leasehold.domain.model import MAX_ROW_KEY, GroupFigures, Message, MessageState, Phase, Place
 from leasehold.domain.visibility import (
     after_lapse,
     allowance,
@@ -36,6 +43,7 @@ from leasehold.stores.sql.catalog import (
     Entry,
     Lane,
     OpenClaimState,
+    is_grouped,
     lanes_of,
     priority_of,
 )
@@ -92,6 +100,8 @@ class _Span(NamedTuple):
     """Also what is staged."""
     expired_at_ms: int | None = None
     """With what is invisible, also what has expired at this moment."""
+    group_id: str | None = None
+    """Only of this group, as far as that is cheaper."""
 
 
 class Scanner:
@@ -133,13 +143,14 @@ class Scanner:
                 invisible_at_ms = now_ms if only_invisible else None
                 with_expired = only_invisible and MessageState.EXPIRED in (states or ())
                 expired_at_ms = now_ms if with_expired else None
-                span = _Span(after.row_key, until, invisible_at_ms, with_staged, expired_at_ms)
+                only = invisible_at_ms, with_staged, expired_at_ms, wanted.group_id
+                span = _Span(after.row_key, until, *only)
                 yield from self._chunks(entry, span, budget, now_ms)
             after = Place(poison=True, row_key=0)
         poison = self._state.catalog.poison_of(entry)
         if poison is None or not (states is None or MessageState.POISONED in states):
             return
-        span = _Span(after.row_key, until, None)
+        span = _Span(after.row_key, until, None, group_id=wanted.group_id)
         for step in self._chunks(poison, span, budget, now_ms):
             if step is None:
                 yield None
@@ -155,6 +166,7 @@ class Scanner:
         """Go over the messages of one queue."""
         chunks, left = 0, budget
         catalog = self._state.catalog
+        span = self._without_large_group(entry, span)
         is_small = self._is_small(entry, span)
         while True:
             reached, keys = self._keys(entry, span, is_small=is_small)
@@ -190,13 +202,19 @@ class Scanner:
     def _keys(self, entry: Entry, span: _Span, *, is_small: bool) -> tuple[int | None, list[int]]:
         """Return the next keys of a queue, and how far that went; None to the end."""
         state = self._state
+        if span.group_id is not None:
+            limit = CHUNK_ROWS * MAX_CHUNKS
+            lanes = self._lanes_of_groups(entry, span)
+            bounds: tuple[object, ...] = (lanes, span.after, span.until, limit, span.group_id)
+            keys = [row_key for (row_key,) in state.fetch("keys_of_group", bounds)]
+            return (keys[-1] if len(keys) == limit else None), keys
         if is_small:
             own = [lane.partition for lane in entry.lanes]
             apart = self._apart(entry, span)
             lanes = json.dumps(own + apart)
             # To sort the keys is what costs, so those of all chunks of a look come at once.
             limit = CHUNK_ROWS * MAX_CHUNKS
-            bounds: tuple[object, ...] = (lanes, span.after, span.until, limit)
+            bounds = (lanes, span.after, span.until, limit)
             if span.invisible_at_ms is None:
                 rows = state.fetch("keys_by_visibility", bounds)
             else:
@@ -239,6 +257,20 @@ class Scanner:
                     lanes += lanes_of(slot.partition, slot.lanes_used)
         return lanes
 
+    def _lanes_of_groups(self, entry: Entry, span: _Span) -> str:
+        """Return the lanes that may have messages of groups, as JSON."""
+        lanes = [*(lane.partition for lane in entry.lanes), *self._apart(entry, span)]
+        return json.dumps([lane for lane in lanes if is_grouped(lane)])
+
+    def _without_large_group(self, entry: Entry, span: _Span) -> _Span:
+        """Return the same, without the group if its keys are too many to be sorted."""
+        if span.group_id is None:
+            return span
+        bounds = (self._lanes_of_groups(entry, span), span.group_id, SORTED_UP_TO + 1)
+        if self._state.value("group_size", bounds) <= SORTED_UP_TO:
+            return span
+        return span._replace(group_id=None)
+
     def _is_small(self, entry: Entry, span: _Span) -> bool:
         """Tell whether a queue's keys may be sorted, those of what has expired included."""
         missing = SORTED_UP_TO - entry.message_count - (entry.staged if span.staged else 0)
@@ -248,6 +280,87 @@ class Scanner:
             return True
         lanes = json.dumps([lane.partition for lane in entry.lanes])
         return bool(self._state.value("retired", (lanes, missing + 1)) <= missing)
+
+
+# --- groups ------------------------------------------------------------------------------------
+
+
+class GroupScanner:
+    """Counts the messages of groups, in the order of the index by group of each lane."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def page(self, entry: Entry, command: CountGroups, now_ms: int) -> GroupPage:
+        """Count some messages, from a place on."""
+        found: dict[str, GroupFigures] = {}
+        place, left = command.after, command.limit
+        for lane, held in self._lanes(entry):
+            if place is not None and lane < place.lane:
+                continue
+            after = place if place is not None and lane == place.lane else None
+            rows = self._rows(lane, command.group_id, after, left)
+            for group, part in groupby(rows, itemgetter(0)):
+                figures = _figures_of(list(part), held, now_ms)
+                found[group] = found.get(group, _NO_FIGURES).plus(figures)
+            left -= len(rows)
+            if left <= 0:
+                return GroupPage(_without_empty(found), GroupPlace(lane, *rows[-1][:4]))
+        return GroupPage(_without_empty(found), None)
+
+    def _lanes(self, entry: Entry) -> list[tuple[int, OpenClaimState | None]]:
+        """Return the lanes of groups, also those of claims, in an order that does not change."""
+        lanes: list[tuple[int, OpenClaimState | None]] = [
+            (lane.partition, None) for lane in entry.lanes if is_grouped(lane.partition)
+        ]
+        for held in entry.claims:
+            numbers = lanes_of(held.partition, held.lanes_used)
+            lanes += [(number, held) for number in numbers if is_grouped(number)]
+        return sorted(lanes, key=itemgetter(0))
+
+    def _rows(
+        self, lane: int, group_id: str | None, after: GroupPlace | None, limit: int
+    ) -> list[Any]:
+        """Return rows of one lane: of one group or of all, from a place on."""
+        state, rows = self._state, list[Any]()
+        name = group_id if after is None else after.group_id
+        if name is not None:
+            _, _, received, *place = after or GroupPlace(lane, name, 0, -1, -1)
+            for side in range(received, 2):
+                bounds = (lane, name, side, *place, limit - len(rows))
+                rows += state.fetch("group_rows", bounds)
+                place = [-1, -1]
+        if group_id is None and len(rows) < limit:
+            rows += state.fetch("group_rows_after", (lane, name or "", limit - len(rows)))
+        return rows
+
+
+_NO_FIGURES: Final = GroupFigures()
+
+
+def _without_empty(found: dict[str, GroupFigures]) -> dict[str, GroupFigures]:
+    return {group: figures for group, figures in found.items() if figures != _NO_FIGURES}
+
+
+def _figures_of(rows: list[Any], held: OpenClaimState | None, now_ms: int) -> GroupFigures:
+    """Count rows of one lane; what a claim hides is in flight, and does not expire."""
+    if held is not None and (not held.lapsed or held.claim.until_ms > now_ms):
+        return GroupFigures(in_flight=len(rows))
+    waiting, oldest_ms = 0, None
+    numbers = dict.fromkeys(Phase, 0)
+    until_ms = None if held is None else held.claim.until_ms
+    for _, _, visible_at_ms, _, phase, expires_at_ms, retired in rows:
+        if retired or expires_at_ms <= now_ms:
+            continue
+        since_ms = visible_at_ms if until_ms is None else until_ms
+        if since_ms > now_ms:
+            numbers[Phase(phase)] += 1
+            continue
+        waiting += 1
+        if oldest_ms is None or since_ms < oldest_ms:
+            oldest_ms = since_ms
+    delayed = numbers[Phase.DELAYED] + numbers[Phase.WAITING]
+    return GroupFigures(waiting, numbers[Phase.LEASED], delayed, numbers[Phase.DEFERRED], oldest_ms)
 
 
 def seen_of(kept: Kept, now_ms: int) -> Seen:

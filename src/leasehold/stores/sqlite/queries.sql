@@ -224,6 +224,22 @@ SELECT CAST(g.value AS TEXT),
           AND visible_at_ms > ?3)
 FROM carray(?2) g
 
+-- name: group_rows
+-- Of one group, received before or not, from a place on; what is retired has no place.
+SELECT group_id, dequeue_count > 0, visible_at_ms, row_key, phase, expires_at_ms, 0
+FROM message INDEXED BY message_by_group
+WHERE partition = ?1 AND group_id = ?2 AND (dequeue_count > 0) = ?3
+  AND (visible_at_ms, row_key) > (?4, ?5)
+ORDER BY visible_at_ms, row_key LIMIT ?6
+
+-- name: group_rows_after
+-- Of all groups whose names come later; what is retired comes first of each.
+SELECT group_id, dequeue_count > 0, coalesce(visible_at_ms, -1), row_key, phase, expires_at_ms,
+       visible_at_ms IS NULL
+FROM message INDEXED BY message_by_group
+WHERE partition = ?1 AND group_id > ?2
+ORDER BY group_id, dequeue_count > 0, visible_at_ms, row_key LIMIT ?3
+
 -- name: groups_of_lane
 -- One look into the index for each group, however many messages it has.
 WITH RECURSIVE found (name) AS (
@@ -532,6 +548,19 @@ ORDER BY visible_at_ms LIMIT 1
 SELECT row_key FROM message INDEXED BY message_by_visibility
 WHERE partition IN (SELECT value FROM json_each(?1)) AND row_key > ?2 AND row_key <= ?3
 ORDER BY row_key LIMIT ?4
+
+-- name: keys_of_group
+-- Of one group, sorted.
+SELECT row_key FROM message INDEXED BY message_by_group
+WHERE partition IN (SELECT value FROM json_each(?1)) AND group_id = ?5
+  AND row_key > ?2 AND row_key <= ?3
+ORDER BY row_key LIMIT ?4
+
+-- name: group_size
+-- How many messages a group has, up to a limit.
+SELECT count(*) FROM (
+    SELECT 1 FROM message INDEXED BY message_by_group
+    WHERE partition IN (SELECT value FROM json_each(?1)) AND group_id = ?2 LIMIT ?3)
 
 -- name: retired
 SELECT count(*) FROM (

@@ -30,6 +30,7 @@ from tests.unit.http.native.support import (
 _VERSION: Final = "2026-10-06"
 _READING: Final = {
     *("list-queues", "get-queue", "count-messages", "explain-queue", "list-jobs", "get-job"),
+    *("list-groups", "get-group"),
     *("peek", "list-messages", "get-message", "explain-message", "get-body"),
     *("trace-message", "list-events", "list-sessions", "get-session"),
     *("list-streams", "get-stream", "get-claim", "read-claim"),
@@ -178,7 +179,7 @@ _SEEING_STAGED = {"list-transactions", "get-transaction"}
             "r",
             True,
             {
-                *("get-queue", "count-messages", "explain-queue"),
+                *("get-queue", "count-messages", "explain-queue", "list-groups", "get-group"),
                 *("peek", "list-messages", "get-message", "explain-message", "get-body"),
                 *("trace-message", *_SEEING_CLAIMS),
             },
