@@ -98,7 +98,8 @@ class GroupSearch:
             for lane in entry.lanes:
                 if is_grouped(lane.partition):
                     for group, at_ms in self._state.fetch("groups_of_lane", (lane.partition,)):
-                        first[group] = min(first.get(group, at_ms), at_ms)
+                        if at_ms is not None:  # not all of it has expired
+                            first[group] = min(first.get(group, at_ms), at_ms)
             for held in entry.lapsed:
                 for number in filter(is_grouped, lanes_of(held.partition, held.lanes_used)):
                     for group, _ in self._state.fetch("groups_of_lane", (number,)):
