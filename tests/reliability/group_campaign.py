@@ -19,6 +19,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -342,11 +343,10 @@ def run(store: str, folder: Path, kills: int, seed: int, **more: Any) -> GroupCa
     servers = servers_on(store, folder, more.pop("program", ()))
     notes = Path(tempfile.mkdtemp(prefix="notes", dir=folder))
     campaign = GroupCampaign(servers, notes, seed, **more)
-    try:
-        campaign.play(kills)
-    finally:
+    with ExitStack() as stack:  # each is stopped, whatever is wrong with another
         for server in servers:
-            server.stop()
+            stack.callback(server.stop)
+        campaign.play(kills)
     return campaign
 
 
