@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Self
 import leasehold
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
 DEV_ACCOUNT: Final = "devstoreaccount1"
@@ -94,6 +94,9 @@ class Server:
     logged no traceback.
     """
 
+    program: Sequence[str] = ("-m", "leasehold.cli")
+    """What Python is to run."""
+
     def __init__(
         self,
         data: Path,
@@ -125,7 +128,7 @@ class Server:
         """Start the process and wait until ``/readyz`` answers 200."""
         scheme = "https" if self._ca_file else "http"
         self._data.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "leasehold.cli", "serve", "--host", "127.0.0.1"]
+        command = [sys.executable, *self.program, "serve", "--host", "127.0.0.1"]
         command += ["--port", str(self._port)]
         if "--store-url" not in self._options:
             command += ["--data", str(self._data)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import commands as c
 from leasehold.domain.model import Detail, Outcome
 from leasehold.domain.queue_settings import FailurePolicy, GroupOrder, GroupSettings
 
@@ -181,3 +182,14 @@ def test_poison_does_not_hide_what_is_behind(asker: Asker) -> None:
     for _ in range(4):
         found += asker.received()
     assert asker.counts().poisoned + len(found) == 6
+
+
+def test_turns_are_found_again_beside_a_group_that_has_expired(asker: Asker) -> None:
+    """All messages of one group are out of reach, and not removed yet: others are received."""
+    asker.govern(groups=GroupSettings(fair=True))
+    asker.put("old", detail=Detail(group_id="gone"), time_to_live_s=1)
+    asker.put("new", detail=Detail(group_id="there"))
+    asker.clock.advance(s=2)
+    assert asker.ask(c.RetireExpired(10)) == c.Swept(1)
+    asker.govern(groups=GroupSettings(fair=True, max_in_flight=1))
+    assert asker.received() == [b"new"]
