@@ -9,6 +9,7 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
+from leasehold.domain.groups import HaltGroup, ResumeGroup
 from leasehold.domain.model import NEVER_MS, ErrorReport, MessageState, Outcome, Progress
 from leasehold.domain.queue_settings import (
     Adapted,
@@ -17,12 +18,23 @@ from leasehold.domain.queue_settings import (
     BackoffKind,
     FailurePolicy,
     GroupOrder,
+    GroupPoison,
     GroupSettings,
     LapsedReceipts,
     QueueSettings,
 )
 
-from .comparison import ACCOUNT, BODIES, DELAYS, LIMITS, QUEUES, OracleComparison, Pair, shape
+from .comparison import (
+    ACCOUNT,
+    BODIES,
+    DELAYS,
+    GROUPS,
+    LIMITS,
+    QUEUES,
+    OracleComparison,
+    Pair,
+    shape,
+)
 
 ALL_QUEUES = st.sampled_from(["videos", "audio", "videos-poison", "put-aside"])
 POLICIES = [
@@ -35,6 +47,10 @@ GROUPED = [
     GroupSettings(order=GroupOrder.FIFO),
     GroupSettings(max_in_flight=1),
     GroupSettings(order=GroupOrder.FIFO, max_in_flight=2, max_in_flight_of={"a": 1}),
+    GroupSettings(rate_per_s=0.7, burst=2, rate_per_s_of={"a": 2.5}),
+    GroupSettings(
+        order=GroupOrder.FIFO, on_poison=GroupPoison.HALT, rate_per_s=3, burst_of={"a": 5}
+    ),
 ]
 SETTINGS = st.sampled_from(
     [
@@ -49,6 +65,8 @@ SETTINGS = st.sampled_from(
         # Whose turn it is in a fair queue hangs on what was served before a restart.
         *(QueueSettings(groups=groups) for groups in GROUPED),
         QueueSettings(groups=GROUPED[0], failure_policy=POLICIES[0], max_receives_per_s=1.5),
+        QueueSettings(groups=GROUPED[-1], failure_policy=POLICIES[0]),
+        QueueSettings(groups=GROUPED[-1], failure_policy=POLICIES[1], visibility_timeout_s=2),
         QueueSettings(groups=GROUPED[1], failure_policy=POLICIES[1], priority_ageing_s=1),
     ]
 )
@@ -77,6 +95,15 @@ class GovernedComparison(OracleComparison):
     @rule(queue=QUEUES, chosen=SETTINGS)
     def set_settings(self, queue: str, chosen: QueueSettings) -> None:
         self.both([c.SetQueueSettings(ACCOUNT, queue, chosen), c.GetQueue(ACCOUNT, queue)])
+
+    @rule(
+        queue=QUEUES, group=st.sampled_from(GROUPS), kind=st.sampled_from([HaltGroup, ResumeGroup])
+    )
+    def stop_and_go_on(
+        self, queue: str, group: str | None, kind: type[HaltGroup] | type[ResumeGroup]
+    ) -> None:
+        """Have a group stand still, or go on."""
+        self.both([kind(ACCOUNT, queue, group or "a"), o.LookAtGroup(ACCOUNT, queue, group or "a")])
 
     @rule(queue=QUEUES)
     def set_adapted(self, queue: str) -> None:

@@ -22,12 +22,12 @@ from leasehold.cli.output import (
 from leasehold.cli.remote import WATCH, Session, remote
 from leasehold.cli.root import OrderedGroup
 from leasehold.cli.values import QUEUE
-from leasehold.client.models import GroupInfo, Groups, GroupView
+from leasehold.client.models import GroupHalt, GroupInfo, Groups, GroupView
 
 
 @click.group("group", cls=OrderedGroup)
 def group() -> None:
-    """Look at the message groups of a queue."""
+    """Look at the message groups of a queue, stop them and have them go on."""
 
 
 _GROUP = click.argument("group_id", metavar="GROUP")
@@ -45,9 +45,16 @@ _GROUP = click.argument("group_id", metavar="GROUP")
     "--limit", type=click.IntRange(1, 1_000), default=20, metavar="N", help="Most groups; 20."
 )
 @click.option("--noisy", is_flag=True, help="Only groups that are noisy.")
+@click.option("--halted", is_flag=True, help="Only groups that stand still until they are resumed.")
 @QUEUE
 def list_groups(  # noqa: PLR0913, PLR0917 - an option each
-    session: Session, queue: str, order: str, limit: int, noisy: bool, every_s: float | None
+    session: Session,
+    queue: str,
+    order: str,
+    limit: int,
+    noisy: bool,
+    halted: bool,
+    every_s: float | None,
 ) -> None:
     """List the groups of a queue, and how many messages they have.
 
@@ -55,7 +62,9 @@ def list_groups(  # noqa: PLR0913, PLR0917 - an option each
     """
     handle = session.queue(queue)
     session.present(
-        lambda: handle.groups(order=order.replace("-", "_"), limit=limit, noisy=noisy),
+        lambda: handle.groups(
+            order=order.replace("-", "_"), limit=limit, noisy=noisy, halted=halted
+        ),
         _group_table,
         every_s=every_s,
     )
@@ -76,6 +85,31 @@ def show_group(session: Session, queue: str, group_id: str, every_s: float | Non
     )
 
 
+@remote("halt", add_to=group)
+@click.option("--reason", metavar="TEXT", help="For those who wonder.")
+@QUEUE
+@_GROUP
+def halt_group(session: Session, queue: str, group_id: str, reason: str | None) -> None:
+    """Have a group give nothing until it is resumed. What is on leases is worked on.
+
+    Example: leasehold group halt orders "order 1" --reason "the customer asked"
+    """
+    found = session.queue(queue).halt_group(group_id, reason)
+    session.screen.result(found, f"Group {clean(group_id)} stands still until it is resumed.")
+
+
+@remote("resume", add_to=group)
+@QUEUE
+@_GROUP
+def resume_group(session: Session, queue: str, group_id: str) -> None:
+    """Have a group go on that stands still, for whatever reason.
+
+    Example: leasehold group resume orders "order 1"
+    """
+    found = session.queue(queue).resume_group(group_id)
+    session.screen.result(found, f"Group {clean(group_id)} gives out messages.")
+
+
 def _group_table(found: Groups) -> RenderableType:
     columns = (
         Column("GROUP", cut=True),
@@ -84,7 +118,7 @@ def _group_table(found: Groups) -> RenderableType:
         Column("DELAYED", right=True, drop=1),
         Column("DEFERRED", right=True, drop=2),
         Column("OLDEST", right=True),
-        Column("NOISY", drop=3),
+        Column("", drop=3),
     )
     rows: list[tuple[Cell, ...]] = [
         (
@@ -94,15 +128,30 @@ def _group_table(found: Groups) -> RenderableType:
             number(each.delayed),
             number(each.deferred),
             _oldest_of(each, found.at_ms),
-            Text("noisy", style="yellow") if each.noisy else "",
+            _mark_of(each),
         )
         for each in found.groups
     ]
     told = (
         f"{counted(found.total, 'group')} with messages: {number(found.waiting)} with some that "
-        f"wait, {number(found.in_flight)} with some in flight, {number(found.noisy)} noisy."
+        f"wait, {number(found.in_flight)} with some in flight, {number(found.noisy)} noisy, "
+        f"{number(found.halted)} halted."
     )
     return Group(Listing(columns, rows), Text(), Text(told)) if rows else Text(told)
+
+
+def _mark_of(each: GroupInfo) -> Cell:
+    if each.halt is not None:
+        return Text("halted", style="red")
+    return Text("noisy", style="yellow") if each.noisy else ""
+
+
+def _halt_of(halt: GroupHalt, now_ms: int) -> str:
+    """Return since when a group stands still, and why."""
+    why = clean(halt.reason or "no reason was given")
+    if halt.message_id is not None:
+        why = f"message {halt.message_id} was poisoned: {why}"
+    return f"since {moment(halt.since_ms, now_ms)}, {why}"
 
 
 def _whole_group(found: GroupView, now_ms: int) -> RenderableType:
@@ -115,6 +164,10 @@ def _whole_group(found: GroupView, now_ms: int) -> RenderableType:
         ("oldest", _oldest_of(each, found.at_ms)),
         ("noisy", "yes" if each.noisy else "no"),
     ]
+    if each.halt is not None:
+        rows.append(("halted", _halt_of(each.halt, now_ms)))
+    if found.rate_again_ms is not None:
+        rows.append(("next by its rate", moment(found.rate_again_ms, now_ms)))
     columns = (
         Column("MESSAGE"),
         Column("STATE"),

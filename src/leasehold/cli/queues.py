@@ -78,6 +78,11 @@ PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     "group-weight": ("groups", "weights"),
     "group-in-flight": ("groups", "max_in_flight"),
     "group-in-flight-of": ("groups", "max_in_flight_of"),
+    "group-rate": ("groups", "rate_per_s"),
+    "group-rate-of": ("groups", "rate_per_s_of"),
+    "group-burst": ("groups", "burst"),
+    "group-burst-of": ("groups", "burst_of"),
+    "group-poison": ("groups", "on_poison"),
     "groups": ("groups",),
     "adaptive": ("adaptive",),
     "advised": ("advised",),
@@ -193,6 +198,37 @@ _OPTIONS: Final = (
         help="The same for one group; may be given more than once.",
     ),
     click.option(
+        "--group-rate",
+        type=float,
+        metavar="N",
+        help="Most messages of one group that are handed out a second.",
+    ),
+    click.option(
+        "--group-rate-of",
+        type=Pair(),
+        multiple=True,
+        metavar="GROUP=N",
+        help="The same for one group; may be given more than once.",
+    ),
+    click.option(
+        "--group-burst",
+        type=click.IntRange(1, 1_000_000),
+        metavar="N",
+        help="Messages of one group that are handed out at once, if none was for a while.",
+    ),
+    click.option(
+        "--group-burst-of",
+        type=Pair(),
+        multiple=True,
+        metavar="GROUP=N",
+        help="The same for one group; may be given more than once.",
+    ),
+    click.option(
+        "--group-poison",
+        type=click.Choice(["continue", "halt"]),
+        help="Whether a group in order goes on when one of its messages is poisoned.",
+    ),
+    click.option(
         "--adaptive",
         type=Bounds(),
         metavar="FLOOR:CAP",
@@ -262,10 +298,11 @@ def patch_of(given: Mapping[str, Any], reset: Iterable[str] = ()) -> dict[str, A
     elif "adaptive" in values:
         floor_s, cap_s = values["adaptive"]
         values["adaptive"] = {"floor_s": floor_s, "cap_s": cap_s}
-    for name in ("group-weight", "group-in-flight-of"):
+    for name in ("group-weight", "group-in-flight-of", "group-rate-of", "group-burst-of"):
         pairs = values.pop(name, ())
         if pairs:
-            values[name] = {group: _whole(name, text) for group, text in pairs}
+            read = _fraction if name == "group-rate-of" else _whole
+            values[name] = {group: read(name, text) for group, text in pairs}
     if "backoff" in values:
         values["backoff"] = {"kind": values["backoff"]}
     return _assembled(values, reset)
@@ -276,6 +313,13 @@ def _whole(option: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise click.UsageError(f"--{option} takes a whole number, not {text!r}.") from None
+
+
+def _fraction(option: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise click.UsageError(f"--{option} takes a number, not {text!r}.") from None
 
 
 def _assembled(values: Mapping[str, Any], reset: Iterable[str]) -> dict[str, Any]:
@@ -349,6 +393,11 @@ def _groups(groups: GroupSettings | None) -> str:
     if groups.max_in_flight is not None:
         told.append(f"{number(groups.max_in_flight)} of each in flight at most")
     told += [f"{number(n)} of {clean(name)}" for name, n in groups.max_in_flight_of.items()]
+    if groups.rate_per_s is not None:
+        told.append(f"{groups.rate_per_s:g}/s of each, {number(groups.burst)} at once")
+    told += [f"{rate:g}/s of {clean(name)}" for name, rate in groups.rate_per_s_of.items()]
+    if groups.on_poison == "halt":
+        told.append("halted by poison")
     return ", ".join(told)
 
 

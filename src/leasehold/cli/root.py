@@ -116,7 +116,10 @@ LATE: Final = {
         "leasehold.cli.queues", "queue", "Create, look at, set, pause and purge queues.", _THINGS
     ),
     "group": Late(
-        "leasehold.cli.groups", "group", "Look at the message groups of a queue.", _THINGS
+        "leasehold.cli.groups",
+        "group",
+        "Look at the message groups of a queue, stop them and have them go on.",
+        _THINGS,
     ),
     "message": Late(
         "leasehold.cli.messages", "message", "Send, receive, inspect and mend messages.", _THINGS

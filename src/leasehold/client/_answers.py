@@ -28,6 +28,7 @@ from leasehold.client.models import (
     ErrorReport,
     Explanation,
     Groups,
+    GroupState,
     GroupView,
     Job,
     LeaseRef,
@@ -123,6 +124,7 @@ _QUEUE = msgspec.json.Decoder(QueueInfo)
 _QUEUES = msgspec.json.Decoder(QueuePage)
 _COUNTS = msgspec.json.Decoder(Counts)
 _GROUPS = msgspec.json.Decoder(Groups)
+_GROUP_STATE = msgspec.json.Decoder(GroupState)
 _GROUP = msgspec.json.Decoder(GroupView)
 _EXPLANATION = msgspec.json.Decoder(Explanation)
 _VIEW = msgspec.json.Decoder(_View)
@@ -287,6 +289,11 @@ def explanation(answer: Answer) -> Explanation:
 def groups(answer: Answer) -> Groups:
     """Return groups of a queue."""
     return decoded(_GROUPS, answer)
+
+
+def group_state(answer: Answer) -> GroupState:
+    """Return whether a group gives messages."""
+    return decoded(_GROUP_STATE, answer)
 
 
 def group(answer: Answer) -> GroupView:

@@ -32,6 +32,7 @@ from leasehold.client.models import (
     Renewal,
 )
 from leasehold.domain.limits import MAX_ITEMS
+from leasehold.wire.admin import HaltRequest
 from leasehold.wire.messages import (
     CompleteItem,
     ProgressReport,
@@ -42,6 +43,7 @@ from leasehold.wire.messages import (
     RenewItem,
     ReportedError,
 )
+from leasehold.wire.parts import NoRequest
 
 JSON: Final = "application/json"
 OCTETS: Final = "application/octet-stream"
@@ -169,10 +171,23 @@ def inspect(path: str, wanted: Filter, after: str | None, page_size: int, *, bod
     return get(f"{path}/messages", tuple(query))
 
 
-def groups(path: str, order: str, limit: int, *, noisy: bool) -> Call:
+def halt_group(path: str, group_id: str, reason: str | None) -> Call:
+    """Return a call that stops a group of a queue, given its path."""
+    name = path_segment("group id", group_id)
+    return send("POST", f"{path}/groups/{name}/halt", HaltRequest(reason), repeatable=True)
+
+
+def resume_group(path: str, group_id: str) -> Call:
+    """Return a call that has a group of a queue go on, given its path."""
+    name = path_segment("group id", group_id)
+    return send("POST", f"{path}/groups/{name}/resume", NoRequest(), repeatable=True)
+
+
+def groups(path: str, order: str, limit: int, *, noisy: bool, halted: bool) -> Call:
     """Return a call for the groups of a queue, given its path."""
     query = [("order", order), ("limit", str(limit))]
     query += [("noisy", "true")] if noisy else []
+    query += [("halted", "true")] if halted else []
     return get(f"{path}/groups", tuple(query))
 
 

@@ -18,7 +18,7 @@
         ├── ClaimSettled          ├── ClaimLapsed
         ├── ClaimBroken           ├── MemberNotFound
         ├── StagedNotFound        ├── AlreadyPublished
-        ├── ChunkOutOfTurn
+        ├── ChunkOutOfTurn        ├── NoGroups
         ├── Unauthenticated       ├── Forbidden
         └── Unavailable           the server cannot do it now
 
@@ -217,6 +217,10 @@ class MessageNotLeased(ServerProblem):
     """The message is not leased, so there is no lease to end."""
 
 
+class NoGroups(ServerProblem):
+    """The settings of the queue do not speak of message groups."""
+
+
 class OutOfRange(ServerProblem):
     """A value is outside ``minimum`` to ``maximum``; ``field`` says which."""
 
@@ -355,6 +359,7 @@ _CLASSES: Final[dict[str, tuple[type[ServerProblem], int]]] = {
     "lease-lost": (LeaseLost, 409),
     "message-leased": (MessageLeased, 409),
     "message-not-leased": (MessageNotLeased, 409),
+    "no-groups": (NoGroups, 409),
     "out-of-range": (OutOfRange, 400),
     "body-too-large": (BodyTooLarge, 413),
     "not-done": (NotDone, 409),

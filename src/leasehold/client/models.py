@@ -19,8 +19,10 @@ from leasehold.domain.model import DEFAULT_PRIORITY
 from leasehold.wire import admin, flows, messages, queues
 from leasehold.wire.admin import (
     Filter,
+    GroupHalt,
     GroupInfo,
     Groups,
+    GroupState,
     GroupView,
     HeldMessage,
     Job,
@@ -85,8 +87,10 @@ __all__ = [
     "Faults",
     "Filter",
     "GiveBack",
+    "GroupHalt",
     "GroupInfo",
     "GroupSettings",
+    "GroupState",
     "GroupView",
     "Groups",
     "HeldMessage",

@@ -31,7 +31,15 @@ from leasehold.domain.command import (
     upkeep,
 )
 from leasehold.domain.failures import last_error
-from leasehold.domain.model import BEGINNING, BodyRef, GroupFigures, Message, MessageState, Place
+from leasehold.domain.model import (
+    BEGINNING,
+    BodyRef,
+    GroupFigures,
+    GroupHalt,
+    Message,
+    MessageState,
+    Place,
+)
 
 COUNTED_STATES = (
     MessageState.VISIBLE,
@@ -150,6 +158,10 @@ class GroupStanding(NamedTuple):
     """Messages on leases, members of claims included."""
     held: tuple[Seen, ...]
     """Those on leases or given back with a delay, without bodies; the first to end comes first."""
+    again_ms: int | None = None
+    """When its rate allows one more; None if it does now."""
+    halt: GroupHalt | None = None
+    """Why it stands still; None if it does not."""
 
 
 class GroupPlace(NamedTuple):
@@ -190,6 +202,8 @@ class GroupPage(NamedTuple):
 
     groups: Mapping[str, GroupFigures]
     next_after: GroupPlace | None
+    halts: Mapping[str, GroupHalt]
+    """Of groups that stand still; also those without messages, and all of them on each page."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@
     ├── ClaimBroken              ├── MemberNotFound
     ├── StagedNotFound           ├── AlreadyPublished
     ├── ChunkOutOfTurn           ├── BodyUnreadable
+    ├── NoGroups
     └── Unavailable
         ├── StoreFull            ├── Overloaded
         ├── Stopping             ├── AccountMoved
@@ -228,6 +229,10 @@ class MemberNotFound(LeaseholdError):
     def __init__(self, message_id: str) -> None:
         super().__init__()
         self.message_id = message_id
+
+
+class NoGroups(LeaseholdError):
+    """The settings of the queue do not speak of message groups."""
 
 
 class StagedNotFound(LeaseholdError):

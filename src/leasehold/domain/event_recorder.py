@@ -6,7 +6,14 @@ from typing import NamedTuple, cast
 
 from leasehold.domain.claims import Claim, name_of
 from leasehold.domain.errors import LeaseLost
-from leasehold.domain.events import EventType, Recorded, core_of, more_of
+from leasehold.domain.events import (
+    EventType,
+    Recorded,
+    core_of,
+    encodable,
+    ending_of,
+    more_of,
+)
 from leasehold.domain.model import NO_DETAIL, ErrorReport, Message, Outcome, Phase, ReceiptParts
 from leasehold.domain.sessions import Session
 from leasehold.domain.visibility import is_of_lease
@@ -68,6 +75,14 @@ class Recorder:
             if message.detail is not NO_DETAIL:
                 recorded = cast("Recorded", recorded + more_of(message.detail, error))
         self._events.append(recorded)
+
+    def add_group(
+        self, kind: EventType, account: str, queue: str, group: str, reason: str | None
+    ) -> None:
+        """Record what happened to a message group."""
+        number = self._number(account, queue)
+        plain = (kind, number, "", None, 0, None, None, reason, None)
+        self._events.append((*plain, *ending_of(None, None, None, encodable(group))))
 
     def add_of_claim(self, kind: EventType, claim: Claim) -> None:
         """Record what happened to a claim, as it is after that: until when it hides its members."""

@@ -76,6 +76,9 @@ class EventType(IntEnum):
     QUEUE_CREATED = 64
     QUEUE_DELETED = 65
     QUEUE_CLEARED = 66
+    # One message group each; with the message that halted it, if one did.
+    GROUP_HALTED = 72
+    GROUP_RESUMED = 73
     # One claim or session each, without a message.
     CLAIM_EXTENDED = 80
     CLAIM_LAPSED = 81
@@ -339,6 +342,7 @@ def event_of(
     """Return the event that was written as *recorded* for the account and queue *of*."""
     kind, _, message_id, core, priority, session, holder, reason, target, *more = recorded
     head = (seq, place, at_ms, EventType(kind), *of)
+    message_type, told, trace_id, group_id, *_ = (*more, None, None, None, None)
     if core is None:
         return Event(
             *head,
@@ -347,8 +351,8 @@ def event_of(
             session=session,
             reason=reason,
             target=target,
+            group_id=group_id,
         )
-    message_type, told, trace_id, group_id, *_ = (*more, None, None, None, None)
     error = told or (None, None, None)
     rest = (priority, session, reason, target, message_type, *error, trace_id, group_id)
     of_message: tuple[Any, ...] = (message_id, *core, *rest)
@@ -519,7 +523,7 @@ class Replay:
             self._note_claim(event, hides=kind is not EventType.CLAIM_LAPSED)
         elif kind in {EventType.QUEUE_CLEARED, EventType.QUEUE_DELETED}:
             self._clear(event)
-        elif event.message_id and kind is not EventType.REFUSED:
+        elif event.message_id and kind not in {EventType.REFUSED, EventType.GROUP_HALTED}:
             self._change(event, event.message_id)
 
     def messages(self) -> dict[str, ReplayedMessage]:

@@ -26,6 +26,7 @@ from leasehold.domain.failures import (
 from leasehold.domain.model import (
     NEVER_MS,
     Attempt,
+    GroupHalt,
     Message,
     MessageState,
     Outcome,
@@ -216,6 +217,23 @@ def _explain_visible(facts: MessageFacts, message: Message) -> Explanation:
     return Explanation(sentence=f"{told}{clause}.", code=code, evidence=evidence)
 
 
+def _halted(
+    halt: GroupHalt, group_id: str, now_ms: int, evidence: dict[str, object]
+) -> tuple[str, str, dict[str, object]]:
+    """Say why the group of a message stands still."""
+    evidence |= {
+        "halted_by": halt.message_id,
+        "halt_reason": halt.reason,
+        "halted_since_ms": halt.since_ms,
+    }
+    told = f", but its group {quote(group_id)} stands still since {past(halt.since_ms, now_ms)}"
+    if halt.message_id is not None:
+        told += f", when message {halt.message_id} of it was poisoned ({halt.reason})"
+    elif halt.reason:
+        told += f" ({quote(halt.reason)})"
+    return "group-is-halted", told + "; resume the group to have it go on", evidence
+
+
 def _held_up(facts: MessageFacts, message: Message) -> tuple[str, str, dict[str, object]] | None:
     """Say how other messages of its group keep a message from being received; None if none do."""
     group, settings, now_ms = facts.group, facts.queue.settings.groups, facts.queue.now_ms
@@ -224,6 +242,8 @@ def _held_up(facts: MessageFacts, message: Message) -> tuple[str, str, dict[str,
         return None
     first = group.held[0] if group.held else None
     evidence: dict[str, object] = {"in_flight": group.in_flight}
+    if group.halt is not None:
+        return _halted(group.halt, group_id, now_ms, evidence)
     if first is not None:
         evidence |= {
             "behind": first.message.message_id,
@@ -239,6 +259,12 @@ def _held_up(facts: MessageFacts, message: Message) -> tuple[str, str, dict[str,
         behind = f"message {first.message.message_id} of its group {quote(group_id)}"
         return "behind-its-group", f", but waits behind {behind}, which is {what}", evidence
     limit = settings.limit_of(group_id)
+    rate = settings.rate_of(group_id)
+    if (limit is None or group.in_flight < limit) and rate and group.again_ms is not None:
+        evidence |= {"rate_per_s": rate.per_s, "burst": rate.burst, "again_ms": group.again_ms}
+        told = f"has been given as many messages as its rate of {rate.per_s:g} a second allows"
+        told += f", the next {future(group.again_ms, now_ms)}"
+        return "group-rate-used-up", f", but its group {quote(group_id)} {told}", evidence
     if limit is None or group.in_flight < limit:
         return None
     evidence["max_in_flight"] = limit

@@ -13,12 +13,16 @@ newcomer does not wait for a whole round.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
+from math import ceil
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from leasehold.domain.model import NEVER_MS, GroupFigures, Message, Phase
-from leasehold.domain.queue_settings import GroupOrder, GroupSettings
+from leasehold.domain.command import Answer, Command, Lock, changes, never, one
+from leasehold.domain.command import Rank as BatchRank
+from leasehold.domain.model import NEVER_MS, GroupFigures, GroupHalt, Message, Phase
+from leasehold.domain.queue_settings import GroupOrder, GroupRate, GroupSettings
 from leasehold.domain.visibility import first_visible_ms, order_of
 
 Group: TypeAlias = str | None
@@ -201,6 +205,9 @@ class Turns:
         What their first message is will be seen when they are looked at; until then they have the
         rank of the most urgent that there can be.
         """
+        if now_ms < self._now_ms:  # the clock was set back, and moments may be far off
+            for group in list(self._due):
+                self.call(group, NOW)
         self._now_ms = now_ms
         urgent, ageing_s = self.urgent, self.ageing_s
         calls, due = self._calls, self._due
@@ -304,6 +311,47 @@ _NEVER: Final = -1, NEVER_MS
 def is_ordered(settings: GroupSettings, group: Group) -> bool:
     """Tell whether the messages of a group are handed out in their order."""
     return group is not None and settings.order is GroupOrder.FIFO
+
+
+# --- rates -------------------------------------------------------------------------------------
+#
+# A bucket of tokens is kept as one number: the moment, in microseconds, at which it would be full
+# again. That is the generic cell rate algorithm of ATM (ITU-T I.371).
+
+
+_US: Final = 1_000_000
+
+
+def rate_kept(rate: GroupRate, full_at_us: int, now_ms: int) -> int:
+    """Return the number as it is at this time: with the clock set back, the bucket is empty."""
+    return min(full_at_us, now_ms * 1000 + rate.burst * _step_us(rate))
+
+
+def rate_room(rate: GroupRate, full_at_us: int, now_ms: int) -> int:
+    """Return how many messages of a group may be handed out now."""
+    step_us = _step_us(rate)
+    return (rate.burst * step_us - _missing_us(rate, full_at_us, now_ms)) // step_us
+
+
+def after_given(rate: GroupRate, full_at_us: int, now_ms: int, given: int) -> int:
+    """Return the number to keep after so many messages were handed out."""
+    return now_ms * 1000 + _missing_us(rate, full_at_us, now_ms) + given * _step_us(rate)
+
+
+def room_again_ms(rate: GroupRate, full_at_us: int, now_ms: int) -> int:
+    """Return from when on one more may be handed out."""
+    step_us = _step_us(rate)
+    wait_us = _missing_us(rate, full_at_us, now_ms) - (rate.burst - 1) * step_us
+    return now_ms + max(0, -(-wait_us // 1000))
+
+
+def _step_us(rate: GroupRate) -> int:
+    return ceil(_US / rate.per_s)
+
+
+def _missing_us(rate: GroupRate, full_at_us: int, now_ms: int) -> int:
+    """Return how long it is until the bucket is full."""
+    return max(0, rate_kept(rate, full_at_us, now_ms) - now_ms * 1000)
 
 
 # --- taking ------------------------------------------------------------------------------------
@@ -472,3 +520,36 @@ def noisy_among(figures: Mapping[str, GroupFigures]) -> set[str]:
     in_flight = sum(each.in_flight for each in figures.values())
     active = sum(bool(each.waiting or each.in_flight) for each in figures.values())
     return {name for name, each in figures.items() if noisy(each.in_flight, in_flight, active)}
+
+
+# --- standing still ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HaltGroup(Command[GroupHalt]):
+    """Have a message group give nothing more. Answer: GroupHalt, QueueNotFound or NoGroups.
+
+    What is on leases is worked on. A group that stands still already stays as it is.
+    """
+
+    traits = changes(
+        BatchRank.FIRST, one, Lock.ALONE, never, Answer.PLAIN, finishes=False, wakes=False
+    )
+
+    account: str
+    queue: str
+    group_id: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeGroup(Command[bool]):
+    """Have a message group go on. Answer: whether it stood still, QueueNotFound or NoGroups."""
+
+    traits = changes(
+        BatchRank.FIRST, one, Lock.ALONE, never, Answer.PLAIN, finishes=False, wakes=True
+    )
+
+    account: str
+    queue: str
+    group_id: str

@@ -521,6 +521,15 @@ def read_place(text: str) -> Place:
     return Place(poison=found[1] == "p", row_key=int(found[2], 16))
 
 
+class GroupHalt(NamedTuple):
+    """Why a message group gives nothing until an operator has it go on."""
+
+    since_ms: int
+    message_id: str | None
+    """The message that went to the poison queue; None if an operator stopped the group."""
+    reason: str | None
+
+
 class GroupFigures(NamedTuple):
     """How many messages of a group are in each state; expired ones are left out."""
 

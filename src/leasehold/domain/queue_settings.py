@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from leasehold.domain.limits import MAX_AZURE_QUEUE_NAME, MAX_QUEUE_NAME
 
@@ -95,6 +95,21 @@ class GroupOrder(StrEnum):
     is not visible, its group gives nothing more."""
 
 
+class GroupRate(NamedTuple):
+    """In any time of T seconds at most burst + T * per_s messages of a group are handed out."""
+
+    per_s: float
+    burst: int
+
+
+class GroupPoison(StrEnum):
+    """What becomes of a group in order when one of its messages goes to the poison queue."""
+
+    CONTINUE = "continue"
+    HALT = "halt"
+    """It gives nothing more until an operator has it go on."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
     """How the groups of a queue share it; see :mod:`leasehold.domain.groups`."""
@@ -109,6 +124,32 @@ class GroupSettings:
     """Most messages of one group that may be on leases at once; None for no limit."""
     max_in_flight_of: Mapping[str, int] = field(default_factory=dict)
     """By group, in place of :attr:`max_in_flight`."""
+
+    rate_per_s: float | None = None
+    """Most messages of one group that may be handed out a second; None for no limit."""
+    rate_per_s_of: Mapping[str, float] = field(default_factory=dict)
+    """By group, in place of :attr:`rate_per_s`."""
+    burst: int = 1
+    """Messages of a group that may be handed out at once, if none was for a while."""
+    burst_of: Mapping[str, int] = field(default_factory=dict)
+    """By group, in place of :attr:`burst`."""
+    on_poison: GroupPoison = GroupPoison.CONTINUE
+    """For groups in order."""
+
+    def rate_of(self, group_id: str) -> GroupRate | None:
+        """Return how many messages of a group may be handed out in some time; None for any."""
+        per_s = self.rate_per_s_of.get(group_id, self.rate_per_s)
+        return None if per_s is None else GroupRate(per_s, self.burst_of.get(group_id, self.burst))
+
+    @property
+    def has_rates(self) -> bool:
+        """Tell whether there is any group of which not all may be handed out at once."""
+        return self.rate_per_s is not None or bool(self.rate_per_s_of)
+
+    def halts(self, group_id: str | None) -> bool:
+        """Tell whether a group stands still when a message of it is poisoned."""
+        is_ordered = group_id is not None and self.order is GroupOrder.FIFO
+        return is_ordered and self.on_poison is GroupPoison.HALT
 
     def limit_of(self, group_id: str) -> int | None:
         """Return how many messages of a group may be on leases at once; None for any number."""

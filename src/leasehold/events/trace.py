@@ -327,6 +327,14 @@ def _queue(word: str) -> Callable[[_Facts], str]:
     return lambda facts: f"queue {facts.text('queue')} {word}"
 
 
+def _group(word: str) -> Callable[[_Facts], str]:
+    def told(facts: _Facts) -> str:
+        reason = facts.text("reason")
+        return f"group {facts.text('group_id')} {word}" + (f": {reason}" if reason else "")
+
+    return told
+
+
 def _claim_extended(facts: _Facts) -> str:
     return f"claim {facts.text('target')} extended until {facts.moment('visible_at_ms')}"
 
@@ -373,6 +381,8 @@ _SENTENCES: Final[Mapping[str, tuple[Tone, Callable[[_Facts], str]]]] = {
     "queue-created": (Tone.PLAIN, _queue("made")),
     "queue-deleted": (Tone.WARNING, _queue("deleted")),
     "queue-cleared": (Tone.WARNING, _queue("cleared")),
+    "group-halted": (Tone.BAD, _group("stands still")),
+    "group-resumed": (Tone.GOOD, _group("goes on")),
     "claim-extended": (Tone.PLAIN, _claim_extended),
     "claim-lapsed": (Tone.WARNING, _claim_lapsed),
     "claim-reopened": (Tone.PLAIN, _claim_reopened),

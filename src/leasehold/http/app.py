@@ -553,6 +553,7 @@ NATIVE_ONLY: Final = (
     errors.ClaimLapsed,
     errors.ClaimBroken,
     errors.MemberNotFound,
+    errors.NoGroups,
     errors.StagedNotFound,
     errors.AlreadyPublished,
     errors.ChunkOutOfTurn,

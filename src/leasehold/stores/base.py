@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
-from leasehold.domain import admin, claims, commands, events, sessions, transactions
+from leasehold.domain import admin, claims, commands, events, groups, sessions, transactions
 from leasehold.domain.command import AnyCommand, kinds_in
 from leasehold.domain.commands import Result
 from leasehold.domain.model import Queue
 
 COMMANDS: Final = kinds_in(
-    *(each.__name__ for each in (commands, admin, sessions, claims, transactions, events))
+    *(each.__name__ for each in (commands, admin, groups, sessions, claims, transactions, events))
 )
 """All commands that there are; each store carries out all of them."""
 

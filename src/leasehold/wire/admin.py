@@ -249,6 +249,29 @@ class Views(Struct):
 # --- groups --------------------------------------------------------------------------------------
 
 
+class GroupHalt(Struct, frozen=True, kw_only=True):
+    """Why a group gives nothing until it is resumed."""
+
+    since_ms: Ms
+    message_id: str | None = None
+    """The message that went to the poison queue; None if an operator stopped the group."""
+    reason: str | None = None
+
+
+class HaltRequest(Request):
+    """Why to stop a group."""
+
+    reason: ShortText | None = None
+
+
+class GroupState(Struct, frozen=True, kw_only=True):
+    """Whether a group gives messages."""
+
+    group_id: str
+    halt: GroupHalt | None = None
+    """Why it gives none until it is resumed; None if it may."""
+
+
 class GroupInfo(Struct, frozen=True, kw_only=True):
     """How many messages of a group are in each state, without those that have expired."""
 
@@ -264,6 +287,8 @@ class GroupInfo(Struct, frozen=True, kw_only=True):
     """Since when the one that waits longest has been visible."""
     noisy: bool = False
     """It has so many messages in flight that it is at the cost of other groups."""
+    halt: GroupHalt | None = None
+    """Why it gives nothing until it is resumed; None if it may."""
 
 
 class Groups(Struct, kw_only=True):
@@ -279,6 +304,8 @@ class Groups(Struct, kw_only=True):
     """Groups with messages in flight."""
     noisy: int
     """Groups that are noisy."""
+    halted: int
+    """Groups that give nothing until they are resumed, also those without messages."""
     groups: Sequence[GroupInfo]
 
 
@@ -303,6 +330,8 @@ class GroupView(Struct, kw_only=True):
     group: GroupInfo
     held: Sequence[HeldMessage]
     """On leases or given back with a delay, at most 10; the first to end comes first."""
+    rate_again_ms: Ms | None = None
+    """When its rate allows the next message; None if it does now."""
 
 
 # --- jobs ----------------------------------------------------------------------------------------

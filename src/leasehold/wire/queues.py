@@ -42,6 +42,7 @@ MIN_RECEIVES_PER_S: Final = 0.001
 _Budget = Annotated[int, between((1, MAX_BUDGET))]
 _Weight = Annotated[int, between((1, MAX_WEIGHT))]
 _InFlight = Annotated[int, between((1, MAX_IN_FLIGHT))]
+_Rate = Annotated[float, between((MIN_RECEIVES_PER_S, MAX_RECEIVES_PER_S))]
 _Moment = Annotated[int, between((0, NEVER_MS))]
 _WeekS = Annotated[float, between((0, WEEK_S))]
 _LongText = Annotated[str, said(maxLength=MAX_TEXT)]
@@ -104,6 +105,18 @@ class GroupSettings(Part, frozen=True, kw_only=True):
         Mapping[GroupId, _InFlight], said(maxProperties=MAX_NAMED_GROUPS)
     ] = {}
     """By group, in place of ``max_in_flight``."""
+    rate_per_s: _Rate | None = None
+    """Most messages of one group handed out a second; None for no limit."""
+    rate_per_s_of: Annotated[Mapping[GroupId, _Rate], said(maxProperties=MAX_NAMED_GROUPS)] = {}
+    """By group, in place of ``rate_per_s``."""
+    burst: _InFlight = 1
+    """Messages of a group handed out at once, if none was for a while. In any T seconds these and
+    T times the rate are handed out at most."""
+    burst_of: Annotated[Mapping[GroupId, _InFlight], said(maxProperties=MAX_NAMED_GROUPS)] = {}
+    """By group, in place of ``burst``."""
+    on_poison: Annotated[str, one_of("continue", "halt")] = "continue"
+    """What becomes of a group in order when one of its messages goes to the poison queue: it goes
+    on, or gives nothing until it is resumed."""
 
 
 class Adaptive(Part, frozen=True):

@@ -29,7 +29,15 @@ A = "/v1/accounts/devstoreaccount1"
 Q = f"{A}/queues/jobs"
 M = f"{Q}/messages"
 LEASED = LeaseRef(ID, "r1")
-GROUPS = {"at_ms": 1, "total": 0, "waiting": 0, "in_flight": 0, "noisy": 0, "groups": []}
+GROUPS = {
+    "at_ms": 1,
+    "total": 0,
+    "waiting": 0,
+    "in_flight": 0,
+    "noisy": 0,
+    "halted": 0,
+    "groups": [],
+}
 RELEASED = {"id": ID, "visible_at_ms": 9}
 
 # Method of the client or, from a dot on, of the handle; arguments; answer; what must be sent.
@@ -66,12 +74,20 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], object, str, str, o
         *("GET", f"{Q}/explain", None),
     ),
     "groups": (
-        *(".groups", (), {"order": "oldest", "limit": 5, "noisy": True}, GROUPS),
-        *("GET", f"{Q}/groups?order=oldest&limit=5&noisy=true", None),
+        *(".groups", (), {"order": "oldest", "limit": 5, "noisy": True, "halted": True}, GROUPS),
+        *("GET", f"{Q}/groups?order=oldest&limit=5&noisy=true&halted=true", None),
     ),
     "group": (
         *(".group", ("order 1/a",), {}, {"at_ms": 1, "group": {"group_id": "a"}, "held": []}),
         *("GET", f"{Q}/groups/order%201%2Fa", None),
+    ),
+    "halt a group": (
+        *(".halt_group", ("a/b", "why"), {}, {"group_id": "a/b", "halt": {"since_ms": 1}}),
+        *("POST", f"{Q}/groups/a%2Fb/halt", {"reason": "why"}),
+    ),
+    "resume a group": (
+        *(".resume_group", ("a/b",), {}, {"group_id": "a/b", "halt": None}),
+        *("POST", f"{Q}/groups/a%2Fb/resume", {}),
     ),
     "pause": (
         *(".pause", (), {"for_s": 60, "reason": "why"}, QUEUE),

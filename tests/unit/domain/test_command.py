@@ -87,7 +87,7 @@ FINISHING = """
 WAKING = """
     Put Renew Receive Complete Release Batch SetQueueSettings DeleteQueue Amend Remove EndLease
     StartJob StepJob LoseSessions EndSession AttachStream OpenClaim ExtendClaim SettleClaims
-    GiveBackClaim DeleteStream LapseClaims Publish CommitTogether
+    GiveBackClaim DeleteStream LapseClaims Publish CommitTogether ResumeGroup
 """
 BRINGING = "Put Renew Amend Batch CommitTogether Stage SettleClaims"
 ANSWERS = {
@@ -136,7 +136,7 @@ def test_no_trait_has_a_default(name: str) -> None:
 
 def test_every_command_is_known_and_names_its_result() -> None:
     """A dataclass with slots is made twice; only the second class counts."""
-    assert len(BY_NAME) == len(COMMANDS) == 71
+    assert len(BY_NAME) == len(COMMANDS) == 73
     for kind in COMMANDS:
         assert not hasattr(kind, "__dict__") or "__slots__" in vars(kind), kind
         bases: Iterable[Any] = vars(kind)["__orig_bases__"]

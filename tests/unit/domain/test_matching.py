@@ -50,6 +50,7 @@ MESSAGE = Message(
     holder="worker-7",
     detail=Detail(
         message_type="order",
+        group_id="acme",
         attempts=(FAILED,),
         poisoning=Poisoning(queue="orders", reason="max_failures", at_ms=3),
     ),
@@ -75,6 +76,7 @@ YES_AND_NO: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"message_type": "order"}, {"message_type": "orde"}),
     ({"reason": "max_failures"}, {"reason": "buried"}),
     ({"error": "connection refused"}, {"error": "connection lost"}),
+    ({"group_id": "acme"}, {"group_id": "acm"}),
     ({"error": "OSError"}, {"error": "OSErr"}),
     ({"error": "f00d"}, {"error": "f00"}),
     ({"text": "SKU"}, {"text": "sku2"}),

@@ -17,6 +17,7 @@ from leasehold.client.models import (
     Explanation,
     Filter,
     Groups,
+    GroupState,
     GroupView,
     Job,
     MessageView,
@@ -100,8 +101,31 @@ class AsyncQueueAdmin:
         call = calls.get(f"{self._path}/explain")
         return answers.explanation(await self._transport.call(call))
 
+    async def halt_group(self, group_id: str, reason: str | None = None) -> GroupState:
+        """Have a group give nothing until it is resumed; what is on leases is worked on.
+
+        Raises:
+            NoGroups: The settings of the queue do not speak of groups.
+        """
+        call = calls.halt_group(self._path, group_id, reason)
+        return answers.group_state(await self._transport.call(call))
+
+    async def resume_group(self, group_id: str) -> GroupState:
+        """Have a group go on, whoever or whatever stopped it.
+
+        Raises:
+            NoGroups: The settings of the queue do not speak of groups.
+        """
+        call = calls.resume_group(self._path, group_id)
+        return answers.group_state(await self._transport.call(call))
+
     async def groups(
-        self, *, order: str = "backlog", limit: int = 20, noisy: bool = False
+        self,
+        *,
+        order: str = "backlog",
+        limit: int = 20,
+        noisy: bool = False,
+        halted: bool = False,
     ) -> Groups:
         """Return which groups have most messages, wait longest, or have most in flight.
 
@@ -112,9 +136,12 @@ class AsyncQueueAdmin:
             order: ``backlog``, ``oldest`` or ``in_flight``: which groups come first.
             limit: Groups at most, 1 to 1,000.
             noisy: Only those that are noisy.
+            halted: Only those that give nothing until they are resumed.
         """
         return answers.groups(
-            await self._transport.call(calls.groups(self._path, order, limit, noisy=noisy))
+            await self._transport.call(
+                calls.groups(self._path, order, limit, noisy=noisy, halted=halted)
+            )
         )
 
     async def group(self, group_id: str) -> GroupView:

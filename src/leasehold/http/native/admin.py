@@ -38,12 +38,13 @@ from leasehold.domain.claims import HIDING, Claim, ListStreams
 from leasehold.domain.commands import Peek
 from leasehold.domain.errors import MessageNotFound
 from leasehold.domain.failures import last_error
-from leasehold.domain.groups import noisy_among
+from leasehold.domain.groups import HaltGroup, ResumeGroup, noisy_among
 from leasehold.domain.limits import MAX_WAIT_S, NATIVE, NEVER, PRIORITIES
 from leasehold.domain.model import (
     NEVER_MS,
     Attempt,
     GroupFigures,
+    GroupHalt,
     Message,
     MessageState,
     body_problem,
@@ -85,6 +86,8 @@ _GROUP_ORDERS: Final[Mapping[str, Callable[[tuple[str, GroupFigures]], tuple[int
 }
 """By their names: what of a group comes first."""
 
+_HALT: Final = msgspec.json.Decoder(wire.HaltRequest)
+_NOTHING: Final = msgspec.json.Decoder(NoRequest)
 _AMEND: Final = msgspec.json.Decoder(wire.AmendRequest)
 _END_LEASE: Final = msgspec.json.Decoder(wire.EndLeaseRequest)
 
@@ -257,9 +260,15 @@ async def list_groups(call: Call) -> Response:
         known = ", ".join(_GROUP_ORDERS)
         raise invalid("order", f"{shown(order)!r} is no order; there are {known}.", value=order)
     only_noisy = param_switch(call, "noisy", default=False)
-    figures = await _count_groups(call)
+    only_halted = param_switch(call, "halted", default=False)
+    figures, halts = await _count_groups(call)
     noisy = noisy_among(figures)
-    listed = (each for each in figures.items() if not only_noisy or each[0] in noisy)
+    shown_groups = {name: figures.get(name, GroupFigures()) for name in halts} | figures
+    listed = (
+        each
+        for each in shown_groups.items()
+        if (not only_noisy or each[0] in noisy) and (not only_halted or each[0] in halts)
+    )
     first = heapq.nsmallest(limit, listed, key=_GROUP_ORDERS[order])
     return call.reply(
         wire.Groups(
@@ -268,7 +277,10 @@ async def list_groups(call: Call) -> Response:
             waiting=sum(bool(each.waiting) for each in figures.values()),
             in_flight=sum(bool(each.in_flight) for each in figures.values()),
             noisy=len(noisy),
-            groups=[_show_group(name, each, name in noisy) for name, each in first],
+            halted=len(halts),
+            groups=[
+                _show_group(name, each, name in noisy, halts.get(name)) for name, each in first
+            ],
         )
     )
 
@@ -278,8 +290,9 @@ async def look_at_group(call: Call) -> Response:
     name = call.item
     look = LookAtGroup(call.account, call.queue, name)
     standing = await call.services.perform(look)
-    figures = await _count_groups(call)
-    group = _show_group(name, figures.get(name, GroupFigures()), name in noisy_among(figures))
+    figures, _ = await _count_groups(call)
+    own = figures.get(name, GroupFigures())
+    group = _show_group(name, own, name in noisy_among(figures), standing.halt)
     held = [
         wire.HeldMessage(
             id=seen.message.message_id,
@@ -291,10 +304,30 @@ async def look_at_group(call: Call) -> Response:
         )
         for seen in standing.held
     ]
-    return call.reply(wire.GroupView(at_ms=call.now_ms, group=group, held=held))
+    view = wire.GroupView(
+        at_ms=call.now_ms, group=group, held=held, rate_again_ms=standing.again_ms
+    )
+    return call.reply(view)
 
 
-async def _count_groups(call: Call) -> dict[str, GroupFigures]:
+async def halt_group(call: Call) -> Response:
+    """Have a group give nothing until it is resumed."""
+    reason = short_text("$.reason", read_body(_HALT, call).reason)
+    name = call.item
+    halt = await call.services.perform(HaltGroup(call.account, call.queue, name, reason))
+    return call.reply(wire.GroupState(group_id=name, halt=_show_halt(halt)))
+
+
+async def resume_group(call: Call) -> Response:
+    """Have a group go on."""
+    read_body(_NOTHING, call)
+    await call.services.perform(ResumeGroup(call.account, call.queue, call.item))
+    return call.reply(wire.GroupState(group_id=call.item))
+
+
+async def _count_groups(
+    call: Call,
+) -> tuple[dict[str, GroupFigures], Mapping[str, GroupHalt]]:
     """Count the messages of all groups, with room for other commands between the parts."""
     found: dict[str, GroupFigures] = {}
     after: GroupPlace | None = None
@@ -305,11 +338,17 @@ async def _count_groups(call: Call) -> dict[str, GroupFigures]:
             found[name] = figures if known is None else known.plus(figures)
         after = page.next_after
         if after is None:
-            return found
+            return found, page.halts
 
 
-def _show_group(name: str, figures: GroupFigures, is_noisy: bool) -> wire.GroupInfo:
-    return wire.GroupInfo(group_id=name, noisy=is_noisy, **figures._asdict())
+def _show_group(
+    name: str, figures: GroupFigures, is_noisy: bool, halt: GroupHalt | None
+) -> wire.GroupInfo:
+    return wire.GroupInfo(group_id=name, noisy=is_noisy, halt=_show_halt(halt), **figures._asdict())
+
+
+def _show_halt(halt: GroupHalt | None) -> wire.GroupHalt | None:
+    return None if halt is None else wire.GroupHalt(**halt._asdict())
 
 
 async def _facts(call: Call) -> explain.QueueFacts:
@@ -545,7 +584,6 @@ _ID_BYTES: Final = 12
 
 _PURGE: Final = msgspec.json.Decoder(wire.PurgeRequest)
 _REDRIVE: Final = msgspec.json.Decoder(wire.RedriveRequest)
-_NOTHING: Final = msgspec.json.Decoder(NoRequest)
 
 
 def _show_job(job: Job) -> wire.Job:

@@ -286,6 +286,7 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Problem]]] = {
     domain.ClaimLapsed: _claim_lapsed,
     domain.ClaimBroken: _claim_broken,
     domain.MemberNotFound: _member_not_found,
+    domain.NoGroups: _plain("no-groups"),
     domain.StagedNotFound: _staged_not_found,
     domain.AlreadyPublished: _plain("already-published"),
     domain.ChunkOutOfTurn: _chunk_out_of_turn,
@@ -478,6 +479,12 @@ CODES: Final[dict[str, Code]] = {
         "(this server never issued it, or it belongs to another message).",
         "Stop working on the message: another worker may hold it. Renew earlier, or ask for a "
         "longer visibility timeout.",
+    ),
+    "no-groups": Code(
+        409,
+        "The queue knows no groups",
+        "The settings of the queue do not speak of message groups, so none can stand still.",
+        "Set `groups` first: PATCH /v1/accounts/{account}/queues/{queue}.",
     ),
     "session-not-found": Code(
         404,

@@ -389,6 +389,11 @@ def check_settings(queue: str, settings: QueueSettings) -> None:
         _check_named(f"{ROOT}.groups.weights", settings.groups.weights, MAX_WEIGHT)
         in_flight = settings.groups.max_in_flight_of
         _check_named(f"{ROOT}.groups.max_in_flight_of", in_flight, MAX_IN_FLIGHT)
+        _check_named(f"{ROOT}.groups.burst_of", settings.groups.burst_of, MAX_IN_FLIGHT)
+        rates = settings.groups.rate_per_s_of
+        _check_named(
+            f"{ROOT}.groups.rate_per_s_of", rates, wire.MAX_RECEIVES_PER_S, wire.MIN_RECEIVES_PER_S
+        )
 
 
 def _check_delay(attributes: MnsAttributes | None) -> None:
@@ -407,13 +412,13 @@ def _check_ranges(path: str, part: Any) -> None:
             _check_ranges(f"{path}.{each.name}", value)
 
 
-def _check_named(field: str, values: Mapping[str, int], highest: int) -> None:
+def _check_named(field: str, values: Mapping[str, float], highest: int, lowest: float = 1) -> None:
     """Check what is set by group."""
     if len(values) > MAX_NAMED_GROUPS:
         raise out_of_range(field, len(values), (0, MAX_NAMED_GROUPS), "The figures are groups.")
     for name, value in values.items():
         short_text(field, name, MAX_GROUP_ID)
-        within(f"{field}.{name}", value, (1, highest))
+        within(f"{field}.{name}", value, (lowest, highest))
 
 
 def _check_poison_queue(queue: str, name: str | None) -> None:

@@ -23,13 +23,16 @@ from leasehold.domain.errors import (
     MessageLeased,
     MessageNotFound,
     MessageNotLeased,
+    NoGroups,
     VisibilityPastExpiry,
 )
 from leasehold.domain.event_recorder import OPERATOR, PURGE
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import newest_error
+from leasehold.domain.groups import NOW, HaltGroup, ResumeGroup, rate_room, room_again_ms
 from leasehold.domain.model import (
     GroupFigures,
+    GroupHalt,
     Message,
     MessageState,
     Phase,
@@ -142,7 +145,41 @@ class AdminHandlers:
         seen = [table.seen(key, now_ms) for _, key in sorted(held)]
         leased = sum(each.state is MessageState.LEASED for each in seen)
         bare = (each._replace(message=each.message._replace(body=b"")) for each in seen)
-        return o.GroupStanding(leased, tuple(bare)[: command.limit])
+        settings = table.queue.settings.groups
+        rate = None if settings is None else settings.rate_of(command.group_id)
+        again_ms = None
+        if rate is not None:
+            full_at_us = table.full_at_us.get(command.group_id, 0)
+            if not rate_room(rate, full_at_us, now_ms):
+                again_ms = room_again_ms(rate, full_at_us, now_ms)
+        halt = table.halts.get(command.group_id)
+        return o.GroupStanding(leased, tuple(bare)[: command.limit], again_ms, halt)
+
+    def halt_group(self, command: HaltGroup) -> c.Result:
+        """Have a group give nothing more."""
+        table = self._grouped(command.account, command.queue)
+        halt = table.halts.get(command.group_id)
+        if halt is None:
+            halt = GroupHalt(self._tables.now_ms, None, command.reason)
+            table.halts[command.group_id] = halt
+            self._tables.note_group(EventType.GROUP_HALTED, table, command.group_id, command.reason)
+        return halt
+
+    def resume_group(self, command: ResumeGroup) -> c.Result:
+        """Have a group go on."""
+        table = self._grouped(command.account, command.queue)
+        stood = table.halts.pop(command.group_id, None) is not None
+        if stood:
+            self._tables.note_group(EventType.GROUP_RESUMED, table, command.group_id)
+            if table.turns is not None:
+                table.turns.call(command.group_id, NOW)
+        return stood
+
+    def _grouped(self, account: str, queue: str) -> QueueTable:
+        table = self._tables.get(account, queue)
+        if table.queue.settings.groups is None:
+            raise NoGroups
+        return table
 
     def count_groups(self, command: o.CountGroups) -> c.Result:
         """Count some messages of groups; a place here is a row key."""
@@ -155,14 +192,15 @@ class AdminHandlers:
             if row_key <= after or group_id is None or command.group_id not in {None, group_id}:
                 continue
             if not left:
-                return o.GroupPage(found, o.GroupPlace(0, "", 0, 0, after))
+                place = o.GroupPlace(0, "", 0, 0, after)
+                return o.GroupPage(found, place, dict(table.halts))
             after, left = row_key, left - 1
             figures = _FIGURES.get(table.state_of(row_key, now_ms))
             if figures is not None:
                 if figures.waiting:
                     figures = figures._replace(oldest_ms=message.visible_at_ms)
                 found[group_id] = found.get(group_id, GroupFigures()).plus(figures)
-        return o.GroupPage(found, None)
+        return o.GroupPage(found, None, dict(table.halts))
 
     def find(self, command: o.FindMessage) -> c.Result:
         """Look for one message by id."""

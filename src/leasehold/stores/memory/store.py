@@ -17,6 +17,7 @@ from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, QueueExists, SettingsDiffer
 from leasehold.domain.event_recorder import Collected, Recorder
 from leasehold.domain.events import EventType
+from leasehold.domain.groups import HaltGroup, ResumeGroup
 from leasehold.domain.model import (
     Message,
     Phase,
@@ -212,7 +213,7 @@ class MemoryStore:
     def _clear(self, command: c.Clear) -> c.Result:
         held = self._tables.get(command.account, command.queue)
         self._tables.drop(held)
-        held.rows, held.retired, held.turns = {}, {}, None
+        held.rows, held.retired, held.turns, held.halts = {}, {}, None, {}
         self._claims.lose_members(held)
         self._tables.note(EventType.QUEUE_CLEARED, held)
         return c.DONE
@@ -277,6 +278,8 @@ def _message_verbs(messages: MessageHandlers, admin: AdminHandlers, jobs: JobHan
         o.Inspect: admin.inspect,
         o.FindMessage: admin.find,
         o.LookAtGroup: admin.look_at_group,
+        HaltGroup: admin.halt_group,
+        ResumeGroup: admin.resume_group,
         o.CountGroups: admin.count_groups,
         o.CountMessages: admin.count,
         o.NextDue: admin.next_due,

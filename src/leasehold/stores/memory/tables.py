@@ -22,14 +22,19 @@ from leasehold.domain.groups import (
     Look,
     Rank,
     Turns,
+    after_given,
     is_ordered,
     next_turn_ms,
     place_in_group,
+    rate_kept,
+    rate_room,
+    room_again_ms,
     take_turns,
 )
 from leasehold.domain.model import (
     NEVER_MS,
     ErrorReport,
+    GroupHalt,
     Lease,
     Message,
     MessageState,
@@ -114,6 +119,10 @@ class QueueTable:
     streams: dict[str, StreamTable] = field(default_factory=dict)
     held: dict[int, Holding] = field(default_factory=dict)
     """By row key: the claim that the message is in, hidden or not."""
+    halts: dict[str, GroupHalt] = field(default_factory=dict)
+    """By group: those that stand still."""
+    full_at_us: dict[str, int] = field(default_factory=dict)
+    """By group: how far its rate is used up; see :func:`leasehold.domain.groups.rate_room`."""
     turns: Turns | None = None
     """Of its groups; None if its settings have none, or they are to be found out."""
 
@@ -273,6 +282,13 @@ class Tables:
         if table.queue.settings.event_log:
             of = table.queue.account, table.queue.name
             self.log.add(kind, *of, message, reason, target, error)
+
+    def note_group(
+        self, kind: EventType, table: QueueTable, group: str, reason: str | None = None
+    ) -> None:
+        """Record what happened to a message group."""
+        if table.queue.settings.event_log:
+            self.log.add_group(kind, table.queue.account, table.queue.name, group, reason)
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -502,6 +518,11 @@ class Taking:
         tables.stir(poison, poisoned)
         error = newest_error(poisoned)
         tables.note(EventType.POISONED, table, poisoned, reason, poison.queue.name, error)
+        group, groups = message.detail.group_id, queue.settings.groups
+        is_halting = group is not None and groups is not None and groups.halts(group)
+        if group is not None and is_halting and group not in table.halts:
+            table.halts[group] = GroupHalt(tables.now_ms, message.message_id, reason)
+            tables.note(EventType.GROUP_HALTED, table, poisoned, reason)
         return poisoned
 
 
@@ -556,10 +577,29 @@ class _GroupLook:
         if limit is not None:
             leased = sum(table.state_of(key, now_ms) is MessageState.LEASED for key, _ in others)
             ready = ready[: max(0, limit - leased)]
+        self._table, self._group, self._now_ms = table, group, now_ms
+        self._rate = None if group is None else policy.rate_of(group)
+        if group in table.halts:
+            ready, self._again_ms = [], NEVER_MS
+        if self._rate is not None and group is not None:
+            full_at_us = rate_kept(self._rate, table.full_at_us.get(group, 0), now_ms)
+            table.full_at_us[group] = full_at_us
+            room = rate_room(self._rate, full_at_us, now_ms)
+            if len(ready) > room:
+                ready = ready[:room]
+                self._again_ms = min(self._again_ms, self._rated_ms(room))
         self._ready = [
             (key, order_of(message.priority, message.visible_at_ms, key, ageing_s))
             for key, message in ready
         ]
+
+    def _rated_ms(self, room: int) -> int:
+        """Return when the rate of the group allows one more than so many."""
+        assert self._rate is not None
+        assert self._group is not None
+        full_at_us = self._table.full_at_us.get(self._group, 0)
+        full_at_us = after_given(self._rate, full_at_us, self._now_ms, room)
+        return room_again_ms(self._rate, full_at_us, self._now_ms)
 
     def rank(self) -> Rank | None:
         """See :class:`Look`."""
@@ -572,10 +612,19 @@ class _GroupLook:
         while self._ready:
             found, may_go_on = self._good(self._ready.pop(0)[0])
             if found is not None:
+                self._count_given()
                 return found
+            if self._group in self._table.halts:
+                self._ready, self._again_ms = [], NEVER_MS
             if not may_go_on:
                 self._ready, self._again_ms = [], NOW
         return None
+
+    def _count_given(self) -> None:
+        if self._rate is not None and self._group is not None:
+            full_at_us = self._table.full_at_us.get(self._group, 0)
+            full_at_us = after_given(self._rate, full_at_us, self._now_ms, 1)
+            self._table.full_at_us[self._group] = full_at_us
 
     def again(self) -> tuple[int, int]:
         """See :class:`Look`."""

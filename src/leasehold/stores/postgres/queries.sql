@@ -270,6 +270,29 @@ FROM message
 WHERE partition = $1 AND group_id > $2
 ORDER BY group_id, (dequeue_count > 0), visible_at_ms, row_key LIMIT $3
 
+-- name: group_rates
+SELECT group_id, full_at_us FROM group_rate WHERE scope = $1 AND group_id = ANY ($2::text[])
+
+-- name: keep_rate
+INSERT INTO group_rate (scope, group_id, full_at_us) VALUES ($1, $2, $3)
+ON CONFLICT (scope, group_id) DO UPDATE SET full_at_us = $3
+
+-- name: forget_rates
+DELETE FROM group_rate WHERE scope = $1
+
+-- name: load_halts
+SELECT scope, group_id, since_ms, message_id, reason FROM group_halt
+
+-- name: keep_halt
+INSERT INTO group_halt (scope, group_id, since_ms, message_id, reason)
+VALUES ($1, $2, $3, $4, $5)
+
+-- name: drop_halt
+DELETE FROM group_halt WHERE scope = $1 AND group_id = $2
+
+-- name: forget_halts
+DELETE FROM group_halt WHERE scope = $1
+
 -- name: groups_of_lane
 -- One look into the index for each group, however many messages it has.
 WITH RECURSIVE found (name) AS (

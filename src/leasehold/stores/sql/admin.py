@@ -25,13 +25,16 @@ from leasehold.domain.errors import (
     MessageLeased,
     MessageNotFound,
     MessageNotLeased,
+    NoGroups,
     QueueExists,
     SettingsDiffer,
     VisibilityPastExpiry,
 )
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import newest_error
+from leasehold.domain.groups import NOW, HaltGroup, ResumeGroup
 from leasehold.domain.model import (
+    GroupHalt,
     Message,
     MessageState,
     Phase,
@@ -61,7 +64,7 @@ from leasehold.stores.sql.catalog import (
     policies_to_json,
 )
 from leasehold.stores.sql.claims import ClaimHandlers
-from leasehold.stores.sql.failures import add_queue
+from leasehold.stores.sql.failures import add_queue, keep_halt
 from leasehold.stores.sql.groups import GroupSearch
 from leasehold.stores.sql.plain_json import from_plain, settings_to_json, to_plain
 from leasehold.stores.sql.rows import Cell, Kept, free_group, kept_in, message_of, rewrite, uncount
@@ -73,6 +76,9 @@ NOT_YET_RETIRED: Final = 20_000
 _OLDEST_ROWS: Final = 100
 BY_OPERATOR: Final = "operator"
 _OLDEST_CHUNKS: Final = 20
+
+_OF_GROUPS: Final = ("forget_rates", "forget_halts")
+"""What is kept of the groups of a queue beside its messages."""
 
 
 class AdminHandlers:
@@ -156,7 +162,38 @@ class AdminHandlers:
         held = [kept for row in rows if (kept := kept_in(self._state, entry, row)) is not None]
         held.sort(key=lambda kept: (kept.message.visible_at_ms, kept.row_key))
         seen = tuple(seen_of(kept, now_ms) for kept in held[: command.limit])
-        return o.GroupStanding(in_flight, seen)
+        again_ms = self._groups.again_ms(entry, command.group_id, now_ms)
+        return o.GroupStanding(in_flight, seen, again_ms, entry.halts.get(command.group_id))
+
+    def halt_group(self, command: HaltGroup, now_ms: int) -> c.Result:
+        """Have a group give nothing more."""
+        entry = self._grouped(command.account, command.queue)
+        halt = entry.halts.get(command.group_id)
+        if halt is None:
+            halt = GroupHalt(now_ms, None, command.reason)
+            keep_halt(self._state, entry, command.group_id, halt)
+            told = entry, command.group_id, command.reason
+            self._state.log.add_group(EventType.GROUP_HALTED, *told)
+        return halt
+
+    def resume_group(self, command: ResumeGroup, _now_ms: int) -> c.Result:
+        """Have a group go on."""
+        entry, group = self._grouped(command.account, command.queue), command.group_id
+        stood = group in entry.halts
+        if stood:
+            state = self._state
+            state.cursor.execute(state.sql["drop_halt"], (entry.scope, group))
+            del entry.halts[group]
+            state.log.add_group(EventType.GROUP_RESUMED, entry, group, None)
+            if entry.turns is not None:
+                entry.turns.call(group, NOW)
+        return stood
+
+    def _grouped(self, account: str, queue: str) -> Entry:
+        entry = self._state.catalog.get(account, queue)
+        if entry.queue.settings.groups is None:
+            raise NoGroups
+        return entry
 
     def count_groups(self, command: o.CountGroups, now_ms: int) -> c.Result:
         """Count some messages of groups."""
@@ -591,6 +628,8 @@ class QueueHandlers:
         self._claims.forget_streams(entry)
         state.drop_partition(entry)
         state.log.add_queue(EventType.QUEUE_DELETED, entry)
+        for query in _OF_GROUPS:
+            state.cursor.execute(state.sql[query], (entry.scope,))
         state.cursor.execute(state.sql["delete_queue"], (command.account, command.queue))
         state.catalog.remove(entry)
         return c.DONE
@@ -600,6 +639,9 @@ class QueueHandlers:
         state = self._state
         entry = state.catalog.get(command.account, command.queue)
         self._claims.lose_members(entry)
+        if entry.halts:
+            state.cursor.execute(state.sql["forget_halts"], (entry.scope,))
+            entry.halts.clear()
         state.drop_partition(entry)
         state.log.add_queue(EventType.QUEUE_CLEARED, entry)
         partition = state.new_partition()

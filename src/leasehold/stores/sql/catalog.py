@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from leasehold.domain.claims import Bound, Claim, ClaimState, Stream
 from leasehold.domain.errors import QueueNotFound
 from leasehold.domain.groups import Turns
-from leasehold.domain.model import DEFAULT_PRIORITY, AccessPolicy, Message, Phase, Queue
+from leasehold.domain.model import DEFAULT_PRIORITY, AccessPolicy, GroupHalt, Message, Phase, Queue
 from leasehold.domain.queue_settings import LapsedReceipts, poison_queue_of
 from leasehold.domain.visibility import Bucket
 from leasehold.stores.sql.plain_json import from_plain, settings_from_json
@@ -95,6 +95,7 @@ class Entry:
     __slots__ = (
         "bucket",
         "claims",
+        "halts",
         "lanes",
         "lanes_used",
         "lapsed",
@@ -135,6 +136,8 @@ class Entry:
         """Those of them whose members can be received, the first to lapse first."""
         self.staged = 0
         """Messages staged for it."""
+        self.halts: dict[str, GroupHalt] = {}
+        """By group: those that stand still."""
         self.turns: Turns | None = None
         """Of its groups; None where there are no settings for groups, or until it is looked at."""
         self.take(queue)
@@ -478,6 +481,9 @@ def load_annexes(catalog: Catalog, fetch: Callable[[str], list[Any]]) -> None:
     for account, name, *row in fetch("load_bound"):
         bound = Bound(*row)
         catalog.bound.setdefault((account, name), {})[bound[:3]] = bound
+    by_scope = {entry.scope: entry for entry in catalog.entries()}
+    for scope, group, *halt in fetch("load_halts"):
+        by_scope[scope].halts[group] = GroupHalt(*halt)
     catalog.dissolving = [held for held in claims.values() if held.dissolving]
 
 

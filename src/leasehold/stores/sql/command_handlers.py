@@ -13,6 +13,7 @@ from leasehold.domain import sessions as s
 from leasehold.domain import transactions as st
 from leasehold.domain.command import AnyCommand, never
 from leasehold.domain.errors import LeaseholdError, StoreFull
+from leasehold.domain.groups import HaltGroup, ResumeGroup
 from leasehold.stores.base import COMMANDS
 from leasehold.stores.sql.admin import AdminHandlers, JobHandlers, QueueHandlers
 from leasehold.stores.sql.claims import ClaimHandlers
@@ -130,6 +131,8 @@ class CommandHandlers:
             o.Inspect: _one_by_one(admin.inspect),
             o.FindMessage: _one_by_one(admin.find),
             o.LookAtGroup: _one_by_one(admin.look_at_group),
+            HaltGroup: _one_by_one(admin.halt_group),
+            ResumeGroup: _one_by_one(admin.resume_group),
             o.CountGroups: _one_by_one(admin.count_groups),
             o.CountMessages: _one_by_one(admin.count),
             o.NextDue: _one_by_one(admin.next_due),

@@ -13,6 +13,7 @@ from leasehold.domain.failures import (
     newest_error,
 )
 from leasehold.domain.model import (
+    GroupHalt,
     Message,
     Outcome,
     Queue,
@@ -50,7 +51,24 @@ def poison(state: State, kept: Kept, closed: Message, reason: str, now_ms: int) 
     rewrite(state, kept, poisoned, target)
     told = reason, target.queue.name, newest_error(poisoned)
     state.log.add(EventType.POISONED, kept.entry, poisoned, *told)
+    group, groups = closed.detail.group_id, queue.settings.groups
+    if group is not None and groups is not None and groups.halts(group):
+        _halt(state, kept.entry, group, GroupHalt(now_ms, closed.message_id, reason), poisoned)
     return poisoned
+
+
+def _halt(state: State, entry: Entry, group: str, halt: GroupHalt, poisoned: Message) -> None:
+    """Have the group of a message that was poisoned stand still, if it does not already."""
+    if group not in entry.halts:
+        keep_halt(state, entry, group, halt)
+        state.log.add(EventType.GROUP_HALTED, entry, poisoned, halt.reason)
+
+
+def keep_halt(state: State, entry: Entry, group: str, halt: GroupHalt) -> None:
+    """Have a group stand still."""
+    bounds = (entry.scope, group, halt.since_ms, halt.message_id, halt.reason)
+    state.cursor.execute(state.sql["keep_halt"], bounds)
+    entry.halts[group] = halt
 
 
 class FailureHandlers:

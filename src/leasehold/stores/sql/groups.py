@@ -14,16 +14,19 @@ from typing import Final, NamedTuple, TypeAlias
 from leasehold.domain.groups import (
     NOW,
     Group,
-    Look,
     Rank,
     Turns,
+    after_given,
     is_ordered,
     next_turn_ms,
     place_in_group,
+    rate_kept,
+    rate_room,
+    room_again_ms,
     take_turns,
 )
 from leasehold.domain.model import NEVER_MS
-from leasehold.domain.queue_settings import GroupOrder
+from leasehold.domain.queue_settings import GroupOrder, GroupRate
 from leasehold.domain.visibility import order_of
 from leasehold.stores.sql.catalog import Entry, is_grouped, lanes_of, priority_of
 from leasehold.stores.sql.rows import Cell, Row, message_of, visible_from
@@ -72,13 +75,25 @@ class GroupSearch:
         limits = tuple(limits)
         turns = self._turns_of(entry, now_ms)
         looks = _Looks(self._state, entry, now_ms, query, sum(limits), good)
-        return take_turns(turns, now_ms, limits, looks)
+        source = take_turns(turns, now_ms, limits, looks)
+        return _rated(source, looks) if looks.policy.has_rates else source
 
     def next_due_ms(self, entry: Entry, now_ms: int) -> int | None:
         """Return when a receive may next get something; None for not by itself."""
         turns = self._turns_of(entry, now_ms)
         query = "next_visible_without_bodies"
         return next_turn_ms(turns, now_ms, _Looks(self._state, entry, now_ms, query, 1, _any))
+
+    def again_ms(self, entry: Entry, group: str, now_ms: int) -> int | None:
+        """Return when the rate of a group allows one more; None if it does now."""
+        settings = entry.queue.settings.groups
+        rate = None if settings is None else settings.rate_of(group)
+        if rate is None:
+            return None
+        full_at_us = _full_at_us(self._state, entry, [group]).get(group, 0)
+        if rate_room(rate, full_at_us, now_ms):
+            return None
+        return room_again_ms(rate, full_at_us, now_ms)
 
     def held(self, entry: Entry, group: str, now_ms: int, limit: int) -> tuple[int, list[Row]]:
         """Return how many messages of a group are on leases, and what is not visible of it."""
@@ -159,6 +174,22 @@ def _any(_: Row) -> bool:
     return True
 
 
+def _full_at_us(state: State, entry: Entry, groups: Sequence[str]) -> dict[str, int]:
+    """Return how far the rates of groups are used up."""
+    if not groups:
+        return {}
+    return dict(state.fetch("group_rates", (entry.scope, state.names_of(groups))))
+
+
+def _rated(source: Generator[Row], looks: _Looks) -> Generator[Row]:
+    """Go over what receives get, and keep how far rates are used up after that."""
+    try:
+        yield from source
+    finally:
+        source.close()
+        looks.keep_rates()
+
+
 class _Looks:
     """Looks at the groups of a queue; see :class:`leasehold.domain.groups.Looks`.
 
@@ -170,31 +201,49 @@ class _Looks:
     ) -> None:
         policy = entry.queue.settings.groups
         assert policy is not None
-        self.known: dict[Group, Look[Row]] = {}
+        self.known: dict[Group, _Look] = {}
         self.state, self.entry, self.policy = state, entry, policy
         self.now_ms, self.query, self.wanted, self.good = now_ms, query, wanted, good
         self.ageing_s = entry.queue.settings.priority_ageing_s
 
     def read(self, groups: Sequence[Group]) -> None:
         """See :class:`Looks`."""
-        names = [group for group in groups if group is not None]
-        if len(names) < len(groups):
+        halts = self.entry.halts
+        names = [group for group in groups if group is not None and group not in halts]
+        for group in halts.keys() & groups if halts else ():
+            self._pass_over(group, NEVER_MS)
+        if None in groups:
             self.known[None] = _Look(self, None, self._without_group(self.wanted))
-        allowed = self.state.lock_groups(self.entry, names) if names else []
+        allowed = self.state.lock_groups(self.entry, names) if names else ()
         found = self._heads(allowed, min(self.wanted // max(1, len(names)) + 1, _AT_ONCE))
         held = self._held(allowed)
         ended: dict[str, _Look] = {}
+        full_at_us: dict[str, int] = {}
+        if self.policy.has_rates:
+            full_at_us = _full_at_us(self.state, self.entry, allowed)
         for name in allowed:
             look = self.known[name] = _Look(self, name, found[name])
             is_stopped = name in held and look.weigh(held[name])
+            if self.policy.has_rates and look.ration(full_at_us.get(name, 0)):
+                is_stopped = True
             if found[name].is_whole and not is_stopped:
                 ended[name] = look
         for name, at_ms in self._next(tuple(ended)).items():
             ended[name].again_ms = at_ms
         for name in names:
             if name not in self.known:
-                busy = self.known[name] = _Look(self, name, _Heads([], is_whole=True))
-                busy.give_up(self.now_ms + _BUSY_MS)
+                self._pass_over(name, self.now_ms + _BUSY_MS)
+
+    def _pass_over(self, group: str, again_ms: int) -> None:
+        """Give nothing of a group until some moment."""
+        look = self.known[group] = _Look(self, group, _Heads([], is_whole=True))
+        look.give_up(again_ms)
+
+    def keep_rates(self) -> None:
+        """Write down how far the rates of groups are used up that have given something."""
+        state, scope = self.state, self.entry.scope
+        used = [(scope, *each) for look in self.known.values() if (each := look.used())]
+        state.cursor.executemany(state.sql["keep_rate"], used)
 
     # --- messages that can be given -------------------------------------------------------------
 
@@ -343,13 +392,17 @@ class _Look:
 
     __slots__ = (
         "_bound",
+        "_full_at_us",
         "_group",
         "_heads",
+        "_is_set_back",
         "_limit",
         "_looks",
         "_room",
         "_taken",
         "again_ms",
+        "given",
+        "rate",
     )
 
     def __init__(self, looks: _Looks, group: Group, heads: _Heads) -> None:
@@ -357,6 +410,12 @@ class _Look:
         self._limit = max(1, len(heads.rows))
         self._room = None if group is None else looks.policy.limit_of(group)
         self._taken: set[int] = set()
+        self.given = 0
+        """Messages, to receives."""
+        self.rate: GroupRate | None = None
+        self._full_at_us = 0
+        self._is_set_back = False
+        """Whether the clock was, since the rate was used."""
         self._bound: Row | None = None
         """What was taken last."""
         self.again_ms = NEVER_MS
@@ -372,6 +431,30 @@ class _Look:
             return False
         self.again_ms = held.until_ms
         return True
+
+    def ration(self, full_at_us: int) -> bool:
+        """Note how far the rate of the group is used up; tell whether it gives nothing for that."""
+        assert self._group is not None
+        rate = self.rate = self._looks.policy.rate_of(self._group)
+        if rate is None:
+            return False
+        now_ms = self._looks.now_ms
+        self._full_at_us = rate_kept(rate, full_at_us, now_ms)
+        self._is_set_back = self._full_at_us < full_at_us
+        room = rate_room(rate, full_at_us, now_ms)
+        self._room = room if self._room is None else min(self._room, room)
+        if room > 0:
+            return False
+        self.again_ms = min(self.again_ms, room_again_ms(rate, full_at_us, now_ms))
+        return True
+
+    def used(self) -> tuple[str, int] | None:
+        """Return how far the rate of the group is used up now; None if that is as it was."""
+        is_same = not self.given and not self._is_set_back
+        if self.rate is None or is_same or self._group is None:
+            return None
+        now_ms = self._looks.now_ms
+        return self._group, after_given(self.rate, self._full_at_us, now_ms, self.given)
 
     def give_up(self, again_ms: int) -> None:
         """Give no more until some moment."""
@@ -421,9 +504,12 @@ class _Look:
             self._taken.add(Cell.row_key(row))
             is_good = self._looks.good(row)
             if is_good:
+                self.given += 1
                 if self._room is not None:
                     self._room -= 1
                 return row
+            if self._group in self._looks.entry.halts:
+                self.give_up(NEVER_MS)
             if is_good is None:
                 self.give_up(NOW)
         return None
@@ -432,6 +518,9 @@ class _Look:
         """See :class:`Look`."""
         looks, group, rows = self._looks, self._group, self._heads.rows
         at_ms = looks.next_ms(None) if group is None else self.again_ms
+        used = self.used()
+        if used is not None and self.rate is not None:
+            at_ms = min(at_ms, room_again_ms(self.rate, used[1], looks.now_ms))
         if looks.state.is_shared and group is not None:
             return min(at_ms, looks.now_ms + _UNSURE_MS), NOW
         if rows:

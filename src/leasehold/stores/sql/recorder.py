@@ -276,6 +276,13 @@ class Recorder:
             number = self._number(entry.queue.account, entry.queue.name)
             self._append((kind, number, "", None, 0, None, None, None, None))
 
+    def add_group(self, kind: int, entry: Entry, group: str, reason: str | None) -> None:
+        """Record what happened to a message group."""
+        if entry.logged:
+            number = self._number(entry.queue.account, entry.queue.name)
+            plain = (kind, number, "", None, 0, None, None, reason, None)
+            self._append((*plain, *ending_of(None, None, None, encodable(group))))
+
     def add_claim(self, kind: int, entry: Entry, claim: Claim) -> None:
         """Record what happened to a claim."""
         if entry.logged:

@@ -305,8 +305,9 @@ class GroupScanner:
                 found[group] = found.get(group, _NO_FIGURES).plus(figures)
             left -= len(rows)
             if left <= 0:
-                return GroupPage(_without_empty(found), GroupPlace(lane, *rows[-1][:4]))
-        return GroupPage(_without_empty(found), None)
+                place = GroupPlace(lane, *rows[-1][:4])
+                return GroupPage(_without_empty(found), place, dict(entry.halts))
+        return GroupPage(_without_empty(found), None, dict(entry.halts))
 
     def _lanes(self, entry: Entry) -> list[tuple[int, OpenClaimState | None]]:
         """Return the lanes of groups, also those of claims, in an order that does not change."""

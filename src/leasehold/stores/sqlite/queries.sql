@@ -240,6 +240,29 @@ FROM message INDEXED BY message_by_group
 WHERE partition = ?1 AND group_id > ?2
 ORDER BY group_id, dequeue_count > 0, visible_at_ms, row_key LIMIT ?3
 
+-- name: group_rates
+SELECT group_id, full_at_us FROM group_rate
+WHERE scope = ?1 AND group_id IN (SELECT CAST(value AS TEXT) FROM carray(?2))
+
+-- name: keep_rate
+INSERT INTO group_rate (scope, group_id, full_at_us) VALUES (?1, ?2, ?3)
+ON CONFLICT (scope, group_id) DO UPDATE SET full_at_us = ?3
+
+-- name: forget_rates
+DELETE FROM group_rate WHERE scope = ?
+
+-- name: load_halts
+SELECT scope, group_id, since_ms, message_id, reason FROM group_halt
+
+-- name: keep_halt
+INSERT INTO group_halt (scope, group_id, since_ms, message_id, reason) VALUES (?, ?, ?, ?, ?)
+
+-- name: drop_halt
+DELETE FROM group_halt WHERE scope = ? AND group_id = ?
+
+-- name: forget_halts
+DELETE FROM group_halt WHERE scope = ?
+
 -- name: groups_of_lane
 -- One look into the index for each group, however many messages it has.
 WITH RECURSIVE found (name) AS (

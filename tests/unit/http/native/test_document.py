@@ -139,7 +139,7 @@ def test_examples_of_requests_are_taken(native: Native) -> None:
         if body is None:
             continue
         names = {"account": ACCOUNT, "queue": "orders", "id": "x", "job_id": "x"}
-        names |= {"session_id": "x", "stream": "s", "number": "1", "name": "n"}
+        names |= {"session_id": "x", "stream": "s", "number": "1", "name": "n", "group": "g"}
         content = body["content"]
         raw = content.get("application/octet-stream")
         example = raw["example"].encode() if raw else content["application/json"]["example"]
