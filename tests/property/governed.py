@@ -100,7 +100,7 @@ class GovernedComparison(OracleComparison):
         queue=QUEUES, group=st.sampled_from(GROUPS), kind=st.sampled_from([HaltGroup, ResumeGroup])
     )
     def stop_and_go_on(
-        self, queue: str, group: str | None, kind: type[HaltGroup] | type[ResumeGroup]
+        self, queue: str, group: str | None, kind: type[HaltGroup | ResumeGroup]
     ) -> None:
         """Have a group stand still, or go on."""
         self.both([kind(ACCOUNT, queue, group or "a"), o.LookAtGroup(ACCOUNT, queue, group or "a")])

@@ -242,6 +242,8 @@ class Counts(NamedTuple):
     """Of the leased ones, how many are in claims."""
     expired: int = 0
     """Messages whose time to live is over, until their rows are removed; not part of the total."""
+    halted_groups: int = 0
+    """Message groups that give nothing until they are resumed."""
 
     @property
     def total(self) -> int:

@@ -139,7 +139,11 @@ def _by_state(counted: Sequence[Counted]) -> Iterator[Figures]:
     for each in counted:
         counts = each.counts
         figures = [getattr(counts, state) for state in COUNTED_STATES]
-        yield each.account, each.queue, [*figures, counts.claimed, counts.staged]
+        yield (
+            each.account,
+            each.queue,
+            [*figures, counts.claimed, counts.staged, counts.halted_groups],
+        )
 
 
 def _claims(totals: Totals) -> Iterator[Figures]:
@@ -231,7 +235,8 @@ class Snapshot:
     queues: Sequence[Figures]
     """Counters in the order of their names above; queues without events are left out."""
     messages: Sequence[Figures]
-    """How many messages of each queue are in each state, and how many are claimed and staged."""
+    """How many messages of each queue are in each state, and how many are claimed and staged;
+    and how many groups stand still."""
     ages: Sequence[tuple[str, str, str, float]]
     """Account, queue, state, seconds that its oldest message has been in it."""
     timeouts: Sequence[tuple[str, str, int]]
@@ -373,12 +378,18 @@ def _queue_families(snapshot: Snapshot) -> Iterator[Metric]:
         "Messages staged for the queue and not published.",
         labels=("account", "queue"),
     )
-    for account, queue, (*counts, in_claims, not_published) in snapshot.messages:
+    halted = GaugeMetricFamily(
+        "queue_halted_groups",
+        "Message groups that give nothing until they are resumed.",
+        labels=("account", "queue"),
+    )
+    for account, queue, (*counts, in_claims, not_published, standing) in snapshot.messages:
         for state, count in zip(COUNTED_STATES, counts, strict=True):
             messages.add_metric((account, queue, state), count)
         claimed.add_metric((account, queue), in_claims)
         staged.add_metric((account, queue), not_published)
-    yield from (messages, claimed, staged)
+        halted.add_metric((account, queue), standing)
+    yield from (messages, claimed, staged, halted)
     claims = GaugeMetricFamily(
         "queue_claims",
         "Claims that are not settled, by state; for queues with streams.",

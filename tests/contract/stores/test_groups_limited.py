@@ -128,11 +128,13 @@ def test_a_group_stands_still_when_one_is_poisoned(asker: Asker) -> None:
     fill(asker, b=1)
     assert serve(asker, 9) == ["b"]
     halt = look(asker).halt
+    assert asker.counts().halted_groups == 1
     assert halt == GroupHalt(asker.clock.now_ms(), first.message_id, "max_failures")
     assert asker.due_ms() != 0
     assert asker.ask(ResumeGroup(ACCOUNT, QUEUE, "a")) is True
     assert asker.ask(ResumeGroup(ACCOUNT, QUEUE, "a")) is False
     assert look(asker).halt is None
+    assert asker.counts().halted_groups == 0
     assert serve(asker, 9) == ["a", "a"]
 
 

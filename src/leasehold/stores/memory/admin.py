@@ -255,6 +255,7 @@ class AdminHandlers:
             staged=len(list(self._staging.staged_for(table))),
             expired=numbers[MessageState.EXPIRED] + len(table.retired),
             claimed=sum(map(table.hides, table.held)),
+            halted_groups=len(table.halts),
         )
 
     def next_due(self, command: o.NextDue) -> c.Result:

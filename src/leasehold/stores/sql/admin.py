@@ -239,6 +239,7 @@ class AdminHandlers:
             staged=entry.staged,
             claimed=claimed,
             expired=gone + self._state.retired(entry),
+            halted_groups=len(entry.halts),
         )
 
     def _by_phase(self, entry: Entry, now_ms: int) -> list[int]:
