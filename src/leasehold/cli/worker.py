@@ -159,6 +159,17 @@ def worker() -> None:
     help="How many messages may wait at most. Default: what bridges the round trips.",
 )
 @click.option(
+    "--ordered",
+    is_flag=True,
+    help="Work on the messages of one group one after the other, in their order.",
+)
+@click.option(
+    "--concurrency-per-group",
+    type=int,
+    metavar="N",
+    help="How many messages of one group are worked on at once. Default: any number.",
+)
+@click.option(
     "--max-failures",
     type=int,
     default=5,

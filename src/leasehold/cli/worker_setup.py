@@ -63,6 +63,7 @@ _PLACES: Final[Mapping[Runner, str]] = {
 _OPTIONS: Final = {
     "concurrency": "--concurrency",
     "prefetch": "--prefetch",
+    "concurrency_per_group": "--concurrency-per-group",
     "poison.max_failures": "--max-failures",
     "poison.max_deliveries": "--max-deliveries",
     "lease: visibility_timeout_s": "--lease",
@@ -84,6 +85,8 @@ class RunOptions:
     lease_s: int
     message_timeout_s: float | None
     prefetch: int | None
+    ordered: bool
+    concurrency_per_group: int | None
     max_failures: int
     max_deliveries: int | None
     codec: str | None
@@ -165,6 +168,8 @@ class Preparation:
                 runner=self._runner,
                 lease=self._lease,
                 prefetch=options.prefetch,
+                ordered=options.ordered,
+                concurrency_per_group=options.concurrency_per_group,
                 codec=None if options.codec is None else codec_named(options.codec),
                 retries=self._retries,
                 poison=self._poison,

@@ -76,12 +76,18 @@ class Recorder:
                 recorded = cast("Recorded", recorded + more_of(message.detail, error))
         self._events.append(recorded)
 
-    def add_group(
-        self, kind: EventType, account: str, queue: str, group: str, reason: str | None
+    def add_group(  # noqa: PLR0913, PLR0917 - the parts of an event
+        self,
+        kind: EventType,
+        account: str,
+        queue: str,
+        group: str,
+        reason: str | None,
+        target: str | None,
     ) -> None:
-        """Record what happened to a message group."""
+        """Record what happened to a message group, and which message did it."""
         number = self._number(account, queue)
-        plain = (kind, number, "", None, 0, None, None, reason, None)
+        plain = (kind, number, "", None, 0, None, None, reason, target)
         self._events.append((*plain, *ending_of(None, None, None, encodable(group))))
 
     def add_of_claim(self, kind: EventType, claim: Claim) -> None:

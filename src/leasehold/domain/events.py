@@ -76,7 +76,7 @@ class EventType(IntEnum):
     QUEUE_CREATED = 64
     QUEUE_DELETED = 65
     QUEUE_CLEARED = 66
-    # One message group each; with the message that halted it, if one did.
+    # One message group each; the target is the message that halted it, if one did.
     GROUP_HALTED = 72
     GROUP_RESUMED = 73
     # One claim or session each, without a message.
@@ -523,7 +523,7 @@ class Replay:
             self._note_claim(event, hides=kind is not EventType.CLAIM_LAPSED)
         elif kind in {EventType.QUEUE_CLEARED, EventType.QUEUE_DELETED}:
             self._clear(event)
-        elif event.message_id and kind not in {EventType.REFUSED, EventType.GROUP_HALTED}:
+        elif event.message_id and kind is not EventType.REFUSED:
             self._change(event, event.message_id)
 
     def messages(self) -> dict[str, ReplayedMessage]:

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from leasehold.worker.adapters.protocol import Delivery, Lease, QueueClient, WorkerSession
 from leasehold.worker.buffer import Buffer, ConcurrencyLimiter, Pace, prefetch_limit
@@ -112,6 +112,8 @@ class Core:
         self.limiter = ConcurrencyLimiter(
             weights, concurrency=concurrency, prefetch=limit, time=time
         )
+        self.gate: GroupGate | None = None
+        """What lets messages of groups into the buffer; None: all of them at once."""
         self.in_work: dict[Work, None] = {}
         """In the order in which they began. Who removes one speaks for it: its handler's end, or
         the worker's."""
@@ -237,6 +239,11 @@ class Core:
             self._adapt()
             is_drained = not self.outstanding
         self.limiter.give_back(source.place, len(works))
+        if self.gate is not None:
+            following = self.gate.ended(works)
+            if following.begin:
+                self.buffer.put(source.place, following.begin)
+            self.give_back(following.give_back)
         if is_drained and self.drained is not None:
             self.drained()
 
@@ -277,6 +284,8 @@ class Core:
     def works_of(self, source: Source) -> list[Work]:
         """Return the messages of a queue that wait or are in work."""
         waiting = self.buffer.waiting(source.place)
+        if self.gate is not None:
+            waiting += self.gate.waiting(source.place)
         return [*waiting, *(work for work in list(self.in_work) if work.source is source)]
 
     def _lost(self, work: Work) -> None:
@@ -392,3 +401,124 @@ class Work:
         self.stop = stop
         if self.loss is not None or self.asked is not None:
             stop(self)
+
+
+# --- groups --------------------------------------------------------------------------------------
+#
+# Which messages of a message group may be in a handler at the same time.
+
+
+_Key: TypeAlias = tuple[int, str]
+
+
+class _Following(NamedTuple):
+    """What becomes of messages that waited for others of their group."""
+
+    begin: list[Work]
+    """To the buffer."""
+    give_back: list[Work]
+
+
+_NOTHING: Final = _Following([], [])
+
+
+class GroupGate:
+    """Lets messages of a group into the buffer while there is room for it in the handlers.
+
+    A message has its room from then until its settlement is acknowledged, or its lease is lost.
+    Until then it may come again: were the next one begun before, and the complete of the first
+    lost, the first would be worked on after the second. For the same reason, where order is asked
+    for, whatever ends otherwise than done has the later messages of its group given back: the queue
+    gives them again behind it, or keeps them if the group stands still.
+
+    What waits here is on its lease, is renewed, and takes slots of the worker, so it blocks no
+    other group and does not grow.
+
+    Args:
+        most: Messages of one group that may be in handlers.
+        is_ordered: Whether they are to be worked on in their order; *most* is 1 then.
+    """
+
+    def __init__(self, most: int, *, is_ordered: bool) -> None:
+        self._most = most
+        self._is_ordered = is_ordered
+        self._lock = threading.Lock()
+        self._begun: dict[_Key, set[Work]] = {}
+        self._waiting: dict[_Key, deque[Work]] = {}
+        self._is_closed = False
+
+    def admit(self, works: Iterable[Work]) -> list[Work]:
+        """Return those of some messages, in their order, that may begin; the others wait."""
+        admitted: list[Work] = []
+        with self._lock:
+            for work in works:
+                key = _key_of(work)
+                if key is None or self._is_closed:
+                    admitted.append(work)
+                elif key not in self._waiting and self._has_room(key):
+                    self._begun.setdefault(key, set()).add(work)
+                    admitted.append(work)
+                else:
+                    self._waiting.setdefault(key, deque()).append(work)
+        return admitted
+
+    def enter(self, work: Work) -> None:
+        """Count a message that is settled without a handler: those behind it wait for that."""
+        key = _key_of(work)
+        if key is not None:
+            with self._lock:
+                self._begun.setdefault(key, set()).add(work)
+
+    def ended(self, works: Sequence[Work]) -> _Following:
+        """Take note that messages were settled or lost; return what becomes of others."""
+        following = _Following([], [])
+        with self._lock:
+            for work in works:
+                key = _key_of(work)
+                begun = None if key is None else self._begun.get(key)
+                if key is None or begun is None or work not in begun:
+                    continue
+                begun.remove(work)
+                if not begun:
+                    del self._begun[key]
+                is_done = work.outcome is not None and work.outcome.kind is Kind.DONE
+                if self._is_ordered and not is_done:
+                    following.give_back.extend(self._waiting.pop(key, ()))
+                else:
+                    following.begin.extend(self._next_of(key))
+        return following if following.begin or following.give_back else _NOTHING
+
+    def waiting(self, place: int) -> list[Work]:
+        """Return what waits here of a queue of the worker."""
+        with self._lock:
+            return [
+                work for key, all_of in self._waiting.items() if key[0] == place for work in all_of
+            ]
+
+    def drain(self) -> list[Work]:
+        """Take all that waits, and let everything pass from now on."""
+        with self._lock:
+            self._is_closed = True
+            left = [work for each in self._waiting.values() for work in each]
+            self._waiting.clear()
+            return left
+
+    def _next_of(self, key: _Key) -> list[Work]:
+        """Take those that waited and may begin now."""
+        waiting = self._waiting.get(key)
+        found: list[Work] = []
+        while waiting and self._has_room(key):
+            work = waiting.popleft()
+            self._begun.setdefault(key, set()).add(work)
+            found.append(work)
+        if waiting is not None and not waiting:
+            del self._waiting[key]
+        return found
+
+    def _has_room(self, key: _Key) -> bool:
+        return len(self._begun.get(key, ())) < self._most
+
+
+def _key_of(work: Work) -> _Key | None:
+    group_id = work.delivery.group_id
+    return None if group_id is None else (work.source.place, group_id)

@@ -202,16 +202,23 @@ class Fetcher:
         core.received(source, len(kept))
         works: list[Work] = []
         suspects: list[Work] = []
+        gate = core.gate
         for work in kept:
             delivery = work.delivery
             if manager.was_done(source.name, delivery.message_id):
                 _log.info("message %s of %s was done already", delivery.message_id, source.name)
                 core.stats.note_redone(source.place)
                 work.outcome = DONE
+                if gate is not None:
+                    gate.enter(work)
                 source.settle(work)
             elif (refusal := self._refusal(delivery)) is not None:
                 work.outcome = Outcome(Kind.POISONED, refusal)
+                if gate is not None:
+                    gate.enter(work)
                 source.settle(work)
+            elif gate is not None:
+                works += gate.admit((work,))
             else:
                 (suspects if self._poison.is_suspect(delivery) else works).append(work)
         # If one of them kills its worker, it is not to be always the others that wait behind it.

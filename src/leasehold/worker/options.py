@@ -48,6 +48,8 @@ class Options:
     runner: Runner
     lease: LeaseSettings
     prefetch: int | None
+    ordered: bool
+    concurrency_per_group: int | None
     retries: RetryRule
     poison: PoisonRule
     session: bool
@@ -79,6 +81,14 @@ class Options:
             (
                 self.prefetch is not None and self.prefetch < 0,
                 f"prefetch is {self.prefetch}; it must be 0 or more, or None",
+            ),
+            (
+                self.concurrency_per_group is not None and self.concurrency_per_group < 1,
+                f"concurrency_per_group is {self.concurrency_per_group}; it must be 1 or more",
+            ),
+            (
+                self.ordered and self.concurrency_per_group not in {None, 1},
+                f"concurrency_per_group is {self.concurrency_per_group}; with ordered it is 1",
             ),
             (
                 self.renewer not in {"thread", "process"},

@@ -135,6 +135,8 @@ class WorkerThreads:
             fetcher.close()
         core.buffer.close()
         core.give_back(core.buffer.drain())
+        if core.gate is not None:
+            core.give_back(core.gate.drain())
         if not self._wait_for_handlers(grace_s):
             _log.warning("%d handlers are told to stop", len(core.in_work))
             core.stop_handlers()

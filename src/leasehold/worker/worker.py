@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Self
 
 from leasehold.worker import metrics
 from leasehold.worker.adapters.protocol import LeaseGone, Unreachable
-from leasehold.worker.core import Core, sources_of
+from leasehold.worker.core import Core, GroupGate, sources_of
 from leasehold.worker.handlers import Handler, Handlers, name_of
 from leasehold.worker.hooks import HookCalls, Hooks
 from leasehold.worker.leases import (
@@ -74,6 +74,11 @@ class Worker:
         learner: Learns the length of leases; *lease* is where it begins.
         prefetch: How many messages may wait at most; fewer do if handlers are slow, so that each
             can begin within its lease. None: what bridges the round trips.
+        ordered: Messages of one group are handled one after the other, in their order; what fails
+            has the later ones of its group given back. For queues with ``groups.order`` fifo; of
+            others it is the order in which this worker received them.
+        concurrency_per_group: How many messages of one group are worked on at once by this worker;
+            None: any number, or one if *ordered*.
         codec: Reads :attr:`Message.payload`; a function, or something with ``decode``.
         retries: How long messages wait after a failure.
         poison: When messages are set aside.
@@ -105,6 +110,8 @@ class Worker:
         lease: LeaseSettings | int = 30,
         learner: LeaseLearner | None = None,
         prefetch: int | None = None,
+        ordered: bool = False,
+        concurrency_per_group: int | None = None,
         codec: Decoder | None = None,
         retries: RetryRule | None = None,
         poison: PoisonRule | None = None,
@@ -126,6 +133,8 @@ class Worker:
             runner=runner or ("asyncio" if handlers.any_async else "threads"),
             lease=lease if isinstance(lease, LeaseSettings) else LeaseSettings.of(lease),
             prefetch=prefetch,
+            ordered=ordered,
+            concurrency_per_group=concurrency_per_group,
             retries=retries or RetryRule(),
             poison=poison or PoisonRule(),
             session=session,
@@ -156,6 +165,9 @@ class Worker:
             lease_s=self._lease_s,
             decode=decode,
         )
+        most = 1 if ordered else concurrency_per_group
+        if most is not None:
+            self._core.gate = GroupGate(most, is_ordered=ordered)
         self._threads: WorkerThreads | None = None
         self._state: Literal["new", "running", "stopping", "stopped"] = "new"
         self._lock = threading.Lock()

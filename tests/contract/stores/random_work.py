@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
@@ -15,6 +15,7 @@ from leasehold.domain import transactions as sg
 from leasehold.domain.claims import Exemption
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.events import EventType, Replay, ReplayedMessage
+from leasehold.domain.groups import ResumeGroup
 from leasehold.domain.model import (
     NEVER_MS,
     NO_DETAIL,
@@ -25,7 +26,14 @@ from leasehold.domain.model import (
     Outcome,
     Progress,
 )
-from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts, QueueSettings
+from leasehold.domain.queue_settings import (
+    FailurePolicy,
+    GroupOrder,
+    GroupPoison,
+    GroupSettings,
+    LapsedReceipts,
+    QueueSettings,
+)
 
 from .conftest import ACCOUNT, QUEUE, Asker
 
@@ -40,6 +48,10 @@ SETTINGS = (
     QueueSettings(failure_policy=FailurePolicy(max_failures=2, max_lapses=3)),
     QueueSettings(failure_policy=FailurePolicy(max_deliveries=3, poison_time_to_live_s=60)),
 )
+
+
+GROUPED: Final = "grouped"
+HALTING: Final = GroupSettings(order=GroupOrder.FIFO, on_poison=GroupPoison.HALT)
 
 
 class RandomWork:
@@ -65,6 +77,8 @@ class RandomWork:
         self.rare = {EventType.REFUSED, EventType.CLAIM_REOPENED}
         """Types of events that a short play may be without."""
         asker.create("audio")
+        asker.create(GROUPED)
+        asker.govern(GROUPED, groups=HALTING)
         self._acts: list[tuple[int, Callable[[], None]]] = [
             (20, self._put),
             (20, self._receive),
@@ -84,6 +98,7 @@ class RandomWork:
 
     def play(self, steps: int) -> None:
         """Play so many steps."""
+        self._stop_a_group()
         for _ in range(steps):
             (act,) = self._rng.choices([act for _, act in self._acts], self._weights)
             act()
@@ -325,6 +340,14 @@ class RandomWork:
             s.LoseSessions(self._size),
             c.ReapDropped(100 * self._size),
         )
+
+    def _stop_a_group(self) -> None:
+        """Have a message poisoned, so that its group stands still, and go on."""
+        queue = GROUPED
+        self._asker.put(queue=queue, detail=Detail(group_id="a"))
+        lease = self._asker.receive_one(queue=queue)
+        self._asker.release(lease, Outcome.BURIED, queue=queue)
+        self._asker.ask(ResumeGroup(ACCOUNT, queue, "a"))
 
     def _settings(self) -> None:
         command = c.SetQueueSettings(ACCOUNT, self._queue(), self._rng.choice(SETTINGS))

@@ -201,7 +201,7 @@ def test_events_of_groups_that_stand_still(asker: Asker) -> None:
     asker.ask(ResumeGroup(ACCOUNT, QUEUE, "a"))
     asker.ask(HaltGroup(ACCOUNT, QUEUE, "b", "by hand"))
     told = [
-        (event.type, event.message_id, event.reason, event.group_id)
+        (event.type, event.target, event.reason, event.group_id)
         for event in asker.events()
         if event.type in {EventType.GROUP_HALTED, EventType.GROUP_RESUMED}
     ]

@@ -15,8 +15,16 @@ from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as sg
 from leasehold.domain.events import Event, EventPage, ReadEvents
+from leasehold.domain.groups import ResumeGroup
 from leasehold.domain.model import NO_DETAIL, Detail, ErrorReport, Lease, Message, Outcome
-from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts, QueueSettings
+from leasehold.domain.queue_settings import (
+    FailurePolicy,
+    GroupOrder,
+    GroupPoison,
+    GroupSettings,
+    LapsedReceipts,
+    QueueSettings,
+)
 from leasehold.events.parquet import batch_of
 from leasehold.spark.schemas import EVENTS
 from leasehold.stores.memory import MemoryStore
@@ -76,6 +84,8 @@ class Play:
                 failure_policy=self._dice.choice(_POLICIES),
             )
             self._do(c.CreateQueue(ACCOUNT, name, {}, settings))
+        halting = GroupSettings(order=GroupOrder.FIFO, on_poison=GroupPoison.HALT)
+        self._do(c.CreateQueue(ACCOUNT, "grouped", {}, QueueSettings(groups=halting)))
         self._stream("videos")
 
     def run(self, steps: int) -> None:
@@ -85,6 +95,7 @@ class Play:
         for name in self._dice.choices(names, weights, k=steps):
             action: Callable[[], None] = getattr(self, f"can_{name}")
             action()
+        self._stop_a_group()
 
     def events(self) -> tuple[Event, ...]:
         page = self._do(ReadEvents(0, _ALL))
@@ -215,6 +226,16 @@ class Play:
             self._do(sg.Publish(ACCOUNT, name))
         elif chosen < 0.7:
             self._do(sg.Discard(ACCOUNT, name))
+
+    def _stop_a_group(self) -> None:
+        """Have a message poisoned, so that its group stands still, and go on."""
+        put = c.Put(ACCOUNT, "grouped", b"a", 0, None, bytes(10), Detail(group_id="a"))
+        lease = self._do(put)
+        (taken,) = self._do(c.Receive(ACCOUNT, "grouped", 1, 10))
+        named = taken.message.message_id, taken.receipt
+        self._do(c.Release(ACCOUNT, "grouped", *named, Outcome.BURIED))
+        self._do(ResumeGroup(ACCOUNT, "grouped", "a"))
+        assert lease.message.message_id == taken.message.message_id
 
     # --- parts -------------------------------------------------------------------------------
 

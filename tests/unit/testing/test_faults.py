@@ -97,7 +97,7 @@ def test_every_command_has_a_side() -> None:
         *("Release", "Batch", "Clear", "Amend", "Remove", "EndLease", "StartJob", "StopJob"),
         *("OpenSession", "Heartbeat", "EndSession", "RequestCancel", "AttachStream", "OpenClaim"),
         *("ExtendClaim", "SettleClaims", "GiveBackClaim", "DeleteStream", "Stage", "Publish"),
-        *("Discard", "CommitTogether", "ExemptMembers", "BindClaim"),
+        *("Discard", "CommitTogether", "ExemptMembers", "BindClaim", "HaltGroup", "ResumeGroup"),
     }
 
 

@@ -162,7 +162,7 @@ class AdminHandlers:
         if halt is None:
             halt = GroupHalt(self._tables.now_ms, None, command.reason)
             table.halts[command.group_id] = halt
-            self._tables.note_group(EventType.GROUP_HALTED, table, command.group_id, command.reason)
+            self._tables.note_group(EventType.GROUP_HALTED, table, command.group_id, halt)
         return halt
 
     def resume_group(self, command: ResumeGroup) -> c.Result:

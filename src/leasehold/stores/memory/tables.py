@@ -284,11 +284,13 @@ class Tables:
             self.log.add(kind, *of, message, reason, target, error)
 
     def note_group(
-        self, kind: EventType, table: QueueTable, group: str, reason: str | None = None
+        self, kind: EventType, table: QueueTable, group: str, halt: GroupHalt | None = None
     ) -> None:
         """Record what happened to a message group."""
         if table.queue.settings.event_log:
-            self.log.add_group(kind, table.queue.account, table.queue.name, group, reason)
+            of = table.queue.account, table.queue.name
+            reason, message_id = (halt.reason, halt.message_id) if halt else (None, None)
+            self.log.add_group(kind, *of, group, reason, message_id)
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -521,8 +523,9 @@ class Taking:
         group, groups = message.detail.group_id, queue.settings.groups
         is_halting = group is not None and groups is not None and groups.halts(group)
         if group is not None and is_halting and group not in table.halts:
-            table.halts[group] = GroupHalt(tables.now_ms, message.message_id, reason)
-            tables.note(EventType.GROUP_HALTED, table, poisoned, reason)
+            halt = GroupHalt(tables.now_ms, message.message_id, reason)
+            table.halts[group] = halt
+            tables.note_group(EventType.GROUP_HALTED, table, group, halt)
         return poisoned
 
 

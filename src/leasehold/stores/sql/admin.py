@@ -168,13 +168,9 @@ class AdminHandlers:
     def halt_group(self, command: HaltGroup, now_ms: int) -> c.Result:
         """Have a group give nothing more."""
         entry = self._grouped(command.account, command.queue)
-        halt = entry.halts.get(command.group_id)
-        if halt is None:
-            halt = GroupHalt(now_ms, None, command.reason)
-            keep_halt(self._state, entry, command.group_id, halt)
-            told = entry, command.group_id, command.reason
-            self._state.log.add_group(EventType.GROUP_HALTED, *told)
-        return halt
+        halt = GroupHalt(now_ms, None, command.reason)
+        keep_halt(self._state, entry, command.group_id, halt)
+        return entry.halts[command.group_id]
 
     def resume_group(self, command: ResumeGroup, _now_ms: int) -> c.Result:
         """Have a group go on."""
@@ -184,7 +180,7 @@ class AdminHandlers:
             state = self._state
             state.cursor.execute(state.sql["drop_halt"], (entry.scope, group))
             del entry.halts[group]
-            state.log.add_group(EventType.GROUP_RESUMED, entry, group, None)
+            state.log.add_group(EventType.GROUP_RESUMED, entry, group)
             if entry.turns is not None:
                 entry.turns.call(group, NOW)
         return stood

@@ -53,22 +53,17 @@ def poison(state: State, kept: Kept, closed: Message, reason: str, now_ms: int) 
     state.log.add(EventType.POISONED, kept.entry, poisoned, *told)
     group, groups = closed.detail.group_id, queue.settings.groups
     if group is not None and groups is not None and groups.halts(group):
-        _halt(state, kept.entry, group, GroupHalt(now_ms, closed.message_id, reason), poisoned)
+        keep_halt(state, kept.entry, group, GroupHalt(now_ms, closed.message_id, reason))
     return poisoned
 
 
-def _halt(state: State, entry: Entry, group: str, halt: GroupHalt, poisoned: Message) -> None:
-    """Have the group of a message that was poisoned stand still, if it does not already."""
-    if group not in entry.halts:
-        keep_halt(state, entry, group, halt)
-        state.log.add(EventType.GROUP_HALTED, entry, poisoned, halt.reason)
-
-
 def keep_halt(state: State, entry: Entry, group: str, halt: GroupHalt) -> None:
-    """Have a group stand still."""
-    bounds = (entry.scope, group, halt.since_ms, halt.message_id, halt.reason)
-    state.cursor.execute(state.sql["keep_halt"], bounds)
-    entry.halts[group] = halt
+    """Have a group stand still, unless it does already."""
+    if group not in entry.halts:
+        bounds = (entry.scope, group, halt.since_ms, halt.message_id, halt.reason)
+        state.cursor.execute(state.sql["keep_halt"], bounds)
+        entry.halts[group] = halt
+        state.log.add_group(EventType.GROUP_HALTED, entry, group, halt)
 
 
 class FailureHandlers:

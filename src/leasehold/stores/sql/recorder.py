@@ -11,7 +11,7 @@ import msgspec
 
 from leasehold.domain.claims import Claim
 from leasehold.domain.events import Core, encodable, ending_of, more_of, trace_id_of
-from leasehold.domain.model import NO_DETAIL, ErrorReport, Message
+from leasehold.domain.model import NO_DETAIL, ErrorReport, GroupHalt, Message
 from leasehold.stores.sql.catalog import Entry, priority_of
 from leasehold.stores.sql.plain_json import along_in_json
 from leasehold.stores.sql.statements import Cursor
@@ -276,11 +276,12 @@ class Recorder:
             number = self._number(entry.queue.account, entry.queue.name)
             self._append((kind, number, "", None, 0, None, None, None, None))
 
-    def add_group(self, kind: int, entry: Entry, group: str, reason: str | None) -> None:
+    def add_group(self, kind: int, entry: Entry, group: str, halt: GroupHalt | None = None) -> None:
         """Record what happened to a message group."""
         if entry.logged:
             number = self._number(entry.queue.account, entry.queue.name)
-            plain = (kind, number, "", None, 0, None, None, reason, None)
+            reason, message_id = (halt.reason, halt.message_id) if halt else (None, None)
+            plain = (kind, number, "", None, 0, None, None, reason, message_id)
             self._append((*plain, *ending_of(None, None, None, encodable(group))))
 
     def add_claim(self, kind: int, entry: Entry, claim: Claim) -> None:

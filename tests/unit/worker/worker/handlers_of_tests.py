@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -127,3 +128,10 @@ def outlast_a_lease(message: Message) -> None:
 
 def nothing(_message: Message) -> None:
     """Do nothing."""
+
+
+def write_down(message: Message) -> None:
+    """Add a line to a file."""
+    path, line = json.loads(message.body)
+    with Path(path).open("a", encoding="utf-8") as log:
+        log.write(f"{line}\n")

@@ -141,6 +141,8 @@ def test_wait_leaves_enough_of_the_lease(lease_s: int, wait_s: float) -> None:
         runner="threads",
         lease=settings,
         prefetch=None,
+        ordered=False,
+        concurrency_per_group=None,
         retries=RetryRule(),
         poison=PoisonRule(),
         session=True,
