@@ -284,6 +284,13 @@ OPTIONS: Final = (
         "In how many parts a micro-batch is read. Default: one for each 5,000 messages, at most "
         "the driver's processors, 2 to 16.",
     ),
+    _option(
+        "wholeGroups",
+        truth,
+        False,
+        "Give all messages that a group has in a micro-batch to one task. Each task reads the "
+        "whole claim.",
+    ),
     _option("prefetchClaim", truth, True, "Open the next claim while this one is worked on."),
     # Leases
     _option(
@@ -471,6 +478,7 @@ class ReadOptions:
     max_trigger_delay: float
     wait_seconds: float
     num_partitions: int | None
+    whole_groups: bool
     prefetch_claim: bool
     visibility_timeout: int
     replay_window: int

@@ -79,6 +79,7 @@ def test_options_of_spark_itself_are_passed_over(name: str) -> None:
         ("maxMessagesPerTrigger", "100_000", "max_messages_per_trigger", 100_000),
         ("delivery", "ATMOSTONCE", "delivery", "atMostOnce"),
         ("onBadRecord", "deadletter", "on_bad_record", "poison"),
+        ("wholeGroups", "true", "whole_groups", True),
         ("prefetchClaim", "False", "prefetch_claim", False),
         ("columns", "body, claim", "columns", ("body", "claim")),
         ("maxMessagesPerTrigger", 7, "max_messages_per_trigger", 7),

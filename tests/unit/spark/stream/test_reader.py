@@ -127,6 +127,45 @@ def test_parts_cover_a_claim_and_can_be_read_again(driving: Driving, queue: Queu
     assert [again[place] for place in range(3)] == once
 
 
+@pytest.mark.parametrize("priorities", [(3,), (3, 1)])
+def test_whole_groups_are_in_one_part_in_order(
+    driving: Driving, queue: QueueHandle, priorities: tuple[int, ...]
+) -> None:
+    """No group is in two parts, all come once, and a replay is the same.
+
+    A claim is read priority by priority, so only groups of one priority are in order.
+    """
+    queue.update(settings={"groups": {"order": "fifo"}})
+    for number in range(60):
+        group = None if number % 6 == 5 else f"group {number % 6 + number // 30}"
+        priority = priorities[number // 6 % len(priorities)]
+        queue.put(f"{number:02}", group_id=group, priority=priority)
+    query = driving.query(numPartitions="3", wholeGroups="true")
+    end = query.trigger(query.begin())
+    reader = query.on_executors
+    reader.task = task
+
+    def read() -> list[list[tuple[str | None, bytes]]]:
+        parts = query.reader.partitions({"claim": 0}, end)
+        batches = [list(reader.read(part)) for part in parts]
+        return [
+            [*zip(column(each, "group_id"), column(each, "body"), strict=True)] for each in batches
+        ]
+
+    seen = read()
+    assert len(seen) == 3
+    assert sorted(body for _, body in chain(*seen)) == [b"%02d" % each for each in range(60)]
+    places: dict[str, set[int]] = {}
+    for place, rows in enumerate(seen):
+        for name in {name for name, _ in rows if name is not None}:
+            places.setdefault(name, set()).add(place)
+            bodies = [body for each, body in rows if each == name]
+            assert len(priorities) > 1 or bodies == sorted(bodies)
+    assert all(len(each) == 1 for each in places.values())
+    assert len(set.union(*places.values())) > 1
+    assert read() == seen
+
+
 def test_small_claims_are_read_in_one_part(driving: Driving, queue: QueueHandle) -> None:
     """A task costs more than a few rows, so a small claim has one."""
     fill(queue, 10)
