@@ -166,6 +166,25 @@ def test_whole_groups_are_in_one_part_in_order(
     assert read() == seen
 
 
+def test_a_group_in_order_waits_for_the_micro_batch_before(
+    driving: Driving, queue: QueueHandle
+) -> None:
+    """While a claim has messages of a group, no other claim gets any; then comes the rest."""
+    queue.update(settings={"groups": {"order": "fifo"}})
+    for number in range(4):
+        queue.put(f"{number}", group_id="one")
+    first = driving.query(maxMessagesPerTrigger="2", wholeGroups="true")
+    end = first.trigger(first.begin())
+    assert first.bodies({"claim": 0}, end) == [b"0", b"1"]
+    other = driving.query(streamId="other", wholeGroups="true")
+    start = other.begin()
+    assert other.trigger(start) is start
+    after = first.trigger(end)
+    assert first.bodies(end, after) == [b"2", b"3"]
+    assert first.trigger(after) is after
+    assert queue.counts().total == 0
+
+
 def test_small_claims_are_read_in_one_part(driving: Driving, queue: QueueHandle) -> None:
     """A task costs more than a few rows, so a small claim has one."""
     fill(queue, 10)
