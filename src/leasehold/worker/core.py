@@ -519,6 +519,13 @@ class GroupGate:
         return len(self._begun.get(key, ())) < self._most
 
 
+def gate_of(most: int | None, *, is_ordered: bool) -> GroupGate | None:
+    """Return the gate of a worker; None if it works on any number of a group in any order."""
+    if is_ordered:
+        return GroupGate(1, is_ordered=True)
+    return None if most is None else GroupGate(most, is_ordered=False)
+
+
 def _key_of(work: Work) -> _Key | None:
     group_id = work.delivery.group_id
     return None if group_id is None else (work.source.place, group_id)

@@ -7,14 +7,14 @@ import logging
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import FrameType, TracebackType
 from typing import Any, Final, Literal, Self
 
 from leasehold.worker import metrics
-from leasehold.worker.adapters.protocol import LeaseGone, Unreachable
-from leasehold.worker.core import Core, GroupGate, sources_of
+from leasehold.worker.adapters.protocol import LeaseGone, QueueClient, Unreachable
+from leasehold.worker.core import Core, gate_of, sources_of
 from leasehold.worker.handlers import Handler, Handlers, name_of
 from leasehold.worker.hooks import HookCalls, Hooks
 from leasehold.worker.leases import (
@@ -145,12 +145,7 @@ class Worker:
             time=time or SystemTime(),
         )
         decode = reader_of(codec)
-        try:
-            self._options.check(handlers, clients, weights, decode)
-        except BaseException:
-            for client in self._own_clients:
-                client.close()
-            raise
+        self._check(handlers, clients, weights, decode)
         self.name = name or name_of(handlers.each()[0])
         self._time = self._options.time
         self._learner = learner
@@ -165,9 +160,7 @@ class Worker:
             lease_s=self._lease_s,
             decode=decode,
         )
-        most = 1 if ordered else concurrency_per_group
-        if most is not None:
-            self._core.gate = GroupGate(most, is_ordered=ordered)
+        self._core.gate = gate_of(concurrency_per_group, is_ordered=ordered)
         self._threads: WorkerThreads | None = None
         self._state: Literal["new", "running", "stopping", "stopped"] = "new"
         self._lock = threading.Lock()
@@ -176,6 +169,21 @@ class Worker:
         self._failure: BaseException | None = None
         if registry is not None:
             metrics.export(self, registry)
+
+    def _check(
+        self,
+        handlers: Handlers,
+        clients: Sequence[QueueClient],
+        weights: Sequence[float],
+        decode: Callable[[bytes], Any] | None,
+    ) -> None:
+        """Refuse what is not safe; then the clients that the worker has opened are closed."""
+        try:
+            self._options.check(handlers, clients, weights, decode)
+        except BaseException:
+            for client in self._own_clients:
+                client.close()
+            raise
 
     def __repr__(self) -> str:
         return f"<Worker {self.name}, {self._state}>"
