@@ -23,7 +23,7 @@ def replay_random_work(folder: Path, operations: int, size: int, seed: int) -> s
     store = SqliteStore(folder, cache_mib=16)
     asker = Asker(store, ManualClock())
     asker.create()
-    work = RandomWork(asker, random.Random(seed), size)
+    work = RandomWork(asker, random.Random(seed), size, groups=True)
     replay, after_seq = Replay(), 0
     kinds: set[EventType] = set()
     while work.operations < operations:

@@ -61,9 +61,12 @@ class RandomWork:
         asker: A store with the queue QUEUE.
         rng: Draws everything.
         size: How many messages are put, received or claimed at once, at most.
+        groups: Whether a message group stands still and goes on, in a queue of its own.
     """
 
-    def __init__(self, asker: Asker, rng: random.Random, size: int = 4) -> None:
+    def __init__(
+        self, asker: Asker, rng: random.Random, size: int = 4, *, groups: bool = False
+    ) -> None:
         self._asker = asker
         self._rng = rng
         self._size = size
@@ -77,8 +80,10 @@ class RandomWork:
         self.rare = {EventType.REFUSED, EventType.CLAIM_REOPENED}
         """Types of events that a short play may be without."""
         asker.create("audio")
-        asker.create(GROUPED)
-        asker.govern(GROUPED, groups=HALTING)
+        self._with_groups = groups
+        if groups:
+            asker.create(GROUPED)
+            asker.govern(GROUPED, groups=HALTING)
         self._acts: list[tuple[int, Callable[[], None]]] = [
             (20, self._put),
             (20, self._receive),
@@ -98,7 +103,8 @@ class RandomWork:
 
     def play(self, steps: int) -> None:
         """Play so many steps."""
-        self._stop_a_group()
+        if self._with_groups:
+            self._stop_a_group()
         for _ in range(steps):
             (act,) = self._rng.choices([act for _, act in self._acts], self._weights)
             act()

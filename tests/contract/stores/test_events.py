@@ -395,7 +395,7 @@ def test_dissolving(asker: Asker) -> None:
 )
 def test_the_log_gives_the_live_state(asker: Asker, seed: int) -> None:
     """After some hundred random operations: replayed on the way, and at last from nothing."""
-    work = RandomWork(asker, random.Random(seed))
+    work = RandomWork(asker, random.Random(seed), groups=True)
     replay, after_seq = Replay(), 0
     for _ in range(6):
         work.play(150)
