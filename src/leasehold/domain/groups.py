@@ -243,23 +243,24 @@ class Turns:
         return None
 
     def ahead(self, most: int, known: Mapping[Group, object]) -> list[Group]:
-        """Return who comes next if those before have nothing, and leave them there.
+        """Return who comes next if those before have nothing, each once, and leave them there.
 
         Args:
             most: So many groups.
             known: Groups that are left out.
         """
         heap, ranks = self._heap, self._ranks
-        drawn: list[tuple[Rank, int, Group]] = []
+        # A group that left and came back with the same rank is in the heap twice.
+        drawn: dict[Group, tuple[Rank, int, Group]] = {}
         found: list[Group] = []
         while heap and len(found) < most and len(drawn) < 2 * most:
             entry = heappop(heap)
             rank, _, group = entry
-            if ranks.get(group) == rank:
-                drawn.append(entry)
+            if ranks.get(group) == rank and group not in drawn:
+                drawn[group] = entry
                 if group not in known:
                     found.append(group)
-        for entry in drawn:
+        for entry in drawn.values():
             heappush(heap, entry)
         return found
 
@@ -391,7 +392,7 @@ class Looks(Protocol[_Row_co]):
         ...
 
     def read(self, groups: Sequence[Group]) -> None:
-        """Look at some groups that are not known yet."""
+        """Look at some groups that are not known yet, each named once."""
         ...
 
 

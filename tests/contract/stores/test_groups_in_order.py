@@ -58,6 +58,14 @@ def test_a_receive_of_several_takes_runs(ordered: Asker) -> None:
     assert ordered.received() == [b"a3", b"a4"]
 
 
+def test_a_group_that_is_passed_over_gives_each_message_once(ordered: Asker) -> None:
+    """A group keeps its turn after looks in vain, and then it is looked at once, not twice."""
+    put(ordered, "a1", "b1", "b2", "a2", "a3")
+    ordered.complete(ordered.receive_one())  # a1; its next is behind those of b
+    ordered.complete(ordered.receive_one())  # b1
+    assert ordered.received() == [b"b2", b"a2", b"a3"]
+
+
 @pytest.mark.parametrize("delay_s", [0, 30])
 def test_what_is_given_back_comes_before_later_ones(ordered: Asker, delay_s: int) -> None:
     """A retry holds its place; a delay of it holds up the group."""
