@@ -23,7 +23,7 @@ from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, MemberNotFound
-from leasehold.domain.model import NO_DETAIL, Detail, Lease, Message
+from leasehold.domain.model import NO_DETAIL, Detail, GroupHalt, Lease, Message
 from leasehold.domain.sessions import Beat, CancelNotice
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore
@@ -62,6 +62,8 @@ def shape(result: Any, numbers: dict[str, int]) -> Any:
         number = numbers.setdefault(result.message_id, len(numbers))
         plain: Any = result._replace(message_id=str(number))
         return plain._replace(receipt="") if isinstance(result, c.Duplicate) else plain
+    if isinstance(result, GroupHalt) and result.message_id is not None:
+        result = result._replace(message_id=str(numbers.get(result.message_id)))
     if isinstance(result, c.QueueInfo) and result.counts is not None:
         result = ("info", result.queue, result.message_count, result.counts)
     if isinstance(result, o.Counts):

@@ -22,6 +22,7 @@ from tests.time_limited import TimeLimitedStore
 from .binding import BindingComparison
 from .comparison import OracleComparison
 from .governed import GovernedComparison
+from .holding import HoldingComparison
 from .staged_keys import StagedKeysComparison
 from .test_twins import Twins
 
@@ -155,6 +156,14 @@ class BindingOnPostgres(OnPostgres, BindingComparison):
 
 class StagedKeysOnPostgres(OnPostgres, StagedKeysComparison):
     """Staged messages with keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = DatabaseClock()
+
+
+class HoldingOnPostgres(OnPostgres, HoldingComparison):
+    """Groups that sessions hold."""
 
     def __init__(self) -> None:
         super().__init__()

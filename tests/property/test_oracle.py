@@ -13,6 +13,7 @@ from leasehold.stores.sqlite import store as sqlite_store
 from .binding import BindingComparison
 from .comparison import OracleComparison
 from .governed import GovernedComparison, KeyedComparison
+from .holding import HoldingComparison
 from .staged_keys import StagedKeysComparison
 
 
@@ -32,8 +33,15 @@ def compare(machine: type[RuleBasedStateMachine], examples: int, *, fault: bool 
     )
 
 
-COMPARED = [OracleComparison, GovernedComparison, BindingComparison, StagedKeysComparison]
-"""What clients do, what those do who look after a queue, claims and sessions, staged keys."""
+COMPARED = [
+    OracleComparison,
+    GovernedComparison,
+    BindingComparison,
+    StagedKeysComparison,
+    HoldingComparison,
+]
+"""What clients do, what those do who look after a queue, claims and sessions, staged keys, groups
+that sessions hold."""
 
 
 def often(few: int, many: int) -> pytest.MarkDecorator:

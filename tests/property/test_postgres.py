@@ -14,6 +14,7 @@ from leasehold.stores.postgres.command_handlers import SharedSessionHandlers
 from .on_postgres import (
     BindingOnPostgres,
     GovernedOnPostgres,
+    HoldingOnPostgres,
     PlainOnPostgres,
     PostgresTwins,
     StagedKeysOnPostgres,
@@ -21,7 +22,13 @@ from .on_postgres import (
 from .test_oracle import compare
 from .test_twins import play
 
-MACHINES = [PlainOnPostgres, GovernedOnPostgres, BindingOnPostgres, StagedKeysOnPostgres]
+MACHINES = [
+    PlainOnPostgres,
+    GovernedOnPostgres,
+    BindingOnPostgres,
+    StagedKeysOnPostgres,
+    HoldingOnPostgres,
+]
 
 
 @pytest.mark.parametrize("machine", MACHINES)

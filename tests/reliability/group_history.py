@@ -13,7 +13,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO
@@ -81,8 +81,37 @@ class Settle:
     outcome: Outcome = "unknown"
 
 
-Entry = Put | Receive | Effect | Settle
-_KINDS: Final = {kind.__name__: kind for kind in (Put, Receive, Effect, Settle)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """A group that a session has to itself; written down again when it lasts for longer, or ends.
+
+    Those of one hold are in the file of one worker, where the last one counts.
+    """
+
+    group: str | None
+    worker: str
+    fence: int
+    found: int
+    """The state that was there: the largest number that was saved, 0 for none."""
+    got_s: float
+    ends_s: float
+    """Until when it surely lasts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """A larger number saved for a group; written down when it was sent, and again when it was
+    answered.
+    """
+
+    group: str | None
+    fence: int
+    state: int
+    answered_s: float | None = None
+
+
+Entry = Put | Receive | Effect | Settle | Hold | Save
+_KINDS: Final = {kind.__name__: kind for kind in (Put, Receive, Effect, Settle, Hold, Save)}
 
 
 class Notes:
@@ -179,7 +208,9 @@ def check(
         promise: What the queue is to keep.
         left: Messages still there in the end, in the queue or as poison; None if nobody looked.
     """
+    entries = list(entries)
     messages, faults = _by_name(entries)
+    faults += _faults_of_holds(entries)
     by_group: dict[str | None, list[_Message]] = defaultdict(list)
     for name in sorted(messages, key=lambda name: (name[0] or "", name[1])):
         by_group[name[0]].append(messages[name])
@@ -212,7 +243,7 @@ def _by_name(entries: Iterable[Entry]) -> tuple[dict[Name, _Message], list[str]]
                 messages[entry.group, entry.number] = _Message(entry)
             elif entry.acknowledged:
                 known.put = entry
-        else:
+        elif not isinstance(entry, Hold | Save):
             others.append(entry)
     faults: list[str] = []
     for other in others:
@@ -247,6 +278,43 @@ def _faults_of_one(message: _Message) -> list[str]:
             faults.append(f"two holders at once: {one}, {two}")
     gone_s = message.surely_gone_s()
     faults += [f"back: {each}" for each in receives if each.sent_s > gone_s]
+    return faults
+
+
+def _faults_of_holds(entries: Sequence[Entry]) -> list[str]:
+    """Two holders of a group at once, others that get its messages, and a state that is not the
+    last one.
+    """
+    holds: dict[str | None, dict[int, Hold]] = defaultdict(dict)
+    saves: dict[str | None, list[Save]] = defaultdict(list)
+    receives: dict[str | None, list[Receive]] = defaultdict(list)
+    for entry in entries:
+        if isinstance(entry, Hold):
+            known = holds[entry.group].setdefault(entry.fence, entry)
+            holds[entry.group][entry.fence] = replace(known, ends_s=entry.ends_s)
+        elif isinstance(entry, Save):
+            saves[entry.group].append(entry)
+        elif isinstance(entry, Receive):
+            receives[entry.group].append(entry)
+    faults: list[str] = []
+    for group, by_fence in holds.items():
+        in_order = [by_fence[fence] for fence in sorted(by_fence)]
+        for one, two in pairwise(in_order):
+            if two.got_s < one.ends_s:
+                faults.append(f"two holders of a group: {one}, {two}")
+        for hold in in_order:
+            before = [each for each in saves[group] if each.fence < hold.fence]
+            least = max((each.state for each in before if each.answered_s is not None), default=0)
+            most = max((each.state for each in before), default=0)
+            if not least <= hold.found <= most:
+                faults.append(f"a state of {hold.found}, not {least} to {most}: {hold}")
+            faults += [
+                f"received past a holder: {each}, {hold}"
+                for each in receives[group]
+                if each.answer.rpartition("-")[0] != hold.worker
+                and hold.got_s < each.sent_s
+                and each.got_s < hold.ends_s
+            ]
     return faults
 
 
@@ -335,10 +403,13 @@ def above_rate(times_s: Iterable[float], rate_per_s: float, burst: float) -> lis
 
 def figures(entries: Iterable[Entry]) -> dict[str, Any]:
     """Return what was done, in numbers."""
+    entries = list(entries)
     messages, _ = _by_name(entries)
+    holds = {(each.group, each.fence) for each in entries if isinstance(each, Hold)}
     settles = [s for message in messages.values() for s in message.settles.values()]
     return {
         "messages": len(messages),
+        "holds": len(holds),
         "acknowledged": sum(message.put.acknowledged for message in messages.values()),
         "receives": sum(len(message.receives) for message in messages.values()),
         "received_again": sum(max(0, len(m.receives) - 1) for m in messages.values()),

@@ -22,7 +22,7 @@ from leasehold.client.models import ReceivedMessage
 from leasehold.client.retries import RetryPolicy
 from leasehold.clock import SystemClock
 from tests.e2e.server import DEV_ACCOUNT
-from tests.reliability.group_history import Act, Effect, Notes, Receive, Settle, is_free
+from tests.reliability.group_history import Act, Effect, Hold, Notes, Receive, Save, Settle, is_free
 
 CLOCK: Final = SystemClock()
 _SKEW_S: Final = 0.1
@@ -31,6 +31,9 @@ _SESSION_S: Final = 3
 _SESSION_LEASE_S: Final = 20
 """Longer than a session lives: what a dead worker held comes back with its session."""
 RETRIES: Final = RetryPolicy(attempts=2, initial_s=0.05)
+_HOLDING: Final = 0.4
+"""How often a worker with a session holds groups."""
+_HOLDS: Final = 6
 _TURNS: Final = 20
 """Receives before a worker goes to another queue or server, perhaps."""
 
@@ -76,6 +79,9 @@ class _Worker:
         if self._job.with_session:
             opened = client.session(self._job.name, timeout_s=_SESSION_S, heartbeat=None)
         with opened as session:
+            if session is not None and self._rng.random() < _HOLDING:
+                self._serve_groups(queue, session)
+                return
             for _ in range(_TURNS):
                 lives_s = float("inf")
                 if session is not None:
@@ -88,27 +94,68 @@ class _Worker:
                     wait_s=0.3,
                     session=session,
                 )
-                got_s = time.monotonic()
-                now_s = CLOCK.now_ms() / 1000
-                answer = f"{self._job.name}-{next(self._answers)}"
-                for place, each in enumerate(messages):
-                    lasts_s = each.visible_at_ms / 1000 - now_s - _SKEW_S
-                    ends_s = min(lives_s, got_s + lasts_s)
-                    group, number = name_of(each)
-                    self._notes.add(
-                        Receive(
-                            group=group,
-                            number=number,
-                            answer=answer,
-                            place=place,
-                            fence=each.fence,
-                            count=each.dequeue_count,
-                            sent_s=sent_s,
-                            got_s=got_s,
-                            ends_s=ends_s,
-                        )
-                    )
+                self._note(messages, sent_s, lives_s)
                 self._handle(queue, messages)
+
+    def _serve_groups(self, queue: Any, session: Any) -> None:
+        """Hold groups one after the other, and count in their state."""
+        for _ in range(_HOLDS):
+            held = queue.hold_group(session=session)
+            if held is None:
+                time.sleep(0.05)
+                continue
+            group, got_s = f"{queue.name}:{held.group_id}", time.monotonic()
+            state = int(held.state or b"0")
+            noted = Hold(
+                group=group,
+                worker=self._job.name,
+                fence=held.fence,
+                found=state,
+                got_s=got_s,
+                ends_s=got_s,
+            )
+            self._notes.add(noted)
+            for _ in range(self._rng.randint(1, 5)):
+                lives_s = time.monotonic() + _SESSION_S - _SKEW_S
+                session.beat()
+                noted = replace(noted, ends_s=lives_s)
+                self._notes.add(noted)
+                sent_s = time.monotonic()
+                messages = held.receive(
+                    self._rng.choice((1, 2, 5)), visibility_timeout_s=_SESSION_LEASE_S, wait_s=0.1
+                )
+                self._note(messages, sent_s, lives_s)
+                self._handle(queue, messages)
+                state += 1
+                save = Save(group=group, fence=held.fence, state=state)
+                self._notes.add(save)
+                held.save(str(state).encode())
+                self._notes.add(replace(save, answered_s=time.monotonic()))
+            self._notes.add(replace(noted, ends_s=time.monotonic()))
+            held.release()
+
+    def _note(self, messages: Sequence[ReceivedMessage], sent_s: float, lives_s: float) -> None:
+        """Note what a receive brought, and until when it surely lasts."""
+        got_s = time.monotonic()
+        now_s = CLOCK.now_ms() / 1000
+        answer = f"{self._job.name}-{next(self._answers)}"
+        for place, each in enumerate(messages):
+            until_ms = min(each.visible_at_ms, each.expires_at_ms or each.visible_at_ms)
+            lasts_s = until_ms / 1000 - now_s - _SKEW_S
+            group, number = name_of(each)
+            self._notes.add(
+                Receive(
+                    group=group,
+                    number=number,
+                    answer=answer,
+                    place=place,
+                    fence=each.fence,
+                    count=each.dequeue_count,
+                    sent_s=sent_s,
+                    got_s=got_s,
+                    ends_s=min(lives_s, got_s + lasts_s),
+                )
+            )
 
     def _handle(self, queue: Any, messages: Sequence[ReceivedMessage]) -> None:
         """Work on what one receive brought, group by group in order."""

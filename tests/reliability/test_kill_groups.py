@@ -14,10 +14,12 @@ from tests.reliability.group_history import (
     Act,
     Effect,
     Entry,
+    Hold,
     Outcome,
     Promise,
     Put,
     Receive,
+    Save,
     Settle,
     above_rate,
     check,
@@ -160,6 +162,38 @@ def test_a_message_let_past_is_found(done: tuple[Entry, ...]) -> None:
     """The earlier one was there still when the later one was received."""
     first = receive(1, 1.0, ends_s=2.5)
     assert "out of order" in faults(first, *done, *TWO, left=(("a", 1),))
+
+
+def hold(fence: int, got_s: float, ends_s: float, found: int = 0) -> Hold:
+    worker = f"w{fence}"
+    return Hold(group="a", worker=worker, fence=fence, found=found, got_s=got_s, ends_s=ends_s)
+
+
+BOTH = (("a", 1), ("a", 2))
+"""What is left where nothing was received."""
+
+
+def test_holders_one_after_the_other_have_no_faults() -> None:
+    """Also where an answer never came, whose state may be there or not."""
+    saves = [Save(group="a", fence=1, state=n, answered_s=n) for n in (1, 2)]
+    lost = Save(group="a", fence=1, state=3)
+    first: list[Entry] = [hold(1, 0.5, 9.0), hold(1, 0.5, 2.0), *saves, lost]
+    for found in (2, 3):
+        assert faults(*first, hold(2, 3.0, 4.0, found), left=BOTH) == []
+    own = receive(1, 1.0, answer="w1-7")
+    assert faults(hold(1, 0.5, 2.9), own, *ONE[1:], *TWO) == []
+
+
+def test_holds_that_are_broken_are_found() -> None:
+    """Two at once, another that receives, and a state that was lost or comes from nowhere."""
+    at_once = hold(1, 0.5, 3.5), hold(2, 3.0, 4.0)
+    assert faults(*at_once, left=BOTH) == ["two holders of a group"]
+    other = receive(1, 1.0, answer="w2-7")
+    assert faults(hold(1, 0.5, 2.9), other, *ONE[1:], *TWO) == ["received past a holder"]
+    save = Save(group="a", fence=1, state=5, answered_s=1.0)
+    for found in (4, 6):
+        told = faults(hold(1, 0.5, 2.0), save, hold(2, 3.0, 4.0, found), left=BOTH)
+        assert told == [f"a state of {found}, not 5 to 5"]
 
 
 def test_an_effect_before_its_turn_is_found() -> None:

@@ -110,6 +110,18 @@ def resume_group(session: Session, queue: str, group_id: str) -> None:
     session.screen.result(found, f"Group {clean(group_id)} gives out messages.")
 
 
+@remote("release", add_to=group)
+@QUEUE
+@_GROUP
+def release_group(session: Session, queue: str, group_id: str) -> None:
+    """End the hold of whatever session has a group. What it has leased stays on lease.
+
+    Example: leasehold group release orders "order 1"
+    """
+    session.queue(queue).end_hold(group_id)
+    session.screen.result(None, f"Group {clean(group_id)} is held by no session.")
+
+
 def _group_table(found: Groups) -> RenderableType:
     columns = (
         Column("GROUP", cut=True),
@@ -166,6 +178,10 @@ def _whole_group(found: GroupView, now_ms: int) -> RenderableType:
     ]
     if each.halt is not None:
         rows.append(("halted", _halt_of(each.halt, now_ms)))
+    if found.hold is not None:
+        since = moment(found.hold.since_ms, now_ms)
+        by = clean(found.hold.holder or "a worker without a name")
+        rows.append(("held by", f"{by} since {since}, session {found.hold.session}"))
     if found.rate_again_ms is not None:
         rows.append(("next by its rate", moment(found.rate_again_ms, now_ms)))
     columns = (

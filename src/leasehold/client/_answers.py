@@ -27,9 +27,10 @@ from leasehold.client.models import (
     Counts,
     ErrorReport,
     Explanation,
+    GroupHold,
     Groups,
-    GroupState,
     GroupView,
+    HaltState,
     Job,
     LeaseRef,
     MessageView,
@@ -42,7 +43,7 @@ from leasehold.client.models import (
 )
 from leasehold.client.retries import RetryPolicy
 from leasehold.wire import queues as shapes
-from leasehold.wire.admin import Jobs, View, Views
+from leasehold.wire.admin import HeldGroup, Jobs, View, Views
 from leasehold.wire.messages import Peeked, PeekedMessages, Received, ReceivedMessages, Results
 
 _ERROR_FROM = 400
@@ -124,7 +125,8 @@ _QUEUE = msgspec.json.Decoder(QueueInfo)
 _QUEUES = msgspec.json.Decoder(QueuePage)
 _COUNTS = msgspec.json.Decoder(Counts)
 _GROUPS = msgspec.json.Decoder(Groups)
-_GROUP_STATE = msgspec.json.Decoder(GroupState)
+_HALT_STATE = msgspec.json.Decoder(HaltState)
+_HELD_GROUP = msgspec.json.Decoder(HeldGroup)
 _GROUP = msgspec.json.Decoder(GroupView)
 _EXPLANATION = msgspec.json.Decoder(Explanation)
 _VIEW = msgspec.json.Decoder(_View)
@@ -291,9 +293,15 @@ def groups(answer: Answer) -> Groups:
     return decoded(_GROUPS, answer)
 
 
-def group_state(answer: Answer) -> GroupState:
+def halt_state(answer: Answer) -> HaltState:
     """Return whether a group gives messages."""
-    return decoded(_GROUP_STATE, answer)
+    return decoded(_HALT_STATE, answer)
+
+
+def held_group(answer: Answer) -> tuple[GroupHold | None, bytes]:
+    """Return a hold, None for none, and what was saved for the group."""
+    found = decoded(_HELD_GROUP, answer)
+    return found.hold, found.state_base64
 
 
 def group(answer: Answer) -> GroupView:

@@ -32,7 +32,12 @@ from leasehold.client.models import (
     Renewal,
 )
 from leasehold.domain.limits import MAX_ITEMS
-from leasehold.wire.admin import HaltRequest
+from leasehold.wire.admin import (
+    GroupStateRequest,
+    HaltRequest,
+    HoldRequest,
+    ReleaseGroupRequest,
+)
 from leasehold.wire.messages import (
     CompleteItem,
     ProgressReport,
@@ -181,6 +186,33 @@ def resume_group(path: str, group_id: str) -> Call:
     """Return a call that has a group of a queue go on, given its path."""
     name = path_segment("group id", group_id)
     return send("POST", f"{path}/groups/{name}/resume", NoRequest(), repeatable=True)
+
+
+def hold_group(path: str, session: str, group_id: str | None) -> Call:
+    """Return a call that gives a group of a queue to a session, or the next one if None."""
+    request = HoldRequest(session, group_id)
+    # Were the answer lost, the next one could be another.
+    return send("POST", f"{path}/groups/hold", request, repeatable=group_id is not None)
+
+
+def save_group_state(path: str, group_id: str, session: str, fence: int, state: bytes) -> Call:
+    """Return a call that keeps some bytes for a group of a queue, given its path."""
+    name = path_segment("group id", group_id)
+    request = GroupStateRequest(session, fence, state)
+    return send("PUT", f"{path}/groups/{name}/state", request, repeatable=True)
+
+
+def release_group(path: str, group_id: str, session: str) -> Call:
+    """Return a call that ends the hold of a session, given the queue's path."""
+    name = path_segment("group id", group_id)
+    request = ReleaseGroupRequest(session)
+    return send("POST", f"{path}/groups/{name}/release", request, repeatable=False)
+
+
+def end_hold(path: str, group_id: str) -> Call:
+    """Return a call that ends the hold of whatever session has a group, given the queue's path."""
+    name = path_segment("group id", group_id)
+    return Call(method="DELETE", path=f"{path}/groups/{name}/hold", repeatable=True)
 
 
 def groups(path: str, order: str, limit: int, *, noisy: bool, halted: bool) -> Call:

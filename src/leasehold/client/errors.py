@@ -19,6 +19,7 @@
         ├── ClaimBroken           ├── MemberNotFound
         ├── StagedNotFound        ├── AlreadyPublished
         ├── ChunkOutOfTurn        ├── NoGroups
+        ├── GroupNotHeld
         ├── Unauthenticated       ├── Forbidden
         └── Unavailable           the server cannot do it now
 
@@ -221,6 +222,10 @@ class NoGroups(ServerProblem):
     """The settings of the queue do not speak of message groups."""
 
 
+class GroupNotHeld(ServerProblem):
+    """The session does not hold the message group any more: stop working on it."""
+
+
 class OutOfRange(ServerProblem):
     """A value is outside ``minimum`` to ``maximum``; ``field`` says which."""
 
@@ -360,6 +365,7 @@ _CLASSES: Final[dict[str, tuple[type[ServerProblem], int]]] = {
     "message-leased": (MessageLeased, 409),
     "message-not-leased": (MessageNotLeased, 409),
     "no-groups": (NoGroups, 409),
+    "group-not-held": (GroupNotHeld, 409),
     "out-of-range": (OutOfRange, 400),
     "body-too-large": (BodyTooLarge, 413),
     "not-done": (NotDone, 409),

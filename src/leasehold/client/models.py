@@ -15,15 +15,16 @@ from typing import Any, Final
 from msgspec import UNSET, Struct
 
 from leasehold.domain.limits import NEVER, WEEK_S
-from leasehold.domain.model import DEFAULT_PRIORITY
+from leasehold.domain.model import DEFAULT_PRIORITY, NEXT_GROUP
 from leasehold.wire import admin, flows, messages, queues
 from leasehold.wire.admin import (
     Filter,
     GroupHalt,
+    GroupHold,
     GroupInfo,
     Groups,
-    GroupState,
     GroupView,
+    HaltState,
     HeldMessage,
     Job,
     LeaseInfo,
@@ -64,6 +65,7 @@ __all__ = [
     "DEFAULT_PRIORITY",
     "DEFAULT_TIME_TO_LIVE_S",
     "NEVER",
+    "NEXT_GROUP",
     "Activity",
     "Adapted",
     "Adaptive",
@@ -88,11 +90,12 @@ __all__ = [
     "Filter",
     "GiveBack",
     "GroupHalt",
+    "GroupHold",
     "GroupInfo",
     "GroupSettings",
-    "GroupState",
     "GroupView",
     "Groups",
+    "HaltState",
     "HeldMessage",
     "Job",
     "LeaseInfo",

@@ -36,6 +36,7 @@ from leasehold.domain.model import (
     BodyRef,
     GroupFigures,
     GroupHalt,
+    GroupHold,
     Message,
     MessageState,
     Place,
@@ -162,6 +163,7 @@ class GroupStanding(NamedTuple):
     """When its rate allows one more; None if it does now."""
     halt: GroupHalt | None = None
     """Why it stands still; None if it does not."""
+    hold: GroupHold | None = None
 
 
 class GroupPlace(NamedTuple):

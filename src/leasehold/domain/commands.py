@@ -249,6 +249,8 @@ class _Receive(NamedTuple):
     session: str | None = None
     """Id of a live session, with which the leases end; the holder is then the session's. Refused
     with SessionNotFound or SessionOver."""
+    group: str | None = None
+    """Only messages of this group, which the session holds. Refused with GroupNotHeld."""
 
 
 class Receive(_Receive, Command[tuple[Lease, ...]]):

@@ -19,6 +19,7 @@
     ├── StagedNotFound           ├── AlreadyPublished
     ├── ChunkOutOfTurn           ├── BodyUnreadable
     ├── NoGroups
+    ├── GroupNotHeld
     └── Unavailable
         ├── StoreFull            ├── Overloaded
         ├── Stopping             ├── AccountMoved
@@ -233,6 +234,10 @@ class MemberNotFound(LeaseholdError):
 
 class NoGroups(LeaseholdError):
     """The settings of the queue do not speak of message groups."""
+
+
+class GroupNotHeld(LeaseholdError):
+    """The session does not hold the message group, or does under another fence by now."""
 
 
 class StagedNotFound(LeaseholdError):

@@ -82,12 +82,14 @@ class Recorder:
         account: str,
         queue: str,
         group: str,
-        reason: str | None,
-        target: str | None,
+        reason: str | None = None,
+        target: str | None = None,
+        session: str | None = None,
+        holder: str | None = None,
     ) -> None:
-        """Record what happened to a message group, and which message did it."""
+        """Record what happened to a message group, and which message or session did it."""
         number = self._number(account, queue)
-        plain = (kind, number, "", None, 0, None, None, reason, target)
+        plain = (kind, number, "", None, 0, session, holder, reason, target)
         self._events.append((*plain, *ending_of(None, None, None, encodable(group))))
 
     def add_of_claim(self, kind: EventType, claim: Claim) -> None:

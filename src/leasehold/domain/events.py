@@ -79,6 +79,9 @@ class EventType(IntEnum):
     # One message group each; the target is the message that halted it, if one did.
     GROUP_HALTED = 72
     GROUP_RESUMED = 73
+    # The same, with the session that holds it.
+    GROUP_HELD = 74
+    GROUP_RELEASED = 75
     # One claim or session each, without a message.
     CLAIM_EXTENDED = 80
     CLAIM_LAPSED = 81

@@ -27,6 +27,7 @@ from leasehold.domain.model import (
     NEVER_MS,
     Attempt,
     GroupHalt,
+    GroupHold,
     Message,
     MessageState,
     Outcome,
@@ -107,6 +108,8 @@ class MessageFacts:
     """How many of those have a more urgent priority."""
     group: GroupStanding | None = None
     """What holds up its group, in a queue whose settings speak of groups."""
+    group_holder: str | None = None
+    """What the worker calls itself that holds the group, if that is known."""
 
 
 # --- one message -------------------------------------------------------------------------------
@@ -234,6 +237,32 @@ def _halted(
     return "group-is-halted", told + "; resume the group to have it go on", evidence
 
 
+def _held_by(
+    hold: GroupHold, holder: str | None, now_ms: int, evidence: dict[str, object]
+) -> tuple[str, str, dict[str, object]]:
+    """Say which session has the group of a message to itself."""
+    evidence |= {
+        "hold_session": hold.session,
+        "hold_holder": holder,
+        "hold_fence": hold.fence,
+        "held_since_ms": hold.since_ms,
+    }
+    group, since = quote(hold.group_id), past(hold.since_ms, now_ms)
+    told = f", but its group {group} is held by {_holder(holder)} since {since}"
+    return "group-is-held", f"{told} (session {hold.session}), who alone gets it", evidence
+
+
+def _shut(
+    facts: MessageFacts, group: GroupStanding, group_id: str, evidence: dict[str, object]
+) -> tuple[str, str, dict[str, object]]:
+    """Say why a group gives nothing to anybody, or to nobody but one session."""
+    now_ms = facts.queue.now_ms
+    if group.halt is not None:
+        return _halted(group.halt, group_id, now_ms, evidence)
+    assert group.hold is not None
+    return _held_by(group.hold, facts.group_holder, now_ms, evidence)
+
+
 def _held_up(facts: MessageFacts, message: Message) -> tuple[str, str, dict[str, object]] | None:
     """Say how other messages of its group keep a message from being received; None if none do."""
     group, settings, now_ms = facts.group, facts.queue.settings.groups, facts.queue.now_ms
@@ -242,8 +271,8 @@ def _held_up(facts: MessageFacts, message: Message) -> tuple[str, str, dict[str,
         return None
     first = group.held[0] if group.held else None
     evidence: dict[str, object] = {"in_flight": group.in_flight}
-    if group.halt is not None:
-        return _halted(group.halt, group_id, now_ms, evidence)
+    if group.halt is not None or group.hold is not None:
+        return _shut(facts, group, group_id, evidence)
     if first is not None:
         evidence |= {
             "behind": first.message.message_id,

@@ -19,9 +19,11 @@ from heapq import heapify, heappop, heappush
 from math import ceil
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from leasehold.domain.command import Answer, Command, Lock, changes, never, one
+from leasehold.domain.command import DONE as DONE  # noqa: PLC0414 - answers some of these
+from leasehold.domain.command import Answer, Command, Done, Lock, always, changes, never, one
 from leasehold.domain.command import Rank as BatchRank
-from leasehold.domain.model import NEVER_MS, GroupFigures, GroupHalt, Message, Phase
+from leasehold.domain.errors import GroupNotHeld
+from leasehold.domain.model import NEVER_MS, GroupFigures, GroupHalt, GroupHold, Message, Phase
 from leasehold.domain.queue_settings import GroupOrder, GroupRate, GroupSettings
 from leasehold.domain.visibility import first_visible_ms, order_of
 
@@ -469,6 +471,59 @@ def _close_ordered(turns: Turns, given: set[Group]) -> None:
         given.clear()
 
 
+def take_from(turns: Turns, group: str, limit: int, looks: Looks[_Row]) -> Generator[_Row]:
+    """Go over what a receive gets of one group, which takes no turns while it is held.
+
+    Args:
+        turns: Those of the queue.
+        group: Which.
+        limit: Messages at most.
+        looks: Looks what groups can give.
+
+    Yields:
+        What looks take. Whoever has enough closes it.
+    """
+    looks.read([group])
+    look = looks.known[group]
+    try:
+        while limit and (row := look.take()) is not None:
+            limit -= 1
+            yield row
+    finally:
+        if not turns.is_ready(group):
+            turns.call(group, *look.again())
+
+
+def next_group(turns: Turns, now_ms: int, looks: Looks[object]) -> str | None:
+    """Return the group whose turn it is of those that have something, None for none.
+
+    That is its turn: in a fair queue others go before it comes again.
+    """
+    turns.begin()
+    turns.call_due(now_ms)
+    without_group: Rank | None = None
+    try:
+        while (found := turns.next()) is not None:
+            group, rank = found
+            own = _look_at(turns, group, looks, 1).rank()
+            if own is None:
+                continue
+            if group is None:
+                without_group = own
+            elif not turns.settings.fair and own > rank:
+                turns.enter(group, own)
+            else:
+                turns.served(group, rank)
+                return group
+        return None
+    finally:
+        if without_group is not None:
+            turns.enter(None, without_group)
+        for group, look in looks.known.items():
+            if not turns.is_ready(group):
+                turns.call(group, *look.again())
+
+
 def next_turn_ms(turns: Turns, now_ms: int, looks: Looks[object]) -> int | None:
     """Return when a receive may next get something: now, later, or None for not by itself."""
     turns.call_due(now_ms)
@@ -554,3 +609,75 @@ class ResumeGroup(Command[bool]):
     account: str
     queue: str
     group_id: str
+
+
+# --- holding -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HoldGroup(Command[GroupHold | None]):
+    """Give a message group to a session alone. Answer: GroupHold, with its state; or None.
+
+    None if another session holds it, or, where any will do, if no group has something that could be
+    received. Or QueueNotFound, NoGroups, SessionNotFound, SessionOver. A session that holds the
+    group already keeps its hold as it is. A hold ends with its session, or when it is released;
+    until then only receives of that session for that group get messages of it.
+    """
+
+    traits = changes(
+        BatchRank.TAKE, one, Lock.SHARED, always, Answer.PLAIN, finishes=False, wakes=False
+    )
+
+    account: str
+    queue: str
+    session: str
+    group_id: str | None = None
+    """None for the one whose turn it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveGroupState(Command[Done]):
+    """Keep some bytes for a message group across holds, in place of what was kept. Answer: Done.
+
+    Or QueueNotFound, NoGroups, GroupNotHeld.
+    """
+
+    traits = changes(
+        BatchRank.FIRST, one, Lock.SHARED, always, Answer.PLAIN, finishes=False, wakes=False
+    )
+
+    account: str
+    queue: str
+    group_id: str
+    session: str
+    fence: int
+    state: bytes
+    """At most MAX_GROUP_STATE_BYTES; empty to keep nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseGroup(Command[bool]):
+    """End a hold; what the session has leased of the group stays on lease. Answer: whether it was.
+
+    Or QueueNotFound, NoGroups, GroupNotHeld.
+    """
+
+    traits = changes(
+        BatchRank.FIRST, one, Lock.ALONE, never, Answer.PLAIN, finishes=False, wakes=True
+    )
+
+    account: str
+    queue: str
+    group_id: str
+    session: str | None = None
+    """Whose hold; None for whoever has it, as an operator asks."""
+
+
+def check_hold(hold: GroupHold | None, session: str | None, fence: int | None = None) -> None:
+    """Let only the session go on that holds a group.
+
+    Raises:
+        GroupNotHeld: It does not, or not under that fence.
+    """
+    if hold is None or hold.session != session or fence not in {None, hold.fence}:
+        raise GroupNotHeld

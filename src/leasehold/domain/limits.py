@@ -99,6 +99,8 @@ NATIVE: Final = Limits(
 )
 
 
+MAX_GROUP_STATE_BYTES: Final = 65_536
+"""Of what is saved for a message group."""
 MAX_SAVED_BYTES: Final = 65_536
 """Largest JSON that a holder saves with a message; our own, that of a body."""
 

@@ -530,6 +530,22 @@ class GroupHalt(NamedTuple):
     reason: str | None
 
 
+NEXT_GROUP: Final = ""
+"""In place of the name of a group: whichever has its turn. No group id is empty."""
+
+
+class GroupHold(NamedTuple):
+    """Which session has a message group to itself."""
+
+    group_id: str
+    session: str
+    fence: int
+    """Higher than that of all holds before, of whatever group: fences writes of earlier holders."""
+    since_ms: int
+    state: bytes = b""
+    """What was saved for the group, if that was asked for."""
+
+
 class GroupFigures(NamedTuple):
     """How many messages of a group are in each state; expired ones are left out."""
 

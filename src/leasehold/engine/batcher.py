@@ -195,7 +195,8 @@ class Batcher:
         stats.commands += len(batch)
         if result.commit_s is not None:
             stats.commit_seconds.observe(result.commit_s)
-        if self._polls.by_queue or self._adaptive.windows:
+        polls = self._polls
+        if polls.by_queue or polls.onlookers or self._adaptive.windows:
             self._tell(batch, results)
         else:
             count = stats.count

@@ -17,7 +17,8 @@ from leasehold.domain import commands as c
 from leasehold.domain.claims import ClaimState, Dissolving, OpenClaim, Opened
 from leasehold.domain.command import AnyCommand, Command, Perform, R
 from leasehold.domain.errors import AccountMoved, LeaseholdError, Stopping
-from leasehold.domain.model import Lease, Queue, QueueKey
+from leasehold.domain.groups import HoldGroup, ReleaseGroup
+from leasehold.domain.model import NEXT_GROUP, Lease, Queue, QueueKey
 from leasehold.engine.batcher import Batcher
 from leasehold.engine.body_reading import WITH_BODIES
 from leasehold.engine.commit_policy import INLINE_BELOW_S
@@ -39,6 +40,8 @@ from leasehold.engine.stats import (
 from leasehold.stores.base import Store, StoreHealth
 
 _COUNTED_AT_ONCE: Final = 128
+_LOOK_AGAIN_S: Final = 0.25
+"""Until a consumer that waits for a group looks again without having heard anything."""
 
 
 class Counted(NamedTuple):
@@ -327,7 +330,8 @@ class Engine:
         drains, and with an error when the queue is deleted.
 
         Args:
-            command: What to receive.
+            command: What to receive. Of a group, its session holds that from then on; of
+                ``groups.NEXT_GROUP``, the group whose turn it is.
             wait_s: Longest wait, 0 to ``limits.MAX_WAIT_S`` seconds; 0 to answer at once.
             gone: Called once the wait has begun. When what it returns is done, the client does not
                 want the answer any more and the wait ends. Cancelling this call has the same
@@ -336,7 +340,47 @@ class Engine:
         Raises:
             LeaseholdError: As for :meth:`perform`.
         """
+        if command.group is not None:
+            return await self._receive_of_group(command, wait_s, gone)
         leases: tuple[Lease, ...] = await self._take(command, wait_s, gone)
+        return leases
+
+    async def _receive_of_group(
+        self, command: c.Receive, wait_s: float, gone: Gone | None
+    ) -> tuple[Lease, ...]:
+        """Have the session hold a group, or the next one, and receive messages of it.
+
+        What becomes visible because time passes, or by another server, is seen at the next look,
+        a quarter of a second later at most.
+        """
+        self.stats.is_received(command, self._clock.now_ms())
+        ends_s = self._clock.monotonic_s() + wait_s
+        watch = asyncio.ensure_future(gone()) if gone is not None and wait_s else None
+        try:
+            while True:
+                leases = await self._try_group(command)
+                left_s = ends_s - self._clock.monotonic_s()
+                if watch is not None and watch.done():
+                    self.waiting.give_back(command, leases)
+                    return ()
+                if leases or left_s <= 0 or self.waiting.is_draining:
+                    return leases
+                key = command.account, command.queue
+                await self.waiting.news(key, min(left_s, _LOOK_AGAIN_S), watch)
+        finally:
+            if watch is not None:
+                watch.cancel()
+
+    async def _try_group(self, command: c.Receive) -> tuple[Lease, ...]:
+        """Hold a group, or find the hold again, and receive what it has."""
+        named = command.account, command.queue
+        session = command.session or ""
+        hold = await self.perform(HoldGroup(*named, session, command.group or None))
+        if hold is None:
+            return ()
+        leases = await self.perform(command._replace(group=hold.group_id))
+        if not leases and command.group == NEXT_GROUP:  # poison was all it had
+            await self.perform(ReleaseGroup(*named, hold.group_id, session))
         return leases
 
     async def open_claim(

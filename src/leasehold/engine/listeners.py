@@ -14,7 +14,7 @@ from leasehold.domain import transactions as t
 from leasehold.domain.claims import OpenClaim, Opened
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, QueueNotFound
-from leasehold.domain.groups import ResumeGroup
+from leasehold.domain.groups import ReleaseGroup, ResumeGroup
 from leasehold.domain.model import Lease, Queue, QueueKey
 from leasehold.domain.queue_settings import poison_queue_of
 
@@ -95,6 +95,7 @@ class QueueListeners:
             o.EndLease: self._note_seen,
             o.Remove: self._note_removed,
             ResumeGroup: self._note_removed,
+            ReleaseGroup: self._note_removed,
             o.StartJob: self._note_job,
             o.StepJob: self._note_job,
             s.LoseSessions: self._note_sweep,
@@ -146,7 +147,9 @@ class QueueListeners:
         if queue is not None:  # also without a policy: it may have been buried
             self._note_poison(queue)
 
-    def _note_removed(self, command: c.Complete | o.Remove | ResumeGroup, _: c.Result) -> None:
+    def _note_removed(
+        self, command: c.Complete | o.Remove | ResumeGroup | ReleaseGroup, _: c.Result
+    ) -> None:
         self._note_freed(command.account, command.queue)
 
     def _note_freed(self, account: str, queue_name: str) -> None:

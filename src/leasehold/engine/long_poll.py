@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
 from leasehold.clock import Clock, LoopTimers, Timer, Timers
@@ -55,6 +56,8 @@ class LongPolls(QueueListeners):
         anything."""
         self.changed: dict[QueueWaiters, None] = {}
         """Those that have something to do."""
+        self.onlookers: dict[QueueKey, set[asyncio.Future[None]]] = {}
+        """Those who want to know when anything has happened in a queue; see :meth:`news`."""
         self.is_draining = False
         self._hand_in: HandIn
 
@@ -108,8 +111,43 @@ class LongPolls(QueueListeners):
             waiters, _ = self.changed.popitem()
             waiters.settle(self._hand_in)
 
+    # --- onlookers ---------------------------------------------------------------------------
+
+    async def news(
+        self, key: QueueKey, longest_s: float, gone: asyncio.Future[object] | None
+    ) -> None:
+        """Wait until anything may have happened in a queue, or for some time, or until *gone*."""
+        told: asyncio.Future[None] = self.loop.create_future()
+        self.onlookers.setdefault(key, set()).add(told)
+        timer = self.timers.call_later(longest_s, partial(_tell, told))
+        awaited: list[asyncio.Future[Any]] = [told] if gone is None else [told, gone]
+        try:
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            onlookers = self.onlookers[key]
+            onlookers.discard(told)
+            if not onlookers:
+                del self.onlookers[key]
+
+    def note(self, command: AnyCommand, result: c.Result) -> None:
+        """Hear of the result of a command."""
+        super().note(command, result)
+        if self.onlookers and type(command).traits.wakes:
+            account, queue = getattr(command, "account", None), getattr(command, "queue", None)
+            self._tell_onlookers(None if queue is None else (account or "", queue))
+
+    def _tell_onlookers(self, key: QueueKey | None = None) -> None:
+        """Tell those of a queue, or of all queues."""
+        for each in list(self.onlookers) if key is None else [key]:
+            for told in self.onlookers.get(each, ()):
+                _tell(told)
+
+    # --- news from elsewhere -------------------------------------------------------------------
+
     def wake(self, account: str, queue: str) -> None:
         """Have a queue looked at; for news that do not come by way of this engine."""
+        self._tell_onlookers((account, queue))
         waiters = self.by_queue.get((account, queue))
         if waiters is not None:
             waiters.wake()
@@ -117,6 +155,7 @@ class LongPolls(QueueListeners):
 
     def wake_all(self) -> None:
         """Have all queues looked at that a consumer waits for."""
+        self._tell_onlookers()
         for waiters in self.by_queue.values():
             waiters.wake()
         self.settle()
@@ -129,6 +168,7 @@ class LongPolls(QueueListeners):
     def drain(self) -> None:
         """End all waits with nothing, and begin no more."""
         self.is_draining = True
+        self._tell_onlookers()
         for waiters in list(self.by_queue.values()):
             waiters.answer_idle()
         self.settle()
@@ -136,6 +176,7 @@ class LongPolls(QueueListeners):
     def fail(self) -> None:
         """End all waits: the store has failed."""
         self.is_draining = True
+        self._tell_onlookers()
         for waiters in list(self.by_queue.values()):
             waiters.answer_idle(StoreFailed)
         self.settle()
@@ -165,6 +206,11 @@ class LongPolls(QueueListeners):
             waiters = self.by_queue.get((put.account, put.queue))
             if waiters is not None:
                 expected[waiters] = expected.get(waiters, 0) + 1
+
+
+def _tell(told: asyncio.Future[None]) -> None:
+    if not told.done():
+        told.set_result(None)
 
 
 # --- one consumer -----------------------------------------------------------------------------

@@ -335,6 +335,13 @@ def _group(word: str) -> Callable[[_Facts], str]:
     return told
 
 
+def _held(words: str) -> Callable[[_Facts], str]:
+    return lambda facts: (
+        f"group {facts.text('group_id')} {words} session {facts.text('session')} of "
+        f"{facts.holder()}"
+    )
+
+
 def _claim_extended(facts: _Facts) -> str:
     return f"claim {facts.text('target')} extended until {facts.moment('visible_at_ms')}"
 
@@ -383,6 +390,8 @@ _SENTENCES: Final[Mapping[str, tuple[Tone, Callable[[_Facts], str]]]] = {
     "queue-cleared": (Tone.WARNING, _queue("cleared")),
     "group-halted": (Tone.BAD, _group("stands still")),
     "group-resumed": (Tone.GOOD, _group("goes on")),
+    "group-held": (Tone.PLAIN, _held("is held by")),
+    "group-released": (Tone.PLAIN, _held("is held no more by")),
     "claim-extended": (Tone.PLAIN, _claim_extended),
     "claim-lapsed": (Tone.WARNING, _claim_lapsed),
     "claim-reopened": (Tone.PLAIN, _claim_reopened),

@@ -148,7 +148,7 @@ class Admission:
             Overloaded: Too many commands wait, or too many receives; this one was not begun.
             LeaseholdError: The engine's refusal.
         """
-        if not wait_s or self._receive is None:
+        if self._receive is None or not (wait_s or command.group is not None):
             return await self.perform(command)
         self._admit_waiter()
         self.waiting += 1

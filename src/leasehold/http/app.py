@@ -554,6 +554,7 @@ NATIVE_ONLY: Final = (
     errors.ClaimBroken,
     errors.MemberNotFound,
     errors.NoGroups,
+    errors.GroupNotHeld,
     errors.StagedNotFound,
     errors.AlreadyPublished,
     errors.ChunkOutOfTurn,

@@ -7,12 +7,13 @@ from typing import Annotated, Any, Final
 
 from msgspec import UNSET, Struct, UnsetType
 
-from leasehold.domain.limits import PRIORITIES
+from leasehold.domain.limits import MAX_GROUP_STATE_BYTES, PRIORITIES
 from leasehold.domain.model import DEFAULT_PRIORITY
 from leasehold.wire.messages import BodyProblem, CancelRequest
 from leasehold.wire.parts import (
     AnyJson,
     Delay,
+    GroupId,
     Ms,
     NextAfter,
     Priority,
@@ -264,12 +265,57 @@ class HaltRequest(Request):
     reason: ShortText | None = None
 
 
-class GroupState(Struct, frozen=True, kw_only=True):
+class HaltState(Struct, frozen=True, kw_only=True):
     """Whether a group gives messages."""
 
     group_id: str
     halt: GroupHalt | None = None
     """Why it gives none until it is resumed; None if it may."""
+
+
+class GroupHold(Struct, frozen=True, kw_only=True):
+    """Which session has a group to itself."""
+
+    group_id: str
+    session: str
+    holder: str | None = None
+    """What the worker calls itself whose session it is."""
+    fence: int
+    """Higher than that of all holds before, of whatever group."""
+    since_ms: Ms
+
+
+class HoldRequest(Request):
+    """Which group is to be held, and by whom."""
+
+    session: ShortText
+    group_id: GroupId | None = None
+    """None for whichever has its turn and something to give."""
+
+
+class HeldGroup(Struct, frozen=True, kw_only=True):
+    """A group that a session holds."""
+
+    hold: GroupHold | None = None
+    """None if another session holds it, or none has anything to give."""
+    state_base64: bytes = b""
+    """What was saved for the group."""
+
+
+class GroupStateRequest(Request):
+    """What is to be kept for a group across holds."""
+
+    session: ShortText
+    fence: int
+    """Of the hold."""
+    state_base64: Annotated[bytes, said(**{"x-max-bytes": MAX_GROUP_STATE_BYTES})]
+    """In place of what was saved before; empty to keep nothing."""
+
+
+class ReleaseGroupRequest(Request):
+    """Whose hold is to end."""
+
+    session: ShortText
 
 
 class GroupInfo(Struct, frozen=True, kw_only=True):
@@ -330,6 +376,8 @@ class GroupView(Struct, kw_only=True):
     group: GroupInfo
     held: Sequence[HeldMessage]
     """On leases or given back with a delay, at most 10; the first to end comes first."""
+    hold: GroupHold | None = None
+    """Which session alone gets messages of it; None if every consumer does."""
     rate_again_ms: Ms | None = None
     """When its rate allows the next message; None if it does now."""
 

@@ -117,6 +117,10 @@ class ReceiveRequest(Request):
     """Who receives, for those who look at the message meanwhile."""
     session: ShortText | None = None
     """A live session, with which the leases end; the holder is then the session's."""
+    group_id: GroupId | None = None
+    """Only messages of this group, which the session holds from then on. It needs a session."""
+    next_group: bool = False
+    """The same of whichever group has its turn, which the messages name."""
 
 
 class PeekRequest(Request):

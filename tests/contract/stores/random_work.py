@@ -15,7 +15,7 @@ from leasehold.domain import transactions as sg
 from leasehold.domain.claims import Exemption
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.events import EventType, Replay, ReplayedMessage
-from leasehold.domain.groups import ResumeGroup
+from leasehold.domain.groups import HoldGroup, ResumeGroup
 from leasehold.domain.model import (
     NEVER_MS,
     NO_DETAIL,
@@ -354,6 +354,9 @@ class RandomWork:
         lease = self._asker.receive_one(queue=queue)
         self._asker.release(lease, Outcome.BURIED, queue=queue)
         self._asker.ask(ResumeGroup(ACCOUNT, queue, "a"))
+        session = self._asker.open_session().session_id
+        self._asker.ask(HoldGroup(ACCOUNT, queue, session, "a"))
+        self._asker.ask(s.EndSession(ACCOUNT, session))
 
     def _settings(self) -> None:
         command = c.SetQueueSettings(ACCOUNT, self._queue(), self._rng.choice(SETTINGS))

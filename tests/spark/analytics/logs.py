@@ -15,7 +15,7 @@ from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as sg
 from leasehold.domain.events import Event, EventPage, ReadEvents
-from leasehold.domain.groups import ResumeGroup
+from leasehold.domain.groups import HoldGroup, ResumeGroup
 from leasehold.domain.model import NO_DETAIL, Detail, ErrorReport, Lease, Message, Outcome
 from leasehold.domain.queue_settings import (
     FailurePolicy,
@@ -235,6 +235,10 @@ class Play:
         named = taken.message.message_id, taken.receipt
         self._do(c.Release(ACCOUNT, "grouped", *named, Outcome.BURIED))
         self._do(ResumeGroup(ACCOUNT, "grouped", "a"))
+        entropy = bytes(10)
+        session = self._do(s.OpenSession(ACCOUNT, "w1", entropy)).session_id
+        self._do(HoldGroup(ACCOUNT, "grouped", session, "a"))
+        self._do(s.EndSession(ACCOUNT, session))
         assert lease.message.message_id == taken.message.message_id
 
     # --- parts -------------------------------------------------------------------------------

@@ -9,7 +9,14 @@ import pytest
 
 from leasehold.client import Filter, NewMessage, QueueNotFound, ReceivedMessage
 from leasehold.client import _calls as calls
-from leasehold.client.models import ErrorReport, GiveBack, LeaseRef, Progress, Renewal
+from leasehold.client.models import (
+    NEXT_GROUP,
+    ErrorReport,
+    GiveBack,
+    LeaseRef,
+    Progress,
+    Renewal,
+)
 from tests.unit.client.support import (
     COUNTS,
     ID,
@@ -37,6 +44,10 @@ GROUPS = {
     "noisy": 0,
     "halted": 0,
     "groups": [],
+}
+HELD = {
+    "hold": {"group_id": "a/b", "session": "s1", "holder": "w1", "fence": 3, "since_ms": 1},
+    "state_base64": "YQ==",
 }
 RELEASED = {"id": ID, "visible_at_ms": 9}
 
@@ -81,6 +92,23 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], object, str, str, o
         *(".group", ("order 1/a",), {}, {"at_ms": 1, "group": {"group_id": "a"}, "held": []}),
         *("GET", f"{Q}/groups/order%201%2Fa", None),
     ),
+    "hold a group": (
+        *(".hold_group", ("a/b",), {"session": "s1"}, HELD),
+        *("POST", f"{Q}/groups/hold", {"session": "s1", "group_id": "a/b"}),
+    ),
+    "hold the next group": (
+        *(".hold_group", (), {"session": "s1"}, {"hold": None, "state_base64": ""}),
+        *("POST", f"{Q}/groups/hold", {"session": "s1"}),
+    ),
+    "receive of a group": (
+        *(".receive", (3,), {"session": "s1", "group": "a"}, {"messages": []}),
+        *("POST", f"{M}/receive", {"max_messages": 3, "session": "s1", "group_id": "a"}),
+    ),
+    "receive of the next group": (
+        *(".receive", (3,), {"session": "s1", "group": NEXT_GROUP}, {"messages": []}),
+        *("POST", f"{M}/receive", {"max_messages": 3, "session": "s1", "next_group": True}),
+    ),
+    "end a hold": (".end_hold", ("a/b",), {}, None, "DELETE", f"{Q}/groups/a%2Fb/hold", None),
     "halt a group": (
         *(".halt_group", ("a/b", "why"), {}, {"group_id": "a/b", "halt": {"since_ms": 1}}),
         *("POST", f"{Q}/groups/a%2Fb/halt", {"reason": "why"}),

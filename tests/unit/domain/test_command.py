@@ -59,7 +59,7 @@ UPKEEP = """
 RANKS = """
     Put | Stage | Complete | Renew | Release | Batch | ExemptMembers | BindClaim | CommitTogether |
     Publish | Discard | Heartbeat | ExtendClaim | SettleClaims | GiveBackClaim | EndSession |
-    LoseSessions | LapseClaims | Receive OpenClaim | Peek | ReadClaim | NextDue
+    LoseSessions | LapseClaims | Receive OpenClaim HoldGroup | Peek | ReadClaim | NextDue
 """
 """All others go before these."""
 HEAVY = """
@@ -72,13 +72,13 @@ SHARING = """
     Put Receive Peek Renew Complete Release Batch Heartbeat
     GetQueue ListQueues GetAccountDocument FindMessage LookAtGroup NextDue ReadNote GetJob ListJobs
     GetSession ListSessions ReadClaim GetStream ListStreams GetTransaction ListTransactions
-    ReadBodyGarbage CountGroups
+    ReadBodyGarbage CountGroups HoldGroup SaveGroupState
 """
 ALONE_THOUGH_LOOKING = "Inspect CountMessages ReadEvents LogExtent KnownBodies"
 """What must be of one instant, or must not miss what another server is about to commit."""
 GROWING = """
     Put Renew CreateQueue SetQueueMetadata SetQueuePolicies SetAccountDocument Amend StartJob Stage
-    CommitTogether ExemptMembers SettleClaims KeepNote
+    CommitTogether ExemptMembers SettleClaims KeepNote HoldGroup SaveGroupState
 """
 FINISHING = """
     Complete Renew Release Heartbeat EndSession ExtendClaim ExemptMembers BindClaim SettleClaims
@@ -87,7 +87,7 @@ FINISHING = """
 WAKING = """
     Put Renew Receive Complete Release Batch SetQueueSettings DeleteQueue Amend Remove EndLease
     StartJob StepJob LoseSessions EndSession AttachStream OpenClaim ExtendClaim SettleClaims
-    GiveBackClaim DeleteStream LapseClaims Publish CommitTogether ResumeGroup
+    GiveBackClaim DeleteStream LapseClaims Publish CommitTogether ResumeGroup ReleaseGroup
 """
 BRINGING = "Put Renew Amend Batch CommitTogether Stage SettleClaims"
 ANSWERS = {
@@ -136,7 +136,7 @@ def test_no_trait_has_a_default(name: str) -> None:
 
 def test_every_command_is_known_and_names_its_result() -> None:
     """A dataclass with slots is made twice; only the second class counts."""
-    assert len(BY_NAME) == len(COMMANDS) == 73
+    assert len(BY_NAME) == len(COMMANDS) == 76
     for kind in COMMANDS:
         assert not hasattr(kind, "__dict__") or "__slots__" in vars(kind), kind
         bases: Iterable[Any] = vars(kind)["__orig_bases__"]

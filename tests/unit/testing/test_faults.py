@@ -98,6 +98,7 @@ def test_every_command_has_a_side() -> None:
         *("OpenSession", "Heartbeat", "EndSession", "RequestCancel", "AttachStream", "OpenClaim"),
         *("ExtendClaim", "SettleClaims", "GiveBackClaim", "DeleteStream", "Stage", "Publish"),
         *("Discard", "CommitTogether", "ExemptMembers", "BindClaim", "HaltGroup", "ResumeGroup"),
+        *("HoldGroup", "SaveGroupState", "ReleaseGroup"),
     }
 
 

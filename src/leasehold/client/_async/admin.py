@@ -17,8 +17,8 @@ from leasehold.client.models import (
     Explanation,
     Filter,
     Groups,
-    GroupState,
     GroupView,
+    HaltState,
     Job,
     MessageView,
     QueueInfo,
@@ -101,23 +101,31 @@ class AsyncQueueAdmin:
         call = calls.get(f"{self._path}/explain")
         return answers.explanation(await self._transport.call(call))
 
-    async def halt_group(self, group_id: str, reason: str | None = None) -> GroupState:
+    async def halt_group(self, group_id: str, reason: str | None = None) -> HaltState:
         """Have a group give nothing until it is resumed; what is on leases is worked on.
 
         Raises:
             NoGroups: The settings of the queue do not speak of groups.
         """
         call = calls.halt_group(self._path, group_id, reason)
-        return answers.group_state(await self._transport.call(call))
+        return answers.halt_state(await self._transport.call(call))
 
-    async def resume_group(self, group_id: str) -> GroupState:
+    async def resume_group(self, group_id: str) -> HaltState:
         """Have a group go on, whoever or whatever stopped it.
 
         Raises:
             NoGroups: The settings of the queue do not speak of groups.
         """
         call = calls.resume_group(self._path, group_id)
-        return answers.group_state(await self._transport.call(call))
+        return answers.halt_state(await self._transport.call(call))
+
+    async def end_hold(self, group_id: str) -> None:
+        """End the hold of whatever session has a group; without one nothing happens.
+
+        Raises:
+            NoGroups: The settings of the queue do not speak of groups.
+        """
+        await self._transport.call(calls.end_hold(self._path, group_id))
 
     async def groups(
         self,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from msgspec import UNSET
 
@@ -14,8 +15,10 @@ from leasehold.client._answers import Answer, M
 from leasehold.client._async.account import AsyncAccountPart, AsyncSession, session_id_of
 from leasehold.client._async.admin import AsyncQueueAdmin
 from leasehold.client._async.stream import AsyncStream
+from leasehold.client._async.transport import AsyncTransport
 from leasehold.client._calls import Call, Leased
 from leasehold.client.errors import (
+    GroupNotHeld,
     LeaseholdClientError,
     ServerProblem,
     SessionNotFound,
@@ -24,8 +27,10 @@ from leasehold.client.errors import (
 from leasehold.client.models import (
     DEFAULT_PRIORITY,
     DEFAULT_TIME_TO_LIVE_S,
+    NEXT_GROUP,
     ErrorReport,
     GiveBack,
+    GroupHold,
     LeaseRef,
     NewMessage,
     Outcome,
@@ -116,7 +121,7 @@ class AsyncQueueHandle(AsyncQueueAdmin):
             calls.put_calls(self._path, messages, atomic=atomic), answers.sent
         )
 
-    async def receive(
+    async def receive(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
         max_messages: int = 1,
         *,
@@ -124,6 +129,7 @@ class AsyncQueueHandle(AsyncQueueAdmin):
         wait_s: float = 0,
         holder: str | None = None,
         session: AsyncSession | str | None = None,
+        group: str | None = None,
     ) -> list[ReceivedMessage]:
         """Lease messages: they are invisible to others until completed, released or overdue.
 
@@ -138,6 +144,9 @@ class AsyncQueueHandle(AsyncQueueAdmin):
             holder: Who you are, for those who look at the message meanwhile.
             session: The session, or its id, that the leases belong to: they end with it. Its
                 holder takes the place of *holder*.
+            group: Only messages of this message group, or of :data:`~leasehold.client.models.\
+                NEXT_GROUP`: the session holds it alone from then on, see :meth:`hold_group`. While
+                another session does there is nothing. None: of whatever group no session holds.
 
         Returns:
             The messages; none if there are none, or the queue is paused.
@@ -145,6 +154,7 @@ class AsyncQueueHandle(AsyncQueueAdmin):
         Raises:
             OutOfRange: A number is outside its range.
             SessionOver: The session is lost or was ended. Drop its work.
+            NoGroups: The settings of the queue do not speak of groups.
             RuntimeError: The session is closed, or was not opened.
         """
         request = ReceiveRequest(
@@ -153,6 +163,8 @@ class AsyncQueueHandle(AsyncQueueAdmin):
             wait_s or None,
             holder,
             None if session is None else session_id_of(session),
+            group or None,
+            group == NEXT_GROUP,
         )
         call = calls.receive(self._path, request)
         try:
@@ -161,6 +173,35 @@ class AsyncQueueHandle(AsyncQueueAdmin):
             if isinstance(session, AsyncSession):
                 raise session.note_over(error) from error
             raise
+
+    async def hold_group(
+        self, group: str = NEXT_GROUP, *, session: AsyncSession | str
+    ) -> AsyncHeldGroup | None:
+        """Take a message group for a session alone: no other consumer gets messages of it.
+
+        It is the session's until that is over or releases it. A session that holds the group
+        already is given the same hold, with what is saved by now.
+
+        Args:
+            group: Its name; NEXT_GROUP: whichever has its turn and something to give.
+            session: The session, or its id.
+
+        Returns:
+            The group; None if another session holds it, or no group has anything to give.
+
+        Raises:
+            SessionOver: The session is lost or was ended.
+            NoGroups: The settings of the queue do not speak of groups.
+            RuntimeError: The session is closed, or was not opened.
+        """
+        call = calls.hold_group(self._path, session_id_of(session), group or None)
+        try:
+            hold, state = answers.held_group(await self._transport.call(call))
+        except (SessionOver, SessionNotFound) as error:
+            if isinstance(session, AsyncSession):
+                raise session.note_over(error) from error
+            raise
+        return None if hold is None else AsyncHeldGroup(self, self._transport, session, hold, state)
 
     async def peek(self, max_messages: int = 32) -> list[PeekedMessage]:
         """Look at up to *max_messages* (1 to 1,000) that could be received, and lease none."""
@@ -411,3 +452,105 @@ class AsyncQueueHandle(AsyncQueueAdmin):
     async def streams(self) -> list[StreamInfo]:
         """Return the queue's streams by name, with their claims."""
         return streams.streams(await self._transport.call(calls.get(f"{self._path}/streams")))
+
+
+# --- held groups -------------------------------------------------------------------------------
+
+
+class AsyncHeldGroup:
+    """A message group that a session has to itself, and what is saved for it.
+
+    ::
+
+        async with client.session("worker-1") as session:
+            group = await queue.hold_group(session=session)
+            async with group:
+                for message in await group.receive(10, wait_s=20):
+                    ...
+                    await queue.complete(message)
+                await group.save(b"seven seen")
+
+    As a context manager it releases the group at the end. Made by
+    :meth:`AsyncQueueHandle.hold_group`.
+    """
+
+    def __init__(
+        self,
+        queue: AsyncQueueHandle,
+        transport: AsyncTransport,
+        session: AsyncSession | str,
+        hold: GroupHold,
+        state: bytes,
+    ) -> None:
+        self._queue = queue
+        self._path = calls.queue_path(transport.endpoint.account, queue.name)
+        self._transport = transport
+        self._session = session
+        self.hold = hold
+        """Which group, since when, and the fence of the hold, to carry into writes elsewhere."""
+        self.state = state
+        """What was saved for the group, up to 65,536 bytes; empty for nothing."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.group_id!r} of {self._queue.name!r}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with contextlib.suppress(GroupNotHeld, SessionOver, SessionNotFound):
+            await self.release()
+
+    @property
+    def group_id(self) -> str:
+        """The name of the group."""
+        return self.hold.group_id
+
+    @property
+    def fence(self) -> int:
+        """Higher than that of all holds before, of whatever group."""
+        return self.hold.fence
+
+    async def receive(
+        self,
+        max_messages: int = 1,
+        *,
+        visibility_timeout_s: int | None = None,
+        wait_s: float = 0,
+    ) -> list[ReceivedMessage]:
+        """Lease messages of the group; see :meth:`AsyncQueueHandle.receive`.
+
+        If the session has lost the group meanwhile and no other has it, it is taken again, under
+        another fence: what is saved with the old one is refused then.
+        """
+        return await self._queue.receive(
+            max_messages,
+            visibility_timeout_s=visibility_timeout_s,
+            wait_s=wait_s,
+            session=self._session,
+            group=self.group_id,
+        )
+
+    async def save(self, state: bytes) -> None:
+        """Keep some bytes for whoever holds the group next, in place of what was kept.
+
+        Args:
+            state: Up to 65,536 bytes; none to keep nothing.
+
+        Raises:
+            GroupNotHeld: Another session holds the group by now, or none.
+            OutOfRange: It is too long.
+        """
+        session = session_id_of(self._session)
+        call = calls.save_group_state(self._path, self.group_id, session, self.fence, state)
+        await self._transport.call(call)
+        self.state = state
+
+    async def release(self) -> None:
+        """Hold the group no more; what is leased of it stays on lease.
+
+        Raises:
+            GroupNotHeld: The session does not hold it any more.
+        """
+        session = session_id_of(self._session)
+        await self._transport.call(calls.release_group(self._path, self.group_id, session))

@@ -18,8 +18,8 @@ from leasehold.client.models import (
     Explanation,
     Filter,
     Groups,
-    GroupState,
     GroupView,
+    HaltState,
     Job,
     MessageView,
     QueueInfo,
@@ -102,23 +102,31 @@ class QueueAdmin:
         call = calls.get(f"{self._path}/explain")
         return answers.explanation(self._transport.call(call))
 
-    def halt_group(self, group_id: str, reason: str | None = None) -> GroupState:
+    def halt_group(self, group_id: str, reason: str | None = None) -> HaltState:
         """Have a group give nothing until it is resumed; what is on leases is worked on.
 
         Raises:
             NoGroups: The settings of the queue do not speak of groups.
         """
         call = calls.halt_group(self._path, group_id, reason)
-        return answers.group_state(self._transport.call(call))
+        return answers.halt_state(self._transport.call(call))
 
-    def resume_group(self, group_id: str) -> GroupState:
+    def resume_group(self, group_id: str) -> HaltState:
         """Have a group go on, whoever or whatever stopped it.
 
         Raises:
             NoGroups: The settings of the queue do not speak of groups.
         """
         call = calls.resume_group(self._path, group_id)
-        return answers.group_state(self._transport.call(call))
+        return answers.halt_state(self._transport.call(call))
+
+    def end_hold(self, group_id: str) -> None:
+        """End the hold of whatever session has a group; without one nothing happens.
+
+        Raises:
+            NoGroups: The settings of the queue do not speak of groups.
+        """
+        self._transport.call(calls.end_hold(self._path, group_id))
 
     def groups(
         self,

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from msgspec import UNSET
 
@@ -16,7 +17,9 @@ from leasehold.client._calls import Call, Leased
 from leasehold.client._sync.account import AccountPart, Session, session_id_of
 from leasehold.client._sync.admin import QueueAdmin
 from leasehold.client._sync.stream import Stream
+from leasehold.client._sync.transport import Transport
 from leasehold.client.errors import (
+    GroupNotHeld,
     LeaseholdClientError,
     ServerProblem,
     SessionNotFound,
@@ -25,8 +28,10 @@ from leasehold.client.errors import (
 from leasehold.client.models import (
     DEFAULT_PRIORITY,
     DEFAULT_TIME_TO_LIVE_S,
+    NEXT_GROUP,
     ErrorReport,
     GiveBack,
+    GroupHold,
     LeaseRef,
     NewMessage,
     Outcome,
@@ -115,7 +120,7 @@ class QueueHandle(QueueAdmin):
         """
         return self._in_turn(calls.put_calls(self._path, messages, atomic=atomic), answers.sent)
 
-    def receive(
+    def receive(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,
         max_messages: int = 1,
         *,
@@ -123,6 +128,7 @@ class QueueHandle(QueueAdmin):
         wait_s: float = 0,
         holder: str | None = None,
         session: Session | str | None = None,
+        group: str | None = None,
     ) -> list[ReceivedMessage]:
         """Lease messages: they are invisible to others until completed, released or overdue.
 
@@ -137,6 +143,9 @@ class QueueHandle(QueueAdmin):
             holder: Who you are, for those who look at the message meanwhile.
             session: The session, or its id, that the leases belong to: they end with it. Its
                 holder takes the place of *holder*.
+            group: Only messages of this message group, or of :data:`~leasehold.client.models.\
+                NEXT_GROUP`: the session holds it alone from then on, see :meth:`hold_group`. While
+                another session does there is nothing. None: of whatever group no session holds.
 
         Returns:
             The messages; none if there are none, or the queue is paused.
@@ -144,6 +153,7 @@ class QueueHandle(QueueAdmin):
         Raises:
             OutOfRange: A number is outside its range.
             SessionOver: The session is lost or was ended. Drop its work.
+            NoGroups: The settings of the queue do not speak of groups.
             RuntimeError: The session is closed, or was not opened.
         """
         request = ReceiveRequest(
@@ -152,6 +162,8 @@ class QueueHandle(QueueAdmin):
             wait_s or None,
             holder,
             None if session is None else session_id_of(session),
+            group or None,
+            group == NEXT_GROUP,
         )
         call = calls.receive(self._path, request)
         try:
@@ -160,6 +172,33 @@ class QueueHandle(QueueAdmin):
             if isinstance(session, Session):
                 raise session.note_over(error) from error
             raise
+
+    def hold_group(self, group: str = NEXT_GROUP, *, session: Session | str) -> HeldGroup | None:
+        """Take a message group for a session alone: no other consumer gets messages of it.
+
+        It is the session's until that is over or releases it. A session that holds the group
+        already is given the same hold, with what is saved by now.
+
+        Args:
+            group: Its name; NEXT_GROUP: whichever has its turn and something to give.
+            session: The session, or its id.
+
+        Returns:
+            The group; None if another session holds it, or no group has anything to give.
+
+        Raises:
+            SessionOver: The session is lost or was ended.
+            NoGroups: The settings of the queue do not speak of groups.
+            RuntimeError: The session is closed, or was not opened.
+        """
+        call = calls.hold_group(self._path, session_id_of(session), group or None)
+        try:
+            hold, state = answers.held_group(self._transport.call(call))
+        except (SessionOver, SessionNotFound) as error:
+            if isinstance(session, Session):
+                raise session.note_over(error) from error
+            raise
+        return None if hold is None else HeldGroup(self, self._transport, session, hold, state)
 
     def peek(self, max_messages: int = 32) -> list[PeekedMessage]:
         """Look at up to *max_messages* (1 to 1,000) that could be received, and lease none."""
@@ -410,3 +449,105 @@ class QueueHandle(QueueAdmin):
     def streams(self) -> list[StreamInfo]:
         """Return the queue's streams by name, with their claims."""
         return streams.streams(self._transport.call(calls.get(f"{self._path}/streams")))
+
+
+# --- held groups -------------------------------------------------------------------------------
+
+
+class HeldGroup:
+    """A message group that a session has to itself, and what is saved for it.
+
+    ::
+
+        with client.session("worker-1") as session:
+            group = queue.hold_group(session=session)
+            with group:
+                for message in group.receive(10, wait_s=20):
+                    ...
+                    queue.complete(message)
+                group.save(b"seven seen")
+
+    As a context manager it releases the group at the end. Made by
+    :meth:`QueueHandle.hold_group`.
+    """
+
+    def __init__(
+        self,
+        queue: QueueHandle,
+        transport: Transport,
+        session: Session | str,
+        hold: GroupHold,
+        state: bytes,
+    ) -> None:
+        self._queue = queue
+        self._path = calls.queue_path(transport.endpoint.account, queue.name)
+        self._transport = transport
+        self._session = session
+        self.hold = hold
+        """Which group, since when, and the fence of the hold, to carry into writes elsewhere."""
+        self.state = state
+        """What was saved for the group, up to 65,536 bytes; empty for nothing."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.group_id!r} of {self._queue.name!r}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(GroupNotHeld, SessionOver, SessionNotFound):
+            self.release()
+
+    @property
+    def group_id(self) -> str:
+        """The name of the group."""
+        return self.hold.group_id
+
+    @property
+    def fence(self) -> int:
+        """Higher than that of all holds before, of whatever group."""
+        return self.hold.fence
+
+    def receive(
+        self,
+        max_messages: int = 1,
+        *,
+        visibility_timeout_s: int | None = None,
+        wait_s: float = 0,
+    ) -> list[ReceivedMessage]:
+        """Lease messages of the group; see :meth:`QueueHandle.receive`.
+
+        If the session has lost the group meanwhile and no other has it, it is taken again, under
+        another fence: what is saved with the old one is refused then.
+        """
+        return self._queue.receive(
+            max_messages,
+            visibility_timeout_s=visibility_timeout_s,
+            wait_s=wait_s,
+            session=self._session,
+            group=self.group_id,
+        )
+
+    def save(self, state: bytes) -> None:
+        """Keep some bytes for whoever holds the group next, in place of what was kept.
+
+        Args:
+            state: Up to 65,536 bytes; none to keep nothing.
+
+        Raises:
+            GroupNotHeld: Another session holds the group by now, or none.
+            OutOfRange: It is too long.
+        """
+        session = session_id_of(self._session)
+        call = calls.save_group_state(self._path, self.group_id, session, self.fence, state)
+        self._transport.call(call)
+        self.state = state
+
+    def release(self) -> None:
+        """Hold the group no more; what is leased of it stays on lease.
+
+        Raises:
+            GroupNotHeld: The session does not hold it any more.
+        """
+        session = session_id_of(self._session)
+        self._transport.call(calls.release_group(self._path, self.group_id, session))

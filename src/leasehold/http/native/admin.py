@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -13,11 +12,9 @@ from leasehold.domain import explain
 from leasehold.domain.admin import (
     EVERYTHING,
     Amend,
-    CountGroups,
     EndLease,
     FindMessage,
     GetJob,
-    GroupPlace,
     Inspect,
     Job,
     JobKind,
@@ -38,13 +35,9 @@ from leasehold.domain.claims import HIDING, Claim, ListStreams
 from leasehold.domain.commands import Peek
 from leasehold.domain.errors import MessageNotFound
 from leasehold.domain.failures import last_error
-from leasehold.domain.groups import HaltGroup, ResumeGroup, noisy_among
 from leasehold.domain.limits import MAX_WAIT_S, NATIVE, NEVER, PRIORITIES
 from leasehold.domain.model import (
-    NEVER_MS,
     Attempt,
-    GroupFigures,
-    GroupHalt,
     Message,
     MessageState,
     body_problem,
@@ -64,6 +57,7 @@ from leasehold.http.native.call import (
     within,
 )
 from leasehold.http.native.errors import invalid, shown
+from leasehold.http.native.groups import holder_of
 from leasehold.http.native.items import body_limit, body_of, expiry, read_properties
 from leasehold.http.native.queues import DEFAULT_PAGE, MAX_PAGE, count_messages, get_queue
 from leasehold.http.requests import Response
@@ -78,15 +72,6 @@ _T = TypeVar("_T")
 _LOOKED_AHEAD: Final = 256
 """Messages looked at to say how many are before one."""
 
-_DEFAULT_GROUPS: Final = 20
-_GROUP_ORDERS: Final[Mapping[str, Callable[[tuple[str, GroupFigures]], tuple[int, str]]]] = {
-    "backlog": lambda each: (-each[1].waiting, each[0]),
-    "oldest": lambda each: (NEVER_MS if each[1].oldest_ms is None else each[1].oldest_ms, each[0]),
-    "in_flight": lambda each: (-each[1].in_flight, each[0]),
-}
-"""By their names: what of a group comes first."""
-
-_HALT: Final = msgspec.json.Decoder(wire.HaltRequest)
 _NOTHING: Final = msgspec.json.Decoder(NoRequest)
 _AMEND: Final = msgspec.json.Decoder(wire.AmendRequest)
 _END_LEASE: Final = msgspec.json.Decoder(wire.EndLeaseRequest)
@@ -210,7 +195,7 @@ async def explain_message(call: Call) -> Response:
     """Say why a message is not being worked on."""
     around = await _facts(call)
     seen: Seen | None = None
-    ahead, more_urgent, group = None, 0, None
+    ahead, more_urgent, group, holder = None, 0, None, None
     find = FindMessage(call.account, call.queue, call.item, with_bodies=False)
     try:
         found = await call.services.perform(find)
@@ -224,6 +209,7 @@ async def explain_message(call: Call) -> Response:
             if group_id is not None and around.settings.groups is not None:
                 look = LookAtGroup(call.account, call.queue, group_id)
                 group = await call.services.perform(look)
+                holder = await holder_of(call, group.hold)
     facts = explain.MessageFacts(
         queue=around,
         message_id=call.item,
@@ -231,6 +217,7 @@ async def explain_message(call: Call) -> Response:
         ahead=ahead,
         more_urgent=more_urgent,
         group=group,
+        group_holder=holder,
     )
     return call.reply(_show_explanation(explain.explain_message(facts)))
 
@@ -250,105 +237,6 @@ async def _count_ahead(call: Call, message: Message) -> tuple[int | None, int]:
 async def explain_queue(call: Call) -> Response:
     """Say why nothing of a queue is being worked on, or what is."""
     return call.reply(_show_explanation(explain.explain_queue(await _facts(call))))
-
-
-async def list_groups(call: Call) -> Response:
-    """List the groups of a queue with how many messages they have."""
-    limit = param_int(call, "limit", (1, MAX_PAGE)) or _DEFAULT_GROUPS
-    order = call.params.get("order") or "backlog"
-    if order not in _GROUP_ORDERS:
-        known = ", ".join(_GROUP_ORDERS)
-        raise invalid("order", f"{shown(order)!r} is no order; there are {known}.", value=order)
-    only_noisy = param_switch(call, "noisy", default=False)
-    only_halted = param_switch(call, "halted", default=False)
-    figures, halts = await _count_groups(call)
-    noisy = noisy_among(figures)
-    shown_groups = {name: figures.get(name, GroupFigures()) for name in halts} | figures
-    listed = (
-        each
-        for each in shown_groups.items()
-        if (not only_noisy or each[0] in noisy) and (not only_halted or each[0] in halts)
-    )
-    first = heapq.nsmallest(limit, listed, key=_GROUP_ORDERS[order])
-    return call.reply(
-        wire.Groups(
-            at_ms=call.now_ms,
-            total=len(figures),
-            waiting=sum(bool(each.waiting) for each in figures.values()),
-            in_flight=sum(bool(each.in_flight) for each in figures.values()),
-            noisy=len(noisy),
-            halted=len(halts),
-            groups=[
-                _show_group(name, each, name in noisy, halts.get(name)) for name, each in first
-            ],
-        )
-    )
-
-
-async def look_at_group(call: Call) -> Response:
-    """Look at one group, and at what holds it up."""
-    name = call.item
-    look = LookAtGroup(call.account, call.queue, name)
-    standing = await call.services.perform(look)
-    figures, _ = await _count_groups(call)
-    own = figures.get(name, GroupFigures())
-    group = _show_group(name, own, name in noisy_among(figures), standing.halt)
-    held = [
-        wire.HeldMessage(
-            id=seen.message.message_id,
-            state=seen.state,
-            until_ms=seen.message.visible_at_ms,
-            dequeue_count=seen.message.dequeue_count,
-            holder=seen.message.holder,
-            under=seen.under,
-        )
-        for seen in standing.held
-    ]
-    view = wire.GroupView(
-        at_ms=call.now_ms, group=group, held=held, rate_again_ms=standing.again_ms
-    )
-    return call.reply(view)
-
-
-async def halt_group(call: Call) -> Response:
-    """Have a group give nothing until it is resumed."""
-    reason = short_text("$.reason", read_body(_HALT, call).reason)
-    name = call.item
-    halt = await call.services.perform(HaltGroup(call.account, call.queue, name, reason))
-    return call.reply(wire.GroupState(group_id=name, halt=_show_halt(halt)))
-
-
-async def resume_group(call: Call) -> Response:
-    """Have a group go on."""
-    read_body(_NOTHING, call)
-    await call.services.perform(ResumeGroup(call.account, call.queue, call.item))
-    return call.reply(wire.GroupState(group_id=call.item))
-
-
-async def _count_groups(
-    call: Call,
-) -> tuple[dict[str, GroupFigures], Mapping[str, GroupHalt]]:
-    """Count the messages of all groups, with room for other commands between the parts."""
-    found: dict[str, GroupFigures] = {}
-    after: GroupPlace | None = None
-    while True:
-        page = await call.services.perform(CountGroups(call.account, call.queue, None, after))
-        for name, figures in page.groups.items():
-            known = found.get(name)
-            found[name] = figures if known is None else known.plus(figures)
-        after = page.next_after
-        if after is None:
-            return found, page.halts
-
-
-def _show_group(
-    name: str, figures: GroupFigures, is_noisy: bool, halt: GroupHalt | None
-) -> wire.GroupInfo:
-    return wire.GroupInfo(group_id=name, noisy=is_noisy, halt=_show_halt(halt), **figures._asdict())
-
-
-def _show_halt(halt: GroupHalt | None) -> wire.GroupHalt | None:
-    return None if halt is None else wire.GroupHalt(**halt._asdict())
 
 
 async def _facts(call: Call) -> explain.QueueFacts:

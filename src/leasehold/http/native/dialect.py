@@ -40,7 +40,7 @@ from leasehold.http.app import (
     check_known_queue_name,
     observe_nothing,
 )
-from leasehold.http.native import account, admin, messages, queues, streams, transactions
+from leasehold.http.native import account, admin, groups, messages, queues, streams, transactions
 from leasehold.http.native import transactions as commits
 from leasehold.http.native.call import (
     Call,
@@ -436,12 +436,22 @@ ROUTES: Final = (
         "GET",
         _QUEUE + "/groups",
         _LOOK_AT_QUEUE,
-        admin.list_groups,
+        groups.list_groups,
         frozenset({"order", "limit", "noisy", "halted"}),
     ),
-    Route("get-group", "GET", _QUEUE + "/groups/{group}", _LOOK_AT_QUEUE, admin.look_at_group),
-    Route("halt-group", "POST", _QUEUE + "/groups/{group}/halt", _SET_UP, admin.halt_group),
-    Route("resume-group", "POST", _QUEUE + "/groups/{group}/resume", _SET_UP, admin.resume_group),
+    Route("get-group", "GET", _QUEUE + "/groups/{group}", _LOOK_AT_QUEUE, groups.look_at_group),
+    Route("halt-group", "POST", _QUEUE + "/groups/{group}/halt", _SET_UP, groups.halt_group),
+    Route("resume-group", "POST", _QUEUE + "/groups/{group}/resume", _SET_UP, groups.resume_group),
+    Route("hold-group", "POST", _QUEUE + "/groups/hold", _RECEIVE, groups.hold_group),
+    Route("end-hold", "DELETE", _QUEUE + "/groups/{group}/hold", _SET_UP, groups.end_hold),
+    Route(
+        "release-group",
+        "POST",
+        _QUEUE + "/groups/{group}/release",
+        _RECEIVE,
+        groups.release_group,
+    ),
+    Route("save-group-state", "PUT", _QUEUE + "/groups/{group}/state", _RECEIVE, groups.save_state),
     Route("pause-queue", "POST", _QUEUE + "/pause", _SET_UP, queues.pause),
     Route("resume-queue", "POST", _QUEUE + "/resume", _SET_UP, queues.resume),
     Route("purge", "POST", _QUEUE + "/purge", _CLEAR, admin.purge),

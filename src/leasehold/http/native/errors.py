@@ -287,6 +287,7 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Problem]]] = {
     domain.ClaimBroken: _claim_broken,
     domain.MemberNotFound: _member_not_found,
     domain.NoGroups: _plain("no-groups"),
+    domain.GroupNotHeld: _plain("group-not-held"),
     domain.StagedNotFound: _staged_not_found,
     domain.AlreadyPublished: _plain("already-published"),
     domain.ChunkOutOfTurn: _chunk_out_of_turn,
@@ -483,8 +484,17 @@ CODES: Final[dict[str, Code]] = {
     "no-groups": Code(
         409,
         "The queue knows no groups",
-        "The settings of the queue do not speak of message groups, so none can stand still.",
+        "The settings of the queue do not speak of message groups, so none can stand still or be "
+        "held.",
         "Set `groups` first: PATCH /v1/accounts/{account}/queues/{queue}.",
+    ),
+    "group-not-held": Code(
+        409,
+        "The session does not hold the group",
+        "Another session does, or none, or this one does under a newer fence: the hold was "
+        "released, ended by an operator, or ended with its session.",
+        "Stop working on the group. Hold it again: POST "
+        "/v1/accounts/{account}/queues/{queue}/groups/hold.",
     ),
     "session-not-found": Code(
         404,

@@ -13,10 +13,11 @@ from typing import Final
 import msgspec
 
 from leasehold.domain.commands import Complete, Peek, Put, Receive, Release, Released, Renew
-from leasehold.domain.limits import LOOK_BYTES, MAX_WAIT_S, NATIVE
+from leasehold.domain.limits import LOOK_BYTES, MAX_GROUP_ID, MAX_WAIT_S, NATIVE
 from leasehold.domain.model import (
     ENTROPY_BYTES,
     NEVER_MS,
+    NEXT_GROUP,
     NO_DETAIL,
     ErrorReport,
     Lease,
@@ -33,7 +34,7 @@ from leasehold.http.native.call import (
     short_text,
     within,
 )
-from leasehold.http.native.errors import Refused
+from leasehold.http.native.errors import Refused, invalid
 from leasehold.http.native.items import (
     PART,
     Items,
@@ -136,8 +137,9 @@ async def receive(call: Call) -> Response:
         within("$.wait_s", wait_s, (0, MAX_WAIT_S))
     holder = short_text("$.holder", request.holder)
     session = short_text("$.session", request.session)
+    group = _group_of(request)
     first = count if count <= _SURELY_FITTING else min(count, _first_part(call))
-    command = Receive(call.account, call.queue, first, lease_s, holder, session)
+    command = Receive(call.account, call.queue, first, lease_s, holder, session, group)
     leases = await _receive(call, command, wait_s)
     if count > first:
         leases = await _receive_more(call, command, leases, count)
@@ -148,6 +150,18 @@ async def receive(call: Call) -> Response:
     return call.reply(ReceivedMessages(await in_portions(_show_received, leases)))
 
 
+def _group_of(request: ReceiveRequest) -> str | None:
+    """Return which group messages are wanted of; None for those that no session holds."""
+    group_id = short_text("$.group_id", request.group_id, MAX_GROUP_ID)
+    if group_id is None and not request.next_group:
+        return None
+    if group_id is not None and request.next_group:
+        raise invalid("$.next_group", "There is one of `group_id` and `next_group` too many.")
+    if request.session is None:
+        raise invalid("$.session", "A group is held by a session: send `session` too.")
+    return NEXT_GROUP if group_id is None else group_id
+
+
 def _first_part(call: Call) -> int:
     """Return how many messages fit in an answer if all are as large as they may be."""
     found = call.services.find_queue(call.account, call.queue)
@@ -156,8 +170,8 @@ def _first_part(call: Call) -> int:
 
 
 async def _receive(call: Call, command: Receive, wait_s: float | None) -> tuple[Lease, ...]:
-    if wait_s:
-        return await call.services.receive(command, wait_s, call.request.gone)
+    if wait_s or command.group is not None:
+        return await call.services.receive(command, wait_s or 0, call.request.gone)
     return await call.services.perform(command)
 
 

@@ -23,7 +23,6 @@ from leasehold.domain.errors import (
     MessageLeased,
     MessageNotFound,
     MessageNotLeased,
-    NoGroups,
     VisibilityPastExpiry,
 )
 from leasehold.domain.event_recorder import OPERATOR, PURGE
@@ -48,7 +47,7 @@ from leasehold.domain.visibility import (
     next_token_ms,
     state_of,
 )
-from leasehold.stores.memory.tables import QueueTable, Tables, Taking
+from leasehold.stores.memory.tables import QueueTable, Tables, Taking, grouped
 from leasehold.stores.memory.transactions import TransactionHandlers
 
 _LISTED_STATES = (
@@ -140,7 +139,9 @@ class AdminHandlers:
         held = [
             (message.visible_at_ms, key)
             for key, message in table.rows.items()
-            if message.detail.group_id == command.group_id and table.state_of(key, now_ms) in states
+            if message.detail.group_id == command.group_id
+            and message.dequeue_count
+            and table.state_of(key, now_ms) in states
         ]
         seen = [table.seen(key, now_ms) for _, key in sorted(held)]
         leased = sum(each.state is MessageState.LEASED for each in seen)
@@ -152,12 +153,12 @@ class AdminHandlers:
             full_at_us = table.full_at_us.get(command.group_id, 0)
             if not rate_room(rate, full_at_us, now_ms):
                 again_ms = room_again_ms(rate, full_at_us, now_ms)
-        halt = table.halts.get(command.group_id)
-        return o.GroupStanding(leased, tuple(bare)[: command.limit], again_ms, halt)
+        halt, hold = table.halts.get(command.group_id), table.holds.get(command.group_id)
+        return o.GroupStanding(leased, tuple(bare)[: command.limit], again_ms, halt, hold)
 
     def halt_group(self, command: HaltGroup) -> c.Result:
         """Have a group give nothing more."""
-        table = self._grouped(command.account, command.queue)
+        table = grouped(self._tables, command)
         halt = table.halts.get(command.group_id)
         if halt is None:
             halt = GroupHalt(self._tables.now_ms, None, command.reason)
@@ -167,19 +168,13 @@ class AdminHandlers:
 
     def resume_group(self, command: ResumeGroup) -> c.Result:
         """Have a group go on."""
-        table = self._grouped(command.account, command.queue)
+        table = grouped(self._tables, command)
         stood = table.halts.pop(command.group_id, None) is not None
         if stood:
             self._tables.note_group(EventType.GROUP_RESUMED, table, command.group_id)
             if table.turns is not None:
                 table.turns.call(command.group_id, NOW)
         return stood
-
-    def _grouped(self, account: str, queue: str) -> QueueTable:
-        table = self._tables.get(account, queue)
-        if table.queue.settings.groups is None:
-            raise NoGroups
-        return table
 
     def count_groups(self, command: o.CountGroups) -> c.Result:
         """Count some messages of groups; a place here is a row key."""

@@ -11,6 +11,7 @@ from leasehold.domain.errors import LeaseholdError, NamedTwice, NotDone
 from leasehold.domain.event_recorder import event_of_renewal
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import backoff_ms, close_attempt, exhausted_on_release
+from leasehold.domain.groups import check_hold
 from leasehold.domain.limits import LOOK_BYTES
 from leasehold.domain.model import (
     Lease,
@@ -89,10 +90,12 @@ class MessageHandlers:
         holder = command.holder
         if command.session is not None:
             holder = self._sessions.receive(command.account, command.session)
+        if command.group is not None:
+            check_hold(table.holds.get(command.group), command.session)
         lease_s = command.visibility_timeout_s
         lease_s = table.queue.settings.lease_s() if lease_s is None else lease_s
         taken: list[Lease] = []
-        for row_key, message in self._taking.take(table, command.limit):
+        for row_key, message in self._taking.take(table, command.limit, group=command.group):
             leased = after_receive(message, now_ms, lease_s, holder, command.session)
             taken.append(tables.keep(table, row_key, leased))
             tables.note(EventType.RECEIVED, table, leased)

@@ -11,9 +11,10 @@ from leasehold.domain import sessions as s
 from leasehold.domain.errors import MessageNotLeased, SessionNotFound
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import newest_error, release_reason
-from leasehold.domain.model import CancelRequest, Message, MessageState, Progress
+from leasehold.domain.groups import NOW, HoldGroup, ReleaseGroup, SaveGroupState, check_hold
+from leasehold.domain.model import CancelRequest, GroupHold, Message, MessageState, Progress
 from leasehold.domain.visibility import after_release
-from leasehold.stores.memory.tables import QueueTable, Tables, Taking
+from leasehold.stores.memory.tables import QueueTable, Tables, Taking, grouped
 
 
 @dataclass(slots=True)
@@ -31,6 +32,36 @@ class Sessions:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self.desks: dict[str, _Desk] = {}
+
+    # --- groups --------------------------------------------------------------------------------
+
+    def hold(self, table: QueueTable, session_id: str, group_id: str) -> GroupHold:
+        """Give a group to a session alone, unless it has it already."""
+        hold = table.holds.get(group_id)
+        if hold is None:
+            self._tables.last_token += 1
+            hold = GroupHold(group_id, session_id, self._tables.last_token, self._tables.now_ms)
+            table.holds[group_id] = hold
+            self._note_hold(EventType.GROUP_HELD, table, hold)
+        return hold._replace(state=table.group_states.get(group_id, b""))
+
+    def let_go(self, table: QueueTable, hold: GroupHold) -> None:
+        """End a hold."""
+        del table.holds[hold.group_id]
+        self._note_hold(EventType.GROUP_RELEASED, table, hold)
+        if table.turns is not None:
+            table.turns.call(hold.group_id, NOW)
+
+    def _note_hold(self, kind: EventType, table: QueueTable, hold: GroupHold) -> None:
+        by = hold.session, self.desks[hold.session].session.holder
+        self._tables.note_group(kind, table, hold.group_id, by=by)
+
+    def let_all_go(self, session: s.Session) -> None:
+        """End all holds of a session that is over."""
+        for table in self._tables.queues.values():
+            for hold in sorted(table.holds.values()):
+                if hold.session == session.session_id:
+                    self.let_go(table, hold)
 
     def find(self, account: str, session_id: str) -> _Desk:
         """Return a session, or raise SessionNotFound."""
@@ -149,6 +180,7 @@ class SessionHandlers:
         if desk.session.state is s.SessionState.LIVE:
             desk.session = rules.after_end(desk.session, self._tables.now_ms, command.reason)
             self._tables.log.add_of_session(EventType.SESSION_ENDED, desk.session)
+            self._sessions.let_all_go(desk.session)
             self._end_leases(desk, s.LOST_STEP)
         return self._sessions.view(desk)
 
@@ -160,6 +192,7 @@ class SessionHandlers:
             if desk.session.state is s.SessionState.LIVE and s.is_silent(desk.session, now_ms):
                 desk.session = rules.after_silence(desk.session, now_ms)
                 self._tables.log.add_of_session(EventType.SESSION_LOST, desk.session)
+                self._sessions.let_all_go(desk.session)
         ended = 0
         for is_live in (False, True):
             for desk in in_order:
@@ -169,6 +202,42 @@ class SessionHandlers:
             if rules.is_forgotten(self._sessions.view(desk), now_ms):
                 del desks[desk.session.session_id]
         return c.Swept(ended)
+
+    # --- groups --------------------------------------------------------------------------------
+
+    def hold_group(self, command: HoldGroup) -> c.Result:
+        """Give a group to a session alone."""
+        table = grouped(self._tables, command)
+        self._sessions.beat(command.account, command.session)
+        group = command.group_id
+        if group is None:
+            turns = self._tables.turns_of(table)
+            assert turns is not None
+            is_paused = table.queue.settings.is_paused(self._tables.now_ms)
+            group = None if is_paused else self._taking.next_group(table, turns)
+        if group is None:
+            return None
+        hold = table.holds.get(group)
+        if hold is not None and hold.session != command.session:
+            return None
+        return self._sessions.hold(table, command.session, group)
+
+    def save_group_state(self, command: SaveGroupState) -> c.Result:
+        """Keep some bytes for a group."""
+        table = grouped(self._tables, command)
+        check_hold(table.holds.get(command.group_id), command.session, command.fence)
+        table.group_states[command.group_id] = command.state
+        return c.DONE
+
+    def release_group(self, command: ReleaseGroup) -> c.Result:
+        """End a hold."""
+        table = grouped(self._tables, command)
+        hold = table.holds.get(command.group_id)
+        if command.session is not None:
+            check_hold(hold, command.session)
+        if hold is not None:
+            self._sessions.let_go(table, hold)
+        return hold is not None
 
     def _end_leases(self, desk: _Desk, limit: int) -> int:
         """End up to *limit* leases of a session: all if it is over, or those that are stuck."""

@@ -17,7 +17,13 @@ from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, QueueExists, SettingsDiffer
 from leasehold.domain.event_recorder import Collected, Recorder
 from leasehold.domain.events import EventType
-from leasehold.domain.groups import HaltGroup, ResumeGroup
+from leasehold.domain.groups import (
+    HaltGroup,
+    HoldGroup,
+    ReleaseGroup,
+    ResumeGroup,
+    SaveGroupState,
+)
 from leasehold.domain.model import (
     Message,
     Phase,
@@ -320,6 +326,9 @@ def _claim_verbs(claims: ClaimHandlers, staging: TransactionHandlers) -> _Verbs:
 
 def _session_verbs(sessions: SessionHandlers) -> _Verbs:
     return {
+        HoldGroup: sessions.hold_group,
+        SaveGroupState: sessions.save_group_state,
+        ReleaseGroup: sessions.release_group,
         s.OpenSession: sessions.open,
         s.Heartbeat: sessions.heartbeat,
         s.EndSession: sessions.end,

@@ -6,13 +6,19 @@ import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from leasehold.domain import claims as claim_rules
 from leasehold.domain.admin import Job, Seen
 from leasehold.domain.claims import Bound, Claim, Exemption, Step, Stream, size_of
 from leasehold.domain.commands import Complete, Duplicate, Release, Renew
-from leasehold.domain.errors import LeaseLost, MessageNotFound, QueueNotFound, ReceiptMalformed
+from leasehold.domain.errors import (
+    LeaseLost,
+    MessageNotFound,
+    NoGroups,
+    QueueNotFound,
+    ReceiptMalformed,
+)
 from leasehold.domain.event_recorder import Recorder, is_recorded, late, late_elsewhere
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive, newest_error
@@ -24,17 +30,20 @@ from leasehold.domain.groups import (
     Turns,
     after_given,
     is_ordered,
+    next_group,
     next_turn_ms,
     place_in_group,
     rate_kept,
     rate_room,
     room_again_ms,
+    take_from,
     take_turns,
 )
 from leasehold.domain.model import (
     NEVER_MS,
     ErrorReport,
     GroupHalt,
+    GroupHold,
     Lease,
     Message,
     MessageState,
@@ -121,6 +130,10 @@ class QueueTable:
     """By row key: the claim that the message is in, hidden or not."""
     halts: dict[str, GroupHalt] = field(default_factory=dict)
     """By group: those that stand still."""
+    holds: dict[str, GroupHold] = field(default_factory=dict)
+    """By group: those that sessions hold."""
+    group_states: dict[str, bytes] = field(default_factory=dict)
+    """By group: what was saved for it."""
     full_at_us: dict[str, int] = field(default_factory=dict)
     """By group: how far its rate is used up; see :func:`leasehold.domain.groups.rate_room`."""
     turns: Turns | None = None
@@ -160,6 +173,14 @@ class QueueTable:
         """Return a message as an inspector sees it: under a claim while that hides it."""
         under = claim_rules.name_of(self.held[row_key].claim) if self.hides(row_key) else None
         return Seen(self.rows[row_key], self.state_of(row_key, now_ms), self.queue.name, under)
+
+
+class _OfQueue(Protocol):
+    @property
+    def account(self) -> str: ...
+
+    @property
+    def queue(self) -> str: ...
 
 
 class Tables:
@@ -284,13 +305,18 @@ class Tables:
             self.log.add(kind, *of, message, reason, target, error)
 
     def note_group(
-        self, kind: EventType, table: QueueTable, group: str, halt: GroupHalt | None = None
+        self,
+        kind: EventType,
+        table: QueueTable,
+        group: str,
+        halt: GroupHalt | None = None,
+        by: tuple[str, str] | None = None,
     ) -> None:
-        """Record what happened to a message group."""
+        """Record what happened to a message group; *by* is session and holder."""
         if table.queue.settings.event_log:
             of = table.queue.account, table.queue.name
             reason, message_id = (halt.reason, halt.message_id) if halt else (None, None)
-            self.log.add_group(kind, *of, group, reason, message_id)
+            self.log.add_group(kind, *of, group, reason, message_id, *(by or ()))
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -356,6 +382,14 @@ class Tables:
         for table in self.queues.values():
             for row_key, message in table.rows.items():
                 yield table, row_key, message
+
+
+def grouped(tables: Tables, command: _OfQueue) -> QueueTable:
+    """Return the queue of a command on message groups, or raise QueueNotFound or NoGroups."""
+    table = tables.get(command.account, command.queue)
+    if table.queue.settings.groups is None:
+        raise NoGroups
+    return table
 
 
 # --- boxes -------------------------------------------------------------------------------------
@@ -440,7 +474,7 @@ class Taking:
         return None if policy is None else exhausted_on_receive(message, policy)
 
     def take(
-        self, table: QueueTable, limit: int, step: Step | None = None
+        self, table: QueueTable, limit: int, step: Step | None = None, group: str | None = None
     ) -> Iterator[tuple[int, Message]]:
         """Go over the messages to lease now, as far as the queue's settings allow.
 
@@ -450,6 +484,7 @@ class Taking:
             table: The queue.
             limit: Messages at most.
             step: Says after which message to end before that; None for none.
+            group: Only those of this group, for the session that holds it.
 
         Yields:
             Row key and message, with its lapse noted. All of them must be taken.
@@ -470,6 +505,8 @@ class Taking:
             source: Generator[_Found] = (
                 found for key in keys if (found := good(key)[0]) is not None
             )
+        elif group is not None:
+            source = take_from(turns, group, limit, _GroupLooks(table, now_ms, good, group))
         else:
             source = take_turns(turns, now_ms, (limit,), _GroupLooks(table, now_ms, good))
         taken, ended = 0, False
@@ -490,6 +527,11 @@ class Taking:
         now_ms = self._tables.now_ms
         looks = _GroupLooks(table, now_ms, lambda _: (None, False))
         return next_turn_ms(turns, now_ms, looks)
+
+    def next_group(self, table: QueueTable, turns: Turns) -> str | None:
+        """Return the group whose turn it is of those that have something."""
+        now_ms = self._tables.now_ms
+        return next_group(turns, now_ms, _GroupLooks(table, now_ms, lambda _: (None, False)))
 
     def _good(self, table: QueueTable, left: list[int], row_key: int) -> tuple[_Found | None, bool]:
         """Return a message, None if it had to go to the poison queue, and whether to go on.
@@ -532,14 +574,20 @@ class Taking:
 class _GroupLooks:
     """Looks at the groups of a queue; see :class:`leasehold.domain.groups.Looks`."""
 
-    def __init__(self, table: QueueTable, now_ms: int, good: _Judge) -> None:
+    def __init__(
+        self, table: QueueTable, now_ms: int, good: _Judge, held: str | None = None
+    ) -> None:
         self.known: dict[Group, Look[_Found]] = {}
         self._table, self._now_ms, self._good = table, now_ms, good
+        self._held = held
+        """The group that whoever receives holds."""
 
     def read(self, groups: Sequence[Group]) -> None:
         """See :class:`Looks`."""
         for group in groups:
-            self.known[group] = _GroupLook(self._table, group, self._now_ms, self._good)
+            look = self.known[group] = _GroupLook(self._table, group, self._now_ms, self._good)
+            if group in self._table.holds and group != self._held:
+                look.give_up()
 
 
 class _GroupLook:
@@ -577,9 +625,11 @@ class _GroupLook:
         else:
             ready.sort(key=lambda each: _order(table, each[0], ageing_s))
         limit = None if group is None else policy.limit_of(group)
+        self._room = len(ready)
+        """How many may be given: what goes to the poison queue instead is not among them."""
         if limit is not None:
             leased = sum(table.state_of(key, now_ms) is MessageState.LEASED for key, _ in others)
-            ready = ready[: max(0, limit - leased)]
+            self._room = min(self._room, limit - leased)
         self._table, self._group, self._now_ms = table, group, now_ms
         self._rate = None if group is None else policy.rate_of(group)
         if group in table.halts:
@@ -587,38 +637,39 @@ class _GroupLook:
         if self._rate is not None and group is not None:
             full_at_us = rate_kept(self._rate, table.full_at_us.get(group, 0), now_ms)
             table.full_at_us[group] = full_at_us
-            room = rate_room(self._rate, full_at_us, now_ms)
-            if len(ready) > room:
-                ready = ready[:room]
-                self._again_ms = min(self._again_ms, self._rated_ms(room))
+            self._room = min(self._room, rate_room(self._rate, full_at_us, now_ms))
         self._ready = [
             (key, order_of(message.priority, message.visible_at_ms, key, ageing_s))
             for key, message in ready
         ]
 
-    def _rated_ms(self, room: int) -> int:
-        """Return when the rate of the group allows one more than so many."""
+    def give_up(self) -> None:
+        """Give nothing for as long as another session holds the group."""
+        self._ready, self._again_ms = [], NEVER_MS
+
+    def _rated_ms(self) -> int:
+        """Return when the rate of the group allows one more."""
         assert self._rate is not None
         assert self._group is not None
         full_at_us = self._table.full_at_us.get(self._group, 0)
-        full_at_us = after_given(self._rate, full_at_us, self._now_ms, room)
         return room_again_ms(self._rate, full_at_us, self._now_ms)
 
     def rank(self) -> Rank | None:
         """See :class:`Look`."""
-        return self._ready[0][1] if self._ready else None
+        return self._ready[0][1] if self._ready and self._room > 0 else None
 
     rank_bound = rank
 
     def take(self) -> _Found | None:
         """See :class:`Look`."""
-        while self._ready:
+        while self._ready and self._room > 0:
             found, may_go_on = self._good(self._ready.pop(0)[0])
             if found is not None:
+                self._room -= 1
                 self._count_given()
                 return found
             if self._group in self._table.halts:
-                self._ready, self._again_ms = [], NEVER_MS
+                self.give_up()
             if not may_go_on:
                 self._ready, self._again_ms = [], NOW
         return None
@@ -631,7 +682,10 @@ class _GroupLook:
 
     def again(self) -> tuple[int, int]:
         """See :class:`Look`."""
-        return self._again_ms, min(self._oldest_ms, self._again_ms)
+        at_ms = self._again_ms
+        if self._ready and self._rate is not None:
+            at_ms = min(at_ms, self._rated_ms())
+        return at_ms, min(self._oldest_ms, at_ms)
 
 
 def _ends_ms(table: QueueTable, row_key: int, message: Message) -> int:

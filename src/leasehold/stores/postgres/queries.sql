@@ -293,6 +293,32 @@ DELETE FROM group_halt WHERE scope = $1 AND group_id = $2
 -- name: forget_halts
 DELETE FROM group_halt WHERE scope = $1
 
+-- name: load_holds
+SELECT scope, group_id, session, fence, since_ms FROM group_hold WHERE session IS NOT NULL
+
+-- name: holds_of_session
+SELECT scope, group_id FROM group_hold WHERE session = $1 ORDER BY scope, group_id
+
+-- name: keep_hold
+INSERT INTO group_hold (scope, group_id, session, fence, since_ms, state)
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (scope, group_id) DO UPDATE SET session = $3, fence = $4, since_ms = $5
+
+-- name: end_hold
+UPDATE group_hold SET session = NULL WHERE scope = $1 AND group_id = $2
+
+-- name: forget_empty_hold
+DELETE FROM group_hold WHERE scope = $1 AND group_id = $2 AND session IS NULL AND length(state) = 0
+
+-- name: group_state
+SELECT state FROM group_hold WHERE scope = $1 AND group_id = $2
+
+-- name: save_group_state
+UPDATE group_hold SET state = $3 WHERE scope = $1 AND group_id = $2
+
+-- name: forget_holds
+DELETE FROM group_hold WHERE scope = $1
+
 -- name: groups_of_lane
 -- One look into the index for each group, however many messages it has.
 WITH RECURSIVE found (name) AS (

@@ -27,7 +27,7 @@ _KEPT_IN_MEMORY: Final = (
     *("keep_stream", "set_stream", "drop_stream", "keep_claim", "drop_claim"),
     *("keep_slot", "forget_slot", "keep_bound", "forget_bound"),
     *("keep_session", "forget_session"),
-    *("keep_halt", "drop_halt", "forget_halts"),
+    *("keep_halt", "drop_halt", "forget_halts", "keep_hold", "end_hold", "forget_holds"),
 )
 """Statements that change what every server keeps in memory."""
 _OF_LOG: Final = 0

@@ -25,7 +25,6 @@ from leasehold.domain.errors import (
     MessageLeased,
     MessageNotFound,
     MessageNotLeased,
-    NoGroups,
     QueueExists,
     SettingsDiffer,
     VisibilityPastExpiry,
@@ -77,7 +76,7 @@ _OLDEST_ROWS: Final = 100
 BY_OPERATOR: Final = "operator"
 _OLDEST_CHUNKS: Final = 20
 
-_OF_GROUPS: Final = ("forget_rates", "forget_halts")
+_OF_GROUPS: Final = ("forget_rates", "forget_halts", "forget_holds")
 """What is kept of the groups of a queue beside its messages."""
 
 
@@ -163,18 +162,20 @@ class AdminHandlers:
         held.sort(key=lambda kept: (kept.message.visible_at_ms, kept.row_key))
         seen = tuple(seen_of(kept, now_ms) for kept in held[: command.limit])
         again_ms = self._groups.again_ms(entry, command.group_id, now_ms)
-        return o.GroupStanding(in_flight, seen, again_ms, entry.halts.get(command.group_id))
+        halt, hold = entry.halts.get(command.group_id), entry.holds.get(command.group_id)
+        return o.GroupStanding(in_flight, seen, again_ms, halt, hold)
 
     def halt_group(self, command: HaltGroup, now_ms: int) -> c.Result:
         """Have a group give nothing more."""
-        entry = self._grouped(command.account, command.queue)
+        entry = self._state.catalog.grouped(command.account, command.queue)
         halt = GroupHalt(now_ms, None, command.reason)
         keep_halt(self._state, entry, command.group_id, halt)
         return entry.halts[command.group_id]
 
     def resume_group(self, command: ResumeGroup, _now_ms: int) -> c.Result:
         """Have a group go on."""
-        entry, group = self._grouped(command.account, command.queue), command.group_id
+        entry = self._state.catalog.grouped(command.account, command.queue)
+        group = command.group_id
         stood = group in entry.halts
         if stood:
             state = self._state
@@ -184,12 +185,6 @@ class AdminHandlers:
             if entry.turns is not None:
                 entry.turns.call(group, NOW)
         return stood
-
-    def _grouped(self, account: str, queue: str) -> Entry:
-        entry = self._state.catalog.get(account, queue)
-        if entry.queue.settings.groups is None:
-            raise NoGroups
-        return entry
 
     def count_groups(self, command: o.CountGroups, now_ms: int) -> c.Result:
         """Count some messages of groups."""

@@ -12,9 +12,17 @@ from dataclasses import asdict
 from typing import Any, Final, TypeAlias
 
 from leasehold.domain.claims import Bound, Claim, ClaimState, Stream
-from leasehold.domain.errors import QueueNotFound
+from leasehold.domain.errors import NoGroups, QueueNotFound
 from leasehold.domain.groups import Turns
-from leasehold.domain.model import DEFAULT_PRIORITY, AccessPolicy, GroupHalt, Message, Phase, Queue
+from leasehold.domain.model import (
+    DEFAULT_PRIORITY,
+    AccessPolicy,
+    GroupHalt,
+    GroupHold,
+    Message,
+    Phase,
+    Queue,
+)
 from leasehold.domain.queue_settings import LapsedReceipts, poison_queue_of
 from leasehold.domain.visibility import Bucket
 from leasehold.stores.sql.plain_json import from_plain, settings_from_json
@@ -96,6 +104,7 @@ class Entry:
         "bucket",
         "claims",
         "halts",
+        "holds",
         "lanes",
         "lanes_used",
         "lapsed",
@@ -138,6 +147,8 @@ class Entry:
         """Messages staged for it."""
         self.halts: dict[str, GroupHalt] = {}
         """By group: those that stand still."""
+        self.holds: dict[str, GroupHold] = {}
+        """By group: those that sessions hold; without what was saved for them."""
         self.turns: Turns | None = None
         """Of its groups; None where there are no settings for groups, or until it is looked at."""
         self.take(queue)
@@ -280,6 +291,18 @@ class Catalog:
     def find(self, account: str, name: str) -> Entry | None:
         """Return the queue, or None."""
         return self.by_name.get((account, name))
+
+    def grouped(self, account: str, name: str) -> Entry:
+        """Return a queue whose settings speak of groups.
+
+        Raises:
+            QueueNotFound: There is none of this name.
+            NoGroups: Its settings do not.
+        """
+        entry = self.get(account, name)
+        if entry.queue.settings.groups is None:
+            raise NoGroups
+        return entry
 
     def get(self, account: str, name: str) -> Entry:
         """Return the queue.
@@ -484,6 +507,8 @@ def load_annexes(catalog: Catalog, fetch: Callable[[str], list[Any]]) -> None:
     by_scope = {entry.scope: entry for entry in catalog.entries()}
     for scope, group, *halt in fetch("load_halts"):
         by_scope[scope].halts[group] = GroupHalt(*halt)
+    for scope, *hold in fetch("load_holds"):
+        by_scope[scope].holds[hold[0]] = GroupHold(*hold)
     catalog.dissolving = [held for held in claims.values() if held.dissolving]
 
 

@@ -13,7 +13,13 @@ from leasehold.domain import sessions as s
 from leasehold.domain import transactions as st
 from leasehold.domain.command import AnyCommand, never
 from leasehold.domain.errors import LeaseholdError, StoreFull
-from leasehold.domain.groups import HaltGroup, ResumeGroup
+from leasehold.domain.groups import (
+    HaltGroup,
+    HoldGroup,
+    ReleaseGroup,
+    ResumeGroup,
+    SaveGroupState,
+)
 from leasehold.stores.base import COMMANDS
 from leasehold.stores.sql.admin import AdminHandlers, JobHandlers, QueueHandlers
 from leasehold.stores.sql.claims import ClaimHandlers
@@ -195,6 +201,9 @@ def _session_runs(sessions: SessionHandlers) -> dict[type, _Run]:
         s.ListSessions: _one_by_one(sessions.list),
         s.LoseSessions: _one_by_one(sessions.lose),
         s.RequestCancel: _one_by_one(sessions.cancel),
+        HoldGroup: _one_by_one(sessions.hold_group),
+        SaveGroupState: _one_by_one(sessions.save_group_state),
+        ReleaseGroup: _one_by_one(sessions.release_group),
     }
 
 

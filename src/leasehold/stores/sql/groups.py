@@ -18,11 +18,13 @@ from leasehold.domain.groups import (
     Turns,
     after_given,
     is_ordered,
+    next_group,
     next_turn_ms,
     place_in_group,
     rate_kept,
     rate_room,
     room_again_ms,
+    take_from,
     take_turns,
 )
 from leasehold.domain.model import NEVER_MS
@@ -77,6 +79,21 @@ class GroupSearch:
         looks = _Looks(self._state, entry, now_ms, query, sum(limits), good)
         source = take_turns(turns, now_ms, limits, looks)
         return _rated(source, looks) if looks.policy.has_rates else source
+
+    def take_from(  # noqa: PLR0913, PLR0917 - as take
+        self, entry: Entry, now_ms: int, group: str, limit: int, query: str, good: Good
+    ) -> Generator[Row]:
+        """Go over the messages of one group, for the session that holds it."""
+        turns = self._turns_of(entry, now_ms)
+        looks = _Looks(self._state, entry, now_ms, query, limit, good, group)
+        source = take_from(turns, group, limit, looks)
+        return _rated(source, looks) if looks.policy.has_rates else source
+
+    def next_group(self, entry: Entry, now_ms: int) -> str | None:
+        """Return the group whose turn it is of those that have something."""
+        turns = self._turns_of(entry, now_ms)
+        query = "next_visible_without_bodies"
+        return next_group(turns, now_ms, _Looks(self._state, entry, now_ms, query, 1, _any))
 
     def next_due_ms(self, entry: Entry, now_ms: int) -> int | None:
         """Return when a receive may next get something; None for not by itself."""
@@ -197,7 +214,14 @@ class _Looks:
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what the search is for
-        self, state: State, entry: Entry, now_ms: int, query: str, wanted: int, good: Good
+        self,
+        state: State,
+        entry: Entry,
+        now_ms: int,
+        query: str,
+        wanted: int,
+        good: Good,
+        own: str | None = None,
     ) -> None:
         policy = entry.queue.settings.groups
         assert policy is not None
@@ -205,13 +229,12 @@ class _Looks:
         self.state, self.entry, self.policy = state, entry, policy
         self.now_ms, self.query, self.wanted, self.good = now_ms, query, wanted, good
         self.ageing_s = entry.queue.settings.priority_ageing_s
+        self._own = own
+        """The group that whoever receives holds."""
 
     def read(self, groups: Sequence[Group]) -> None:
         """See :class:`Looks`."""
-        halts = self.entry.halts
-        names = [group for group in groups if group is not None and group not in halts]
-        for group in halts.keys() & groups if halts else ():
-            self._pass_over(group, NEVER_MS)
+        names = self._open_of(groups)
         if None in groups:
             self.known[None] = _Look(self, None, self._without_group(self.wanted))
         allowed = self.state.lock_groups(self.entry, names) if names else ()
@@ -233,6 +256,17 @@ class _Looks:
         for name in names:
             if name not in self.known:
                 self._pass_over(name, self.now_ms + _BUSY_MS)
+
+    def _open_of(self, groups: Sequence[Group]) -> list[str]:
+        """Return those of groups that do not stand still, and that no other session holds."""
+        names = [group for group in groups if group is not None]
+        halts, holds = self.entry.halts, self.entry.holds
+        if not halts and not holds:
+            return names
+        shut = {name for name in names if name in halts or (name in holds and name != self._own)}
+        for name in shut:
+            self._pass_over(name, NEVER_MS)
+        return [name for name in names if name not in shut]
 
     def _pass_over(self, group: str, again_ms: int) -> None:
         """Give nothing of a group until some moment."""

@@ -23,6 +23,7 @@ from leasehold.domain.errors import (
 from leasehold.domain.event_recorder import is_recorded, late, late_elsewhere
 from leasehold.domain.events import Core, EventType
 from leasehold.domain.failures import exhausted_on_receive
+from leasehold.domain.groups import check_hold
 from leasehold.domain.limits import AZURE, LOOK_BYTES
 from leasehold.domain.model import (
     NO_DETAIL,
@@ -189,9 +190,10 @@ class MessageHandlers:
         """Serve a run of receives, those of one queue with one search."""
         if len(run) == 1:
             return self._receive_from_one_queue(run, now_ms)
-        by_queue: dict[tuple[str, str], list[int]] = {}
+        by_queue: dict[tuple[str, str, str | None], list[int]] = {}
         for index, command in enumerate(run):
-            by_queue.setdefault((command.account, command.queue), []).append(index)
+            of = command.account, command.queue, command.group
+            by_queue.setdefault(of, []).append(index)
         results: list[c.Result] = [()] * len(run)
         for indexes in by_queue.values():
             served = self._receive_from_one_queue([run[index] for index in indexes], now_ms)
@@ -204,7 +206,7 @@ class MessageHandlers:
         entry = state.catalog.find(run[0].account, run[0].queue)
         if entry is None:
             return [QueueNotFound() for _ in run]
-        holders = [self._holder(command, now_ms) for command in run]
+        holders = [self._holder(entry, command, now_ms) for command in run]
         limits = [
             command.limit
             for command, holder in zip(run, holders, strict=True)
@@ -215,7 +217,7 @@ class MessageHandlers:
             if entry.plain:
                 rows = self.search.next_visible(entry, now_ms, sum(limits))
             else:
-                rows = self.search.allowed(entry, now_ms, limits)
+                rows = self.search.allowed(entry, now_ms, limits, group=run[0].group)
         results: list[c.Result] = []
         updates: list[tuple[object, ...]] = []
         start = 0
@@ -233,14 +235,19 @@ class MessageHandlers:
         state.cursor.executemany(state.sql["lease"], updates)
         return results
 
-    def _holder(self, command: c.Receive, now_ms: int) -> str | LeaseholdError | None:
+    def _holder(self, entry: Entry, command: c.Receive, now_ms: int) -> str | LeaseholdError | None:
         """Return who receives, or why no message may be received."""
-        if command.session is None:
+        if command.session is None and command.group is None:
             return command.holder
         try:
-            return self._sessions.receives(command, now_ms)
+            holder = command.holder
+            if command.session is not None:
+                holder = self._sessions.receives(command, now_ms)
+            if command.group is not None:
+                check_hold(entry.holds.get(command.group), command.session)
         except LeaseholdError as refusal:
             return refusal
+        return holder
 
     def _lease(
         self,

@@ -276,12 +276,19 @@ class Recorder:
             number = self._number(entry.queue.account, entry.queue.name)
             self._append((kind, number, "", None, 0, None, None, None, None))
 
-    def add_group(self, kind: int, entry: Entry, group: str, halt: GroupHalt | None = None) -> None:
-        """Record what happened to a message group."""
+    def add_group(
+        self,
+        kind: int,
+        entry: Entry,
+        group: str,
+        halt: GroupHalt | None = None,
+        by: tuple[str | None, str | None] = (None, None),
+    ) -> None:
+        """Record what happened to a message group; *by* is session and holder."""
         if entry.logged:
             number = self._number(entry.queue.account, entry.queue.name)
             reason, message_id = (halt.reason, halt.message_id) if halt else (None, None)
-            plain = (kind, number, "", None, 0, None, None, reason, message_id)
+            plain = (kind, number, "", None, 0, *by, reason, message_id)
             self._append((*plain, *ending_of(None, None, None, encodable(group))))
 
     def add_claim(self, kind: int, entry: Entry, claim: Claim) -> None:

@@ -521,13 +521,14 @@ class Search:
                     return rows
         return self.next_visible(entry, now_ms, wanted, query)
 
-    def allowed(
+    def allowed(  # noqa: PLR0913, PLR0917 - what the search is for
         self,
         entry: Entry,
         now_ms: int,
         limits: Sequence[int],
         query: str = "next_visible",
         step: SearchStep | None = None,
+        group: str | None = None,
     ) -> list[Row]:
         """Return what may be received from a queue that is limited; poison goes its way.
 
@@ -537,6 +538,7 @@ class Search:
             limits: Most messages, of each receive. One that gets fewer is the last that gets any.
             query: Finds them.
             step: Begins, and is told of each message in turn; tells whether one more is wanted.
+            group: Only messages of this group, for the session that holds it.
         """
         settings = entry.queue.settings
         if settings.is_paused(now_ms):
@@ -547,7 +549,9 @@ class Search:
             allowed, bucket = allowance(entry.bucket, rate_per_s, now_ms)
             self._state.set_bucket(entry, bucket)
             wanted = min(wanted, allowed)
-        if settings.groups is not None:
+        if group is not None:
+            rows = self._of_group(entry, now_ms, group, wanted, query)
+        elif settings.groups is not None:
             rows = self._in_turn(entry, now_ms, _cut(limits, wanted), query, step)
         else:
             rows = self._next(entry, now_ms, wanted, query, step) if wanted else []
@@ -609,6 +613,13 @@ class Search:
         poison(self._state, Kept(entry, Cell.row_key(row), message, held), lapsed, reason, now_ms)
         left.count -= 1
         return False
+
+    def _of_group(
+        self, entry: Entry, now_ms: int, group: str, wanted: int, query: str
+    ) -> list[Row]:
+        """Return what one group gives to the session that holds it."""
+        good = partial(self._is_good, entry, now_ms, _Budget(POISONED_AT_ONCE))
+        return list(self._groups.take_from(entry, now_ms, group, wanted, query, good))
 
     def _in_turn(
         self,

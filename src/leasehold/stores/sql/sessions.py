@@ -22,16 +22,20 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import newest_error, release_reason
+from leasehold.domain.groups import NOW, HoldGroup, ReleaseGroup, SaveGroupState, check_hold
 from leasehold.domain.model import (
     NEVER_MS,
     CancelRequest,
+    GroupHold,
     Message,
     MessageState,
     Progress,
     row_key_of,
 )
 from leasehold.domain.visibility import after_release
+from leasehold.stores.sql.catalog import Entry
 from leasehold.stores.sql.failures import FailureHandlers, poison
+from leasehold.stores.sql.groups import GroupSearch
 from leasehold.stores.sql.plain_json import detail_to_json, from_plain, to_plain
 from leasehold.stores.sql.rows import Cell, Kept, Row, kept_in, message_of, rewrite
 from leasehold.stores.sql.scanning import seen_of
@@ -122,6 +126,7 @@ class SessionHandlers:
 
     def __init__(self, state: State, _failures: FailureHandlers) -> None:
         self._state = state
+        self._groups = GroupSearch(state)
         self._known: dict[str, Known] = {}
         self._looked_ms = 0
 
@@ -370,6 +375,66 @@ class SessionHandlers:
         known.take(over)
         self._keep(known)
         self._note(event, over)
+        held = self._state.fetch("holds_of_session", (over.session_id,))
+        if held:
+            by_scope = {entry.scope: entry for entry in self._state.catalog.entries()}
+            for scope, group in held:
+                self._let_go(by_scope[scope], by_scope[scope].holds[group])
+
+    # --- groups --------------------------------------------------------------------------------
+
+    def hold_group(self, command: HoldGroup, now_ms: int) -> c.Result:
+        """Give a group to a session alone."""
+        state = self._state
+        entry = state.catalog.grouped(command.account, command.queue)
+        session = self._beat(command.account, command.session, now_ms).session
+        group = command.group_id
+        if group is None and not entry.queue.settings.is_paused(now_ms):
+            group = self._groups.next_group(entry, now_ms)
+        if group is None:
+            return None
+        hold = entry.holds.get(group)
+        if hold is None:
+            hold = GroupHold(group, session.session_id, state.next_token(), now_ms)
+            bounds = (entry.scope, group, hold.session, hold.fence, now_ms, hold.state)
+            state.cursor.execute(state.sql["keep_hold"], bounds)
+            entry.holds[group] = hold
+            by = session.session_id, session.holder
+            state.log.add_group(EventType.GROUP_HELD, entry, group, by=by)
+        elif hold.session != session.session_id:
+            return None
+        return hold._replace(state=bytes(state.value("group_state", (entry.scope, group))))
+
+    def save_group_state(self, command: SaveGroupState, _now_ms: int) -> c.Result:
+        """Keep some bytes for a group."""
+        state = self._state
+        entry = state.catalog.grouped(command.account, command.queue)
+        check_hold(entry.holds.get(command.group_id), command.session, command.fence)
+        bounds = (entry.scope, command.group_id, command.state)
+        state.cursor.execute(state.sql["save_group_state"], bounds)
+        return c.DONE
+
+    def release_group(self, command: ReleaseGroup, _now_ms: int) -> c.Result:
+        """End a hold."""
+        entry = self._state.catalog.grouped(command.account, command.queue)
+        hold = entry.holds.get(command.group_id)
+        if command.session is not None:
+            check_hold(hold, command.session)
+        if hold is not None:
+            self._let_go(entry, hold)
+        return hold is not None
+
+    def _let_go(self, entry: Entry, hold: GroupHold) -> None:
+        """End a hold; what was saved stays, if there is any."""
+        state, place = self._state, (entry.scope, hold.group_id)
+        state.cursor.execute(state.sql["end_hold"], place)
+        state.cursor.execute(state.sql["forget_empty_hold"], place)
+        del entry.holds[hold.group_id]
+        known = self._known.get(hold.session)
+        by = hold.session, None if known is None else known.session.holder
+        state.log.add_group(EventType.GROUP_RELEASED, entry, hold.group_id, by=by)
+        if entry.turns is not None:
+            entry.turns.call(hold.group_id, NOW)
 
     def _forget(self, known: Known, now_ms: int) -> None:
         if rules.is_forgotten(self._view(known, now_ms), now_ms):

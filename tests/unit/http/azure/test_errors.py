@@ -92,6 +92,7 @@ _CASES: list[tuple[Error, int, str, dict[str, str]]] = [
     (domain.ClaimBroken(2, 1), 500, "InternalError", {}),
     (domain.MemberNotFound("m"), 500, "InternalError", {}),
     (domain.NoGroups(), 500, "InternalError", {}),
+    (domain.GroupNotHeld(), 500, "InternalError", {}),
     (domain.StagedNotFound("t"), 500, "InternalError", {}),
     (domain.AlreadyPublished(), 500, "InternalError", {}),
     (domain.SettingsDiffer(), 500, "InternalError", {}),

@@ -162,6 +162,7 @@ _CLAIMING = {
     *("attach-stream", "delete-stream", "open-claim", "extend-claim", "give-back-claim"),
     *("settle-claims", "exempt-members", "bind-claim"),
 }
+_HOLDING = {"hold-group", "release-group", "save-group-state"}
 _SEEING_CLAIMS = {"list-streams", "get-stream", "get-claim", "read-claim"}
 _IN_SESSIONS = {"open-session", "heartbeat", "end-session"}
 _SEEING_SESSIONS = {"list-sessions", "get-session"}
@@ -173,7 +174,7 @@ _SEEING_STAGED = {"list-transactions", "get-transaction"}
     ("permissions", "queue", "names"),
     [
         ("a", True, {"put", "put-raw"}),
-        ("p", True, {*_RECEIVING, *_CLAIMING, *_SEEING_CLAIMS} - {"commit"}),
+        ("p", True, {*_RECEIVING, *_HOLDING, *_CLAIMING, *_SEEING_CLAIMS} - {"commit"}),
         ("u", True, {"renew"}),
         (
             "r",
@@ -189,7 +190,11 @@ _SEEING_STAGED = {"list-transactions", "get-transaction"}
         ("d", False, {"delete-queue", "purge", "remove-message", "stop-job"}),
         ("du", False, {"delete-queue", "purge", "remove-message", "stop-job", "renew"}),
         ("a", False, {"put", "put-raw", *_STAGING, *_SEEING_STAGED}),
-        ("p", False, {*_RECEIVING, *_CLAIMING, *_SEEING_CLAIMS, *_IN_SESSIONS, *_SEEING_SESSIONS}),
+        (
+            "p",
+            False,
+            {*_RECEIVING, *_HOLDING, *_CLAIMING, *_SEEING_CLAIMS, *_IN_SESSIONS, *_SEEING_SESSIONS},
+        ),
     ],
 )
 def test_signatures(native: Native, permissions: str, queue: bool, names: set[str]) -> None:
