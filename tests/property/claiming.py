@@ -205,13 +205,22 @@ class ClaimingComparison(OracleComparison):
         back=BACK,
         parts=st.sampled_from([1, 2, 5]),
         limit=LIMITS,
+        whole_groups=st.booleans(),
     )
-    def read_claim(self, queue: str, stream: str, back: int, parts: int, limit: int) -> None:
+    def read_claim(
+        self, queue: str, stream: str, back: int, parts: int, limit: int, whole_groups: bool
+    ) -> None:
         named, _, number = self.numbered(queue, stream, back)
-        self.compare_members(named, number, parts, limit)
+        self.compare_members(named, number, parts, limit, whole_groups=whole_groups)
 
     def compare_members(
-        self, named: Named, number: int, parts: int = 1, limit: int = 1000
+        self,
+        named: Named,
+        number: int,
+        parts: int = 1,
+        limit: int = 1000,
+        *,
+        whole_groups: bool = False,
     ) -> tuple[list[Message], list[Message]]:
         """Read a claim from both stores, all pages of all parts, and return its members."""
         members: tuple[list[Message], list[Message]] = ([], [])
@@ -219,7 +228,9 @@ class ClaimingComparison(OracleComparison):
         for side, store in enumerate(self.stores()):
             read.append([])
             for part in range(parts):
-                command = cl.ReadClaim(*named, number, part, parts, "", limit)
+                command = cl.ReadClaim(
+                    *named, number, part, parts, "", limit, whole_groups=whole_groups
+                )
                 while True:
                     (page,) = self._run(store, [command])
                     if not isinstance(page, cl.MemberPage):

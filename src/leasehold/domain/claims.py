@@ -47,8 +47,10 @@ from leasehold.domain.errors import (
 )
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import close_attempt
+from leasehold.domain.groups import place_in_group
 from leasehold.domain.model import ErrorReport, Message, Outcome
-from leasehold.domain.transactions import RowsByQueue, StreamSettled
+from leasehold.domain.queue_settings import GroupOrder, GroupSettings
+from leasehold.domain.transactions import Bound, RowsByQueue, StreamSettled
 from leasehold.domain.visibility import after_receive, after_release, release_refusal
 
 CLAIM_STEP: Final = 10_000
@@ -111,6 +113,8 @@ class Claim:
     """Members whose exemption is noted for when it is settled."""
     transaction: str | None = None
     """Name of the transaction whose publishing settles it."""
+    in_order: bool = False
+    """Whether members of groups are read by their places in these, whatever their priorities."""
 
     @property
     def remaining(self) -> int:
@@ -204,13 +208,15 @@ class ReadClaim(Command["MemberPage | MemberColumns"]):
     stream: str
     number: int
     part: int
-    """0 to *parts* - 1: the members from ``part * size // parts`` on."""
+    """0 to *parts* - 1: the members from ``part * size // parts`` on; but see *whole_groups*."""
     parts: int
     after: str
     """``next_after`` of the page before; empty for the beginning of the part."""
     limit: int
     columns: bool = False
     """Whether the store may answer with :class:`MemberColumns`, which cost it a third."""
+    whole_groups: bool = False
+    """Whether each part has all members of some groups; see :func:`groups.is_of_part`."""
 
 
 class MemberColumns(NamedTuple):
@@ -315,16 +321,6 @@ class BindClaim(Command[Claim]):
     number: int
     transaction: str
     """Name, 1 to 256 characters, of a transaction of the account, known or not."""
-
-
-class Bound(NamedTuple):
-    """A claim that the publishing of a transaction settles."""
-
-    queue: str
-    stream: str
-    number: int
-    token: int
-    """Of the stream, when it was bound."""
 
 
 def _settling(command: SettleClaims) -> int:
@@ -589,7 +585,7 @@ def check_noted(claim: Claim, more: int) -> None:
 # --- a claim's life ----------------------------------------------------------------------------
 
 
-def begin(command: OpenClaim, now_ms: int) -> Claim:
+def begin(command: OpenClaim, now_ms: int, groups: GroupSettings | None = None) -> Claim:
     """Return a claim that has no members yet."""
     return Claim(
         account=command.account,
@@ -603,6 +599,7 @@ def begin(command: OpenClaim, now_ms: int) -> Claim:
         opened_at_ms=now_ms,
         until_ms=now_ms + command.lease_s * _MS,
         holder=command.holder,
+        in_order=groups is not None and groups.order is GroupOrder.FIFO,
     )
 
 
@@ -645,12 +642,6 @@ class Step:
     def is_full(self, taken: int) -> bool:
         """Tell whether the step took as much as one step can, so that there may be more."""
         return taken >= self._most or self._again >= AGAIN_STEP
-
-
-def size_of(message: Message) -> int:
-    """Return the bytes of a body, wherever it is kept."""
-    ref = message.detail.body_ref
-    return len(message.body) if ref is None else ref.size_bytes
 
 
 def after_step(  # noqa: PLR0913, PLR0917 - positional: what one step has done
@@ -747,18 +738,29 @@ def name_of(claim: Claim) -> str:
     return f"{claim.stream}/{claim.number}"
 
 
-def member_order(message: Message, row_key: int) -> tuple[int, bool, int, int]:
+def member_order(message: Message, row_key: int, claim: Claim) -> tuple[int, ...]:
     """Return the sort key of the members of a claim; it never changes.
 
-    Of one priority, those of groups come after those of none.
+    Of one priority, those of groups come after those of none; in order, after all of these.
     """
     is_grouped = message.detail.group_id is not None
-    return message.priority, is_grouped, message.visible_since_ms, row_key
+    priority = 0 if claim.in_order and is_grouped else message.priority
+    return is_grouped and claim.in_order, priority, is_grouped, place_ms(message, claim), row_key
 
 
-def part_bounds(remaining: int, part: int, parts: int) -> tuple[int, int]:
-    """Return from which member up to which, exclusive, part *part* of *parts* goes."""
-    return remaining * part // parts, remaining * (part + 1) // parts
+def place_ms(message: Message, claim: Claim) -> int:
+    """Return by what a member has its place among those that it is sorted with."""
+    visible_ms = message.visible_since_ms
+    if claim.in_order and message.detail.group_id is not None:
+        return min(place_in_group(message, 0)[0], visible_ms)  # less, unless the clock was set back
+    return visible_ms
+
+
+def part_bounds(remaining: int, read: ReadClaim) -> tuple[int, int]:
+    """Return from which member up to which, exclusive, those of a part are."""
+    if read.whole_groups:
+        return 0, remaining
+    return remaining * read.part // read.parts, remaining * (read.part + 1) // read.parts
 
 
 def after_claim(message: Message, claim: Claim, now_ms: int) -> Message:

@@ -18,6 +18,7 @@ from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from math import ceil
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from zlib import crc32
 
 from leasehold.domain.command import DONE as DONE  # noqa: PLC0414 - answers some of these
 from leasehold.domain.command import Answer, Command, Done, Lock, always, changes, never, one
@@ -55,6 +56,17 @@ def place_in_group(message: Message, row_key: int) -> tuple[int, int]:
     """
     first_ms = first_visible_ms(message)
     return message.inserted_at_ms if first_ms is None else first_ms, row_key
+
+
+def is_of_part(name: str, part: int, parts: int) -> bool:
+    """Tell whether a part of a claim has the members of a group, where groups are whole.
+
+    Args:
+        name: Of the group; for a message without one its id.
+        part: 0 to *parts* - 1.
+        parts: How many there are.
+    """
+    return crc32(name.encode()) % parts == part
 
 
 class _Before(NamedTuple):

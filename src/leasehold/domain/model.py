@@ -568,3 +568,9 @@ class GroupFigures(NamedTuple):
             self.deferred + other.deferred,
             min(moments, default=None),
         )
+
+
+def size_of(message: Message) -> int:
+    """Return the bytes of a body, wherever it is kept."""
+    ref = message.detail.body_ref
+    return len(message.body) if ref is None else ref.size_bytes

@@ -53,6 +53,16 @@ RowsByQueue: TypeAlias = tuple[tuple[str, int], ...]
 """Names of queues, sorted, each with a number of messages, 1 or more."""
 
 
+class Bound(NamedTuple):
+    """A claim that the publishing of a transaction settles."""
+
+    queue: str
+    stream: str
+    number: int
+    token: int
+    """Of the stream, when it was bound."""
+
+
 class StreamSettled(NamedTuple):
     """What publishing did to a stream of which claims were bound to the transaction."""
 

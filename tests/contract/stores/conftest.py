@@ -249,11 +249,11 @@ class Asker:
         self, number: int = 1, part: int = 0, parts: int = 1, limit: int = 1000, **more: Any
     ) -> Any:
         """Return the members of a part, of all its pages, or the error."""
-        stream, queue = more.pop("stream", STREAM), more.pop("queue", QUEUE)
+        named = ACCOUNT, more.pop("queue", QUEUE), more.pop("stream", STREAM)
         messages: list[Message] = []
         after = ""
         for _ in range(STEPS):
-            page = self.ask(cl.ReadClaim(ACCOUNT, queue, stream, number, part, parts, after, limit))
+            page = self.ask(cl.ReadClaim(*named, number, part, parts, after, limit, **more))
             if not isinstance(page, cl.MemberPage):
                 return page
             assert len(page.messages) <= limit

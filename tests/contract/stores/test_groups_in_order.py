@@ -8,11 +8,12 @@ import pytest
 
 from leasehold.domain import admin as o
 from leasehold.domain.admin import JobKind
+from leasehold.domain.claims import Exemption, GiveBackClaim
 from leasehold.domain.errors import QueueNotFound
 from leasehold.domain.model import Detail, Outcome
 from leasehold.domain.queue_settings import FailurePolicy, GroupOrder, GroupSettings
 
-from .conftest import ACCOUNT, QUEUE, Asker
+from .conftest import ACCOUNT, QUEUE, STREAM, Asker
 
 
 @pytest.fixture
@@ -224,3 +225,140 @@ def test_a_claim_that_was_extended_lapses(ordered: Asker) -> None:
         assert ordered.receive() == ()
     ordered.clock.advance(s=10)
     assert ordered.received() == [b"a1", b"a2", b"-1"]
+
+
+# --- the order of a claim ----------------------------------------------------------------------
+
+
+def of_group(bodies: list[bytes], group: bytes) -> list[bytes]:
+    return [body for body in bodies if body.startswith(group)]
+
+
+def put_mixed(ordered: Asker) -> list[bytes]:
+    """Put messages of groups and none, of many priorities; return the order of their claim."""
+    bodies = [f"{group}{n}" for n in range(6) for group in "ab-"]
+    for n, body in enumerate(bodies):
+        put(ordered, body, priority=16 - 5 * n % 16)
+        ordered.clock.advance(ms=1)
+    alone = [(16 - 5 * n % 16, body) for n, body in enumerate(bodies) if body[0] == "-"]
+    grouped = [body for body in bodies if body[0] != "-"]
+    return [body.encode() for body in [*(body for _, body in sorted(alone)), *grouped]]
+
+
+def test_a_claim_is_in_order_whatever_the_priorities(ordered: Asker) -> None:
+    """The members of groups are read by their places, those of none before them by priority."""
+    wanted = put_mixed(ordered)
+    ordered.attach()
+    ordered.claim()
+    assert ordered.claimed() == wanted
+    for parts in (1, 2, 3, 7, 20):
+        for limit in (1, 2, 100):
+            read = [ordered.claimed(1, part, parts, limit=limit) for part in range(parts)]
+            assert [body for part in read for body in part] == wanted
+
+
+def test_a_claim_has_what_was_given_back_before_later_ones(ordered: Asker) -> None:
+    """A message that came again became visible last, and is still the first of its group."""
+    put(ordered, "a1", "b1")
+    leases = ordered.receive(2)
+    put(ordered, "a2", "b2", "-1")
+    for lease in leases:
+        ordered.release(lease, delay_s=5)
+    ordered.clock.advance(s=6)
+    put(ordered, "a3")
+    ordered.attach()
+    ordered.claim()
+    assert ordered.claimed() == [b"-1", b"a1", b"b1", b"a2", b"b2", b"a3"]
+    ordered.extend()
+    assert ordered.claimed() == [b"-1", b"a1", b"b1", b"a2", b"b2", b"a3"]
+    assert [m.visible_since_ms for m in ordered.read_claim()[:2]] != [0, 0]
+
+
+def test_a_claim_is_in_order_after_one_that_was_given_back_or_lapsed(ordered: Asker) -> None:
+    """Its members were visible last of all then."""
+    put(ordered, "a1", priority=9)
+    put(ordered, "a2", priority=3)
+    ordered.attach()
+    ordered.claim()
+    put(ordered, "a3", priority=1)
+    ordered.clock.advance(s=5)
+    token = ordered.stream().token
+    ordered.ask(GiveBackClaim(ACCOUNT, QUEUE, STREAM, token, 1))
+    ordered.claim()
+    assert ordered.claimed() == [b"a1", b"a2", b"a3"]
+    put(ordered, "a4", priority=1)
+    ordered.clock.advance(s=61)
+    ordered.attach("other")
+    ordered.claim(stream="other")
+    assert ordered.claimed(stream="other") == [b"a1", b"a2", b"a3", b"a4"]
+
+
+def test_a_redriven_message_is_first_in_a_claim(ordered: Asker) -> None:
+    """It was never received under its new name, and has its old place."""
+    in_order = GroupSettings(order=GroupOrder.FIFO)
+    ordered.govern(groups=in_order, failure_policy=FailurePolicy(max_failures=1))
+    put(ordered, "a1", priority=9)
+    ordered.release(ordered.receive_one(), outcome=Outcome.FAILED)
+    ordered.clock.advance(s=5)
+    put(ordered, "a2", "a3")
+    ordered.run_job(JobKind.REDRIVE)
+    ordered.attach()
+    ordered.claim()
+    assert ordered.claimed() == [b"a1", b"a2", b"a3"]
+
+
+def test_a_lapsed_claim_in_order_gives_in_order(ordered: Asker) -> None:
+    """Receives get what a claim had in the order of the group."""
+    wanted = put_mixed(ordered)
+    ordered.attach()
+    ordered.claim()
+    ordered.clock.advance(s=61)
+    got = [body for _ in range(20) for body in ordered.received(1)]
+    assert of_group(got, b"a") == [b"a0"]
+    assert of_group(got, b"b") == [b"b0"]
+    assert sorted(of_group(got, b"-")) == sorted(of_group(wanted, b"-"))
+
+
+def test_the_order_of_a_claim_stays_when_that_of_the_queue_is_changed(asker: Asker) -> None:
+    """A claim is read in the order in which it was when it was opened."""
+    asker.govern(groups=GroupSettings(order=GroupOrder.FIFO))
+    put(asker, "a1", priority=9)
+    put(asker, "a2", priority=1)
+    asker.attach()
+    asker.claim()
+    asker.govern(groups=GroupSettings())
+    put(asker, "a3", priority=9)
+    put(asker, "a4", priority=1)
+    asker.claim(2)
+    asker.govern(groups=GroupSettings(order=GroupOrder.FIFO))
+    assert asker.claimed() == [b"a1", b"a2"]
+    assert asker.claimed(2) == [b"a4", b"a3"]
+    assert asker.settle(2).completed == 4
+
+
+def test_members_in_order_are_settled_and_set_aside(ordered: Asker) -> None:
+    """What is exempted is back in its group, in front."""
+    put(ordered, "a1", priority=9)
+    put(ordered, "a2", priority=1)
+    ordered.attach()
+    ordered.claim()
+    first = ordered.read_claim()[0]
+    assert ordered.settle(1, exemptions=(Exemption(1, first.message_id, Outcome.RETURNED),))
+    put(ordered, "a3", priority=1)
+    assert ordered.received() == [b"a1", b"a3"]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_each_part_has_whole_groups(ordered: Asker, limit: int) -> None:
+    """All of a group in one part, in order; and each member in one."""
+    wanted = put_mixed(ordered)
+    ordered.attach()
+    ordered.claim()
+    for parts in (1, 2, 3, 7):
+        read = [
+            ordered.claimed(1, part, parts, limit=limit, whole_groups=True) for part in range(parts)
+        ]
+        assert sorted(body for part in read for body in part) == sorted(wanted)
+        for group in (b"a", b"b"):
+            (own,) = [found for part in read if (found := of_group(part, group))]
+            assert own == of_group(wanted, group)

@@ -23,7 +23,7 @@ from leasehold.domain.errors import (
     LeaseholdError,
 )
 from leasehold.domain.events import EventType
-from leasehold.domain.model import BodyRef, Detail, Message, Outcome
+from leasehold.domain.model import BodyRef, Detail, Message, Outcome, size_of
 
 NOW = 1_000_000
 
@@ -128,8 +128,8 @@ def test_bytes() -> None:
     assert not taken(replace(claim, size=1), [(0, 9)], had_bytes=40).reaches_bytes
     assert not taken(replace(claim, max_bytes=None), [(0, 20), (0, 90)]).reaches_bytes
     ref = BodyRef(key="k", size_bytes=700, sha256="")
-    assert rules.size_of(WAITING) == 4
-    assert rules.size_of(WAITING._replace(body=b"", detail=Detail(body_ref=ref))) == 700
+    assert size_of(WAITING) == 4
+    assert size_of(WAITING._replace(body=b"", detail=Detail(body_ref=ref))) == 700
 
 
 @pytest.mark.parametrize(

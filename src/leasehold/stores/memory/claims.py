@@ -17,9 +17,9 @@ from leasehold.domain.errors import (
     StreamNotFound,
 )
 from leasehold.domain.events import EventType
-from leasehold.domain.groups import NOW
+from leasehold.domain.groups import NOW, is_of_part
 from leasehold.domain.limits import LOOK_BYTES
-from leasehold.domain.model import fitting, row_key_of
+from leasehold.domain.model import Message, fitting, row_key_of, size_of
 from leasehold.domain.visibility import release_refusal
 from leasehold.stores.memory.messages import MessageHandlers
 from leasehold.stores.memory.settle import Plan, Settling, in_order
@@ -126,7 +126,7 @@ class ClaimHandlers:
         return cl.Opened(after, replayed=True)
 
     def _begin(self, table: QueueTable, stream: StreamTable, command: cl.OpenClaim) -> c.Result:
-        holding = Holding(rules.begin(command, self._tables.now_ms))
+        holding = Holding(rules.begin(command, self._tables.now_ms, table.queue.settings.groups))
         self._step(table, holding, command.lease_s)
         if not holding.members:
             return cl.Opened(None)
@@ -137,7 +137,7 @@ class ClaimHandlers:
     def _step(self, table: QueueTable, holding: Holding, lease_s: int) -> None:
         """Take the next messages into a claim that is OPENING."""
         tables, before = self._tables, holding.claim
-        had_bytes = sum(rules.size_of(table.rows[row_key]) for row_key in holding.members)
+        had_bytes = sum(size_of(table.rows[row_key]) for row_key in holding.members)
         step = rules.Step(before, had_bytes)
         found = list(self._taking.take(table, step.room, step))
         ends = step.is_full(len(found)), step.reaches_bytes
@@ -158,17 +158,20 @@ class ClaimHandlers:
         """Read members in their order."""
         table, _, holding = self._find_claim(command)
         rules.check_readable(holding.claim, holding.accepted_loss)
-        start, stop = rules.part_bounds(holding.claim.remaining, command.part, command.parts)
+        start, stop = rules.part_bounds(holding.claim.remaining, command)
         if command.after:
             if not command.after.isdecimal():
                 raise InvalidMarker
             start = int(command.after)
-        end = min(start + command.limit, stop)
-        members = in_order(table, holding)[start:end]
-        messages = tuple(rules.as_read(table.rows[key]) for key in members)
-        count = fitting([len(message.body) for message in messages], LOOK_BYTES, at_least=True)
-        messages, end = messages[:count], start + count
-        return cl.MemberPage(messages, str(end) if end < stop else None)
+        found = [
+            (place, rules.as_read(table.rows[key]))
+            for place, key in enumerate(in_order(table, holding)[:stop])
+            if place >= start and (not command.whole_groups or _is_of(command, table.rows[key]))
+        ]
+        sizes = [len(message.body) for _, message in found[: command.limit]]
+        count = fitting(sizes, LOOK_BYTES, at_least=True)
+        messages = tuple(message for _, message in found[:count])
+        return cl.MemberPage(messages, str(found[count][0]) if count < len(found) else None)
 
     # --- extending ---------------------------------------------------------------------------
 
@@ -375,3 +378,9 @@ class ClaimHandlers:
             for holding in self._tables.holdings
             if (holding.claim.account, holding.claim.queue) != of
         ]
+
+
+def _is_of(command: cl.ReadClaim, message: Message) -> bool:
+    """Tell whether a member is of the part that is read, where groups are whole."""
+    name = message.detail.group_id
+    return is_of_part(name or message.message_id, command.part, command.parts)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from leasehold.domain import claims as rules
-from leasehold.domain.claims import Bound, Exemption
+from leasehold.domain.claims import Exemption
 from leasehold.domain.errors import StreamNotFound
 from leasehold.domain.events import EventType
 from leasehold.domain.groups import NOW
-from leasehold.domain.transactions import StreamSettled
+from leasehold.domain.transactions import Bound, StreamSettled
 from leasehold.stores.memory.messages import MessageHandlers
 from leasehold.stores.memory.tables import Boxes, Holding, QueueTable, StreamTable, Tables
 
@@ -160,6 +160,8 @@ class Settling:
 
 def in_order(table: QueueTable, holding: Holding) -> list[int]:
     """Return the row keys of a claim's members in their order."""
-    return sorted(
-        holding.members, key=lambda row_key: rules.member_order(table.rows[row_key], row_key)
-    )
+
+    def order(row_key: int) -> tuple[int, ...]:
+        return rules.member_order(table.rows[row_key], row_key, holding.claim)
+
+    return sorted(holding.members, key=order)

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from leasehold.domain import claims as claim_rules
 from leasehold.domain.admin import Job, Seen
-from leasehold.domain.claims import Bound, Claim, Exemption, Step, Stream, size_of
+from leasehold.domain.claims import Claim, Exemption, Step, Stream, place_ms
 from leasehold.domain.commands import Complete, Duplicate, Release, Renew
 from leasehold.domain.errors import (
     LeaseLost,
@@ -52,8 +52,10 @@ from leasehold.domain.model import (
     issue_receipt,
     read_receipt,
     row_key_of,
+    size_of,
 )
 from leasehold.domain.queue_settings import FailurePolicy, poison_queue_of
+from leasehold.domain.transactions import Bound
 from leasehold.domain.visibility import (
     Bucket,
     after_lapse,
@@ -703,5 +705,6 @@ def _order(table: QueueTable, row_key: int, ageing_s: int | None) -> tuple[int, 
     """
     message = table.rows[row_key]
     urgency, visible_at_ms, _ = receive_order(message, row_key, ageing_s)
-    was_visible_ms = message.visible_since_ms if row_key in table.held else message.visible_at_ms
+    held = table.held.get(row_key)
+    was_visible_ms = message.visible_at_ms if held is None else place_ms(message, held.claim)
     return urgency, visible_at_ms, was_visible_ms, row_key

@@ -395,10 +395,16 @@ FROM message
 WHERE partition = $1 AND visible_at_ms = $2 AND row_key + 0 > $3
 ORDER BY row_key + 0 LIMIT $4
 
+-- name: member_place
+-- Of one member of several lanes that are read as one.
+SELECT visible_at_ms, row_key FROM message
+WHERE partition = ANY ($1::bigint[]) AND visible_at_ms IS NOT NULL
+ORDER BY visible_at_ms, row_key + 0 LIMIT 1 OFFSET $2
+
 -- name: member_cores
 -- A member is visible when its claim says so ($2); its own time is its place.
 SELECT message_id, inserted_at_ms, expires_at_ms, $2, dequeue_count, fence, 2, since_ms,
-       visible_at_ms, 0, partition, detail
+       visible_since_ms, 0, partition, detail
 FROM message
 WHERE partition = $1 AND visible_at_ms IS NOT NULL ORDER BY visible_at_ms, row_key + 0
 
@@ -434,10 +440,14 @@ WHERE row_key = ANY ($4::bigint[])
 
 -- name: claim_again
 -- As above for a message that was received before. Its body and its time to live stay.
-UPDATE message SET partition = (partition >> 40) << 40 | $2, visible_at_ms = $3, detail = $4,
-                   dequeue_count = dequeue_count + 1, fence = fence + 1, phase = 2, since_ms = $5,
-                   visible_since_ms = $3, renewals = 0, holder = $6, session = NULL
+UPDATE message SET partition = (partition >> 40) << 40 | $2, visible_at_ms = $3, detail = $5,
+                   dequeue_count = dequeue_count + 1, fence = fence + 1, phase = 2, since_ms = $6,
+                   visible_since_ms = $4, renewals = 0, holder = $7, session = NULL
 WHERE row_key = $1
+
+-- name: set_place
+-- Of a member that was visible before, in its group.
+UPDATE message SET visible_at_ms = $2 WHERE row_key = $1
 
 -- name: return_many
 -- Members that are alike: claimed at the same moment, and never received before.
@@ -982,11 +992,16 @@ UPDATE message SET detail = r.d FROM unnest($1::bigint[], $2::text[]) AS r (k, d
 WHERE row_key = r.k
 
 -- name: claim_again_all
-UPDATE message SET partition = (message.partition >> 40) << 40 | r.p, visible_at_ms = r.v, detail = r.d,
-                   dequeue_count = dequeue_count + 1, fence = fence + 1, phase = 2, since_ms = r.s,
-                   visible_since_ms = r.v, renewals = 0, holder = r.h, session = NULL
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::text[])
-     AS r (k, p, v, d, s, h)
+UPDATE message SET partition = (message.partition >> 40) << 40 | r.p, visible_at_ms = r.v,
+                   detail = r.d, dequeue_count = dequeue_count + 1, fence = fence + 1, phase = 2,
+                   since_ms = r.s, visible_since_ms = r.vs, renewals = 0, holder = r.h,
+                   session = NULL
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::bigint[],
+            $7::text[]) AS r (k, p, v, vs, d, s, h)
+WHERE row_key = r.k
+
+-- name: set_place_all
+UPDATE message SET visible_at_ms = r.v FROM unnest($1::bigint[], $2::bigint[]) AS r (k, v)
 WHERE row_key = r.k
 
 -- name: rewrite_all

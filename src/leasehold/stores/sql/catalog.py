@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final, TypeAlias
 
-from leasehold.domain.claims import Bound, Claim, ClaimState, Stream
+from leasehold.domain.claims import Claim, ClaimState, Stream
 from leasehold.domain.errors import NoGroups, QueueNotFound
 from leasehold.domain.groups import Turns
 from leasehold.domain.model import (
@@ -24,6 +24,7 @@ from leasehold.domain.model import (
     Queue,
 )
 from leasehold.domain.queue_settings import LapsedReceipts, poison_queue_of
+from leasehold.domain.transactions import Bound
 from leasehold.domain.visibility import Bucket
 from leasehold.stores.sql.plain_json import from_plain, settings_from_json
 

@@ -1,18 +1,16 @@
 """Claims in a database: a claim is a partition, so it is settled by dropping one.
 
-A member's row keeps the time at which it was visible before, which is its place in the claim; until
-when it is hidden stands in the claim's own row, so that an extension writes one row however many
-members there are.
+In place of when it is visible, a member's row has its place in the claim; until when it is hidden
+stands in the claim's own row, so that an extension writes one row however many members there are.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import filterfalse
-from operator import attrgetter, itemgetter
-from typing import Any, Final, Protocol, TypeAlias
+from operator import attrgetter
+from typing import Final, Protocol, TypeAlias
 
 from leasehold.domain import claims as cl
 from leasehold.domain import claims as rules
@@ -20,13 +18,11 @@ from leasehold.domain import commands as c
 from leasehold.domain.errors import (
     ClaimNotFound,
     ClaimSettled,
-    InvalidMarker,
     StreamNotFound,
 )
 from leasehold.domain.events import EventType, core_of
 from leasehold.domain.groups import NOW
-from leasehold.domain.limits import LOOK_BYTES
-from leasehold.domain.model import Phase, fitting
+from leasehold.domain.model import Phase
 from leasehold.domain.transactions import Moved
 from leasehold.domain.visibility import after_lapse
 from leasehold.stores.sql.catalog import (
@@ -39,7 +35,6 @@ from leasehold.stores.sql.catalog import (
     lane_of,
     lanes_of,
     number_of,
-    priority_of,
 )
 from leasehold.stores.sql.failures import FailureHandlers
 from leasehold.stores.sql.groups import call_lanes
@@ -48,29 +43,13 @@ from leasehold.stores.sql.plain_json import along_in_json, detail_to_json
 from leasehold.stores.sql.recorder import ID_BYTES, Columns, columns_of
 from leasehold.stores.sql.rows import Cell, CellOf, Row, message_of, uncount
 from leasehold.stores.sql.scanning import WITH_SIZES, WITHOUT_BODIES, Search
-from leasehold.stores.sql.settle import Plan, Settling
+from leasehold.stores.sql.settle import Plan, Settling, first_members, read_members
 from leasehold.stores.sql.state import State
 
 _OfStream: TypeAlias = (
     cl.OpenClaim | cl.ReadClaim | cl.ExtendClaim | cl.ExemptMembers | cl.BindClaim | cl.SettleClaims
 ) | (cl.GiveBackClaim | cl.GetStream | cl.DeleteStream)
 """A command about one stream that is there."""
-_BEGIN: Final = (-1, -1)
-PAGE_BYTES: Final = LOOK_BYTES
-"""Bytes of bodies after which a page of members ends."""
-_detail_in: Final = itemgetter(8)
-"""The detail in a row of ``member_columns``; up to the body it is as the others are."""
-PAGE_MEMBERS: Final = {"members": 5_000, "member_columns": 20_000}
-"""Most members of a page by the query, the same."""
-_READ_FIRST: Final = 32
-"""Members read while it is not known how large they are: each body can have 64 KiB."""
-_READ_AT_ONCE: Final = 250
-"""Most members read with one statement."""
-_CURSOR: Final = re.compile(
-    r"([0-9]{1,2})\.(-1|[0-9]{1,18})\.(-1|[0-9]{1,18})\.([0-9]{1,18})", re.ASCII
-)
-"""What :meth:`ClaimVerbs.read` gives out. Others are refused: a negative limit is none at all, and
-what is no 64-bit integer would undo the whole batch."""
 
 
 class Publisher(Protocol):
@@ -172,72 +151,7 @@ class ClaimHandlers:
     def read(self, command: cl.ReadClaim, _now_ms: int) -> c.Result:
         """Read members in their order."""
         stream = self._stream(command)
-        held = self._readable(stream, command.number)
-        if command.columns:
-            rows, after = self._members(held, command, "member_columns")
-            if not (rows and _detail_in(rows[-1])):
-                return _columns(rows, after)
-        rows, after = self._members(held, command, "members")
-        messages = tuple(rules.as_member(message_of(row), held.claim) for row in rows)
-        return cl.MemberPage(messages, after)
-
-    def _members(
-        self, held: OpenClaimState, command: cl.ReadClaim, query: str
-    ) -> tuple[list[Any], str | None]:
-        """Return rows of members, and where the part goes on.
-
-        As columns only one row, with its detail, is returned if any of them has one: such members
-        cannot be shown so.
-        """
-        start, stop = rules.part_bounds(held.claim.remaining, command.part, command.parts)
-        lane_at, visible_ms, row_key, left = _read_cursor(command.after, stop - start)
-        skip = 0 if command.after else start
-        found: list[Any] = []
-        lanes = lanes_of(held.partition, held.lanes_used)
-        room, limit, step = PAGE_BYTES, min(command.limit, PAGE_MEMBERS[query]), _READ_FIRST
-        while lane_at < len(lanes) and left and len(found) < limit and room > 0:
-            wanted = min(left, limit - len(found), step)
-            if skip and len(lanes) > 1:
-                in_lane = self._state.value("count_lane", (lanes[lane_at],))
-                if skip >= in_lane:
-                    skip -= in_lane
-                    lane_at += 1
-                    continue
-            rows = self._after(query, lanes[lane_at], (visible_ms, row_key), wanted, skip)
-            skip = 0
-            if query == "member_columns":
-                detailed = list(filter(_detail_in, rows))
-                if detailed:
-                    return detailed[-1:], None
-            sizes = list(map(len, map(Cell.body, rows)))
-            fits = fitting(sizes, room, at_least=not found)
-            found += rows[:fits]
-            left -= fits
-            room -= sum(sizes[:fits])
-            step = min(_READ_AT_ONCE, max(1, room * len(found) // max(1, PAGE_BYTES - room)))
-            if fits < len(rows):
-                if fits:
-                    visible_ms, row_key = _place_of(rows[fits - 1])
-                break
-            if len(rows) < wanted:
-                lane_at, (visible_ms, row_key) = lane_at + 1, _BEGIN
-            else:
-                visible_ms, row_key = _place_of(rows[-1])
-        more = left and lane_at < len(lanes)
-        return found, f"{lane_at}.{visible_ms}.{row_key}.{left}" if more else None
-
-    def _after(
-        self, query: str, lane: int, place: tuple[int, int], wanted: int, skip: int
-    ) -> list[Any]:
-        """Return members of a lane behind a place: the rest of its moment, then later ones."""
-        visible_ms, row_key = place
-        if place == _BEGIN:
-            return self._state.fetch(query, (lane, visible_ms, wanted, skip))
-        rows = self._state.fetch(f"{query}_of_moment", (lane, visible_ms, row_key, wanted))
-        if len(rows) < wanted:
-            later = (lane, visible_ms + 1, wanted - len(rows), 0)
-            rows = [*rows, *self._state.fetch(query, later)]
-        return rows
+        return read_members(self._state, self._readable(stream, command.number), command)
 
     def _readable(self, stream: StreamBox, number: int) -> OpenClaimState:
         held = _held(stream, number)
@@ -399,36 +313,6 @@ def _held(stream: StreamBox, number: int) -> OpenClaimState:
     return held
 
 
-def _place_of(row: Row) -> tuple[int, int]:
-    """Return by what the members of a lane are sorted."""
-    return Cell.visible_at_ms(row), Cell.row_key(row)
-
-
-def _columns(rows: list[Any], after: str | None) -> cl.MemberColumns:
-    if not rows:
-        return cl.MemberColumns((), (), (), (), (), (), (), (), after)
-    _, ids, inserted, expires, visible, counts, fences, bodies, _, lanes = zip(*rows, strict=True)
-    first = lanes[0]
-    if lanes.count(first) == len(lanes):
-        priorities = [priority_of(first)] * len(lanes)
-    else:
-        priorities = [priority_of(lane) for lane in lanes]
-    return cl.MemberColumns(
-        ids, bodies, inserted, expires, visible, counts, fences, priorities, after
-    )
-
-
-def _read_cursor(after: str, length: int) -> tuple[int, int, int, int]:
-    """Return lane, time and row key behind which to go on, and how many members are left."""
-    if not after:
-        return 0, *_BEGIN, length
-    found = _CURSOR.fullmatch(after)
-    if found is None:
-        raise InvalidMarker
-    lane_at, visible_ms, row_key, left = map(int, found.groups())
-    return lane_at, visible_ms, row_key, min(left, length)
-
-
 # --- claiming ----------------------------------------------------------------------------------
 #
 # Taking messages into a claim.
@@ -460,6 +344,17 @@ def _told_of(rows: Sequence[Row], changed: _Changed) -> Columns:
     return columns_of(tuple(map(Cell.message_id, rows)), core, lanes, details)
 
 
+def _earlier_places(claim: cl.Claim, fresh: Sequence[Row]) -> list[tuple[int, int]]:
+    """Return row key and place of members that were visible before, in another queue."""
+    found = []
+    for row in fresh:
+        detail = Cell.detail(row)
+        if detail is not None and "first_visible_at_ms" in detail:
+            member = rules.after_claim(message_of(row), claim, 0)
+            found.append((Cell.row_key(row), rules.place_ms(member, claim)))
+    return found
+
+
 class Claiming:
     """Opens claims, step by step."""
 
@@ -472,7 +367,8 @@ class Claiming:
     ) -> OpenClaimState | None:
         """Take the next messages into a claim; None if there is nothing, and no claim."""
         state, entry = self._state, stream.entry
-        claim = rules.begin(command, now_ms) if held is None else held.claim
+        groups = entry.queue.settings.groups
+        claim = rules.begin(command, now_ms, groups) if held is None else held.claim
         had_bytes = self._bytes_of(held) if claim.max_bytes is not None else 0
         step = rules.Step(claim, had_bytes, FULL_STEP if state.is_full else None)
         rows = self._rows(entry, claim, step, now_ms)
@@ -541,6 +437,8 @@ class Claiming:
         keys = state.keys_of(map(Cell.row_key, fresh))
         bounds = (held.partition, now_ms, held.claim.holder, keys)
         state.cursor.execute(state.sql["claim_many"], bounds)
+        if held.claim.in_order:
+            state.cursor.executemany(state.sql["set_place"], _earlier_places(held.claim, fresh))
         timeline = entry.timeline
         if timeline is not None:
             for visible_at_ms, phase in zip(
@@ -586,9 +484,8 @@ class Claiming:
             detail = told
             if member.detail is not before.detail:
                 detail = detail_to_json(member.detail)
-            # When it was visible before is its place in the claim.
-            place_ms = member.visible_since_ms
-            bounds.append((row_key, held.partition, place_ms, detail, now_ms, claim.holder))
+            times = rules.place_ms(member, claim), member.visible_since_ms
+            bounds.append((row_key, held.partition, *times, detail, now_ms, claim.holder))
             cores.append((Cell.message_id(row), *core_of(member)[:-1], lane, told))
             source = state.catalog.claims.get(lane & PARTITION_MASK)
             if source is not None:
@@ -610,9 +507,6 @@ class Claiming:
 #
 # A claim that was given back is out of its stream at once, and marked. Until their step comes its
 # members stay as they were; each step is a transaction of its own, and a restart goes on with it.
-
-
-_BEGIN_MS: Final = -1
 
 
 def _call_groups(entry: Entry, rows: Sequence[Row], at_ms: int) -> None:
@@ -682,15 +576,9 @@ class ClaimRelease:
         self._state.touched_claims.add(held)
 
     def _lanes(self, held: OpenClaimState, limit: int) -> Iterable[tuple[Lane, list[Row]]]:
-        """Go over the first members, lane by lane, with the lane of the queue they go to."""
-        state, left = self._state, limit
-        for number in lanes_of(held.partition, held.lanes_used):
-            if not left:
-                return
-            rows = state.fetch("members_without_bodies", (number, _BEGIN_MS, left, 0))
-            if rows:
-                left -= len(rows)
-                yield state.open_lane(held.entry, number_of(number)), rows
+        """Go over the first members by lane, with the lane of the queue they go to."""
+        for lane, rows in first_members(self._state, held, limit):
+            yield self._state.open_lane(held.entry, number_of(lane)), rows
 
     # --- claims that have lapsed -------------------------------------------------------------
 

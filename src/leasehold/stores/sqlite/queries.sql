@@ -356,10 +356,16 @@ FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms = ?2 AND row_key > ?3
 ORDER BY row_key LIMIT ?4
 
+-- name: member_place
+-- Of one member of several lanes that are read as one.
+SELECT visible_at_ms, row_key FROM message INDEXED BY message_by_visibility
+WHERE partition IN carray(?1) AND visible_at_ms IS NOT NULL
+ORDER BY visible_at_ms, row_key LIMIT 1 OFFSET ?2
+
 -- name: member_cores
 -- A member is visible when its claim says so (?2); its own time is its place.
 SELECT message_id, inserted_at_ms, expires_at_ms, ?2, dequeue_count, fence, 2, since_ms,
-       visible_at_ms, 0, partition, detail
+       visible_since_ms, 0, partition, detail
 FROM message INDEXED BY message_by_visibility
 WHERE partition = ?1 AND visible_at_ms IS NOT NULL ORDER BY visible_at_ms, row_key
 
@@ -395,10 +401,14 @@ WHERE row_key IN carray(?4)
 
 -- name: claim_again
 -- As above for a message that was received before. Its body and its time to live stay.
-UPDATE message SET partition = (partition >> 40) << 40 | ?2, visible_at_ms = ?3, detail = ?4,
-                   dequeue_count = dequeue_count + 1, fence = fence + 1, phase = 2, since_ms = ?5,
-                   visible_since_ms = ?3, renewals = 0, holder = ?6, session = NULL
+UPDATE message SET partition = (partition >> 40) << 40 | ?2, visible_at_ms = ?3, detail = ?5,
+                   dequeue_count = dequeue_count + 1, fence = fence + 1, phase = 2, since_ms = ?6,
+                   visible_since_ms = ?4, renewals = 0, holder = ?7, session = NULL
 WHERE row_key = ?1
+
+-- name: set_place
+-- Of a member that was visible before, in its group.
+UPDATE message SET visible_at_ms = ?2 WHERE row_key = ?1
 
 -- name: return_many
 -- Members that are alike: claimed at the same moment, and never received before.
