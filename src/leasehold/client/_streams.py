@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -104,12 +104,18 @@ def open_claim(path: str, request: OpenClaimRequest) -> Call:
     return send("PUT", path, request, repeatable=True, wait_s=request.wait_s or 0)
 
 
-def read(
-    path: str, part: tuple[int, int], after: str | None, page_size: int, *, arrow: bool
-) -> Call:
+class Part(NamedTuple):
+    """Which members of a claim are read."""
+
+    part: int
+    parts: int
+    whole_groups: bool
+
+
+def read(path: str, part: Part, after: str | None, page_size: int, *, arrow: bool) -> Call:
     """Return a call for one page of the members of a part of a claim."""
-    place, parts = part
-    query = [("part", str(place)), ("parts", str(parts)), ("limit", str(page_size))]
+    query = [("part", str(part.part)), ("parts", str(part.parts)), ("limit", str(page_size))]
+    query += [("whole_groups", "true")] if part.whole_groups else []
     query += [("after", after)] if after else []
     return get(f"{path}/messages", tuple(query), ARROW if arrow else JSON)
 

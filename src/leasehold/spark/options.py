@@ -288,8 +288,7 @@ OPTIONS: Final = (
         "wholeGroups",
         truth,
         False,
-        "Give all messages that a group has in a micro-batch to one task. Each task reads the "
-        "whole claim.",
+        "Give all messages that a group has in a micro-batch to one task.",
     ),
     _option("prefetchClaim", truth, True, "Open the next claim while this one is worked on."),
     # Leases

@@ -134,7 +134,13 @@ class Stream:
         return streams.opened(self._transport.call(call))
 
     def read(
-        self, number: int, part: int = 0, parts: int = 1, *, page_size: int = 1_000
+        self,
+        number: int,
+        part: int = 0,
+        parts: int = 1,
+        *,
+        page_size: int = 1_000,
+        whole_groups: bool = False,
     ) -> Iterator[MessageView]:
         """Yield the members of a claim in their order. Needs no token, and changes nothing.
 
@@ -143,6 +149,9 @@ class Stream:
             part: Which part of them, 0 to *parts* - 1.
             parts: In how many equal parts the claim is read.
             page_size: How many are fetched at once, 1 to 1,000.
+            whole_groups: Whether a part has all members of some groups, in place of an equal share:
+                those whose names have a CRC-32 of which *part* is left after division by *parts*.
+                Messages without a group go by their ids.
 
         Raises:
             ClaimNotFound: It is not open.
@@ -150,16 +159,22 @@ class Stream:
             ClaimLapsed: It was not extended in time: open it again first.
             ClaimBroken: Others have taken members.
         """
-        path, after = self._claim(number), None
+        path, after, which = self._claim(number), None, streams.Part(part, parts, whole_groups)
         while True:
-            call = streams.read(path, (part, parts), after, page_size, arrow=False)
+            call = streams.read(path, which, after, page_size, arrow=False)
             found, after = answers.views(self._transport.call(call))
             yield from found
             if after is None:
                 return
 
     def read_arrow(
-        self, number: int, part: int = 0, parts: int = 1, *, page_size: int = 20_000
+        self,
+        number: int,
+        part: int = 0,
+        parts: int = 1,
+        *,
+        page_size: int = 20_000,
+        whole_groups: bool = False,
     ) -> Iterator[Any]:
         """Yield the members of a claim as ``pyarrow.RecordBatch``; for the rest see :meth:`read`.
 
@@ -169,9 +184,9 @@ class Stream:
             ImportError: pyarrow is not installed; it comes with the extra ``arrow``.
         """
         streams.pyarrow()
-        path, after = self._claim(number), None
+        path, after, which = self._claim(number), None, streams.Part(part, parts, whole_groups)
         while True:
-            call = streams.read(path, (part, parts), after, page_size, arrow=True)
+            call = streams.read(path, which, after, page_size, arrow=True)
             answer = self._transport.call(call)
             yield from streams.batches_in(answer.content)
             after = answer.next_after

@@ -375,7 +375,7 @@ _STREAM_ROUTES: Final = (
         _CLAIM + "/messages",
         _RECEIVE,
         streams.read,
-        _PAGE | {"part", "parts"},
+        _PAGE | {"part", "parts", "whole_groups"},
         _PEEK,
     ),
     Route("extend-claim", "POST", _CLAIM + "/extend", _RECEIVE, streams.extend),

@@ -46,6 +46,7 @@ from leasehold.http.native.call import (
     in_portions,
     number_of,
     param_int,
+    param_switch,
     published_names,
     read_body,
     short_text,
@@ -232,7 +233,8 @@ async def read(call: Call) -> Response:
     part = param_int(call, "part", (0, parts - 1)) or 0
     stream, number = _stream_of(call), number_of(call)
     after = call.params.get("after", "")
-    command = ReadClaim(*stream, number, part, parts, after, limit)
+    whole = param_switch(call, "whole_groups", default=False)
+    command = ReadClaim(*stream, number, part, parts, after, limit, whole_groups=whole)
     room = ANSWER_BYTES if write is None else ARROW_BYTES
     pages = await _read_pages(call, replace(command, columns=write is not None), room)
     next_after = pages[-1].next_after

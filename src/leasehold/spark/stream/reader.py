@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import threading
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -329,10 +328,8 @@ class _Reading:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield what can be decoded; see to what cannot be."""
-        whole = self._options.whole_groups and self._part.parts > 1
         for page in self._pages():
-            mine = _of_part(page, self._part.part, self._part.parts) if whole else page
-            for piece in _pieces(mine) if mine.num_rows else ():
+            for piece in _pieces(page):
                 decoded = self._decoder.decode(piece, self._number)
                 if decoded.bad:
                     self._refuse(decoded.bad)
@@ -363,9 +360,10 @@ class _Reading:
 
     def _read(self) -> Iterator[Any]:
         part, parts = self._part.part, self._part.parts
-        if self._options.whole_groups:
-            part, parts = 0, 1  # any place of the claim may have messages of a group of this part
-        return self._stream.read_arrow(self._number, part, parts, page_size=PAGE_ROWS)
+        whole = self._options.whole_groups and parts > 1
+        return self._stream.read_arrow(
+            self._number, part, parts, page_size=PAGE_ROWS, whole_groups=whole
+        )
 
     def _refuse(self, bad: Sequence[Bad]) -> None:
         """Do with messages that cannot be decoded what the options say."""
@@ -396,27 +394,6 @@ class _Reading:
                 return
             threading.Event().wait(_LOOK_S)
         call()
-
-
-def _of_part(page: pa.RecordBatch, part: int, parts: int) -> pa.RecordBatch:
-    """Return the messages of a page whose groups a part has, in their order.
-
-    Groups go by a hash of their names, messages without a group by one of their ids. It is the
-    same in every process and run, which Python's own is not.
-
-    Raises:
-        BadOption: The server says nothing of groups.
-    """
-    if "group_id" not in page.schema.names:
-        raise BadOption("option wholeGroups needs a server that names the groups of messages")
-    ids = page.column("message_id").to_pylist()
-    names = page.column("group_id").to_pylist()
-    mine = [
-        row
-        for row, (name, message_id) in enumerate(zip(names, ids, strict=True))
-        if zlib.crc32((message_id if name is None else name).encode()) % parts == part
-    ]
-    return page.take(pa.array(mine, pa.int64()))
 
 
 def _pieces(page: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -130,6 +131,29 @@ def test_read(native: Native) -> None:
     [message, *_] = native.get(path)["messages"]
     assert (message["state"], message["under"], message["queue"]) == ("leased", "daily/1", "orders")
     assert native.get(f"{MESSAGES}/{message['id']}")["under"] == "daily/1"
+
+
+def test_whole_groups(native: Native) -> None:
+    """Each part has all messages of some groups, in their order, and the others by their ids."""
+    for number in range(24):
+        group = {"group_id": f"g{number % 4}"} if number % 4 else {}
+        native.put_bodies(f"{number:02}", **group)
+    claim(native, attach(native))
+    path = f"{STREAM}/claims/1/messages"
+    whole = native.get(path)["messages"]
+    for part in range(3):
+        wanted = [
+            message["body"]
+            for message in whole
+            if crc32((message.get("group_id") or message["id"]).encode()) % 3 == part
+        ]
+        assert bodies(native, query=f"part={part}&parts=3&whole_groups=true") == wanted
+        found, after = list[str](), ""
+        while after is not None:
+            page = native.get(path, f"part={part}&parts=3&whole_groups=true&limit=2{after}")
+            found += [message["body"] for message in page["messages"]]
+            after = page["next_after"] and f"&after={page['next_after']}"
+        assert found == wanted
 
 
 def test_an_answer_in_json_is_short(native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,6 +402,7 @@ def test_limits_of_a_claim(native: Native, members: dict[str, Any], field: str) 
         ("/claims/1/messages", "part=1", "out-of-range", "part"),
         ("/claims/1/messages", "part=3&parts=3", "out-of-range", "part"),
         ("/claims/1/messages", "parts=0", "out-of-range", "parts"),
+        ("/claims/1/messages", "whole_groups=1", "invalid-request", "whole_groups"),
         ("/claims/1/messages", "limit=20001", "out-of-range", "limit"),
     ],
 )

@@ -131,10 +131,7 @@ def test_parts_cover_a_claim_and_can_be_read_again(driving: Driving, queue: Queu
 def test_whole_groups_are_in_one_part_in_order(
     driving: Driving, queue: QueueHandle, priorities: tuple[int, ...]
 ) -> None:
-    """No group is in two parts, all come once, and a replay is the same.
-
-    A claim is read priority by priority, so only groups of one priority are in order.
-    """
+    """No group is in two parts, all come once, and a replay is the same."""
     queue.update(settings={"groups": {"order": "fifo"}})
     for number in range(60):
         group = None if number % 6 == 5 else f"group {number % 6 + number // 30}"
@@ -160,7 +157,7 @@ def test_whole_groups_are_in_one_part_in_order(
         for name in {name for name, _ in rows if name is not None}:
             places.setdefault(name, set()).add(place)
             bodies = [body for each, body in rows if each == name]
-            assert len(priorities) > 1 or bodies == sorted(bodies)
+            assert bodies == sorted(bodies)
     assert all(len(each) == 1 for each in places.values())
     assert len(set.union(*places.values())) > 1
     assert read() == seen
