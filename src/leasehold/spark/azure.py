@@ -377,7 +377,7 @@ class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         open_queue: Opens the queue with a manager of leases, when it is first used.
 
     Raises:
-        BadOption: The options do not fit the columns.
+        BadOption: The options do not fit the columns, or ask for groups, which are unknown there.
     """
 
     def __init__(
@@ -386,6 +386,11 @@ class AzureReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         schema: StructType,
         open_queue: Callable[[ReadOptions], Batches] = open_batches,
     ) -> None:
+        if options.whole_groups:
+            raise BadOption(
+                "option wholeGroups needs message groups, which Azure Queue Storage does not have: "
+                "leave it out, or read a queue of Leasehold, without service=azure"
+            )
         # The SDK's adapter takes bodies out of their encoding.
         self._decoder = Decoder(dataclasses.replace(options, message_encoding="none"), schema)
         self._options = options

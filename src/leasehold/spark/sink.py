@@ -42,7 +42,7 @@ from leasehold.client.errors import (
     LeaseholdClientError,
     StagedNotFound,
 )
-from leasehold.domain.limits import MAX_PUBLISHED_PARTS
+from leasehold.domain.limits import MAX_GROUP_ID, MAX_PUBLISHED_PARTS
 from leasehold.spark.connection import (
     connect,
     current_task,
@@ -331,7 +331,7 @@ class Rows:
         """Return a batch as the server takes it.
 
         Raises:
-            BadColumns: A row has no body.
+            BadColumns: A row has no body, or a name of a group that is no name.
         """
         columns = dict(zip(self.names, batch.columns, strict=True))
         if columns["body"].null_count:
@@ -348,6 +348,8 @@ class Rows:
             for name, column in columns.items()
             if not pa.types.is_null(column.type)
         }
+        if "group_id" in given:
+            _check_groups(given["group_id"])
         return pa.RecordBatch.from_arrays(list(given.values()), names=list(given))
 
 
@@ -355,6 +357,23 @@ def _plain(name: str, column: Any) -> Any:
     """Return a column in a type that the server takes."""
     # Spark names the members of a map's entries as it likes.
     return column.cast(_PROPERTIES) if name == "properties" else column
+
+
+def _check_groups(names: Any) -> None:
+    """Refuse names of groups that the server would refuse.
+
+    Raises:
+        BadColumns: One is empty or too long.
+    """
+    lengths = pc.utf8_length(names)
+    bad = pc.index(pc.or_(pc.equal(lengths, 0), pc.greater(lengths, MAX_GROUP_ID)), value=True)
+    place = bad.as_py()
+    if place >= 0:
+        name, length = names[place].as_py(), lengths[place].as_py()
+        raise BadColumns(
+            f"a row has a group_id of {length:,} characters, {name[:32]!r}, and it has to have "
+            f"1 to {MAX_GROUP_ID}: null for no group; of a longer name take a hash, sha2(name, 256)"
+        )
 
 
 def _check(shown: str, name: str, kind: DataType) -> None:

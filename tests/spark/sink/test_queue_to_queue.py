@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from leasehold.client import Client
+from leasehold.client.models import NewMessage
 
 
 def run(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> str:
@@ -74,3 +75,45 @@ def test_replay_after_a_crash_sends_nothing_twice(
     assert sent == sorted([*filled, "LATER"])
     counts = client.queue("input").counts()
     assert (counts.total, client.queue("out").counts().staged) == (0, 0)
+
+
+@pytest.mark.long
+def test_groups_go_from_queue_to_queue_in_order(
+    spark: SparkSession, client: Client, out: dict[str, str], tmp_path: Path
+) -> None:
+    """Whole groups in one task, rows in the order of a task, micro-batch after micro-batch."""
+    in_order = {"groups": {"order": "fifo"}}
+    client.queue("out").update(settings=in_order)
+    source = client.queue("input")
+    source.create(settings=in_order)
+    source.put_many(
+        [
+            NewMessage(f"{number:03}", group_id=f"group {number % 5}", priority=16 - number % 16)
+            for number in range(200)
+        ]
+    )
+    frame = (
+        spark.readStream.format("leasehold")
+        .options(**{**out, "queueName": "input"})
+        .options(streamId="groups", maxMessagesPerTrigger="60", settleWithSink="true")
+        .options(wholeGroups="true", numPartitions="3")
+        .load()
+    )
+    query = (
+        frame.selectExpr("body", "group_id", "CAST(1 + hash(body) % 8 + 8 AS INT) AS priority")
+        .writeStream.format("leasehold")
+        .options(**out, stageRows="7")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert source.counts().total == 0
+    found: dict[str | None, list[str]] = {}
+    while messages := client.queue("out").receive(1_000):
+        for message in messages:
+            found.setdefault(message.group_id, []).append(message.text)
+            client.queue("out").complete(message)
+    assert found == {
+        f"group {group}": [f"{number:03}" for number in range(group, 200, 5)] for group in range(5)
+    }

@@ -131,3 +131,51 @@ def test_server_refusals_reach_the_user(
     with pytest.raises(PySparkException, match="QueueNotFound"):
         write(spark.sql("SELECT 'a' AS body, 'nowhere' AS queue"), out)
     assert client.queue("out").counts().staged == 0
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+
+def groups_of(client: Client, queue: str = "out") -> dict[str | None, list[str]]:
+    """Receive all messages, and return the bodies of each group in their order."""
+    found: dict[str | None, list[str]] = {}
+    while messages := client.queue(queue).receive(1_000):
+        for message in messages:
+            found.setdefault(message.group_id, []).append(message.text)
+            client.queue(queue).complete(message)
+    return found
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_groups_keep_the_order_of_a_partition(
+    spark: SparkSession, client: Client, out: dict[str, str], partitions: int
+) -> None:
+    """Rows of a group in one partition are in its order, in however many requests they go."""
+    client.queue("out").update(settings={"groups": {"order": "fifo"}})
+    frame = spark.range(600).selectExpr(
+        "id",
+        "format_string('%03d', id) AS body",
+        "if(id % 7 = 0, NULL, concat('group ', id % 7)) AS group_id",
+        "cast(1 + id % 16 AS int) AS priority",
+    )
+    by_group = frame.repartition(partitions, "group_id").sortWithinPartitions("id").drop("id")
+    write(by_group, out, stageRows="11")
+    found = groups_of(client)
+    assert {len(each) for each in found.values()} == {85, 86}
+    for number in range(1, 7):
+        assert found[f"group {number}"] == [
+            f"{each:03}" for each in range(600) if each % 7 == number
+        ]
+
+
+def test_a_group_that_cannot_be(spark: SparkSession, client: Client, out: dict[str, str]) -> None:
+    """Names that are too long, and columns of another type, are refused before anything is sent."""
+    rows = spark.range(3).selectExpr("cast(id AS string) AS body", "id AS group_id")
+    with pytest.raises(PySparkException, match="column group_id is bigint, and has to be string"):
+        write(rows, out)
+    named = rows.selectExpr("body", "repeat('a', 128 + cast(body AS int)) AS group_id")
+    with pytest.raises(PySparkException, match="group_id of 129 characters"):
+        write(named, out)
+    assert client.queue("out").counts().total == 0
+    write(rows.select("body"), out)
+    assert [each.group_id for each in client.queue("out").inspect()] == [None] * 3

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from leasehold.spark.azure import AzureReader, Batches
-from leasehold.spark.options import BadRecord, read_options
+from leasehold.spark.options import BadOption, BadRecord, read_options
 from leasehold.spark.schemas import MESSAGE
 from leasehold.testing import ManualTime
 from leasehold.testing.memory_queue import MemoryQueue
@@ -269,3 +269,10 @@ def test_nothing_is_tried_again_after_the_end(rig: Rig, monkeypatch: pytest.Monk
     with pytest.raises(Unreachable):
         batches.depth()
     assert tries == [1]
+
+
+def test_groups_are_refused(rig: Rig) -> None:
+    """The service knows no groups, so nothing is promised of them."""
+    with pytest.raises(BadOption, match=r"wholeGroups needs message groups.*service=azure"):
+        rig.reader(wholeGroups="true")
+    assert rig.reader(wholeGroups="false")

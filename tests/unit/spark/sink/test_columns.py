@@ -37,6 +37,7 @@ def test_body_alone_is_a_message() -> None:
         ("body binary, properties map<string,int>", "has to be map<string,string>"),
         ("body binary, BODY binary", "same name"),
         ("body void", "column body is void"),
+        ("body binary, group_id bigint", "column group_id is bigint, and has to be string"),
     ],
 )
 def test_tables_that_cannot_be_sent(ddl: str, text: str) -> None:
@@ -92,3 +93,16 @@ def test_row_without_body_is_refused() -> None:
     """A null body is a mistake of the query, and said so before anything is staged."""
     with pytest.raises(BadColumns, match="null for its body"):
         sent(rows_of("body string"), body=["one", None])
+
+
+def test_names_of_groups() -> None:
+    """A row may name its group, as text of 1 to 128 characters; null is no group."""
+    rows = rows_of("body string, group_id string")
+    named = ["a", None, "\u00fc" * 128]
+    assert sent(rows, body=["1", "2", "3"], group_id=named)["group_id"] == named
+    for bad, shown in (("b" * 129, "129 characters, 'bbb"), ("", "0 characters, ''")):
+        with pytest.raises(BadColumns, match=f"group_id of {shown}.*1 to 128: null for no group"):
+            sent(rows, body=["1", "2"], group_id=["a", bad])
+    assert "group_id" not in sent(
+        rows_of("body string, group_id void"), body=["1"], group_id=[None]
+    )
