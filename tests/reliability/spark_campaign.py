@@ -6,6 +6,7 @@ and nothing left in the queue, visible or not.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -24,10 +25,11 @@ import psutil
 import pyarrow.parquet as pq
 
 from leasehold.client import Client
+from leasehold.client.models import NewMessage
 from leasehold.spark.cluster import Cluster
 from tests.e2e.server import Endpoint
 from tests.reliability.running import KillableServer
-from tests.reliability.spark_query import Settings
+from tests.reliability.spark_query import Settings, chained, state_file
 from tests.reliability.spark_tripwire import Step, Tripwire
 
 QUEUE: Final = "spark-kill"
@@ -52,11 +54,13 @@ class Victim(StrEnum):
     """Spark's JVM and the program that started it; Python processes see their connections end."""
     MACHINE = "machine"
     """The driver with every process that it has started: nobody can tidy up."""
+    PYTHON = "Python workers"
+    """All processes of Python that the driver has started: its source's and those of tasks."""
     SERVER = "server"
     EXECUTOR = "executor"
 
 
-_ENDING: Final = frozenset({Victim.DRIVER, Victim.MACHINE})
+_ENDING: Final = frozenset({Victim.DRIVER, Victim.MACHINE, Victim.PYTHON})
 """Those without whom the run ends."""
 
 
@@ -67,10 +71,16 @@ class Outcome:
     put: int = 0
     kills: Counter[str] = field(default_factory=Counter)
     runs: int = 0
+    batches: int = 0
+    """Micro-batches, where groups are looked at."""
+    tasks: int = 0
+    """Tasks of these that had rows."""
     left: int = 0
     """Messages in the queue at the end, in any state."""
     missing: list[str] = field(default_factory=list)
     twice: list[str] = field(default_factory=list)
+    disordered: list[str] = field(default_factory=list)
+    """What groups were seen in another order than they were put in, or not whole in one task."""
     tails: list[str] = field(default_factory=list)
     """The last lines of runs that failed without having been struck."""
 
@@ -78,6 +88,7 @@ class Outcome:
     def violations(self) -> list[str]:
         """What must not be; empty if all is well."""
         found = [f"lost: {body}" for body in self.missing] + [f"twice: {b}" for b in self.twice]
+        found += [f"out of order: {group}" for group in self.disordered]
         return found + ([f"{self.left} left in the queue"] if self.left else []) + self.tails
 
 
@@ -87,7 +98,7 @@ class Campaign:
     Args:
         server: Which the query reads from; it can be killed and comes back on another port.
         root: Folder of the checkpoint and the output.
-        sink: ``table`` or ``queue``.
+        sink: ``table``, ``queue`` or ``groups``.
         lease_s: Of the claims.
         cluster: On which the query runs; None: in the driver's own process.
     """
@@ -153,7 +164,8 @@ class Campaign:
     def _strike(self, settings: Settings, group: list[tuple[Victim, Point]]) -> None:
         """Run the query, and kill each victim when it comes to its point."""
         dies = group[0][0] in _ENDING
-        dies_itself = dies and self._sink == "table" and group[0][1] is Point.WRITTEN
+        writes = self._sink != "queue" and group[0][1] is Point.WRITTEN
+        dies_itself = group[0][0] in {Victim.DRIVER, Victim.MACHINE} and writes
         with self._lock:
             self._armed.extend(() if dies_itself else group)
         self._run(replace(settings, die_after_write=dies_itself), may_die=dies)
@@ -177,6 +189,7 @@ class Campaign:
         return {
             Victim.DRIVER: self._kill_driver,
             Victim.MACHINE: self._kill_machine,
+            Victim.PYTHON: self._kill_python,
             Victim.SERVER: self._kill_server,
             Victim.EXECUTOR: self._kill_executor,
         }[victim]
@@ -203,6 +216,14 @@ class Campaign:
         driver = psutil.Process(self._process.pid)
         for each in [driver, *driver.children(recursive=True)]:
             _kill(each)
+
+    def _kill_python(self) -> None:
+        assert self._process is not None
+        driver = psutil.Process(self._process.pid)
+        for each in driver.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if "python" in each.name():
+                    _kill(each)
 
     def _kill_server(self) -> None:
         self._server.strike()
@@ -233,7 +254,8 @@ class Campaign:
             except subprocess.TimeoutExpired:
                 self._kill_machine()
                 code = self._process.wait()
-        if code and not (may_die and code < 0):
+        # Where Python workers have died, Spark says so and ends by itself.
+        if code and not (may_die and (code < 0 or Victim.PYTHON in dict(self._struck))):
             lines = self._log.read_text(errors="replace").splitlines()
             told = [line for line in lines if "Error" in line or "Exception" in line]
             self.outcome.tails.append(f"run ended with {code}: " + " | ".join(told[-3:]))
@@ -250,9 +272,15 @@ class Campaign:
             for name in (QUEUE, f"{QUEUE}-out"):
                 if not again:
                     client.create_queue(name)
+                    if self._sink == "groups":
+                        client.queue(name).update(settings={"groups": {"order": "fifo"}})
             extra = self.outcome.runs if again else 0
             named = [f"{body} + {extra}" if again else body for body in bodies]
-            client.queue(QUEUE).put_many(named)
+            sent = [
+                NewMessage(body, group_id=_group_of(body), priority=1 + place % 16)
+                for place, body in enumerate(named)
+            ]
+            client.queue(QUEUE).put_many(sent if self._sink == "groups" else named)
         self._bodies += named
 
     def _is_empty(self) -> bool:
@@ -265,9 +293,44 @@ class Campaign:
         with self._client() as client:
             counts = client.queue(QUEUE).counts()
             self.outcome.left = counts.total + counts.staged
-            found = Counter(self._table() if self._sink == "table" else self._queue(client))
+            found = Counter(self._queue(client) if self._sink == "queue" else self._table())
         self.outcome.missing = sorted((expected - found).elements())
         self.outcome.twice = sorted((found - expected).elements())
+
+        if self._sink == "groups":
+            self._look_at_groups()
+
+    def _look_at_groups(self) -> None:
+        """Compare the order of each group, and the state it was folded into, with the puts."""
+        seen: dict[str, list[str]] = {}
+        for batch_id in range(len(list((self._root / "table").glob("batch=*")))):
+            rows = sorted(self._folded(batch_id))
+            places: dict[str, set[int]] = {}
+            for task, _, group, body in rows:
+                places.setdefault(group, set()).add(task)
+                seen.setdefault(group, []).append(body)
+            spread = [group for group, tasks in places.items() if len(tasks) > 1]
+            self.outcome.disordered += [f"{group} in tasks of batch {batch_id}" for group in spread]
+            self.outcome.batches += 1
+            self.outcome.tasks += len({row[0] for row in rows})
+        states = json.loads(state_file(self._root, self.outcome.batches - 1).read_text())
+        wanted: dict[str, list[str]] = {}
+        for body in self._bodies:
+            wanted.setdefault(_group_of(body), []).append(body)
+        for group, bodies in wanted.items():
+            state = ""
+            for body in bodies:
+                state = chained(state, body.encode())
+            if seen.get(group) != bodies:
+                self.outcome.disordered.append(f"{group}: {seen.get(group)}")
+            if states.get(group) != state:
+                self.outcome.disordered.append(f"{group}: its state is of other messages")
+
+    def _folded(self, batch_id: int) -> Iterator[tuple[int, int, str, str]]:
+        """Yield task, place, group and body of the rows of a micro-batch."""
+        for path in (self._root / "table" / f"batch={batch_id}").glob("*.parquet"):
+            for row in pq.ParquetFile(path).read().to_pylist():
+                yield row["task"], row["place"], row["group_id"], row["body"].decode()
 
     def _table(self) -> Iterator[str]:
         for path in sorted((self._root / "table").glob("batch=*/*.parquet")):
@@ -279,6 +342,11 @@ class Campaign:
         while received := out.receive(1_000, visibility_timeout_s=_DRAIN_LEASE_S):
             for message in received:
                 yield message.body.decode()
+
+
+def _group_of(body: str) -> str:
+    """Return the group of a message in a queue of groups: one of seven, by its number."""
+    return f"group {int(body.split()[1]) % 7}"
 
 
 def _in_one_run(kills: list[tuple[Victim, Point]]) -> Iterator[list[tuple[Victim, Point]]]:

@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from leasehold.spark.session import cluster_session, local_session
@@ -28,7 +32,8 @@ class Settings:
     root: str
     """Folder of the checkpoint and of what is written."""
     sink: str
-    """``table``: Parquet by foreachBatch, one folder for each batch; ``queue``: our own sink."""
+    """``table``: Parquet by foreachBatch, one folder for each batch; ``queue``: our own sink;
+    ``groups``: as ``table``, by tasks that read whole groups and fold each into a state."""
     limit: int
     """Messages of one micro-batch."""
     lease_s: int
@@ -54,6 +59,7 @@ def main() -> None:
         .option("maxMessagesPerTrigger", str(settings.limit))
         .option("visibilityTimeout", f"{settings.lease_s}s")
         .option("numPartitions", "2")
+        .option("wholeGroups", str(settings.sink == "groups").lower())
         .load()
     )
     _start(source, settings).awaitTermination()
@@ -69,7 +75,9 @@ def _session(settings: Settings) -> SparkSession:
 
 def _start(source: DataFrame, settings: Settings) -> Any:
     root = Path(settings.root)
-    if settings.sink == "table":
+    if settings.sink == "groups":
+        started = source.writeStream.foreachBatch(_writer_of_groups(settings))
+    elif settings.sink == "table":
 
         def write(batch: DataFrame, batch_id: int) -> None:
             folder = root / "table" / f"batch={batch_id}"
@@ -90,6 +98,68 @@ def _start(source: DataFrame, settings: Settings) -> Any:
         .trigger(availableNow=True)
         .start()
     )
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+
+def chained(state: str, body: bytes) -> str:
+    """Return the state of a group after one more message: it tells of all, and of their order."""
+    return hashlib.sha256(state.encode() + body).hexdigest()
+
+
+def state_file(root: Path, batch_id: int) -> Path:
+    """Return where the states of all groups are kept as they are after a micro-batch."""
+    return root / "states" / f"{batch_id}.json"
+
+
+def _writer_of_groups(settings: Settings) -> Callable[[DataFrame, int], None]:
+    root = Path(settings.root)
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        before = state_file(root, batch_id - 1)
+        states = json.loads(before.read_text()) if before.exists() else {}
+        folder = str(root / "table" / f"batch={batch_id}")
+        rows = batch.select("group_id", "body").mapInArrow(_folder_of(states), _FOLDED)
+        rows.write.mode("overwrite").parquet(folder)
+        for row in batch.sparkSession.read.parquet(folder).orderBy("task", "place").collect():
+            states[row.group_id] = row.state
+        after = state_file(root, batch_id)
+        after.parent.mkdir(exist_ok=True)
+        made = after.with_suffix(".new")
+        made.write_text(json.dumps(states))
+        made.replace(after)
+        if settings.die_after_write:
+            _die(batch.sparkSession)
+
+    return write
+
+
+_FOLDED = "task int, place int, group_id string, body binary, state string"
+
+
+def _folder_of(states: dict[str, str]) -> Callable[[Any], Iterator[pa.RecordBatch]]:
+    """Return what a task does with its rows: each is folded into the state of its group."""
+
+    def fold(batches: Any) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        task = -1 if context is None else context.partitionId()
+        own, place = dict(states), 0
+        for batch in batches:
+            groups, bodies = batch.column("group_id").to_pylist(), batch.column("body").to_pylist()
+            seen = []
+            for group, body in zip(groups, bodies, strict=True):
+                own[group] = chained(own.get(group, ""), body)
+                seen.append(own[group])
+            count = len(bodies)
+            columns = [[task] * count, list(range(place, place + count)), groups, bodies, seen]
+            types = [pa.int32(), pa.int32(), pa.string(), pa.binary(), pa.string()]
+            arrays = [pa.array(*each) for each in zip(columns, types, strict=True)]
+            names = ["task", "place", "group_id", "body", "state"]
+            yield pa.RecordBatch.from_arrays(arrays, names=names)
+            place += count
+
+    return fold
 
 
 def _die(spark: SparkSession) -> None:

@@ -59,6 +59,27 @@ def test_each_message_is_sent_on_once_however_the_server_dies(
     _check(campaign.play(kills, messages=200, limit=50), len(kills))
 
 
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_groups_are_whole_in_order_and_once_whoever_dies(
+    server: KillableServer, tmp_path: Path
+) -> None:
+    """Each group is folded, in its order, into a state that every message has changed once.
+
+    The messages of a group have all priorities, and several micro-batches have some of each.
+    """
+    kills = [
+        (Victim.PYTHON, Point.READING),
+        (Victim.DRIVER, Point.WRITTEN),
+        (Victim.MACHINE, Point.SETTLING),
+    ]
+    campaign = Campaign(server, tmp_path / "query", "groups")
+    outcome = campaign.play(kills, messages=300, limit=40)
+    _check(outcome, len(kills))
+    assert outcome.batches > len(kills)
+    assert outcome.tasks > outcome.batches
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_each_message_is_sent_on_once_when_an_executor_dies(
