@@ -129,10 +129,10 @@ class Notes:
         self._file.close()
 
 
-def read_notes(folder: Path) -> list[Entry]:
-    """Return what all processes noted; a line that a kill has cut is left out."""
+def read_notes(folder: Path, names: str = "*.jsonl") -> list[Entry]:
+    """Return what was noted in files of such names; a line that a kill has cut is left out."""
     entries: list[Entry] = []
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in sorted(folder.glob(names)):
         for line in path.read_text().splitlines():
             try:
                 kind, members = json.loads(line)
