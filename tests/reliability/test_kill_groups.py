@@ -10,7 +10,7 @@ import pytest
 from leasehold.client.models import Event
 from tests.postgres import find_programs
 from tests.reliability import planted_server
-from tests.reliability.group_campaign import run
+from tests.reliability.group_campaign import GroupCampaign, run
 from tests.reliability.group_history import (
     Act,
     Effect,
@@ -274,8 +274,27 @@ def test_a_receive_that_may_have_been_before_the_poisoning_is_fine() -> None:
     assert check([*PUTS, receive(1, 1.0), unknown, *TWO], HALTS) == []
 
 
-def event(seq: int, kind: str, group: str = "a", queue: str = "q") -> Event:
-    return Event(seq=seq, place=0, at_ms=seq, type=kind, queue=queue, group_id=group)
+def event(at_ms: int, kind: str, group: str = "a", queue: str = "q") -> Event:
+    return Event(seq=at_ms, place=0, at_ms=at_ms, type=kind, queue=queue, group_id=group)
+
+
+def test_the_log_is_held_to_the_rate(tmp_path: Path) -> None:
+    """Receives and claims count together, each group for itself, whatever the time of day."""
+    since_ms = 1_795_000_000_000
+    fine = [
+        (0, "received", "a"),
+        (0, "claimed", "a"),
+        (100, "received", "b"),
+        (500, "claimed", "a"),
+    ]
+    more = [(900, "completed", "a"), (999, "received", "a")]
+    logs = [
+        [event(since_ms + at_ms, kind, group) for at_ms, kind, group in told]
+        for told in (fine, [*fine, *more])
+    ]
+    campaign = GroupCampaign([], tmp_path, 0)
+    found = [campaign._above_rate(log, "q", rate_per_s=2.0, burst=2) for log in logs]
+    assert found == [[], ["a: above the rate at 0.999"]]
 
 
 @pytest.mark.parametrize("kind", ["received", "claimed"])
