@@ -18,8 +18,8 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -27,17 +27,20 @@ from typing import Any, Final
 
 from leasehold.client import Client
 from leasehold.client.errors import LeaseholdClientError
-from leasehold.client.models import FailurePolicy, NewMessage
+from leasehold.client.models import Event, FailurePolicy, NewMessage
 from tests.e2e.server import DEV_ACCOUNT
 from tests.postgres import empty, shared_cluster
 from tests.reliability.group_history import (
+    HANDED_OUT,
     Name,
     Notes,
     Promise,
     Put,
+    Resume,
     above_rate,
     check,
     figures,
+    logged_past_a_halt,
     read_notes,
 )
 from tests.reliability.group_worker import RETRIES, Job, body_of, name_of, names, work
@@ -46,14 +49,16 @@ from tests.reliability.running import KillableServer, eventually
 PROMISES: Final = {
     "ordered": Promise(max_in_flight=3),
     "limited": Promise(in_order=False, max_in_flight=2),
+    "rated": Promise(in_order=False, rate_per_s=8.0, burst=3),
+    "halting": Promise(halts=True),
 }
 """By queue: what it is to keep."""
 SCHEMA: Final = "grouped"
 _BACKLOG: Final = 150
 """Producers wait while more messages than that are visible."""
-_FILL: Final = 20
-"""Messages of each group at the start."""
 _LEASE_S: Final = 2
+_RESUME_S: Final = 0.2
+"""A group stands still for as long, at least."""
 _DRAIN_S: Final = 120.0
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.reliability.group_worker"])
@@ -66,22 +71,23 @@ class Producer(threading.Thread):
     puts is known.
     """
 
-    def __init__(self, url: str, number: int, groups: int, notes: Notes) -> None:
+    def __init__(self, url: str, number: int, groups: int, notes: Notes, fill: int) -> None:
         super().__init__(daemon=True)
         self._url, self.notes = url, notes
         self._groups, self._number = groups, number
-        self._names = names(list(PROMISES), groups, number, since=_FILL)
+        self._names = names(list(PROMISES), groups, number, since=fill)
+        self._fill = fill
         self._rng = Random(number)
         self.stopping = threading.Event()
         self.broken: list[str] = []
 
-    def fill(self, rounds: int) -> None:
+    def fill(self) -> None:
         """Put some messages at once, before anybody works."""
         with Client(self._url, DEV_ACCOUNT) as client:
             for name in PROMISES:
                 puts = [
                     Put(group=group, number=number, sent_s=time.monotonic())
-                    for group, number in names([name], self._groups, self._number, upto=rounds)
+                    for group, number in names([name], self._groups, self._number, upto=self._fill)
                 ]
                 for put in puts:
                     self.notes.add(put)
@@ -131,6 +137,40 @@ class Producer(threading.Thread):
             return True
 
 
+class Operator(threading.Thread):
+    """Resumes groups that stand still, some time after they have begun to.
+
+    Args:
+        url: Of a server.
+        queues: Whose groups.
+        notes: Where it writes what it does.
+    """
+
+    def __init__(self, url: str, queues: Sequence[str], notes: Notes) -> None:
+        super().__init__(daemon=True)
+        self._url, self._queues, self.notes = url, queues, notes
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        """Look, wait for consumers to try, and resume, until told to stop."""
+        with Client(self._url, DEV_ACCOUNT, retries=RETRIES, timeout_s=5.0) as client:
+            while not self.stopping.wait(_RESUME_S):
+                for name in self._queues:
+                    # The server may be dead, or stopped.
+                    with suppress(LeaseholdClientError):
+                        self._resume_all(client.queue(name))
+
+    def _resume_all(self, queue: Any) -> None:
+        halted = queue.groups(halted=True).groups
+        if halted:
+            self.stopping.wait(_RESUME_S)
+        for group in halted:
+            resume = Resume(group=f"{queue.name}:{group.group_id}", sent_s=time.monotonic())
+            self.notes.add(resume)
+            queue.resume_group(group.group_id)
+            self.notes.add(replace(resume, answered_s=time.monotonic()))
+
+
 def group_id_of(put: Put) -> str | None:
     """Return the group as the server is told it."""
     return str(put.group).split(":")[1] or None
@@ -156,8 +196,12 @@ class GroupCampaign:
     workers: int = 6
     groups: int = 3
     """Of each queue, for each server."""
+    fill: int = 20
+    """Messages of each group at the start."""
     done: Counter[str] = field(default_factory=Counter)
     """Kills and pauses."""
+    rated: Counter[str] = field(default_factory=Counter)
+    """Messages handed out of groups with a rate, by receives and by claims."""
     faults: list[str] = field(default_factory=list)
     _rng: Random = field(init=False)
     _processes: list[Any] = field(default_factory=list)
@@ -174,13 +218,12 @@ class GroupCampaign:
             for name, promise in self.promises.items():
                 client.queue(f"{name}-poison").create()
                 client.queue(name).create(settings=self._settings(promise))
-        producers = [
-            Producer(f"http://127.0.0.1:{s.port}", n, self.groups, Notes(self._notes(f"p{n}")))
-            for n, s in enumerate(self.servers)
-        ]
+        producers = [self._producer(number) for number in range(len(self.servers))]
         for producer in producers:
-            producer.fill(_FILL)
+            producer.fill()
+        operator = self._operator()
         try:
+            operator.start()
             self._processes = [self._worker(number) for number in range(self.workers)]
             for producer in producers:
                 producer.start()
@@ -199,14 +242,11 @@ class GroupCampaign:
             for process in self._processes:
                 process.kill()
                 process.join()
-            for producer in producers:
-                producer.notes.close()
-        entries = read_notes(self.folder)
-        for name, promise in self.promises.items():
-            own = [each for each in entries if str(each.group).startswith(f"{name}:")]
-            self.faults += check(own, promise, left)
-            if promise.rate_per_s is not None:
-                self.faults += self._above_rate(name, promise.rate_per_s, promise.burst)
+            operator.stopping.set()
+            operator.join(60)
+            for notes in (*(producer.notes for producer in producers), operator.notes):
+                notes.close()
+        self._judge(left)
 
     def report(self) -> dict[str, Any]:
         """Return figures."""
@@ -215,8 +255,31 @@ class GroupCampaign:
             "kills": self._kills(),
             "pauses": self.done["workers_paused"] + self.done["servers_paused"],
             **figures(read_notes(self.folder)),
+            "rated": dict(self.rated),
             "violations": len(self.faults),
         }
+
+    def _judge(self, left: Sequence[Name]) -> None:
+        """Look for what the notes, and the log of the server, have against the promises."""
+        entries = read_notes(self.folder)
+        with self._client() as client:
+            events = list(client.events())
+        for name, promise in self.promises.items():
+            own = [each for each in entries if str(each.group).startswith(f"{name}:")]
+            self.faults += check(own, promise, left)
+            if promise.rate_per_s is not None:
+                self.faults += self._above_rate(events, name, promise.rate_per_s, promise.burst)
+            if promise.halts:
+                self.faults += logged_past_a_halt(events, name)
+
+    def _producer(self, number: int) -> Producer:
+        url = f"http://127.0.0.1:{self.servers[number].port}"
+        return Producer(url, number, self.groups, Notes(self._notes(f"p{number}")), self.fill)
+
+    def _operator(self) -> Operator:
+        url = f"http://127.0.0.1:{self.servers[-1].port}"
+        halting = [name for name, promise in self.promises.items() if promise.halts]
+        return Operator(url, halting, Notes(self._notes("operator")))
 
     def _kills(self) -> int:
         return self.done["workers_killed"] + self.done["servers_killed"]
@@ -226,7 +289,12 @@ class GroupCampaign:
         groups["order"] = "fifo" if promise.in_order else "none"
         if promise.max_in_flight is not None:
             groups["max_in_flight"] = promise.max_in_flight
-        return {"groups": groups, "failure_policy": FailurePolicy(max_failures=2)}
+        if promise.rate_per_s is not None:
+            groups |= {"rate_per_s": promise.rate_per_s, "burst": promise.burst}
+        if promise.halts:
+            groups["on_poison"] = "halt"
+        policy = FailurePolicy(max_failures=1 if promise.halts else 2)
+        return {"groups": groups, "failure_policy": policy}
 
     def _client(self) -> Client:
         return Client(f"http://127.0.0.1:{self.servers[0].port}", DEV_ACCOUNT)
@@ -243,6 +311,8 @@ class GroupCampaign:
             folder=self.folder,
             seed=self.seed * 100_000 + self._started,
             lease_s=_LEASE_S,
+            claims=[name for name, each in self.promises.items() if each.rate_per_s is not None],
+            fragile=[name for name, each in self.promises.items() if each.halts],
             with_session=number % 3 == 0,
         )
         process = _CONTEXT.Process(target=work, args=(job,), daemon=True)
@@ -300,17 +370,19 @@ class GroupCampaign:
             queues += [client.queue(f"{queue.name}-poison") for queue in queues]
             return [name_of(view) for queue in queues for view in queue.inspect(body=True)]
 
-    def _above_rate(self, queue: str, rate_per_s: float, burst: float) -> list[str]:
-        """Return the leases that a group was given too early, by the clock of the server."""
-        times: dict[str, list[float]] = defaultdict(list)
-        with self._client() as client:
-            for event in client.events():
-                if event.type == "received" and event.queue == queue and event.group_id:
-                    times[event.group_id].append(event.at_ms / 1000)
+    def _above_rate(
+        self, events: Iterable[Event], queue: str, rate_per_s: float, burst: int
+    ) -> list[str]:
+        """Return the messages that a group was given too early, by the clock of the server."""
+        times_ms: dict[str, list[int]] = defaultdict(list)
+        for event in events:
+            if event.type in HANDED_OUT and event.queue == queue and event.group_id:
+                times_ms[event.group_id].append(event.at_ms)
+                self.rated[event.type] += 1
         return [
             f"{group}: {fault}"
-            for group in times
-            for fault in above_rate(times[group], rate_per_s, burst)
+            for group, found in times_ms.items()
+            for fault in above_rate([(each - found[0]) / 1000 for each in found], rate_per_s, burst)
         ]
 
 

@@ -18,11 +18,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO
 
+from leasehold.client.models import Event
+
 Outcome = Literal["done", "refused", "unknown"]
 """Of a settling: it was answered, it was certainly not carried out, or nobody can say."""
 Act = Literal["complete", "poison", "return"]
 """What a settling would do: ``poison`` moves the message away for good, ``return`` does not."""
 
+HANDED_OUT: Final = ("received", "claimed")
+"""Types of the events with which a message is handed out: those that count for a rate."""
 _RATE_MARGIN: Final = 1e-9
 
 
@@ -110,8 +114,19 @@ class Save:
     answered_s: float | None = None
 
 
-Entry = Put | Receive | Effect | Settle | Hold | Save
-_KINDS: Final = {kind.__name__: kind for kind in (Put, Receive, Effect, Settle, Hold, Save)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """A group that an operator has go on; written down when it was sent, and again when it was
+    answered.
+    """
+
+    group: str | None
+    sent_s: float
+    answered_s: float | None = None
+
+
+Entry = Put | Receive | Effect | Settle | Hold | Save | Resume
+_KINDS: Final = {kind.__name__: kind for kind in (Put, Receive, Effect, Settle, Hold, Save, Resume)}
 
 
 class Notes:
@@ -129,10 +144,10 @@ class Notes:
         self._file.close()
 
 
-def read_notes(folder: Path) -> list[Entry]:
-    """Return what all processes noted; a line that a kill has cut is left out."""
+def read_notes(folder: Path, names: str = "*.jsonl") -> list[Entry]:
+    """Return what was noted in files of such names; a line that a kill has cut is left out."""
     entries: list[Entry] = []
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in sorted(folder.glob(names)):
         for line in path.read_text().splitlines():
             try:
                 kind, members = json.loads(line)
@@ -190,7 +205,9 @@ class Promise:
     max_in_flight: int | None = None
     rate_per_s: float | None = None
     """Messages of a group a second; None for any number."""
-    burst: float = 1.0
+    burst: int = 1
+    halts: bool = False
+    """Whether a group that had a message poisoned gives nothing until it is resumed."""
 
 
 def is_free(group: str | None) -> bool:
@@ -211,6 +228,7 @@ def check(
     entries = list(entries)
     messages, faults = _by_name(entries)
     faults += _faults_of_holds(entries)
+    resumes = _resumes(entries)
     by_group: dict[str | None, list[_Message]] = defaultdict(list)
     for name in sorted(messages, key=lambda name: (name[0] or "", name[1])):
         by_group[name[0]].append(messages[name])
@@ -223,6 +241,8 @@ def check(
                 faults += _effects_out_of_order(members)
             if promise.max_in_flight is not None:
                 faults += _above(members, promise.max_in_flight)
+            if promise.halts:
+                faults += _past_a_halt(members, resumes[group])
     if left is not None:
         there = set(left)
         for name, message in messages.items():
@@ -243,7 +263,7 @@ def _by_name(entries: Iterable[Entry]) -> tuple[dict[Name, _Message], list[str]]
                 messages[entry.group, entry.number] = _Message(entry)
             elif entry.acknowledged:
                 known.put = entry
-        elif not isinstance(entry, Hold | Save):
+        elif not isinstance(entry, Hold | Save | Resume):
             others.append(entry)
     faults: list[str] = []
     for other in others:
@@ -381,6 +401,67 @@ def _above(members: Sequence[_Message], limit: int) -> list[str]:
     return faults
 
 
+def _resumes(entries: Iterable[Entry]) -> dict[str | None, list[Resume]]:
+    """Return the resumes of each group, each once: answered, if it was."""
+    found: dict[str | None, dict[float, Resume]] = defaultdict(dict)
+    for entry in entries:
+        if isinstance(entry, Resume):
+            known = found[entry.group].setdefault(entry.sent_s, entry)
+            if known.answered_s is None:
+                found[entry.group][entry.sent_s] = entry
+    return defaultdict(list, {group: list(by_time.values()) for group, by_time in found.items()})
+
+
+def _past_a_halt(members: Sequence[_Message], resumes: Sequence[Resume]) -> list[str]:
+    """Return receives of a group between a message's poisoning and whatever may have resumed it.
+
+    The group surely stands still from the answer that says that the message was poisoned. A resume
+    counts from when it was sent, unless it was answered before the poisoning was asked for.
+    """
+    faults: list[str] = []
+    receives = [receive for message in members for receive in message.receives]
+    for settle in (each for message in members for each in message.settles.values()):
+        since_s = settle.answered_s
+        if settle.act != "poison" or settle.outcome != "done" or since_s is None:
+            continue
+        until_s = min(
+            (
+                each.sent_s
+                for each in resumes
+                if each.answered_s is None or each.answered_s > settle.sent_s
+            ),
+            default=math.inf,
+        )
+        faults += [
+            f"received while it stood still: {each}, {settle}"
+            for each in receives
+            if since_s < each.sent_s and each.got_s < until_s
+        ]
+    return faults
+
+
+def logged_past_a_halt(events: Iterable[Event], queue: str) -> list[str]:
+    """Return what a server's log has against groups that stand still, event by event.
+
+    Args:
+        events: All there are, in their order.
+        queue: Whose groups stand still when a message of them is poisoned.
+    """
+    faults: list[str] = []
+    halted: set[str] = set()
+    for event in events:
+        group = event.group_id
+        if event.queue != queue or group is None:
+            continue
+        if event.type in {"poisoned", "group-halted"}:
+            halted.add(group)
+        elif event.type == "group-resumed":
+            halted.discard(group)
+        elif event.type in HANDED_OUT and group in halted:
+            faults.append(f"handed out while its group stood still: {event}")
+    return faults
+
+
 def above_rate(times_s: Iterable[float], rate_per_s: float, burst: float) -> list[str]:
     """Return the receives of one group that came before a token bucket could have let them.
 
@@ -410,6 +491,7 @@ def figures(entries: Iterable[Entry]) -> dict[str, Any]:
     return {
         "messages": len(messages),
         "holds": len(holds),
+        "resumes": sum(len(each) for each in _resumes(entries).values()),
         "acknowledged": sum(message.put.acknowledged for message in messages.values()),
         "receives": sum(len(message.receives) for message in messages.values()),
         "received_again": sum(max(0, len(m.receives) - 1) for m in messages.values()),

@@ -34,6 +34,14 @@ RETRIES: Final = RetryPolicy(attempts=2, initial_s=0.05)
 _HOLDING: Final = 0.4
 """How often a worker with a session holds groups."""
 _HOLDS: Final = 6
+_FAILING: Final = 0.05
+"""Share of the messages that fail."""
+_FAILING_OFTEN: Final = 0.15
+_SLOW: Final = 0.01
+"""Share of those that take longer than a lease."""
+_CLAIMING: Final = 0.5
+"""How often a worker claims before it serves a queue that it may claim from."""
+_CLAIMS: Final = 4
 _TURNS: Final = 20
 """Receives before a worker goes to another queue or server, perhaps."""
 
@@ -49,6 +57,10 @@ class Job:
     seed: int
     lease_s: int
     with_session: bool
+    claims: Sequence[str] = ()
+    """Queues of which it claims messages now and then, to give them back."""
+    fragile: Sequence[str] = ()
+    """Queues whose messages fail often."""
 
 
 class _Worker:
@@ -75,6 +87,8 @@ class _Worker:
     def _serve(self, client: Client) -> None:
         """Receive and handle from one server for a while."""
         queue = client.queue(self._rng.choice(self._job.queues))
+        if queue.name in self._job.claims and self._rng.random() < _CLAIMING:
+            self._claim(queue)
         opened: AbstractContextManager[Any] = nullcontext()
         if self._job.with_session:
             opened = client.session(self._job.name, timeout_s=_SESSION_S, heartbeat=None)
@@ -96,6 +110,18 @@ class _Worker:
                 )
                 self._note(messages, sent_s, lives_s)
                 self._handle(queue, messages)
+                if not messages:
+                    return
+
+    def _claim(self, queue: Any) -> None:
+        """Claim some messages, and give them back: handed out by another way, and nothing else."""
+        stream = queue.stream(f"{self._job.name}-{next(self._answers)}")
+        stream.attach()
+        for _ in range(_CLAIMS):
+            if stream.open(1, limit=self._rng.randint(1, 5), lease_s=self._job.lease_s) is not None:
+                time.sleep(self._rng.uniform(0.0, 0.05))
+                stream.give_back(1)
+        stream.delete()
 
     def _serve_groups(self, queue: Any, session: Any) -> None:
         """Hold groups one after the other, and count in their state."""
@@ -160,16 +186,17 @@ class _Worker:
     def _handle(self, queue: Any, messages: Sequence[ReceivedMessage]) -> None:
         """Work on what one receive brought, group by group in order."""
         stopped: set[str] = set()
+        failing = _FAILING_OFTEN if queue.name in self._job.fragile else _FAILING
         for each in messages:
             draw = self._rng.random()
             group, number = name_of(each)
             if group in stopped and not is_free(group):
                 self._settle(each, "return", lambda m=each: queue.release(m))
-            elif draw < 0.05:
+            elif draw < failing:
                 stopped.add(group)
                 self._settle(each, "poison", lambda m=each: queue.release(m, outcome="failed"))
             else:
-                if draw < 0.06:
+                if draw < failing + _SLOW:
                     time.sleep(self._job.lease_s * 1.3)
                 time.sleep(self._rng.uniform(0.0, 0.02))
                 at_s = time.monotonic()

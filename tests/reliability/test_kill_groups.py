@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from leasehold.client.models import Event
 from tests.postgres import find_programs
 from tests.reliability import planted_server
-from tests.reliability.group_campaign import run
+from tests.reliability.group_campaign import GroupCampaign, run
 from tests.reliability.group_history import (
     Act,
     Effect,
@@ -19,10 +20,12 @@ from tests.reliability.group_history import (
     Promise,
     Put,
     Receive,
+    Resume,
     Save,
     Settle,
     above_rate,
     check,
+    logged_past_a_halt,
 )
 
 needs_postgres = pytest.mark.skipif(find_programs() is None, reason="no PostgreSQL is installed")
@@ -30,7 +33,7 @@ needs_postgres = pytest.mark.skipif(find_programs() is None, reason="no PostgreS
 
 def test_some_kills(tmp_path: Path) -> None:
     """The quick part, on SQLite: a few kills and pauses under load."""
-    campaign = run("sqlite", tmp_path, kills=6, seed=4)
+    campaign = run("sqlite", tmp_path, kills=6, seed=4, fill=8)
     assert campaign.faults == []
     assert {"workers_killed", "servers_killed"} <= campaign.done.keys()
     assert campaign.report()["completed"] > 50
@@ -41,6 +44,8 @@ def test_many_kills_of_one_server(tmp_path: Path) -> None:
     """The longer part, on SQLite."""
     campaign = run("sqlite", tmp_path, kills=60, seed=5)
     assert campaign.faults == []
+    assert campaign.report()["resumes"] > 0
+    assert campaign.rated.keys() == {"received", "claimed"}
     assert len(campaign.done) == 4, "each way to strike was used"
 
 
@@ -55,12 +60,21 @@ def test_many_kills_of_two_servers(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("fault", "found"), [("one-too-many", "in flight"), ("past-the-first", "out of order")]
+    ("fault", "found"),
+    [
+        ("one-too-many", ("in flight",)),
+        ("past-the-first", ("out of order",)),
+        ("twice-the-rate", ("above the rate",)),
+        ("no-halt", ("received while it stood still", "handed out while its group stood still")),
+    ],
 )
-def test_a_server_with_a_fault_is_found_out(tmp_path: Path, fault: str, found: str) -> None:
-    """Positive control: limits and order that a server does not keep are seen."""
+def test_a_server_with_a_fault_is_found_out(
+    tmp_path: Path, fault: str, found: tuple[str, ...]
+) -> None:
+    """Positive control: limits, order, rates and halts that a server does not keep are seen."""
     campaign = run("sqlite", tmp_path, kills=4, seed=7, program=(planted_server.__file__, fault))
-    assert [each for each in campaign.faults if found in each]
+    for each in found:
+        assert [fault for fault in campaign.faults if each in fault]
 
 
 # The checks themselves, on a record made by hand: three messages of a group, one after the other.
@@ -217,6 +231,82 @@ def test_two_holders_are_found() -> None:
     assert "two leases with one fence" in faults(receive(1, 1.0), replace(other, fence=1), *TWO)
     late = receive(1, 9.0, 1, answer="late")
     assert "a fence that does not rise" in faults(other, late, *TWO)
+
+
+HALTS = Promise(halts=True)
+POISONED: list[Entry] = [receive(1, 1.0), settle(1, 2.0, act="poison")]
+
+
+def resume(sent_s: float, answered_s: float | None) -> Resume:
+    return Resume(group="a", sent_s=sent_s, answered_s=answered_s)
+
+
+@pytest.mark.parametrize(
+    ("resumes", "is_fine"),
+    [
+        ([resume(2.5, 2.7)], True),
+        ([resume(2.5, None)], True),
+        ([resume(2.95, None)], True),
+        ([resume(1.5, 2.05)], True),
+        ([resume(2.5, None), resume(9.0, 9.1)], True),
+        ([], False),
+        ([resume(1.5, 1.9)], False),
+        ([resume(3.1, 3.2)], False),
+    ],
+)
+def test_a_receive_from_a_group_that_stands_still_is_found(
+    resumes: list[Resume], is_fine: bool
+) -> None:
+    """From the answer to the poisoning until a resume that may have come after it was sent."""
+    asked = [replace(each, answered_s=None) for each in resumes]
+    found = check([*PUTS, *POISONED, *asked, *resumes, *TWO], HALTS)
+    assert [each.split(":")[0] for each in found] == ["received while it stood still"] * (
+        not is_fine
+    )
+
+
+def test_a_receive_that_may_have_been_before_the_poisoning_is_fine() -> None:
+    """It was sent before the answer, or nobody knows whether the message was poisoned."""
+    both = [receive(n, 1.0, answer="x", place=n) for n in (1, 2)]
+    poison = settle(1, 2.0, act="poison")
+    assert check([*PUTS, *both, poison], HALTS) == []
+    unknown = settle(1, 2.0, act="poison", outcome="unknown")
+    assert check([*PUTS, receive(1, 1.0), unknown, *TWO], HALTS) == []
+
+
+def event(at_ms: int, kind: str, group: str = "a", queue: str = "q") -> Event:
+    return Event(seq=at_ms, place=0, at_ms=at_ms, type=kind, queue=queue, group_id=group)
+
+
+def test_the_log_is_held_to_the_rate(tmp_path: Path) -> None:
+    """Receives and claims count together, each group for itself, whatever the time of day."""
+    since_ms = 1_795_000_000_000
+    fine = [
+        (0, "received", "a"),
+        (0, "claimed", "a"),
+        (100, "received", "b"),
+        (500, "claimed", "a"),
+    ]
+    more = [(900, "completed", "a"), (999, "received", "a")]
+    logs = [
+        [event(since_ms + at_ms, kind, group) for at_ms, kind, group in told]
+        for told in (fine, [*fine, *more])
+    ]
+    campaign = GroupCampaign([], tmp_path, 0)
+    found = [campaign._above_rate(log, "q", rate_per_s=2.0, burst=2) for log in logs]
+    assert found == [[], ["a: above the rate at 0.999"]]
+
+
+@pytest.mark.parametrize("kind", ["received", "claimed"])
+def test_a_log_that_hands_out_of_a_group_that_stands_still_is_found(kind: str) -> None:
+    """By receives and claims; other groups and queues go on, and so does the group later."""
+    halt = [event(1, "received"), event(2, "poisoned"), event(3, "group-halted")]
+    others = [event(4, kind, group="b"), event(5, kind, queue="r"), event(6, "completed")]
+    resumed = [event(8, "group-resumed"), event(9, kind)]
+    assert logged_past_a_halt([*halt, *others, *resumed], "q") == []
+    [found] = logged_past_a_halt([*halt, *others, event(7, kind), *resumed], "q")
+    assert "while its group stood still" in found
+    assert len(logged_past_a_halt([event(2, "poisoned"), event(7, kind)], "q")) == 1
 
 
 def test_what_is_lost_or_comes_back_is_found() -> None:

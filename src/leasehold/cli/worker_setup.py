@@ -63,6 +63,7 @@ _PLACES: Final[Mapping[Runner, str]] = {
 _OPTIONS: Final = {
     "concurrency": "--concurrency",
     "prefetch": "--prefetch",
+    "ordered": "--ordered",
     "concurrency_per_group": "--concurrency-per-group",
     "poison.max_failures": "--max-failures",
     "poison.max_deliveries": "--max-deliveries",

@@ -87,6 +87,7 @@ MEMORY: Final = Capabilities(
     saves="beside",
     counts_returns=True,
     counts_failures=True,
+    tells_order=True,
 )
 """What a queue in memory can do."""
 
@@ -377,6 +378,12 @@ class MemoryQueue(Adapter):
         if seen.queue != self.name or seen.state is MessageState.EXPIRED:
             raise LeaseGone("the message is completed, removed or expired")
         return seen.message
+
+    def group_order(self) -> str:
+        """See :class:`TellsOrder`."""
+        with self._changed:
+            groups = self._place.do(c.GetQueue(_ACCOUNT, self.name)).queue.settings.groups
+        return "none" if groups is None else groups.order.value
 
     # --- putting -----------------------------------------------------------------------------
 

@@ -8,7 +8,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from leasehold.worker.adapters.protocol import Delivery, Lease, QueueClient, WorkerSession
+from leasehold.worker.adapters.protocol import (
+    Delivery,
+    Lease,
+    QueueClient,
+    TellsOrder,
+    WorkerSession,
+)
 from leasehold.worker.buffer import Buffer, ConcurrencyLimiter, Pace, prefetch_limit
 from leasehold.worker.errors import Poison, Retry
 from leasehold.worker.handlers import Handler, Handlers, name_of
@@ -441,7 +447,7 @@ class GroupGate:
 
     def __init__(self, most: int, *, is_ordered: bool) -> None:
         self._most = most
-        self._is_ordered = is_ordered
+        self.is_ordered = is_ordered
         self._lock = threading.Lock()
         self._begun: dict[_Key, set[Work]] = {}
         self._waiting: dict[_Key, deque[Work]] = {}
@@ -482,7 +488,7 @@ class GroupGate:
                 if not begun:
                     del self._begun[key]
                 is_done = work.outcome is not None and work.outcome.kind is Kind.DONE
-                if self._is_ordered and not is_done:
+                if self.is_ordered and not is_done:
                     following.give_back.extend(self._waiting.pop(key, ()))
                 else:
                     following.begin.extend(self._next_of(key))
@@ -524,6 +530,28 @@ def gate_of(most: int | None, *, is_ordered: bool) -> GroupGate | None:
     if is_ordered:
         return GroupGate(1, is_ordered=True)
     return None if most is None else GroupGate(most, is_ordered=False)
+
+
+def doubt_of(client: QueueClient, *, is_ordered: bool) -> str | None:
+    """Ask a service whether it hands groups out in order; return what to warn of, if it does not.
+
+    Raises:
+        QueueError: It does not say.
+    """
+    if not client.capabilities.tells_order:
+        return None
+    asked: TellsOrder = client  # type: ignore[assignment]  # the capabilities say so
+    if asked.group_order() == "fifo":
+        return None
+    if is_ordered:
+        return (
+            "its groups are not handed out in order, so that ordered keeps only the order in which"
+            " this worker receives messages; set groups.order of the queue to fifo"
+        )
+    return (
+        "its groups are not handed out in order, so that other workers have messages of the same"
+        " groups in hand; concurrency_per_group limits this worker only, groups.max_in_flight all"
+    )
 
 
 def _key_of(work: Work) -> _Key | None:

@@ -14,11 +14,12 @@ from leasehold.worker.adapters.protocol import (
     Fault,
     LeaseGone,
     QueueError,
+    QueueMissing,
     Release,
     Unreachable,
     WorkerSession,
 )
-from leasehold.worker.core import Core, Source, Work
+from leasehold.worker.core import Core, Source, Work, doubt_of
 from leasehold.worker.errors import LeaseLost, MessageExpired
 from leasehold.worker.leases import BaseLeaseManager, Held, RenewerStopped
 from leasehold.worker.outcomes import DONE, Kind, Outcome, tried_of
@@ -68,6 +69,8 @@ class Fetcher:
         self._pause_s = 0.0
         self._failures = 0
         self._found = True
+        self._asks_order = core.gate is not None
+        """Whether it is to be asked still if the queue keeps the order of groups."""
         self._changed = threading.Condition()
         self._is_closed = False
         self._is_nudged = False
@@ -109,6 +112,8 @@ class Fetcher:
         source, limiter = self._source, self._core.limiter
         most = source.capabilities.max_receive
         while True:
+            if self._asks_order and not self._failures:
+                self._look_at_order()
             share = limiter.share(source.place)
             waits = not self._found and share > 0
             count = limiter.take(source.place, min(most, share) if waits else most)
@@ -170,6 +175,25 @@ class Fetcher:
         else:
             self._pause_s = min(self._poll_s, max(_FIRST_PAUSE_S, 2 * self._pause_s))
         return 0
+
+    def _look_at_order(self) -> None:
+        """Warn once if what the worker does group by group is less than it looks like.
+
+        A server or queue that is not there is asked again when a receive has worked.
+        """
+        gate, name = self._core.gate, self._source.name
+        if gate is None or not self._asks_order:
+            return
+        self._asks_order = False
+        try:
+            doubt = doubt_of(self._source.client, is_ordered=gate.is_ordered)
+        except (Unreachable, QueueMissing):
+            self._asks_order = True
+        except Exception as error:  # noqa: BLE001 - not to know must not keep it from working
+            _log.info("whether %s keeps the order of groups is not known: %s", name, error)
+        else:
+            if doubt is not None:
+                _log.warning("queue %s: %s", name, doubt)
 
     def _lease_s(self) -> int:
         able = self._source.capabilities

@@ -122,7 +122,19 @@ class Options:
             )
         if self.runner == "processes" and (reason := not_portable(decode)) is not None:
             found.append(f"codec: it cannot be sent to another process: {reason}")
-        return found + self._lease_problems(clients)
+        return found + self._group_problems(clients) + self._lease_problems(clients)
+
+    def _group_problems(self, clients: Sequence[QueueClient]) -> list[str]:
+        """Return what keeps the worker from seeing groups, if it is to go by them."""
+        wish = "ordered" if self.ordered else "concurrency_per_group"
+        if not self.ordered and self.concurrency_per_group is None:
+            return []
+        return [
+            f"{wish} needs the message groups, and {type(client).__name__} tells none of"
+            f" {client.name}: receive from it through another protocol, such as leasehold://"
+            for client in clients
+            if not client.capabilities.groups
+        ]
 
     def _lease_problems(self, clients: Sequence[QueueClient]) -> list[str]:
         found = [f"lease: {problem}" for problem in self.lease.problems()]

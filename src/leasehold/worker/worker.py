@@ -76,7 +76,7 @@ class Worker:
             can begin within its lease. None: what bridges the round trips.
         ordered: Messages of one group are handled one after the other, in their order; what fails
             has the later ones of its group given back. For queues with ``groups.order`` fifo; of
-            others it is the order in which this worker received them.
+            others it is the order in which this worker received them, and a warning is logged.
         concurrency_per_group: How many messages of one group are worked on at once by this worker;
             None: any number, or one if *ordered*.
         codec: Reads :attr:`Message.payload`; a function, or something with ``decode``.

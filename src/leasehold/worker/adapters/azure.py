@@ -66,6 +66,7 @@ AZURE: Final = Capabilities(
     server_poison=False,
     saves="in_body",
     counts_returns=True,
+    groups=False,
 )
 """What Azure Queue storage can do."""
 
@@ -93,7 +94,8 @@ class AzureQueue(TextAdapter):
     :mod:`the copies <leasehold.worker.adapters.fallbacks>` have the same ``original-id``. A message
     that leaves no room for that is copied as it was.
 
-    Type, properties, deduplication key and trace context of a message have no place here.
+    Type, properties, deduplication key, group and trace context of a message have no place here: a
+    Leasehold server tells the group in a header, which the SDK does not show with its messages.
 
     No request is repeated by the SDK, since that could outlive a lease or deliver to no worker;
     those that create queues and count are.

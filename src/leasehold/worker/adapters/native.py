@@ -72,6 +72,7 @@ LEASEHOLD: Final = Capabilities(
     saves="beside",
     counts_returns=True,
     counts_failures=True,
+    tells_order=True,
 )
 """What the native API can do."""
 _IN_BODIES: Final = replace(LEASEHOLD, saves="in_body")
@@ -343,6 +344,14 @@ class NativeQueue(Adapter):
         return Tried(since["failed"], sum(since[each] for each in _LAPSES))
 
     # --- the rest ----------------------------------------------------------------------------
+
+    def group_order(self) -> str:
+        """See :class:`TellsOrder`."""
+        try:
+            groups = self._queue.info().settings.groups
+        except (LeaseholdClientError, RuntimeError) as error:
+            raise queue_error(error) from None
+        return "none" if groups is None else groups.order
 
     def put(self, messages: Sequence[Outgoing]) -> list[QueueError | None]:
         """See :class:`QueueClient`. The server has a place for everything."""

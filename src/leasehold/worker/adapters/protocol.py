@@ -51,6 +51,11 @@ class Capabilities:
     counts_failures: bool = False
     """The service knows how often a message failed, apart from how often it was delivered: the
     client has a method ``tried``, see :class:`CountsFailures`."""
+    groups: bool = True
+    """Deliveries name the message group. Otherwise nothing can be done group by group."""
+    tells_order: bool = False
+    """The service says whether it hands groups out in order: the client has a method
+    ``group_order``, see :class:`TellsOrder`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +334,20 @@ class CountsFailures(Protocol):
 
         Raises:
             LeaseGone: The message is not there any more.
+            Denied: The worker's key has no right to that.
+        """
+        ...
+
+
+class TellsOrder(Protocol):
+    """What a client has besides if its capabilities say ``tells_order``."""
+
+    def group_order(self) -> str:
+        """Return ``fifo`` if the queue hands each message group out in order, or ``none``.
+
+        Costs a request; workers ask once, and only those that work group by group.
+
+        Raises:
             Denied: The worker's key has no right to that.
         """
         ...

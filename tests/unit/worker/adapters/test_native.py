@@ -430,3 +430,22 @@ def test_a_closed_client_was_not_asked() -> None:
     with pytest.raises(Unreachable) as caught:
         queue.receive(1, visibility_timeout_s=30)
     assert not caught.value.outcome_unknown
+
+
+@pytest.mark.parametrize(
+    ("settings", "order"),
+    [({}, "none"), ({"groups": {"fair": True}}, "none"), ({"groups": {"order": "fifo"}}, "fifo")],
+)
+def test_order_of_groups_is_that_of_the_settings(settings: dict[str, Any], order: str) -> None:
+    """One request; without the setting there is no order."""
+    members = {"name": "orders", "metadata": {}, "visibility_timeout_s": 30, "created_at_ms": 1}
+    queue, server = made(lambda *_: reply({**members, "settings": settings}))
+    assert queue.group_order() == order
+    assert len(server.seen) == 1
+
+
+def test_order_of_groups_that_may_not_be_seen() -> None:
+    """The key's rights are the worker's business."""
+    queue, _ = made(lambda *_: reply({"code": "forbidden"}, 403))
+    with pytest.raises(Denied):
+        queue.group_order()

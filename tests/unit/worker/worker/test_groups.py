@@ -6,6 +6,7 @@ import json
 import random
 import threading
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,19 @@ import pytest
 
 from leasehold.domain import commands as c
 from leasehold.domain.queue_settings import GroupOrder, GroupSettings, QueueSettings
-from leasehold.testing.memory_queue import _ACCOUNT, MemoryQueue
-from leasehold.worker.adapters import Delivery, Outgoing
+from leasehold.testing.memory_queue import _ACCOUNT, MEMORY, MemoryQueue
+from leasehold.worker.adapters import (
+    Capabilities,
+    Delivery,
+    Denied,
+    Outgoing,
+    QueueMissing,
+    Unreachable,
+)
+from leasehold.worker.adapters.azure import AZURE
+from leasehold.worker.adapters.mns import MNS
+from leasehold.worker.adapters.native import LEASEHOLD
+from leasehold.worker.adapters.protocol import Around
 from leasehold.worker.core import GroupGate, Source, Work
 from leasehold.worker.errors import Retry, UnsafeWorker
 from leasehold.worker.handlers import Handlers
@@ -127,6 +139,109 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], named: str) -> None:
         Worker(print, grouped("a"), **options)
 
 
+# --- queues that do not keep order -------------------------------------------------------------
+
+
+def with_order(queue: MemoryQueue, order: GroupOrder) -> MemoryQueue:
+    settings = QueueSettings(groups=GroupSettings(order=order))
+    queue._place.do(c.SetQueueSettings(_ACCOUNT, queue.name, settings))
+    return queue
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if "groups" in each.getMessage()]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [({"ordered": True}, "set groups.order"), ({"concurrency_per_group": 2}, "max_in_flight")],
+)
+def test_order_that_a_queue_does_not_keep_is_warned_of_once(
+    options: dict[str, Any], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for each queue, and the messages are worked on all the same."""
+    plain, unordered = grouped("a1", "a2", "b1"), grouped("a1")
+    queues = [KeptApart(plain, "plain"), KeptApart(with_order(unordered, GroupOrder.NONE), "none")]
+    queues.append(KeptApart(with_order(grouped("a1"), GroupOrder.FIFO), "fifo"))
+    handle_all(lambda _: None, queues, **options)
+    told_of = sorted(each.split(":")[0] for each in warnings_of(caplog))
+    assert told_of == ["queue none", "queue plain"]
+    assert all(told in each for each in warnings_of(caplog))
+    assert plain.left() == []
+
+
+class KeptApart(Around):
+    """A queue under another name, that notes how often it was asked for its order."""
+
+    def __init__(self, client: MemoryQueue, name: str, *errors: Exception) -> None:
+        super().__init__(client)
+        self._name, self._errors, self.asked = name, list(errors), 0
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def group_order(self) -> str:
+        """Fail as was planned, and then tell."""
+        self.asked += 1
+        if self._errors:
+            raise self._errors.pop(0)
+        order: str = self.client.group_order()  # type: ignore[attr-defined]
+        return order
+
+
+def test_a_worker_that_does_not_go_by_groups_asks_for_no_order(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It costs a request that others have no use for."""
+    queue = KeptApart(grouped("a1"), "orders")
+    handle_all(lambda _: None, queue)
+    assert (queue.asked, warnings_of(caplog)) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "asked", "warned"),
+    [(Unreachable("not now"), 2, 1), (QueueMissing("not yet"), 2, 1), (Denied("no right"), 1, 0)],
+)
+def test_order_that_is_not_told_keeps_nobody_from_working(
+    error: Exception, asked: int, warned: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who cannot answer yet is asked once more, and who may not tell is left alone."""
+    memory = grouped("a1", "a2", "a3")
+    queue = KeptApart(memory, "orders", error)
+    handle_all(lambda _: None, queue, concurrency=1, prefetch=0, ordered=True)
+    assert (queue.asked, len(warnings_of(caplog)), memory.left()) == (asked, warned, [])
+
+
+def test_a_queue_that_cannot_tell_its_order_is_not_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its capabilities say so."""
+    silent = MemoryQueue("orders", capabilities=replace(MEMORY, tells_order=False))
+    queue = KeptApart(silent, "orders")
+    handle_all(lambda _: None, queue, ordered=True)
+    assert (queue.asked, warnings_of(caplog)) == (0, [])
+
+
+@pytest.mark.parametrize("options", [{"ordered": True}, {"concurrency_per_group": 2}])
+def test_a_queue_that_tells_no_groups_is_refused(options: dict[str, Any]) -> None:
+    """By its client's capabilities, and with its name."""
+    blind = MemoryQueue("blind", capabilities=replace(MEMORY, groups=False))
+    named = next(iter(options))
+    with pytest.raises(UnsafeWorker, match=f"{named} needs the message groups.*of blind"):
+        Worker(print, [MemoryQueue("seeing"), blind], **options)
+    Worker(print, blind)
+
+
+@pytest.mark.parametrize(
+    ("able", "groups", "tells"),
+    [(LEASEHOLD, True, True), (MNS, True, False), (AZURE, False, False), (MEMORY, True, True)],
+)
+def test_what_services_tell_of_groups(able: Capabilities, groups: bool, tells: bool) -> None:
+    """The SDK of Azure shows no headers of an answer with its messages."""
+    assert (able.groups, able.tells_order) == (groups, tells)
+
+
 # --- workers -----------------------------------------------------------------------------------
 
 
@@ -172,8 +287,7 @@ def test_order_is_kept_whatever_fails(seed: int, prefetch: int) -> None:
     """Of each group one at a time, done in the order of the puts, and nothing is left over."""
     dice = random.Random(seed)
     queue = grouped(*(f"{dice.choice(GROUPS)}{n}" for n in range(60)))
-    settings = QueueSettings(groups=GroupSettings(order=GroupOrder.FIFO))
-    queue._place.do(c.SetQueueSettings(_ACCOUNT, queue.name, settings))
+    with_order(queue, GroupOrder.FIFO)
     noted = Noted(dice)
     handle_all(noted, queue, concurrency=8, prefetch=prefetch, ordered=True, retries=AT_ONCE)
     assert noted.faults > 0
