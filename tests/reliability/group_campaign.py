@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -28,7 +27,7 @@ from typing import Any, Final
 from leasehold.client import Client
 from leasehold.client.errors import LeaseholdClientError
 from leasehold.client.models import Event, FailurePolicy, NewMessage
-from tests.e2e.server import DEV_ACCOUNT
+from tests.e2e.server import DEV_ACCOUNT, port_is_free
 from tests.postgres import empty, shared_cluster
 from tests.reliability.group_history import (
     HANDED_OUT,
@@ -60,6 +59,8 @@ _LEASE_S: Final = 2
 _RESUME_S: Final = 0.2
 """A group stands still for as long, at least."""
 _DRAIN_S: Final = 120.0
+_CLIENT_PORTS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+"""Where Linux keeps which ports it gives to clients."""
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.reliability.group_worker"])
 
@@ -386,23 +387,28 @@ class GroupCampaign:
         ]
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port(chance: Random) -> int:
+    """Return a port that is free, and stays so while a server is dead: no client is given it."""
+    lowest_of_clients = int(_CLIENT_PORTS.read_text().split()[0])
+    while True:
+        port = chance.randrange(10_000, lowest_of_clients)
+        if port_is_free(port):
+            return port
 
 
 def servers_on(store: str, folder: Path, program: Sequence[str] = ()) -> list[KillableServer]:
     """Return servers that are not started yet: one on SQLite, or two on one PostgreSQL."""
-    options = {"--disk-reserve-mib": "4"}
+    options = {"--mns-port": "off"}
     count = 1
     if store == "postgres":
         empty(SCHEMA)
-        options = {"--store-url": f"{shared_cluster().url}&schema={SCHEMA}"}
+        options["--store-url"] = f"{shared_cluster().url}&schema={SCHEMA}"
         count = 2
+    else:
+        options["--disk-reserve-mib"] = "4"
+    ports = Random(str(folder))
     servers = [
-        KillableServer(folder / f"data{number}", port=free_port(), options=options)
+        KillableServer(folder / f"data{number}", port=free_port(ports), options=options)
         for number in range(count)
     ]
     for server in servers:

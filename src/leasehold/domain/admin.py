@@ -246,6 +246,8 @@ class Counts(NamedTuple):
     """Messages whose time to live is over, until their rows are removed; not part of the total."""
     halted_groups: int = 0
     """Message groups that give nothing until they are resumed."""
+    held_groups: int = 0
+    """Message groups that sessions hold."""
 
     @property
     def total(self) -> int:

@@ -51,6 +51,8 @@ class Counted(NamedTuple):
     queue: str
     counts: o.Counts
     visibility_timeout_s: int
+    has_groups: bool = False
+    """Whether its settings speak of message groups."""
 
 
 class Served(NamedTuple):
@@ -496,7 +498,9 @@ class Engine:
             for name, counts in zip(part, results, strict=True):
                 found = self._store.find_queue(*name)
                 if found is not None and isinstance(counts, o.Counts):
-                    counted.append(Counted(*name, counts, found.settings.lease_s()))
+                    settings = found.settings
+                    has_groups = settings.groups is not None
+                    counted.append(Counted(*name, counts, settings.lease_s(), has_groups))
         return counted
 
     async def totals(self) -> Totals:

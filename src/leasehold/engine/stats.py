@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
+from leasehold.clock import Clock
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
+from leasehold.domain.admin import CountGroups, GroupPlace
 from leasehold.domain.claims import AttachStream, ClaimState, ListStreams
 from leasehold.domain.command import AnyCommand, Perform
 from leasehold.domain.errors import LeaseholdError, LeaseLost
 from leasehold.domain.events import Extent, LogExtent
-from leasehold.domain.model import Lease, QueueKey
+from leasehold.domain.groups import noisy_among
+from leasehold.domain.model import GroupFigures, GroupHalt, Lease, QueueKey
 from leasehold.domain.sessions import ListSessions, OpenSession, Session, SessionState
 from leasehold.domain.transactions import (
     Committed,
@@ -350,3 +354,136 @@ async def _ask(perform: Perform, commands: Sequence[AnyCommand]) -> list[Any]:
                 raise result
             answers.append(None if isinstance(result, LeaseholdError) else result)
     return answers
+
+
+# --- message groups ----------------------------------------------------------------------------
+#
+# Counted page by page, as there may be very many; for people when they ask, for metrics at times.
+
+
+_GROUPS_KEPT_S: Final = 15.0
+"""For so long at least figures of groups are told before they are counted again."""
+_REST_FACTOR: Final = 4.0
+"""Counting, of which pauses are half, is followed by so many times its length without any: so it
+takes a tenth of the time at most."""
+_LONGEST_PAUSE_S: Final = 0.25
+"""Between two pages, also if a clock was moved meanwhile."""
+_GROUPS_WAIT_S: Final = 0.5
+"""For so long whoever asks waits for figures that are being counted, before older ones are told."""
+
+
+async def count_groups(
+    perform: Perform, queue: QueueKey, between: Callable[[], Awaitable[None]] | None = None
+) -> tuple[dict[str, GroupFigures], Mapping[str, GroupHalt]]:
+    """Count the messages of all groups of a queue, with room for other commands between the pages.
+
+    Args:
+        perform: Carries commands out.
+        queue: Account and name.
+        between: Awaited after each page but the last; None for nothing.
+
+    Returns: Figures by group, and those that stand still.
+
+    Raises:
+        QueueNotFound: There is no such queue.
+    """
+    found: dict[str, GroupFigures] = {}
+    after: GroupPlace | None = None
+    while True:
+        page = await perform(CountGroups(*queue, None, after))
+        for name, figures in page.groups.items():
+            known = found.get(name)
+            found[name] = figures if known is None else known.plus(figures)
+        after = page.next_after
+        if after is None:
+            return found, page.halts
+        if between is not None:
+            await between()
+
+
+class GroupTotals(NamedTuple):
+    """How many groups of one queue are in what state, and figures of the largest."""
+
+    at_ms: int
+    """When they were counted, Unix milliseconds."""
+    waiting: int
+    """Groups that have messages waiting."""
+    in_flight: int
+    """Groups that have messages on leases."""
+    noisy: int
+    largest: Sequence[tuple[str, GroupFigures]]
+    """Those with the most messages waiting, by name; none that have nothing waiting or in flight.
+    """
+
+
+class GroupsCounter:
+    """Counts groups for metrics: in the background, and seldom enough to leave room for work.
+
+    Args:
+        perform: Carries commands out.
+        clock: Its monotonic seconds say when to count again.
+        most: Groups of each queue with figures of their own; 0 to count nothing.
+    """
+
+    def __init__(self, perform: Perform, clock: Clock, most: int) -> None:
+        self._perform = perform
+        self._clock = clock
+        self._most = most
+        self._task: asyncio.Task[None] | None = None
+        self._due_s = float("-inf")
+        self._found: dict[QueueKey, GroupTotals] = {}
+
+    async def take(self, queues: Collection[QueueKey]) -> dict[QueueKey, GroupTotals]:
+        """Return what was counted last, which is some seconds old; see ``at_ms``.
+
+        Args:
+            queues: Those to tell of. One that has not been counted yet is left out.
+        """
+        if not self._most:
+            return {}
+        if self._task is None and queues and self._clock.monotonic_s() >= self._due_s:
+            self._task = asyncio.create_task(self._count(tuple(queues)), name="count-groups")
+        if self._task is not None:
+            await asyncio.wait((self._task,), timeout=_GROUPS_WAIT_S)
+            if self._task.done():
+                task, self._task = self._task, None
+                task.result()
+        return {queue: self._found[queue] for queue in queues if queue in self._found}
+
+    async def _count(self, queues: Iterable[QueueKey]) -> None:
+        begun_s = self._clock.monotonic_s()
+        found: dict[QueueKey, GroupTotals] = {}
+        for queue in queues:
+            at_ms = self._clock.now_ms()
+            try:
+                figures, _ = await count_groups(self._perform, queue, self._pause_after_page())
+            except LeaseholdError:  # deleted meanwhile, or its store cannot be asked now
+                continue
+            found[queue] = _totals_of(figures, at_ms, self._most)
+            # What takes long is told as soon as it is known.
+            self._found[queue] = found[queue]
+        self._found = found
+        took_s = self._clock.monotonic_s() - begun_s
+        self._due_s = begun_s + took_s + max(_GROUPS_KEPT_S, _REST_FACTOR * took_s)
+
+    def _pause_after_page(self) -> Callable[[], Awaitable[None]]:
+        """Return what pauses for as long as the page before it took."""
+        since_s = self._clock.monotonic_s()
+
+        async def pause() -> None:
+            nonlocal since_s
+            await asyncio.sleep(min(_LONGEST_PAUSE_S, self._clock.monotonic_s() - since_s))
+            since_s = self._clock.monotonic_s()
+
+        return pause
+
+
+def _totals_of(figures: Mapping[str, GroupFigures], at_ms: int, most: int) -> GroupTotals:
+    active = [each for each in figures.items() if each[1].waiting or each[1].in_flight]
+    return GroupTotals(
+        at_ms=at_ms,
+        waiting=sum(bool(each.waiting) for _, each in active),
+        in_flight=sum(bool(each.in_flight) for _, each in active),
+        noisy=len(noisy_among(figures)),
+        largest=heapq.nsmallest(most, active, key=lambda each: (-each[1].waiting, each[0])),
+    )

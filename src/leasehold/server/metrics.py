@@ -24,12 +24,15 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from leasehold import __version__
 from leasehold.clock import Clock
 from leasehold.domain.admin import COUNTED_STATES
+from leasehold.domain.model import MessageState, QueueKey
 from leasehold.engine.account_router import ServerEngine
 from leasehold.engine.engine import Counted
 from leasehold.engine.stats import (
     CLAIM_STATES,
     LATENCY_BUCKETS_S,
     NOTHING,
+    GroupsCounter,
+    GroupTotals,
     QueueStats,
     Totals,
 )
@@ -38,6 +41,7 @@ from leasehold.http.app import RequestStats
 from leasehold.http.guard import Guard
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+_NO_GROUPS: Final[Mapping[QueueKey, GroupTotals]] = {}
 OTHER: Final = "_other"
 """Account and queue under which the queues above the limit are added up; neither can exist."""
 
@@ -52,6 +56,7 @@ class Metrics:
         guard: Connections, and why some were refused.
         clock: How far the wall clock was moved.
         max_queues: Queues with figures of their own; the rest are added up.
+        groups: Message groups of each queue with figures of their own; 0 to count none.
     """
 
     def __init__(  # noqa: PLR0913 - keyword-only, and each is a source of figures
@@ -63,6 +68,7 @@ class Metrics:
         guard: Guard,
         clock: Clock,
         max_queues: int,
+        groups: int = 0,
     ) -> None:
         self._requests = requests
         self._engine = engine
@@ -70,20 +76,32 @@ class Metrics:
         self._guard = guard
         self._clock = clock
         self._max_queues = max_queues
+        self._groups = GroupsCounter(engine.perform, clock, groups)
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
 
     async def text(self) -> bytes:
         """Return the page in Prometheus' text format."""
-        snapshot = self.snapshot(await self._engine.counts(), await self._engine.totals())
+        counted = await self._engine.counts()
+        grouped = [
+            (each.account, each.queue) for each in counted[: self._max_queues] if each.has_groups
+        ]
+        groups = await self._groups.take(grouped)
+        snapshot = self.snapshot(counted, await self._engine.totals(), groups)
         return await asyncio.to_thread(self._write, snapshot)
 
-    def snapshot(self, counted: Sequence[Counted] = (), totals: Totals = NOTHING) -> Snapshot:
+    def snapshot(
+        self,
+        counted: Sequence[Counted] = (),
+        totals: Totals = NOTHING,
+        groups: Mapping[QueueKey, GroupTotals] = _NO_GROUPS,
+    ) -> Snapshot:
         """Copy the counters; call it in the event loop, where they are changed.
 
         Args:
             counted: What the engine has counted just now.
             totals: That as well.
+            groups: What was counted of message groups some seconds ago.
         """
         shown = counted[: self._max_queues]
         verbs = self._requests.verbs.items()
@@ -102,6 +120,11 @@ class Metrics:
             ages=list(_ages(shown, self._clock.now_ms())),
             timeouts=[(each.account, each.queue, each.visibility_timeout_s) for each in shown],
             claims=list(_limited(_claims(totals), self._max_queues)),
+            groups=groups,
+            groups_age_s=[
+                (*key, max(0, self._clock.now_ms() - each.at_ms) / 1000)
+                for key, each in groups.items()
+            ],
             sessions=[(*key, number) for key, number in totals.sessions.items()],
             counters={
                 "server_sessions_lost": totals.lost_sessions,
@@ -142,7 +165,13 @@ def _by_state(counted: Sequence[Counted]) -> Iterator[Figures]:
         yield (
             each.account,
             each.queue,
-            [*figures, counts.claimed, counts.staged, counts.halted_groups],
+            [
+                *figures,
+                counts.claimed,
+                counts.staged,
+                counts.halted_groups,
+                counts.held_groups,
+            ],
         )
 
 
@@ -236,13 +265,17 @@ class Snapshot:
     """Counters in the order of their names above; queues without events are left out."""
     messages: Sequence[Figures]
     """How many messages of each queue are in each state, and how many are claimed and staged;
-    and how many groups stand still."""
+    and how many groups stand still, and are held."""
     ages: Sequence[tuple[str, str, str, float]]
     """Account, queue, state, seconds that its oldest message has been in it."""
     timeouts: Sequence[tuple[str, str, int]]
     """Account, queue, visibility timeout in force."""
     claims: Sequence[Figures]
     """How many claims of each queue are in each state, for queues with streams."""
+    groups: Mapping[QueueKey, GroupTotals]
+    """Message groups of queues, as far as they are counted."""
+    groups_age_s: Sequence[tuple[str, str, float]]
+    """Account, queue, seconds since they were."""
     sessions: Sequence[tuple[str, str, int]]
     """Account, state, how many."""
     counters: Mapping[str, int]
@@ -383,13 +416,20 @@ def _queue_families(snapshot: Snapshot) -> Iterator[Metric]:
         "Message groups that give nothing until they are resumed.",
         labels=("account", "queue"),
     )
-    for account, queue, (*counts, in_claims, not_published, standing) in snapshot.messages:
+    held = GaugeMetricFamily(
+        "queue_held_groups",
+        "Message groups that sessions hold.",
+        labels=("account", "queue"),
+    )
+    for account, queue, (*counts, in_claims, not_published, standing, in_hold) in snapshot.messages:
         for state, count in zip(COUNTED_STATES, counts, strict=True):
             messages.add_metric((account, queue, state), count)
         claimed.add_metric((account, queue), in_claims)
         staged.add_metric((account, queue), not_published)
         halted.add_metric((account, queue), standing)
-    yield from (messages, claimed, staged, halted)
+        held.add_metric((account, queue), in_hold)
+    yield from (messages, claimed, staged, halted, held)
+    yield from _group_families(snapshot)
     claims = GaugeMetricFamily(
         "queue_claims",
         "Claims that are not settled, by state; for queues with streams.",
@@ -415,6 +455,43 @@ def _queue_families(snapshot: Snapshot) -> Iterator[Metric]:
     for account, queue, timeout_s in snapshot.timeouts:
         timeouts.add_metric((account, queue), timeout_s)
     yield timeouts
+
+
+def _group_families(snapshot: Snapshot) -> Iterator[Metric]:
+    """Make the families of groups; they have no samples where groups are not counted."""
+    of_queue = ("account", "queue")
+    groups = GaugeMetricFamily(
+        "queue_groups",
+        "Message groups that have messages waiting, have some in flight, or are noisy.",
+        labels=(*of_queue, "state"),
+    )
+    messages = GaugeMetricFamily(
+        "queue_group_messages",
+        "Messages of the groups with the most messages waiting.",
+        labels=(*of_queue, "group", "state"),
+    )
+    oldest = GaugeMetricFamily(
+        "queue_group_oldest_message_seconds",
+        "How long the message of such a group that waits longest has been visible.",
+        labels=(*of_queue, "group"),
+    )
+    for queue, totals in snapshot.groups.items():
+        for state in ("waiting", "in_flight", "noisy"):
+            groups.add_metric((*queue, state), getattr(totals, state))
+        for name, figures in totals.largest:
+            messages.add_metric((*queue, name, MessageState.VISIBLE), figures.waiting)
+            messages.add_metric((*queue, name, MessageState.LEASED), figures.in_flight)
+            if figures.oldest_ms is not None:
+                age_s = max(0, totals.at_ms - figures.oldest_ms) / 1000
+                oldest.add_metric((*queue, name), age_s)
+    ages = GaugeMetricFamily(
+        "queue_groups_age_seconds",
+        "How long ago the message groups of the queue were counted.",
+        labels=of_queue,
+    )
+    for account, name, age_s in snapshot.groups_age_s:
+        ages.add_metric((account, name), age_s)
+    yield from (groups, messages, oldest, ages)
 
 
 def _buckets(counts: Iterable[int]) -> list[tuple[str, float]]:

@@ -119,7 +119,9 @@ def test_fair_holds_go_round(asker: Asker) -> None:
     fill(asker, a=100, b=2)
     order = []
     for _ in range(4):
+        assert asker.counts().held_groups == 0
         group = held(asker, worker).group_id
+        assert asker.counts().held_groups == 1
         order.append(group)
         for lease in receive(asker, worker, group, 1):
             asker.complete(lease)

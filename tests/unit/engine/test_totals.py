@@ -9,14 +9,15 @@ from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as t
-from leasehold.domain.admin import CountMessages
+from leasehold.domain.admin import CountGroups, CountMessages, GroupPage, GroupPlace
 from leasehold.domain.command import AnyCommand
-from leasehold.domain.errors import LeaseholdError
+from leasehold.domain.errors import LeaseholdError, QueueNotFound
 from leasehold.domain.events import Extent, LogExtent
-from leasehold.domain.model import Outcome
+from leasehold.domain.model import GroupFigures, Outcome
 from leasehold.domain.queue_settings import Adaptive
-from leasehold.engine.stats import NOTHING, TotalsCounter
+from leasehold.engine.stats import NOTHING, GroupsCounter, TotalsCounter
 from leasehold.stores.memory import MemoryStore
+from leasehold.testing import ManualClock
 from tests.unit.engine.support import World, claim, play, put, receive
 
 LIVE, LOST, ENDED = s.SessionState
@@ -235,3 +236,88 @@ def test_what_is_completed_together_tells_how_long_work_takes() -> None:
         assert queue.settings.lease_s() > 10
 
     play(scenario)
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+QUEUE = ("a", "q")
+
+
+class Pages:
+    """Answers counts of groups, two pages each; a queue called ``gone`` is not there."""
+
+    def __init__(self) -> None:
+        self.asked: list[CountGroups] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def perform(self, command: Any) -> Any:
+        self.asked.append(command)
+        await self.may_answer.wait()
+        if command.queue == "gone":
+            raise QueueNotFound
+        if command.after is None:
+            place = GroupPlace(0, "b", 0, 0, 0)
+            return GroupPage(
+                {"a": GroupFigures(1, 1), "b": GroupFigures(2, oldest_ms=9)}, place, {}
+            )
+        return GroupPage({"b": GroupFigures(3, oldest_ms=5), "c": GroupFigures()}, None, {})
+
+
+def test_groups_of_all_pages_are_added() -> None:
+    """Those with most messages waiting are the first; what has nothing is left out."""
+
+    async def scenario() -> None:
+        pages, clock = Pages(), ManualClock()
+        counter = GroupsCounter(pages.perform, clock, 5)
+        found = await counter.take([("a", "gone"), QUEUE])
+        assert [*found] == [QUEUE]
+        totals = found[QUEUE]
+        assert (totals.waiting, totals.in_flight, totals.noisy) == (2, 1, 0)
+        assert totals.at_ms == clock.now_ms()
+        assert totals.largest == [("b", GroupFigures(5, oldest_ms=5)), ("a", GroupFigures(1, 1))]
+
+    asyncio.run(scenario())
+
+
+def test_groups_are_not_counted_again_at_once() -> None:
+    """Figures are told for 15 seconds, or for four times as long as the counting took."""
+
+    async def scenario() -> None:
+        pages, clock = Pages(), ManualClock()
+        counter = GroupsCounter(pages.perform, clock, 5)
+        before = await counter.take([QUEUE])
+        assert len(pages.asked) == 2
+        clock.advance(s=14)
+        assert await counter.take([QUEUE]) == before
+        assert len(pages.asked) == 2
+        clock.advance(s=1)
+        assert await counter.take([QUEUE]) != before
+        assert len(pages.asked) == 4
+        assert await counter.take([]) == {}
+
+    asyncio.run(scenario())
+
+
+def test_nobody_waits_long_for_groups() -> None:
+    """What was counted before is told meanwhile; one count goes on at a time."""
+
+    async def scenario() -> None:
+        pages, clock = Pages(), ManualClock()
+        counter = GroupsCounter(pages.perform, clock, 5)
+        before = await counter.take([QUEUE])
+        clock.advance(s=15)
+        pages.may_answer.clear()
+        assert await counter.take([QUEUE]) == before
+        assert await counter.take([QUEUE]) == before
+        assert len(pages.asked) == 3
+        clock.advance(s=30)
+        pages.may_answer.set()
+        after = await counter.take([QUEUE])
+        assert after[QUEUE].at_ms == before[QUEUE].at_ms + 15_000
+        clock.advance(s=119)
+        assert await counter.take([QUEUE]) == after
+        clock.advance(s=1)
+        assert await counter.take([QUEUE]) != after
+
+    asyncio.run(scenario())

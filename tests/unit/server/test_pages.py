@@ -12,10 +12,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from leasehold import __version__
-from leasehold.domain.admin import Counts
+from leasehold.domain.admin import CountGroups, Counts, GroupPage
 from leasehold.domain.claims import ClaimState
 from leasehold.domain.events import Extent
-from leasehold.domain.model import MessageState
+from leasehold.domain.model import GroupFigures, MessageState
 from leasehold.domain.sessions import SessionState
 from leasehold.engine.account_router import ServerEngine
 from leasehold.engine.engine import Counted, Served
@@ -45,6 +45,7 @@ class StubEngine:
         self.bodies: Any = None
         self.unreachable: set[int] = set()
         self.relocated: set[str] = set()
+        self.asked_groups: dict[str, GroupFigures] = {}
 
     async def counts(self) -> list[Counted]:
         """See ``Engine.counts``."""
@@ -74,13 +75,15 @@ class StubEngine:
 
     async def perform(self, command: Any) -> Any:
         """See ``Engine.perform``."""
-        raise AssertionError(command)
+        assert isinstance(command, CountGroups)
+        assert self.asked_groups
+        return GroupPage(self.asked_groups, None, {})
 
 
 class World:
     """Pages over a stub engine."""
 
-    def __init__(self, *, max_queues: int = 1_000) -> None:
+    def __init__(self, *, max_queues: int = 1_000, groups: int = 0) -> None:
         self.engine = StubEngine()
         self.requests = RequestStats()
         self.guard = Guard(ConnectionLimits(), ManualClock())
@@ -92,6 +95,7 @@ class World:
             guard=self.guard,
             clock=ManualClock(),
             max_queues=max_queues,
+            groups=groups,
         )
         self.pages = AdminPages(
             engine=cast("ServerEngine", self.engine),
@@ -343,6 +347,47 @@ def test_counts_of_queues_above_the_limit_are_added_up() -> None:
     text = world.answer("/metrics").body.decode()
     assert 'queue_messages{account="_other",queue="_other",state="leased"} 6.0' in text
     assert text.count("queue_visibility_timeout_seconds{") == 1
+
+
+def test_groups_are_told() -> None:
+    """Those of queues that have any; of most only how many, and of the largest their messages."""
+    world = World(groups=2)
+    now_ms = ManualClock().now_ms()
+    asked = world.engine.asked_groups = {
+        "a": GroupFigures(2, 1, 0, 0, now_ms - 1_500),
+        "b": GroupFigures(0, 40, 0, 0, None),
+        "c": GroupFigures(9, 0, 0, 0, now_ms - 500),
+        "d": GroupFigures(0, 0, 3, 0, None),
+    }
+    counts = Counts(11, 41, 3, 0, 0, {}, halted_groups=3, held_groups=4)
+    world.engine.counted = [
+        Counted("x", name, counts, 30, has_groups=name == "q") for name in ("q", "plain")
+    ]
+    samples = world.samples()
+
+    def of_queue(name: str, **labels: str) -> float:
+        named = {"account": "x", "queue": "q"} | labels
+        return samples[name, tuple(sorted(named.items()))]
+
+    assert [of_queue(f"queue_{name}_groups") for name in ("halted", "held")] == [3, 4]
+    told = {state: of_queue("queue_groups", state=state) for state in ("waiting", "in_flight")}
+    assert told == {"waiting": 2, "in_flight": 2}
+    assert of_queue("queue_groups", state="noisy") == 1
+    assert of_queue("queue_groups_age_seconds") == 0
+    own = {dict(labels)["group"] for name, labels in samples if name == "queue_group_messages"}
+    assert own == {"c", "a"}
+    assert of_queue("queue_group_messages", group="a", state="visible") == asked["a"].waiting
+    assert of_queue("queue_group_messages", group="a", state="leased") == 1
+    assert of_queue("queue_group_oldest_message_seconds", group="a") == 1.5
+    assert not any(
+        "plain" in dict(labels).values() for name, labels in samples if "_group_" in name
+    )
+
+
+def test_groups_are_not_counted_unless_asked_for(world: World) -> None:
+    """It costs time, and names of groups are for those to see who ask for them."""
+    world.engine.counted = [Counted("x", "q", Counts(1, 0, 0, 0, 0, {}), 30, has_groups=True)]
+    assert not any(name.startswith("queue_group") for name, _ in world.samples())
 
 
 def test_sessions_claims_and_the_log_are_told(world: World) -> None:

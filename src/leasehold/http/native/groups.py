@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from leasehold.domain.admin import CountGroups, GroupPlace, LookAtGroup
+from leasehold.domain.admin import LookAtGroup
 from leasehold.domain.errors import SessionNotFound
 from leasehold.domain.groups import (
     HaltGroup,
@@ -21,6 +21,7 @@ from leasehold.domain.groups import (
 from leasehold.domain.limits import MAX_GROUP_ID, MAX_GROUP_STATE_BYTES
 from leasehold.domain.model import NEVER_MS, GroupFigures, GroupHalt, GroupHold
 from leasehold.domain.sessions import GetSession
+from leasehold.engine.stats import count_groups
 from leasehold.http.native.call import Call, param_int, param_switch, read_body, short_text
 from leasehold.http.native.errors import invalid, out_of_range, shown
 from leasehold.http.native.queues import MAX_PAGE
@@ -52,7 +53,7 @@ async def list_groups(call: Call) -> Response:
         raise invalid("order", f"{shown(order)!r} is no order; there are {known}.", value=order)
     only_noisy = param_switch(call, "noisy", default=False)
     only_halted = param_switch(call, "halted", default=False)
-    figures, halts = await _count_groups(call)
+    figures, halts = await count_groups(call.services.perform, (call.account, call.queue))
     noisy = noisy_among(figures)
     shown_groups = {name: figures.get(name, GroupFigures()) for name in halts} | figures
     listed = (
@@ -81,7 +82,7 @@ async def look_at_group(call: Call) -> Response:
     name = call.item
     look = LookAtGroup(call.account, call.queue, name)
     standing = await call.services.perform(look)
-    figures, _ = await _count_groups(call)
+    figures, _ = await count_groups(call.services.perform, (call.account, call.queue))
     own = figures.get(name, GroupFigures())
     group = _show_group(name, own, name in noisy_among(figures), standing.halt)
     held = [
@@ -187,22 +188,6 @@ async def _show_hold(call: Call, hold: GroupHold | None) -> wire.GroupHold | Non
 
 
 # --- what is shown -------------------------------------------------------------------------------
-
-
-async def _count_groups(
-    call: Call,
-) -> tuple[dict[str, GroupFigures], Mapping[str, GroupHalt]]:
-    """Count the messages of all groups, with room for other commands between the parts."""
-    found: dict[str, GroupFigures] = {}
-    after: GroupPlace | None = None
-    while True:
-        page = await call.services.perform(CountGroups(call.account, call.queue, None, after))
-        for name, figures in page.groups.items():
-            known = found.get(name)
-            found[name] = figures if known is None else known.plus(figures)
-        after = page.next_after
-        if after is None:
-            return found, page.halts
 
 
 def _show_group(

@@ -452,6 +452,18 @@ class Settings:
         bounds=(0, 100_000),
     )
 
+    metrics_groups: int = setting(
+        0,
+        Kind.INTEGER,
+        OBSERVATION,
+        "Message groups of each queue that get figures of their own in `/metrics`: those with the "
+        "most messages waiting.",
+        unit="groups",
+        bounds=(0, 100),
+        special="Of queues whose settings speak of groups. Their messages are counted in the "
+        "background, for a tenth of the time at most. 0 counts none.",
+    )
+
     # --- test mode -------------------------------------------------------------------------------
 
     test_mode: bool = setting(

@@ -251,6 +251,7 @@ class AdminHandlers:
             expired=numbers[MessageState.EXPIRED] + len(table.retired),
             claimed=sum(map(table.hides, table.held)),
             halted_groups=len(table.halts),
+            held_groups=len(table.holds),
         )
 
     def next_due(self, command: o.NextDue) -> c.Result:

@@ -231,6 +231,7 @@ class AdminHandlers:
             claimed=claimed,
             expired=gone + self._state.retired(entry),
             halted_groups=len(entry.halts),
+            held_groups=len(entry.holds),
         )
 
     def _by_phase(self, entry: Entry, now_ms: int) -> list[int]:
