@@ -32,6 +32,9 @@ NATIVE_PREFIX: Final = "/v1/"
 """What paths of the native dialect begin with; no account or queue of Azure's has so short a name.
 """
 
+_CONSOLE: Final = "/console"
+"""What all paths of the console begin with but the root, which it takes from browsers."""
+
 _CLOSE: Final = (b"connection", b"close")
 _READING: Final = frozenset({"GET", "HEAD"})
 _WITHOUT_LENGTH: Final = frozenset({204, 304})
@@ -158,8 +161,9 @@ class Application:
             return _whole(method, await self._pages.answer(raw_path), close=False)
         dialect = self._dialect_of(scope["server"], headers.get("host", ""), raw_path)
         if (
-            dialect is self._dialect
+            (raw_path == "/" or raw_path.startswith(_CONSOLE))
             and self._console is not None
+            and dialect is self._dialect
             and self._is_of_console(method, raw_path, scope["query_string"], headers)
         ):
             dialect = self._console

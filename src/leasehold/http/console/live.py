@@ -38,6 +38,8 @@ MAX_UNREAD: Final = 8
 RETRY_MS: Final = 2_000
 """After so long a browser connects again."""
 
+_EARLY_S: Final = 1.0
+"""By so much the server may be told of early, as looks come at their own pace."""
 _MOST: Final = 10_000
 _PAGE: Final = 1_000
 _ENCODE: Final = msgspec.json.Encoder().encode
@@ -79,7 +81,7 @@ class Reader:
         self._news.set()
 
     async def wait(self, longest_s: float) -> bool:
-        """Wait for something to send, or to look at; tell whether there is in *longest_s* seconds."""
+        """Wait *longest_s* seconds for something to send or look at; tell whether there is."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
                 await self._news.wait()
@@ -154,7 +156,7 @@ class Sampler:
             self._tell("overview", self._written(changed, removed))
         now_s = self._clock.monotonic_s()
         if now_s >= self._server_due_s:
-            self._server_due_s = now_s + SERVER_INTERVAL_S - self._interval_s / 2
+            self._server_due_s = now_s + SERVER_INTERVAL_S - _EARLY_S
             self._tell("server", self._figures())
 
     def _tell(self, event: str, content: bytes) -> None:

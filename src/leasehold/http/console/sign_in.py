@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import msgspec
@@ -63,7 +64,7 @@ class Failures:
         """Return how long an address has to wait until it may try again, 0 for not at all."""
         left_s = self._until_s.get(address, 0.0) - self._clock.monotonic_s()
         over_s = left_s - (FAILURES - 1) * FAILURE_S
-        return max(0, int(over_s) + 1) if over_s > 0 else 0
+        return max(0, math.ceil(over_s))
 
     def note(self, address: str) -> None:
         """Note that an attempt has failed."""
