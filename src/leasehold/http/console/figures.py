@@ -31,9 +31,13 @@ from leasehold.http.guard import Guard
 
 MOST_COUNTED: Final = 500
 """Queues whose messages are counted at one sample; the rest is counted at the next ones."""
+MOST_IN_TURN: Final = 50
+"""Of these, such as nothing has happened in; more would cost more than all the rest."""
 _AT_ONCE: Final = 50
 """Of these, such as are counted in one batch; then others have a turn."""
 _LOOKED_AT_ONCE: Final = 500
+_SETTINGS_EVERY: Final = 5
+"""At each of so many looks, settings are compared of queues in which nothing has happened."""
 _LONGEST_S: Final = 10.0
 """Rates are not told of longer intervals: nobody has looked meanwhile."""
 SUMS: Final = (
@@ -45,7 +49,7 @@ _SIGNS: Final = attrgetter(
     *("sent", "received", "renewed", "completed", "released", "poisoned"),
     *("rejected_receipts", "last_receive_ms"),
 )
-_IDLE: Final = QueueStats()
+_NO_SIGNS: Final = _SIGNS(QueueStats())
 
 Row = dict[str, Any]
 """What is shown of one queue."""
@@ -89,8 +93,13 @@ class Overview:
         """Queues that had a rate at the last sample."""
         self._owed: set[str] = set()
         """Queues that something has happened in and that were not counted since."""
+        self._looks = 0
+        self._turns: list[str] = []
+        """Names of queues that have not had their turn in this round."""
         self._poison: dict[str, str] = {}
         """Name of a poison queue -> the queue it belongs to."""
+        self._poison_of: dict[str, str] = {}
+        """The other way round."""
         self._sums = dict.fromkeys(SUMS, 0)
         self._lock = asyncio.Lock()
 
@@ -118,9 +127,9 @@ class Overview:
             since_s = None
         # What is said to have happened must be older than what is counted: so it is noted first,
         # and what happens while it is counted is seen the next time.
-        due, removed = await self._look(since_s)
-        self.taken_s = now_s
         try:
+            due, removed = await self._look(since_s)
+            self.taken_s = now_s
             counted = await self._count(self._chosen(due))
         except BaseException:
             self._seen.clear()  # else nobody would look at what has been noted
@@ -134,30 +143,41 @@ class Overview:
         self, since_s: float | None
     ) -> tuple[dict[str, tuple[float | None, ...]], list[str]]:
         """Find the queues that something has happened in, with their rates, and those gone."""
-        before = self._seen
+        seen, rows = self._seen, self.rows
         names = self._engine.queues_of(self.account)
-        due: dict[str, tuple[float | None, ...]] = {}
-        seen: dict[str, _Seen] = {}
         stats_of, account = self._engine.stats.queues, self.account
-        still_busy: set[str] = set()
+        awaited = self._busy | self._owed
+        checks_settings = not self._looks % _SETTINGS_EVERY
+        self._looks += 1
+        due: dict[str, tuple[float | None, ...]] = {}
         for number, (name, messages) in enumerate(names, 1):
-            stats = stats_of.get((account, name), _IDLE)
-            now = _Seen(messages, _SIGNS(stats), self._queue(name))
-            last = before.get(name)
-            seen[name] = now
-            if last is None or now != last or name in self._busy or name in self._owed:
-                due[name] = _rates(now, last, since_s)
-                if any(due[name]):
-                    still_busy.add(name)
-                if last is None or last.queue is not now.queue:
-                    self._note_poison(name, now.queue)
             if not number % _LOOKED_AT_ONCE:
                 await asyncio.sleep(0)
-        removed = [name for name in self.rows if name not in seen]
+            stats = stats_of.get((account, name))
+            signs = _NO_SIGNS if stats is None else _SIGNS(stats)
+            last = seen.get(name)
+            if (
+                last is not None
+                and last.messages == messages
+                and last.signs == signs
+                and not (checks_settings and self._queue(name) is not last.queue)
+                and name not in awaited
+            ):
+                continue
+            now = seen[name] = _Seen(messages, signs, self._queue(name))
+            due[name] = _rates(now, last, since_s)
+            if last is None or last.queue is not now.queue:
+                self._note_poison(name, now.queue)
+        self._busy = {name for name, rates in due.items() if any(rates)}
+        removed: list[str] = []
+        if max(len(seen), len(rows)) > len(names):
+            there = {name for name, _ in names}
+            removed = [name for name in rows if name not in there]
+            for name in [name for name in seen if name not in there]:
+                del seen[name]
         for name in removed:
-            self._add(self.rows.pop(name), -1)
-        self._poison = {poison: of for poison, of in self._poison.items() if of in seen}
-        self._seen, self._busy = seen, still_busy
+            self._forget_poison(name)
+            self._add(rows.pop(name), -1)
         return due, removed
 
     def _queue(self, name: str) -> Queue | None:
@@ -167,18 +187,33 @@ class Overview:
             return None
 
     def _note_poison(self, name: str, queue: Queue | None) -> None:
-        self._poison = {poison: of for poison, of in self._poison.items() if of != name}
+        self._forget_poison(name)
         if queue is not None:
-            self._poison[poison_queue_of(name, queue.settings)] = name
+            poison = self._poison_of[name] = poison_queue_of(name, queue.settings)
+            self._poison[poison] = name
+
+    def _forget_poison(self, name: str) -> None:
+        poison = self._poison_of.pop(name, None)
+        if poison is not None and self._poison.get(poison) == name:
+            del self._poison[poison]
 
     def _chosen(self, due: Collection[str]) -> list[str]:
         """Choose the queues to count: of those that are due, and of others, the oldest first."""
         oldest = heapq.nsmallest(self._most_counted, due, key=self._counted_at)
-        left = self._most_counted - len(oldest)
-        if left > 0:
-            others = (name for name, row in self.rows.items() if name not in due and _lives(row))
-            oldest += heapq.nsmallest(left, others, key=self._counted_at)
-        return oldest
+        left = min(MOST_IN_TURN, self._most_counted - len(oldest))
+        return oldest + self._in_turn(left, due) if left > 0 else oldest
+
+    def _in_turn(self, most: int, due: Collection[str]) -> list[str]:
+        """Return the next queues in which time may have changed something."""
+        chosen: list[str] = []
+        if not self._turns:
+            self._turns = list(self.rows)
+        while self._turns and len(chosen) < most:
+            name = self._turns.pop()
+            row = self.rows.get(name)
+            if row is not None and name not in due and _lives(row):
+                chosen.append(name)
+        return chosen
 
     def _counted_at(self, name: str) -> int:
         row = self.rows.get(name)
