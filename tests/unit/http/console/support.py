@@ -39,6 +39,11 @@ class Answer:
     def __init__(self, response: Response) -> None:
         self.status = response.status
         self.headers = {name.decode(): value.decode() for name, value in response.headers}
+        self.cookies = [
+            value.decode().partition(";")[0]
+            for name, value in response.headers
+            if name == b"set-cookie"
+        ]
         self.body = response.body
         self.stream = response.stream
         is_json = self.headers.get("content-type", "").endswith("json")
@@ -48,6 +53,10 @@ class Answer:
     def code(self) -> str:
         """The code of a problem."""
         return str(self.json["code"])
+
+    def all_cookies(self) -> str:
+        """What a browser sends back that was told to keep or forget several."""
+        return "; ".join(each for each in self.cookies if not each.endswith("="))
 
     @property
     def cookie(self) -> str:
@@ -73,7 +82,7 @@ class Console:
             authenticator, self.accounts, policies, self.clock.now_ms, inspectors
         )
         guard = Guard(ConnectionLimits(), self.clock)
-        services = Services(
+        services = self.services = Services(
             perform=self.engine.perform,
             receive=self.engine.receive,
             find_queue=self.engine.find_queue,
