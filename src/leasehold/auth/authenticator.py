@@ -42,6 +42,7 @@ from leasehold.auth.types import (
     Pairs,
     PermissionMissing,
     ProtocolMismatch,
+    ResourceTypeMismatch,
     SignedRequest,
     Target,
     UnknownAccount,
@@ -69,6 +70,8 @@ class CredentialKind(StrEnum):
     """The key itself was sent."""
     INSPECTOR_KEY = "inspector-key"
     """As with an account's key, but it only reads."""
+    CONSOLE_SESSION = "console-session"
+    """See :mod:`leasehold.auth.console`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ class Grant:
     policy_id: str | None = None
     """Stored policy that a service signature leans on."""
     object_id: str | None = None
-    """User behind a bearer token or a delegation key."""
+    """User behind a bearer token, a delegation key or a session of the console."""
     tenant_id: str | None = None
     """Directory of that user."""
 
@@ -202,6 +205,22 @@ class Authenticator:
                     raise PermissionMissing("An inspector's key only reads.")
                 return _grant_of(CredentialKind.INSPECTOR_KEY, target.account, number)
         raise BadSignature("The key is none of this account, or there is no such account.")
+
+    def check_sas_itself(
+        self, request: SignedRequest, target: Target, *, now_ms: int
+    ) -> tuple[Sas, Grant]:
+        """Let a shared access signature pass that is genuine and in force, whatever it allows.
+
+        Raises:
+            AuthError: It is neither, or may be presented with its user's token only.
+        """
+        fields = sas_fields(request.query)
+        found = self._verify_sas(fields, target, self._accounts.get(target.account))
+        _check_presenter(found.sas, None)
+        # What it allows is looked at last.
+        with suppress(NotAllowed, PermissionMissing, ResourceTypeMismatch):
+            check_conditions(found.sas, request, target, self._find_policy, now_ms=now_ms)
+        return found.sas, found.grant
 
     def _check_header(
         self, request: SignedRequest, target: Target, header: str, now_ms: int

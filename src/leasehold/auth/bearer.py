@@ -298,6 +298,11 @@ def _unverified_issuer(text: str) -> str | None:
     return issuer if isinstance(issuer, str) else None
 
 
+def nonce_of(text: str) -> object:
+    """Return the nonce in a token that was verified; None if it has none."""
+    return jwt.decode(text, options={"verify_signature": False}).get("nonce")
+
+
 def _claims_signed_with(keys: tuple[SigningKey, ...], text: str) -> Mapping[str, Any] | None:
     """Return what a token says, if one of *keys* has signed it."""
     for key in keys:

@@ -130,6 +130,10 @@ class ForeignPage(NotAllowed):
         super().__init__("A web page of another origin may not do this without a rule for it.")
 
 
+class CsrfTokenMissing(NotAllowed):
+    """A session of the console changes things only with its CSRF token in x-leasehold-csrf."""
+
+
 class UnknownAccount(AuthError):
     """There is no such account."""
 

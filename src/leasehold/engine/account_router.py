@@ -85,6 +85,10 @@ class ServerEngine(Protocol):
         """See :meth:`Engine.activity`."""
         ...
 
+    def queues_of(self, account: str) -> list[tuple[str, int]]:
+        """See :meth:`Engine.queues_of`."""
+        ...
+
     async def counts(self) -> list[Counted]:
         """See :meth:`Engine.counts`."""
         ...
@@ -170,6 +174,10 @@ class AccountRouter:
     async def wait_for_job(self, account: str, job_id: str, wait_s: float) -> o.Job:
         """See :meth:`leasehold.engine.jobs.JobRunner.wait`."""
         return await self.of(account).wait_for_job(account, job_id, wait_s)
+
+    def queues_of(self, account: str) -> list[tuple[str, int]]:
+        """See :meth:`Engine.queues_of`."""
+        return self.of(account).queues_of(account)
 
     async def counts(self) -> list[Counted]:
         """See :meth:`Engine.counts`."""

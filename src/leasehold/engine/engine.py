@@ -483,6 +483,11 @@ class Engine:
         """Return account, queue and message count of every queue."""
         return self._store.message_counts()
 
+    def queues_of(self, account: str) -> list[tuple[str, int]]:
+        """Return name and message count of every queue of an account, without waiting."""
+        counts = self._store.message_counts()
+        return [(queue, number) for of, queue, number in counts if of == account]
+
     async def counts(self) -> list[Counted]:
         """Count the messages of every queue by state, each queue at one instant.
 

@@ -32,6 +32,9 @@ NATIVE_PREFIX: Final = "/v1/"
 """What paths of the native dialect begin with; no account or queue of Azure's has so short a name.
 """
 
+_CONSOLE: Final = "/console"
+"""What all paths of the console begin with but the root, which it takes from browsers."""
+
 _CLOSE: Final = (b"connection", b"close")
 _READING: Final = frozenset({"GET", "HEAD"})
 _WITHOUT_LENGTH: Final = frozenset({204, 304})
@@ -99,6 +102,8 @@ class Application:
         native: Answers what is under NATIVE_PREFIX; None for *dialect*.
         mns: Answers what comes to *mns_ports*, and to hosts of *mns_accounts* on other ports.
         mns_ports: Where only *mns* and the pages answer.
+        console: Answers browsers, at the addresses that *is_of_console* picks; None for no console.
+        is_of_console: Tells whether a request is the console's, by method, path, query and header.
         mns_accounts: Names of accounts that have hosts of their own with MNS; looked at for each
             request.
         https: Whether a proxy has ended TLS, so that every request counts as safe.
@@ -118,6 +123,8 @@ class Application:
         mns: BaseDialect[Any, Any] | None = None,
         mns_ports: frozenset[int] = frozenset(),
         mns_accounts: Container[str] = (),
+        console: BaseDialect[Any, Any] | None = None,
+        is_of_console: Callable[[str, str, bytes, Mapping[str, str]], bool] = lambda *_: False,
         https: bool = False,
         hosts: Hosts | None = None,
         log_requests: bool = False,
@@ -131,9 +138,16 @@ class Application:
         self._mns = mns
         self._mns_ports = mns_ports
         self._mns_accounts = mns_accounts
+        self._console = console
+        self._is_of_console = is_of_console
         self._https = https
         self._hosts = hosts
         self._log_requests = log_requests
+
+    def drain(self) -> None:
+        """End what would go on for as long as its client likes: the server stops."""
+        if self._console is not None:
+            self._console.drain()
 
     async def __call__(self, scope: dict[str, Any], receive: ReceiveBody) -> Response | None:
         """Answer one request; see :data:`leasehold.http.request_cycle.App`."""
@@ -146,6 +160,13 @@ class Application:
         if raw_path in self._paths and method in _READING and b"comp=" not in scope["query_string"]:
             return _whole(method, await self._pages.answer(raw_path), close=False)
         dialect = self._dialect_of(scope["server"], headers.get("host", ""), raw_path)
+        if (
+            (raw_path == "/" or raw_path.startswith(_CONSOLE))
+            and self._console is not None
+            and dialect is self._dialect
+            and self._is_of_console(method, raw_path, scope["query_string"], headers)
+        ):
+            dialect = self._console
         request = self._request(scope, raw_path, headers, receive)
         call = dialect.begin(request)
         refusal = await dialect.enter(call)
@@ -250,7 +271,9 @@ def _headers(fields: list[tuple[bytes, bytes]]) -> dict[str, str]:
 
 def _whole(method: str, response: Response, *, close: bool) -> Response:
     """Return an answer with the fields that have to do with its length and the connection."""
-    status, headers, body = response
+    status, headers, body, stream = response
+    if stream is not None:
+        return response
     if body or (method != "HEAD" and status not in _WITHOUT_LENGTH):
         headers = [*headers, (b"content-length", b"%d" % len(body))]
     if close:
@@ -448,6 +471,9 @@ class BaseDialect(ABC, Generic[_CallT, _FaultT]):
             await self._add_headers(call, response)
         self._observe(call.operation, response.status)
         return response
+
+    def drain(self) -> None:
+        """End answers that would go on for as long as their clients like; here there are none."""
 
     # --- what a dialect adds -----------------------------------------------------------------
 

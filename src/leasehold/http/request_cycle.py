@@ -10,7 +10,7 @@ ASGI's ``receive``. What it returns is the answer, whole.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sized
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -217,7 +217,10 @@ class RequestCycle:
             _log.error("http.no_answer", method=self.scope["method"])
             response = _FAILED
             head = self._render_head(response)
-        await self._write(head, response.body)
+        if response.stream is None:
+            await self._write(head, response.body)
+        else:
+            await self._write_stream(head, response.stream)
 
     def add_body(self, part: bytes) -> None:
         """Take some more of the body."""
@@ -310,6 +313,25 @@ class RequestCycle:
                 await connection.drain()
             else:
                 await asyncio.sleep(0)
+
+    async def _write_stream(self, head: bytes, stream: AsyncGenerator[bytes, None]) -> None:
+        """Write what comes, when it comes, at the pace of its reader."""
+        connection = self._connection
+        try:
+            if connection.write_paused:
+                await connection.drain()
+            connection.transport.write(head)
+            async for part in stream:
+                if self.disconnected:
+                    return
+                connection.transport.write(part)
+                if connection.write_paused:
+                    await connection.drain()
+        finally:
+            await stream.aclose()
+        if not self.disconnected:
+            self.response_complete = True
+            connection.answered(self)
 
     def _render_head(self, response: Response) -> bytes:
         """Return status and header as they are written.

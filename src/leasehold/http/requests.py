@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -58,6 +58,10 @@ class Response(NamedTuple):
     status: int
     headers: list[Header]
     body: bytes = b""
+    stream: AsyncGenerator[bytes, None] | None = None
+    """In place of a body: parts, each sent as soon as it is there. Its end is that of the
+    connection, so the header says ``Connection: close``, and no length is told. It is closed in
+    any case, also when the client has gone; until then it may wait as long as it likes."""
 
 
 # --- percent -----------------------------------------------------------------------------------

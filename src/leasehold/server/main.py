@@ -26,6 +26,7 @@ from leasehold.engine.faults import Faults, faulty
 from leasehold.engine.maintenance import MaintenancePlan
 from leasehold.engine.peers import Peers
 from leasehold.garbage import spare_collecting
+from leasehold.http.app import Application
 from leasehold.http.connection import HttpConnection, ServerState
 from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.logs import configure_logs
@@ -282,7 +283,7 @@ async def serve_store(  # noqa: PLR0913 - each is a choice of its own
         controls = None
         if settings.test_mode:  # which has one store only
             controls = Controls(first, times.engine, faults, seed=settings.test_seed)
-        app: App = build_application(
+        application = build_application(
             settings,
             times,
             engine,
@@ -291,6 +292,8 @@ async def serve_store(  # noqa: PLR0913 - each is a choice of its own
             draining=lambda: state.is_draining,
             mns_ports=frozenset(each.getsockname()[1] for each in mns_sockets),
         )
+        app: App = application
+
         server = HttpServer(
             app if controls is None else controls.around(app),
             state,
@@ -299,7 +302,7 @@ async def serve_store(  # noqa: PLR0913 - each is a choice of its own
             tls_timeouts_s=(settings.header_timeout_s, settings.write_timeout_s),
             drain_timeout_s=settings.drain_timeout_s,
             on_ready=lambda: listening(),  # noqa: PLW0108 - it is made below
-            on_stop=engine.drain,
+            on_stop=partial(_end_waits, engine, application),
         )
         listening = on_start(Running(server, controls))
         await _serve_http(server, guard, engine)
@@ -309,6 +312,11 @@ async def serve_store(  # noqa: PLR0913 - each is a choice of its own
                 await engine.perform(NoteTime())
         await engine.stop()
     return ExitCode.STORE_FAILED if engine.failed.is_set() else ExitCode.STOPPED
+
+
+def _end_waits(engine: ServerEngine, application: Application) -> None:
+    engine.drain()
+    application.drain()
 
 
 def _first_engine(

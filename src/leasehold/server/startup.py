@@ -13,6 +13,7 @@ import shutil
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from importlib import import_module
 from pathlib import Path
@@ -249,6 +250,18 @@ def bearer_verifier(settings: Settings) -> BearerVerifier | IssuersVerifier | No
         for issuer, source in zip(settings.oidc_issuer, settings.oidc_jwks, strict=True)
     ]
     return verifiers[0] if len(verifiers) == 1 else IssuersVerifier(verifiers)
+
+
+def console_verifier(settings: Settings) -> BearerVerifier | None:
+    """Return what checks the tokens by which people sign in to the console; None if they do not.
+
+    Raises:
+        StartFailed: A file of keys cannot be read.
+    """
+    if not settings.oidc_issuer or not settings.console_oidc_client_id:
+        return None
+    made_for = replace(settings, oidc_audience=(settings.console_oidc_client_id,))
+    return _verifier_of(settings.oidc_issuer[0], settings.oidc_jwks[0], made_for)
 
 
 def _verifier_of(issuer: str, source: str, settings: Settings) -> BearerVerifier:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from leasehold.auth.authenticator import Authenticator
+from leasehold.auth.console import ConsoleSessions
 from leasehold.auth.mns import AccessKey, MnsAuthenticator, keys_of_accounts
+from leasehold.auth.sas import FindPolicy
 from leasehold.auth.types import Account
 from leasehold.clock import Clock, LoopTimers, Timers, VirtualClock
 from leasehold.domain.command import Perform
@@ -16,16 +18,23 @@ from leasehold.engine.account_router import ServerEngine
 from leasehold.http.admission import Admission, LongClaim, LongReceive
 from leasehold.http.app import Application, Authorizer, Hosts, RequestStats
 from leasehold.http.azure import AzureDialect
+from leasehold.http.console import ConsoleDialect, is_of_console
+from leasehold.http.console.figures import ServerFigures
+from leasehold.http.console.live import Live
+from leasehold.http.console.oidc import Issuer, OidcSignIn
+from leasehold.http.console.pages import StaticFiles
+from leasehold.http.console.sign_in import SignIn
 from leasehold.http.guard import Guard
 from leasehold.http.mns import MnsDialect
 from leasehold.http.native import NativeDialect, Services
 from leasehold.http.test_mode import Controls, SigningTime
 from leasehold.server.admin import AdminPages
 from leasehold.server.metrics import Metrics
-from leasehold.server.settings import Settings, uses_public_key
-from leasehold.server.startup import bearer_verifier
+from leasehold.server.settings import DEV_ACCOUNT, Settings, uses_public_key
+from leasehold.server.startup import bearer_verifier, console_verifier
 
 _SECOND_MS: Final = 1_000
+_MIB: Final = 1024 * 1024
 
 
 class Times(NamedTuple):
@@ -75,15 +84,12 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
         StartFailed: A file that a setting names cannot be used.
     """
     accounts = _accounts(settings)
-    authenticator = _authorizer(settings, times, accounts, engine)
+    checks = _authenticator(settings, accounts, engine)
+    authenticator: Authorizer = checks
+    if times.engine is not times.system:
+        authenticator = SigningTime(checks, times.system)  # clients sign by the system's clock
     requests = RequestStats()
-    admission = Admission(
-        engine.perform,
-        limit=settings.max_pending_requests,
-        receive=engine.receive,
-        open_claim=engine.open_claim,
-        answers=guard.answers,
-    )
+    admission = _admission(settings, engine, guard)
     services = _services(engine, admission, controls)
     dialect = AzureDialect(
         perform=services.perform,
@@ -95,34 +101,49 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
         accepts_late=settings.accepts_late_renewals(),
         observe=requests.answered,
     )
+    sessions = _sessions(settings, times, accounts, engine, checks)
+    figures = _figures(settings, times, engine, guard, admission, draining)
+    console = _console(settings, times, sessions, services, engine, figures, requests.answered)
     native = NativeDialect(
         services=services,
         authenticator=authenticator,
         clock=times.engine,
         accepts_late=settings.accepts_late_renewals(),
+        sessions=sessions,
         observe=requests.answered,
     )
     mns = _mns_dialect(settings, times, services, accounts, requests.answered)
-    pages = AdminPages(
-        engine=engine,
-        guard=guard,
-        clock=times.engine,
-        draining=draining,
-        metrics=_metrics(settings, times, engine, guard, admission, requests),
-        accounts=accounts,
-    )
     return Application(
         dialect=dialect,
         native=native,
-        pages=pages,
+        pages=AdminPages(
+            engine=engine,
+            guard=guard,
+            clock=times.engine,
+            draining=draining,
+            metrics=_metrics(settings, times, engine, guard, admission, requests),
+            accounts=accounts,
+        ),
         clock=times.system,
         timings=requests,
         mns=mns,
         mns_ports=mns_ports,
         mns_accounts=accounts,
+        console=console,
+        is_of_console=is_of_console,
         https=settings.tls_terminated,
         hosts=hosts_of(settings),
         log_requests=settings.log_level == "debug",
+    )
+
+
+def _admission(settings: Settings, engine: ServerEngine, guard: Guard) -> Admission:
+    return Admission(
+        engine.perform,
+        limit=settings.max_pending_requests,
+        receive=engine.receive,
+        open_claim=engine.open_claim,
+        answers=guard.answers,
     )
 
 
@@ -160,16 +181,6 @@ def _accounts(settings: Settings) -> dict[str, Account]:
         each.name: Account(name=each.name, keys=tuple(key.reveal() for key in each.keys))
         for each in settings.effective_accounts()
     }
-
-
-def _authorizer(
-    settings: Settings, times: Times, accounts: Mapping[str, Account], engine: ServerEngine
-) -> Authorizer:
-    """Return who lets requests pass, by the system's clock."""
-    authenticator = _authenticator(settings, accounts, engine)
-    if times.engine is times.system:
-        return authenticator
-    return SigningTime(authenticator, times.system)
 
 
 def _mns_dialect(
@@ -221,19 +232,107 @@ def _services(engine: ServerEngine, admission: Admission, controls: Controls | N
     )
 
 
-def _authenticator(
-    settings: Settings, accounts: Mapping[str, Account], engine: ServerEngine
-) -> Authenticator:
+def _policies(engine: ServerEngine) -> FindPolicy:
     def find_policy(account: str, queue: str, policy_id: str) -> AccessPolicy | None:
         found = engine.find_queue(account, queue)
         policies = found.policies if found else ()
         return next((policy for policy in policies if policy.policy_id == policy_id), None)
 
+    return find_policy
+
+
+def _authenticator(
+    settings: Settings, accounts: Mapping[str, Account], engine: ServerEngine
+) -> Authenticator:
     return Authenticator(
         accounts,
-        find_policy,
+        _policies(engine),
         bearer_verifier(settings),
-        inspectors={
-            each.name: tuple(key.reveal() for key in each.keys) for each in settings.inspectors
-        },
+        inspectors=_inspectors(settings),
+    )
+
+
+def _inspectors(settings: Settings) -> dict[str, tuple[bytes, ...]]:
+    return {each.name: tuple(key.reveal() for key in each.keys) for each in settings.inspectors}
+
+
+# --- console -----------------------------------------------------------------------------------
+
+
+def _sessions(
+    settings: Settings,
+    times: Times,
+    accounts: Mapping[str, Account],
+    engine: ServerEngine,
+    authenticator: Authenticator,
+) -> ConsoleSessions | None:
+    """Return what knows who has signed in to the console; None if it is turned off."""
+    if not settings.console:
+        return None
+    return ConsoleSessions(
+        authenticator,
+        accounts,
+        _policies(engine),
+        times.system.now_ms,
+        inspectors=_inspectors(settings),
+    )
+
+
+def _sign_in(
+    settings: Settings, times: Times, sessions: ConsoleSessions
+) -> tuple[SignIn, OidcSignIn | None]:
+    """Return what signs people in, and what does it by an issuer, if one is set."""
+    verifier = console_verifier(settings)
+    development = DEV_ACCOUNT if settings.dev_account_on() else None
+    sign_in = SignIn(sessions, times.system, development, by_issuer=verifier is not None)
+    if verifier is None:
+        return sign_in, None
+    from leasehold.auth.bearer import nonce_of  # noqa: PLC0415 - only where tokens are taken
+
+    issuer = Issuer(settings.oidc_issuer[0], settings.console_oidc_client_id, verifier, nonce_of)
+    return sign_in, OidcSignIn(issuer, sessions, sign_in, times.system)
+
+
+def _console(  # noqa: PLR0913, PLR0917 - each is a collaborator of its own
+    settings: Settings,
+    times: Times,
+    sessions: ConsoleSessions | None,
+    services: Services,
+    engine: ServerEngine,
+    figures: ServerFigures,
+    observe: Callable[[str, int], None],
+) -> ConsoleDialect | None:
+    """Return what answers browsers, or None if it is turned off."""
+    if sessions is None:
+        return None
+    sign_in, oidc = _sign_in(settings, times, sessions)
+    return ConsoleDialect(
+        services=services,
+        clock=times.system,
+        files=StaticFiles(),
+        sign_in=sign_in,
+        live=Live(sessions, engine, figures, times.engine),
+        oidc=oidc,
+        observe=observe,
+    )
+
+
+def _figures(  # noqa: PLR0913, PLR0917 - each is where some of the figures come from
+    settings: Settings,
+    times: Times,
+    engine: ServerEngine,
+    guard: Guard,
+    admission: Admission,
+    draining: Callable[[], bool],
+) -> ServerFigures:
+    local = settings.store_url is None
+    return ServerFigures(
+        engine=engine,
+        guard=guard,
+        admission=admission,
+        clock=times.engine,
+        draining=draining,
+        max_pending=settings.max_pending_requests,
+        data=settings.data if local else None,
+        reserve_bytes=settings.disk_reserve_mib * _MIB if local else None,
     )

@@ -228,6 +228,7 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Fault]]] = {
     auth.BadSignature: _with_detail("AuthenticationFailed"),
     auth.NotAllowed: _with_detail("AuthorizationFailure"),
     auth.ForeignPage: _with_detail("AuthorizationFailure"),
+    auth.CsrfTokenMissing: _with_detail("AuthorizationFailure"),
     auth.PermissionMissing: _with_detail("AuthorizationPermissionMismatch"),
     auth.ProtocolMismatch: _with_detail("AuthorizationProtocolMismatch"),
     auth.SourceAddressMismatch: _with_detail("AuthorizationSourceIPMismatch"),

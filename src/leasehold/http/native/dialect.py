@@ -17,7 +17,8 @@ from typing import Final
 import msgspec
 
 from leasehold import __version__
-from leasehold.auth.authenticator import Grant
+from leasehold.auth.authenticator import Grant, is_signed
+from leasehold.auth.console import ConsoleSessions, has_session
 from leasehold.auth.types import (
     BEARER,
     AuthError,
@@ -25,6 +26,7 @@ from leasehold.auth.types import (
     NotAllowed,
     Operation,
     PermissionMissing,
+    SignedRequest,
     Target,
 )
 from leasehold.clock import Clock
@@ -38,6 +40,7 @@ from leasehold.http.app import (
     BaseDialect,
     authorize,
     check_known_queue_name,
+    is_foreign,
     observe_nothing,
 )
 from leasehold.http.native import account, admin, groups, messages, queues, streams, transactions
@@ -85,17 +88,20 @@ class NativeDialect(BaseDialect[Call, Refused]):
         authenticator: Decides who may do what.
         clock: Source of all time.
         accepts_late: Whether leases may be renewed beyond their message's expiry.
+        sessions: Lets requests pass that carry a session of the console and nothing else; None
+            where there is no console.
         observe: Called once per request with ``native-`` and the name of the route, and the
             status. A request that names no route is ``native-unknown``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keyword-only, and each is a collaborator of its own
         self,
         *,
         services: Services,
         authenticator: Authorizer,
         clock: Clock,
         accepts_late: bool = False,
+        sessions: ConsoleSessions | None = None,
         observe: Callable[[str, int], None] = observe_nothing,
     ) -> None:
         super().__init__(
@@ -108,6 +114,7 @@ class NativeDialect(BaseDialect[Call, Refused]):
             observe=observe,
         )
         self._authenticator = authenticator
+        self._sessions = sessions
         self._router = Router(routes_for(test_mode=services.controls is not None))
 
     def longest_body(self, call: Call) -> int:
@@ -176,10 +183,38 @@ class NativeDialect(BaseDialect[Call, Refused]):
             safe = request.https or is_loopback(request.client_ip)
             key = header[len(BEARER) :].strip()
             return self._authenticator.check_key(key, target, safe=safe)
+        if (
+            self._sessions is not None
+            and not header
+            and has_session(request.headers)
+            and not is_signed(call.pairs)
+        ):
+            return self._sessions.check(cookie_request(call), target)
         version = request.headers.get("x-ms-version", _SIGNING_VERSION)
         return await authorize(
             self._authenticator, request, target, call.pairs, version, call.now_ms
         )
+
+
+def cookie_request(call: Call) -> SignedRequest:
+    """Return a request that carries a cookie, as what checks sessions of the console sees it.
+
+    Raises:
+        ForeignPage: A browser has sent it for a page of another site. Pages of this host at other
+            ports are such pages, though browsers send them the same cookies.
+    """
+    request = call.request
+    if request.is_foreign or is_foreign(request.headers):
+        raise ForeignPage
+    return SignedRequest(
+        method=request.method,
+        path=request.raw_path,
+        query=(),
+        headers=request.headers,
+        version=_SIGNING_VERSION,
+        client_ip=request.client_ip,
+        https=request.https,
+    )
 
 
 def is_loopback(client_ip: str) -> bool:

@@ -306,6 +306,7 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Problem]]] = {
     auth.UnknownAccount: _UNAUTHENTICATED,
     auth.NotAllowed: _FORBIDDEN,
     auth.ForeignPage: _FORBIDDEN,
+    auth.CsrfTokenMissing: _auth("csrf-token"),
     auth.PermissionMissing: _FORBIDDEN,
     auth.ProtocolMismatch: _FORBIDDEN,
     auth.SourceAddressMismatch: _FORBIDDEN,
@@ -414,6 +415,20 @@ CODES: Final[dict[str, Code]] = {
         "These credentials do not allow this",
         "The sender is known, but may not do this, or not from there.",
         "Use credentials that grant the operation. An inspector's key only reads.",
+    ),
+    "csrf-token": Code(
+        403,
+        "The request lacks the token of its session",
+        "A session of the console changes things only for the console's own page, which sends the "
+        "session's token along in `x-leasehold-csrf`.",
+        "Ask GET /console/api/session for `csrf` and send it; or send `Authorization` and no "
+        "cookie.",
+    ),
+    "too-many-sign-ins": Code(
+        429,
+        "Too many attempts to sign in have failed",
+        "From this address keys and signatures were tried that are not right.",
+        "Wait for as many seconds as `retry_after_s` says, and look for the right key meanwhile.",
     ),
     "no-such-route": Code(
         404,

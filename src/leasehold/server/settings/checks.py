@@ -109,6 +109,8 @@ def _check_tokens(settings: Settings) -> Iterator[Problem]:
         for name in ("oidc_audience", "oidc_jwks"):
             if not getattr(settings, name):
                 yield Problem(name, "is empty, but oidc_issuer is set")
+    elif settings.console_oidc_client_id:
+        yield Problem("oidc_issuer", "is empty, but console_oidc_client_id is set")
     elif settings.oidc_audience or settings.oidc_jwks:
         yield Problem("oidc_issuer", "is empty, but other settings for tokens are set")
     yield from _check_issuers(settings.oidc_issuer, settings.oidc_jwks)

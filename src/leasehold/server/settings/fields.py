@@ -34,6 +34,7 @@ LISTENING: Final = "Listening"
 STORAGE: Final = "Storage"
 ACCOUNTS: Final = "Accounts and keys"
 TOKENS: Final = "Bearer tokens"
+CONSOLE: Final = "Console"
 LOAD: Final = "Load"
 CONNECTIONS: Final = "Connections"
 OBSERVATION: Final = "Observation"
@@ -292,6 +293,25 @@ class Settings:
         TOKENS,
         "Accounts that bearers of tokens may use.",
         special="Empty: all accounts.",
+    )
+
+    # --- console ---------------------------------------------------------------------------------
+
+    console: bool = setting(
+        True,
+        Kind.SWITCH,
+        CONSOLE,
+        "Whether `/console/` answers browsers, and the native API takes the sessions of those who "
+        "have signed in there.",
+    )
+
+    console_oidc_client_id: str = setting(
+        "",
+        Kind.TEXT,
+        CONSOLE,
+        "What the first issuer of `oidc_issuer` knows the console by: a public client that may "
+        "use the code flow with PKCE and return to `/console/api/oidc/callback`.",
+        special="Empty: nobody signs in to the console by an issuer. Needs `oidc_issuer`.",
     )
 
     # --- load ------------------------------------------------------------------------------------

@@ -127,6 +127,12 @@ _CASES: list[tuple[Error, int, str, dict[str, str]]] = [
             )
         },
     ),
+    (
+        auth.CsrfTokenMissing("no token"),
+        403,
+        "AuthorizationFailure",
+        {"AuthenticationErrorDetail": "no token"},
+    ),
     (auth.PermissionMissing(), 403, "AuthorizationPermissionMismatch", {}),
     (auth.ProtocolMismatch(), 403, "AuthorizationProtocolMismatch", {}),
     (auth.SourceAddressMismatch(), 403, "AuthorizationSourceIPMismatch", {}),

@@ -1,0 +1,208 @@
+"""What the console shows, once and live."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from leasehold.auth.console import MAX_SESSION_MS
+from leasehold.domain.admin import CountMessages
+from leasehold.http.console import live
+from tests.unit.http.console.support import ACCOUNT, QUEUE, Console
+
+OVERVIEW = "/console/api/overview"
+LIVE = "/console/api/live"
+ONE = {"messages": [{"body": "one"}]}
+
+
+class Stream:
+    """A console that reads its events."""
+
+    def __init__(self, console: Console, fields: dict[str, str]) -> None:
+        self.console = console
+        answer = console.ask("GET", LIVE, headers={"cookie": fields["cookie"]})
+        assert answer.status == 200
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert answer.stream is not None
+        self.parts = answer.stream
+        assert self.raw() == b"retry: 2000\n\n"
+
+    def raw(self) -> bytes:
+        """Return the next part."""
+        return self.console.runner.run(asyncio.wait_for(anext(self.parts), 10))
+
+    def next(self) -> tuple[str, Any]:
+        """Return name and content of the next event."""
+        number, name, data, *rest = self.raw().decode().split("\n")
+        assert number.startswith("id: ")
+        assert rest == ["", ""]
+        return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+    def close(self) -> None:
+        """Go."""
+        self.console.runner.run(self.parts.aclose())
+
+
+def put(console: Console, fields: dict[str, str], queue: str = QUEUE) -> None:
+    """Put a message."""
+    answer = console.ask("POST", f"{queue}/messages", ONE, fields)
+    assert answer.status in {200, 201}, answer.json
+
+
+def look(console: Console) -> None:
+    """Let the sampler look once."""
+    console.clock.advance(s=2)
+    console.runner.run(console.live.sampler(ACCOUNT).look())
+
+
+def test_overview_shows_counts_and_sums(console: Console) -> None:
+    """Counts by state, what the engine has counted, and sums over all queues."""
+    fields = console.enter()
+    put(console, fields)
+    shown = console.ask("GET", OVERVIEW, headers=fields).json
+    [row] = shown["queues"]
+    assert (row["name"], row["messages"], row["visible"], row["sent"]) == ("orders", 1, 1, 1)
+    assert row["oldest_since_ms"] == console.clock.now_ms()
+    assert (shown["totals"]["queues"], shown["totals"]["visible"]) == (1, 1)
+    assert (shown["matched"], shown["next"]) == (1, None)
+
+
+def test_first_event_is_whole_and_later_ones_tell_changes(console: Console) -> None:
+    """A queue in which nothing has happened is not told again; a deleted one once."""
+    fields = console.enter()
+    console.ask("PUT", QUEUE + "2", headers=fields)
+    stream = Stream(console, fields)
+    name, whole = stream.next()
+    assert (name, whole["full"]) == ("overview", True)
+    assert [row["name"] for row in whole["queues"]] == ["orders", "orders2"]
+    assert stream.next()[0] == "server"
+    put(console, fields)
+    look(console)
+    _, change = stream.next()
+    assert change["full"] is False
+    assert [(row["name"], row["visible"], row["in_per_s"]) for row in change["queues"]] == [
+        ("orders", 1, 0.5)
+    ]
+    assert change["totals"]["in_per_s"] == 0.5
+    assert stream.next()[0] == "server"
+    console.ask("DELETE", QUEUE + "2", headers=fields)
+    look(console)
+    _, change = stream.next()
+    assert change["removed"] == ["orders2"]
+    assert [(row["name"], row["in_per_s"]) for row in change["queues"]] == [("orders", 0.0)]
+    sampler = console.live.sampler(ACCOUNT)
+    look(console)
+    look(console)
+    assert stream.next()[0] == "server"
+    assert all(not reader.unread for reader in sampler.readers)
+    stream.close()
+
+
+def test_sampler_is_shared_and_sleeps_when_nobody_looks(console: Console) -> None:
+    """One looks for all consoles of an account, and none without consoles."""
+    fields = console.enter()
+    first, second = Stream(console, fields), Stream(console, fields)
+    assert first.next()[1] == second.next()[1]
+    sampler = console.live.sampler(ACCOUNT)
+    assert (sampler.is_awake, len(sampler.readers)) == (True, 2)
+    first.close()
+    assert sampler.is_awake
+    second.close()
+    assert (sampler.is_awake, len(sampler.readers)) == (False, 0)
+
+
+def test_reader_that_falls_behind_is_let_go(console: Console) -> None:
+    """What waits for it is bounded; it connects again and gets everything anew."""
+    fields = console.enter()
+    stream = Stream(console, fields)
+    stream.next()
+    for _ in range(live.MAX_UNREAD):
+        put(console, fields)
+        look(console)
+    assert stream.next() == ("end", {"reason": "too-slow"})
+    with pytest.raises(StopAsyncIteration):
+        stream.raw()
+    assert not console.live.sampler(ACCOUNT).is_awake
+
+
+def test_stream_ends_with_its_session_and_with_the_server(console: Console) -> None:
+    """Both are told, so that a page does not connect again in vain."""
+    fields = console.enter()
+    stream = Stream(console, fields)
+    stream.next()
+    console.clock.advance(ms=MAX_SESSION_MS)
+    assert stream.next() == ("end", {"reason": "session-over"})
+    stream = Stream(console, console.enter())
+    stream.next()
+    console.live.drain()
+    assert stream.next() == ("end", {"reason": "stopping"})
+    stream.close()
+
+
+def test_consoles_are_bounded(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One too many is told to come again, and has room when another has gone."""
+    monkeypatch.setattr(live, "MAX_CONSOLES", 1)
+    fields = console.enter()
+    stream = Stream(console, fields)
+    refused = console.ask("GET", LIVE, headers=fields)
+    assert (refused.status, refused.code) == (503, "overloaded")
+    assert int(refused.headers["retry-after"]) > 0
+    stream.close()
+    Stream(console, fields).close()
+
+
+@pytest.mark.parametrize("path", [OVERVIEW, LIVE, "/console/api/server"])
+def test_figures_are_for_those_who_have_signed_in(console: Console, path: str) -> None:
+    """Nothing is told to others."""
+    assert console.ask("GET", path).code == "unauthenticated"
+
+
+def test_queues_are_searched_sorted_and_paged(console: Console) -> None:
+    """Pages follow one another without gaps and doubles."""
+    fields = console.enter()
+    for number in range(5):
+        queue = f"{QUEUE}-{number}"
+        console.ask("PUT", queue, headers=fields)
+        for _ in range(number % 3):
+            put(console, fields, queue)
+    names: list[str] = []
+    after = ""
+    while True:
+        path = f"{OVERVIEW}?search=ORDERS-&sort=messages&limit=2{after}"
+        page = console.ask("GET", path, headers=fields).json
+        assert page["matched"] == 5
+        names += [row["name"] for row in page["queues"]]
+        if page["next"] is None:
+            break
+        after = "&after=" + page["next"].replace(" ", "%20")
+    assert names == ["orders-2", "orders-1", "orders-4", "orders-0", "orders-3"]
+    for query in ("sort=x", "limit=0", "after=x", "nothing=1"):
+        refused = console.ask("GET", f"{OVERVIEW}?{query}", headers=fields)
+        assert refused.status == 400, query
+
+
+def test_idle_queues_are_not_counted_again(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look costs by what has happened, not by how many queues there are."""
+    fields = console.enter()
+    for number in range(40):
+        console.ask("PUT", f"{QUEUE}-{number}", headers=fields)
+    stream = Stream(console, fields)
+    stream.next()
+    counted: list[str] = []
+    perform = console.engine.perform
+
+    async def watched(command: Any) -> Any:
+        if type(command) is CountMessages:
+            counted.append(command.queue)
+        return await perform(command)
+
+    put(console, fields)
+    monkeypatch.setattr(console.engine, "perform", watched)
+    look(console)
+    assert counted == ["orders"]
+    stream.close()

@@ -1,0 +1,263 @@
+"""Signing in to the console, and what sessions allow."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from typing import Any
+
+import pytest
+
+from leasehold.auth.console import MAX_SESSION_MS, SECURE_COOKIE
+from leasehold.auth.sas import SasTerms, make_account_sas, make_service_sas
+from leasehold.auth.types import Account
+from leasehold.http.console.sign_in import FAILURE_S, FAILURES
+from tests.unit.http.console.support import (
+    ACCOUNT,
+    CSRF,
+    INSPECTOR_KEY,
+    KEY,
+    QUEUE,
+    SECOND_KEY,
+    SESSION,
+    Console,
+)
+
+BY_KEY = {"kind": "key", "account": ACCOUNT, "key": KEY}
+OVERVIEW = "/console/api/overview"
+
+
+def test_session_is_shown_with_its_limits(console: Console) -> None:
+    """A page learns who has signed in, as what, until when, and its token; and no secret."""
+    assert console.ask("GET", SESSION).json["signed_in"] is False
+    cookie = {"cookie": console.enter()["cookie"]}
+    shown = console.ask("GET", SESSION, headers=cookie).json
+    assert (shown["account"], shown["role"], shown["who"]) == (ACCOUNT, "operator", "key 1")
+    assert shown["expires_at_ms"] == console.clock.now_ms() + MAX_SESSION_MS
+    assert shown["choices"] == ["development", "key", "sas"]
+    assert KEY not in str(shown)
+    assert KEY not in cookie["cookie"]
+
+
+def test_cookie_is_kept_from_scripts_and_other_sites(console: Console) -> None:
+    """Over https it belongs to this host alone, and is sent over https alone."""
+    plain = console.ask("POST", SESSION, BY_KEY).headers["set-cookie"].split("; ")
+    assert plain[1:] == ["Path=/", "Max-Age=43200", "HttpOnly", "SameSite=Strict"]
+    safe = console.ask("POST", SESSION, BY_KEY, https=True).headers["set-cookie"].split("; ")
+    assert safe[0].startswith(SECURE_COOKIE + "=")
+    assert safe[1:] == ["Path=/", "Max-Age=43200", "HttpOnly", "SameSite=Strict", "Secure"]
+
+
+def test_session_changes_things_with_its_token_only(console: Console) -> None:
+    """A request that another page could make a browser send is refused."""
+    fields = console.enter()
+    cookie = {"cookie": fields["cookie"]}
+    assert console.ask("GET", QUEUE, headers=cookie).status == 200
+    for more in ({}, {CSRF: ""}, {CSRF: "x" * 43}, {CSRF: "é"}):
+        refused = console.ask("POST", f"{QUEUE}/pause", {}, {**cookie, **more})
+        assert (refused.status, refused.code) == (403, "csrf-token")
+    assert console.ask("POST", f"{QUEUE}/pause", {}, fields).status == 200
+    other = console.enter()
+    refused = console.ask("POST", f"{QUEUE}/resume", None, {**other, "cookie": fields["cookie"]})
+    assert refused.code == "csrf-token"
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"origin": "https://evil.example"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"origin": "null"},
+    ],
+)
+def test_pages_of_other_origins_are_refused(console: Console, foreign: dict[str, str]) -> None:
+    """Also where they have the token, and also those of this host at other ports."""
+    fields = {**console.enter(), **foreign}
+    assert console.ask("POST", f"{QUEUE}/pause", {}, fields).code == "forbidden"
+    assert console.ask("GET", QUEUE, headers=fields).code == "forbidden"
+    assert console.ask("GET", OVERVIEW, headers=fields).code == "forbidden"
+    assert console.ask("POST", SESSION, BY_KEY, foreign).code == "forbidden"
+    own = {**console.enter(), "origin": "http://queues.example.net"}
+    assert console.ask("POST", f"{QUEUE}/pause", {}, own).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content"),
+    [
+        ("PUT", f"{QUEUE}2", None),
+        ("DELETE", QUEUE, None),
+        ("PATCH", QUEUE, {"metadata": {}}),
+        ("POST", f"{QUEUE}/pause", {}),
+        ("POST", f"{QUEUE}/purge", {}),
+        ("POST", f"{QUEUE}/redrive", {}),
+        ("POST", f"{QUEUE}/messages", {"messages": []}),
+        ("POST", f"{QUEUE}/messages/receive", {}),
+        ("DELETE", f"{QUEUE}/messages/x", None),
+        ("POST", f"{QUEUE}/messages/x/end-lease", {}),
+        ("POST", f"/v1/accounts/{ACCOUNT}/sessions", {}),
+    ],
+)
+def test_viewer_changes_nothing(console: Console, method: str, path: str, content: object) -> None:
+    """The API itself refuses: it does not matter what a page shows."""
+    assert console.ask(method, path, content, console.enter("viewer")).code == "forbidden"
+
+
+def test_viewer_looks_at_everything(console: Console) -> None:
+    """Queues, messages, sessions, events and figures can be looked at."""
+    fields = console.enter("viewer")
+    account = f"/v1/accounts/{ACCOUNT}"
+    for path in (
+        *(QUEUE, f"{QUEUE}/messages", f"{QUEUE}/explain", f"{QUEUE}/streams"),
+        *(f"{account}/sessions", f"{account}/events", f"{account}/jobs", OVERVIEW),
+    ):
+        assert console.ask("GET", path, headers=fields).status == 200, path
+    assert console.ask("POST", f"{QUEUE}/messages/peek", {}, fields).status == 200
+
+
+def test_inspectors_key_makes_a_viewer(console: Console) -> None:
+    """Whatever role is asked for."""
+    asked = {**BY_KEY, "key": INSPECTOR_KEY, "role": "operator"}
+    answer = console.ask("POST", SESSION, asked)
+    assert (answer.json["role"], answer.json["kind"]) == ("viewer", "inspector")
+    fields = {"cookie": answer.cookie, CSRF: answer.json["csrf"]}
+    assert console.ask("POST", f"{QUEUE}/pause", {}, fields).code == "forbidden"
+
+
+def _sas(console: Console, permission: str, **more: Any) -> str:
+    expiry = more.pop("expiry", "2199-01-01T00:00:00Z")
+    terms = SasTerms(permission=permission, expiry=expiry, **more)
+    return make_account_sas(ACCOUNT, b64decode(KEY), terms)
+
+
+def test_limits_of_a_signature_are_those_of_its_session(console: Console) -> None:
+    """What it does not allow its session does not either; the cookie does not hold it."""
+    sas = _sas(console, "rla")
+    asked = {"kind": "sas", "account": ACCOUNT, "sas": "?" + sas}
+    answer = console.ask("POST", SESSION, asked)
+    assert (answer.json["role"], answer.json["kind"]) == ("operator", "sas")
+    assert sas.partition("sig=")[2] not in answer.cookie
+    fields = {"cookie": answer.cookie, CSRF: answer.json["csrf"]}
+    put = {"messages": [{"body": "eA=="}]}
+    assert console.ask("POST", f"{QUEUE}/messages", put, fields).status in {200, 201, 400}
+    assert console.ask("GET", OVERVIEW, headers=fields).status == 200
+    assert console.ask("DELETE", QUEUE, None, fields).code == "forbidden"
+    assert console.ask("POST", f"{QUEUE}/purge", {}, fields).code == "forbidden"
+
+
+def test_signature_that_reads_makes_a_viewer_until_it_ends(console: Console) -> None:
+    """The session ends with the signature, if that is earlier."""
+    until = "2199-01-01T00:00:00Z"
+    asked = {"kind": "sas", "account": ACCOUNT, "sas": _sas(console, "rl", expiry=until)}
+    assert console.ask("POST", SESSION, asked).json["role"] == "viewer"
+    over = {**asked, "sas": _sas(console, "rl", expiry="2001-01-01")}
+    assert console.ask("POST", SESSION, over).code == "unauthenticated"
+    false = {**asked, "sas": _sas(console, "rl")[:-6] + "AAA%3D"}
+    assert console.ask("POST", SESSION, false).code == "unauthenticated"
+    here = {**asked, "sas": _sas(console, "rl", addresses="10.0.0.1")}
+    assert console.ask("POST", SESSION, here).code == "forbidden"
+
+
+def test_signature_on_one_queue_opens_no_other(console: Console) -> None:
+    """Neither other queues nor the account."""
+    terms = SasTerms(permission="raup", expiry="2199-01-01T00:00:00Z")
+    sas = make_service_sas(ACCOUNT, b64decode(KEY), "orders", terms)
+    asked = {"kind": "sas", "account": ACCOUNT, "sas": sas, "queue": "orders"}
+    answer = console.ask("POST", SESSION, asked)
+    assert answer.json["queue"] == "orders"
+    fields = {"cookie": answer.cookie, CSRF: answer.json["csrf"]}
+    assert console.ask("GET", QUEUE + "/messages", headers=fields).status == 200
+    assert console.ask("GET", QUEUE + "2/messages", headers=fields).code == "forbidden"
+    assert console.ask("GET", OVERVIEW, headers=fields).code == "forbidden"
+    other = {**asked, "queue": "orders2"}
+    assert console.ask("POST", SESSION, other).code == "unauthenticated"
+
+
+def test_session_is_of_one_account(console: Console) -> None:
+    """The cookie opens no other account."""
+    fields = console.enter()
+    assert console.ask("GET", "/v1/accounts/other/queues", headers=fields).code == "forbidden"
+
+
+def test_session_ends_with_its_time_and_with_its_key(console: Console) -> None:
+    """At the latest after twelve hours; and when the key it leans on is replaced, not another."""
+    fields = console.enter()
+    kept = console.accounts[ACCOUNT]
+    console.accounts[ACCOUNT] = Account(name=ACCOUNT, keys=(kept.keys[0], b"n" * 32))
+    assert console.ask("GET", QUEUE, headers=fields).status == 200
+    console.accounts[ACCOUNT] = Account(name=ACCOUNT, keys=(b"n" * 32, kept.keys[1]))
+    assert console.ask("GET", QUEUE, headers=fields).code == "unauthenticated"
+    console.accounts[ACCOUNT] = kept
+    console.clock.advance(ms=MAX_SESSION_MS)
+    assert console.ask("GET", QUEUE, headers=fields).code == "unauthenticated"
+    assert console.ask("GET", SESSION, headers=fields).json["signed_in"] is False
+
+
+@pytest.mark.parametrize("value", ["", "x", "x.y", ".", "W10.W10", "é", "a" * 5_000, "bnVsbA.x"])
+def test_cookie_that_was_not_made_here_opens_nothing(console: Console, value: str) -> None:
+    """Whatever it holds."""
+    fields = {"cookie": f"leasehold-console={value}"}
+    assert console.ask("GET", QUEUE, headers=fields).code == "unauthenticated"
+    assert console.ask("GET", SESSION, headers=fields).json["signed_in"] is False
+
+
+def test_cookie_that_was_changed_opens_nothing(console: Console) -> None:
+    """A viewer cannot write another role into it."""
+    cookie = console.enter("viewer")["cookie"]
+    content, _, code = cookie.partition("=")[2].partition(".")
+    text = b64decode(content + "=" * (-len(content) % 4), altchars=b"-_")
+    forged = console.sessions.seal(
+        console.sessions.by_key(ACCOUNT, SECOND_KEY, "operator", safe=True)  # type: ignore[arg-type]
+    ).partition(".")[0]
+    assert b"viewer" in text
+    fields = {"cookie": f"leasehold-console={forged}.{code}"}
+    assert console.ask("GET", QUEUE, headers=fields).code == "unauthenticated"
+
+
+def test_signing_out_forgets_the_cookie(console: Console) -> None:
+    """With the token, as everything that changes something."""
+    fields = console.enter()
+    assert console.ask("DELETE", SESSION, None, {"cookie": fields["cookie"]}).code == "csrf-token"
+    answer = console.ask("DELETE", SESSION, None, fields)
+    assert answer.json["signed_in"] is False
+    assert "leasehold-console=; Path=/; Max-Age=0;" in answer.headers["set-cookie"]
+
+
+def test_development_account_is_one_click_on_this_machine(console: Console) -> None:
+    """And on no other."""
+    asked = {"kind": "development"}
+    assert console.ask("POST", SESSION, asked).json["account"] == ACCOUNT
+    assert console.ask("POST", SESSION, asked, client_ip="10.0.0.9").code == "forbidden"
+    assert console.ask("GET", SESSION, client_ip="10.0.0.9").json["choices"] == ["key", "sas"]
+
+
+def test_key_is_taken_over_https_or_on_this_machine(console: Console) -> None:
+    """As everywhere in the native API."""
+    assert console.ask("POST", SESSION, BY_KEY, client_ip="10.0.0.9").code == "forbidden"
+    assert console.ask("POST", SESSION, BY_KEY, client_ip="10.0.0.9", https=True).status == 200
+
+
+def test_form_of_another_site_signs_nobody_in(console: Console) -> None:
+    """What a form can send without having asked is not taken."""
+    fields = {"content-type": "text/plain"}
+    assert console.ask("POST", SESSION, BY_KEY, fields).code == "invalid-request"
+
+
+def test_wrong_keys_can_be_tried_seldom_only(console: Console) -> None:
+    """After some failures an address has to wait, others do not; a right key counts for nothing."""
+    wrong = {**BY_KEY, "key": "eA=="}
+    for _ in range(FAILURES):
+        assert console.ask("POST", SESSION, wrong).code == "unauthenticated"
+    refused = console.ask("POST", SESSION, BY_KEY)
+    assert (refused.status, refused.code) == (429, "too-many-sign-ins")
+    assert 1 <= int(refused.headers["retry-after"]) <= FAILURE_S
+    assert console.ask("POST", SESSION, BY_KEY, client_ip="127.0.0.2").status == 200
+    console.clock.advance(s=FAILURE_S + 1)
+    assert console.ask("POST", SESSION, BY_KEY).status == 200
+
+
+def test_header_counts_before_a_cookie(console: Console) -> None:
+    """Who sends a key needs no token, and a wrong key is not mended by a cookie."""
+    key = {"authorization": f"Bearer {KEY}"}
+    assert console.ask("POST", f"{QUEUE}/pause", {}, key).status == 200
+    wrong = {**console.enter(), "authorization": "Bearer eA=="}
+    assert console.ask("GET", QUEUE, headers=wrong).code == "unauthenticated"
