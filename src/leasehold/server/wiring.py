@@ -165,6 +165,7 @@ def _metrics(  # noqa: PLR0913, PLR0917 - each is where some of the figures come
         clock=times.engine,
         max_queues=settings.metrics_max_queues,
         groups=settings.metrics_groups,
+        old_names=settings.metrics_old_names,
     )
 
 

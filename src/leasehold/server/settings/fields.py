@@ -474,6 +474,16 @@ class Settings:
         bounds=(0, 100_000),
     )
 
+    metrics_old_names: bool = setting(
+        False,
+        Kind.SWITCH,
+        OBSERVATION,
+        "Whether `/metrics` also tells each figure under the name without `leasehold_`, which was "
+        "its only one in 0.1.",
+        special="For dashboards that are not renamed yet. It will be gone in the release after the "
+        "next.",
+    )
+
     metrics_groups: int = setting(
         0,
         Kind.INTEGER,
