@@ -181,7 +181,10 @@ class MessageHandlers:
         if entry.timeline is not None:
             entry.timeline.add(message.visible_at_ms, message.phase, 1)
         if entry.turns is not None:
-            entry.turns.call(group_id, message.visible_at_ms, message.visible_at_ms)
+            if message.phase:
+                entry.turns.call(group_id, message.visible_at_ms, message.visible_at_ms)
+            else:
+                entry.turns.arrived(group_id, message.visible_at_ms)
         return lane.partition
 
     # --- receive and peek --------------------------------------------------------------------
