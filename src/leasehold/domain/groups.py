@@ -303,7 +303,8 @@ class Turns:
     def served(self, group: Group, rank: Rank) -> None:
         """Note that a group whose turn it was has given one message."""
         if self.settings.fair:
-            weight = 1 if group is None else self.settings.weights.get(group, 1)
+            weights = self.settings.weights
+            weight = weights.get(group, 1) if weights and group is not None else 1
             self._virtual = rank[0]
             self._finish[group] = rank[0] + 1 / weight
             if len(self._finish) > 2 * len(self._ranks) + _KEPT:
@@ -519,7 +520,7 @@ def take_turns(
     turns.begin()
     turns.call_due(now_ms)
     given: set[Group] = set()
-    is_fair = turns.settings.fair
+    is_fair, is_fifo = turns.settings.fair, turns.settings.order is GroupOrder.FIFO
     try:
         for limit in limits:
             wanted = limit
@@ -534,9 +535,10 @@ def take_turns(
                     given.add(group)
                     turns.served(group, rank)
                     wanted, missing = wanted - 1, missing - 1
-                bound = look.rank_bound()
-                if bound is not None:
-                    turns.enter(group, bound)
+                if wanted or row is None or not is_fifo or group is None:  # or it is done for now
+                    bound = look.rank_bound()
+                    if bound is not None:
+                        turns.enter(group, bound)
                 if row is not None:
                     yield row
             _close_ordered(turns, given)

@@ -608,8 +608,7 @@ class _Look:
         """See :class:`Look`."""
         looks, group, rows = self._looks, self._group, self._heads.rows
         at_ms = looks.next_ms(None) if group is None else self.again_ms
-        used = self.used()
-        if used is not None and self.rate is not None:
+        if self.rate is not None and (used := self.used()) is not None:
             at_ms = min(at_ms, room_again_ms(self.rate, used[1], looks.now_ms))
         if looks.state.is_shared and group is not None:
             return min(at_ms, looks.now_ms + _UNSURE_MS), NOW

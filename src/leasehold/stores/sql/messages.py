@@ -26,6 +26,7 @@ from leasehold.domain.failures import exhausted_on_receive
 from leasehold.domain.groups import check_hold
 from leasehold.domain.limits import AZURE, LOOK_BYTES
 from leasehold.domain.model import (
+    DEFAULT_PRIORITY,
     NO_DETAIL,
     Lease,
     Message,
@@ -283,6 +284,9 @@ class MessageHandlers:
                     continue  # counted with its claim
             else:
                 first.append((visible_at_ms, count + 1, fence + 1, now_ms, holder, row_key))
+                priority, along = DEFAULT_PRIORITY, NO_DETAIL
+                if detail is not None or lane != entry.partition or saved is not None:
+                    priority, along = priority_of(lane), detail_of(detail, saved)
                 message = Message(
                     id_from_blob(blob),
                     body,
@@ -296,11 +300,9 @@ class MessageHandlers:
                     was_visible_ms,
                     0,
                     holder,
+                    priority,
+                    along,
                 )
-                if detail is not None or lane != entry.partition or saved is not None:
-                    message = message._replace(
-                        priority=priority_of(lane), detail=detail_of(detail, saved)
-                    )
                 log.add(EventType.RECEIVED, entry, message)
             if timeline is not None:
                 timeline.add(was_visible_ms, phase, -1)
