@@ -36,6 +36,8 @@ a limit."""
 Rank: TypeAlias = tuple[float, int, int]
 """Of a fair queue: when the group is served in virtual time. Of others: the place of its first
 message, see :func:`leasehold.domain.visibility.order_of`."""
+ANY: Final = 0.0, 0, 0
+"""As the rank of a group in a fair queue, whose turns know it."""
 NOW: Final = 0
 """As a moment: at the next look, whatever the time is."""
 
@@ -245,7 +247,7 @@ class Turns:
             for group in list(self._due):
                 self.call(group, NOW)
         self._now_ms = now_ms
-        urgent, ageing_s = self.urgent, self.ageing_s
+        urgent, ageing_s, is_fair = self.urgent, self.ageing_s, self.settings.fair
         calls, due = self._calls, self._due
         called = [(NOW, 0, group) for group in self._soon]
         self._soon.clear()
@@ -255,15 +257,15 @@ class Turns:
             known = due.get(group)
             if known is not None and known[0] == at_ms:
                 del due[group]
-                self.enter(group, order_of(urgent, known[1], 0, ageing_s))
+                self.enter(group, ANY if is_fair else order_of(urgent, known[1], 0, ageing_s))
 
     def enter(self, group: Group, rank: Rank) -> None:
         """Take a group for ready; *rank* is that of its first message, or an earlier one."""
-        if self.settings.fair:
-            rank = max(self._finish.get(group, 0.0), self._virtual), 0, 0
-            if group in self._ranks:
-                return
         known = self._ranks.get(group)
+        if self.settings.fair:
+            if known is not None:
+                return
+            rank = max(self._finish.get(group, 0.0), self._virtual), 0, 0
         if known is None or rank < known:
             self._ranks[group] = self._ready.push(rank, group)
 

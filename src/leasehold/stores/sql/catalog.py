@@ -88,8 +88,7 @@ class Lane:
     def leased_since(self, now_ms: int) -> None:
         """Note that messages of this lane may have been leased now."""
         oldest = self.oldest_from_ms
-        if now_ms < oldest[_LEASED]:
-            oldest[_LEASED] = now_ms
+        oldest[_LEASED] = min(oldest[_LEASED], now_ms)
 
     def written(self, message: Message) -> None:
         """Note that a message was put, or given back, as it is now."""

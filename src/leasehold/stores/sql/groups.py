@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from leasehold.domain.groups import (
+    ANY,
     NOW,
     Group,
     Rank,
@@ -138,7 +139,9 @@ class GroupSearch:
         settings = entry.queue.settings.groups
         assert settings is not None
         turns = entry.turns
-        if turns is None or turns.settings != settings:
+        if turns is not None and turns.settings is not settings and turns.settings == settings:
+            turns.settings = settings  # to compare them takes as long as a look
+        if turns is None or turns.settings is not settings:
             first: dict[Group, tuple[int, int]] = {None: (NOW, 0)}
             for lane in entry.lanes:
                 if is_grouped(lane.partition):
@@ -242,8 +245,11 @@ class _Looks:
             self.known[None] = _Look(self, None, self._without_group(self.wanted))
         if self._front_lane is not None and self.wanted <= len(names):
             names = self._read_fronts(names, self._front_lane)
-        if not names:
-            return
+        if names:
+            self._read_wholly(names)
+
+    def _read_wholly(self, names: Sequence[str]) -> None:
+        """Look at groups in which anything may be, whoever else gives messages of them."""
         allowed = self.state.lock_groups(self.entry, names)
         found = self._heads(allowed, min(self.wanted // max(1, len(names)) + 1, _AT_ONCE))
         held = self._held(allowed)
@@ -464,10 +470,6 @@ def _place(row: Row) -> tuple[int, int]:
     return Cell.visible_at_ms(row), Cell.row_key(row)
 
 
-_ANY_RANK: Final = 0.0, 0, 0
-"""Of a group in a fair queue, whose turns know it."""
-
-
 class _Look:
     """What one group can give; see :class:`leasehold.domain.groups.Look`."""
 
@@ -574,7 +576,7 @@ class _Look:
         if first is None or (not rows and self._heads.is_whole):
             return self.rank()
         if self._looks.policy.fair:
-            return _ANY_RANK
+            return ANY
         if not rows and self.behind_ms:
             priority = priority_of(Cell.lane(first))
             return order_of(priority, self.behind_ms, 0, self._looks.ageing_s)

@@ -268,7 +268,7 @@ class MessageHandlers:
         visible_at_ms = now_ms + lease_s * 1000
         leases = []
         first: list[tuple[object, ...]] = []
-        timeline = entry.timeline
+        timeline, turns = entry.timeline, entry.turns
         log = state.log
         for row in rows:
             (
@@ -307,8 +307,8 @@ class MessageHandlers:
             if timeline is not None:
                 timeline.add(was_visible_ms, phase, -1)
                 timeline.add(visible_at_ms, Phase.LEASED, 1)
-            if entry.turns is not None:
-                entry.turns.changed(message)
+            if turns is not None:
+                turns.changed(message)
             leases.append(Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1)))
         if len(first) >= statements.SET_WISE:
             keys = state.keys_of([bounds[5] for bounds in first])  # type: ignore[misc]
