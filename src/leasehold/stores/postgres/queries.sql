@@ -339,9 +339,10 @@ CROSS JOIN LATERAL (
 WHERE name IS NOT NULL
 
 -- name: groups_since
--- Of which something became visible since a moment.
-SELECT DISTINCT group_id FROM message
+-- Of which something became visible since a moment, by the first of that.
+SELECT group_id FROM message
 WHERE partition = $1 AND visible_at_ms > $2 AND visible_at_ms <= $3
+GROUP BY group_id ORDER BY min(visible_at_ms), min(row_key)
 
 -- name: try_lock_groups
 SELECT name FROM unnest($2::text[]) AS g (name)
