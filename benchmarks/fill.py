@@ -69,7 +69,7 @@ def cached_store(workspace: Workspace, fill: Fill) -> tuple[Path, Mapping[str, f
         NoRoom: The disk cannot take it.
     """
     stem = f"sqlite-{fill.messages}x{fill.body_bytes}-"
-    folder = workspace.fills / f"{stem}{_format_digest()}"
+    folder = workspace.fills / f"{stem}{format_digest()}"
     note = folder.with_suffix(".json")
     if not note.exists():
         for old in workspace.fills.glob(f"{stem}*"):
@@ -136,7 +136,7 @@ def _do(store: Store, batch: list[AnyCommand] | list[Put] | list[CreateQueue], n
     store.commit()
 
 
-def _format_digest() -> str:
+def format_digest() -> str:
     """Return eight characters that stand for the store's format."""
     digest = hashlib.sha256()
     for path in sorted(Path(sqlite.__file__).parent.glob("migrations/*.sql")):

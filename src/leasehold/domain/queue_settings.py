@@ -146,6 +146,11 @@ class GroupSettings:
         """Tell whether there is any group of which not all may be handed out at once."""
         return self.rate_per_s is not None or bool(self.rate_per_s_of)
 
+    @property
+    def has_limits(self) -> bool:
+        """Tell whether there is any group of which not all may be on leases at once."""
+        return self.max_in_flight is not None or bool(self.max_in_flight_of)
+
     def halts(self, group_id: str | None) -> bool:
         """Tell whether a group stands still when a message of it is poisoned."""
         is_ordered = group_id is not None and self.order is GroupOrder.FIFO

@@ -54,6 +54,59 @@ def test_groups_take_turns(asker: Asker, order: GroupOrder) -> None:
 
 
 @ORDERS
+def test_of_groups_that_begin_together_the_oldest_message_is_first(
+    asker: Asker, order: GroupOrder
+) -> None:
+    """Also where the settings came later, and whatever the groups are called."""
+    fill(asker, c=2, a=2, b=2)
+    asker.govern(groups=GroupSettings(order=order, fair=True))
+    assert serve(asker, 3) == ["c", "a", "b"]
+
+
+@ORDERS
+@pytest.mark.parametrize("limit", [1, 3])
+def test_without_turns_the_oldest_message_is_first(
+    asker: Asker, order: GroupOrder, limit: int
+) -> None:
+    """Whatever was read of its group, and whatever was put meanwhile."""
+    asker.govern(groups=GroupSettings(order=order))
+    for name in ("a", "b", "c", "b", "c", "a"):
+        fill(asker, **{name: 1})
+        asker.clock.advance(s=1)
+    fill(asker, b=1)
+    assert serve(asker, 3 if limit == 1 else 1, limit) == ["a", "b", "c"]
+    fill(asker, c=1)
+    assert serve(asker, 3 if limit == 1 else 1, limit) == ["b", "c", "a"]
+    assert serve(asker, 3) == ["b", "c"]
+
+
+def test_a_group_is_looked_at_again_when_a_lease_has_ended(asker: Asker) -> None:
+    """Also if another message of it was given since, and it had nothing more then."""
+    asker.govern(groups=GroupSettings(fair=True))
+    fill(asker, a=1)
+    asker.receive(lease_s=10)
+    asker.clock.advance(s=1)
+    fill(asker, a=1)
+    (later,) = asker.receive(lease_s=100)
+    assert asker.receive() == ()
+    asker.clock.advance(s=9)
+    (again,) = asker.receive()
+    assert again.message.dequeue_count == 2
+    assert again.message.message_id != later.message.message_id
+
+
+@ORDERS
+def test_expired_messages_do_not_hide_those_behind_them(asker: Asker, order: GroupOrder) -> None:
+    """Before they are retired as well, wherever they stand."""
+    asker.govern(groups=GroupSettings(order=order, fair=True))
+    detail = Detail(group_id="a")
+    for body, time_to_live_s in (("x", 5), ("y", 100), ("z", 5), ("w", 100)):
+        asker.batch(asker.put_command(body, time_to_live_s=time_to_live_s, detail=detail))
+    asker.clock.advance(s=6)
+    assert [lease.message.body for lease in asker.receive(4)] == [b"y", b"w"]
+
+
+@ORDERS
 def test_a_newcomer_is_served_within_two_turns(asker: Asker, order: GroupOrder) -> None:
     """Behind a group with a large backlog that is being served."""
     asker.govern(groups=GroupSettings(order=order, fair=True))

@@ -248,10 +248,10 @@ class Tables:
         if settings is None:
             table.turns = None
         elif table.turns is None or table.turns.settings != settings:
-            first: dict[Group, int] = {}
-            for message in table.rows.values():
-                group = message.detail.group_id
-                first[group] = min(first.get(group, NEVER_MS), message.visible_at_ms)
+            first: dict[Group, tuple[int, int]] = {}
+            for row_key, message in table.rows.items():
+                group, place = message.detail.group_id, (message.visible_at_ms, row_key)
+                first[group] = min(first.get(group, place), place)
             table.turns = Turns.found(settings, first)
         if table.turns is not None:
             table.turns.ageing_s = table.queue.settings.priority_ageing_s

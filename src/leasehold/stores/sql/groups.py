@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from leasehold.domain.groups import (
+    ANY,
     NOW,
     Group,
     Rank,
@@ -44,6 +45,8 @@ _BUSY_MS: Final = 20
 """Until a group is looked at again that another server was giving messages of."""
 _UNSURE_MS: Final = 100
 """The same for a group that another server may free at any moment."""
+_FRONT: Final = 17
+"""Columns of a row, behind which those stand that say more of its group."""
 _FOR_GROUPS: Final = {
     "next_visible": "group_heads",
     "next_visible_without_bodies": "group_heads_without_bodies",
@@ -136,17 +139,19 @@ class GroupSearch:
         settings = entry.queue.settings.groups
         assert settings is not None
         turns = entry.turns
-        if turns is None or turns.settings != settings:
-            first: dict[Group, int] = {None: NOW}
+        if turns is not None and turns.settings is not settings and turns.settings == settings:
+            turns.settings = settings  # to compare them takes as long as a look
+        if turns is None or turns.settings is not settings:
+            first: dict[Group, tuple[int, int]] = {None: (NOW, 0)}
             for lane in entry.lanes:
                 if is_grouped(lane.partition):
-                    for group, at_ms in self._state.fetch("groups_of_lane", (lane.partition,)):
-                        if at_ms is not None:  # not all of it has expired
-                            first[group] = min(first.get(group, at_ms), at_ms)
+                    for group, *at in self._state.fetch("groups_of_lane", (lane.partition,)):
+                        place = (at[0], at[1])
+                        first[group] = min(first.get(group, place), place)
             for held in entry.lapsed:
                 for number in filter(is_grouped, lanes_of(held.partition, held.lanes_used)):
-                    for group, _ in self._state.fetch("groups_of_lane", (number,)):
-                        first[group] = NOW
+                    for group, *_ in self._state.fetch("groups_of_lane", (number,)):
+                        first[group] = NOW, 0
             turns = Turns.found(settings, first)
             turns.heard_ms = now_ms
             entry.turns = turns
@@ -175,7 +180,7 @@ def call_lanes(state: State, turns: Turns, lanes: Sequence[int]) -> None:
     """Have the groups looked at that have messages in lanes of a claim, or of what is staged."""
     turns.call(None, NOW)
     for lane in filter(is_grouped, lanes):
-        for group, _ in state.fetch("groups_of_lane", (lane,)):
+        for group, *_ in state.fetch("groups_of_lane", (lane,)):
             turns.call(group, NOW)
 
 
@@ -231,13 +236,21 @@ class _Looks:
         self.ageing_s = entry.queue.settings.priority_ageing_s
         self._own = own
         """The group that whoever receives holds."""
+        self._front_lane = self._find_front_lane()
 
     def read(self, groups: Sequence[Group]) -> None:
         """See :class:`Looks`."""
         names = self._open_of(groups)
         if None in groups:
             self.known[None] = _Look(self, None, self._without_group(self.wanted))
-        allowed = self.state.lock_groups(self.entry, names) if names else ()
+        if self._front_lane is not None and self.wanted <= len(names):
+            names = self._read_fronts(names, self._front_lane)
+        if names:
+            self._read_wholly(names)
+
+    def _read_wholly(self, names: Sequence[str]) -> None:
+        """Look at groups in which anything may be, whoever else gives messages of them."""
+        allowed = self.state.lock_groups(self.entry, names)
         found = self._heads(allowed, min(self.wanted // max(1, len(names)) + 1, _AT_ONCE))
         held = self._held(allowed)
         ended: dict[str, _Look] = {}
@@ -257,7 +270,47 @@ class _Looks:
             if name not in self.known:
                 self._pass_over(name, self.now_ms + _BUSY_MS)
 
-    def _open_of(self, groups: Sequence[Group]) -> list[str]:
+    def _find_front_lane(self) -> int | None:
+        """Return the lane with all that groups can give, where one message of each is to be read.
+
+        None where there are several, where claims have some of it, or rates are to be kept.
+        """
+        entry = self.entry
+        if self.query not in self.state.fronts or entry.claims or self.policy.has_rates:
+            return None
+        lanes = [lane.partition for lane in entry.lanes if is_grouped(lane.partition)]
+        return lanes[0] if len(lanes) == 1 else None
+
+    def _read_fronts(self, names: Sequence[str], lane: int) -> Sequence[str]:
+        """Look at groups with one statement for all there is to know; return those left over.
+
+        These are groups that may have something else than what was never received.
+        """
+        state, now_ms, known = self.state, self.now_ms, self.known
+        # What was received holds a group up that is in order, or fills its limit, till it is gone.
+        is_free = self.policy.order is not GroupOrder.FIFO and not self.policy.has_limits
+        until_ms = now_ms if is_free else NEVER_MS
+        if len(names) == 1:
+            rows = state.fetch("group_front", (lane, names[0], now_ms, until_ms))
+        else:
+            rows = state.fetch("group_fronts", (lane, state.names_of(names), now_ms, until_ms))
+        ended: dict[str, _Look] = {}
+        for row in rows:
+            name, received, behind_ms = row[_FRONT:]
+            if not received:
+                is_whole = behind_ms is None or behind_ms > now_ms
+                look = known[name] = _Look(self, name, _Heads([row[:_FRONT]], is_whole=is_whole))
+                if not is_whole:
+                    look.behind_ms = behind_ms
+                elif is_free:
+                    ended[name] = look
+                elif behind_ms is not None:
+                    look.again_ms = behind_ms
+        for name, at_ms in self._next(tuple(ended)).items():
+            ended[name].again_ms = at_ms
+        return [name for name in names if name not in known]
+
+    def _open_of(self, groups: Sequence[Group]) -> Sequence[str]:
         """Return those of groups that do not stand still, and that no other session holds."""
         names = [group for group in groups if group is not None]
         halts, holds = self.entry.halts, self.entry.holds
@@ -417,10 +470,6 @@ def _place(row: Row) -> tuple[int, int]:
     return Cell.visible_at_ms(row), Cell.row_key(row)
 
 
-_ANY_RANK: Final = 0.0, 0, 0
-"""Of a group in a fair queue, whose turns know it."""
-
-
 class _Look:
     """What one group can give; see :class:`leasehold.domain.groups.Look`."""
 
@@ -435,6 +484,7 @@ class _Look:
         "_room",
         "_taken",
         "again_ms",
+        "behind_ms",
         "given",
         "rate",
     )
@@ -452,6 +502,8 @@ class _Look:
         """Whether the clock was, since the rate was used."""
         self._bound: Row | None = None
         """What was taken last."""
+        self.behind_ms = 0
+        """What was not read yet was not visible before, as far as that is known."""
         self.again_ms = NEVER_MS
         """When the group may have something that it does not have now, as far as that is known."""
 
@@ -508,7 +560,7 @@ class _Look:
         """Read messages behind those that were taken."""
         heads, taken = self._heads, self._taken
         while not heads.rows and not heads.is_whole:
-            self._limit *= 4
+            self._limit, self.behind_ms = self._limit * 4, 0
             heads = self._looks.heads(self._group, self._limit + len(taken))
             heads.rows = [row for row in heads.rows if Cell.row_key(row) not in taken]
         self._heads = heads
@@ -523,7 +575,12 @@ class _Look:
         first = rows[0] if rows else self._bound
         if first is None or (not rows and self._heads.is_whole):
             return self.rank()
-        return _ANY_RANK if self._looks.policy.fair else self._looks.rank_of(first)
+        if self._looks.policy.fair:
+            return ANY
+        if not rows and self.behind_ms:
+            priority = priority_of(Cell.lane(first))
+            return order_of(priority, self.behind_ms, 0, self._looks.ageing_s)
+        return self._looks.rank_of(first)
 
     def take(self) -> Row | None:
         """See :class:`Look`."""
@@ -538,6 +595,7 @@ class _Look:
             self._taken.add(Cell.row_key(row))
             is_good = self._looks.good(row)
             if is_good:
+                self._looks.wanted -= 1
                 self.given += 1
                 if self._room is not None:
                     self._room -= 1
@@ -552,11 +610,10 @@ class _Look:
         """See :class:`Look`."""
         looks, group, rows = self._looks, self._group, self._heads.rows
         at_ms = looks.next_ms(None) if group is None else self.again_ms
-        used = self.used()
-        if used is not None and self.rate is not None:
+        if self.rate is not None and (used := self.used()) is not None:
             at_ms = min(at_ms, room_again_ms(self.rate, used[1], looks.now_ms))
         if looks.state.is_shared and group is not None:
             return min(at_ms, looks.now_ms + _UNSURE_MS), NOW
         if rows:
             return at_ms, Cell.visible_at_ms(rows[0])
-        return at_ms, at_ms if self._heads.is_whole else NOW
+        return at_ms, at_ms if self._heads.is_whole else self.behind_ms
