@@ -183,13 +183,13 @@ class Turns:
                 heappush(self._calls, (at_ms, self._count, group))
             elif oldest_ms >= NEVER_MS:
                 return
-            if len(self._calls) > 2 * len(self._due) + _KEPT:
-                self._forget_moved()
         elif oldest_ms >= known[1]:
             return
         if known is not None:
             at_ms, oldest_ms = min(at_ms, known[0]), min(oldest_ms, known[1])
         self._due[group] = at_ms, oldest_ms
+        if len(self._calls) > 2 * len(self._due) + _KEPT:
+            self._forget_moved()
 
     def changed(self, message: Message) -> None:
         """Have the group of a message looked at that was put or changed, as it is now."""
