@@ -305,7 +305,7 @@ def _held_up(facts: MessageFacts, message: Message) -> tuple[str, str, dict[str,
     told = f", but its group {quote(group_id)} has {group.in_flight} of {limit} in flight"
     if is_noisy:
         told = f", but its group {quote(group_id)} is noisy, and has {group.in_flight} in flight"
-        told += f" where {limit} leave room for others"
+        told += f" where at most {limit} leave room for others"
     code = "group-is-noisy" if is_noisy else "group-is-full"
     return code, told + (f", held by {holders}" if holders else ""), evidence
 
