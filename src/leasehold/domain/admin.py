@@ -164,6 +164,8 @@ class GroupStanding(NamedTuple):
     halt: GroupHalt | None = None
     """Why it stands still; None if it does not."""
     hold: GroupHold | None = None
+    noisy_limit: int | None = None
+    """How many messages of it may be in flight for as long as it is noisy; None for any number."""
 
 
 class GroupPlace(NamedTuple):
@@ -196,6 +198,15 @@ class CountGroups(Command["GroupPage"]):
     """Messages at most that are counted, at some ten milliseconds."""
 
 
+class GroupWork(NamedTuple):
+    """What groups had of the consumers lately, and what is theirs."""
+
+    shares: Mapping[str, float] = {}
+    """Of the time worked, 0 to 1, as of the last receive; 0 for those not named."""
+    weights: Mapping[str, int] = {}
+    """1 for those not named."""
+
+
 class GroupPage(NamedTuple):
     """Figures of some groups, and where to go on (None at the end).
 
@@ -206,6 +217,7 @@ class GroupPage(NamedTuple):
     next_after: GroupPlace | None
     halts: Mapping[str, GroupHalt]
     """Of groups that stand still; also those without messages, and all of them on each page."""
+    work: GroupWork = GroupWork()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,12 @@ from leasehold.domain.command import DONE as DONE  # noqa: PLC0414 - answers som
 from leasehold.domain.command import Answer, Command, Done, Lock, always, changes, never, one
 from leasehold.domain.command import Rank as BatchRank
 from leasehold.domain.errors import GroupNotHeld
-from leasehold.domain.model import NEVER_MS, GroupFigures, GroupHalt, GroupHold, Message, Phase
+from leasehold.domain.model import NEVER_MS, GroupHalt, GroupHold, Message, Phase
+from leasehold.domain.noisy_groups import Group as Group  # noqa: PLC0414 - part of this
+from leasehold.domain.noisy_groups import Work
 from leasehold.domain.queue_settings import GroupOrder, GroupRate, GroupSettings
 from leasehold.domain.visibility import first_visible_ms, order_of
 
-Group: TypeAlias = str | None
-"""Of a message; None for those without a group, which take turns together, in no order and without
-a limit."""
 Rank: TypeAlias = tuple[float, int, int]
 """Of a fair queue: when the group is served in virtual time. Of others: the place of its first
 message, see :func:`leasehold.domain.visibility.order_of`."""
@@ -111,10 +110,13 @@ class Turns:
         "heard_ms",
         "settings",
         "urgent",
+        "work",
     )
 
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
+        self.work = Work(settings)
+        """What groups have of the consumers."""
         self._ready = _Ready()
         """Those whose rank is not the one in ``_ranks`` are out of date."""
         self._ranks: dict[Group, Rank] = {}
@@ -194,13 +196,13 @@ class Turns:
                 heappush(self._calls, (at_ms, self._count, group))
             elif oldest_ms >= NEVER_MS:
                 return
-            if len(self._calls) > 2 * len(self._due) + _KEPT:
-                self._forget_moved()
         elif oldest_ms >= known[1]:
             return
         if known is not None:
             at_ms, oldest_ms = min(at_ms, known[0]), min(oldest_ms, known[1])
         self._due[group] = at_ms, oldest_ms
+        if len(self._calls) > 2 * len(self._due) + _KEPT:
+            self._forget_moved()
 
     def arrived(self, group: Group, at_ms: int) -> None:
         """Note that a message was put that is visible from now on.
@@ -308,9 +310,14 @@ class Turns:
             weights = self.settings.weights
             weight = weights.get(group, 1) if weights and group is not None else 1
             self._virtual = rank[0]
-            self._finish[group] = rank[0] + 1 / weight
+            self._finish[group] = rank[0] + self.work.costs.get(group, 1.0) / weight
             if len(self._finish) > 2 * len(self._ranks) + _KEPT:
                 self._forget_idle()
+
+    def limit_of(self, group: str) -> int | None:
+        """Return how many messages of a group may be on leases now; None for any number."""
+        limit, own = self.settings.limit_of(group), self.work.limits.get(group)
+        return limit if own is None else own if limit is None else min(limit, own)
 
     def _forget_idle(self) -> None:
         """Forget what makes no difference: whoever comes back begins now at the earliest."""
@@ -499,6 +506,10 @@ class Looks(Protocol[_Row_co]):
         """Look at some groups that are not known yet, each named once."""
         ...
 
+    def in_flight(self) -> Mapping[Group, int]:
+        """Return how many messages of each group are on leases, members of claims included."""
+        ...
+
 
 def take_turns(
     turns: Turns, now_ms: int, limits: Iterable[int], looks: Looks[_Row]
@@ -520,6 +531,8 @@ def take_turns(
     limits = list(limits)
     missing = sum(limits)
     turns.begin()
+    if limits and turns.work.is_due(now_ms):
+        turns.work.note(now_ms, looks.in_flight(), limits[0])
     turns.call_due(now_ms)
     given: set[Group] = set()
     is_fair, is_fifo = turns.settings.fair, turns.settings.order is GroupOrder.FIFO
@@ -640,45 +653,6 @@ def next_turn_ms(turns: Turns, now_ms: int, looks: Looks[object]) -> int | None:
         at_ms, oldest_ms = look.again()
         turns.call(group, max(at_ms, now_ms + 1), oldest_ms)
     return turns.due_ms()
-
-
-# --- looking -----------------------------------------------------------------------------------
-
-
-NOISY_SHARE: Final = 0.1
-NOISY_IN_FLIGHT: Final = 30
-
-
-def noisy(
-    in_flight_of_group: int,
-    in_flight_of_queue: int,
-    groups: int,
-    time_share: float | None = None,
-) -> bool:
-    """Tell whether a group has so much of the consumers that it is at the cost of others.
-
-    It has at least 30 messages in flight, and these are more than a tenth of all in flight; or it
-    had more than a tenth of the time that consumers have worked lately. These are the thresholds of
-    SQS (AWS, "How Amazon SQS fair queues work", 2025). Besides, it must have more than its equal
-    part, so that of a few groups that share evenly none is noisy, nor one that is alone.
-
-    Args:
-        in_flight_of_group: Messages of the group on leases, members of claims included.
-        in_flight_of_queue: The same of all groups.
-        groups: How many have messages waiting or in flight.
-        time_share: Of the time worked lately, 0 to 1; None if that is not known.
-    """
-    busy = in_flight_of_group >= NOISY_IN_FLIGHT and (
-        in_flight_of_group > max(NOISY_SHARE, 1 / max(groups, 1)) * in_flight_of_queue
-    )
-    return busy or (time_share is not None and time_share > max(NOISY_SHARE, 1 / max(groups, 1)))
-
-
-def noisy_among(figures: Mapping[str, GroupFigures]) -> set[str]:
-    """Return which of all groups of a queue are noisy."""
-    in_flight = sum(each.in_flight for each in figures.values())
-    active = sum(bool(each.waiting or each.in_flight) for each in figures.values())
-    return {name for name, each in figures.items() if noisy(each.in_flight, in_flight, active)}
 
 
 # --- standing still ----------------------------------------------------------------------------

@@ -120,6 +120,9 @@ class GroupSettings:
     whose first message is the oldest comes first."""
     weights: Mapping[str, int] = field(default_factory=dict)
     """By group, 1 to :data:`MAX_WEIGHT`; 1 for all others."""
+    limit_noisy: bool = False
+    """Whether noisy groups leave consumers free for the others; see
+    :mod:`leasehold.domain.noisy_groups`."""
     max_in_flight: int | None = None
     """Most messages of one group that may be on leases at once; None for no limit."""
     max_in_flight_of: Mapping[str, int] = field(default_factory=dict)

@@ -331,8 +331,10 @@ class GroupInfo(Struct, frozen=True, kw_only=True):
     """Given back with a delay."""
     oldest_ms: Ms | None = None
     """Since when the one that waits longest has been visible."""
+    time_share: float = 0.0
+    """Of the time that consumers worked in about the last minute, 0 to 1."""
     noisy: bool = False
-    """It has so many messages in flight that it is at the cost of other groups."""
+    """It has so much of the consumers that it is at the cost of other groups."""
     halt: GroupHalt | None = None
     """Why it gives nothing until it is resumed; None if it may."""
 
@@ -380,6 +382,8 @@ class GroupView(Struct, kw_only=True):
     """Which session alone gets messages of it; None if every consumer does."""
     rate_again_ms: Ms | None = None
     """When its rate allows the next message; None if it does now."""
+    noisy_limit: int | None = None
+    """How many messages of it may be in flight for as long as it is noisy; None for any number."""
 
 
 # --- jobs ----------------------------------------------------------------------------------------

@@ -97,6 +97,8 @@ class GroupSettings(Part, frozen=True, kw_only=True):
     message that was received before is not visible."""
     fair: bool = False
     """Whether groups are served in turn, by weight, whatever their backlogs."""
+    limit_noisy: bool = False
+    """Whether noisy groups leave consumers free, as many as the others need."""
     weights: Annotated[Mapping[GroupId, _Weight], said(maxProperties=MAX_NAMED_GROUPS)] = {}
     """By group; 1 for all others."""
     max_in_flight: _InFlight | None = None

@@ -154,7 +154,11 @@ class AdminHandlers:
             if not rate_room(rate, full_at_us, now_ms):
                 again_ms = room_again_ms(rate, full_at_us, now_ms)
         halt, hold = table.halts.get(command.group_id), table.holds.get(command.group_id)
-        return o.GroupStanding(leased, tuple(bare)[: command.limit], again_ms, halt, hold)
+        noisy_limit = None
+        if table.turns is not None:
+            noisy_limit = table.turns.work.limits.get(command.group_id)
+        held_up = tuple(bare)[: command.limit]
+        return o.GroupStanding(leased, held_up, again_ms, halt, hold, noisy_limit)
 
     def halt_group(self, command: HaltGroup) -> c.Result:
         """Have a group give nothing more."""
@@ -195,7 +199,10 @@ class AdminHandlers:
                 if figures.waiting:
                     figures = figures._replace(oldest_ms=message.visible_at_ms)
                 found[group_id] = found.get(group_id, GroupFigures()).plus(figures)
-        return o.GroupPage(found, None, dict(table.halts))
+        settings = table.queue.settings.groups
+        weights = {} if settings is None else settings.weights
+        shares = {} if table.turns is None else table.turns.work.shares()
+        return o.GroupPage(found, None, dict(table.halts), o.GroupWork(shares, weights))
 
     def find(self, command: o.FindMessage) -> c.Result:
         """Look for one message by id."""

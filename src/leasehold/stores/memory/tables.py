@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
@@ -508,9 +509,9 @@ class Taking:
                 found for key in keys if (found := good(key)[0]) is not None
             )
         elif group is not None:
-            source = take_from(turns, group, limit, _GroupLooks(table, now_ms, good, group))
+            source = take_from(turns, group, limit, _GroupLooks(table, turns, now_ms, good, group))
         else:
-            source = take_turns(turns, now_ms, (limit,), _GroupLooks(table, now_ms, good))
+            source = take_turns(turns, now_ms, (limit,), _GroupLooks(table, turns, now_ms, good))
         taken, ended = 0, False
         with contextlib.closing(source):
             while taken < limit and not ended and left[0] >= 0:
@@ -527,13 +528,13 @@ class Taking:
     def next_turn_ms(self, table: QueueTable, turns: Turns) -> int | None:
         """Return when a queue that groups share may next give something."""
         now_ms = self._tables.now_ms
-        looks = _GroupLooks(table, now_ms, lambda _: (None, False))
+        looks = _GroupLooks(table, turns, now_ms, _any)
         return next_turn_ms(turns, now_ms, looks)
 
     def next_group(self, table: QueueTable, turns: Turns) -> str | None:
         """Return the group whose turn it is of those that have something."""
         now_ms = self._tables.now_ms
-        return next_group(turns, now_ms, _GroupLooks(table, now_ms, lambda _: (None, False)))
+        return next_group(turns, now_ms, _GroupLooks(table, turns, now_ms, _any))
 
     def _good(self, table: QueueTable, left: list[int], row_key: int) -> tuple[_Found | None, bool]:
         """Return a message, None if it had to go to the poison queue, and whether to go on.
@@ -577,19 +578,28 @@ class _GroupLooks:
     """Looks at the groups of a queue; see :class:`leasehold.domain.groups.Looks`."""
 
     def __init__(
-        self, table: QueueTable, now_ms: int, good: _Judge, held: str | None = None
+        self, table: QueueTable, turns: Turns, now_ms: int, good: _Judge, held: str | None = None
     ) -> None:
         self.known: dict[Group, Look[_Found]] = {}
-        self._table, self._now_ms, self._good = table, now_ms, good
+        self._table, self._turns, self._now_ms, self._good = table, turns, now_ms, good
         self._held = held
         """The group that whoever receives holds."""
 
     def read(self, groups: Sequence[Group]) -> None:
         """See :class:`Looks`."""
         for group in groups:
-            look = self.known[group] = _GroupLook(self._table, group, self._now_ms, self._good)
+            look = _GroupLook(self._table, self._turns, group, self._now_ms, self._good)
+            self.known[group] = look
             if group in self._table.holds and group != self._held:
                 look.give_up()
+
+    def in_flight(self) -> Mapping[Group, int]:
+        """See :class:`Looks`."""
+        return Counter(
+            message.detail.group_id
+            for key, message in self._table.rows.items()
+            if self._table.state_of(key, self._now_ms) is MessageState.LEASED
+        )
 
 
 class _GroupLook:
@@ -598,6 +608,7 @@ class _GroupLook:
     def __init__(
         self,
         table: QueueTable,
+        turns: Turns,
         group: Group,
         now_ms: int,
         good: _Judge,
@@ -626,12 +637,14 @@ class _GroupLook:
                 ready = []
         else:
             ready.sort(key=lambda each: _order(table, each[0], ageing_s))
-        limit = None if group is None else policy.limit_of(group)
+        limit = None if group is None else turns.limit_of(group)
         self._room = len(ready)
         """How many may be given: what goes to the poison queue instead is not among them."""
         if limit is not None:
             leased = sum(table.state_of(key, now_ms) is MessageState.LEASED for key, _ in others)
             self._room = min(self._room, limit - leased)
+            if group in turns.work.limits:
+                self._again_ms = min(self._again_ms, turns.work.next_ms)
         self._table, self._group, self._now_ms = table, group, now_ms
         self._rate = None if group is None else policy.rate_of(group)
         if group in table.halts:
@@ -688,6 +701,10 @@ class _GroupLook:
         if self._ready and self._rate is not None:
             at_ms = min(at_ms, self._rated_ms())
         return at_ms, min(self._oldest_ms, at_ms)
+
+
+def _any(_: int) -> tuple[None, bool]:
+    return None, False
 
 
 def _ends_ms(table: QueueTable, row_key: int, message: Message) -> int:

@@ -243,6 +243,20 @@ SELECT name, count(*) FROM unnest($2::text[]) AS g (name)
 JOIN message ON partition = $1 AND group_id = g.name AND (dequeue_count > 0) = true
 GROUP BY name
 
+-- name: lane_in_flight
+-- How many messages of each group are on leases, among the first of what is not visible.
+SELECT group_id, count(*) FROM (
+    SELECT group_id, phase, expires_at_ms FROM message
+    WHERE partition = $1 AND visible_at_ms > $2 ORDER BY visible_at_ms LIMIT $3) AS first
+WHERE phase = 2 AND expires_at_ms > $2
+GROUP BY group_id
+
+-- name: lane_members
+-- The same of members that a claim hides.
+SELECT group_id, count(*) FROM (
+    SELECT group_id FROM message WHERE partition = $1 LIMIT $2) AS first
+GROUP BY group_id
+
 -- name: groups_next
 -- When the next of what is not visible is, of what was never received and of what was.
 SELECT name,

@@ -163,7 +163,9 @@ class AdminHandlers:
         seen = tuple(seen_of(kept, now_ms) for kept in held[: command.limit])
         again_ms = self._groups.again_ms(entry, command.group_id, now_ms)
         halt, hold = entry.halts.get(command.group_id), entry.holds.get(command.group_id)
-        return o.GroupStanding(in_flight, seen, again_ms, halt, hold)
+        turns = entry.turns
+        noisy_limit = None if turns is None else turns.work.limits.get(command.group_id)
+        return o.GroupStanding(in_flight, seen, again_ms, halt, hold, noisy_limit)
 
     def halt_group(self, command: HaltGroup, now_ms: int) -> c.Result:
         """Have a group give nothing more."""

@@ -7,7 +7,8 @@ what is in memory may be out of date and costs a look in vain, never a wrong mes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -29,6 +30,7 @@ from leasehold.domain.groups import (
     take_turns,
 )
 from leasehold.domain.model import NEVER_MS
+from leasehold.domain.noisy_groups import MAX_COUNTED
 from leasehold.domain.queue_settings import GroupOrder, GroupRate
 from leasehold.domain.visibility import order_of
 from leasehold.stores.sql.catalog import Entry, is_grouped, lanes_of, priority_of
@@ -79,7 +81,7 @@ class GroupSearch:
         """
         limits = tuple(limits)
         turns = self._turns_of(entry, now_ms)
-        looks = _Looks(self._state, entry, now_ms, query, sum(limits), good)
+        looks = _Looks(self._state, entry, turns, now_ms, query, sum(limits), good)
         source = take_turns(turns, now_ms, limits, looks)
         return _rated(source, looks) if looks.policy.has_rates else source
 
@@ -88,21 +90,23 @@ class GroupSearch:
     ) -> Generator[Row]:
         """Go over the messages of one group, for the session that holds it."""
         turns = self._turns_of(entry, now_ms)
-        looks = _Looks(self._state, entry, now_ms, query, limit, good, group)
+        looks = _Looks(self._state, entry, turns, now_ms, query, limit, good, group)
         source = take_from(turns, group, limit, looks)
         return _rated(source, looks) if looks.policy.has_rates else source
 
     def next_group(self, entry: Entry, now_ms: int) -> str | None:
         """Return the group whose turn it is of those that have something."""
         turns = self._turns_of(entry, now_ms)
-        query = "next_visible_without_bodies"
-        return next_group(turns, now_ms, _Looks(self._state, entry, now_ms, query, 1, _any))
+        return next_group(turns, now_ms, self._glance(entry, turns, now_ms))
 
     def next_due_ms(self, entry: Entry, now_ms: int) -> int | None:
         """Return when a receive may next get something; None for not by itself."""
         turns = self._turns_of(entry, now_ms)
-        query = "next_visible_without_bodies"
-        return next_turn_ms(turns, now_ms, _Looks(self._state, entry, now_ms, query, 1, _any))
+        return next_turn_ms(turns, now_ms, self._glance(entry, turns, now_ms))
+
+    def _glance(self, entry: Entry, turns: Turns, now_ms: int) -> _Looks:
+        """Look at groups of which nothing is taken."""
+        return _Looks(self._state, entry, turns, now_ms, "next_visible_without_bodies", 1, _any)
 
     def again_ms(self, entry: Entry, group: str, now_ms: int) -> int | None:
         """Return when the rate of a group allows one more; None if it does now."""
@@ -184,12 +188,21 @@ def call_lanes(state: State, turns: Turns, lanes: Sequence[int]) -> None:
             turns.call(group, NOW)
 
 
-def _hiding_lanes(entry: Entry, now_ms: int) -> Iterator[tuple[int, int]]:
-    """Go over the lanes with members of groups that claims hide, and until when they do."""
+def _hiding_lanes(
+    entry: Entry, now_ms: int, *, grouped: bool | None = True
+) -> Iterator[tuple[int, int]]:
+    """Go over the lanes with what claims hide, and until when they do.
+
+    Args:
+        entry: The queue.
+        now_ms: The time.
+        grouped: Only those of groups, or only the others; None for all.
+    """
     for held in entry.claims:
         if not held.lapsed or held.claim.until_ms > now_ms:
-            for number in filter(is_grouped, lanes_of(held.partition, held.lanes_used)):
-                yield number, held.claim.until_ms
+            for number in lanes_of(held.partition, held.lanes_used):
+                if grouped is None or is_grouped(number) is grouped:
+                    yield number, held.claim.until_ms
 
 
 def _any(_: Row) -> bool:
@@ -222,6 +235,7 @@ class _Looks:
         self,
         state: State,
         entry: Entry,
+        turns: Turns,
         now_ms: int,
         query: str,
         wanted: int,
@@ -231,7 +245,7 @@ class _Looks:
         policy = entry.queue.settings.groups
         assert policy is not None
         self.known: dict[Group, _Look] = {}
-        self.state, self.entry, self.policy = state, entry, policy
+        self.state, self.entry, self.policy, self.turns = state, entry, policy, turns
         self.now_ms, self.query, self.wanted, self.good = now_ms, query, wanted, good
         self.ageing_s = entry.queue.settings.priority_ageing_s
         self._own = own
@@ -288,7 +302,8 @@ class _Looks:
         """
         state, now_ms, known = self.state, self.now_ms, self.known
         # What was received holds a group up that is in order, or fills its limit, till it is gone.
-        is_free = self.policy.order is not GroupOrder.FIFO and not self.policy.has_limits
+        is_fifo = self.policy.order is GroupOrder.FIFO
+        is_free = not (is_fifo or self.policy.has_limits or self.turns.work.limits)
         until_ms = now_ms if is_free else NEVER_MS
         if len(names) == 1:
             rows = state.fetch("group_front", (lane, names[0], now_ms, until_ms))
@@ -310,7 +325,20 @@ class _Looks:
             ended[name].again_ms = at_ms
         return [name for name in names if name not in known]
 
-    def _open_of(self, groups: Sequence[Group]) -> Sequence[str]:
+    def in_flight(self) -> Mapping[Group, int]:
+        """See :class:`Looks`."""
+        found: Counter[Group] = Counter()
+        for lane in self.entry.lanes:
+            for group, leased in self.state.fetch(
+                "lane_in_flight", (lane.partition, self.now_ms, MAX_COUNTED)
+            ):
+                found[group] += leased
+        for number, _ in _hiding_lanes(self.entry, self.now_ms, grouped=None):
+            for group, members in self.state.fetch("lane_members", (number, MAX_COUNTED)):
+                found[group] += members
+        return found
+
+    def _open_of(self, groups: Sequence[Group]) -> list[str]:
         """Return those of groups that do not stand still, and that no other session holds."""
         names = [group for group in groups if group is not None]
         halts, holds = self.entry.halts, self.entry.holds
@@ -397,7 +425,7 @@ class _Looks:
         """Return what is received and not visible, of groups to which it matters."""
         policy = self.policy
         if policy.order is not GroupOrder.FIFO:
-            names = [name for name in names if policy.limit_of(name) is not None]
+            names = [name for name in names if self.turns.limit_of(name) is not None]
         found: dict[str, _Held] = {}
         if not names:
             return found
@@ -492,7 +520,7 @@ class _Look:
     def __init__(self, looks: _Looks, group: Group, heads: _Heads) -> None:
         self._looks, self._group, self._heads = looks, group, heads
         self._limit = max(1, len(heads.rows))
-        self._room = None if group is None else looks.policy.limit_of(group)
+        self._room = None if group is None else looks.turns.limit_of(group)
         self._taken: set[int] = set()
         self.given = 0
         """Messages, to receives."""
@@ -612,6 +640,8 @@ class _Look:
         at_ms = looks.next_ms(None) if group is None else self.again_ms
         if self.rate is not None and (used := self.used()) is not None:
             at_ms = min(at_ms, room_again_ms(self.rate, used[1], looks.now_ms))
+        if group in looks.turns.work.limits:  # it may be another then
+            at_ms = min(at_ms, looks.turns.work.next_ms)
         if looks.state.is_shared and group is not None:
             return min(at_ms, looks.now_ms + _UNSURE_MS), NOW
         if rows:

@@ -22,6 +22,7 @@ from leasehold.domain.admin import (
     CountGroups,
     GroupPage,
     GroupPlace,
+    GroupWork,
     MessageFilter,
     Seen,
     needs_body,
@@ -307,7 +308,11 @@ class GroupScanner:
             if left <= 0:
                 place = GroupPlace(lane, *rows[-1][:4])
                 return GroupPage(_without_empty(found), place, dict(entry.halts))
-        return GroupPage(_without_empty(found), None, dict(entry.halts))
+        settings = entry.queue.settings.groups
+        weights = {} if settings is None else settings.weights
+        shares = {} if entry.turns is None else entry.turns.work.shares()
+        work = GroupWork(shares, weights)
+        return GroupPage(_without_empty(found), None, dict(entry.halts), work)
 
     def _lanes(self, entry: Entry) -> list[tuple[int, OpenClaimState | None]]:
         """Return the lanes of groups, also those of claims, in an order that does not change."""

@@ -259,6 +259,20 @@ FROM carray(?2) g CROSS JOIN message INDEXED BY message_by_group
 WHERE partition = ?1 AND group_id = CAST(g.value AS TEXT) AND (dequeue_count > 0) = 1
 GROUP BY g.value
 
+-- name: lane_in_flight
+-- How many messages of each group are on leases, among the first of what is not visible.
+SELECT group_id, count(*) FROM (
+    SELECT group_id, phase, expires_at_ms FROM message INDEXED BY message_by_visibility
+    WHERE partition = ?1 AND visible_at_ms > ?2 ORDER BY visible_at_ms LIMIT ?3)
+WHERE phase = 2 AND expires_at_ms > ?2
+GROUP BY group_id
+
+-- name: lane_members
+-- The same of members that a claim hides.
+SELECT group_id, count(*) FROM (
+    SELECT group_id FROM message INDEXED BY message_by_visibility WHERE partition = ?1 LIMIT ?2)
+GROUP BY group_id
+
 -- name: groups_next
 -- When the next of what is not visible is, of what was never received and of what was.
 SELECT CAST(g.value AS TEXT),
