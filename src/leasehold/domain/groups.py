@@ -531,8 +531,7 @@ def take_turns(
     limits = list(limits)
     missing = sum(limits)
     turns.begin()
-    if limits and turns.work.is_due(now_ms):
-        turns.work.note(now_ms, looks.in_flight(), limits[0])
+    _note_work(turns.work, now_ms, limits, looks)
     turns.call_due(now_ms)
     given: set[Group] = set()
     is_fair, is_fifo = turns.settings.fair, turns.settings.order is GroupOrder.FIFO
@@ -562,6 +561,12 @@ def take_turns(
         for group, look in looks.known.items():
             if not turns.is_ready(group):
                 turns.call(group, *look.again())
+
+
+def _note_work(work: Work, now_ms: int, limits: Sequence[int], looks: Looks[_Row]) -> None:
+    """Note what groups have in flight, where it is time to."""
+    if limits and work.is_due(now_ms):
+        work.note(now_ms, looks.in_flight(), limits[0])
 
 
 _AHEAD: Final = 256

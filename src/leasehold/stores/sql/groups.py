@@ -338,7 +338,7 @@ class _Looks:
                 found[group] += members
         return found
 
-    def _open_of(self, groups: Sequence[Group]) -> list[str]:
+    def _open_of(self, groups: Sequence[Group]) -> Sequence[str]:
         """Return those of groups that do not stand still, and that no other session holds."""
         names = [group for group in groups if group is not None]
         halts, holds = self.entry.halts, self.entry.holds
