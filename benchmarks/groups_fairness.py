@@ -298,10 +298,11 @@ def neighbours() -> dict[str, dict[str, float]]:
     # A light load and a heavy one: in the second the quiet ones wait for each other already.
     found: dict[str, dict[str, float]] = {}
     # So near to the most that can be done, it takes long to make up for how it began.
-    for load, times in (
+    loads: Sequence[tuple[str, dict[str, Any]]] = (
         ("half", {"put_every_s": 5.0}),
         ("most", {"put_every_s": 2.8, "lasts_s": 2_400.0, "settle_s": 1_000.0}),
-    ):
+    )
+    for load, times in loads:
         for name, settings, noisy_s in (
             ("alone", fair, None),
             ("as_long", fair, 1.0),

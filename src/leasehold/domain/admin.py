@@ -41,6 +41,7 @@ from leasehold.domain.model import (
     MessageState,
     Place,
 )
+from leasehold.domain.noisy_groups import GroupWork
 
 COUNTED_STATES = (
     MessageState.VISIBLE,
@@ -165,7 +166,7 @@ class GroupStanding(NamedTuple):
     """Why it stands still; None if it does not."""
     hold: GroupHold | None = None
     noisy_limit: int | None = None
-    """How many messages of it may be in flight for as long as it is noisy; None for any number."""
+    """How many messages of it may be in flight while it is noisy; None for any number."""
 
 
 class GroupPlace(NamedTuple):
@@ -182,8 +183,7 @@ class GroupPlace(NamedTuple):
 class CountGroups(Command["GroupPage"]):
     """Count the messages of a queue's groups, part by part.
 
-    Answer: :class:`GroupPage`, or QueueNotFound. Parts are of different moments: what moves
-    meanwhile may be counted twice, or not at all.
+    Answer: :class:`GroupPage`, or QueueNotFound. What moves meanwhile may count twice, or never.
     """
 
     traits = looks(Rank.FIRST, quarter, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
@@ -196,15 +196,6 @@ class CountGroups(Command["GroupPage"]):
     """``next_after`` of the page before; None for the beginning."""
     limit: int = 1_500
     """Messages at most that are counted, at some ten milliseconds."""
-
-
-class GroupWork(NamedTuple):
-    """What groups had of the consumers lately, and what is theirs."""
-
-    shares: Mapping[str, float] = {}
-    """Of the time worked, 0 to 1, as of the last receive; 0 for those not named."""
-    weights: Mapping[str, int] = {}
-    """1 for those not named."""
 
 
 class GroupPage(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import exp, sqrt
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from leasehold.domain.model import GroupFigures
 from leasehold.domain.queue_settings import GroupSettings
@@ -104,6 +104,15 @@ def noisy_limit(consumers: int, others: float, part: float) -> int:
             of all consumers, nor than one.
     """
     return int((consumers - others - HEADROOM * sqrt(others)) * part)
+
+
+class GroupWork(NamedTuple):
+    """What groups had of the consumers lately, and what is theirs."""
+
+    shares: Mapping[str, float] = {}
+    """Of the time worked, 0 to 1, as of the last receive; 0 for those not named."""
+    weights: Mapping[str, int] = {}
+    """1 for those not named."""
 
 
 class Work:

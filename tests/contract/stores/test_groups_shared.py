@@ -157,7 +157,7 @@ def test_priorities_count_within_a_group(asker: Asker) -> None:
 
 def while_it_works(asker: Asker, seconds: int, *quiet: str) -> None:
     """Have messages of quiet groups come and go, one after the other, while others are at work."""
-    before = None
+    before: Any = None
     for second in range(seconds):
         asker.put("q", detail=Detail(group_id=quiet[second % len(quiet)]))
         (lease,) = asker.receive(1)

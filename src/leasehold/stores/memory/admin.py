@@ -39,6 +39,7 @@ from leasehold.domain.model import (
     read_place,
     row_key_of,
 )
+from leasehold.domain.noisy_groups import GroupWork
 from leasehold.domain.visibility import (
     after_amend,
     after_ended_lease,
@@ -202,7 +203,7 @@ class AdminHandlers:
         settings = table.queue.settings.groups
         weights = {} if settings is None else settings.weights
         shares = {} if table.turns is None else table.turns.work.shares()
-        return o.GroupPage(found, None, dict(table.halts), o.GroupWork(shares, weights))
+        return o.GroupPage(found, None, dict(table.halts), GroupWork(shares, weights))
 
     def find(self, command: o.FindMessage) -> c.Result:
         """Look for one message by id."""

@@ -22,7 +22,6 @@ from leasehold.domain.admin import (
     CountGroups,
     GroupPage,
     GroupPlace,
-    GroupWork,
     MessageFilter,
     Seen,
     needs_body,
@@ -31,6 +30,7 @@ from leasehold.domain.events import EventType
 from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive
 from leasehold.domain.limits import LOOK_BYTES
 from leasehold.domain.model import MAX_ROW_KEY, GroupFigures, Message, MessageState, Phase, Place
+from leasehold.domain.noisy_groups import GroupWork
 from leasehold.domain.visibility import (
     after_lapse,
     allowance,
