@@ -51,7 +51,7 @@ from benchmarks.workspace import DEFAULT, REPOSITORY, Workspace, copy_folder, py
 from leasehold.clock import SystemClock
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError
-from leasehold.domain.model import ENTROPY_BYTES, Detail, Lease
+from leasehold.domain.model import ENTROPY_BYTES, NO_DETAIL, Detail, Lease
 from leasehold.domain.queue_settings import GroupOrder, GroupSettings, QueueSettings
 from leasehold.stores.base import Store
 from leasehold.stores.memory.store import MemoryStore
@@ -150,7 +150,7 @@ class Queue:
 
     def _put(self) -> c.Put:
         number = next(self._numbers)
-        detail = Detail(group_id=f"group-{number % self._groups}") if self._groups else Detail()
+        detail = Detail(group_id=f"group-{number % self._groups}") if self._groups else NO_DETAIL
         entropy = os.urandom(ENTROPY_BYTES)
         return c.Put(ACCOUNT, QUEUE, BODY, 0, 10**9, entropy, detail)
 

@@ -178,7 +178,10 @@ class Entry:
 
     def lane(self, number: int) -> Lane:
         """Return a lane by its number; it must be open."""
-        return next(lane for lane in self.lanes if lane.number == number)
+        for lane in self.lanes:
+            if lane.number == number:
+                return lane
+        raise KeyError(number)
 
     def written(self, message: Message) -> None:
         """Note that a message was put, or given back, as it is now."""
