@@ -402,13 +402,14 @@ class Receiver:
             try:
                 if not self._receive():
                     self._wait()
-            except (ConnectionFailed, Unavailable) as error:
+            except Exception as error:  # noqa: BLE001 - the connection raises it
+                if self._stopping.is_set():
+                    return
+                if not isinstance(error, ConnectionFailed | Unavailable):
+                    self._inbox.fail(error)
+                    return
                 _log.warning("Queue %s: %s", self._queue.name, error)
                 self._stopping.wait(_PAUSE_S)
-            except Exception as error:
-                if not self._stopping.is_set():
-                    self._inbox.fail(error)
-                return
 
     def _receive(self) -> bool:
         """Fill the free places, without waiting at the server; tell whether there was anything."""

@@ -78,7 +78,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]  # kombu has no types
     @property
     def default_connection_params(self) -> dict[str, Any]:
         """What an address leaves out."""
-        return {"hostname": "127.0.0.1", "port": _PORT, "virtual_host": "/"}
+        return {"port": _PORT, "virtual_host": "/"}
 
     def establish_connection(self) -> Transport:
         """Connect, and see whether the server answers and takes the credentials."""
