@@ -5,8 +5,8 @@
 - ``speed``, in rounds with all brokers in turn: tasks that do nothing are published by one process,
   then worked on by one worker: tasks a second from the first to the last, and the processor time of
   the broker and of the worker for each;
-- ``kills``: tasks of which some take longer than the visibility timeout, on two workers of which one
-  is killed every few seconds, with its whole process group. Counted are tasks whose effect is
+- ``kills``: tasks of which some take longer than the visibility timeout, on two workers. One of
+  them is killed every few seconds, with its whole process group. Counted are tasks whose effect is
   missing, and those whose effect is there twice: of workers that were killed, and of others.
 
 Redis and RabbitMQ are Debian's packages with their defaults, but for the ports: Redis keeps what it
@@ -77,7 +77,7 @@ class Leasehold(Broker):
     """This tree's server, on SQLite."""
 
     scheme = "leasehold+http"
-    options = {"visibility_timeout": VISIBILITY_TIMEOUT_S, "session_timeout": 4}
+    options: Mapping[str, Any] = {"visibility_timeout": VISIBILITY_TIMEOUT_S, "session_timeout": 4}
 
     def command(self) -> list[str]:
         """See the base class."""
@@ -92,7 +92,7 @@ class Redis(Broker):
 
     scheme = "redis"
     # Checked for as often as that takes, or tasks of killed workers come back after minutes.
-    options = {
+    options: Mapping[str, Any] = {
         "visibility_timeout": VISIBILITY_TIMEOUT_S,
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
@@ -224,7 +224,7 @@ def measure_speed(broker: Broker, tasks: int, name: str) -> dict[str, float]:
         publish_per_s = run.publish([0.0] * tasks)
         publish_cpu_s = server.cpu_s() - before_s
         worker = run.start_worker()
-        wait(lambda: run.done(), "the first task")
+        wait(run.done, "the first task")
         before_s, worker_s, counted = server.cpu_s(), tree_s(worker.pid), len(run.done())
         wait(lambda: len(run.done()) >= tasks, "all tasks")
         rest = max(1, tasks - counted)
@@ -245,7 +245,7 @@ def measure_kills(broker: Broker, tasks: int, kills: int) -> dict[str, float]:
     with running(broker, "kills", broker.options) as run:
         run.publish(lengths_s)
         alive = [run.start_worker(), run.start_worker()]
-        wait(lambda: run.done(), "the first task")
+        wait(run.done, "the first task")
         killed: set[int] = set()
         for turn in range(kills):
             time.sleep(KILL_EVERY_S)
@@ -312,7 +312,7 @@ def main() -> None:
     options = parser.parse_args()
     record = Record("celery-brokers")
     workspace = Workspace.open(DEFAULT)
-    kinds = {"leasehold": Leasehold, "redis": Redis, "rabbitmq": RabbitMq}
+    kinds: dict[str, Any] = {"leasehold": Leasehold, "redis": Redis, "rabbitmq": RabbitMq}
     members: dict[str, Any] = {"concurrency": CONCURRENCY, "absent": {}}
     brokers: dict[str, Broker] = {}
     try:

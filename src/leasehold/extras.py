@@ -25,6 +25,7 @@ LIBRARIES: Final = {
     "azure": "azure",
     "mns": "mns",
     "fsspec": "claim-check",
+    "kombu": "celery",
     "redis": "redis",
     "psycopg": "postgres",
     "pyspark": "spark",
@@ -39,7 +40,7 @@ LIBRARIES: Final = {
 }
 """The extra that brings a library, by the name under which it is imported."""
 _SPECIAL: Final = frozenset(
-    {"arrow", "objects", "azure", "mns", "claim-check", "redis", "postgres"}
+    {"arrow", "objects", "azure", "mns", "claim-check", "celery", "redis", "postgres"}
 )
 """Extras that no command needs for all that it does: what needs one says so itself."""
 _OF_COMMANDS: Final = {

@@ -1,5 +1,7 @@
 """A channel of kombu: what a queue, an exchange, a delivery and an acknowledgement are here."""
 
+# ruff: noqa: ARG002 - kombu calls these methods, and chooses their arguments
+
 from __future__ import annotations
 
 import logging
@@ -27,7 +29,10 @@ _log: Final = logging.getLogger("leasehold.kombu")
 
 
 class QoS:
-    """What a channel has unacknowledged; kombu's own would keep the messages a second time."""
+    """What a channel has unacknowledged; kombu's own would keep the messages a second time.
+
+    Names and arguments of its methods are those that kombu calls.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -247,9 +252,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         # What this channel has given back before can be received again.
         link.keeper.flush(_PATIENCE_S)
         lease_s = link.options.lease_s(queue)
-        received = link.queue(queue).receive(
-            1, visibility_timeout_s=lease_s, session=link.session
-        )
+        received = link.queue(queue).receive(1, visibility_timeout_s=lease_s, session=link.session)
         for message in received:
             prefetch: Prefetch = self.qos.prefetch
             prefetch.add_one()
@@ -274,4 +277,3 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         for queue in self.link.declared(0):
             for exchange, key in sorted(queue.bindings):
                 yield queue.name, exchange, key
-

@@ -139,7 +139,11 @@ class LeaseKeeper:
         self._thread: threading.Thread | None = None
 
     def hold(
-        self, queue: str, messages: Iterable[ReceivedMessage], prefetch: Prefetch | None, lease_s: int
+        self,
+        queue: str,
+        messages: Iterable[ReceivedMessage],
+        prefetch: Prefetch | None,
+        lease_s: int,
     ) -> list[Held]:
         """Keep the leases of messages from now on."""
         renew_at_s = self._clock.monotonic_s() + lease_s / RENEWALS_PER_LEASE
@@ -208,7 +212,9 @@ class LeaseKeeper:
                 if not self._stopping and not self._ended:
                     self._changed.wait(self._idle_s())
                 if self._ended:
-                    self._changed.wait_for(lambda: self._is_urgent or self._stopping, SETTLE_LINGER_S)
+                    self._changed.wait_for(
+                        lambda: self._is_urgent or self._stopping, SETTLE_LINGER_S
+                    )
                 ended, self._ended = self._ended, []
                 now_s = self._clock.monotonic_s()
                 due = [

@@ -77,9 +77,7 @@ class Link:
         handle = self.queue(name)
         found = _find_or_create(handle, self._settings(temporary=goes_with_session))
         before = Declared.read(found.metadata) or Declared(name)
-        said = replace(
-            before, session=session, message_ttl_s=message_ttl_s or before.message_ttl_s
-        )
+        said = replace(before, session=session, message_ttl_s=message_ttl_s or before.message_ttl_s)
         self._write(handle, found, said)
 
     def bind(self, name: str, exchange: str, routing_key: str) -> None:

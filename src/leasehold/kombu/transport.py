@@ -1,5 +1,7 @@
 """The transport: from the address to a link, and from the threads that receive to callbacks."""
 
+# ruff: noqa: ARG002 - kombu calls these methods, and chooses their arguments
+
 from __future__ import annotations
 
 import contextlib

@@ -28,8 +28,9 @@ def test_tasks_longer_than_the_visibility_timeout_run_once(
     application.worker()
     application.wait_for_effects(*range(6))
     wait_until(lambda: client.queue(f"{prefix}celery").counts().total == 0, "all acknowledged")
-    assert application.effects() == {f"{part}{number}": 1 for number in range(6) for part in
-                                     ("", "begin-")}
+    assert application.effects() == {
+        f"{part}{number}": 1 for number in range(6) for part in ("", "begin-")
+    }
 
 
 def test_tasks_of_a_killed_worker_run_in_another(application: Application) -> None:
@@ -55,9 +56,7 @@ def test_early_acknowledged_tasks_of_a_killed_worker_are_gone(
     first.kill()
 
 
-def test_a_task_whose_process_is_lost_runs_again(
-    application: Application, tmp_path: Path
-) -> None:
+def test_a_task_whose_process_is_lost_runs_again(application: Application, tmp_path: Path) -> None:
     """``task_reject_on_worker_lost`` gives the message back."""
     application.worker()
     application.send("kill_itself_once", str(tmp_path / "flag"))
