@@ -403,6 +403,10 @@ class Receiver:
         for held in self._inbox.remove(self):
             self._keeper.settle(held.tag, "returned")
 
+    def join(self, patience_s: float) -> None:
+        """Wait for the thread, which ends soon once the session is over."""
+        self._thread.join(patience_s)
+
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:

@@ -26,6 +26,7 @@ from leasehold.kombu.messages import Declared, queue_name
 MAX_BODY_BYTES: Final = 1_048_576
 """Largest body in queues that are created here, unless said otherwise."""
 _CLOSE_S: Final = 5.0
+_JOIN_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class Link:
         self.inbox = Inbox()
         self._lock = threading.RLock()
         self._session: Session | None = None
+        self._receivers: list[Receiver] = []
         self._known: dict[str, QueueInfo] = {}
         """Queues that were declared here."""
         self._listed: dict[str, Declared] = {}
@@ -174,7 +176,7 @@ class Link:
 
     def receiver(self, name: str, prefetch: Prefetch, *, no_ack: bool) -> Receiver:
         """Begin to receive from a queue."""
-        return Receiver(
+        made = Receiver(
             name=name,
             queue=self.queue(name),
             session=self.session,
@@ -185,6 +187,8 @@ class Link:
             lease_s=self.options.lease_s(name),
             wait_s=self.options.wait_time_seconds,
         )
+        self._receivers.append(made)
+        return made
 
     def close(self) -> None:
         """Tell the server the last, delete queues of the session, and end it."""
@@ -197,6 +201,8 @@ class Link:
                     with contextlib.suppress(LeaseholdClientError):
                         self.queue(name).delete()
             session.close()
+        for receiver in self._receivers:
+            receiver.join(_JOIN_S)
         self.client.close()
         self.inbox.close()
 

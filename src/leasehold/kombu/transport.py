@@ -8,7 +8,7 @@ import contextlib
 import os
 import socket
 from typing import Any, Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from kombu.transport import virtual
 
@@ -181,4 +181,4 @@ def client_for(conninfo: Any) -> Client:
     url = f"{scheme}://{hostname}:{port or _PORT}"
     if not account:
         return Client(url)
-    return Client(url, quote(account, safe=""), key=key or None)
+    return Client(url, account, key=key or None)

@@ -62,12 +62,15 @@ def test_two_consumers_share_a_queue(azure: kombu.Connection) -> None:
         with azure.Producer() as producer:
             for number in range(6):
                 producer.publish(number, routing_key=name, declare=[target])
-        with azure.Consumer(target, callbacks=[take]), azure.clone() as second:
-            with second.Consumer(target, callbacks=[take]):
-                while len(got) < 6:
-                    for connection in (azure, second):
-                        try:
-                            connection.drain_events(timeout=1)
-                        except socket.timeout:  # noqa: UP041 - kombu's name for it
-                            continue
+        with (
+            azure.Consumer(target, callbacks=[take]),
+            azure.clone() as second,
+            second.Consumer(target, callbacks=[take]),
+        ):
+            while len(got) < 6:
+                for connection in (azure, second):
+                    try:
+                        connection.drain_events(timeout=1)
+                    except socket.timeout:  # noqa: UP041 - kombu's name for it
+                        continue
     assert sorted(got) == list(range(6))
