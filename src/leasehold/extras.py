@@ -13,6 +13,7 @@ LIBRARIES: Final = {
     "azure": "azure",
     "mns": "mns",
     "fsspec": "claim-check",
+    "kombu": "celery",
     "redis": "redis",
     "psycopg": "postgres",
     "pyspark": "spark",

@@ -1,0 +1,1 @@
+"""Celery on Leasehold: workers in processes of their own, which are killed."""
