@@ -118,11 +118,11 @@ class GroupSettings:
     fair: bool = False
     """Whether groups are served in turn, by weight, whatever their backlogs; otherwise the group
     whose first message is the oldest comes first."""
-    weights: Mapping[str, int] = field(default_factory=dict)
-    """By group, 1 to :data:`MAX_WEIGHT`; 1 for all others."""
     limit_noisy: bool = False
     """Whether noisy groups leave consumers free for the others; see
     :mod:`leasehold.domain.noisy_groups`."""
+    weights: Mapping[str, int] = field(default_factory=dict)
+    """By group, 1 to :data:`MAX_WEIGHT`; 1 for all others."""
     max_in_flight: int | None = None
     """Most messages of one group that may be on leases at once; None for no limit."""
     max_in_flight_of: Mapping[str, int] = field(default_factory=dict)

@@ -182,6 +182,9 @@ def test_turns_cost_what_a_group_has_in_work(asker: Asker) -> None:
     """Who holds most of the consumers has few turns beside others that wait."""
     asker.govern(groups=GroupSettings(fair=True))
     hold_many(asker, 9)
+    work = asker.ask(o.CountGroups(ACCOUNT, QUEUE)).work
+    assert work.shares["long"] > 0.8
+    assert sum(work.shares.values()) == pytest.approx(1.0)
     fill(asker, a=20, b=20)
     shares = Counter(serve(asker, 20))
     assert shares["long"] < 6
