@@ -21,7 +21,7 @@ from leasehold.auth.types import AuthError, NoCredentials, Operation, SignedRequ
 from leasehold.clock import Clock
 from leasehold.engine.account_router import ServerEngine
 from leasehold.http.console.figures import ORDERS, Overview, Row, ServerFigures, page_of
-from leasehold.http.native.call import Call, param_int
+from leasehold.http.native.call import Call, param_int, param_switch
 from leasehold.http.native.dialect import cookie_request
 from leasehold.http.native.errors import RETRY_AFTER_S, Refused, invalid, problem
 from leasehold.http.requests import Header, Response
@@ -128,10 +128,11 @@ class Sampler:
         if self._task is None or self.overview.taken_s is None:
             await self.overview.fresh(self._interval_s)
 
-    async def enter(self, reader: Reader) -> None:
-        """Tell a reader everything, and from then on what changes."""
+    async def enter(self, reader: Reader, *, full: bool) -> None:
+        """Tell a reader everything, or without *full* only the sums; from then on what changes."""
         await self.fresh()
-        reader.tell("overview", self._written(list(self.overview.rows.values()), None))
+        rows = list(self.overview.rows.values()) if full else []
+        reader.tell("overview", self._written(rows, None if full else []))
         reader.tell("server", self._figures())
         self.readers.add(reader)
         if self._task is None:
@@ -189,6 +190,7 @@ class Live:
     """
 
     PARAMS: Final = frozenset({"search", "sort", "limit", "after"})
+    STREAM_PARAMS: Final = frozenset({"full"})
 
     def __init__(
         self,
@@ -262,13 +264,18 @@ class Live:
         return call.reply(self._shown_server())
 
     async def stream(self, call: Call) -> Response:
-        """Tell what changes, until the client goes, the session ends or the server stops."""
+        """Tell what changes, until the client goes, the session ends or the server stops.
+
+        A page that shows some queues of ten thousand asks for those, and here for ``full=false``:
+        then the first event has the sums only.
+        """
         account = self._account(call)
+        full = param_switch(call, "full", default=True)
         if len(self._readers) >= MAX_CONSOLES or self._is_draining:
             detail = f"{MAX_CONSOLES} consoles are open, or the server stops."
             raise Refused(problem("overloaded", detail, retry_after_s=RETRY_AFTER_S * 5))
         request_id = (b"request-id", call.request_id)
-        events = self._events(cookie_request(call), account, call.request.gone)
+        events = self._events(cookie_request(call), account, call.request.gone, full=full)
         return Response(200, [*_HEADERS, request_id], b"", events)
 
     def _account(self, call: Call) -> str:
@@ -291,7 +298,7 @@ class Live:
         }
 
     async def _events(
-        self, signed: SignedRequest, account: str, gone: Callable[[], Any]
+        self, signed: SignedRequest, account: str, gone: Callable[[], Any], *, full: bool
     ) -> AsyncGenerator[bytes, None]:
         reader, sampler = Reader(), self.sampler(account)
         self._readers.add(reader)
@@ -299,7 +306,7 @@ class Live:
         watch.add_done_callback(reader.wake)
         try:
             yield b"retry: %d\n\n" % RETRY_MS
-            await sampler.enter(reader)
+            await sampler.enter(reader, full=full)
             number = 0
             while not watch.done():
                 try:

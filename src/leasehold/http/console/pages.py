@@ -108,7 +108,7 @@ class ConsoleDialect(BaseDialect[Call, Refused]):
             Route("sign-out", "DELETE", _API + "session", (), sign_in.end),
             Route("overview", "GET", _API + "overview", (), live.overview, live.PARAMS),
             Route("server", "GET", _API + "server", (), live.server),
-            Route("live", "GET", _API + "live", (), live.stream),
+            Route("live", "GET", _API + "live", (), live.stream, live.STREAM_PARAMS),
         ]
         if oidc is not None:
             routes += [
