@@ -35,10 +35,11 @@ function Console() {
   useEffect(ask, []);
   const isSignedIn = who?.signed_in ?? false;
   useEffect(() => {
-    if (!isSignedIn) return undefined;
+    // Who may look at one queue only is not told of all.
+    if (!isSignedIn || who.queue) return undefined;
     listen();
     return hush;
-  }, [isSignedIn, who?.account]);
+  }, [isSignedIn, who?.account, who?.queue]);
   if (error) return html`<main class="alone"><${Problem} error=${error} retry=${ask} /></main>`;
   if (who === null) return html`<main class="alone"><${Loading} /></main>`;
   if (!isSignedIn) return html`<${Page} key="sign-in" load=${() => import("./pages/sign_in.js")} />`;

@@ -27,7 +27,7 @@ export function Layout({ children }) {
     <header class="bar">
       <a class="brand" href=${to()}><img src="/console/static/icon.svg" alt="" width="24" height="24" />Leasehold</a>
       <${Places} />
-      <div class="bar-end"><${Connection} /><${Theme} /><${Who} /></div>
+      <div class="bar-end">${!session.value.queue && html`<${Connection} />`}<${Theme} /><${Who} /></div>
     </header>
     <${Troubles} />
     <main id="main" tabindex="-1">${children}</main>
