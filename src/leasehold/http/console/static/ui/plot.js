@@ -3,6 +3,10 @@
 import { html, useEffect, useRef } from "../lib/html.js";
 
 const HEIGHT = 200;
+const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const CLOCK_S = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+const DAY_S = 86_400;
 const COLOURS = ["--blue", "--green", "--red", "--violet", "--amber"];
 
 /**
@@ -36,7 +40,7 @@ export function Plot({ data, series, label, isTime = true, height = HEIGHT, xUni
   useEffect(() => {
     let isGone = false;
     let watch = null;
-    import("../vendor/uplot.js").then(({ default: UPlot }) => {
+    loadUPlot().then(({ default: UPlot }) => {
       if (isGone) return;
       plot.current = new UPlot(optionsOf(place.current, series, isTime, height, xUnit, marks, UPlot), latest.current, place.current);
       watch = new ResizeObserver(() =>
@@ -55,6 +59,31 @@ export function Plot({ data, series, label, isTime = true, height = HEIGHT, xUni
   return html`<div class="plot" role="img" aria-label=${label} ref=${place}></div>`;
 }
 
+let loaded = null;
+
+// With its style sheet, without which the legend would lie on top of the plot.
+function loadUPlot() {
+  const style = () =>
+    new Promise((done) => {
+      const link = document.createElement("link");
+      link.rel = "stylesheet";
+      link.href = new URL("../vendor/uplot.css", import.meta.url).href;
+      link.onload = link.onerror = done;
+      // Before our own, which changes some of it.
+      document.head.prepend(link);
+    });
+  loaded ??= Promise.all([import("../vendor/uplot.js"), style()]).then(([module]) => module);
+  return loaded;
+}
+
+// Times of an axis whose marks are `stepS` seconds apart.
+function clockOf(stepS) {
+  if (stepS >= DAY_S) return DAY;
+  return stepS >= 60 ? CLOCK : CLOCK_S;
+}
+
+const clockLabels = (_, values, axis, space, stepS) => values.map((value) => clockOf(stepS).format(value * 1000));
+
 function optionsOf(place, series, isTime, height, xUnit, marks, UPlot) {
   const style = getComputedStyle(place);
   const colour = (name) => style.getPropertyValue(name).trim();
@@ -72,11 +101,15 @@ function optionsOf(place, series, isTime, height, xUnit, marks, UPlot) {
     legend: { live: true },
     cursor: { points: { size: 6 } },
     axes: [
-      { ...axis, values: xUnit && ((_, values) => values.map(xUnit)) },
+      { ...axis, values: xUnit ? (_, values) => values.map(xUnit) : isTime ? clockLabels : undefined },
       { ...axis, size: 64, values: unit && ((_, values) => values.map(unit)) },
     ],
     series: [
-      xUnit ? { label: "x", value: (_, value) => (value == null ? "–" : xUnit(value)) } : {},
+      xUnit
+        ? { label: "x", value: (_, value) => (value == null ? "–" : xUnit(value)) }
+        : isTime
+          ? { label: "Time", value: (_, value) => (value == null ? "–" : CLOCK_S.format(value * 1000)) }
+          : {},
       ...series.map((each, number) => ({
         label: each.label,
         stroke: colour(COLOURS[number % COLOURS.length]),
