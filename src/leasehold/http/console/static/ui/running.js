@@ -37,8 +37,9 @@ export function trackJob(job, label, reload) {
  * Do something with each of many messages, a few at a time, and show how far it is.
  *
  * `act(item)` returns a promise. What fails is counted, and the rest goes on; the first problem is shown.
+ * `atOnce` is how many requests are under way at a time.
  */
-export async function runForEach(queue, label, items, act, reload) {
+export async function runForEach(queue, label, items, act, reload, atOnce = AT_ONCE) {
   const key = ++number;
   let next = 0;
   let isStopped = false;
@@ -59,10 +60,10 @@ export async function runForEach(queue, label, items, act, reload) {
         // Without a server, or signed out, the rest would only fail as well.
         if (error.code === "unreachable" || error.status === 401) isStopped = true;
       }
-      if ((counted.done + counted.failed) % TOLD_EVERY === 0) change(key, { ...counted });
+      if ((counted.done + counted.failed) % TOLD_EVERY === 0 || items.length < TOLD_EVERY) change(key, { ...counted });
     }
   };
-  await Promise.all(Array.from({ length: Math.min(AT_ONCE, items.length) }, work));
+  await Promise.all(Array.from({ length: Math.min(atOnce, items.length) }, work));
   change(key, { ...counted, isOver: true, isStopped });
   reload?.();
 }
