@@ -21,6 +21,9 @@ const STAGES = 4;
 const ROOM_FOR_NUMBER = 14;
 const ROOM_FOR_STAGE = 46;
 
+/** Ends of a stage that nothing went wrong at; `over` is one that nobody said how it ended. */
+const GOOD = new Set(["done", "skipped", "over"]);
+
 const KINDS = { delayed: "hidden by its sender", visible: "visible", waiting: "given back, to be tried again" };
 
 /**
@@ -93,7 +96,7 @@ function Span({ span, top, place, toMs, holders }) {
 function Run({ run, top, place, toMs, stages }) {
   const x = place(run.fromMs);
   const width = Math.max(LEAST, place(run.toMs ?? toMs) - x);
-  const isGood = run.outcome === "done" || run.toMs === null;
+  const isGood = run.toMs === null || GOOD.has(run.outcome);
   const took = format.duration(((run.toMs ?? toMs) - run.fromMs) / 1000);
   const style = `stage s${Math.max(0, stages.indexOf(run.stage)) % STAGES} ${isGood ? "" : "unfinished"}`;
   return html`<g>
@@ -112,7 +115,7 @@ function tellOf(span, toMs) {
   return `Delivery ${span.delivery}, fence ${span.fence}: leased by ${span.holder || "a receiver without a name"} ${when}; ${renewed}${span.how ? `; ${span.how}` : ""}`;
 }
 
-const cut = (text) => (text.length > 24 ? `${text.slice(0, 23)}…` : text);
+const cut = (text) => (text.length > 19 ? `${text.slice(0, 18)}…` : text);
 
 function Key({ holders, stages }) {
   return html`<p class="keys">
