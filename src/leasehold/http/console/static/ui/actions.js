@@ -32,8 +32,8 @@ export function secondsOf(text, name = "length of time") {
 export function DurationField({ name, label, value = "", hint, required = true, ...more }) {
   return html`<label>
     <span>${label}</span>
-    <input name=${name} value=${value} required=${required} autocomplete="off" spellcheck="false" ...${more} />
-    <small class="faint">${hint ?? "Such as 90, 15m, 2h or 7d."}</small>
+    <input name=${name} aria-label=${label} aria-describedby=${`hint-${name}`} defaultValue=${value} required=${required} autocomplete="off" spellcheck="false" ...${more} />
+    <small class="faint" id=${`hint-${name}`}>${hint ?? "Such as 90, 15m, 2h or 7d."}</small>
   </label>`;
 }
 
@@ -147,8 +147,8 @@ export function changePriority(queue, message, reload) {
 export function PriorityField({ value = 8 }) {
   return html`<label>
     <span>Priority</span>
-    <input name="priority" type="number" min="1" max="16" required value=${value} />
-    <small class="faint">1 is received first, 16 last; 8 unless set otherwise.</small>
+    <input name="priority" aria-label="Priority" aria-describedby="hint-priority" type="number" min="1" max="16" required defaultValue=${value} />
+    <small class="faint" id="hint-priority">1 is received first, 16 last; 8 unless set otherwise.</small>
   </label>`;
 }
 

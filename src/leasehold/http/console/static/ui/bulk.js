@@ -94,8 +94,8 @@ const ACTIONS = [
       <div class="fields">
         <label>
           <span>Try so many first</span>
-          <input name="canary" type="number" min="0" max="1000" value="0" />
-          <small class="faint">The others follow when these have been completed. 0: all at once.</small>
+          <input name="canary" aria-label="Try so many first" aria-describedby="hint-canary" type="number" min="0" max="1000" defaultValue="0" />
+          <small class="faint" id="hint-canary">The others follow when these have been completed. 0: all at once.</small>
         </label>
         <${RateField} />
         <label><span>To the queue</span><input name="target" placeholder="where each failed" autocomplete="off" spellcheck="false" /></label>

@@ -176,8 +176,8 @@ function Details({ filter }) {
         ${DETAILS.map(
           ({ name, label, hint, input = {} }) => html`<label key=${name}>
             <span>${label}</span>
-            <input name=${name} defaultValue=${filter[name] ?? ""} autocomplete="off" spellcheck="false" ...${input} />
-            ${hint && html`<small class="faint">${hint}</small>`}
+            <input name=${name} aria-label=${label} aria-describedby=${hint && `hint-${name}`} defaultValue=${filter[name] ?? ""} autocomplete="off" spellcheck="false" ...${input} />
+            ${hint && html`<small class="faint" id=${`hint-${name}`}>${hint}</small>`}
           </label>`,
         )}
       </div>

@@ -39,7 +39,7 @@ function PutForm({ queue, reload, close }) {
     return html`<strong>${format.plural(lines.length, "message")}</strong> would be put. The first:
       <pre>${lines[0].slice(0, 300)}</pre>`;
   };
-  return html`<${FormDialog} key=${form === "lines"} title=${`Put messages into ${queue}`} action="Put" preview=${form === "lines" ? preview : undefined} close=${close} act=${act}>
+  return html`<${FormDialog} title=${`Put messages into ${queue}`} action="Put" preview=${form === "lines" ? preview : undefined} close=${close} act=${act}>
     <label>
       <span>What</span>
       <select name="form" value=${form} onChange=${(event) => setForm(event.currentTarget.value)}>

@@ -134,19 +134,22 @@ function Form({ settings, review }) {
 
 function Field({ place, field, value }) {
   const { kind, label, hint, choices, min, max, step, placeholder } = field;
-  const note = hint && html`<small class="faint">${hint}</small>`;
+  // The hint is no part of the field's name.
+  const id = `hint ${place}`.replaceAll(" ", "-");
+  const note = hint && html`<small class="faint" id=${id}>${hint}</small>`;
+  const named = { "aria-label": label, "aria-describedby": hint ? id : undefined };
   if (kind === "yes") {
-    return html`<label class="check"><input type="checkbox" name=${place} defaultChecked=${Boolean(value)} /> ${label}${note}</label>`;
+    return html`<label class="check"><input type="checkbox" name=${place} ...${named} defaultChecked=${Boolean(value)} /> ${label}${note}</label>`;
   }
   if (kind === "choice") {
     const chosen = value ?? choices[0];
     return html`<label><span>${label}</span>
-      <select name=${place}>
+      <select name=${place} ...${named}>
         ${choices.map((each) => html`<option key=${each} value=${each} selected=${each === chosen}>${each || "none"}</option>`)}
       </select>${note}</label>`;
   }
   return html`<label><span>${label}</span>
-    <input name=${place} type=${kind} defaultValue=${value ?? ""} ...${{ min, max, placeholder }} step=${kind === "number" ? step ?? 1 : undefined} autocomplete="off" />
+    <input name=${place} type=${kind} ...${named} defaultValue=${value ?? ""} ...${{ min, max, placeholder }} step=${kind === "number" ? step ?? 1 : undefined} autocomplete="off" />
     ${note}</label>`;
 }
 
