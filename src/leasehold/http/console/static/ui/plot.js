@@ -101,7 +101,11 @@ function optionsOf(place, series, isTime, height, xUnit, marks, UPlot) {
     legend: { live: true },
     cursor: { points: { size: 6 } },
     axes: [
-      { ...axis, values: xUnit ? (_, values) => values.map(xUnit) : isTime ? clockLabels : undefined },
+      {
+        ...axis,
+        space: xUnit ? 90 : 50,
+        values: xUnit ? (_, values) => values.map(xUnit) : isTime ? clockLabels : undefined,
+      },
       { ...axis, size: 64, values: unit && ((_, values) => values.map(unit)) },
     ],
     series: [
@@ -130,7 +134,7 @@ function drawMarks(plot, marks, colour) {
   const { ctx, bbox } = plot;
   ctx.save();
   ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
-  for (const { at, text, tone = "--text" } of marks) {
+  for (const [number, { at, text, tone = "--text" }] of marks.entries()) {
     const x = plot.valToPos(at, "x", true);
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
     ctx.strokeStyle = ctx.fillStyle = colour(tone);
@@ -139,7 +143,8 @@ function drawMarks(plot, marks, colour) {
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
-    ctx.fillText(text, x + 4 * devicePixelRatio, bbox.top + 12 * devicePixelRatio);
+    // One below the other, as they may be close.
+    ctx.fillText(text, x + 4 * devicePixelRatio, bbox.top + (12 + 14 * number) * devicePixelRatio);
   }
   ctx.restore();
 }
