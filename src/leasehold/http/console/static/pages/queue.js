@@ -106,7 +106,7 @@ function Paused({ queue, reload }) {
 }
 
 function Tiles({ name, counts }) {
-  return html`<div class="stats">
+  return html`<div class="stats states">
     ${TILES.filter(([state]) => state !== "expired" || counts.expired > 0).map(
       ([state, hint]) => html`<${Stat}
         key=${state}

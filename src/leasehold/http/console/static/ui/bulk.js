@@ -1,17 +1,17 @@
 // Actions on many messages: on those that were selected one by one, or by the server on all that match
 // the filter that is shown, with their number before and their progress after.
 
-import { html } from "../lib/html.js";
+import { html, useEffect, useRef, useState } from "../lib/html.js";
 import { get, patch, path, post, query, remove } from "../lib/api.js";
 import * as format from "../lib/format.js";
 import { DurationField, PriorityField, invalid, secondsOf } from "./actions.js";
 import { FormDialog, openDialog } from "./dialog.js";
 import { asBody, inWords, statesOf } from "./filter.js";
+import { Problem, Progress } from "./parts.js";
 import { isRunning, runForEach, trackJob } from "./running.js";
 
 const WAIT_S = 2;
-const LOOK_AGAIN_MS = 700;
-const LOOKS = 40;
+const LOOK_EVERY_MS = 1_000;
 const REST = ["visible", "delayed", "deferred"];
 
 const messageOf = (queue, message, ...more) => path("queues", message.queue ?? queue, "messages", message.id, ...more);
@@ -183,10 +183,8 @@ export function actOnAll(queue, action, filter, reload, { type, title } = {}) {
     return post(path("queues", queue, verb), { ...body, filter: asBody(filter, narrowed), ...members });
   };
   const preview = async (values) => {
-    const job = await settled(await request(values, { dry_run: true, wait_s: WAIT_S }));
-    const isOver = !isRunning(job);
-    return html`<strong>${isOver ? "" : "At least "}${format.plural(job.matched, "message")}</strong> ${action.does}
-      <span class="faint"> (${format.count(job.examined)} looked at${isOver ? "" : " so far"}).</span>`;
+    const job = await request(values, { dry_run: true, wait_s: WAIT_S });
+    return html`<${DryRun} key=${job.job_id} job=${job} does=${action.does} />`;
   };
   const act = async (values) => trackJob(await request(values, { wait_s: 1 }), action.label, reload);
   const words = inWords(filter);
@@ -203,14 +201,25 @@ export function actOnAll(queue, action, filter, reload, { type, title } = {}) {
   );
 }
 
-// Wait for a dry run, but not for ever: with millions of messages a part of the answer must do.
-async function settled(job) {
-  let latest = job;
-  for (let looks = 0; looks < LOOKS && isRunning(latest); looks += 1) {
-    await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN_MS));
-    latest = await get(path("jobs", job.job_id));
-  }
-  return latest;
+// What a dry run has found. With millions of messages it takes its time, and says so far how many.
+function DryRun({ job, does }) {
+  const [latest, setLatest] = useState(job);
+  const [error, setError] = useState(null);
+  const isOver = !isRunning(latest);
+  useEffect(() => {
+    if (isOver) return undefined;
+    const look = () => get(path("jobs", job.job_id)).then(setLatest, setError);
+    const timer = setInterval(look, LOOK_EVERY_MS);
+    return () => clearInterval(timer);
+  }, [isOver]);
+  const running = useRef(latest);
+  running.current = latest;
+  // Nobody waits for it any more when the dialog is closed.
+  useEffect(() => () => isRunning(running.current) && post(path("jobs", job.job_id, "stop")).catch(() => undefined), []);
+  return html`<strong>${isOver ? "" : "At least "}${format.plural(latest.matched, "message")}</strong> ${does}
+    <span class="faint"> (${format.count(latest.examined)} of ${format.count(latest.expected)} looked at).</span>
+    ${!isOver && html`<${Progress} part=${latest.expected ? latest.examined / latest.expected : null} label="Progress of the dry run" />`}
+    <${Problem} error=${error} />`;
 }
 
 function listOf(words, last = "and") {

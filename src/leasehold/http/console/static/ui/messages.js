@@ -213,7 +213,7 @@ function BulkBar({ queue, filter, chosen, isAll, page, known, onAll, onNone, aft
   return html`<div class="bulk" role="group" aria-label="Selection">
     <span>${isAll ? `Selected: ${some} that match` : number ? `${format.count(number)} selected` : "Nothing selected"}</span>
     ${(isAll || number > 0) && html`<button type="button" class="small quiet" onClick=${onNone}>Clear selection</button>`}
-    ${!isAll && page.rows.length > 0 && html`<button type="button" class="small" onClick=${onAll}>Select ${some} that match</button>`}
+    ${!isAll && page.rows.length > 0 && known !== 1 && html`<button type="button" class="small" onClick=${onAll}>Select ${some} that match</button>`}
     ${(isAll || number > 0) &&
     html`<div class="actions">
       ${BULK_ACTIONS.map(
@@ -267,7 +267,7 @@ const columnsOf = (queue, reload) => [
     label: "Attempts",
     align: "number",
     hint: "How often it was received, and how often it failed",
-    render: (row) => html`${format.count(row.dequeue_count)}${row.failures > 0 && html` <span class="failed">${format.plural(row.failures, "failure")}</span>`}`,
+    render: (row) => html`<div>${format.count(row.dequeue_count)}${row.failures > 0 && html` <span class="failed">${format.plural(row.failures, "failure")}</span>`}</div>`,
   },
   { key: "holder", label: "Holder", hint: "Who holds it, and for how long", render: (row) => html`<${Holder} message=${row} />` },
   {
@@ -301,13 +301,13 @@ function Holder({ message }) {
   if (state === "leased" && (lease || under)) {
     const name = lease?.holder ?? (under ? `claim ${under}` : "no name");
     const done = lease?.progress?.fraction;
-    return html`${session ? html`<a href=${to("workers", session)}>${name}</a>` : name}
-      <span class="faint"> for <${Age} ms=${lease?.since_ms} />, lease ends <${Relative} ms=${lease?.until_ms ?? visibleMs} />${done != null && `, ${format.percent(done)} done`}</span>`;
+    return html`<div>${session ? html`<a href=${to("workers", session)}>${name}</a>` : name}
+      <span class="faint"> for <${Age} ms=${lease?.since_ms} />, lease ends <${Relative} ms=${lease?.until_ms ?? visibleMs} />${done != null && `, ${format.percent(done)} done`}</span></div>`;
   }
   if (state === "delayed" || state === "deferred") {
-    return html`<span class="faint">visible <${Relative} ms=${visibleMs} /></span>${error && html` <span class="faint">after ${error.text ?? error.type}</span>`}`;
+    return html`<div class="faint">visible <${Relative} ms=${visibleMs} />${error && `, after ${error.text ?? error.type}`}</div>`;
   }
-  if (state === "poisoned") return html`<span class="faint">${message.poisoned?.reason}${error && `: ${error.text ?? error.type}`}</span>`;
+  if (state === "poisoned") return html`<div class="faint">${message.poisoned?.reason}${error && `: ${error.text ?? error.type}`}</div>`;
   return html`<span class="faint">–</span>`;
 }
 

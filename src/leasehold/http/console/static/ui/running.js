@@ -1,7 +1,7 @@
 // What goes on for longer than a click: jobs of the server's, and actions on many messages one by one.
 
 import { html, useEffect } from "../lib/html.js";
-import { get, path, post } from "../lib/api.js";
+import { get, path, post, query } from "../lib/api.js";
 import { to } from "../lib/router.js";
 import { Store, useStore } from "../lib/store.js";
 import * as format from "../lib/format.js";
@@ -68,8 +68,20 @@ export async function runForEach(queue, label, items, act, reload, atOnce = AT_O
   reload?.();
 }
 
-/** The progress of what was begun on the page of a queue. */
+// Jobs that go on already: begun before this page was loaded, or by others.
+async function adopt(queue) {
+  const { jobs } = await get(path("jobs") + query({ queue, limit: 20 }));
+  const known = new Set(runs.value.map((run) => run.job?.job_id));
+  for (const job of jobs) {
+    if (isRunning(job) && !job.dry_run && !known.has(job.job_id)) trackJob(job, `Job: ${job.kind}`);
+  }
+}
+
+/** The progress of what goes on in a queue. */
 export function Running({ queue }) {
+  useEffect(() => {
+    adopt(queue).catch(() => undefined); // the page is of use without
+  }, [queue]);
   const all = useStore(runs).filter((run) => run.queue === queue);
   if (all.length === 0) return null;
   return html`<section class="runs" aria-label="In progress">
