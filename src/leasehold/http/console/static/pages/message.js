@@ -11,7 +11,7 @@ import { Body, SHOWN_BYTES } from "../ui/body.js";
 import { Age, Copy, Empty, Facts, Loading, Moment, Note, PageHead, Problem, Progress, Relative, Section, State, useNow } from "../ui/parts.js";
 import { Running } from "../ui/running.js";
 import { Table } from "../ui/table.js";
-import { Timeline, useTrace } from "../ui/timeline.js";
+import { Life, useTrace } from "../ui/life.js";
 import { Tree } from "../ui/tree.js";
 
 const EVERY_MS = 4_000;
@@ -49,7 +49,7 @@ function One({ queue, id }) {
     ${isLoading && html`<${Loading} lines=${8} />`}
     ${message && html`<${Known} ...${{ queue, message, explanation, reload, isGone }} />`}
     <${Section} title="Life">
-      <${Timeline} trace=${trace} />
+      <${Life} trace=${trace} />
     <//>`;
 }
 
