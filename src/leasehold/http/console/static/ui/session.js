@@ -106,7 +106,7 @@ function Groups({ id, isLive }) {
   const groups = useMemo(() => heldGroups(data?.events ?? []), [data]);
   if (groups.length === 0) return null;
   return html`<${Section} title=${`Groups it holds: ${groups.length}`}>
-    <ul class="plain">
+    <ul class="held">
       ${groups.map(
         ({ queue, group_id: group, at_ms: atMs }) => html`<li key=${`${queue} ${group}`}>
           <a href=${to("groups", queue, group)}>${group}</a> of <a href=${to("queues", queue)}>${queue}</a>${" "}
