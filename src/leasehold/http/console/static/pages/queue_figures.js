@@ -35,13 +35,13 @@ export default function QueueFigures({ queue, info, counts, live, params, reload
   );
   return html`<${Explanation} queue=${queue} />
     <${Find} queue=${queue} />
+    <${Poisoned} queue=${queue} info=${info} counts=${counts} reload=${reload} />
     <${Throughput} span=${span} figures=${figures} live=${live} />
     <div class="columns">
       <${Times} figures=${figures} />
       <${Activity} queue=${queue} info=${info} />
     </div>
     <${Adaptive} adaptive=${figures.data?.adaptive} queue=${queue} />
-    <${Poisoned} queue=${queue} info=${info} counts=${counts} reload=${reload} />
     <${Danger} queue=${queue} reload=${reload} />`;
 }
 
@@ -75,7 +75,9 @@ function Throughput({ span, figures, live }) {
       ${SPANS.map(([each, label]) => html`<option key=${each} value=${each}>last ${label}</option>`)}
     </select></label>`;
   return html`<${Section} title="Throughput" actions=${choose}>
-    <${Problem} error=${error} retry=${reload} />
+    ${error?.status === 404
+      ? html`<p class="faint">The server tells no figures of the past.</p>`
+      : html`<${Problem} error=${error} retry=${reload} />`}
     ${isLoading && html`<${Loading} lines=${6} />`}
     ${data?.logged === false && html`<${Note}>The queue's events are not recorded, so there are no figures of the past. The setting is <code>event_log</code>.<//>`}
     ${data?.logged && html`<${Plot} data=${columns} series=${SERIES} label=${inWords(columns, name)} />`}
@@ -180,8 +182,12 @@ function usePoisonQueue(queue, info) {
 function Poisoned({ queue, info, counts, reload }) {
   const poisonQueue = usePoisonQueue(queue, info);
   if (!counts.poisoned) return null;
-  const putBack = html`<${ActionButton} kind="primary" onClick=${() => actOnAll(queue, actionNamed("redrive"), { state: "poisoned" }, reload, { title: `Put back what failed in ${queue}` })}>Put back<//>`;
-  return html`<${Section} title="Poisoned messages" actions=${putBack}>
+  const putBack = () =>
+    actOnAll(queue, actionNamed("redrive"), { state: "poisoned" }, reload, {
+      title: `Put back what failed in ${queue}`,
+      narrowing: ["error", "since", "type", "group"],
+    });
+  return html`<${Section} title="Poisoned messages" actions=${html`<${ActionButton} kind="primary" onClick=${putBack}>Put back<//>`}>
     <p><a href=${to("queues", queue, { tab: "messages", state: "poisoned" })}>${format.plural(counts.poisoned, "message")}</a>
       ${" "}failed too often and lie in the poison queue <a href=${to("queues", poisonQueue)}>${poisonQueue}</a>.</p>
   <//>`;

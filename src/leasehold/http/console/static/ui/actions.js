@@ -21,11 +21,11 @@ const isLeased = (message) => message.state === "leased";
 /** What is wrong with what was typed in, in the form of the server's problems. */
 export const invalid = (title, detail) => new ApiError({ code: "invalid", title, detail });
 
-/** The seconds that a field says, such as "90", "15m" or "2h"; throws what FormDialog shows. */
+/** The whole seconds that a field says, such as "90", "15m" or "2h"; throws what FormDialog shows. */
 export function secondsOf(text, name = "length of time") {
   const value = format.seconds(text);
   if (value === null) throw invalid(`The ${name} cannot be read`, "Write it like 90, 15m, 2h or 7d.");
-  return value;
+  return Math.round(value);
 }
 
 /** A field for a length of time. */
@@ -94,7 +94,7 @@ export function extendLease(queue, message, reload) {
       <p class="faint">The lease ends ${format.relative(message.lease?.until_ms, now())} as it is. The worker's receipt stays good.</p>`,
     act: async ({ time }) => {
       const untilMs = message.lease?.until_ms;
-      await post(address, { visibility_timeout_s: Math.max(1, Math.round(secondsOf(time))) });
+      await post(address, { visibility_timeout_s: Math.max(1, secondsOf(time)) });
       const leftS = () => Math.max(1, Math.round((untilMs - now()) / 1000));
       return untilMs && (() => post(address, { visibility_timeout_s: leftS() }));
     },

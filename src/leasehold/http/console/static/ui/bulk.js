@@ -6,7 +6,7 @@ import { get, patch, path, post, query, remove } from "../lib/api.js";
 import * as format from "../lib/format.js";
 import { DurationField, PriorityField, invalid, secondsOf } from "./actions.js";
 import { FormDialog, openDialog } from "./dialog.js";
-import { asBody, inWords, statesOf } from "./filter.js";
+import { FilterFields, asBody, filterOf, inWords, statesOf, wrongIn } from "./filter.js";
 import { Problem, Progress } from "./parts.js";
 import { isRunning, runForEach, trackJob } from "./running.js";
 
@@ -61,7 +61,7 @@ const ACTIONS = [
     states: ["leased"],
     does: "get more time",
     fields: html`<${DurationField} name="time" label="From now on for" value="10m" />`,
-    read: ({ time }) => ({ visibility_timeout_s: Math.max(1, Math.round(secondsOf(time))) }),
+    read: ({ time }) => ({ visibility_timeout_s: Math.max(1, secondsOf(time)) }),
     job: (values) => ["change", { action: "extend-lease", ...values }],
     one: (queue, message, values) => post(messageOf(queue, message, "extend-lease"), values),
   },
@@ -172,22 +172,29 @@ export function actOnSelected(queue, action, messages, reload) {
 /**
  * Ask how, show how many, and have the server act on all that match a filter.
  *
- * With `type` that text must be typed in first.
+ * With `type` that text must be typed in first. `narrowing` are names of the filter's fields that the
+ * dialog has besides.
  */
-export function actOnAll(queue, action, filter, reload, { type, title } = {}) {
+export function actOnAll(queue, action, filter, reload, { type, title, narrowing = [] } = {}) {
+  const wanted = (values) => {
+    const more = Object.fromEntries(narrowing.map((name) => [name, values[name].trim()]));
+    const wrong = wrongIn(more);
+    if (wrong) throw invalid("The filter cannot be read", wrong);
+    return { ...filter, ...filterOf(more) };
+  };
   const request = (values, members) => {
     const states = reachedBy(action, filter);
     const [verb, body] = action.job(action.read?.(values) ?? {});
     const narrowed = action.narrow?.(states, values) ?? states;
     if (narrowed.length === 0) throw invalid("There is nothing to do", "Workers hold all that the filter lets through.");
-    return post(path("queues", queue, verb), { ...body, filter: asBody(filter, narrowed), ...members });
+    return post(path("queues", queue, verb), { ...body, filter: asBody(wanted(values), narrowed), ...members });
   };
   const preview = async (values) => {
     const job = await request(values, { dry_run: true, wait_s: WAIT_S });
     return html`<${DryRun} key=${job.job_id} job=${job} does=${action.does} />`;
   };
   const act = async (values) => trackJob(await request(values, { wait_s: 1 }), action.label, reload);
-  const words = inWords(filter);
+  const words = inWords({ ...filter, state: "" });
   openDialog(
     (close) => html`<${FormDialog}
       title=${title ?? `${action.label}: all that match`}
@@ -196,6 +203,7 @@ export function actOnAll(queue, action, filter, reload, { type, title } = {}) {
       ...${{ close, preview, act, type }}
     >
       <p class="faint">Queue <strong>${queue}</strong>, messages that are ${listOf(reachedBy(action, filter), "or")}${words && html`: <strong>${words}</strong>`}.</p>
+      ${narrowing.length > 0 && html`<${FilterFields} names=${narrowing} />`}
       ${action.fields}
     <//>`,
   );

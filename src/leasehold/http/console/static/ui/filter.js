@@ -157,14 +157,41 @@ function SearchField({ value }) {
   />`;
 }
 
+/** What is wrong with values for the filter's fields, in words; empty if nothing is. */
+export function wrongIn(values) {
+  const wrong = FIELDS.find(({ name, isMoment }) => isMoment && values[name] && ageOf(values[name], now()) === null);
+  return wrong ? `“${values[wrong.name]}” is no time: write 12:00, 2h or 2026-11-25 12:00.` : "";
+}
+
+/** Fields for parts of the filter, such as ["error", "since"]. */
+export function FilterFields({ names, filter = {} }) {
+  return html`<div class="fields">
+    ${FIELDS.filter(({ name }) => names.includes(name)).map(
+      ({ name, label, hint, input = {} }) => html`<label key=${name}>
+        <span>${label}</span>
+        <input
+          name=${name}
+          aria-label=${label}
+          aria-describedby=${hint && `hint-${name}`}
+          defaultValue=${filter[name] ?? ""}
+          autocomplete="off"
+          spellcheck="false"
+          ...${input}
+        />
+        ${hint && html`<small class="faint" id=${`hint-${name}`}>${hint}</small>`}
+      </label>`,
+    )}
+  </div>`;
+}
+
 function Details({ filter }) {
   const [error, setError] = useState("");
   const submit = (event) => {
     event.preventDefault();
     const { elements } = event.currentTarget;
     const values = Object.fromEntries(DETAILS.map(({ name }) => [name, elements[name].value.trim()]));
-    const wrong = DETAILS.find(({ name, isMoment }) => isMoment && values[name] && ageOf(values[name], now()) === null);
-    setError(wrong ? `“${values[wrong.name]}” is no time: write 12:00, 2h or 2026-11-25 12:00.` : "");
+    const wrong = wrongIn(values);
+    setError(wrong);
     if (wrong) return;
     event.currentTarget.closest("details").open = false;
     change(values);
@@ -172,15 +199,7 @@ function Details({ filter }) {
   return html`<details class="more-filters">
     <summary>More filters</summary>
     <form class="card" onSubmit=${submit} key=${JSON.stringify(filter)}>
-      <div class="fields">
-        ${DETAILS.map(
-          ({ name, label, hint, input = {} }) => html`<label key=${name}>
-            <span>${label}</span>
-            <input name=${name} aria-label=${label} aria-describedby=${hint && `hint-${name}`} defaultValue=${filter[name] ?? ""} autocomplete="off" spellcheck="false" ...${input} />
-            ${hint && html`<small class="faint" id=${`hint-${name}`}>${hint}</small>`}
-          </label>`,
-        )}
-      </div>
+      <${FilterFields} names=${DETAILS.map(({ name }) => name)} filter=${filter} />
       ${error && html`<p class="problem" role="alert">${error}</p>`}
       <div class="actions"><button type="submit" class="primary">Apply the filter</button></div>
     </form>

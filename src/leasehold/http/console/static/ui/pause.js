@@ -12,8 +12,7 @@ export const FOR_EVER_MS = 253_402_300_799_000;
 export function undoOf(queue, { previous }, reload) {
   if (!previous) return undefined;
   return async () => {
-    await patch(path("queues", queue), previous);
-    reload?.();
+    reload?.(await patch(path("queues", queue), previous));
   };
 }
 

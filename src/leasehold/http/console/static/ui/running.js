@@ -31,6 +31,7 @@ export function trackJob(job, label, reload) {
   const key = ++number;
   const stop = () => post(path("jobs", job.job_id, "stop")).then((now) => change(key, { job: now, isOver: !isRunning(now) }));
   runs.set([...runs.value, { key, queue: job.queue, label, job, isOver: !isRunning(job), stop, reload }]);
+  if (!isRunning(job)) reload?.();
 }
 
 /**

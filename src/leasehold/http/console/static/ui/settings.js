@@ -75,11 +75,11 @@ export default function Settings({ queue, info, reload }) {
   const [version, setVersion] = useState(0);
   const again = (latest) => {
     setBase(latest);
-    setVersion(version + 1);
+    setVersion((number) => number + 1);
   };
-  const isOld = JSON.stringify([base.settings, base.metadata]) !== JSON.stringify([info.settings, info.metadata]);
+  const isOld = asText(base) !== asText(info);
   const review = (changes) => reviewChanges(queue, base, changes, (latest) => {
-    if (latest) again({ ...info, ...latest });
+    again({ ...info, ...latest });
     reload();
   });
   return html`
@@ -89,6 +89,9 @@ export default function Settings({ queue, info, reload }) {
     <${Form} key=${`form ${version}`} settings=${base.settings} review=${review} />
     <${Raw} key=${`raw ${version}`} info=${base} review=${review} />`;
 }
+
+// What the server has chosen moves by itself, and is not in the form.
+const asText = ({ settings, metadata }) => JSON.stringify([{ ...settings, adapted: null }, metadata]);
 
 // What holds but is not set by the form.
 function Chosen({ settings, timeoutS }) {
@@ -258,7 +261,7 @@ export function reviewChanges(queue, info, changes, done) {
   const act = async () => {
     if (lines.length === 0) throw invalid("Nothing is changed", "Close this, and change something first.");
     const answer = await patch(path("queues", queue), changes);
-    toast("The settings are changed.", { undo: undoOf(queue, answer, () => done(null)) });
+    toast("The settings are changed.", { undo: undoOf(queue, answer, done) });
     done(answer);
   };
   openDialog(
