@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
-from tests.console.harness import CHROMIUM, Visit, World, find_chromium, launch
+from tests.console.harness import CHROMIUM, SHOWN_MS, Visit, World, find_chromium, launch
 
 
 # Playwright leaves a running event loop in its thread, in which other tests could start none: so
@@ -23,6 +23,7 @@ def browser() -> Iterator[Browser]:
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
+    expect.set_options(timeout=SHOWN_MS)
     with sync_playwright() as playwright:
         started = launch(playwright, path)
         yield started

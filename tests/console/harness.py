@@ -97,7 +97,7 @@ class Visit:
         """What the page must not do, and did."""
         self.requests: list[str] = []
         """The addresses that were asked for, in order."""
-        self._expected: list[re.Pattern[str]] = []
+        self._expected = [re.compile("status of 40[04]")]
         self.context: BrowserContext = browser.new_context(
             viewport=size or WIDE,
             color_scheme=theme,
@@ -165,13 +165,17 @@ class Visit:
 
     def open(self, address: str = "#/") -> Self:
         """Show a page, and wait until it has its heading."""
-        if self.page.url.startswith(f"{self.url}/console/"):
-            # No heading of the page before can be taken for that of the new one.
-            self.page.evaluate("() => document.querySelector('h1')?.setAttribute('data-old', '')")
-            self.page.evaluate("(address) => { location.hash = address; }", address)
+        home = f"{self.url}/console/"
+        here = self.page.url
+        if not here.startswith(home):
+            self.page.goto(home + address)
         else:
-            self.page.goto(f"{self.url}/console/{address}")
-        self.page.wait_for_selector("h1:not([data-old])")
+            place = here.removeprefix(home).partition("?")[0] or "#/"
+            if place != address.partition("?")[0]:
+                # Its heading must not be taken for that of the page to come.
+                self.page.evaluate("() => document.querySelector('h1')?.classList.add('old')")
+            self.page.evaluate("(address) => { location.hash = address; }", address)
+        self.page.wait_for_selector("h1:not(.old)")
         return self
 
     def settle(self) -> Self:
