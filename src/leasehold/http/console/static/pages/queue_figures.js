@@ -171,6 +171,7 @@ function Adaptive({ adaptive, queue }) {
 // --- what else there is to do --------------------------------------------------------------------
 
 const actionNamed = (name) => BULK_ACTIONS.find(({ key }) => key === name);
+const PURGE = { ...actionNamed("remove"), label: "Purge" };
 
 // Its name is a setting, or the server's choice, which the overview's rows tell.
 function usePoisonQueue(queue, info) {
@@ -187,14 +188,18 @@ function Poisoned({ queue, info, counts, reload }) {
       title: `Put back what failed in ${queue}`,
       narrowing: ["error", "since", "type", "group"],
     });
-  return html`<${Section} title="Poisoned messages" actions=${html`<${ActionButton} kind="primary" onClick=${putBack}>Put back<//>`}>
+  const purge = () => actOnAll(queue, PURGE, { state: "poisoned" }, reload, { type: queue, title: `Purge what failed in ${queue}` });
+  const actions = html`<${ActionButton} kind="primary" onClick=${putBack}>Put back<//>
+    <${ActionButton} kind="danger" onClick=${purge}>Purge poisoned messages<//>`;
+  return html`<${Section} title="Poisoned messages" actions=${actions}>
     <p><a href=${to("queues", queue, { tab: "messages", state: "poisoned" })}>${format.plural(counts.poisoned, "message")}</a>
       ${" "}failed too often and lie in the poison queue <a href=${to("queues", poisonQueue)}>${poisonQueue}</a>.</p>
   <//>`;
 }
 
 function Danger({ queue, reload }) {
-  const purge = () => actOnAll(queue, actionNamed("remove"), {}, reload, { type: queue, title: `Purge ${queue}` });
+  // What was poisoned is spared: it has a purge of its own.
+  const purge = () => actOnAll(queue, PURGE, { state: "visible,delayed,deferred,leased" }, reload, { type: queue, title: `Purge ${queue}` });
   return html`<${Section} title="Purge and delete">
     <div class="actions">
       <${ActionButton} kind="danger" onClick=${purge}>Purge messages<//>

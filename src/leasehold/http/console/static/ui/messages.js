@@ -245,7 +245,7 @@ const columnsOf = (queue, reload) => [
     key: "id",
     label: "Message",
     isMain: true,
-    render: (row) => html`<a class="mono" href=${to("messages", queue, row.id)}>${shortId(row.id)}</a>
+    render: (row) => html`<a class="mono id" href=${to("messages", queue, row.id)}>${shortId(row.id)}</a>
       ${row.type && html` <span class="tag">${row.type}</span>`}
       ${row.group_id && html` <a class="tag" href=${to("groups", queue, row.group_id)}>group ${row.group_id}</a>`}`,
   },
@@ -283,7 +283,7 @@ const columnsOf = (queue, reload) => [
 ];
 
 // Ids begin with zeros and end with chance; the middle is enough to tell rows apart.
-const shortId = (id) => id.replace(/^[0-]+(?=.)/, "").slice(0, 15);
+const shortId = (id) => id.replace(/^[0-]+(?=.)/, "").slice(0, 14).replace(/-$/, "");
 
 function Excerpt({ message }) {
   const { body, body_base64: base64, body_bytes: size, body_problem: problem } = message;
