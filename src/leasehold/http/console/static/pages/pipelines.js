@@ -1,6 +1,6 @@
 // Pipelines: what runs on Spark, how far it is, and what happened to each message.
 
-import { html } from "../lib/html.js";
+import { html, useEffect, useState } from "../lib/html.js";
 import { useResource } from "../lib/api.js";
 import { now } from "../lib/live.js";
 import { to } from "../lib/router.js";
@@ -12,6 +12,7 @@ import { Table } from "../ui/table.js";
 
 const EVERY_MS = 2_000;
 const LIST_EVERY_MS = 5_000;
+const UNKNOWN_EVERY_MS = 10_000;
 
 export default function Pipelines({ parts }) {
   const [name] = parts;
@@ -55,8 +56,10 @@ function AllPipelines() {
 }
 
 function OnePipeline({ name }) {
-  const { data, error, isLoading, reload } = useResource(`/console/api/pipelines/${encodeURIComponent(name)}`, { everyMs: EVERY_MS });
+  const [everyMs, setEveryMs] = useState(EVERY_MS);
+  const { data, error, isLoading, reload } = useResource(`/console/api/pipelines/${encodeURIComponent(name)}`, { everyMs });
   const isUnknown = error?.status === 404;
+  useEffect(() => setEveryMs(isUnknown ? UNKNOWN_EVERY_MS : EVERY_MS), [isUnknown]);
   const pipeline = data ?? { name, queue: name };
   const { queue } = pipeline;
   return html`<${PageHead} title=${name} crumbs=${[["Pipelines", to("pipelines")]]}>

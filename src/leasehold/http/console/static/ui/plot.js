@@ -43,9 +43,10 @@ export function Plot({ data, series, label, isTime = true, height = HEIGHT, xUni
     loadUPlot().then(({ default: UPlot }) => {
       if (isGone) return;
       plot.current = new UPlot(optionsOf(place.current, series, isTime, height, xUnit, marks, UPlot), latest.current, place.current);
-      watch = new ResizeObserver(() =>
-        plot.current.setSize({ width: place.current.clientWidth, height }),
-      );
+      watch = new ResizeObserver(() => {
+        // It may be told of once more when the page has gone.
+        if (place.current) plot.current?.setSize({ width: place.current.clientWidth, height });
+      });
       watch.observe(place.current);
     });
     return () => {
