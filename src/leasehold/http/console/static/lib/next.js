@@ -16,7 +16,7 @@ const BUDGETS = [
 ];
 
 /**
- * What comes next for a message: a list of `{ at_ms, text, tone }`, what is known to the moment
+ * What comes next for a message: a list of `{ at_ms, text, tone, link }`, what is known to the moment
  * first, in the order of time; then what depends on others, with `at_ms` null.
  *
  * `message` is its view; `settings` are those of the queue that it works in (null if not known);
@@ -40,7 +40,8 @@ const OF_STATE = {
   expired: ofExpired,
 };
 
-const item = (at_ms, text, tone = "") => ({ at_ms: at_ms ?? null, text, tone });
+// `link` names what the text speaks of: `{ message }`, `{ session }`, `{ stream }` or `{ transaction }`.
+const item = (at_ms, text, tone = "", link = null) => ({ at_ms: at_ms ?? null, text, tone, link });
 
 /**
  * How often a message has counted against each of its budgets: by name of the budget. A message that
@@ -112,7 +113,7 @@ function ofLeased(facts) {
   const who = message.lease?.holder || "its holder";
   const told = [item(message.lease?.until_ms ?? message.visible_at_ms, `The lease ends, unless ${who} renews it. ${afterLapse(facts)}`)];
   const lostMs = session?.state === "live" ? session.last_heartbeat_ms + session.timeout_s * 1000 : Infinity;
-  if (lostMs < told[0].at_ms) told.push(item(lostMs, "The lease ends already then, if its session sends no heartbeat until then."));
+  if (lostMs < told[0].at_ms) told.push(item(lostMs, "The lease ends already then, if its session sends no heartbeat.", "", { session: session.session_id }));
   if (message.cancel) told.push(item(null, `${who} hears at the next renewal or heartbeat that it is to stop.`, "warning"));
   if (policy) told.push(item(null, afterFailure(facts)));
   told.push(item(null, `When ${who} completes it, it is gone.`));
@@ -148,10 +149,12 @@ function span(low, high) {
 
 function ofClaimed({ message }) {
   return [
-    item(message.visible_at_ms, `The claim ${message.under} ends, unless it is extended. Then the message is visible again.`),
+    item(message.visible_at_ms, `The claim ${message.under} ends, unless it is extended. Then the message is visible again.`, "", streamOf(message)),
     item(null, "When the claim is settled, the message is completed with it."),
   ];
 }
+
+const streamOf = ({ under }) => ({ stream: under.slice(0, under.lastIndexOf("/")) });
 
 function ofWaiting(facts) {
   const { message } = facts;
@@ -161,7 +164,7 @@ function ofWaiting(facts) {
 
 function ofStaged({ message }) {
   return [
-    item(null, `When transaction ${message.under} is published, it is visible.`),
+    item(null, `When transaction ${message.under} is published, it is visible.`, "", { transaction: message.under }),
     item(null, "When that is discarded, or its time is over, the message is gone."),
   ];
 }
@@ -207,9 +210,9 @@ const KEPT_BY = {
   "behind-priorities": ({ ahead, more_urgent: urgent }) =>
     item(null, `It is received after ${format.plural(ahead, "message")}, ${format.count(urgent)} of them more urgent.`),
   "behind-its-group": ({ behind, behind_state: state, behind_holder: who, behind_until_ms: untilMs }) =>
-    item(untilMs, `Its group goes on, if message ${behind}, which is ${state}${who && state === "leased" ? ` to ${who}` : ""}, is then over.`),
+    item(untilMs, `Its group goes on, if message ${behind}, which is ${state}${who && state === "leased" ? ` to ${who}` : ""}, is then over.`, "", { message: behind }),
   "group-is-held": ({ hold_holder: who, hold_session: session }) =>
-    item(null, `Only ${who || "the holder"} (session ${session}) gets messages of its group, until the hold is released.`),
+    item(null, `Only ${who || "the holder"} (session ${session}) gets messages of its group, until the hold is released.`, "", { session }),
   "group-is-halted": () => item(null, "Its group gives nothing until an operator resumes it.", "warning"),
   "group-rate-used-up": ({ again_ms: atMs }) => item(atMs, "The rate of its group allows the next message."),
   "group-is-full": ({ in_flight: now, max_in_flight: most }) =>
@@ -220,20 +223,20 @@ const KEPT_BY = {
   "rate-limited": () => item(null, "It is received when the queue's rate allows it."),
 };
 
-/** What holds a group of messages up: a list of `{ at_ms, text, tone }`, empty if nothing does. */
+/** What holds a group of messages up: a list of `{ at_ms, text, tone, link }`, empty if nothing does. */
 export function whatHoldsUp({ view, rules = null, nowMs }) {
   const { group, held = [], hold, rate_again_ms: againMs } = view;
   const told = [];
   if (group.halt) {
     const by = group.halt.message_id ? `, when message ${group.halt.message_id} was poisoned` : "";
     const because = group.halt.reason ? `: ${group.halt.reason}` : "";
-    told.push(item(null, `It is halted${by}${because}. It gives nothing until it is resumed.`, "bad"));
+    told.push(item(null, `It is halted${by}${because}. It gives nothing until it is resumed.`, "bad", group.halt.message_id ? { message: group.halt.message_id } : null));
   }
-  if (hold) told.push(item(null, `${hold.holder || "A session"} holds it and alone gets its messages, until that is released or its session is over.`, "warning"));
+  if (hold) told.push(item(null, `${hold.holder || "A session"} holds it and alone gets its messages, until that is released or its session is over.`, "warning", { session: hold.session }));
   const first = held[0];
   if (first && rules?.order === "fifo") {
     const state = first.state === "leased" ? `leased to ${first.holder || "a receiver without a name"}` : first.state;
-    told.push(item(first.until_ms, `Message ${first.id} comes first in order and is ${state}; the others wait behind it.`));
+    told.push(item(first.until_ms, `Message ${first.id} comes first in order and is ${state}; the others wait behind it.`, "", { message: first.id }));
   }
   const most = rules?.max_in_flight_of?.[group.group_id] ?? rules?.max_in_flight ?? null;
   if (most !== null && group.in_flight >= most) {

@@ -7,6 +7,7 @@ import { whatHoldsUp } from "../lib/next.js";
 import * as format from "../lib/format.js";
 import { ActionButton } from "../ui/dialog.js";
 import { endHold, haltGroup, resumeGroup } from "../ui/group_actions.js";
+import { NextList } from "../ui/next.js";
 import { Age, Empty, Facts, Loading, Moment, PageHead, Problem, Relative, Section, Stat, State, useNow } from "../ui/parts.js";
 import { Table } from "../ui/table.js";
 
@@ -42,7 +43,7 @@ function One({ queue, name }) {
     <${Problem} error=${error} retry=${reload} />
     ${isLoading && html`<${Loading} lines=${6} />`}
     ${data &&
-    html`<${HeldUp} view=${data} rules=${rules} />
+    html`<${HeldUp} queue=${queue} view=${data} rules=${rules} />
       <${Sums} queue=${queue} group=${group} />
       <div class="columns apart">
         <${Rules} name=${name} rules=${rules} isKnown=${around !== null} />
@@ -53,7 +54,7 @@ function One({ queue, name }) {
       <p><a href=${to("events", { queue, group: name })}>All events of the group</a></p>`}`;
 }
 
-function HeldUp({ view, rules }) {
+function HeldUp({ queue, view, rules }) {
   const nowMs = useNow();
   const items = whatHoldsUp({ view, rules, nowMs });
   const { waiting, in_flight: inFlight } = view.group;
@@ -63,13 +64,7 @@ function HeldUp({ view, rules }) {
   }
   return html`<div class="explanation">
     <strong>What holds it up</strong>
-    <ul class="next">
-      ${items.map(
-        ({ at_ms: atMs, text, tone }) => html`<li key=${text} class=${tone}>
-          ${atMs !== null && html`<strong class="when"><${Relative} ms=${atMs} /></strong>`}<span>${text}</span>
-        </li>`,
-      )}
-    </ul>
+    <${NextList} queue=${queue} items=${items} />
   </div>`;
 }
 

@@ -8,10 +8,11 @@ import { POISON_REASONS, tell } from "../lib/story.js";
 import * as format from "../lib/format.js";
 import { MessageActions } from "../ui/actions.js";
 import { Body, SHOWN_BYTES } from "../ui/body.js";
+import { Life, useTrace } from "../ui/life.js";
+import { NextList } from "../ui/next.js";
 import { Age, Copy, Empty, Facts, Loading, Moment, Note, PageHead, Problem, Progress, Relative, Section, State, useNow } from "../ui/parts.js";
 import { Running } from "../ui/running.js";
 import { Table } from "../ui/table.js";
-import { Life, useTrace } from "../ui/life.js";
 import { Tree } from "../ui/tree.js";
 
 const EVERY_MS = 4_000;
@@ -53,25 +54,39 @@ function One({ queue, id }) {
     <//>`;
 }
 
+// Whether the server was found unable to leave a body out (`body=false`).
+let mustTakeBodies = false;
+
 /**
- * A message as it is now. One with a large body is asked for without it, where the server can do that
- * (`body=false`); where it cannot, it is not asked for again and again.
+ * A message as it is now. Once its body is known to be large, the message is asked for without it;
+ * where the server cannot do that, only when something was done to it.
  */
 function useMessage(address) {
-  const [how, setHow] = useState("light");
-  const [isLarge, setLarge] = useState(false);
-  const everyMs = how === "whole" && isLarge ? 0 : EVERY_MS;
-  const answer = useResource(address + query({ body: how === "light" ? false : undefined }), { everyMs });
+  const [how, setHow] = useState("whole"); // "light", "rest"
+  const asked = how === "rest" ? null : address + query({ body: how === "light" ? false : undefined });
+  const answer = useResource(asked, { everyMs: EVERY_MS });
   const last = useRef(null);
-  if (answer.data) last.current = answer.data;
-  const size = answer.data?.body_bytes;
-  const isRefused = answer.error?.status === 400 && how === "light";
+  if (answer.data) last.current = how === "light" ? withBody(answer.data, last.current) : answer.data;
+  const isLarge = answer.data?.body_bytes > SHOWN_BYTES;
+  const isRefused = how === "light" && answer.error?.status === 400;
   useEffect(() => {
-    if (size !== undefined) setLarge(size > SHOWN_BYTES);
-    if (isRefused || (how === "light" && size <= SHOWN_BYTES)) setHow("whole");
-  }, [size, isRefused]);
-  const isGone = answer.error?.status === 404;
-  return { ...answer, message: last.current, isGone, error: isRefused ? null : answer.error, isLoading: last.current === null && (answer.isLoading || isRefused) };
+    if (isRefused) mustTakeBodies = true;
+    if (isRefused || (how === "whole" && isLarge)) setHow(mustTakeBodies ? "rest" : "light");
+  }, [isRefused, how, isLarge]);
+  return {
+    message: last.current,
+    isGone: answer.error?.status === 404,
+    error: isRefused ? null : answer.error,
+    isLoading: last.current === null && answer.isLoading,
+    reload: how === "rest" ? () => setHow("whole") : answer.reload,
+  };
+}
+
+// What came with the body before still holds if nobody has received or changed the message since.
+function withBody(message, before) {
+  if (before?.fence !== message.fence) return message;
+  const { body, body_base64, saved } = before;
+  return { ...message, body, body_base64, saved: message.saved ?? saved };
 }
 
 function Gone({ trace, wasSeen }) {
@@ -94,7 +109,7 @@ function Known({ queue, message, explanation, reload, isGone }) {
     html`<${Note} tone="warning">An operator asked its holder to stop <${Relative} ms=${message.cancel.at_ms} />${message.cancel.reason && `: ${message.cancel.reason}`}.<//>`}
     <div class="columns">
       <div>
-        ${!isGone && html`<${Next} ...${{ message, settings, explanation, session }} />`}
+        ${!isGone && html`<${Next} ...${{ queue, message, settings, explanation, session }} />`}
         ${message.lease && !isGone && html`<${Lease} message=${message} session=${session} />`}
         <${Standing} queue=${queue} message=${message} />
         <${Budgets} message=${message} settings=${settings} />
@@ -117,19 +132,12 @@ function Poisoned({ message }) {
   <//>`;
 }
 
-function Next({ message, settings, explanation, session }) {
+function Next({ queue, message, settings, explanation, session }) {
   const nowMs = useNow();
   const items = whatNext({ message, settings, explanation, session, nowMs });
   return html`<${Section} title="What comes next">
     ${items.length === 0 && html`<p class="faint">Nothing is known to come.</p>`}
-    <ul class="next">
-      ${items.map(
-        ({ at_ms: atMs, text, tone }) => html`<li key=${text} class=${tone}>
-          ${atMs !== null && html`<strong class="when"><${Relative} ms=${atMs} /> <span class="faint"><${Moment} ms=${atMs} /></span></strong>`}
-          <span>${text}</span>
-        </li>`,
-      )}
-    </ul>
+    <${NextList} queue=${queue} items=${items} />
   <//>`;
 }
 

@@ -21,7 +21,7 @@ export function Body({ queue, message }) {
   const address = path("queues", message.queue ?? queue, "messages", message.id, "body");
   const size = message.body_bytes;
   const given = useMemo(() => givenBytes(message), [size <= SHOWN_BYTES && message.body, size <= SHOWN_BYTES && message.body_base64]);
-  const { loaded, error, busy, load, stop } = useLoaded(address, message.fence);
+  const { loaded, error, busy, load, stop } = useLoaded(address, message);
   const bytes = given ?? loaded?.bytes ?? null;
   const isWhole = given !== null || loaded?.isWhole === true;
   const found = useMemo(() => (bytes === null ? null : recognise(bytes, { isWhole })), [bytes, isWhole]);
@@ -50,6 +50,13 @@ function givenBytes(message) {
   return null;
 }
 
+// Of a large body that came along all the same: a server that cannot leave it out sends it with the message.
+function beginningOf(message) {
+  if (message.body != null) return new TextEncoder().encode(message.body.slice(0, SHOWN_BYTES)).subarray(0, SHOWN_BYTES);
+  if (message.body_base64 != null) return bytesOf(message.body_base64.slice(0, 4 * Math.ceil(SHOWN_BYTES / 3))).subarray(0, SHOWN_BYTES);
+  return null;
+}
+
 const bytesOf = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
 
 function Offers({ found, size, isWhole, loaded, load }) {
@@ -63,7 +70,7 @@ function Offers({ found, size, isWhole, loaded, load }) {
 }
 
 // What was read of the body when it was asked for: its beginning, or all of it.
-function useLoaded(address, fence) {
+function useLoaded(address, message) {
   const [state, setState] = useState({ loaded: null, error: null, busy: null });
   const running = useRef(null);
   const stop = () => {
@@ -73,6 +80,12 @@ function useLoaded(address, fence) {
   useEffect(() => () => running.current?.abort(), [address]);
   const load = async (most) => {
     running.current?.abort();
+    const { fence } = message;
+    const beginning = most === SHOWN_BYTES ? beginningOf(message) : null;
+    if (beginning !== null) {
+      setState({ loaded: { bytes: beginning, isWhole: false, fence }, error: null, busy: null });
+      return;
+    }
     const abort = (running.current = new AbortController());
     const tell = (changes) => !abort.signal.aborted && setState((before) => ({ ...before, ...changes }));
     tell({ error: null, busy: { got: 0 } });
