@@ -180,6 +180,9 @@ function ofExpired() {
 
 function expiry({ message, nowMs }) {
   if (message.expires_at_ms == null || message.state === "expired" || message.state === "staged") return [];
+  if (message.state === "leased" && message.under) {
+    return [item(message.expires_at_ms, "Its time to live ends: it expires, but not before its claim is over.")];
+  }
   const isBefore = message.state !== "visible" && message.state !== "poisoned" && message.expires_at_ms <= message.visible_at_ms;
   const text = isBefore
     ? "Its time to live ends before it would be visible: it expires, whatever its holder does."

@@ -49,13 +49,22 @@ function Filter({ filter }) {
   </form>`;
 }
 
+// Types that are looked for together.
+const KINDS = [
+  ["What went wrong", "released,lapsed,poisoned,lease-ended,refused,expired,discarded,session-lost,claim-lapsed,group-halted"],
+  ["Changes of queues", "queue-created,queue-updated,queue-paused,queue-resumed,queue-cleared,queue-deleted,group-halted,group-resumed"],
+  ["Sessions", "session-started,session-lost,session-ended"],
+];
+
 function TypeField({ value }) {
-  const types = value && !EVENT_TYPES.includes(value) ? [value, ...EVENT_TYPES] : EVENT_TYPES;
+  const isKnown = value === "" || EVENT_TYPES.includes(value) || KINDS.some(([, types]) => types === value);
   return html`<label>
     <span>Type</span>
     <select value=${value} onChange=${(event) => setParams({ type: event.currentTarget.value })}>
       <option value="">any</option>
-      ${types.map((type) => html`<option key=${type} value=${type}>${type.replaceAll(",", ", ")}</option>`)}
+      ${!isKnown && html`<option value=${value}>${value.replaceAll(",", ", ")}</option>`}
+      ${KINDS.map(([label, types]) => html`<option key=${label} value=${types}>${label}</option>`)}
+      ${EVENT_TYPES.map((type) => html`<option key=${type} value=${type}>${type}</option>`)}
     </select>
   </label>`;
 }

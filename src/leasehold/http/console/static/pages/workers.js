@@ -36,7 +36,7 @@ function All({ params }) {
     </div>
     <div class="toolbar">
       <input type="search" aria-label="Search workers by holder, session or message" placeholder="Holder, session, queue or message" value=${search}
-        onInput=${(event) => setParams({ search: event.currentTarget.value.trim() })} />
+        onInput=${(event) => setParams({ search: event.currentTarget.value })} />
       <label class="inline"><span>State</span>
         <select value=${state} onChange=${(event) => setParams({ state: event.currentTarget.value })}>
           <option value="">all</option>
@@ -60,8 +60,8 @@ function All({ params }) {
 
 function matches(worker, search, state) {
   if (state && standing(worker) !== state) return false;
-  if (!search) return true;
-  const part = search.toLowerCase();
+  if (!search.trim()) return true;
+  const part = search.trim().toLowerCase();
   const texts = [worker.holder, worker.session_id, ...(worker.messages ?? []).flatMap(({ queue, id }) => [queue, id])];
   return texts.some((text) => text?.toLowerCase().includes(part));
 }

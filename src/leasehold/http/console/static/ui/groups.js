@@ -29,7 +29,7 @@ export default function Groups({ queue }) {
   const asked = query({ order, limit: search ? MOST : limit, noisy: only === "noisy" || undefined, halted: only === "halted" || undefined });
   const { data, error, isLoading, reload } = useResource(`${path("queues", queue, "groups")}${asked}`, { everyMs: EVERY_MS });
   const groups = data?.groups ?? [];
-  const part = search.toLowerCase();
+  const part = search.trim().toLowerCase();
   const found = part ? groups.filter((group) => group.group_id.toLowerCase().includes(part)) : groups;
   const steady = useSteady(found, (group) => group.group_id, `${asked} ${search} ${data !== null}`);
   const hasMore = !search && groups.length === limit && limit < MOST;
