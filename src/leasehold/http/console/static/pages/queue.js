@@ -1,7 +1,7 @@
 // One queue: what is in it, how it moves, its messages and its settings.
 
 import { html, useEffect, useState } from "../lib/html.js";
-import { path, useResource } from "../lib/api.js";
+import { path, query, useResource } from "../lib/api.js";
 import { queues } from "../lib/live.js";
 import { to } from "../lib/router.js";
 import { useStore } from "../lib/store.js";
@@ -13,6 +13,7 @@ import { Running } from "../ui/running.js";
 import { FOR_EVER_MS, pauseQueue, resumeQueue } from "../ui/pause.js";
 
 const EVERY_MS = 10_000;
+const SIMILAR = 50;
 const TABS = [
   ["overview", "Overview"],
   ["messages", "Messages"],
@@ -42,7 +43,7 @@ const TILES = [
 export default function QueuePage({ parts, params }) {
   const [name] = parts;
   const { data, error, isLoading, reload } = useResource(path("queues", name), { everyMs: EVERY_MS });
-  const live = useStore(queues).get(name);
+  const { live, poisonQueue } = useRows(name);
   const current = CONTENTS[params.tab] ? params.tab : "overview";
   if (!data) {
     return html`<${PageHead} title=${name} crumbs=${[["Queues", to()]]} />
@@ -59,7 +60,20 @@ export default function QueuePage({ parts, params }) {
     <${Tiles} name=${name} counts=${counts} />
     <${Tabs} label="Parts of the queue" tabs=${tabs} current=${current} />
     <${Running} queue=${name} />
-    <${Content} key=${current} load=${CONTENTS[current]} queue=${name} info=${data} counts=${counts} live=${live} params=${params} reload=${reload} />`;
+    <${Content} key=${current} load=${CONTENTS[current]} queue=${name} info=${data} counts=${counts} live=${live} poisonQueue=${poisonQueue} params=${params} reload=${reload} />`;
+}
+
+// The queue's row of the overview, and which queue its poison goes to. Rows are told live when something
+// happens in a queue; until then what the overview says of queues of such names will do.
+function useRows(name) {
+  const rows = useStore(queues);
+  const { data } = useResource(`/console/api/overview${query({ search: name, limit: SIMILAR })}`);
+  const asked = data?.queues ?? [];
+  const isPoison = (row) => row.poison_of === name;
+  return {
+    live: rows.get(name) ?? asked.find((row) => row.name === name),
+    poisonQueue: ([...rows.values()].find(isPoison) ?? asked.find(isPoison))?.name,
+  };
 }
 
 const hrefOf = (name, tab) => to("queues", name, tab === "overview" ? {} : { tab });

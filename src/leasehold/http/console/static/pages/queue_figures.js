@@ -2,12 +2,11 @@
 
 import { html, useMemo } from "../lib/html.js";
 import { path, query, remove, useResource } from "../lib/api.js";
-import { queues } from "../lib/live.js";
 import { go, setParams, to } from "../lib/router.js";
-import { useStore } from "../lib/store.js";
 import * as format from "../lib/format.js";
 import { BULK_ACTIONS, actOnAll } from "../ui/bulk.js";
 import { ActionButton, FormDialog, openDialog, toast } from "../ui/dialog.js";
+import { fieldsOf } from "../ui/filter.js";
 import { Facts, Loading, Moment, Note, Problem, Relative, Section } from "../ui/parts.js";
 import { Plot } from "../ui/plot.js";
 
@@ -26,7 +25,7 @@ const SERIES = [
   { label: "received", unit: format.rate, dash: [4, 4] },
 ];
 
-export default function QueueFigures({ queue, info, counts, live, params, reload }) {
+export default function QueueFigures({ queue, info, counts, live, poisonQueue, params, reload }) {
   const span = SPANS.find(([key]) => key === params.span) ?? SPANS[1];
   const [, , bucketS, buckets] = span;
   const figures = useResource(
@@ -35,7 +34,7 @@ export default function QueueFigures({ queue, info, counts, live, params, reload
   );
   return html`<${Explanation} queue=${queue} />
     <${Find} queue=${queue} />
-    <${Poisoned} queue=${queue} info=${info} counts=${counts} reload=${reload} />
+    <${Poisoned} queue=${queue} info=${info} counts=${counts} poisonQueue=${poisonQueue} reload=${reload} />
     <${Throughput} span=${span} figures=${figures} live=${live} />
     <div class="columns">
       <${Times} figures=${figures} />
@@ -55,8 +54,7 @@ function Explanation({ queue }) {
 function Find({ queue }) {
   const submit = (event) => {
     event.preventDefault();
-    const search = event.currentTarget.elements.search.value.trim();
-    go(to("queues", queue, { tab: "messages", search }));
+    go(to("queues", queue, { tab: "messages", ...fieldsOf(event.currentTarget.elements.search.value) }));
   };
   return html`<form class="toolbar" role="search" aria-label="Messages" onSubmit=${submit}>
     <input type="search" name="search" class="long" aria-label="Find a message" placeholder="Find a message: body, property, type, group or id" />
@@ -82,7 +80,7 @@ function Throughput({ span, figures, live }) {
     ${data?.logged === false && html`<${Note}>The queue's events are not recorded, so there are no figures of the past. The setting is <code>event_log</code>.<//>`}
     ${data?.logged && html`<${Plot} data=${columns} series=${SERIES} label=${inWords(columns, name)} />`}
     ${data?.logged && data.complete === false && data.reached_ms && html`<p class="faint">Figures reach back to <${Moment} ms=${data.reached_ms} />; what was before was not looked at.</p>`}
-    <p class="faint">Now: ${format.rate(live?.in_per_s)} put, ${format.rate(live?.out_per_s)} completed, ${format.rate(live?.failed_per_s)} given back.</p>
+    ${live && html`<p class="faint">Now: ${format.rate(live.in_per_s)} put, ${format.rate(live.out_per_s)} completed, ${format.rate(live.failed_per_s)} given back.</p>`}
   <//>`;
 }
 
@@ -173,15 +171,8 @@ function Adaptive({ adaptive, queue }) {
 const actionNamed = (name) => BULK_ACTIONS.find(({ key }) => key === name);
 const PURGE = { ...actionNamed("remove"), label: "Purge" };
 
-// Its name is a setting, or the server's choice, which the overview's rows tell.
-function usePoisonQueue(queue, info) {
-  const rows = useStore(queues);
-  const row = [...rows.values()].find((each) => each.poison_of === queue);
-  return row?.name ?? info.settings.failure_policy?.poison_queue ?? `${queue}-poison`;
-}
-
-function Poisoned({ queue, info, counts, reload }) {
-  const poisonQueue = usePoisonQueue(queue, info);
+function Poisoned({ queue, info, counts, poisonQueue, reload }) {
+  const place = poisonQueue ?? info.settings.failure_policy?.poison_queue ?? `${queue}-poison`;
   if (!counts.poisoned) return null;
   const putBack = () =>
     actOnAll(queue, actionNamed("redrive"), { state: "poisoned" }, reload, {
@@ -193,7 +184,7 @@ function Poisoned({ queue, info, counts, reload }) {
     <${ActionButton} kind="danger" onClick=${purge}>Purge poisoned messages<//>`;
   return html`<${Section} title="Poisoned messages" actions=${actions}>
     <p><a href=${to("queues", queue, { tab: "messages", state: "poisoned" })}>${format.plural(counts.poisoned, "message")}</a>
-      ${" "}failed too often and lie in the poison queue <a href=${to("queues", poisonQueue)}>${poisonQueue}</a>.</p>
+      ${" "}failed too often and lie in the poison queue <a href=${to("queues", place)}>${place}</a>.</p>
   <//>`;
 }
 

@@ -286,6 +286,9 @@ export function putBack(queue, message, reload) {
 
 /** What can be done with a message in its state: a list of `{ key, label, act, kind }`. */
 export function actionsOf(message) {
+  // Seen from the poison queue itself, it is a message like others that has failed elsewhere.
+  const back = { key: "put-back", label: "Put back", act: putBack, kind: "primary" };
+  const first = message.poisoned && message.state === "visible" ? [back] : [];
   const change = [
     { key: "delay", label: "Delay", act: delayMessage },
     { key: "priority", label: "Change priority", act: changePriority },
@@ -294,7 +297,7 @@ export function actionsOf(message) {
   ];
   switch (message.state) {
     case "visible":
-      return change;
+      return [...first, ...change];
     case "delayed":
     case "deferred":
       return [{ key: "release", label: "Make visible", act: makeVisible }, ...change];
@@ -306,17 +309,23 @@ export function actionsOf(message) {
         ...change,
       ];
     case "poisoned":
-      return [{ key: "put-back", label: "Put back", act: putBack, kind: "primary" }, ...change.slice(2)];
+      return [back, ...change.slice(2)];
     default:
       return [];
   }
 }
 
-/** Buttons for all that can be done with a message. */
-export function MessageActions({ queue, message, reload }) {
+/** Buttons for all that can be done with a message; `leave`, if given, closes what they are in before. */
+export function MessageActions({ queue, message, reload, leave }) {
+  const begin = (act) => {
+    if (!leave) return act(queue, message, reload);
+    leave();
+    // The focus has to be back where it was: that is where it returns to when the next dialog is closed.
+    return setTimeout(() => act(queue, message, reload));
+  };
   return html`<div class="actions" role="group" aria-label="Actions on the message">
     ${actionsOf(message).map(
-      ({ key, label, act, kind }) => html`<${ActionButton} key=${key} kind=${kind} onClick=${() => act(queue, message, reload)}>${label}<//>`,
+      ({ key, label, act, kind }) => html`<${ActionButton} key=${key} kind=${kind} onClick=${() => begin(act)}>${label}<//>`,
     )}
   </div>`;
 }

@@ -7,10 +7,10 @@ import { html, useCallback, useEffect, useRef, useState } from "../lib/html.js";
 import { get, path, query } from "../lib/api.js";
 import { go, route, to } from "../lib/router.js";
 import * as format from "../lib/format.js";
-import { MessageActions, actionsOf } from "./actions.js";
+import { MessageActions, actionsOf, invalid } from "./actions.js";
 import { BULK_ACTIONS, actOnAll, actOnSelected, reachedBy } from "./bulk.js";
 import { ActionButton, openDialog } from "./dialog.js";
-import { FilterBar, asQuery, filterOf, inWords } from "./filter.js";
+import { FilterBar, asQuery, filterOf, inWords, wrongIn } from "./filter.js";
 import { Age, Empty, Loading, Problem, Relative, State } from "./parts.js";
 import { putMessage } from "./put.js";
 import { Table } from "./table.js";
@@ -144,8 +144,11 @@ function usePage(queue, filter, after) {
   };
 }
 
-const ask = (queue, filter, after, { limit, signal, body }) =>
-  get(path("queues", queue, "messages") + query({ ...asQuery(filter), after, limit, body }), { signal });
+async function ask(queue, filter, after, { limit, signal, body }) {
+  const wrong = wrongIn(filter); // in an address that was typed in, or sent by others
+  if (wrong) throw invalid("The filter cannot be read", wrong);
+  return get(path("queues", queue, "messages") + query({ ...asQuery(filter), after, limit, body }), { signal });
+}
 
 // Rows keep their places. `news`: how many have come, and how many are gone.
 function merged(rows, answer) {
@@ -154,8 +157,8 @@ function merged(rows, answer) {
   const next = rows.map((row) => {
     const now = found.get(row.id);
     if (!now) return { ...row, isGone: true };
-    const { body, body_base64, saved } = row;
-    return { ...now, body, body_base64, saved };
+    // Of another size it is another body, which was not asked for.
+    return now.body_bytes === row.body_bytes ? { ...now, body: row.body, body_base64: row.body_base64 } : now;
   });
   const come = answer.messages.filter(({ id }) => !known.has(id)).length;
   const gone = next.filter((row) => row.isGone).length;
@@ -200,6 +203,12 @@ function knownNumber(filter, counts) {
     : null;
 }
 
+// Those that are on the page are known as they are now.
+function latest(messages, rows) {
+  const shown = new Map(rows.map((row) => [row.id, row]));
+  return messages.map((message) => shown.get(message.id) ?? message);
+}
+
 function BulkBar({ queue, filter, chosen, isAll, page, known, onAll, onNone, afterAction }) {
   const number = chosen.size;
   const some = known === null ? "all" : `all ${format.count(known)}`;
@@ -209,9 +218,9 @@ function BulkBar({ queue, filter, chosen, isAll, page, known, onAll, onNone, aft
   const act = (action) =>
     isAll
       ? actOnAll(queue, action, filter, afterAction)
-      : actOnSelected(queue, action, [...chosen.values()], afterAction);
+      : actOnSelected(queue, action, latest([...chosen.values()], page.rows), afterAction);
   return html`<div class="bulk" role="group" aria-label="Selection">
-    <span>${isAll ? `Selected: ${some} that match` : number ? `${format.count(number)} selected` : "Nothing selected"}</span>
+    <span role="status">${isAll ? `Selected: ${some} that match` : number ? `${format.count(number)} selected` : "Nothing selected"}</span>
     ${(isAll || number > 0) && html`<button type="button" class="small quiet" onClick=${onNone}>Clear selection</button>`}
     ${!isAll && page.rows.length > 0 && known !== 1 && html`<button type="button" class="small" onClick=${onAll}>Select ${some} that match</button>`}
     ${(isAll || number > 0) &&
@@ -318,9 +327,7 @@ function openActions(queue, message, reload) {
       <div class="dialog-body">
         <p><code>${message.id}</code></p>
         <p>${message.why}</p>
-        <div onClick=${(event) => event.target.closest("button") && close()}>
-          <${MessageActions} queue=${queue} message=${message} reload=${reload} />
-        </div>
+        <${MessageActions} queue=${queue} message=${message} reload=${reload} leave=${close} />
       </div>
       <footer><button type="button" class="quiet" onClick=${close}>Close</button></footer>
     </div>`,
