@@ -100,7 +100,10 @@ function hide(life, kind, fromMs, toMs) {
 
 function close(life, atMs) {
   const last = life.spans.at(-1);
-  if (last && (last.toMs === null || last.toMs > atMs)) last.toMs = Math.max(last.fromMs, atMs);
+  if (!last) return;
+  if (last.toMs === null || last.toMs > atMs) last.toMs = Math.max(last.fromMs, atMs);
+  // A lease is worth showing however short it was.
+  if (last.kind !== "leased" && last.toMs <= last.fromMs) life.spans.pop();
 }
 
 function lastLease(life) {

@@ -51,9 +51,10 @@ const columns = (reload) => [
   { key: "matched", label: "Matched", align: "number", hint: "Messages that the filter fits", render: ({ matched }) => format.count(matched) },
   {
     key: "moved",
-    label: "Done to",
+    label: "Done",
     align: "number",
-    render: (job) => (job.dry_run ? html`<span class="faint">none</span>` : html`${format.count(job.moved)} <span class="faint">${doneOf(job.kind)}</span>`),
+    hint: "Messages that it was done to",
+    render: (job) => (job.dry_run ? html`<span class="faint">none</span>` : html`<span>${format.count(job.moved)} <span class="faint">${doneOf(job.kind)}</span></span>`),
   },
   { key: "actor", label: "Begun by", render: ({ actor }) => actor ?? html`<span class="faint">–</span>` },
   { key: "created", label: "Begun", render: ({ created_at_ms: ms }) => html`<${Relative} ms=${ms} />` },

@@ -1,11 +1,11 @@
 // Streams: who reads queues in claims. Of all queues, of those found by name, or one of them.
 
 import { html, useEffect, useRef, useState } from "../lib/html.js";
-import { get, path, query, useResource } from "../lib/api.js";
+import { get, path, query, session, useResource } from "../lib/api.js";
 import { setParams, to } from "../lib/router.js";
 import * as format from "../lib/format.js";
 import { ActionButton } from "../ui/dialog.js";
-import { ClaimTable, EVERY_MS, StreamTable, deleteStream, sentenceOf } from "../ui/queue_streams.js";
+import QueueStreams, { ClaimTable, EVERY_MS, StreamTable, deleteStream, sentenceOf } from "../ui/queue_streams.js";
 import { Empty, Facts, Loading, Moment, Note, PageHead, Problem, Relative, Section } from "../ui/parts.js";
 
 /** Queues that are asked for their streams: each costs a request. */
@@ -15,7 +15,11 @@ const TYPED_MS = 300;
 
 export default function Streams({ parts, params }) {
   const [queue, stream] = parts;
-  return stream ? html`<${OneStream} queue=${queue} stream=${stream} />` : html`<${AllStreams} search=${params.search ?? queue ?? ""} />`;
+  if (stream) return html`<${OneStream} queue=${queue} stream=${stream} />`;
+  // Who has signed in with a signature for one queue sees that one.
+  const own = session.value.queue;
+  if (own) return html`<${PageHead} title="Streams" crumbs=${[[own, to("queues", own)]]} /><${QueueStreams} queue=${own} />`;
+  return html`<${AllStreams} search=${params.search ?? queue ?? ""} />`;
 }
 
 function AllStreams({ search }) {
