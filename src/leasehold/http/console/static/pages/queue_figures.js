@@ -7,6 +7,7 @@ import * as format from "../lib/format.js";
 import { BULK_ACTIONS, actOnAll } from "../ui/bulk.js";
 import { ActionButton, FormDialog, openDialog, toast } from "../ui/dialog.js";
 import { fieldsOf } from "../ui/filter.js";
+import { fieldsOf } from "../ui/filter.js";
 import { Facts, Loading, Moment, Note, Problem, Relative, Section } from "../ui/parts.js";
 import { Plot } from "../ui/plot.js";
 
@@ -57,7 +58,7 @@ function Find({ queue }) {
     go(to("queues", queue, { tab: "messages", ...fieldsOf(event.currentTarget.elements.search.value) }));
   };
   return html`<form class="toolbar" role="search" aria-label="Messages" onSubmit=${submit}>
-    <input type="search" name="search" class="long" aria-label="Find a message" placeholder="Find a message: body, property, type, group or id" />
+    <input type="search" name="search" class="long" aria-label="Find a message" placeholder="Find a message: text, id, or error:timeout since:12:00" />
     <button type="submit">Find</button>
   </form>`;
 }

@@ -102,6 +102,17 @@ export const inWords = (filter) =>
     .map(({ name, is }) => `${is} ${filter[name]}`)
     .join(", ");
 
+/** What is searched for: "error:timeout since:12:00 4711" says two fields by name, the rest is text. */
+export function fieldsOf(text) {
+  const fields = {};
+  const search = text.replace(/(^|\s)([a-z_]+):("[^"]*"|\S+)/g, (whole, _, name, value) => {
+    if (!FIELDS.some((field) => field.name === name)) return whole;
+    fields[name] = value.replaceAll('"', "");
+    return "";
+  });
+  return { ...fields, search: search.trim() };
+}
+
 /** Change the filter in the address; the list begins at its beginning again. */
 const change = (changes) => setParams({ ...changes, after: "" });
 
@@ -137,7 +148,10 @@ const clear = () => change(Object.fromEntries(FIELDS.map(({ name }) => [name, ""
 
 function submitSearch(event) {
   event.preventDefault();
-  change({ search: event.currentTarget.elements.search.value.trim() });
+  const field = event.currentTarget.elements.search;
+  const fields = fieldsOf(field.value);
+  field.value = fields.search; // the others are shown as chips
+  change(fields);
 }
 
 // What was typed stays until it is sent; what the address says takes its place when that changes.
@@ -152,7 +166,7 @@ function SearchField({ value }) {
     ref=${field}
     class="long"
     aria-label="Search messages"
-    placeholder="Body, property, type, group or id"
+    placeholder="Text, or error:timeout since:12:00"
     onSearch=${(event) => event.currentTarget.value === "" && value && change({ search: "" })}
   />`;
 }
