@@ -7,7 +7,6 @@ import * as format from "../lib/format.js";
 import { BULK_ACTIONS, actOnAll } from "../ui/bulk.js";
 import { ActionButton, FormDialog, openDialog, toast } from "../ui/dialog.js";
 import { fieldsOf } from "../ui/filter.js";
-import { fieldsOf } from "../ui/filter.js";
 import { Facts, Loading, Moment, Note, Problem, Relative, Section } from "../ui/parts.js";
 import { Plot } from "../ui/plot.js";
 
