@@ -5,9 +5,6 @@ import * as format from "./format.js";
 
 /** The moment that the server writes for a pause without an end. */
 const FOR_EVER_MS = 253_402_300_799_000;
-/** How many attempts a message remembers; of more, only the first and the latest. */
-const ATTEMPTS_KEPT = 20;
-const LAPSES = new Set(["lapsed", "lost", "stuck"]);
 const BUDGETS = [
   ["max_deliveries", "delivery", "deliveries"],
   ["max_failures", "failure", "failures"],
@@ -44,35 +41,17 @@ const OF_STATE = {
 const item = (at_ms, text, tone = "", link = null) => ({ at_ms: at_ms ?? null, text, tone, link });
 
 /**
- * How often a message has counted against each of its budgets: by name of the budget. A message that
- * was brought back begins anew; then null if more attempts have ended since than are remembered.
+ * The budgets of a queue's failure policy that a message has: `{ name, word, words, used, of }`. None
+ * for one that is received in a poison queue: there they begin anew, and from where is not shown.
  */
-export function spent(message) {
-  const all = {
+export function budgets(message, policy) {
+  if (!policy || (message.poisoned && message.state !== "poisoned")) return [];
+  const counts = {
     max_deliveries: message.dequeue_count - message.interruptions,
     max_failures: message.failures,
     max_interruptions: message.interruptions,
     max_lapses: message.lapses,
   };
-  if (!message.redriven) return all;
-  const since = message.attempts.filter((each) => each.ended_at_ms > (message.poisoned?.at_ms ?? 0));
-  if (message.attempts.length === ATTEMPTS_KEPT && since.length >= ATTEMPTS_KEPT - 1) return null;
-  const of = (matches) => since.filter(({ outcome }) => matches(outcome)).length;
-  const interruptions = of((outcome) => outcome === "interrupted");
-  // The lease that goes on is a delivery too.
-  const deliveries = since.length + (message.state === "leased" ? 1 : 0);
-  return {
-    max_deliveries: deliveries - interruptions,
-    max_failures: of((outcome) => outcome === "failed"),
-    max_interruptions: interruptions,
-    max_lapses: of((outcome) => LAPSES.has(outcome)),
-  };
-}
-
-/** The budgets of a queue's failure policy that a message has: `{ name, word, used, of }`. */
-export function budgets(message, policy) {
-  const counts = spent(message);
-  if (!policy || counts === null) return [];
   return BUDGETS.filter(([name]) => policy[name] != null).map(([name, word, words]) => ({
     name,
     word,

@@ -150,7 +150,7 @@ function refused(event) {
       superseded: "another consumer had the message, or its receipt had been replaced",
       moved: "the message had left the queue",
       expired: "the message had expired",
-    }[event.reason] ?? event.reason;
+    }[event.reason] ?? event.reason ?? "no reason given";
   const ms = event.at_ms - (event.since_ms ?? event.at_ms);
   const work = ms > 0 ? `; the work had taken ${format.duration(ms / 1000)}` : "";
   return `A completion came too late: ${because}${work}`;

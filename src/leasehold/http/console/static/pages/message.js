@@ -214,7 +214,7 @@ function Budgets({ message, settings }) {
       ]}
     />
     ${of.length > 0 &&
-    html`<h3>Budgets${message.redriven > 0 && ", since it was brought back"}</h3>
+    html`<h3>Budgets</h3>
       <ul class="budgets">${of.map(
         ({ name, words, used, of: most }) => html`<li key=${name}>
           <span>${format.count(used)} of ${format.count(most)} ${words}</span>
