@@ -190,6 +190,8 @@ class RequestCancel(Command[Seen]):
     queue: str
     message_id: str
     reason: str | None = None
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 def is_silent(session: Session, now_ms: int) -> bool:

@@ -91,7 +91,7 @@ WAKING = """
 """
 BRINGING = "Put Renew Amend Batch CommitTogether Stage SettleClaims"
 ANSWERS = {
-    Answer.MESSAGE: "Amend EndLease RequestCancel",
+    Answer.MESSAGE: "Amend EndLease ExtendLease RequestCancel",
     Answer.MESSAGES: "Receive Peek Inspect FindMessage ReadClaim",
     Answer.EVENTS: "ReadEvents",
 }
@@ -136,7 +136,7 @@ def test_no_trait_has_a_default(name: str) -> None:
 
 def test_every_command_is_known_and_names_its_result() -> None:
     """A dataclass with slots is made twice; only the second class counts."""
-    assert len(BY_NAME) == len(COMMANDS) == 76
+    assert len(BY_NAME) == len(COMMANDS) == 77
     for kind in COMMANDS:
         assert not hasattr(kind, "__dict__") or "__slots__" in vars(kind), kind
         bases: Iterable[Any] = vars(kind)["__orig_bases__"]

@@ -132,7 +132,7 @@ async def end(call: Call) -> Response:
 async def cancel_message(call: Call) -> Response:
     """Ask the holder of a message to stop."""
     reason = short_text("$.reason", read_body(_CANCEL, call).reason)
-    command = RequestCancel(call.account, call.queue, call.item, reason)
+    command = RequestCancel(call.account, call.queue, call.item, reason, call.actor)
     return reply_seen(call, await call.services.perform(command))
 
 

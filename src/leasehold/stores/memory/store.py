@@ -15,7 +15,7 @@ from leasehold.domain import sessions as s
 from leasehold.domain import transactions as st
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, QueueExists, SettingsDiffer
-from leasehold.domain.event_recorder import Collected, Recorder
+from leasehold.domain.event_recorder import SERVER, Collected, Recorder
 from leasehold.domain.events import EventType
 from leasehold.domain.groups import (
     HaltGroup,
@@ -134,10 +134,14 @@ class MemoryStore:
     # --- queues ------------------------------------------------------------------------------
 
     def _perform(self, command: AnyCommand) -> c.Result:
+        log = self._tables.log
+        since = log.reached
         try:
-            return self._verbs[type(command)](command)
+            result = self._verbs[type(command)](command)
         except LeaseholdError as error:
             return error
+        log.sign(since, getattr(command, "actor", None))
+        return result
 
     def _create_queue(self, command: c.CreateQueue) -> c.Result:
         key = command.account, command.queue
@@ -174,23 +178,25 @@ class MemoryStore:
 
     def _set_metadata(self, command: c.SetQueueMetadata) -> c.Result:
         held = self._tables.get(command.account, command.queue)
-        held.queue = replace(held.queue, metadata=dict(command.metadata))
+        self._tables.change(held, replace(held.queue, metadata=dict(command.metadata)))
         return c.DONE
 
     def _set_settings(self, command: c.SetQueueSettings) -> c.Result:
         held = self._tables.get(command.account, command.queue)
-        held.queue = with_settings(held.queue, command.settings)
+        self._tables.change(held, with_settings(held.queue, command.settings))
         return c.DONE
 
     def _set_adapted(self, command: c.SetAdapted) -> c.Result:
         held = self._tables.get(command.account, command.queue)
         settings = replace(held.queue.settings, adapted=command.adapted)
-        held.queue = replace(held.queue, settings=settings)
+        since = self._tables.log.reached
+        self._tables.change(held, replace(held.queue, settings=settings))
+        self._tables.log.sign(since, SERVER)
         return c.DONE
 
     def _set_policies(self, command: c.SetQueuePolicies) -> c.Result:
         held = self._tables.get(command.account, command.queue)
-        held.queue = replace(held.queue, policies=command.policies)
+        self._tables.change(held, replace(held.queue, policies=command.policies))
         return c.DONE
 
     def _list_queues(self, command: c.ListQueues) -> c.Result:
@@ -292,6 +298,7 @@ def _message_verbs(messages: MessageHandlers, admin: AdminHandlers, jobs: JobHan
         o.Amend: admin.amend,
         o.Remove: admin.remove,
         o.EndLease: admin.end_lease,
+        o.ExtendLease: admin.extend_lease,
         o.StartJob: jobs.start,
         o.StepJob: jobs.step,
         o.StopJob: jobs.stop,

@@ -237,7 +237,7 @@ def _unpacked(
     alike = [repeat(each) for each in (at_ms, e.EventType(kind), *of)]
     core = [_column(column, count) for column in times]
     rest = [repeat(each) for each in (session, reason, target)]
-    types, _, traces, groups = (*more, None, None, None, None)[:4]
+    types, _, traces, groups, actor = (*more, None, None, None, None, None)[:5]
     errors = [repeat(None)] * 3
     return map(
         e.Event,
@@ -253,6 +253,7 @@ def _unpacked(
         *errors,
         _texts(traces),
         _texts(groups),
+        repeat(actor),
     )
 
 
