@@ -35,6 +35,8 @@ SERVER: Final = "server"
 """Who has acted where nobody asked for it."""
 CHANGE_CHARS: Final = 1_000
 """What is kept of what a change of settings says, in characters."""
+_AS_ONE: Final = frozenset({"adapted", "advised"})
+"""Settings whose members make no sense one by one."""
 _OF_PAUSE: Final = frozenset({"paused_until_ms", "pause_reason"})
 PURGE = "purge"
 MOVED = "moved"
@@ -205,7 +207,7 @@ def _other_settings(path: str, before: Any, after: Any) -> Iterator[str]:
         name = path + each.name
         if one == other or name in _OF_PAUSE:
             continue
-        if is_dataclass(one) and is_dataclass(other):
+        if is_dataclass(one) and is_dataclass(other) and name not in _AS_ONE:
             yield from _other_settings(f"{name}.", one, other)
         else:
             yield f"{name}: {_plain(one)} -> {_plain(other)}"

@@ -26,6 +26,7 @@ from leasehold.domain.command import (
     looks,
     never,
     one,
+    quarter,
     upkeep,
 )
 from leasehold.domain.model import NEVER_MS, Detail, ErrorReport, Message, Phase
@@ -402,6 +403,39 @@ class ReadEvents(Command["EventPage"]):
     message_id: str | None = None
     """Only those of this message; the search still goes batch by batch."""
     account: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TailEvents(Command["EventTail"]):
+    """Read events from the newest back, of one account. Answer: :class:`EventTail`.
+
+    One look is bounded: it ends after :data:`TAIL_BATCHES` batches, and after so many bytes of log
+    as a store reads in a few milliseconds.
+    """
+
+    traits = looks(Rank.FIRST, quarter, Lock.ALONE, Answer.PLAIN, Refresh.LOG)
+
+    account: str
+    upto_seq: int
+    """The newest batch to look at; NEWEST for the last one."""
+    queue: str | None = None
+    """Only events of this queue."""
+    message_id: str | None = None
+    """Only events of this message."""
+
+
+NEWEST: Final = 2**63 - 1
+TAIL_BATCHES: Final = 1_000
+
+
+class EventTail(NamedTuple):
+    """Some events, the newest first."""
+
+    events: tuple[Event, ...]
+    next_seq: int
+    """The batch to go on with; 0 if there is no earlier one."""
+    oldest_at_ms: int | None
+    """When the oldest batch was that was looked at; None without any."""
 
 
 class EventPage(NamedTuple):

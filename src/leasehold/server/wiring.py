@@ -20,6 +20,7 @@ from leasehold.http.app import Application, Authorizer, Hosts, RequestStats
 from leasehold.http.azure import AzureDialect
 from leasehold.http.console import ConsoleDialect, is_of_console
 from leasehold.http.console.figures import ServerFigures
+from leasehold.http.console.history import History
 from leasehold.http.console.live import Live
 from leasehold.http.console.oidc import Issuer, OidcSignIn
 from leasehold.http.console.pages import StaticFiles
@@ -312,6 +313,7 @@ def _console(  # noqa: PLR0913, PLR0917 - each is a collaborator of its own
         files=StaticFiles(),
         sign_in=sign_in,
         live=Live(sessions, engine, figures, times.engine),
+        history=History(sessions, times.engine),
         oidc=oidc,
         observe=observe,
     )

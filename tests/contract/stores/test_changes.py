@@ -8,9 +8,10 @@ import pytest
 
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
+from leasehold.domain import events as e
 from leasehold.domain import sessions as s
 from leasehold.domain.admin import JobChange, JobKind
-from leasehold.domain.errors import MessageNotLeased, VisibilityPastExpiry
+from leasehold.domain.errors import MessageNotLeased, SessionNotFound, VisibilityPastExpiry
 from leasehold.domain.events import Event, EventType
 from leasehold.domain.filters import MessageFilter
 from leasehold.domain.model import NEVER_MS, AccessPolicy, MessageState
@@ -245,3 +246,64 @@ def test_actors_of_queues(asker: Asker) -> None:
         ("QUEUE_CLEARED", None, ANA),
         ("QUEUE_DELETED", None, ANA),
     ]
+
+
+# --- from the newest back ----------------------------------------------------------------------
+
+
+def test_events_from_the_newest_back(asker: Asker) -> None:
+    """They are those that are read forwards, the other way round, and of what is asked for."""
+    asker.create("other")
+    first = asker.put("a")
+    asker.put("b", queue="other")
+    asker.receive_one()
+    everything = asker.events()
+    tail = asker.ask(e.TailEvents(ACCOUNT, e.NEWEST))
+    assert list(tail.events) == everything[::-1]
+    assert tail.next_seq == 0
+    assert tail.oldest_at_ms == everything[0].at_ms
+    other = asker.ask(e.TailEvents(ACCOUNT, e.NEWEST, "other"))
+    assert {event.queue for event in other.events} == {"other"}
+    assert [event.type for event in other.events] == [EventType.PUT, EventType.QUEUE_CREATED]
+    mine = asker.ask(e.TailEvents(ACCOUNT, e.NEWEST, message_id=first.message.message_id))
+    assert [event.type for event in mine.events] == [EventType.RECEIVED, EventType.PUT]
+    middle = everything[len(everything) // 2].seq
+    part = asker.ask(e.TailEvents(ACCOUNT, middle))
+    assert list(part.events) == [each for each in everything if each.seq <= middle][::-1]
+    assert asker.ask(e.TailEvents("nobody", e.NEWEST)).events == ()
+
+
+def test_a_look_back_is_bounded(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends after some batches, and another one goes on where it ended."""
+    monkeypatch.setattr(e, "TAIL_BATCHES", 3)
+    for number in range(8):
+        asker.put(str(number))
+    found, seq, looks = [], e.NEWEST, 0
+    while seq:
+        tail = asker.ask(e.TailEvents(ACCOUNT, seq))
+        found += tail.events
+        assert tail.next_seq < seq
+        seq, looks = tail.next_seq, looks + 1
+    assert found == asker.events()[::-1]
+    if asker.store.health().kind != "memory":
+        assert looks >= 3
+
+
+def test_what_a_session_holds(asker: Asker) -> None:
+    """Each lease with its queue, without its body, and the last sign of life."""
+    session = asker.open_session("w1", 100, progress_timeout_s=60)
+    for body in ("a", "b"):
+        asker.put(body)
+    leases = asker.receive_in(session, 2)
+    began_ms = asker.clock.now_ms()
+    asker.clock.advance(s=5)
+    [first, second] = sorted(lease.message.message_id for lease in leases)
+    asker.beat(session, progress={second: None})
+    held = asker.ask(s.ListLeases(ACCOUNT, session.session_id))
+    assert [(each.queue, each.message.message_id, each.message.body) for each in held] == [
+        (QUEUE, first, b""),
+        (QUEUE, second, b""),
+    ]
+    assert [each.last_sign_ms - began_ms for each in held] == [0, 5_000]
+    assert len(asker.ask(s.ListLeases(ACCOUNT, session.session_id, 1))) == 1
+    assert isinstance(asker.ask(s.ListLeases("nobody", session.session_id)), SessionNotFound)

@@ -341,6 +341,7 @@ def _session_verbs(sessions: SessionHandlers) -> _Verbs:
         s.EndSession: sessions.end,
         s.GetSession: sessions.get,
         s.ListSessions: sessions.list,
+        s.ListLeases: sessions.leases,
         s.LoseSessions: sessions.lose,
         s.RequestCancel: sessions.request_cancel,
     }
@@ -349,6 +350,7 @@ def _session_verbs(sessions: SessionHandlers) -> _Verbs:
 def _log_verbs(events: EventHandlers, bodies: BodyHandlers) -> _Verbs:
     return {
         e.ReadEvents: events.read,
+        e.TailEvents: events.tail,
         e.LogExtent: events.extent,
         e.TrimEvents: events.trim,
         e.KeepNote: events.keep_note,
@@ -448,6 +450,19 @@ class EventHandlers:
                 and command.account in {None, event.account}
             ]
         return e.EventPage(tuple(found), reached, finished=True)
+
+    def tail(self, command: e.TailEvents) -> c.Result:
+        """Read events from the newest back; here at once."""
+        batches = [batch for batch in self._batches if batch.seq <= command.upto_seq]
+        found = [
+            event
+            for batch in reversed(batches)
+            for event in reversed(_events_in(batch))
+            if event.account == command.account
+            and command.queue in {None, event.queue}
+            and command.message_id in {None, event.message_id}
+        ]
+        return e.EventTail(tuple(found), 0, batches[0].at_ms if batches else None)
 
     def extent(self, _command: e.LogExtent) -> c.Result:
         """Say how much log there is."""

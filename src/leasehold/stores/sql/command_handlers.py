@@ -208,6 +208,7 @@ def _session_runs(sessions: SessionHandlers, log: Recorder) -> dict[type, _Run]:
         s.EndSession: _one_by_one(sessions.end),
         s.GetSession: _one_by_one(sessions.get),
         s.ListSessions: _one_by_one(sessions.list),
+        s.ListLeases: _one_by_one(sessions.leases),
         s.LoseSessions: _one_by_one(sessions.lose),
         s.RequestCancel: _one_by_one(_signing(log, sessions.cancel)),
         HoldGroup: _one_by_one(sessions.hold_group),
@@ -219,6 +220,7 @@ def _session_runs(sessions: SessionHandlers, log: Recorder) -> dict[type, _Run]:
 def _log_runs(events: EventHandlers, keys: BodyKeyHandlers) -> dict[type, _Run]:
     return {
         e.ReadEvents: _one_by_one(events.read),
+        e.TailEvents: _one_by_one(events.tail),
         e.LogExtent: _one_by_one(events.extent),
         e.TrimEvents: _one_by_one(events.trim),
         e.KeepNote: _one_by_one(events.keep_note),

@@ -15,6 +15,7 @@ from leasehold.engine.engine import Engine
 from leasehold.http.admission import Admission
 from leasehold.http.console import ConsoleDialect
 from leasehold.http.console.figures import ServerFigures
+from leasehold.http.console.history import History
 from leasehold.http.console.live import Live
 from leasehold.http.console.pages import StaticFiles
 from leasehold.http.console.sign_in import SignIn
@@ -106,6 +107,7 @@ class Console:
             files=StaticFiles(folder),
             sign_in=self.sign_in,
             live=self.live,
+            history=History(self.sessions, self.clock),
         )
         self.native = NativeDialect(
             services=services,

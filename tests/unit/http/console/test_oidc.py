@@ -11,6 +11,7 @@ import pytest
 
 from leasehold.auth.types import BadToken
 from leasehold.http.console import ConsoleDialect
+from leasehold.http.console.history import History
 from leasehold.http.console.oidc import Issuer, OidcSignIn, challenge_of
 from leasehold.http.console.pages import StaticFiles
 from tests.unit.http.console.support import ACCOUNT, SESSION, Answer, Console
@@ -82,6 +83,7 @@ class World:
             files=StaticFiles(),
             sign_in=console.sign_in,
             live=console.live,
+            history=History(console.sessions, console.clock),
             oidc=oidc,
         )
 
