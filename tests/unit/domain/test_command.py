@@ -51,6 +51,7 @@ LOOKING = """
     GetQueue ListQueues GetAccountDocument Peek Inspect FindMessage LookAtGroup CountMessages
     CountGroups NextDue GetJob ListJobs GetSession ListSessions ReadClaim GetStream ListStreams
     GetTransaction ListTransactions ReadEvents LogExtent ReadNote ReadBodyGarbage KnownBodies
+    TailEvents ListLeases
 """
 UPKEEP = """
     RetireExpired RemoveRetired ReapDropped ForgetKeys NoteTime SetAdapted StepJob LoseSessions

@@ -25,6 +25,7 @@ from leasehold.http.console.history import History
 from leasehold.http.console.live import Live
 from leasehold.http.console.oidc import OidcSignIn
 from leasehold.http.console.sign_in import SignIn
+from leasehold.http.console.workers import Workers
 from leasehold.http.native.call import Call, Route, Services, read_params, read_query, request_ids
 from leasehold.http.native.dialect import Router
 from leasehold.http.native.errors import Refused, problem, problem_of
@@ -77,6 +78,7 @@ class ConsoleDialect(BaseDialect[Call, Refused]):
         sign_in: Begins and ends sessions.
         live: Tells what changes.
         history: Tells what has happened.
+        workers: Tells who works.
         oidc: Signs in by an issuer; None if there is none.
         observe: Called once per request with ``console-`` and the name of the route, and the
             status.
@@ -91,6 +93,7 @@ class ConsoleDialect(BaseDialect[Call, Refused]):
         sign_in: SignIn,
         live: Live,
         history: History,
+        workers: Workers,
         oidc: OidcSignIn | None = None,
         observe: Callable[[str, int], None] = observe_nothing,
     ) -> None:
@@ -114,6 +117,9 @@ class ConsoleDialect(BaseDialect[Call, Refused]):
             Route("server", "GET", _API + "server", (), live.server),
             Route("live", "GET", _API + "live", (), live.stream),
             Route("events", "GET", _API + "events", (), history.events, history.EVENTS),
+            Route("workers", "GET", _API + "workers", (), workers.workers, workers.PARAMS),
+            Route("pipelines", "GET", _API + "pipelines", (), workers.pipelines),
+            Route("pipeline", "GET", _API + "pipelines/{name}", (), workers.pipeline),
             Route("figures", "GET", _QUEUE + "figures", (), history.figures, history.FIGURES),
         ]
         if oidc is not None:

@@ -540,6 +540,9 @@ ROUTES: Final = (
     Route("extend-lease", "POST", _MESSAGE + "/extend-lease", _CHANGE, admin.extend_lease),
     Route("cancel-message", "POST", _MESSAGE + "/cancel", _CHANGE, account.cancel_message),
     Route("trace-message", "GET", _MESSAGE + "/trace", _LOOK, account.trace, _PAGE),
+    Route(
+        "report-pipeline", "PUT", _ACCOUNT + "/pipelines/{name}", _RECEIVE, account.report_pipeline
+    ),
     Route("list-events", "GET", _ACCOUNT + "/events", _LOOK, account.list_events, _PAGE),
     *_SESSION_ROUTES,
     *_STREAM_ROUTES,

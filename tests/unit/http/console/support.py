@@ -19,6 +19,7 @@ from leasehold.http.console.history import History
 from leasehold.http.console.live import Live
 from leasehold.http.console.pages import StaticFiles
 from leasehold.http.console.sign_in import SignIn
+from leasehold.http.console.workers import Workers
 from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.native import NativeDialect, Services
 from leasehold.http.requests import Request, Response
@@ -108,6 +109,7 @@ class Console:
             sign_in=self.sign_in,
             live=self.live,
             history=History(self.sessions, self.clock),
+            workers=Workers(self.sessions, self.clock),
         )
         self.native = NativeDialect(
             services=services,

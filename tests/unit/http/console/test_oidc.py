@@ -14,6 +14,7 @@ from leasehold.http.console import ConsoleDialect
 from leasehold.http.console.history import History
 from leasehold.http.console.oidc import Issuer, OidcSignIn, challenge_of
 from leasehold.http.console.pages import StaticFiles
+from leasehold.http.console.workers import Workers
 from tests.unit.http.console.support import ACCOUNT, SESSION, Answer, Console
 
 ISSUER = "https://login.example.net"
@@ -84,6 +85,7 @@ class World:
             sign_in=console.sign_in,
             live=console.live,
             history=History(console.sessions, console.clock),
+            workers=Workers(console.sessions, console.clock),
             oidc=oidc,
         )
 
