@@ -17,6 +17,7 @@ from leasehold.domain import transactions as t
 from leasehold.domain.command import AnyCommand, Lock
 from leasehold.domain.commands import KnownBodies, ReadBodyGarbage
 from leasehold.domain.errors import LeaseholdError, LeaseLost
+from leasehold.domain.filters import EVERYTHING
 from leasehold.domain.model import Lease, Outcome, Progress
 from leasehold.stores.base import COMMANDS
 from leasehold.stores.postgres import PostgresStore
@@ -95,7 +96,7 @@ LOOKS: Final[dict[str, AnyCommand]] = {
         c.ListQueues(ACCOUNT, "", "", 10),
         c.GetAccountDocument(ACCOUNT, "kind"),
         c.Peek(ACCOUNT, QUEUE, 5),
-        o.Inspect(ACCOUNT, QUEUE, o.EVERYTHING, "", 5),
+        o.Inspect(ACCOUNT, QUEUE, EVERYTHING, "", 5),
         o.FindMessage(ACCOUNT, QUEUE, "0" * 8),
         o.LookAtGroup(ACCOUNT, QUEUE, "a"),
         o.CountGroups(ACCOUNT, QUEUE),

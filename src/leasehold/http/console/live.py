@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leasehold.auth.console import ConsoleSessions
+from leasehold.auth.console import ConsoleSession, ConsoleSessions
 from leasehold.auth.types import AuthError, NoCredentials, Operation, SignedRequest, Target
 from leasehold.clock import Clock
 from leasehold.engine.account_router import ServerEngine
@@ -280,13 +280,8 @@ class Live:
 
     def _account(self, call: Call) -> str:
         """Return the account of the session, if it may look at all its queues."""
-        signed = cookie_request(call)
-        session = self._sessions.open(signed.headers, https=signed.https)
-        if session is None:
-            raise NoCredentials("Nobody has signed in to the console.")
-        call.account = session.account
-        self._check(signed, session.account)
-        return session.account
+        session_of(self._sessions, call, Operation.LIST_QUEUES)
+        return call.account
 
     def _check(self, signed: SignedRequest, account: str) -> None:
         self._sessions.check(signed, Target(account=account, operation=Operation.LIST_QUEUES))
@@ -326,6 +321,24 @@ class Live:
             watch.cancel()
             sampler.leave(reader)
             self._readers.discard(reader)
+
+
+def session_of(
+    sessions: ConsoleSessions, call: Call, operation: Operation, queue: str | None = None
+) -> ConsoleSession:
+    """Return the session of a request, and note its account in the call.
+
+    Raises:
+        AuthError: There is none, it is over, or it may not do *operation* to the queue, or to the
+            account if that is None.
+    """
+    signed = cookie_request(call)
+    session = sessions.open(signed.headers, https=signed.https)
+    if session is None:
+        raise NoCredentials("Nobody has signed in to the console.")
+    call.account = session.account
+    sessions.check(signed, Target(account=session.account, operation=operation, queue=queue))
+    return session
 
 
 def _event(number: int, name: str, content: bytes) -> bytes:

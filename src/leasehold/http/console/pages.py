@@ -22,9 +22,11 @@ from leasehold.auth.types import AuthError, ForeignPage, Operation
 from leasehold.clock import Clock
 from leasehold.domain.errors import LeaseholdError
 from leasehold.http.app import BaseDialect, is_foreign, observe_nothing
+from leasehold.http.console.history import History
 from leasehold.http.console.live import Live
 from leasehold.http.console.oidc import OidcSignIn
 from leasehold.http.console.sign_in import SignIn
+from leasehold.http.console.workers import Workers
 from leasehold.http.native.call import Call, Route, Services, read_params, read_query, request_ids
 from leasehold.http.native.dialect import Router
 from leasehold.http.native.errors import Refused, problem, problem_of
@@ -34,6 +36,7 @@ PREFIX: Final = "/console"
 _HOME: Final = PREFIX + "/"
 _STATIC: Final = PREFIX + "/static/"
 _API: Final = PREFIX + "/api/"
+_QUEUE: Final = _API + "queues/{queue}/"
 _CALLBACK: Final = "oidc-callback"
 _MAX_BODY_BYTES: Final = 16_384
 """Of a sign-in. It is read from anybody."""
@@ -75,6 +78,8 @@ class ConsoleDialect(BaseDialect[Call, Refused]):
         files: The pages.
         sign_in: Begins and ends sessions.
         live: Tells what changes.
+        history: Tells what has happened.
+        workers: Tells who works.
         oidc: Signs in by an issuer; None if there is none.
         observe: Called once per request with ``console-`` and the name of the route, and the
             status.
@@ -88,6 +93,8 @@ class ConsoleDialect(BaseDialect[Call, Refused]):
         files: StaticFiles,
         sign_in: SignIn,
         live: Live,
+        history: History,
+        workers: Workers,
         oidc: OidcSignIn | None = None,
         observe: Callable[[str, int], None] = observe_nothing,
     ) -> None:
@@ -110,6 +117,11 @@ class ConsoleDialect(BaseDialect[Call, Refused]):
             Route("overview", "GET", _API + "overview", (), live.overview, live.PARAMS),
             Route("server", "GET", _API + "server", (), live.server),
             Route("live", "GET", _API + "live", (), live.stream, live.STREAM_PARAMS),
+            Route("events", "GET", _API + "events", (), history.events, history.EVENTS),
+            Route("workers", "GET", _API + "workers", (), workers.workers, workers.PARAMS),
+            Route("pipelines", "GET", _API + "pipelines", (), workers.pipelines),
+            Route("pipeline", "GET", _API + "pipelines/{name}", (), workers.pipeline),
+            Route("figures", "GET", _QUEUE + "figures", (), history.figures, history.FIGURES),
         ]
         if oidc is not None:
             routes += [
