@@ -196,8 +196,8 @@ class Visit:
 
     def button(self, name: str | re.Pattern[str], *, within: str = "body") -> Locator:
         """Return a button by what it says."""
-        found = self.page.locator(within).get_by_role("button", name=name)
-        return found if isinstance(name, re.Pattern) else found.and_(self.page.locator("button"))
+        found = self.page.locator(within)
+        return found.get_by_role("button", name=name, exact=isinstance(name, str))
 
     def row(self, text: str) -> Locator:
         """Return the row of a table that has *text* in it."""

@@ -85,7 +85,7 @@ def _fill_orders(
             session.progress(message, place / count, f"step {place + 1} of {count}")
         session.beat()
         pause()
-    for text, count in (("timeout calling payments", 6), ("no such customer", 3)):
+    for text, count in (("timeout calling payments", 14), ("no such customer", 3)):
         for message in queue.receive(count, holder="worker-us-2"):
             _fail_twice(queue, message, text)
     pause()

@@ -41,7 +41,7 @@ export function Plot({ data, series, label, isTime = true, height = HEIGHT, xUni
     let isGone = false;
     let watch = null;
     loadUPlot().then(({ default: UPlot }) => {
-      if (isGone) return;
+      if (isGone || !place.current) return;
       plot.current = new UPlot(optionsOf(place.current, series, isTime, height, xUnit, marks, UPlot), latest.current, place.current);
       watch = new ResizeObserver(() => {
         // It may be told of once more when the page has gone.
