@@ -196,11 +196,12 @@ def _show_held(held: HeldMessage, now_ms: int) -> dict[str, Any]:
 
 
 def _order(shown: dict[str, Any]) -> tuple[Any, ...]:
-    """Stuck ones first, then live ones by how quiet they are, then those that are over."""
+    """Stuck ones first, then live ones by how quiet their messages are, idle ones, and the rest."""
     is_over = shown["state"] != SessionState.LIVE.value
     return (
         shown["stuck"] is None,
         is_over,
+        not shown["holds"],
         -(shown["quiet_s"] or 0.0),
         -shown["started_at_ms"],
         shown["session_id"],
