@@ -20,42 +20,37 @@ const EVERY_MS = 5_000;
 /** Requests for one page: where few match, the server looks at a bounded number of messages for each. */
 const MOST_REQUESTS = 8;
 const EXCERPT = 160;
+/** No row is selected: `chosen` are messages by id, `isAll` stands for all that match. */
+const NOTHING = { chosen: new Map(), isAll: false };
 
 export default function Messages({ queue, counts, params, reload: reloadCounts }) {
   const filter = filterOf(params);
   const page = usePage(queue, filter, params.after ?? "");
-  const [chosen, setChosen] = useState(new Map());
-  const [isAll, setAll] = useState(false);
   const words = inWords(filter);
-  useEffect(() => {
-    // What was chosen under another filter is out of sight, and must not be acted on.
-    setChosen(new Map());
-    setAll(false);
-  }, [words]);
+  // What was chosen under another filter is out of sight, and must not be acted on.
+  const [choice, setChoice] = useState({ words, ...NOTHING });
+  const { chosen, isAll } = choice.words === words ? choice : NOTHING;
+  const choose = (next) => setChoice({ words, ...NOTHING, ...next });
   const reload = () => {
     page.reload();
     reloadCounts?.();
   };
   const afterAction = () => {
-    setChosen(new Map());
-    setAll(false);
+    // It may be over long after the filter was changed.
+    setChoice((now) => (now.words === words ? { words, ...NOTHING } : now));
     reload();
   };
   const select = (keys) => {
     const rows = new Map(page.rows.map((row) => [row.id, row]));
-    setAll(false);
-    setChosen(new Map([...keys].map((key) => [key, rows.get(key) ?? chosen.get(key)])));
+    choose({ chosen: new Map([...keys].map((key) => [key, rows.get(key) ?? chosen.get(key)])) });
   };
   const selection = isAll ? new Set(page.rows.map((row) => row.id)) : new Set(chosen.keys());
   return html`<${FilterBar} filter=${filter} />
     <${BulkBar}
       ...${{ queue, filter, chosen, isAll, page, afterAction }}
       known=${knownNumber(filter, counts)}
-      onAll=${() => setAll(true)}
-      onNone=${() => {
-        setChosen(new Map());
-        setAll(false);
-      }}
+      onAll=${() => choose({ isAll: true })}
+      onNone=${() => choose({})}
     />
     <${Problem} error=${page.error} retry=${page.reload} />
     ${page.isLoading
@@ -131,6 +126,10 @@ function usePage(queue, filter, after) {
     };
   }, [load, refresh]);
 
+  // Who reloads when an action is over wants what is shown then.
+  const latest = useRef(load);
+  latest.current = load;
+
   const isCurrent = state.key === key;
   return {
     rows: isCurrent ? state.rows : [],
@@ -140,7 +139,7 @@ function usePage(queue, filter, after) {
     isLooking: isCurrent && state.isLooking,
     isLoading: !isCurrent || (state.rows.length === 0 && state.isLooking),
     after,
-    reload: load,
+    reload: () => latest.current(),
   };
 }
 
