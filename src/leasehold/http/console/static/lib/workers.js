@@ -1,31 +1,31 @@
 // Sessions and what they hold, as the console's server tells them; without that, as the native API does.
 
 import { useEffect, useMemo, useRef, useState } from "./html.js";
-import { path, useResource } from "./api.js";
+import { path, query, useResource } from "./api.js";
 
 const EVERY_MS = 5_000;
-const LIMIT = 100;
+const LIMIT = 200;
 
 // What a server without the console's own list tells: no messages, and not who is stuck.
 function plain(session, nowMs) {
   return {
     ...session,
     silent_s: Math.max(0, (nowMs - session.last_heartbeat_ms) / 1000),
-    stuck: false,
+    stuck: null,
     holds: session.leases,
     messages: null,
   };
 }
 
 /**
- * The sessions of the account, stuck ones first: `workers`, `withoutSession` (messages leased without
- * a session; null if not known), `hasMore`, `isPlain` (the messages are not known), and what
- * useResource returns.
+ * The sessions of the account, stuck ones first: `workers`, each with at most so many `messages`;
+ * `counts` by state and `stuck` (null if not known); `more`, how many are not listed; `isPlain` (the
+ * messages are not known); and what useResource returns.
  */
-export function useWorkers(nowMs) {
+export function useWorkers(nowMs, { messages = 10 } = {}) {
   const [isPlain, setPlain] = useState(false);
-  const own = useResource(isPlain ? null : `/console/api/workers?limit=${LIMIT}`, { everyMs: EVERY_MS });
-  const native = useResource(isPlain ? `${path("sessions")}?limit=${LIMIT}` : null, { everyMs: EVERY_MS });
+  const own = useResource(isPlain ? null : `/console/api/workers${query({ limit: LIMIT, messages })}`, { everyMs: EVERY_MS });
+  const native = useResource(isPlain ? path("sessions") + query({ limit: LIMIT }) : null, { everyMs: EVERY_MS });
   const isMissing = own.error?.status === 404;
   useEffect(() => {
     if (isMissing) setPlain(true);
@@ -39,8 +39,8 @@ export function useWorkers(nowMs) {
   const { error, isLoading, reload } = isPlain ? native : own;
   return {
     workers,
-    withoutSession: own.data?.without_session?.leased ?? null,
-    hasMore: workers.length >= LIMIT,
+    counts: own.data ? { stuck: own.data.stuck, ...own.data.sessions } : null,
+    more: own.data?.more ?? 0,
     isPlain,
     error: isMissing ? null : error,
     isLoading: isLoading || isMissing,

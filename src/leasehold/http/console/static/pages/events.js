@@ -1,7 +1,7 @@
 // The event log, newest first, with a filter; new events come in at the top.
 
 import { html, useEffect, useRef, useState } from "../lib/html.js";
-import { get, query } from "../lib/api.js";
+import { get, path, query } from "../lib/api.js";
 import { setParams, to } from "../lib/router.js";
 import { EVENT_TYPES, tell } from "../lib/story.js";
 import * as format from "../lib/format.js";
@@ -15,6 +15,8 @@ const TAIL_MS = 2_000;
 const PAGES_AT_ONCE = 4;
 /** More rows than this are not kept on the page: the oldest go when new ones come. */
 const KEPT = 1_000;
+/** More than the events of a batch. */
+const MOST_PLACES = 1_000_000;
 /** Above so many that wait to be shown, they are not collected any more. */
 const WAITING = 500;
 const TYPED_MS = 300;
@@ -131,6 +133,9 @@ const COLUMNS = [
   },
 ];
 
+// The number of the newest batch of events.
+const lastSeq = async () => (await get(path("events") + query({ after: Number.MAX_SAFE_INTEGER, limit: 1 }))).last_seq;
+
 const EMPTY = { rows: [], waiting: [], hasGap: false, isOver: false, error: null, isLoading: true, isLooking: false, reachedMs: null };
 
 // The log as far as it was asked for, and what came since. What is new waits while the operator reads
@@ -152,10 +157,11 @@ function useLog(filter, isPaused) {
     cursors.current.isBusy = true;
     change({ isLooking: true });
     try {
+      if (isFirst) cursors.current.newest = await lastSeq();
       for (let pages = 0; pages < PAGES_AT_ONCE; pages += 1) {
         const page = await get(address({ before: cursors.current.before }));
-        if (cursors.current.newest === null || isFirst) cursors.current.newest = page.newest ?? cursors.current.newest;
         cursors.current.before = page.next_before;
+        if (isFirst) cursors.current.newest = Math.max(cursors.current.newest, page.events[0]?.seq ?? 0);
         const isFirstPage = isFirst;
         isFirst = false;
         change((was) => ({
@@ -174,19 +180,22 @@ function useLog(filter, isPaused) {
     change({ isLoading: false, isLooking: false });
   };
 
+  // The newest number of the log says whether anything came at all: the filter is only asked then.
   const follow = async () => {
     const { newest, isBusy } = cursors.current;
     if (newest === null || isBusy || document.hidden) return;
     cursors.current.isBusy = true;
     try {
+      const last = await lastSeq();
       const fresh = [];
-      let page = null;
-      for (let pages = 0; pages < PAGES_AT_ONCE && !page?.finished; pages += 1) {
-        page = await get(address({ after: newest, before: page?.next_before }));
-        if (pages === 0) cursors.current.newest = page.newest ?? newest;
+      let page = { finished: last <= newest };
+      while (!page.finished && fresh.length < WAITING) {
+        page = await get(address({ after: `${newest}.${MOST_PLACES}`, before: page.next_before }));
         fresh.push(...page.events);
+        if (page.events.length === 0) break;
       }
-      // What came is more than could be read: the list begins anew when it is shown.
+      cursors.current.newest = Math.max(last, newest, fresh[0]?.seq ?? 0);
+      // What came is more than was read: the list begins anew when it is shown.
       const hasGap = !page.finished;
       change((was) => {
         if (fresh.length === 0 && !hasGap && !was.error) return null;

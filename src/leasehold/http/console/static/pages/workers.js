@@ -1,7 +1,9 @@
 // Workers: the sessions, what each holds, and how long it was last heard of.
 
 import { html } from "../lib/html.js";
+import { totals } from "../lib/live.js";
 import { setParams, to } from "../lib/router.js";
+import { useStore } from "../lib/store.js";
 import { lostAtMs, standing, useWorkers } from "../lib/workers.js";
 import * as format from "../lib/format.js";
 import { Age, Count, Empty, Loading, Note, PageHead, Problem, Progress, Relative, Stat, State, useNow } from "../ui/parts.js";
@@ -20,10 +22,12 @@ export default function Workers({ parts, params }) {
 function All({ params }) {
   const { search = "", state = "" } = params;
   const nowMs = useNow();
-  const { workers, withoutSession, hasMore, isPlain, error, isLoading, reload } = useWorkers(nowMs);
+  const { workers, counts, more, isPlain, error, isLoading, reload } = useWorkers(nowMs);
   const found = workers.filter((worker) => matches(worker, search, state));
   const steady = useSteady(found, (worker) => worker.session_id, `${search} ${state} ${isPlain}`);
-  const numbers = Object.fromEntries(STANDINGS.map((name) => [name, workers.filter((worker) => standing(worker) === name).length]));
+  const numbers = counts ?? Object.fromEntries(STANDINGS.map((name) => [name, workers.filter((worker) => standing(worker) === name).length]));
+  const held = workers.reduce((sum, worker) => sum + worker.holds, 0);
+  const leased = useStore(totals)?.leased;
   return html`<${PageHead} title="Workers" />
     <div class="stats">
       ${STANDINGS.map(
@@ -31,8 +35,8 @@ function All({ params }) {
           ${format.count(numbers[name])}
         <//>`,
       )}
-      <${Stat} label="messages held by sessions">${format.count(workers.reduce((sum, worker) => sum + worker.holds, 0))}<//>
-      ${withoutSession !== null && html`<${Stat} label="leased without a session" hint="by receivers that opened none">${format.count(withoutSession)}<//>`}
+      <${Stat} label="messages held by sessions">${format.count(held)}<//>
+      ${leased !== undefined && more === 0 && html`<${Stat} label="other leases" hint="in claims, or of receivers without a session">${format.count(Math.max(0, leased - held))}<//>`}
     </div>
     <div class="toolbar">
       <input type="search" aria-label="Search workers by holder, session or message" placeholder="Holder, session, queue or message" value=${search}
@@ -43,7 +47,7 @@ function All({ params }) {
           ${STANDINGS.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
         </select>
       </label>
-      <span class="faint" role="status">${format.plural(found.length, "session")}${hasMore && " of the first 100"}</span>
+      <span class="faint" role="status">${format.plural(found.length, "session")}${more > 0 && `, and ${format.count(more)} that are not listed`}</span>
       <${Refresh} steady=${steady} word="list" />
     </div>
     ${isPlain && html`<${Note}>This server does not say which messages each session holds, or which are stuck.<//>`}
@@ -74,7 +78,11 @@ const COLUMNS = [
     render: (worker) => html`<a href=${to("workers", worker.session_id)}>${worker.holder || worker.session_id}</a>
       <div class="faint mono">${worker.session_id}</div>`,
   },
-  { key: "state", label: "State", render: (worker) => html`<${State} name=${standing(worker)} />` },
+  {
+    key: "state",
+    label: "State",
+    render: (worker) => html`<${State} name=${standing(worker)} />${worker.stuck && html`<div class="faint note-text">${worker.stuck}</div>`}`,
+  },
   { key: "heartbeat", label: "Last heartbeat", align: "number", render: (worker) => html`<${Heartbeat} worker=${worker} />` },
   { key: "holds", label: "Holds", align: "number", render: (worker) => html`<${Count} value=${worker.holds} href=${to("workers", worker.session_id)} label="messages held" />` },
   { key: "messages", label: "Messages and progress", isMain: true, render: (worker) => html`<${Held} worker=${worker} />` },

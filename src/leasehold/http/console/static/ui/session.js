@@ -13,12 +13,13 @@ import { Table } from "./table.js";
 const EVERY_MS = 5_000;
 const HOLDS_EVERY_MS = 15_000;
 const WAIT_S = 5;
+const MOST_MESSAGES = 50;
 
 export function Session({ id }) {
   const nowMs = useNow();
   const address = path("sessions", id);
   const one = useResource(address, { everyMs: EVERY_MS });
-  const all = useWorkers(nowMs);
+  const all = useWorkers(nowMs, { messages: MOST_MESSAGES });
   const worker = all.workers.find((each) => each.session_id === id);
   const session = one.data ?? worker ?? null;
   const reload = () => {
@@ -39,7 +40,7 @@ export function Session({ id }) {
     <${Problem} error=${one.error} retry=${reload} />
     ${one.isLoading && html`<${Loading} lines=${5} />`}
     ${session &&
-    html`<p class="explanation"><${Story} session=${session} isStuck=${worker?.stuck ?? false} /></p>
+    html`<p class="explanation"><${Story} session=${session} stuck=${worker?.stuck} /></p>
       <${Section} title="Session">
         <${Facts}
           pairs=${[
@@ -59,7 +60,7 @@ export function Session({ id }) {
       <${Groups} id=${id} isLive=${session.state === "live"} />`}`;
 }
 
-function Story({ session, isStuck }) {
+function Story({ session, stuck }) {
   const nowMs = useNow();
   const leases = session.leases ?? session.holds ?? 0;
   if (session.state === "lost") return html`It was lost <${Relative} ms=${session.ended_at_ms ?? lostAtMs(session)} />, ${session.reason ?? "without a heartbeat"}: all its leases ended.`;
@@ -67,7 +68,7 @@ function Story({ session, isStuck }) {
   const leftS = (lostAtMs(session) - nowMs) / 1000;
   const heard = html`It holds ${format.plural(leases, "message")}. Its last heartbeat was <${Relative} ms=${session.last_heartbeat_ms} />; `;
   const next = leftS > 0 ? `without another it is lost in ${format.duration(leftS)}, and all its leases end` : "it is about to be lost";
-  return html`${isStuck && html`<strong>It lives, and does not get on. </strong>`}${heard}${next}.`;
+  return html`${stuck && html`<strong>It may be stuck: ${stuck}. </strong>`}${heard}${next}.`;
 }
 
 function Holds({ session, held, number }) {
