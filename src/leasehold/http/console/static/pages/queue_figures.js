@@ -6,7 +6,7 @@ import { go, setParams, to } from "../lib/router.js";
 import * as format from "../lib/format.js";
 import { BULK_ACTIONS, actOnAll } from "../ui/bulk.js";
 import { ActionButton, FormDialog, openDialog, toast } from "../ui/dialog.js";
-import { fieldsOf } from "../ui/filter.js";
+import { pageOf } from "../ui/filter.js";
 import { Facts, Loading, Moment, Note, Problem, Relative, Section } from "../ui/parts.js";
 import { Plot } from "../ui/plot.js";
 
@@ -54,7 +54,7 @@ function Explanation({ queue }) {
 function Find({ queue }) {
   const submit = (event) => {
     event.preventDefault();
-    go(to("queues", queue, { tab: "messages", ...fieldsOf(event.currentTarget.elements.search.value) }));
+    go(pageOf(queue, event.currentTarget.elements.search.value));
   };
   return html`<form class="toolbar" role="search" aria-label="Messages" onSubmit=${submit}>
     <input type="search" name="search" class="long" aria-label="Find a message" placeholder="Find a message: text, id, or error:timeout since:12:00" />

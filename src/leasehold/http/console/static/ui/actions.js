@@ -158,14 +158,12 @@ export function editMessage(queue, message, reload) {
 }
 
 function EditDialog({ queue, message, reload, close }) {
-  const [whole, setWhole] = useState(null);
-  const [error, setError] = useState(null);
   const isLarge = (message.body_bytes ?? 0) > EDITABLE_BYTES;
+  const [whole, setWhole] = useState(isLarge ? message : null);
+  const [error, setError] = useState(null);
   useEffect(() => {
-    // What a table shows may be an excerpt; what is changed must be all of it.
-    get(addressOf(queue, message) + query({ body: isLarge ? false : undefined })).then(setWhole, (reason) =>
-      isLarge ? setWhole(message) : setError(reason),
-    );
+    // What a table shows may lack the body; what is changed must be all of it.
+    if (!isLarge) get(addressOf(queue, message)).then(setWhole, setError);
   }, []);
   if (whole === null) {
     return html`<div class="dialog-form">

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "../lib/html.js";
 import { now } from "../lib/live.js";
-import { setParams } from "../lib/router.js";
+import { go, route, setParams, to } from "../lib/router.js";
 import * as format from "../lib/format.js";
 
 export const STATES = ["visible", "leased", "delayed", "deferred", "poisoned", "expired"];
@@ -103,7 +103,7 @@ export const inWords = (filter) =>
     .join(", ");
 
 /** What is searched for: "error:timeout since:12:00 4711" says two fields by name, the rest is text. */
-export function fieldsOf(text) {
+function fieldsOf(text) {
   const fields = {};
   const search = text.replace(/(^|\s)([a-z_]+):("[^"]*"|\S+)/g, (whole, _, name, value) => {
     if (!FIELDS.some((field) => field.name === name)) return whole;
@@ -111,6 +111,14 @@ export function fieldsOf(text) {
     return "";
   });
   return { ...fields, search: search.trim() };
+}
+
+const ID = /^\s*([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\s*$/i;
+
+/** The page that shows what is searched for in a queue: of an id, the message, which nothing is looked through for. */
+export function pageOf(queue, text, params = {}) {
+  const id = ID.exec(text)?.[1];
+  return id ? to("messages", queue, id.toLowerCase()) : to("queues", queue, { ...params, tab: "messages", after: "", ...fieldsOf(text) });
 }
 
 /** Change the filter in the address; the list begins at its beginning again. */
@@ -149,9 +157,9 @@ const clear = () => change(Object.fromEntries(FIELDS.map(({ name }) => [name, ""
 function submitSearch(event) {
   event.preventDefault();
   const field = event.currentTarget.elements.search;
-  const fields = fieldsOf(field.value);
-  field.value = fields.search; // the others are shown as chips
-  change(fields);
+  const { parts, params } = route.value;
+  go(pageOf(parts[1], field.value, params));
+  field.value = fieldsOf(field.value).search; // the others are shown as chips
 }
 
 // What was typed stays until it is sent; what the address says takes its place when that changes.

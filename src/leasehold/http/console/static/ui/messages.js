@@ -18,14 +18,16 @@ import { Table } from "./table.js";
 const LIMIT = 50;
 const EVERY_MS = 5_000;
 /** Requests for one page: where few match, the server looks at a bounded number of messages for each. */
-const MOST_REQUESTS = 8;
+const MOST_REQUESTS = 20;
 const EXCERPT = 160;
+/** Bodies of a page that are asked for only to show how they begin. */
+const MOST_BYTES = 1024 * 1024;
 /** No row is selected: `chosen` are messages by id, `isAll` stands for all that match. */
 const NOTHING = { chosen: new Map(), isAll: false };
 
-export default function Messages({ queue, counts, params, reload: reloadCounts }) {
+export default function Messages({ queue, info, counts, params, reload: reloadCounts }) {
   const filter = filterOf(params);
-  const page = usePage(queue, filter, params.after ?? "");
+  const page = usePage(queue, filter, params.after ?? "", info.settings.max_body_bytes > MOST_BYTES);
   const words = inWords(filter);
   // What was chosen under another filter is out of sight, and must not be acted on.
   const [choice, setChoice] = useState({ words, ...NOTHING });
@@ -71,7 +73,7 @@ export default function Messages({ queue, counts, params, reload: reloadCounts }
 
 // --- the page of messages ------------------------------------------------------------------------
 
-function usePage(queue, filter, after) {
+function usePage(queue, filter, after, mayBeLarge) {
   const key = JSON.stringify([queue, filter, after]);
   const [state, setState] = useState({ key: null, rows: [], next: null, error: null });
   const running = useRef(null);
@@ -89,7 +91,8 @@ function usePage(queue, filter, after) {
     };
     try {
       do {
-        const answer = await ask(queue, filter, place, { limit: LIMIT - rows.length, signal: abort.signal });
+        const options = { limit: LIMIT - rows.length, signal: abort.signal, mayBeLarge };
+        const answer = await askWithBodies(queue, filter, place, options);
         rows = [...rows, ...answer.messages];
         place = answer.next_after;
         requests += 1;
@@ -147,6 +150,15 @@ async function ask(queue, filter, after, { limit, signal, body }) {
   const wrong = wrongIn(filter); // in an address that was typed in, or sent by others
   if (wrong) throw invalid("The filter cannot be read", wrong);
   return get(path("queues", queue, "messages") + query({ ...asQuery(filter), after, limit, body }), { signal });
+}
+
+// With bodies, for their beginnings; where they may be large only if all of them are small.
+async function askWithBodies(queue, filter, after, { mayBeLarge, ...options }) {
+  if (mayBeLarge) {
+    const answer = await ask(queue, filter, after, { ...options, body: false });
+    if (answer.messages.reduce((sum, message) => sum + message.body_bytes, 0) > MOST_BYTES) return answer;
+  }
+  return ask(queue, filter, after, options);
 }
 
 // Rows keep their places. `news`: how many have come, and how many are gone.
