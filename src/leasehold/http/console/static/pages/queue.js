@@ -55,7 +55,7 @@ export default function QueuePage({ parts, params }) {
   const tabs = TABS.map(([key, label]) => [key, label, hrefOf(name, key), key === "messages" ? counts.total : null]);
   tabs.splice(5, 0, ["events", "Events", to("events", { queue: name })]);
   return html`<${Head} queue=${data} live=${live} reload=${reload} />
-    <${Problem} error=${error} retry=${reload} />
+    ${error?.code !== "unreachable" && html`<${Problem} error=${error} retry=${reload} />`}
     <${Paused} queue=${data} reload=${reload} />
     <${Tiles} name=${name} counts=${counts} />
     <${Tabs} label="Parts of the queue" tabs=${tabs} current=${current} />

@@ -116,7 +116,8 @@ function usePage(queue, filter, after, mayBeLarge) {
       if (rows.length === 0 && answer.messages.length > 0) load();
       else setState((before) => ({ ...before, ...merged(before.rows, answer), error: null }));
     } catch (error) {
-      if (!abort.signal.aborted) setState((before) => ({ ...before, error }));
+      // That there is no server is said above the page; nothing has to move for it.
+      if (!abort.signal.aborted && error.code !== "unreachable") setState((before) => ({ ...before, error }));
     }
   }, [key, load]);
 
