@@ -1,11 +1,11 @@
 // The event log, newest first, with a filter; new events come in at the top.
 
 import { html, useEffect, useRef, useState } from "../lib/html.js";
-import { get, path, query } from "../lib/api.js";
+import { get, path, query, session } from "../lib/api.js";
 import { setParams, to } from "../lib/router.js";
 import { EVENT_TYPES, tell } from "../lib/story.js";
 import * as format from "../lib/format.js";
-import { Empty, Loading, Moment, Note, PageHead, Problem } from "../ui/parts.js";
+import { Empty, Loading, Moment, PageHead, Problem } from "../ui/parts.js";
 import { Table } from "../ui/table.js";
 import { Actor, Badge, Details, EventFacts, keyOf } from "../ui/life.js";
 
@@ -23,7 +23,8 @@ const TYPED_MS = 300;
 const FILTERS = ["queue", "type", "message", "group", "actor", "holder", "session"];
 
 export default function Events({ params }) {
-  const filter = Object.fromEntries(FILTERS.filter((name) => params[name]).map((name) => [name, params[name]]));
+  const given = { queue: session.value.queue, ...params };
+  const filter = Object.fromEntries(FILTERS.filter((name) => given[name]).map((name) => [name, given[name]]));
   return html`<${PageHead} title="Events" />
     <${Filter} filter=${filter} />
     <${Log} key=${JSON.stringify(filter)} filter=${filter} />`;
@@ -87,9 +88,6 @@ function Log({ filter }) {
   const [isPaused, setPaused] = useState(false);
   const { log, tail, more, showNew, place } = useLog(filter, isPaused);
   const { rows, waiting, hasGap, isOver, error, isLoading, isLooking, reachedMs } = log;
-  if (error?.status === 404) {
-    return html`<${Note} tone="warning">This server is older than its console: it cannot list the event log from its end. A message's own page shows its life.<//>`;
-  }
   const isFiltered = Object.keys(filter).length > 0;
   return html`<div class="toolbar">
       <button type="button" aria-pressed=${isPaused} onClick=${() => setPaused(!isPaused)}>${isPaused ? "Resume the tail" : "Pause the tail"}</button>
@@ -133,8 +131,11 @@ const COLUMNS = [
   },
 ];
 
-// The number of the newest batch of events.
-const lastSeq = async () => (await get(path("events") + query({ after: Number.MAX_SAFE_INTEGER, limit: 1 }))).last_seq;
+// The number of the newest batch of events; 0 for who may see one queue only, and not the log as a whole.
+async function lastSeq() {
+  if (session.value.queue) return 0;
+  return (await get(path("events") + query({ after: Number.MAX_SAFE_INTEGER, limit: 1 }))).last_seq;
+}
 
 const EMPTY = { rows: [], waiting: [], hasGap: false, isOver: false, error: null, isLoading: true, isLooking: false, reachedMs: null };
 
@@ -188,7 +189,7 @@ function useLog(filter, isPaused) {
     try {
       const last = await lastSeq();
       const fresh = [];
-      let page = { finished: last <= newest };
+      let page = { finished: last !== 0 && last <= newest };
       while (!page.finished && fresh.length < WAITING) {
         page = await get(address({ after: `${newest}.${MOST_PLACES}`, before: page.next_before }));
         fresh.push(...page.events);

@@ -1,7 +1,7 @@
 // One message: why it is as it is, what comes next, what it holds, and its life so far.
 
 import { html, useEffect, useRef, useState } from "../lib/html.js";
-import { path, query, useResource } from "../lib/api.js";
+import { path, query, session as account, useResource } from "../lib/api.js";
 import { to } from "../lib/router.js";
 import { budgets, whatNext } from "../lib/next.js";
 import { POISON_REASONS, tell } from "../lib/story.js";
@@ -100,11 +100,12 @@ function Gone({ trace, wasSeen }) {
 function Known({ queue, message, explanation, reload, isGone }) {
   const origin = message.poisoned && message.state === "poisoned" ? message.poisoned.queue : queue;
   const { data: around } = useResource(path("queues", origin));
-  const sessionId = message.session;
-  const { data: session } = useResource(sessionId ? path("sessions", sessionId) : null, { everyMs: 3 * EVERY_MS });
+  // Who may see one queue only is not told of sessions.
+  const asked = message.session && !account.value.queue ? path("sessions", message.session) : null;
+  const { data: session } = useResource(asked, { everyMs: 3 * EVERY_MS });
   const settings = around?.settings ?? null;
   return html`${!isGone && html`<div class="toolbar"><${MessageActions} queue=${queue} message=${message} reload=${reload} /></div>`}
-    ${message.state === "poisoned" && html`<${Poisoned} message=${message} />`}
+    ${message.poisoned && html`<${Poisoned} message=${message} />`}
     ${message.cancel &&
     html`<${Note} tone="warning">An operator asked its holder to stop <${Relative} ms=${message.cancel.at_ms} />${message.cancel.reason && `: ${message.cancel.reason}`}.<//>`}
     <div class="columns">
@@ -125,9 +126,11 @@ function Known({ queue, message, explanation, reload, isGone }) {
 
 function Poisoned({ message }) {
   const { queue, reason, at_ms: atMs } = message.poisoned;
+  const isAskedThere = message.state !== "poisoned";
   return html`<${Note} tone="bad">
     It failed in <a href=${to("queues", queue)}>${queue}</a> and is in the poison queue <a href=${to("queues", message.queue)}>${message.queue}</a>${" "}
     since <${Moment} ms=${atMs} />: ${POISON_REASONS[reason] ?? reason}.${" "}
+    ${isAskedThere && html`<a href=${to("messages", queue, message.id)}>Put it back from its page in ${queue}</a>, `}
     <a href=${to("queues", queue, { tab: "messages", state: "poisoned" })}>All that failed in ${queue}</a>
   <//>`;
 }

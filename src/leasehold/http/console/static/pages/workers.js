@@ -6,7 +6,7 @@ import { setParams, to } from "../lib/router.js";
 import { useStore } from "../lib/store.js";
 import { lostAtMs, standing, useWorkers } from "../lib/workers.js";
 import * as format from "../lib/format.js";
-import { Age, Count, Empty, Loading, Note, PageHead, Problem, Progress, Relative, Stat, State, useNow } from "../ui/parts.js";
+import { Age, Count, Empty, Loading, PageHead, Problem, Progress, Relative, Stat, State } from "../ui/parts.js";
 import { Session } from "../ui/session.js";
 import { Refresh, useSteady } from "../ui/steady.js";
 import { Table } from "../ui/table.js";
@@ -21,18 +21,16 @@ export default function Workers({ parts, params }) {
 
 function All({ params }) {
   const { search = "", state = "" } = params;
-  const nowMs = useNow();
-  const { workers, counts, more, isPlain, error, isLoading, reload } = useWorkers(nowMs);
+  const { workers, counts, more, error, isLoading, reload } = useWorkers();
   const found = workers.filter((worker) => matches(worker, search, state));
-  const steady = useSteady(found, (worker) => worker.session_id, `${search} ${state} ${isPlain}`);
-  const numbers = counts ?? Object.fromEntries(STANDINGS.map((name) => [name, workers.filter((worker) => standing(worker) === name).length]));
+  const steady = useSteady(found, (worker) => worker.session_id, `${search} ${state}`);
   const held = workers.reduce((sum, worker) => sum + worker.holds, 0);
   const leased = useStore(totals)?.leased;
   return html`<${PageHead} title="Workers" />
     <div class="stats">
       ${STANDINGS.map(
-        (name) => html`<${Stat} key=${name} label=${name} tone=${numbers[name] && (name === "stuck" || name === "lost") ? "bad" : ""} href=${to("workers", { state: name })}>
-          ${format.count(numbers[name])}
+        (name) => html`<${Stat} key=${name} label=${name} tone=${counts[name] && (name === "stuck" || name === "lost") ? "bad" : ""} href=${to("workers", { state: name })}>
+          ${format.count(counts[name] ?? 0)}
         <//>`,
       )}
       <${Stat} label="messages held by sessions">${format.count(held)}<//>
@@ -50,7 +48,6 @@ function All({ params }) {
       <span class="faint" role="status">${format.plural(found.length, "session")}${more > 0 && `, and ${format.count(more)} that are not listed`}</span>
       <${Refresh} steady=${steady} word="list" />
     </div>
-    ${isPlain && html`<${Note}>This server does not say which messages each session holds, or which are stuck.<//>`}
     <${Problem} error=${error} retry=${reload} />
     ${isLoading
       ? html`<${Loading} lines=${6} />`
@@ -66,7 +63,7 @@ function matches(worker, search, state) {
   if (state && standing(worker) !== state) return false;
   if (!search.trim()) return true;
   const part = search.trim().toLowerCase();
-  const texts = [worker.holder, worker.session_id, ...(worker.messages ?? []).flatMap(({ queue, id }) => [queue, id])];
+  const texts = [worker.holder, worker.session_id, ...worker.messages.flatMap(({ queue, id }) => [queue, id])];
   return texts.some((text) => text?.toLowerCase().includes(part));
 }
 
@@ -96,8 +93,7 @@ function Heartbeat({ worker }) {
 }
 
 function Held({ worker }) {
-  if (worker.messages === null) return html`<span class="faint">not known</span>`;
-  const shown = worker.messages?.slice(0, SHOWN_MESSAGES) ?? [];
+  const shown = worker.messages.slice(0, SHOWN_MESSAGES);
   if (shown.length === 0) return html`<span class="faint">nothing</span>`;
   const rest = worker.holds - shown.length;
   return html`<ul class="held">

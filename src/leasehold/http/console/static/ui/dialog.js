@@ -10,6 +10,9 @@ const open = new Store([]);
 const toasts = new Store([]);
 let number = 0;
 
+// A dialog belongs to the page that it was opened on.
+addEventListener("hashchange", () => open.set([]));
+
 /** Open a dialog: `render(close)` gives its content. Returns what closes it. */
 export function openDialog(render) {
   const id = ++number;

@@ -16,10 +16,9 @@ const WAIT_S = 5;
 const MOST_MESSAGES = 50;
 
 export function Session({ id }) {
-  const nowMs = useNow();
   const address = path("sessions", id);
   const one = useResource(address, { everyMs: EVERY_MS });
-  const all = useWorkers(nowMs, { messages: MOST_MESSAGES });
+  const all = useWorkers({ messages: MOST_MESSAGES });
   const worker = all.workers.find((each) => each.session_id === id);
   const session = one.data ?? worker ?? null;
   const reload = () => {
@@ -74,7 +73,7 @@ function Story({ session, stuck }) {
 function Holds({ session, held, number }) {
   if (session.state !== "live" && !held?.length) return null;
   return html`<${Section} title=${`Messages it holds: ${format.count(number)}`}>
-    ${held === null && html`<p class="faint">Which ones cannot be told here. The messages of a queue can be filtered by holder.</p>`}
+    ${held === null && number > 0 && html`<p class="faint">It is not among the sessions that are listed: filter the messages of a queue by session.</p>`}
     ${held !== null && held.length === 0 && html`<p class="faint">It holds none.</p>`}
     ${held !== null && held.length > 0 && html`<${Table} caption="Messages that the session holds" columns=${COLUMNS} rows=${held} keyOf=${(row) => `${row.queue} ${row.id}`} />`}
     ${held !== null && held.length > 0 && number > held.length && html`<p class="faint">The first ${format.count(held.length)} are shown.</p>`}
