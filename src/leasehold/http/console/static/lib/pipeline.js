@@ -1,50 +1,31 @@
-// What a pipeline reports, in the form that its page needs. Pure functions.
+// What a pipeline reports, in words and numbers for its page. Pure functions.
 
 import * as format from "./format.js";
 
-/** The stages of a pipeline in order: `{ name, working, done, failed, skipped, overdue, mean_s }`. */
-export function stagesOf(pipeline) {
-  const told = pipeline.stages ?? {};
-  if (Array.isArray(told)) return told.map((each) => (typeof each === "string" ? { name: each } : each));
-  return Object.entries(told).map(([name, figures]) => ({ name, ...figures }));
-}
+/** The state to show: a pipeline that says that it runs, and says nothing any more, is silent. */
+export const stateOf = ({ state, stale }) => (stale ? "silent" : state);
 
 /** Messages that are over, and those that there are in all as far as is known. */
-export function totalsOf(pipeline) {
-  const { done = 0, poisoned = 0, in_work: inWork = 0, waiting = 0, backlog } = pipeline;
+export function totalsOf({ done, poisoned, in_work: inWork, waiting, backlog }) {
   const over = done + poisoned;
   return { over, expected: over + inWork + waiting + (backlog ?? 0) };
 }
 
 /** How a pipeline is, in words. */
-export function sentenceOf(pipeline, nowMs) {
-  const { state, error, done = 0, poisoned = 0, in_work: inWork = 0, done_per_second: perS } = pipeline;
+export function sentenceOf(pipeline) {
+  const { failure, done, poisoned, in_work: inWork, per_s: perS, backlog } = pipeline;
   const { over, expected } = totalsOf(pipeline);
   const aside = poisoned ? ` ${format.plural(poisoned, "message")} ${poisoned === 1 ? "was" : "were"} set aside.` : "";
   const sum = `${format.plural(done, "message")} done.${aside}`;
-  if (state === "failed") return `It failed${error ? `: ${error}` : ""}. ${sum}`;
-  if (state === "finished") return `It is over. ${sum}`;
+  const state = stateOf(pipeline);
+  if (state === "failed") return `It failed${failure ? `: ${failure}` : ""}. ${sum}`;
+  if (state === "done") return `It is over. ${sum}`;
+  if (state === "stopped") return `It was stopped. ${sum}`;
   if (state === "silent") {
-    const since = pipeline.reported_at_ms ? ` for ${format.duration((nowMs - pipeline.reported_at_ms) / 1000)}` : "";
-    return `Its driver has not reported${since}: it has ended without a word, or cannot reach the server. ${sum}`;
+    return `Its driver has not reported for ${format.duration(pipeline.silent_s)}: it has ended without a word, or cannot reach the server. ${sum}`;
   }
-  const left = perS > 0 && pipeline.backlog != null ? (expected - over) / perS : null;
-  const rest = left ? ` About ${format.duration(left)} left.` : "";
-  return `It is at work: ${format.count(over)} of ${format.plural(expected, "message")} over, ${format.count(inWork)} in work.${aside}${rest}`;
-}
-
-/** What the stages did to messages, by their id: lists of `{ stage, fromMs, toMs, outcome, by }`. */
-export function runsOf(pipeline) {
-  const found = new Map();
-  for (const { message_id: id, executor, stages = [] } of pipeline.deliveries ?? []) {
-    const runs = found.get(id) ?? [];
-    for (const run of stages) {
-      const fromMs = run.began_at_ms;
-      runs.push({ stage: run.stage, fromMs, toMs: fromMs + run.seconds * 1000, outcome: run.outcome, by: executor });
-    }
-    found.set(id, runs);
-  }
-  return found;
+  const left = perS > 0 && backlog != null && over < expected ? ` About ${format.duration((expected - over) / perS)} left.` : "";
+  return `It is at work: ${format.count(over)} of ${format.plural(expected, "message")} over, ${format.count(inWork)} in work.${aside}${left}`;
 }
 
 /** A short name for who holds a lease: Spark's workers have a long one, with a key that tells runs apart. */

@@ -30,7 +30,7 @@ const FREED = new Set(["lapsed", "lease-ended", "unclaimed"]);
  * A life: `id`, `spans`, `end` (`{ atMs, word, tone }`, or null while it is in the queue) and
  * `lastMs`. A span: `kind` (`delayed`, `visible`, `leased` or `waiting`, which is given back to be
  * tried again later), `fromMs`, `toMs` (null while it goes on), and of a lease `delivery`, `fence`,
- * `holder`, `renewals` (moments) and `how` it ended.
+ * `holder`, `renewals` (moments), `how` it ended, and `untilMs`, when it runs out.
  */
 export class Lives {
   constructor() {
@@ -55,6 +55,21 @@ export class Lives {
   }
 }
 
+/**
+ * The spans of a life as they are at a moment. That a lease has run out is an event only when the
+ * message is received again; until then it shows from the time that the lease was for.
+ */
+export function spansAt(life, nowMs) {
+  const lease = lastLease(life);
+  if (!lease || !(lease.untilMs < nowMs)) return life.spans;
+  const { untilMs } = lease;
+  return [
+    ...life.spans.slice(0, -1),
+    { ...lease, toMs: untilMs, how: ENDS.lapsed },
+    { kind: "visible", fromMs: untilMs, toMs: null },
+  ];
+}
+
 function apply(life, event) {
   const { type, at_ms: atMs } = event;
   const visibleMs = event.visible_at_ms ?? atMs;
@@ -73,9 +88,12 @@ function apply(life, event) {
       holder: event.holder ?? "",
       renewals: [],
       how: "",
+      untilMs: visibleMs,
     });
   } else if (type === "renewed") {
-    lastLease(life)?.renewals.push(atMs);
+    const lease = lastLease(life);
+    lease?.renewals.push(atMs);
+    if (lease) lease.untilMs = visibleMs;
   } else if (type === "released") {
     endLease(life, atMs, event);
     hide(life, "waiting", atMs, visibleMs);

@@ -3,6 +3,8 @@
 
 import { html, useMemo } from "../lib/html.js";
 import { patch, path, useResource } from "../lib/api.js";
+import { now } from "../lib/live.js";
+import { applyPatch, undoOfAdvice } from "../lib/advice.js";
 import * as format from "../lib/format.js";
 import { ActionButton, FormDialog, openDialog, toast } from "./dialog.js";
 import { Empty, Facts, Loading, Moment, Note, Problem, Relative, Section } from "./parts.js";
@@ -10,62 +12,70 @@ import { undoOf } from "./pause.js";
 import { Plot } from "./plot.js";
 import { Table } from "./table.js";
 
-const EVERY_MS = 30_000;
+// The server thinks of it anew once a minute.
+const EVERY_MS = 60_000;
 const FIGURES_EVERY_MS = 10_000;
 const QUEUE_EVERY_MS = 10_000;
 
 /** The tab of a queue. `info` is the queue as its page knows it; without it, it is asked for. */
 export default function Advice({ queue, info, reload }) {
-  const advice = useResource(`/console/api/queues/${encodeURIComponent(queue)}/advice`, { everyMs: EVERY_MS });
-  const figures = useResource(`/console/api/queues/${encodeURIComponent(queue)}/figures`, { everyMs: FIGURES_EVERY_MS });
-  const own = useResource(info ? null : path("queues", queue), { everyMs: QUEUE_EVERY_MS });
-  const current = info ?? own.data;
+  const own = `/console/api/queues/${encodeURIComponent(queue)}`;
+  const advice = useResource(`${own}/advice`, { everyMs: EVERY_MS });
+  const figures = useResource(`${own}/figures`, { everyMs: FIGURES_EVERY_MS });
+  const asked = useResource(info ? null : path("queues", queue), { everyMs: QUEUE_EVERY_MS });
+  const current = info ?? asked.data;
   const again = () => {
     advice.reload();
-    (reload ?? own.reload)();
+    (reload ?? asked.reload)();
   };
-  if (!current) return own.error ? html`<${Problem} error=${own.error} retry=${own.reload} />` : html`<${Loading} />`;
+  if (!current) return asked.error ? html`<${Problem} error=${asked.error} retry=${asked.reload} />` : html`<${Loading} />`;
   return html`<${Section} title="What the log advises"><${Advised} ...${{ queue, current, advice, again }} /><//>
-    ${current.settings.advised && html`<${Section} title="Advice in force"><${InForce} ...${{ queue, current, undo: advice.data?.undo, again }} /><//>`}
+    ${current.settings.advised && html`<${Section} title="Advice in force"><${InForce} ...${{ queue, current, again }} /><//>`}
     <${Section} title="The timeout as it follows the work"><${Adapting} queue=${queue} current=${current} figures=${figures} /><//>`;
 }
 
 function Advised({ queue, current, advice, again }) {
-  const { data, error, isLoading, reload } = advice;
+  const { data: found, error, isLoading, reload } = advice;
   if (isLoading) return html`<${Loading} />`;
-  if (error?.status === 404 && !data) return html`<${Note} tone="warning">This server gives no advice.<//>`;
-  if (!data) return html`<${Problem} error=${error} retry=${reload} />`;
-  if (data.available === false) return html`<${NotThere} answer=${data} />`;
-  const found = readAdvice(data, current);
+  if (!found) return html`<${Problem} error=${error} retry=${reload} />`;
+  if (!found.available) return html`<${NotThere} answer=${found} />`;
+  const change = applyPatch(found, current.settings, now());
   return html`<${Problem} error=${error} />
     <p class="explanation">${headlineOf(found)}</p>
-    ${!found.isEnough &&
+    ${!found.logged &&
+    html`<${Note} tone="warning">The queue's event log is off, so nothing is learned. Turn it on under Settings.<//>`}
+    ${!found.is_enough &&
     html`<${Note} tone="info">
-      Too little is known yet: ${format.plural(Math.round(found.finished), "attempt")} ${found.finished === 1 ? "was" : "were"} seen to end.
-      Thirty are the least for a model of the work; until then this is a start and no more.
+      Too little is known to advise anything: ${format.plural(Math.round(found.finished), "attempt")} ${Math.round(found.finished) === 1 ? "was" : "were"} seen to
+      end, and thirty are the least for a model of the work.
     <//>`}
-    ${found.drift && html`<${Note} tone="warning">${found.drift}<//>`}
+    ${found.adaptive &&
+    html`<${Note} tone="info">The server moves this queue's timeout by itself. What is set here is where it goes on from, within its bounds.<//>`}
     <div class="toolbar">
-      ${found.patch
+      ${change
         ? html`<${ActionButton} kind="primary" onClick=${() => apply(queue, current, found, again)}>Apply…<//>`
-        : html`<span class="faint">${found.sentence || "There is nothing to change."}</span>`}
+        : html`<span class="faint">There is nothing to change.</span>`}
     </div>
     ${found.survival.length > 1 && html`<${Curve} found=${found} />`}
-    ${found.choices.length > 0 && html`<h3>What it would change</h3><${Choices} found=${found} />`}
+    ${found.cost.length > 1 && html`<${Cost} found=${found} />`}
+    ${found.now && html`<h3>What it would change</h3><${Meaning} found=${found} />`}
     <h3>What it rests on</h3>
     <${Facts}
       pairs=${[
+        ["Leases looked at", format.count(found.leases)],
         ["Attempts seen to end", format.count(Math.round(found.finished))],
-        ["Cut off: lapsed, lost, or still going on", known(found.censored, (value) => format.count(Math.round(value)))],
-        ["A worker dies once in", known(found.crashEveryS, (value) => `${format.duration(value)} of work`)],
-        ["Longest attempt seen", known(found.longestS, format.duration)],
-        ["Half the work takes up to", known(found.medianS, format.duration)],
-        ["99 % take up to", known(found.p99S, format.duration)],
-        ["As good, as estimated", found.asGood ? `${format.duration(found.asGood[0])} to ${format.duration(found.asGood[1])}` : undefined],
+        ["Cut off: lapsed, lost, or still going on", format.count(Math.round(found.censored))],
+        ["Deaths of workers", format.count(found.crashes)],
+        ["Messages given up", format.count(found.given_up)],
+        ["Mean of the work", known(found.mean_s, format.duration)],
+        ["99 % take up to", known(found.p99_s, format.duration)],
+        ["Longest attempt seen", known(found.longest_s, format.duration)],
+        ["As good, as estimated", known(found.as_good_s, ([low, high]) => `${format.duration(low)} to ${format.duration(high)}`)],
         ["What can be promised", found.promise ?? undefined],
-        ["The workers renew", found.renews == null ? undefined : found.renews ? "yes" : "no"],
-        ["For workers that renew", found.renewal ? `first lease ${format.duration(found.renewal.first_s)}, renewed every ${format.duration(found.renewal.every_s)}` : undefined],
-        ["Looked at since", found.sinceMs ? html`<${Moment} ms=${found.sinceMs} />` : undefined],
+        ["The workers renew", found.renews ? "yes" : "no"],
+        ["For workers that renew", known(found.renewal, ({ first_s: first, every_s: every }) => `first lease ${format.duration(first)}, renewed every ${format.duration(every)}`)],
+        ["Events read", `${format.count(found.events)}${found.complete ? ", the whole log" : ""}`],
+        ["Since", found.reached_ms ? html`<${Moment} ms=${found.reached_ms} />` : undefined],
       ]}
     />`;
 }
@@ -80,40 +90,13 @@ function NotThere({ answer }) {
   <//>`;
 }
 
-// The server's answer in the form that is shown here. Members are those of a recommendation of the
-// advisor, with what could be written into the settings.
-function readAdvice(data, current) {
-  const point = (each) => (Array.isArray(each) ? { seconds: each[0], share: each[1], low: each[2], high: each[3] } : each);
-  return {
-    isEnough: data.enough ?? data.is_enough ?? data.basis === "model",
-    because: data.because ?? "",
-    todayS: data.today_s ?? current.visibility_timeout_s,
-    timeoutS: data.timeout_s ?? data.advised_s,
-    renews: data.renews,
-    finished: data.finished ?? 0,
-    censored: data.censored,
-    crashEveryS: data.crash_every_s,
-    longestS: data.longest_s,
-    medianS: data.median_s,
-    p99S: data.p99_s,
-    asGood: data.as_good_s ?? null,
-    promise: data.promise,
-    renewal: data.renewal,
-    drift: typeof data.drift === "string" ? data.drift : data.drift_z ? `The work of late is ${data.drift_z > 0 ? "quicker" : "slower"} than before: older attempts count for less.` : "",
-    sinceMs: data.since_ms,
-    survival: (data.survival ?? data.curve ?? []).map(point),
-    choices: data.choices ?? [],
-    patch: data.patch ?? null,
-    sentence: data.sentence ?? "",
-  };
-}
-
-function headlineOf({ todayS, timeoutS, because, renews, patch, isEnough }) {
+function headlineOf({ today_s: today, advised_s: advised, because, renews, is_enough: isEnough }) {
   const why = because ? `: ${because}.` : ".";
-  if (!patch || timeoutS == null) return `The visibility timeout is ${format.duration(todayS)}${why}`;
-  if (renews) return `The workers renew, so the timeout may stay at ${format.duration(todayS)}; a plan for renewal is advised${why}`;
-  const step = timeoutS === todayS ? "stay at" : timeoutS > todayS ? "be lengthened to" : "be shortened to";
-  return `${isEnough ? "" : "As a start, "}${isEnough ? "The" : "the"} visibility timeout of ${format.duration(todayS)} should ${step} ${format.duration(timeoutS)}${why}`;
+  const is = `The visibility timeout is ${format.duration(today)}`;
+  if (!isEnough) return `${is}, and nothing is advised yet${why}`;
+  if (renews) return `The workers renew, so the visibility timeout may stay at ${format.duration(today)}${why}`;
+  if (advised === today) return `${is}, which is right${why}`;
+  return `The visibility timeout should be ${advised > today ? "lengthened" : "shortened"} from ${format.duration(today)} to ${format.duration(advised)}${why}`;
 }
 
 const percent = (value) => format.percent(value);
@@ -123,46 +106,67 @@ const SURVIVAL = [
   { label: "and", unit: percent, dash: [4, 4] },
 ];
 
+function marksOf({ today_s: today, advised_s: advised }) {
+  const marks = [{ at: today, text: "timeout now", tone: "--red" }];
+  if (advised !== today) marks.push({ at: advised, text: "advised", tone: "--green" });
+  return marks;
+}
+
 function Curve({ found }) {
-  const { survival, todayS, timeoutS } = found;
-  const data = useMemo(() => ["seconds", "share", "low", "high"].map((name) => survival.map((each) => each[name] ?? null)), [survival]);
-  const marks = [{ at: todayS, text: "timeout now", tone: "--red" }];
-  if (timeoutS != null && timeoutS !== todayS) marks.push({ at: timeoutS, text: "advised", tone: "--green" });
-  const label = `Share of the work that is still going on after a time. ${shareAt(survival, todayS)} takes longer than the timeout now${
-    timeoutS == null ? "" : `, ${shareAt(survival, timeoutS)} longer than the one advised`
+  const { survival, today_s: today, advised_s: advised } = found;
+  const data = useMemo(() => ["s", "share", "low", "high"].map((name) => survival.map((each) => each[name] ?? null)), [survival]);
+  const label = `${shareAt(survival, today)} of the work takes longer than the timeout now${
+    advised === today ? "" : `, ${shareAt(survival, advised)} longer than the one advised`
   }.`;
   return html`<h3>How long the work takes</h3>
-    <p class="faint">${label} The dashed lines are the band of 95 %; where there is none, the curve is a guess from the tail.</p>
-    <${Plot} data=${data} series=${SURVIVAL} label=${label} isTime=${false} xUnit=${format.duration} marks=${marks} height=${240} />`;
+    <p class="faint">
+      The share of the work that still goes on after a time: ${label} The dashed lines are the band of 95 %; where it closes, the
+      curve is a guess from the tail.
+    </p>
+    <${Plot} data=${data} series=${SURVIVAL} label=${`Share of the work that still goes on after a time. ${label}`} isTime=${false} xUnit=${format.duration} marks=${marksOf(found)} height=${240} />`;
 }
 
 function shareAt(survival, seconds) {
-  const after = survival.find((each) => each.seconds >= seconds) ?? survival.at(-1);
+  const after = survival.find(({ s }) => s >= seconds) ?? survival.at(-1);
   return format.percent(after.share);
 }
 
-// Names that the advisor gives choices, in words.
-const NAMES = { today: "the timeout now", advice: "as advised", renewal: "with renewal, as planned" };
+const COST = [{ label: "cost", unit: format.duration }];
+/** A timeout is drawn up to so many times the longer of those that matter: beyond, the cost only rises. */
+const DRAWN_TIMES = 4;
 
-const CHOICE_COLUMNS = [
-  { key: "name", label: "Timeout", isMain: true, render: ({ name }) => NAMES[name] ?? name },
-  { key: "timeout", label: "Seconds", align: "number", render: ({ timeout_s: value }) => format.duration(value) },
-  { key: "again", label: "Delivered again", align: "number", hint: "Deliveries that are not a message's first", render: ({ redeliveries }) => whole(redeliveries) },
-  { key: "twice", label: "Work done twice", align: "number", render: ({ wasted_work_s: value }) => format.duration(value) },
-  { key: "never", label: "Never fits", align: "number", hint: "Messages whose work is longer than any of their leases", render: ({ given_up: value }) => whole(value) },
-  { key: "recovery", label: "Late after a death", align: "number", hint: "How long a message stays hidden on average after its worker died", render: ({ mean_recovery_s: value }) => format.duration(value) },
-  { key: "worst", label: "At worst", align: "number", render: ({ worst_recovery_s: value }) => format.duration(value) },
-  { key: "cost", label: "Cost", align: "number", hint: "What is weighed: seconds of waiting per message, beyond the work", render: ({ cost }) => format.duration(cost) },
+function Cost({ found }) {
+  const { cost, today_s: today, advised_s: advised } = found;
+  const data = useMemo(() => {
+    const most = DRAWN_TIMES * Math.max(today, advised);
+    const shown = cost.filter(({ timeout_s: timeout }) => timeout <= most);
+    return [shown.map(({ timeout_s: timeout }) => timeout), shown.map(({ cost_s: seconds }) => seconds)];
+  }, [cost, today, advised]);
+  const at = (timeout) => format.duration((cost.find((each) => each.timeout_s >= timeout) ?? cost.at(-1)).cost_s);
+  const label = `A message waits ${at(today)} on average with the timeout now${advised === today ? "" : `, and ${at(advised)} with the one advised`}, work done twice counted as waiting.`;
+  return html`<h3>What a timeout costs</h3>
+    <p class="faint">${label}</p>
+    <${Plot} data=${data} series=${COST} label=${label} isTime=${false} xUnit=${format.duration} marks=${marksOf(found)} height=${180} />`;
+}
+
+const MEANINGS = [
+  ["timeout_s", "Visibility timeout", format.duration],
+  ["redeliveries", "Messages delivered again", (value) => format.count(Math.round(value))],
+  ["wasted_work_s", "Work done twice", format.duration],
+  ["given_up", "Messages whose work never fits", (value) => format.count(Math.round(value))],
+  ["mean_recovery_s", "Hidden after a worker died, mean", format.duration],
+  ["worst_recovery_s", "Hidden after a worker died, at worst", format.duration],
 ];
 
-const whole = (value) => (value == null ? "–" : format.count(Math.round(value)));
-
-function Choices({ found }) {
-  const order = ["today", "advice", "renewal"];
-  const rank = ({ name }) => (order.includes(name) ? order.indexOf(name) : order.length);
-  const rows = [...found.choices].sort((one, other) => rank(one) - rank(other));
-  return html`<p class="faint">The messages of the log, as each choice would have met them: expected values.</p>
-    <${Table} caption="What timeouts would mean" columns=${CHOICE_COLUMNS} rows=${rows} keyOf=${({ name }) => name} />`;
+function Meaning({ found }) {
+  const rows = MEANINGS.map(([name, label, write]) => ({ label, before: write(found.now[name]), after: write(found.then[name]) }));
+  const columns = [
+    { key: "label", label: "What", isMain: true, render: ({ label }) => label },
+    { key: "now", label: "Timeout now", align: "number", render: ({ before }) => before },
+    { key: "then", label: "As advised", align: "number", render: ({ after }) => after },
+  ];
+  return html`<p class="faint">The ${format.plural(found.messages, "message")} of the log, as either timeout would have met them: expected values.</p>
+    <${Table} caption="What the timeouts would mean" columns=${columns} rows=${rows} keyOf=${({ label }) => label} />`;
 }
 
 const SETTING_NAMES = {
@@ -198,8 +202,8 @@ function apply(queue, current, found, again) {
     title: `Apply the advice to ${queue}`,
     action: "Apply",
     done: "The advice is in force.",
-    settings: found.patch,
-    sentence: found.sentence,
+    settings: applyPatch(found, current.settings, now()),
+    sentence: headlineOf(found),
   });
 }
 
@@ -221,8 +225,9 @@ function change(queue, current, again, { title, action, done, settings, sentence
   );
 }
 
-function InForce({ queue, current, undo, again }) {
+function InForce({ queue, current, again }) {
   const { advised } = current.settings;
+  const undo = undoOfAdvice(current.settings);
   const takeBack = () =>
     change(queue, current, again, {
       title: `Take back the advice of ${queue}`,
@@ -239,10 +244,10 @@ function InForce({ queue, current, undo, again }) {
         ["Bounds that were set", advised.floor_s == null ? undefined : `${format.duration(advised.floor_s)} to ${format.duration(advised.cap_s)}`],
         ["Told to workers that renew", advised.first_lease_s == null ? undefined : `first lease ${format.duration(advised.first_lease_s)}, renewed every ${format.duration(advised.renew_every_s)}`],
         ["Told to workers: at once, at most", known(advised.batch, (value) => format.plural(value, "message"))],
-        ["Because", advised.because ?? undefined],
       ]}
     />
-    ${undo?.patch && html`<div class="toolbar"><${ActionButton} onClick=${takeBack}>Take back…<//></div>`}`;
+    ${advised.because && html`<p class="faint">Because ${advised.because}.</p>`}
+    <div class="toolbar"><${ActionButton} onClick=${takeBack}>Take back…<//></div>`;
 }
 
 const TIMEOUT = [{ label: "timeout", unit: format.duration, isStepped: true }];

@@ -1,11 +1,11 @@
 // The timeline of a pipeline's messages: asks for events and follows them while it is shown.
 
-import { html, useEffect, useMemo, useRef, useState } from "../lib/html.js";
+import { html, useEffect, useRef, useState } from "../lib/html.js";
 import { get, path, query, useResource } from "../lib/api.js";
 import { now } from "../lib/live.js";
 import { to } from "../lib/router.js";
-import { Lives } from "../lib/spans.js";
-import { holderOf, labelOf, runsOf, stagesOf } from "../lib/pipeline.js";
+import { Lives, spansAt } from "../lib/spans.js";
+import { holderOf, labelOf } from "../lib/pipeline.js";
 import * as format from "../lib/format.js";
 import { Empty, Loading, Note, Problem, useNow } from "./parts.js";
 import { Timeline } from "./timeline.js";
@@ -20,6 +20,7 @@ const DRAWN = 40;
 /** Messages in work that are asked for, with their bodies, for their names and stages. */
 const LOOKED_AT = 25;
 const SHORTEST_MS = 20_000;
+const AFTER_MS = 2_000;
 const WINDOWS = [
   ["60", "the last minute"],
   ["300", "the last 5 minutes"],
@@ -34,9 +35,9 @@ export function PipelineTimeline({ pipeline }) {
   const { labels, working } = useMessages(queue);
   const [windowS, setWindowS] = useState(DEFAULT_WINDOW);
   const nowMs = useNow();
-  const isOver = pipeline.state === "finished" || pipeline.state === "failed";
-  const toMs = isOver && pipeline.ended_at_ms ? pipeline.ended_at_ms + 1_000 : nowMs;
-  const reported = useMemo(() => runsOf(pipeline), [pipeline.deliveries]);
+  const isOver = pipeline.state !== undefined && pipeline.state !== "running";
+  // The axis of one that is over ends with its last report.
+  const toMs = isOver ? Math.min(nowMs, pipeline.at_ms + AFTER_MS) : nowMs;
 
   const shown = shownOf(lives, toMs - windowS * 1000, toMs);
   const firstMs = Math.min(...shown.map((life) => life.spans[0]?.fromMs ?? toMs));
@@ -46,16 +47,16 @@ export function PipelineTimeline({ pipeline }) {
   const names = holders.map(holderOf);
   const named = shown.map((life) => ({
     ...life,
-    spans: life.spans.map((span) => (span.holder ? { ...span, holder: holderOf(span.holder) } : span)),
+    spans: spansAt(life, nowMs).map((span) => (span.holder ? { ...span, holder: holderOf(span.holder) } : span)),
   }));
-  const stages = stagesOf(pipeline).map(({ name }) => name);
+  const stages = (pipeline.stages ?? []).map(({ name }) => name);
   const live = [...new Set([...working.values()].flat().map(({ stage }) => stage))];
   const allStages = [...stages, ...live.filter((name) => !stages.includes(name))];
 
   if (isLoading) return html`<${Loading} />`;
   return html`<p class="faint">
       The upper bar of each message is what the server saw: hidden, visible, or leased, and by whom. The lower bar is the
-      stage that ran meanwhile. Rest the pointer on a bar for its story.
+      stage that it was in, as this page has seen it. Rest the pointer on a bar for its story.
     </p>
     <div class="toolbar">
       <label class="inline">
@@ -77,7 +78,7 @@ export function PipelineTimeline({ pipeline }) {
             toMs=${toMs}
             holders=${[...new Set(names)]}
             stages=${allStages}
-            runsOf=${(id) => togetherOf(reported.get(id) ?? [], working.get(id) ?? [])}
+            runsOf=${(life) => within(working.get(life.id) ?? [], life.spans)}
             labelOf=${(id) => labels.get(id) ?? id}
             label=${`Timeline of ${format.plural(shown.length, "message")} of ${queue}`}
           />`}
@@ -92,10 +93,14 @@ function shownOf(lives, fromMs, toMs) {
   return seen.filter(({ lastMs }) => lastMs >= least).slice(-DRAWN);
 }
 
-// What was reported of a message is exact; what this page saw itself fills in what goes on.
-function togetherOf(reported, seen) {
-  const last = Math.max(0, ...reported.map(({ toMs }) => toMs));
-  return [...reported, ...seen.filter(({ fromMs, toMs }) => (toMs === null || toMs > last) && fromMs >= last - 1_000)];
+// What was seen of stages ends with the lease at the latest: the page looks from time to time only.
+function within(runs, spans) {
+  return runs.map((run) => {
+    const lease = spans.find(({ kind, delivery }) => kind === "leased" && delivery === run.delivery);
+    if (!lease || lease.toMs === null || (run.toMs !== null && run.toMs <= lease.toMs)) return run;
+    const outcome = lease.how === "completed" ? "done" : "unfinished";
+    return { ...run, toMs: Math.max(run.fromMs, lease.toMs), outcome: run.outcome === "done" ? "done" : outcome };
+  });
 }
 
 // Follow the events of a queue: some pages of the past, then what is new.

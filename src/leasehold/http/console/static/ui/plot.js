@@ -107,7 +107,7 @@ function optionsOf(place, series, isTime, height, xUnit, marks, UPlot) {
         space: xUnit ? 90 : 50,
         values: xUnit ? (_, values) => values.map(xUnit) : isTime ? clockLabels : undefined,
       },
-      { ...axis, size: 64, values: unit && ((_, values) => values.map(unit)) },
+      { ...axis, size: 76, values: unit && ((_, values) => values.map(unit)) },
     ],
     series: [
       xUnit
@@ -135,6 +135,7 @@ function drawMarks(plot, marks, colour) {
   const { ctx, bbox } = plot;
   ctx.save();
   ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
+  ctx.textAlign = "left";
   for (const [number, { at, text, tone = "--text" }] of marks.entries()) {
     const x = plot.valToPos(at, "x", true);
     if (x < bbox.left || x > bbox.left + bbox.width) continue;

@@ -31,7 +31,7 @@ const KINDS = { delayed: "hidden by its sender", visible: "visible", waiting: "g
  *
  * `lives`: those of lib/spans.js to show, in order. `fromMs` to `toMs`: what the axis shows.
  * `holders`: names of all who hold leases; their place says colour and number. `stages`: names in
- * order. `runsOf(id)`: what the stages did to a message, a list of
+ * order. `runsOf(life)`: what the stages did to a message, a list of
  * `{ stage, fromMs, toMs, outcome, by }`. `labelOf(id)`: a name for people.
  */
 export function Timeline({ queue, lives, fromMs, toMs, holders, stages, runsOf, labelOf, label }) {
@@ -53,7 +53,7 @@ export function Timeline({ queue, lives, fromMs, toMs, holders, stages, runsOf, 
             top=${TOP + ROW * number}
             ...${{ queue, life, place, fromMs, toMs, holders, stages }}
             name=${labelOf(life.id)}
-            runs=${runsOf(life.id)}
+            runs=${runsOf(life)}
           />`,
         )}
       </svg>
