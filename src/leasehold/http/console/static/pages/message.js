@@ -16,6 +16,8 @@ import { Table } from "../ui/table.js";
 import { Tree } from "../ui/tree.js";
 
 const EVERY_MS = 4_000;
+/** Codes of explanations of messages that are not there. */
+const ABSENT = new Set(["not-found", "not-an-id"]);
 const NEVER_GIVEN = html`<span class="faint">none</span>`;
 
 export default function Message({ parts }) {
@@ -26,12 +28,11 @@ export default function Message({ parts }) {
 
 function One({ queue, id }) {
   const address = path("queues", queue, "messages", id);
-  const { message, isGone, error, isLoading, reload: reloadMessage } = useMessage(address);
-  const { data: explanation, error: unexplained, reload: explain } = useResource(`${address}/explain`, { everyMs: EVERY_MS });
+  const { data: explanation, error: unexplained, isLoading: isAsked, reload } = useResource(`${address}/explain`, { everyMs: EVERY_MS });
+  const { message, isGone, error, isLoading } = useMessage(address, explanation);
   const trace = useTrace(queue, id);
-  const reload = () => {
-    reloadMessage();
-    explain();
+  const look = () => {
+    reload();
     trace.more();
   };
   const crumbs = [
@@ -43,50 +44,33 @@ function One({ queue, id }) {
       ${message && !isGone && html`<${State} name=${message.state} />`}
       <${Copy} text=${id} label="Copy the id" />
     <//>
-    ${explanation ? html`<p class="explanation">${explanation.sentence}</p>` : html`<${Problem} error=${unexplained} retry=${explain} />`}
+    ${explanation ? html`<p class="explanation">${explanation.sentence}</p>` : html`<${Problem} error=${unexplained} retry=${look} />`}
     <${Running} queue=${queue} />
     ${isGone && html`<${Gone} trace=${trace} wasSeen=${message !== null} />`}
-    ${!isGone && html`<${Problem} error=${error} retry=${reload} />`}
-    ${isLoading && html`<${Loading} lines=${8} />`}
-    ${message && html`<${Known} ...${{ queue, message, explanation, reload, isGone }} />`}
+    ${!isGone && html`<${Problem} error=${error} retry=${look} />`}
+    ${(isAsked || isLoading) && html`<${Loading} lines=${8} />`}
+    ${message && html`<${Known} ...${{ queue, message, explanation, reload: look, isGone }} />`}
     <${Section} title="Life">
       <${Life} trace=${trace} />
     <//>`;
 }
 
-// Whether the server was found unable to leave a body out (`body=false`).
-let mustTakeBodies = false;
-
-/**
- * A message as it is now. Once its body is known to be large, the message is asked for without it;
- * where the server cannot do that, only when something was done to it.
- */
-function useMessage(address) {
-  const [how, setHow] = useState("whole"); // "light", "rest"
-  const asked = how === "rest" ? null : address + query({ body: how === "light" ? false : undefined });
-  const answer = useResource(asked, { everyMs: EVERY_MS });
+// A message as it is now, asked for with each new explanation that it is there: first without its body,
+// until that is known to be small enough to come along.
+function useMessage(address, explanation) {
+  const [isSmall, setSmall] = useState(false);
+  const isAbsent = ABSENT.has(explanation?.code);
+  const answer = useResource(explanation && !isAbsent ? address + query({ body: isSmall ? undefined : false }) : null);
   const last = useRef(null);
-  if (answer.data) last.current = how === "light" ? withBody(answer.data, last.current) : answer.data;
-  const isLarge = answer.data?.body_bytes > SHOWN_BYTES;
-  const isRefused = how === "light" && answer.error?.status === 400;
+  if (answer.data) last.current = answer.data;
+  const size = last.current?.body_bytes;
   useEffect(() => {
-    if (isRefused) mustTakeBodies = true;
-    if (isRefused || (how === "whole" && isLarge)) setHow(mustTakeBodies ? "rest" : "light");
-  }, [isRefused, how, isLarge]);
-  return {
-    message: last.current,
-    isGone: answer.error?.status === 404,
-    error: isRefused ? null : answer.error,
-    isLoading: last.current === null && answer.isLoading,
-    reload: how === "rest" ? () => setHow("whole") : answer.reload,
-  };
-}
-
-// What came with the body before still holds if nobody has received or changed the message since.
-function withBody(message, before) {
-  if (before?.fence !== message.fence) return message;
-  const { body, body_base64, saved } = before;
-  return { ...message, body, body_base64, saved: message.saved ?? saved };
+    if (size !== undefined) setSmall(size <= SHOWN_BYTES);
+  }, [size]);
+  useEffect(() => {
+    if (answer.data || answer.error) answer.reload();
+  }, [explanation]);
+  return { ...answer, message: last.current, isGone: isAbsent || answer.error?.status === 404, isLoading: last.current === null && answer.isLoading };
 }
 
 function Gone({ trace, wasSeen }) {

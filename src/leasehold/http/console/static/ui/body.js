@@ -5,7 +5,7 @@ import { html, useEffect, useMemo, useRef, useState } from "../lib/html.js";
 import { path, request } from "../lib/api.js";
 import { hexDump, indent, recognise } from "../lib/decode.js";
 import * as format from "../lib/format.js";
-import { Copy, Note, Problem, Section } from "./parts.js";
+import { Copy, Loading, Note, Problem, Section } from "./parts.js";
 import { Tree } from "./tree.js";
 
 /** Bodies up to this are shown at once; of larger ones this much is shown when it is asked for. */
@@ -29,6 +29,7 @@ export function Body({ queue, message }) {
   if (message.body_problem) {
     return html`<${Section} title=${title}><${Note} tone="bad">The body cannot be shown: ${message.body_problem}<//><//>`;
   }
+  if (size <= SHOWN_BYTES && given === null) return html`<${Section} title=${title}><${Loading} /><//>`;
   const name = `${message.id}.${found?.kind === "image" ? found.label.toLowerCase() : EXTENSIONS[found?.kind ?? "bytes"]}`;
   const download = size > 0 && html`<a class="button" href=${address} download=${name}>Download</a>`;
   return html`<${Section} title=${title} actions=${download}>
@@ -47,13 +48,6 @@ function givenBytes(message) {
   if (message.body_bytes > SHOWN_BYTES) return null;
   if (message.body != null) return new TextEncoder().encode(message.body);
   if (message.body_base64 != null) return bytesOf(message.body_base64);
-  return null;
-}
-
-// Of a large body that came along all the same: a server that cannot leave it out sends it with the message.
-function beginningOf(message) {
-  if (message.body != null) return new TextEncoder().encode(message.body.slice(0, SHOWN_BYTES)).subarray(0, SHOWN_BYTES);
-  if (message.body_base64 != null) return bytesOf(message.body_base64.slice(0, 4 * Math.ceil(SHOWN_BYTES / 3))).subarray(0, SHOWN_BYTES);
   return null;
 }
 
@@ -81,11 +75,6 @@ function useLoaded(address, message) {
   const load = async (most) => {
     running.current?.abort();
     const { fence } = message;
-    const beginning = most === SHOWN_BYTES ? beginningOf(message) : null;
-    if (beginning !== null) {
-      setState({ loaded: { bytes: beginning, isWhole: false, fence }, error: null, busy: null });
-      return;
-    }
     const abort = (running.current = new AbortController());
     const tell = (changes) => !abort.signal.aborted && setState((before) => ({ ...before, ...changes }));
     tell({ error: null, busy: { got: 0 } });
