@@ -35,7 +35,7 @@ export default function Server() {
     <${Figures} figures=${figures} />
     <div class="columns">
       <${Section} title="Commits"><${Commits} figures=${figures} history=${history} /><//>
-      <${Section} title="Load"><${Load} load=${figures.load} consoles=${figures.consoles} /><//>
+      <${Section} title="Load"><${Load} load=${figures.load} consoles=${figures.consoles} process=${figures.process} /><//>
       <${Section} title="Disk and store"><${StoreFacts} figures=${figures} /><//>
       <${Section} title="Process and clock"><${Process} figures=${figures} history=${history} offset=${offset} /><//>
       <${Section} title="Event log"><${EventLog} log=${figures.event_log} /><//>
@@ -90,7 +90,8 @@ export function troublesOf(figures, offset) {
       "See below which limit is reached. Fewer or longer connections help, or a higher limit in the server's settings.",
     );
   }
-  for (const [name, now, most] of metersOf(load)) {
+  const files = ["Open files", figures.process.open_files, figures.process.max_open_files];
+  for (const [name, now, most] of [...metersOf(load), files]) {
     if (most && now / most >= NEARLY_FULL) {
       warn(
         `${name}: ${format.count(now)} of ${format.count(most)}.`,
@@ -98,7 +99,7 @@ export function troublesOf(figures, offset) {
       );
     }
   }
-  if (disk.free_bytes !== null && disk.reserve_bytes && disk.free_bytes < RESERVES_LEFT * disk.reserve_bytes) {
+  if (isNearlyFull(disk)) {
     warn(
       `Only ${format.bytes(disk.free_bytes)} are free on the disk.`,
       `When it is full, new messages are refused, and consumers go on in the ${format.bytes(disk.reserve_bytes)} kept for them. Make room.`,
@@ -171,15 +172,23 @@ function Commits({ figures, history }) {
         ["95 % take up to", seconds(commits.p95_s)],
         ["99 % take up to", seconds(commits.p99_s)],
         ["Mean", seconds(commits.mean_s)],
+        ["99 % since the start", commits.since_start && seconds(commits.since_start.p99_s)],
+        ["Mean since the start", commits.since_start && seconds(commits.since_start.mean_s)],
         ["Commits since the start", format.count(commits.total)],
         ["Commands since the start", format.count(commands.total)],
       ]}
     />
     <p class="faint">A commit is written and synced to the disk before anybody is answered; its time is mostly that of the sync.</p>
     <h3>Time of a commit</h3>
-    <${Plot} data=${times} series=${TIMES} label=${`Time of commits since this page was opened; now half take up to ${seconds(commits.p50_s)}`} height=${180} />
+    <${Lines} data=${times} series=${TIMES} label=${`Time of commits since this page was opened; now half take up to ${seconds(commits.p50_s)}`} height=${180} />
     <h3>Commands and commits</h3>
-    <${Plot} data=${rates} series=${RATES} label=${`Commands and commits per second since this page was opened; now ${perSecond(commands.per_s)} and ${perSecond(commits.per_s)}`} height=${180} />`;
+    <${Lines} data=${rates} series=${RATES} label=${`Commands and commits per second since this page was opened; now ${perSecond(commands.per_s)} and ${perSecond(commits.per_s)}`} height=${180} />`;
+}
+
+// A plot of what was told since the page was opened; of one moment there is nothing to draw.
+function Lines({ data, ...others }) {
+  if (data[0].length < 2) return html`<p class="faint">It is drawn from the second time on that the server tells, in a few seconds.</p>`;
+  return html`<${Plot} data=${data} ...${others} />`;
 }
 
 const useColumns = (history, valuesOf) =>
@@ -198,15 +207,18 @@ const metersOf = (load) => [
   ["Bytes in buffers", load.buffered_bytes, load.max_buffered_bytes, format.bytes],
 ];
 
-function Load({ load, consoles }) {
-  const meters = [...metersOf(load), ...(consoles ? [["Open consoles", consoles.open, consoles.max]] : [])];
+function Load({ load, consoles, process }) {
+  const meters = [
+    ...metersOf(load),
+    ["Open files", process.open_files, process.max_open_files],
+    ["Open consoles", consoles?.open, consoles?.max],
+  ].filter(([, now]) => now != null);
   return meters.map(([name, now, most, write]) => html`<${Meter} key=${name} ...${{ name, now, most, write }} />`);
 }
 
-/** A number beside its limit. */
-function Meter({ name, now, most, write = format.count }) {
+/** A number beside its limit; `tone` says how bad that is, if not how near the limit is. */
+function Meter({ name, now, most, write = format.count, tone = toneOf(now, most) }) {
   const part = most ? now / most : null;
-  const tone = part !== null && part >= NEARLY_FULL ? (part >= 1 ? "bad" : "warning") : "";
   return html`<div class="meter-row">
     <span>${name}</span>
     <div class=${`meter ${tone}`}>
@@ -216,15 +228,23 @@ function Meter({ name, now, most, write = format.count }) {
   </div>`;
 }
 
+function toneOf(now, most) {
+  if (!most || now / most < NEARLY_FULL) return "";
+  return now >= most ? "bad" : "warning";
+}
+
+const isNearlyFull = ({ free_bytes: free, reserve_bytes: reserve }) => free !== null && reserve && free < RESERVES_LEFT * reserve;
+
 function StoreFacts({ figures }) {
   const { store, disk } = figures;
   const used = disk.total_bytes && disk.free_bytes !== null ? disk.total_bytes - disk.free_bytes : null;
   return html`${used !== null
-      ? html`<${Meter} name="Disk, in use" now=${used} most=${disk.total_bytes} write=${format.bytes} />`
+      ? html`<${Meter} name="Disk, in use" now=${used} most=${disk.total_bytes} write=${format.bytes} tone=${isNearlyFull(disk) ? "warning" : ""} />`
       : html`<p class="faint">The store is not on a disk of this server.</p>`}
     <${Facts}
       pairs=${[
         ["Free on the disk", disk.free_bytes === null ? undefined : format.bytes(disk.free_bytes)],
+        ["Files of the server", disk.data_bytes == null ? undefined : format.bytes(disk.data_bytes)],
         ["Kept for consumers when it is full", disk.reserve_bytes ? format.bytes(disk.reserve_bytes) : "nothing"],
         ["Store", store.kind],
         ["Takes messages", store.writable ? "yes" : "no"],
@@ -248,6 +268,7 @@ function Process({ figures, history, offset }) {
         ["Memory in use", format.bytes(process.resident_bytes)],
         ["Processor time since the start", seconds(process.cpu_s)],
         ["Processor now", `${format.percent(process.cpu_share)} of a core`],
+        ["Number of the process", process.pid],
         ["Started", html`<${Moment} ms=${figures.started_at_ms} />`],
         ["Drift of the machine's clock", seconds(clock.wall_drift_s)],
         ["This browser's clock is behind by", offset === null ? undefined : seconds(offset / 1000)],
@@ -255,7 +276,7 @@ function Process({ figures, history, offset }) {
       ]}
     />
     <h3>Processor</h3>
-    <${Plot} data=${shares} series=${CPU} label=${`Share of a core since this page was opened; now ${format.percent(process.cpu_share)}`} height=${150} />`;
+    <${Lines} data=${shares} series=${CPU} label=${`Share of a core since this page was opened; now ${format.percent(process.cpu_share)}`} height=${150} />`;
 }
 
 function EventLog({ log }) {

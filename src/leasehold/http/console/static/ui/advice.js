@@ -106,6 +106,9 @@ const SURVIVAL = [
   { label: "and", unit: percent, dash: [4, 4] },
 ];
 
+const LEAST_SHARE = 0.002;
+const DRAWN_BEYOND = 1.3;
+
 function marksOf({ today_s: today, advised_s: advised }) {
   const marks = [{ at: today, text: "timeout now", tone: "--red" }];
   if (advised !== today) marks.push({ at: advised, text: "advised", tone: "--green" });
@@ -114,7 +117,12 @@ function marksOf({ today_s: today, advised_s: advised }) {
 
 function Curve({ found }) {
   const { survival, today_s: today, advised_s: advised } = found;
-  const data = useMemo(() => ["s", "share", "low", "high"].map((name) => survival.map((each) => each[name] ?? null)), [survival]);
+  const data = useMemo(() => {
+    // The tail is long, and there is nothing to see in it.
+    const most = DRAWN_BEYOND * Math.max(today, advised);
+    const shown = survival.filter(({ s, share }) => share >= LEAST_SHARE || s <= most);
+    return ["s", "share", "low", "high"].map((name) => shown.map((each) => each[name] ?? null));
+  }, [survival, today, advised]);
   const label = `${shareAt(survival, today)} of the work takes longer than the timeout now${
     advised === today ? "" : `, ${shareAt(survival, advised)} longer than the one advised`
   }.`;

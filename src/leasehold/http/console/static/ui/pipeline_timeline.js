@@ -12,12 +12,13 @@ import { Timeline } from "./timeline.js";
 
 const EVERY_MS = 2_000;
 const LOOK_EVERY_MS = 5_000;
+const NAME_EVERY_MS = 15_000;
 const PAGE = 500;
 const FIRST_PAGES = 4;
 /** Messages that are remembered, and those of them that are drawn. */
 const KEPT = 400;
 const DRAWN = 40;
-/** Messages in work that are asked for, with their bodies, for their names and stages. */
+/** Messages that are asked for, with their bodies: those in work for their stages, and the oldest for names. */
 const LOOKED_AT = 25;
 const SHORTEST_MS = 20_000;
 const AFTER_MS = 2_000;
@@ -156,23 +157,26 @@ async function pagesOf(ask, after) {
 // Names of the messages in work, and the stages that they were seen in, from what their holders saved.
 function useMessages(queue) {
   const seen = useRef({ labels: new Map(), working: new Map() });
-  const { data } = useResource(`${path("queues", queue, "messages")}${query({ state: "leased", limit: LOOKED_AT })}`, { everyMs: LOOK_EVERY_MS });
+  const messages = path("queues", queue, "messages");
+  const held = useResource(`${messages}${query({ state: "leased", limit: LOOKED_AT })}`, { everyMs: LOOK_EVERY_MS }).data;
+  const oldest = useResource(`${messages}${query({ limit: LOOKED_AT })}`, { everyMs: NAME_EVERY_MS }).data;
   useEffect(() => {
     seen.current = { labels: new Map(), working: new Map() };
   }, [queue]);
   useEffect(() => {
-    if (data) note(seen.current, data.messages, now());
-  }, [data]);
+    if (held) note(seen.current, held.messages, now());
+  }, [held]);
+  useEffect(() => {
+    if (oldest) name(seen.current.labels, oldest.messages);
+  }, [oldest]);
   return seen.current;
 }
 
 function note({ labels, working }, messages, nowMs) {
   const held = new Set(messages.map(({ id }) => id));
   for (const [id, runs] of working) if (!held.has(id)) endLast(runs, nowMs, "over");
-  for (const message of messages) {
-    const { id, saved, dequeue_count: delivery, lease } = message;
-    const label = labelOf(message);
-    if (label) labels.set(id, label);
+  name(labels, messages);
+  for (const { id, saved, dequeue_count: delivery, lease } of messages) {
     const stage = saved?.stage;
     if (typeof stage !== "string") continue;
     const runs = working.get(id) ?? [];
@@ -184,8 +188,15 @@ function note({ labels, working }, messages, nowMs) {
     if (last && !isSame && last.outcome === "over" && last.stage === stage) last.outcome = "unfinished";
     runs.push({ stage, fromMs: isSame ? nowMs : (lease?.since_ms ?? nowMs), toMs: null, outcome: "", by: "", delivery });
   }
-  for (const id of [...labels.keys()].slice(0, -KEPT)) labels.delete(id);
   for (const id of [...working.keys()].slice(0, -KEPT)) working.delete(id);
+}
+
+function name(labels, messages) {
+  for (const message of messages) {
+    const label = labelOf(message);
+    if (label) labels.set(message.id, label);
+  }
+  for (const id of [...labels.keys()].slice(0, -KEPT)) labels.delete(id);
 }
 
 function endLast(runs, atMs, outcome) {
