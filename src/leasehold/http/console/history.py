@@ -28,8 +28,8 @@ from leasehold.http.native.call import Call, in_portions, param_int, short_text
 from leasehold.http.native.errors import invalid
 from leasehold.http.requests import Response
 
-MOST_LOOKS: Final = 8
-"""Looks at the log for one page."""
+MOST_LOOKS: Final = 4
+"""Looks at the log for one page: 30 ms each where all that is read has to be decoded."""
 MOST_EVENTS: Final = 20_000
 """Events of a queue that its figures are made of."""
 ENOUGH: Final = 1_000

@@ -208,8 +208,9 @@ def pipelines_in(content: str | None) -> dict[str, dict[str, Any]]:
 
 DEFAULT_EVENTS: Final = 1_000
 MAX_EVENTS: Final = 10_000
-_LOOKS: Final = 16
-"""Pages that a request looks through for events of one message before it answers with none."""
+_LOOKS: Final = 4
+"""Pages that a request looks through for events of one message before it answers with none: of a
+log of ten million events that is some 70 ms."""
 
 
 _ACCOUNT: Final = Event._fields.index("account")

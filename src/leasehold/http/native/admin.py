@@ -188,8 +188,10 @@ async def inspect(call: Call) -> Response:
 
 async def find(call: Call) -> Response:
     """Look at one message."""
-    seen = await call.services.perform(FindMessage(call.account, call.queue, call.item))
-    return reply_seen(call, seen)
+    with_body = param_switch(call, "body", default=True)
+    find = FindMessage(call.account, call.queue, call.item, with_bodies=with_body)
+    seen = await call.services.perform(find)
+    return call.reply(show_message(seen, call.now_ms, with_body=with_body))
 
 
 async def explain_message(call: Call) -> Response:

@@ -532,7 +532,7 @@ ROUTES: Final = (
     ),
     Route("put-raw", "POST", _MESSAGES + "/raw", _PUT, put, PUT_PARAMS),
     Route("get-body", "GET", _MESSAGE + "/body", _LOOK, get),
-    Route("get-message", "GET", _MESSAGE, _LOOK, admin.find),
+    Route("get-message", "GET", _MESSAGE, _LOOK, admin.find, frozenset({"body"})),
     Route("explain-message", "GET", _MESSAGE + "/explain", _LOOK, admin.explain_message),
     Route("amend-message", "PATCH", _MESSAGE, _CHANGE, admin.amend),
     Route("remove-message", "DELETE", _MESSAGE, _CLEAR, admin.remove, frozenset({"force"})),

@@ -116,7 +116,9 @@ export function useResource(address, { everyMs = 0 } = {}) {
   useEffect(() => {
     load();
     const timer = everyMs ? setInterval(() => document.hidden || load(), everyMs) : 0;
+    addEventListener("reconnected", load);
     return () => {
+      removeEventListener("reconnected", load);
       clearInterval(timer);
       running.current?.abort();
     };

@@ -74,7 +74,11 @@ async function listenAgain() {
 }
 
 function setConnection(state) {
-  if (connection.value.state !== state) connection.set({ state, since: Date.now() });
+  const before = connection.value.state;
+  if (before === state) return;
+  connection.set({ state, since: Date.now() });
+  // What changed meanwhile was not told.
+  if (before === "lost" && state === "open") dispatchEvent(new Event("reconnected"));
 }
 
 function receive(news) {

@@ -9,7 +9,7 @@ import { Copy, Empty, Facts, Loading, Moment, Problem } from "./parts.js";
 
 const PAGE = 500;
 /** Requests made for one look at a life; a longer one goes on when the operator asks. */
-const PAGES_AT_ONCE = 4;
+const PAGES_AT_ONCE = 2;
 const EVERY_MS = 5_000;
 /** So many renewals in a row are told in one line. */
 const FOLDED = 3;
@@ -20,6 +20,7 @@ export function useTrace(queue, id) {
   const [state, setState] = useState({ events: [], finished: false, error: null, isLoading: true });
   const cursor = useRef(undefined);
   const isBusy = useRef(false);
+  const isGone = useRef(false);
   const load = async () => {
     if (isBusy.current) return;
     isBusy.current = true;
@@ -27,6 +28,7 @@ export function useTrace(queue, id) {
     try {
       for (let pages = 1; pages <= PAGES_AT_ONCE; pages += 1) {
         const page = await get(address + query({ after: cursor.current, limit: PAGE }));
+        if (isGone.current) return;
         fresh.push(...page.events);
         cursor.current = page.next_after;
         if (page.finished || pages === PAGES_AT_ONCE) {
@@ -40,9 +42,13 @@ export function useTrace(queue, id) {
     isBusy.current = false;
   };
   useEffect(() => {
+    isGone.current = false;
     load();
     const timer = setInterval(() => document.hidden || load(), EVERY_MS);
-    return () => clearInterval(timer);
+    return () => {
+      isGone.current = true;
+      clearInterval(timer);
+    };
   }, [address]);
   return { ...state, more: load };
 }
