@@ -97,7 +97,7 @@ class Visit:
         """What the page must not do, and did."""
         self.requests: list[str] = []
         """The addresses that were asked for, in order."""
-        self._expected = [re.compile("status of 40[04]")]
+        self._expected = [re.compile("status of 404 .*/advice$")]
         self.context: BrowserContext = browser.new_context(
             viewport=size or WIDE,
             color_scheme=theme,
@@ -131,7 +131,7 @@ class Visit:
 
     def _wrote(self, line: ConsoleMessage) -> None:
         if line.type == "error":
-            self._note("console", line.text)
+            self._note("console", f"{line.text} {line.location.get('url', '')}")
 
     def _opened(self, dialog: Dialog) -> None:
         self._note("dialog", dialog.message)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import axe_playwright_python
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Locator, expect
 
 from tests.console.harness import NARROW, WIDE, Visit, World
 from tests.console.scene import Scene, addresses, shop
@@ -79,3 +79,45 @@ def test_axe_would_find_a_barrier(operator: Visit) -> None:
         }"""
     )
     assert "button-name" in {each["id"] for each in barriers(operator)}
+
+
+def tab_to(visit: Visit, wanted: Locator) -> None:
+    """Press Tab until something has the focus."""
+    for _ in range(120):
+        if wanted.count() and wanted.first.evaluate("(each) => each === document.activeElement"):
+            return
+        visit.page.keyboard.press("Tab")
+    raise AssertionError(f"Tab does not lead to {wanted}")
+
+
+def test_by_keyboard_alone(world: World, visitor: Callable[..., Visit]) -> None:
+    """Sign in, open a queue, filter, open a message, and take it back from its worker."""
+    queue = world.client.queue("orders")
+    queue.create()
+    queue.put_many(["order 1", "order 2", "order 3"])
+    held = queue.receive(3, visibility_timeout_s=600, holder="worker-1")[1]
+    visit = visitor(world.url)
+    page = visit.page
+    page.goto(f"{world.url}/console/")
+    enter = page.keyboard
+    tab_to(visit, visit.button("Use the development account"))
+    enter.press("Enter")
+    visit.link("orders").wait_for()
+    tab_to(visit, visit.link("orders"))
+    enter.press("Enter")
+    page.wait_for_url("**/#/queues/orders")
+    tab_to(visit, page.get_by_label("Find a message"))
+    enter.type("order 2")
+    enter.press("Enter")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    tab_to(visit, page.locator("tbody td.main a"))
+    enter.press("Enter")
+    page.wait_for_url(f"**/#/messages/orders/{held.id}")
+    expect(page.locator("h1")).to_be_focused()
+    tab_to(visit, visit.button("Take back"))
+    enter.press("Enter")
+    tab_to(visit, page.locator("dialog [type=submit]"))
+    enter.press("Enter")
+    visit.sees("The message was taken back.")
+    assert queue.get(held.id).state == "visible"
+    assert visit.clicks == 0

@@ -85,11 +85,10 @@ def fill(world: World, stack: contextlib.ExitStack) -> dict[str, str]:
     over.open()
     over.close(HOSTILE[:200])
     report = ErrorReport(text=HOSTILE, type=SHORT, fingerprint=SHORT[:16])
-    for each in plain.receive(3, holder=HOSTILE[:200]):
-        plain.release(each, outcome="failed", delay_s=600, error=report)
-    other = queue.receive(1, holder=HOSTILE[:200])
-    for each in other:
-        queue.bury(each, report)
+    for tried in plain.receive(3, holder=HOSTILE[:200]):
+        plain.release(tried, outcome="failed", delay_s=600, error=report)
+    for other in queue.receive(1, holder=HOSTILE[:200]):
+        queue.bury(other, report)
     stream = client.queue("streamed")
     stream.create()
     stream.put_many([HOSTILE] * 3)
