@@ -2,7 +2,7 @@
 
 import { html } from "../lib/html.js";
 import { get, path, post, query, useResource } from "../lib/api.js";
-import { setParams, to } from "../lib/router.js";
+import { go, setParams, to } from "../lib/router.js";
 import * as format from "../lib/format.js";
 import { ActionButton, FormDialog, openDialog, toast } from "../ui/dialog.js";
 import { Empty, Facts, Loading, Moment, PageHead, Problem, Relative, Section, State } from "../ui/parts.js";
@@ -173,8 +173,13 @@ function discard(name, reload) {
       preview=${() => look(name)}
       act=${async () => {
         const done = await post(path("transactions", name, "discard"));
-        toast(done.published ? `${name} was published in the meantime: nothing was dropped.` : `${format.plural(done.rows, "message")} dropped.`);
-        reload();
+        if (done.published) {
+          toast(`${name} was published in the meantime: nothing was dropped.`);
+          reload();
+        } else {
+          toast(`${format.plural(done.rows, "message")} dropped.`);
+          go(to("transactions"));
+        }
       }}
     >
       <p>What is staged is dropped, and the name can be used again. This cannot be undone.</p>
