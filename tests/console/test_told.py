@@ -207,6 +207,15 @@ def test_json_is_indented_as_it_was_written(operator: Visit) -> None:
     assert "12345678901234567890.000" in operator.page.evaluate(_INDENT, [number])[0]
 
 
+def test_deep_json_does_not_grow_without_bounds(operator: Visit) -> None:
+    """Each of 20,000 levels is one line further, and not two signs longer than the one before."""
+    operator.open()
+    levels = 20_000
+    (shown,) = operator.page.evaluate(_INDENT, ["[" * levels + "]" * levels])
+    assert shown.count("\n") == 2 * levels - 2
+    assert len(shown) < 80 * 2 * levels
+
+
 def test_each_type_of_event_has_a_sentence(operator: Visit) -> None:
     """All that are told on a terminal are told in the console, and the unknown by their name."""
     operator.open()

@@ -20,6 +20,8 @@ const BASE64 = /^[A-Za-z0-9+/\-_]+={0,2}$/;
 /** Shorter texts are taken to be base64 too often: "test" and "orders42" are. */
 const MIN_BASE64 = 12;
 const LINE = 16;
+/** Deeper levels are not indented further: a body can have as many as it has signs. */
+const DEEPEST = 30;
 
 /**
  * What some bytes are: `{ kind, label, ... }`.
@@ -141,18 +143,19 @@ export function indent(text, step = "  ") {
   const pieces = text.match(/"(?:[^"\\]|\\.)*"?|[{}[\],:]|[^\s{}[\],:"]+/g) ?? [];
   let depth = 0;
   let shown = "";
+  const line = () => `\n${step.repeat(Math.min(depth, DEEPEST))}`;
   pieces.forEach((piece, place) => {
     const next = pieces[place + 1];
     if (piece === "{" || piece === "[") {
       const isEmpty = next === "}" || next === "]";
       if (!isEmpty) depth += 1;
-      shown += isEmpty ? piece : `${piece}\n${step.repeat(depth)}`;
+      shown += isEmpty ? piece : piece + line();
     } else if (piece === "}" || piece === "]") {
       const isEmpty = pieces[place - 1] === "{" || pieces[place - 1] === "[";
       if (!isEmpty) depth = Math.max(0, depth - 1);
-      shown += isEmpty ? piece : `\n${step.repeat(depth)}${piece}`;
+      shown += isEmpty ? piece : line() + piece;
     } else if (piece === ",") {
-      shown += `,\n${step.repeat(depth)}`;
+      shown += piece + line();
     } else {
       shown += piece === ":" ? ": " : piece;
     }

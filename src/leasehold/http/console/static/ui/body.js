@@ -11,7 +11,7 @@ import { Tree } from "./tree.js";
 /** Bodies up to this are shown at once; of larger ones this much is shown when it is asked for. */
 export const SHOWN_BYTES = 64 * 1024;
 /** Text and JSON up to this can be shown as a whole: more makes a browser slow. */
-const WHOLE_BYTES = 2 * 1024 * 1024;
+const WHOLE_BYTES = 1024 * 1024;
 const HEX_BYTES = 16 * 1024;
 const LOAD_MS = 300_000;
 const EXTENSIONS = { json: "json", text: "txt", bytes: "bin", empty: "txt" };
@@ -147,16 +147,21 @@ function viewsOf(found, bytes, isWhole) {
   }
   if (found.kind === "image" && isWhole) views.push(add("picture", () => html`<${Picture} bytes=${bytes} found=${found} />`));
   if (found.kind === "json") {
-    if (found.value !== undefined) views.push(add("tree", () => html`<${Tree} value=${found.value} text=${found.text} />`, () => indent(found.text)));
-    views.push(add("pretty", () => text(indent(found.text)), () => indent(found.text)));
+    let indented; // once, and when it is looked at
+    const pretty = () => (indented ??= indent(found.text));
+    if (found.value !== undefined) views.push(add("tree", () => html`<${Tree} value=${found.value} text=${found.text} />`, pretty));
+    views.push(add("pretty", () => text(pretty()), pretty));
   }
   if (found.text !== undefined) views.push(add("text", () => text(found.text), () => found.text));
   if (found.kind !== "empty") views.push(hex);
   return views;
 }
 
+// Many lines take a browser seconds to lay out: more of them come when they are asked for.
 function Text({ text }) {
-  return html`<pre tabindex="0" aria-label="Text of the body">${text}</pre>`;
+  const [most, setMost] = useState(SHOWN_BYTES);
+  return html`<pre tabindex="0" aria-label="Text of the body">${text.slice(0, most)}</pre>
+    ${text.length > most && html`<p class="more"><button type="button" class="small" onClick=${() => setMost(2 * most)}>Show more of the text</button></p>`}`;
 }
 
 function Hex({ bytes }) {

@@ -15,8 +15,17 @@ class Written {
 
 /** A value of JSON, and the text that it was read from. */
 export function Tree({ value, text }) {
-  const exact = useMemo(() => (/\d{16}|[eE]/.test(text) ? JSON.parse(text, keepNumbers) : value), [value, text]);
+  const exact = useMemo(() => exactOf(value, text), [value, text]);
   return html`<div class="tree"><${Node} value=${exact} level=${0} /></div>`;
+}
+
+function exactOf(value, text) {
+  if (!/\d{16}|\d[.eE]/.test(text)) return value;
+  try {
+    return JSON.parse(text, keepNumbers);
+  } catch {
+    return value; // nested too deeply for that
+  }
 }
 
 // Browsers that do not tell the source show such numbers as they are after reading.
