@@ -8,10 +8,12 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import pytest
+from msgspec import structs
 
 from leasehold.advisor.apply import Current, undo_for
 from leasehold.client import Client
 from leasehold.domain.queue_settings import Adaptive, Advised
+from leasehold.wire.flows import ExecutorReport, PipelineReport, StageReport
 from tests.console.harness import Visit, World
 
 _UNDO: Final = """async (settings) => {
@@ -105,6 +107,42 @@ def test_job_is_stopped(world: World, operator: Visit) -> None:
     operator.button("Stop", within="dialog").click()
     operator.sees("It was stopped")
     assert world.client.get_job(job.job_id).state == "stopped"
+
+
+def test_pipeline_with_the_life_of_its_messages(world: World, operator: Visit) -> None:
+    """What its driver reports, and from the event log who held each message, named by its body."""
+    queue = world.client.queue("videos")
+    queue.create()
+    queue.put_many(['{"video": "harvest-tour"}', '{"video": "broken"}', '{"video": "late"}'])
+    first, second = queue.receive(2, holder="executor-1")
+    queue.complete(first)
+    report = PipelineReport(
+        queue="videos",
+        state="running",
+        began_at_ms=1,
+        stages=(StageReport(name="scan", done=2), StageReport(name="encode", working=1, done=1)),
+        executors=(ExecutorReport(name="host/123", tasks=1, in_work=1, done=1),),
+        done=1,
+        in_work=1,
+        backlog=1,
+    )
+    world.client.report_pipeline("films", report)
+    operator.open("#/pipelines").settle()
+    operator.link("films").click()
+    operator.sees("It is at work: 1 of 3 messages over, 1 in work.")
+    stages = operator.page.locator("ol.stages > li")
+    assert [each.split("\n")[0] for each in stages.all_inner_texts()] == ["scan", "encode"]
+    operator.sees("host/123")
+    picture = operator.page.locator(".timeline svg")
+    operator.sees("completed", within=".timeline svg")
+    operator.sees("broken", within=".timeline svg")
+    bars = [bar.text_content() or "" for bar in picture.locator("rect title").all()]
+    held = [bar for bar in bars if "leased by executor-1" in bar]
+    assert len(held) == 2
+    assert picture.get_by_role("link").count() == 3
+    queue.complete(second)
+    world.client.report_pipeline("films", structs.replace(report, state="failed", failure="no"))
+    operator.sees("It failed: no.")
 
 
 @pytest.mark.parametrize(
