@@ -183,7 +183,7 @@ class History:
                     _advice_from, covered.events[::-1], queue.settings.lease_s(), now_ms
                 )
             except ImportError:
-                why = "The server lacks the libraries for statistics: install leasehold[tuning]."
+                why = "The server lacks numpy and scipy, which the extra `tuning` brings."
                 return call.reply({**shown, "available": False, "why": why, "extra": "tuning"})
         shown |= {"available": True, "logged": queue.settings.event_log}
         shown |= {"events": len(covered.events), "reached_ms": covered.reached_ms}
