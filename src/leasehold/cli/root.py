@@ -128,6 +128,13 @@ LATE: Final = {
         "leasehold.cli.messages", "message", "Send, receive, inspect and mend messages.", _THINGS
     ),
     "job": Late("leasehold.cli.jobs", "job", "Follow and stop purges and redrives.", _THINGS),
+    "backup": Late(
+        "leasehold.cli.backup",
+        "backup",
+        "Copy a store while it is served, and check the copy.",
+        _THINGS,
+    ),
+    "restore": Late("leasehold.cli.backup", "restore", "Make a store of a backup.", _THINGS),
     "store": Late(
         "leasehold.cli.store",
         "group",

@@ -72,6 +72,8 @@ WORDS = {
     "queue": ("queue", "list", *AWAY),
     "message": ("message", "list", "q", *AWAY),
     "job": ("job", "list", *AWAY),
+    "backup": ("backup", "/nowhere", "/proc/nowhere"),
+    "restore": ("restore", "/nowhere", "/proc/nowhere"),
     "store": ("store", "check", "/nowhere"),
     "session": ("session", "list", *AWAY),
     "stream": ("stream", "list", "q", *AWAY),
