@@ -7,6 +7,7 @@ far that was.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -20,6 +21,7 @@ from leasehold.domain.errors import QueueNotFound
 from leasehold.domain.event_recorder import SERVER
 from leasehold.domain.events import NEWEST, Event, EventTail, EventType, TailEvents
 from leasehold.domain.model import Queue
+from leasehold.domain.queue_settings import QueueSettings
 from leasehold.events.names import TYPE_NAMES
 from leasehold.http.app import check_known_queue_name
 from leasehold.http.console.live import session_of
@@ -37,6 +39,10 @@ ENOUGH: Final = 1_000
 MOST_SHOWN: Final = 1_000
 KEPT_S: Final = 5.0
 """Figures are made anew no sooner."""
+ADVISED_S: Final = 60.0
+"""The same for advice, unless the settings change."""
+ADVISED_OF_S: Final = 86_400
+"""Advice is from events of so long, if the log is not too large for one page."""
 MOST_KEPT: Final = 100
 """Queues whose figures are kept so long."""
 
@@ -80,6 +86,8 @@ class History:
         self._sessions = sessions
         self._clock = clock
         self._kept: dict[tuple[str, str, int, int], tuple[float, dict[str, Any]]] = {}
+        self._advised: dict[tuple[str, str], tuple[float, QueueSettings, dict[str, Any]]] = {}
+        self._advising = asyncio.Lock()
 
     # --- events ------------------------------------------------------------------------------
 
@@ -155,6 +163,45 @@ class History:
             self._kept.clear()
         self._kept[key] = now_s, shown
         return call.reply(shown)
+
+    # --- advice ------------------------------------------------------------------------------
+
+    async def advice(self, call: Call) -> Response:
+        """Show what the statistics make of how long work took."""
+        queue = _queue_of(self._sessions, call)
+        key = call.account, queue.name
+        now_s = self._clock.monotonic_s()
+        kept = self._advised.get(key)
+        if kept is not None and now_s - kept[0] < ADVISED_S and kept[1] == queue.settings:
+            return call.reply(kept[2])
+        now_ms = self._clock.now_ms()
+        shown: dict[str, Any] = {"queue": queue.name, "now_ms": now_ms}
+        covered = await covering(call, queue.name, now_ms - ADVISED_OF_S * _MS)
+        async with self._advising:  # one at a time: each takes its share of the processor
+            try:
+                made = await asyncio.to_thread(
+                    _advice_from, covered.events[::-1], queue.settings.lease_s(), now_ms
+                )
+            except ImportError:
+                why = "The server lacks numpy and scipy, which the extra `tuning` brings."
+                return call.reply({**shown, "available": False, "why": why, "extra": "tuning"})
+        shown |= {"available": True, "logged": queue.settings.event_log}
+        shown |= {"events": len(covered.events), "reached_ms": covered.reached_ms}
+        shown |= {"complete": covered.complete, **made}
+        shown["adaptive"] = queue.settings.adaptive is not None
+        advised_s, changed = made["advised_s"], made["advised_s"] != made["today_s"]
+        shown["apply"] = {"settings": {"visibility_timeout_s": advised_s}} if changed else None
+        if len(self._advised) >= MOST_KEPT:
+            self._advised.clear()
+        self._advised[key] = now_s, queue.settings, shown
+        return call.reply(shown)
+
+
+def _advice_from(events: list[Event], today_s: int, now_ms: int) -> dict[str, Any]:
+    """Load the statistics, which takes a moment the first time, and ask them."""
+    module: Any = importlib.import_module("leasehold.advisor.recent")
+    made: dict[str, Any] = module.advice_from(events, today_s, now_ms)
+    return made
 
 
 def _queue_of(sessions: ConsoleSessions, call: Call) -> Queue:

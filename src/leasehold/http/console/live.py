@@ -32,6 +32,8 @@ INTERVAL_PER_QUEUE_S: Final = 0.0005
 """Seconds between two looks for each queue there is, if that is more: 10,000 take 10 to 20 ms of
 processor time, of which an open console shall take well under a hundredth."""
 SERVER_INTERVAL_S: Final = 5.0
+SPARK_EVERY_S: Final = 10
+"""Seconds that each value of a sparkline is of."""
 KEEP_ALIVE_S: Final = 15.0
 """Longest silence: proxies close connections on which nothing happens."""
 MAX_CONSOLES: Final = 256
@@ -142,6 +144,7 @@ class Sampler:
         rows = list(self.overview.rows.values()) if full else []
         reader.tell("overview", self._written(rows, None if full else []))
         reader.tell("server", self._figures())
+        reader.tell("spark", _ENCODE(self._all_moves()))
         self.readers.add(reader)
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="console-sampler")
@@ -160,13 +163,25 @@ class Sampler:
 
     async def look(self) -> None:
         """Look once, and tell all readers."""
+        before = self.overview.moves[-1] if self.overview.moves else None
         changed, removed = await self.overview.sample()
         if changed or removed:
             self._tell("overview", self._written(changed, removed))
+        newest = self.overview.moves[-1] if self.overview.moves else None
+        if newest is not None and newest is not before:
+            told = {"full": False, "every_s": SPARK_EVERY_S, "at_ms": newest.at_ms}
+            self._tell("spark", _ENCODE({**told, "queues": newest.rates}))
         now_s = self._clock.monotonic_s()
         if now_s >= self._server_due_s:
             self._server_due_s = now_s + SERVER_INTERVAL_S - _EARLY_S
             self._tell("server", self._figures())
+
+    def _all_moves(self) -> dict[str, Any]:
+        moves = self.overview.moves
+        names = {name for each in moves for name in each.rates}
+        at_ms = moves[-1].at_ms if moves else None
+        told = {name: self.overview.movement(name) for name in names}
+        return {"full": True, "every_s": SPARK_EVERY_S, "at_ms": at_ms, "queues": told}
 
     def _tell(self, event: str, content: bytes) -> None:
         for reader in self.readers:
@@ -260,7 +275,7 @@ class Live:
                 "interval_s": sampler.interval_s,
                 "account": account,
                 "totals": overview.totals(),
-                "queues": page.rows,
+                "queues": [{**row, "spark": overview.movement(row["name"])} for row in page.rows],
                 "matched": page.matched,
                 "next": page.next,
             }

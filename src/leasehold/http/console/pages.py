@@ -121,6 +121,7 @@ class ConsoleDialect(BaseDialect[Call, Refused]):
             Route("workers", "GET", _API + "workers", (), workers.workers, workers.PARAMS),
             Route("pipelines", "GET", _API + "pipelines", (), workers.pipelines),
             Route("pipeline", "GET", _API + "pipelines/{name}", (), workers.pipeline),
+            Route("advice", "GET", _QUEUE + "advice", (), history.advice),
             Route("figures", "GET", _QUEUE + "figures", (), history.figures, history.FIGURES),
         ]
         if oidc is not None:

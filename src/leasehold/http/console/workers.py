@@ -201,8 +201,7 @@ def _order(shown: dict[str, Any]) -> tuple[Any, ...]:
     return (
         shown["stuck"] is None,
         is_over,
-        not shown["holds"],
-        -(shown["quiet_s"] or 0.0),
+        0.0 if shown["quiet_s"] is None else -1.0 - shown["quiet_s"],
         -shown["started_at_ms"],
         shown["session_id"],
     )

@@ -31,7 +31,7 @@ from leasehold.domain.admin import (
 )
 from leasehold.domain.claims import HIDING, Claim, ListStreams
 from leasehold.domain.commands import Peek
-from leasehold.domain.errors import MessageNotFound
+from leasehold.domain.errors import LeaseholdError, MessageNotFound
 from leasehold.domain.failures import last_error
 from leasehold.domain.filters import EVERYTHING, MessageFilter, parse_json_path, parse_json_value
 from leasehold.domain.limits import MAX_WAIT_S, NATIVE, NEVER, PRIORITIES
@@ -312,7 +312,7 @@ async def _found(call: Call, *, with_body: bool) -> Message | None:
     find = FindMessage(call.account, call.queue, call.item, with_bodies=with_body)
     try:
         return (await call.services.perform(find)).message
-    except MessageNotFound:
+    except LeaseholdError:  # whatever it is, the change itself meets it or needs not know
         return None
 
 

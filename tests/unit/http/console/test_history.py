@@ -206,3 +206,39 @@ def test_percentiles(lengths_ms: list[int], expected: tuple[float, ...] | None) 
     found = percentiles(lengths_ms)
     told = None if found is None else tuple(found[f"p{share}"] for share in (50, 90, 99))
     assert told == expected
+
+
+# --- advice ------------------------------------------------------------------------------------
+
+ADVICE = "/console/api/queues/orders/advice"
+
+
+def test_advice(console: Console) -> None:
+    """What the statistics say is told with how to set it; it is made anew when settings change."""
+    who = console.enter()
+    pytest.importorskip("scipy")
+    console.ask("PATCH", QUEUE, {"settings": {"visibility_timeout_s": 600}}, who)
+    for _ in range(40):
+        _put(console, who, "a")
+        _work(console, who, 2)
+    answer = console.ask("GET", ADVICE, None, who)
+    assert answer.status == 200, answer.json
+    found = answer.json
+    assert (found["available"], found["is_enough"]) == (True, True)
+    assert found["finished"] == 40
+    assert found["apply"] == {"settings": {"visibility_timeout_s": found["advised_s"]}}
+    assert console.ask("GET", ADVICE, None, who).json == found
+    previous = console.ask("PATCH", QUEUE, found["apply"], who).json["previous"]
+    assert previous == {"settings": {"visibility_timeout_s": found["today_s"]}}
+    assert console.ask("GET", ADVICE, None, who).json["today_s"] == found["advised_s"]
+
+
+def test_without_the_libraries(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says which extra to install."""
+
+    def missing(*_: Any) -> None:
+        raise ImportError("No module named 'numpy'")
+
+    monkeypatch.setattr("leasehold.http.console.history._advice_from", missing)
+    found = console.ask("GET", ADVICE, None, console.enter("viewer")).json
+    assert (found["available"], found["extra"]) == (False, "tuning")
