@@ -43,8 +43,7 @@ export function PipelineTimeline({ pipeline }) {
   const shown = shownOf(lives, toMs - windowS * 1000, toMs);
   const firstMs = Math.min(...shown.map((life) => life.spans[0]?.fromMs ?? toMs));
   const fromMs = Math.max(toMs - windowS * 1000, Math.min(firstMs, toMs - SHORTEST_MS));
-  // By those who hold leases in what is drawn; their order stays, as lives keep theirs.
-  const holders = [...new Set(shown.flatMap(({ spans }) => spans.filter(({ holder }) => holder).map(({ holder }) => holder)))];
+  const holders = holdersOf(shown);
   const names = holders.map(holderOf);
   const named = shown.map((life) => ({
     ...life,
@@ -92,6 +91,15 @@ function shownOf(lives, fromMs, toMs) {
   if (seen.length <= DRAWN) return seen;
   const least = seen.map(({ lastMs }) => lastMs).sort((one, other) => other - one)[DRAWN - 1];
   return seen.filter(({ lastMs }) => lastMs >= least).slice(-DRAWN);
+}
+
+// Who held a lease first has the first colour, and keeps it while others come.
+function holdersOf(lives) {
+  const since = new Map();
+  for (const { spans } of lives) {
+    for (const { holder, fromMs } of spans) if (holder) since.set(holder, Math.min(fromMs, since.get(holder) ?? fromMs));
+  }
+  return [...since.keys()].sort((one, other) => since.get(one) - since.get(other));
 }
 
 // What was seen of stages ends with the lease at the latest: the page looks from time to time only.
