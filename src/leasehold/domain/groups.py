@@ -678,6 +678,8 @@ class HaltGroup(Command[GroupHalt]):
     queue: str
     group_id: str
     reason: str | None = None
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -691,6 +693,8 @@ class ResumeGroup(Command[bool]):
     account: str
     queue: str
     group_id: str
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 # --- holding -----------------------------------------------------------------------------------
@@ -753,6 +757,8 @@ class ReleaseGroup(Command[bool]):
     group_id: str
     session: str | None = None
     """Whose hold; None for whoever has it, as an operator asks."""
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 def check_hold(hold: GroupHold | None, session: str | None, fence: int | None = None) -> None:

@@ -20,10 +20,12 @@ from leasehold.http.app import Application, Authorizer, Hosts, RequestStats
 from leasehold.http.azure import AzureDialect
 from leasehold.http.console import ConsoleDialect, is_of_console
 from leasehold.http.console.figures import ServerFigures
+from leasehold.http.console.history import History
 from leasehold.http.console.live import Live
 from leasehold.http.console.oidc import Issuer, OidcSignIn
 from leasehold.http.console.pages import StaticFiles
 from leasehold.http.console.sign_in import SignIn
+from leasehold.http.console.workers import Workers
 from leasehold.http.guard import Guard
 from leasehold.http.mns import MnsDialect
 from leasehold.http.native import NativeDialect, Services
@@ -320,6 +322,8 @@ def _console(  # noqa: PLR0913, PLR0917 - each is a collaborator of its own
         files=StaticFiles(),
         sign_in=sign_in,
         live=Live(sessions, engine, figures, times.engine),
+        history=History(sessions, times.engine),
+        workers=Workers(sessions, times.engine),
         oidc=oidc,
         observe=observe,
     )

@@ -107,14 +107,16 @@ async def halt_group(call: Call) -> Response:
     """Have a group give nothing until it is resumed."""
     reason = short_text("$.reason", read_body(_HALT, call).reason)
     name = call.item
-    halt = await call.services.perform(HaltGroup(call.account, call.queue, name, reason))
+    halt = await call.services.perform(
+        HaltGroup(call.account, call.queue, name, reason, call.actor)
+    )
     return call.reply(wire.HaltState(group_id=name, halt=_show_halt(halt)))
 
 
 async def resume_group(call: Call) -> Response:
     """Have a group go on."""
     read_body(_NOTHING, call)
-    await call.services.perform(ResumeGroup(call.account, call.queue, call.item))
+    await call.services.perform(ResumeGroup(call.account, call.queue, call.item, call.actor))
     return call.reply(wire.HaltState(group_id=call.item))
 
 
@@ -156,7 +158,7 @@ async def release_group(call: Call) -> Response:
 
 async def end_hold(call: Call) -> Response:
     """End the hold of whatever session has the group."""
-    await call.services.perform(ReleaseGroup(call.account, call.queue, call.item))
+    await call.services.perform(ReleaseGroup(call.account, call.queue, call.item, None, call.actor))
     return call.reply_nothing()
 
 

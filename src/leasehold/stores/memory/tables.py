@@ -20,7 +20,13 @@ from leasehold.domain.errors import (
     QueueNotFound,
     ReceiptMalformed,
 )
-from leasehold.domain.event_recorder import Recorder, is_recorded, late, late_elsewhere
+from leasehold.domain.event_recorder import (
+    Recorder,
+    changes_between,
+    is_recorded,
+    late,
+    late_elsewhere,
+)
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive, newest_error
 from leasehold.domain.groups import (
@@ -216,6 +222,13 @@ class Tables:
         table = self.queues[queue.account, queue.name] = QueueTable(queue)
         self.note(EventType.QUEUE_CREATED, table)
         return table
+
+    def change(self, table: QueueTable, queue: Queue) -> None:
+        """Have a queue be as *queue* says, and record what is different."""
+        before, table.queue = table.queue, queue
+        if before.settings.event_log or queue.settings.event_log:
+            for kind, reason, until_ms in changes_between(before, queue):
+                self.log.add_of_queue(kind, queue.account, queue.name, reason, until_ms)
 
     def poison_of(self, table: QueueTable) -> QueueTable | None:
         """Return the poison queue of a queue, if there is one."""

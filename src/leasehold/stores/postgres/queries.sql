@@ -541,6 +541,9 @@ VALUES (nextval('event_seq'), $1, $2, $3, $4) RETURNING seq
 -- name: read_events
 SELECT seq, at_ms, content FROM event_batch WHERE seq > $1 ORDER BY seq
 
+-- name: read_events_back
+SELECT seq, at_ms, content FROM event_batch WHERE seq <= $1 ORDER BY seq DESC LIMIT $2
+
 -- name: oldest_events
 SELECT seq, size FROM event_batch WHERE seq <= $1 ORDER BY seq LIMIT $2
 

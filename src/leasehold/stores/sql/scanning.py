@@ -18,16 +18,10 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from leasehold.domain import claims as cl
-from leasehold.domain.admin import (
-    CountGroups,
-    GroupPage,
-    GroupPlace,
-    MessageFilter,
-    Seen,
-    needs_body,
-)
+from leasehold.domain.admin import CountGroups, GroupPage, GroupPlace, Seen
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive
+from leasehold.domain.filters import MessageFilter, needs_body
 from leasehold.domain.limits import LOOK_BYTES
 from leasehold.domain.model import MAX_ROW_KEY, GroupFigures, Message, MessageState, Phase, Place
 from leasehold.domain.noisy_groups import GroupWork

@@ -548,6 +548,9 @@ INSERT INTO event_batch (seq, at_ms, events, size, content) VALUES (?, ?, ?, ?, 
 -- name: read_events
 SELECT seq, at_ms, content FROM event_batch WHERE seq > ? ORDER BY seq
 
+-- name: read_events_back
+SELECT seq, at_ms, content FROM event_batch WHERE seq <= ? ORDER BY seq DESC LIMIT ?
+
 -- name: oldest_events
 SELECT seq, size FROM event_batch WHERE seq <= ? ORDER BY seq LIMIT ?
 
