@@ -177,7 +177,7 @@ def test_nobody_answers(shell: Shell) -> None:
 
 
 def test_health_is_asked_over_tls_too(tls_endpoint: Endpoint, identity: IdentityProvider) -> None:
-    """A container's health check reads the settings of its server, and so knows that it is https."""
+    """A health check reads the settings of its server, and so knows that it is https."""
     files = {name: identity.server_options()[name] for name in ("--tls-cert", "--tls-key")}
     words = ("health", "--port", str(tls_endpoint.port), *chain.from_iterable(files.items()))
     done = CliRunner().invoke(main, words)
