@@ -16,7 +16,7 @@ with all in turn:
   with 10,000 groups in order: one client with a message at a time, one with ten, and eight at once.
   The eight of pgmq have a connection each; those of Leasehold are one batch, as a server makes it;
 - ``sqs``: FIFO queues of moto beside the store in memory, both in this process. It stands for
-  ElasticMQ, which is a JVM program that is not on PyPI.
+  ElasticMQ, a program for the JVM that neither PyPI nor npm nor Debian has.
 
 ``--parts`` chooses; what is not installed is reported as absent.
 """
