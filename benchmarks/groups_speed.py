@@ -3,9 +3,9 @@
 ``python -m benchmarks.groups_speed --out benchmarks/results/groups_speed.json`` measures, in rounds
 with all in turn:
 
-- ``store``: the SQLite store alone, a command at a time, each with its commit: a put, and a receive
-  with a complete, with a million messages waiting (``--messages 10000000`` for more). ``plain`` has
-  no groups, ``named`` has 100,000 and a queue without the setting, ``grouped`` the same with order,
+- ``store``: the SQLite store alone, a command and eight of a kind at a time, each time with a
+  commit, with a million messages waiting (``--messages 10000000`` for more). ``plain`` has no
+  groups, ``named`` has 100,000 and a queue without the setting, ``grouped`` the same with order,
   fairness and a limit;
 - ``http``: two servers on those stores, ``plain`` and ``grouped``, and eight connections, all of
   which put messages, one each, or receive them, or complete them, or do each in turn (``cycle``):
@@ -16,7 +16,7 @@ with all in turn:
   with 10,000 groups in order: one client with a message at a time, one with ten, and eight at once.
   The eight of pgmq have a connection each; those of Leasehold are one batch, as a server makes it;
 - ``sqs``: FIFO queues of moto beside the store in memory, both in this process. It stands for
-  ElasticMQ, which is a JVM program that is not on PyPI.
+  ElasticMQ, a program for the JVM that neither PyPI nor npm nor Debian has.
 
 ``--parts`` chooses; what is not installed is reported as absent.
 """
@@ -134,6 +134,27 @@ class Queue:
         self._taken += len(leases)
         return len(leases)
 
+    def timed_cycle(self, clients: int) -> dict[str, float]:
+        """Let so many clients put, receive and complete a message; return processor seconds."""
+        puts = [self._put() for _ in range(clients)]
+        times_s = [time.process_time()]
+        self.ask(*puts)
+        times_s.append(time.process_time())
+        answers = self.ask(*[c.Receive(ACCOUNT, QUEUE, 1, _LEASE_S)] * clients)
+        times_s.append(time.process_time())
+        leases: list[Lease] = [lease for answer in answers for lease in answer]
+        if len(leases) != clients:
+            raise SubjectFailed("there are no messages left")
+        self.ask(
+            *(
+                c.Complete(ACCOUNT, QUEUE, lease.message.message_id, lease.receipt)
+                for lease in leases
+            )
+        )
+        times_s.append(time.process_time())
+        verbs = ("put", "receive", "complete")
+        return {verb: times_s[at + 1] - times_s[at] for at, verb in enumerate(verbs)}
+
     def top_up(self) -> None:
         """Put as many messages as were received."""
         missing, self._taken = self._taken, 0
@@ -153,15 +174,6 @@ class Queue:
         detail = Detail(group_id=f"group-{number % self._groups}") if self._groups else NO_DETAIL
         entropy = os.urandom(ENTROPY_BYTES)
         return c.Put(ACCOUNT, QUEUE, BODY, 0, 10**9, entropy, detail)
-
-
-def timed(work: Callable[[], object], seconds: float) -> tuple[float, float, int]:
-    """Do *work* for a while; return processor seconds and seconds of each, and how many."""
-    count, began_s, began_cpu_s = 0, time.perf_counter(), time.process_time()
-    while (took_s := time.perf_counter() - began_s) < seconds:
-        work()
-        count += 1
-    return (time.process_time() - began_cpu_s) / count, took_s / count, count
 
 
 def medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -196,32 +208,39 @@ def filled(workspace: Workspace, messages: int, groups: int) -> Path:
 
 
 def measure_store(workspace: Workspace, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure the store alone."""
+    """Measure the store alone: processor time for each message, and that beside ``plain``."""
     rounds: list[dict[str, float]] = []
     kinds = {"plain": (0, None), "named": (GROUPS, None), "grouped": (GROUPS, GROUPED)}
     with ExitStack() as stack:
-        stores: dict[int, SqliteStore] = {}
-        for groups in (0, GROUPS):
-            folder = workspace.run / f"store-{groups}"
+        queues: dict[str, Queue] = {}
+        for name, (groups, settings) in kinds.items():
+            folder = workspace.run / f"store-{name}"
             copy_folder(filled(workspace, options.messages, groups), folder)
-            stores[groups] = store = SqliteStore(folder)
+            store = SqliteStore(folder)
             stack.callback(store.close)
-        first: dict[str, float] = {}
+            queues[name] = queue = Queue(store, groups)
+            queue.set_groups(settings)
+            queue.cycle()  # the first one finds out whose turn it is
         for _ in range(options.rounds):
             found: dict[str, float] = {}
-            for name, (groups, settings) in kinds.items():
-                queue = Queue(stores[groups], groups)
-                queue.set_groups(settings)
-                began_s = time.perf_counter()
-                queue.cycle()  # the first one finds out whose turn it is
-                first.setdefault(f"{name}_first_s", time.perf_counter() - began_s)
-                for verb, work in (("cycle", queue.cycle), ("put", queue.put)):
-                    cpu_s, wall_s, _ = timed(work, options.seconds)
-                    found[f"{name}_{verb}_cpu_us"] = cpu_s * 1e6
-                    found[f"{name}_{verb}_us"] = wall_s * 1e6
+            for clients in (1, CONNECTIONS):
+                spent: dict[str, list[float]] = {}
+                until_s = time.perf_counter() + options.seconds * len(kinds)
+                while time.perf_counter() < until_s:
+                    for name, queue in queues.items():
+                        for _ in range(_PAIRS):
+                            for verb, cpu_s in queue.timed_cycle(clients).items():
+                                each = f"{name}_{verb}_of_{clients}"
+                                spent.setdefault(each, []).append(cpu_s / clients * 1e6)
+                middle = {name: statistics.median(each) for name, each in spent.items()}
+                for name, cpu_us in middle.items():
+                    kind, _, verb = name.partition("_")
+                    found[f"{name}_cpu_us"] = cpu_us
+                    if kind != "plain":
+                        found[f"{name}_ratio"] = cpu_us / middle[f"plain_{verb}"]
             rounds.append(found)
             say("store", found)
-    return {"rounds": rounds, "summary": {**medians(rounds), **first}}
+    return {"rounds": rounds, "summary": medians(rounds)}
 
 
 class Connection:
