@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from leasehold.brokers.leases import Held, Inbox, LeaseKeeper, Prefetch, Receiver
 from leasehold.client import Client, ConnectionFailed
 from leasehold.client.errors import LeaseLost, Problem, QueueNotFound
 from leasehold.client.models import ReceivedMessage
-from leasehold.kombu.leases import Held, Inbox, LeaseKeeper, Prefetch, Receiver
 from leasehold.testing import ManualClock
 
 _PATIENCE_S = 20.0

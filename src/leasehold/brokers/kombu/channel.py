@@ -14,18 +14,18 @@ from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 from kombu.utils.uuid import uuid
 
+from leasehold.brokers.kombu.link import Link
+from leasehold.brokers.kombu.messages import Raw, bound_to, from_received, to_put
+from leasehold.brokers.leases import Prefetch, Receiver
 from leasehold.client.errors import QueueNotFound
 from leasehold.client.models import Filter
-from leasehold.kombu.leases import Prefetch, Receiver
-from leasehold.kombu.link import Link
-from leasehold.kombu.messages import Raw, bound_to, from_received, to_put
 
 _READY: Final = ("visible", "delayed", "deferred")
 _BINDINGS_S: Final = 5.0
 """For how long bindings are taken to be what they were, if that is enough to route a message."""
 _PURGE_S: Final = 60.0
 _PATIENCE_S: Final = 5.0
-_log: Final = logging.getLogger("leasehold.kombu")
+_log: Final = logging.getLogger("leasehold.brokers")
 
 
 class QoS:

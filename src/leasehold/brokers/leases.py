@@ -2,7 +2,7 @@
 
 Threads do that, so that it goes on whatever the application does meanwhile: one for each queue
 that is consumed, which waits at the server, and one that acknowledges, gives back and renews in
-batches. Nothing here knows kombu.
+batches. Nothing here knows the frameworks.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -20,7 +21,7 @@ from leasehold.client import Client, ConnectionFailed, LeaseholdClientError, Una
 from leasehold.client.errors import QueueNotFound, ServerProblem
 from leasehold.client.handles import QueueHandle, Session
 from leasehold.client.models import ReceivedMessage
-from leasehold.clock import Clock
+from leasehold.clock import Clock, SystemClock
 
 Ending = Literal["complete", "failed", "returned", "buried"]
 
@@ -34,9 +35,11 @@ RECEIVE_LINGER_S: Final = 0.005
 SETTLE_LINGER_S: Final = 0.02
 """How long a request waits for more that it can do at once. A request costs the server as much as
 ten messages; a process that is killed meanwhile has what it did not tell done again."""
+_CLOSE_S: Final = 5.0
+_JOIN_S: Final = 0.5
 _PAUSE_S: Final = 1.0
 """After a failure, before the next try."""
-_log: Final = logging.getLogger("leasehold.kombu")
+_log: Final = logging.getLogger("leasehold.brokers")
 
 
 class Prefetch:
@@ -456,3 +459,92 @@ class Receiver:
         self._inbox.put((self, each) for each in held)
         if self._stopping.is_set():
             self.stop()
+
+
+class LeaseConnection:
+    """A client, a session and the threads: what one connection of a framework has.
+
+    It belongs to the process that has made it. The session is opened when it is first needed, so
+    that those who only publish have none. When the process dies, all that it had unacknowledged
+    comes back within seconds.
+
+    Args:
+        client: Is closed with it.
+        session_timeout_s: Seconds without a heartbeat after which others get its messages, 2 to
+            3,600; None: what the server has as its default, 16.
+    """
+
+    def __init__(
+        self, client: Client, *, session_timeout_s: int | None = None, clock: Clock | None = None
+    ) -> None:
+        self.client = client
+        self.clock = clock or SystemClock()
+        self.pid = os.getpid()
+        self.keeper = LeaseKeeper(client, self.clock)
+        self.inbox = Inbox()
+        self._session_timeout_s = session_timeout_s
+        self._lock = threading.RLock()
+        self._session: Session | None = None
+        self._receivers: list[Receiver] = []
+
+    @property
+    def session(self) -> Session:
+        """The session."""
+        with self._lock:
+            if self._session is None:
+                holder = f"{socket.gethostname()}:{self.pid}"
+                session = self.client.session(
+                    holder, timeout_s=self._session_timeout_s, on_lost=self.inbox.fail
+                )
+                self._session = session.open()
+                self.on_session()
+            return self._session
+
+    def on_session(self) -> None:
+        """Be called when the session has begun."""
+
+    def receive_from(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
+        self,
+        queue: QueueHandle,
+        *,
+        name: str,
+        prefetch: Prefetch,
+        no_ack: bool = False,
+        lease_s: int,
+        wait_s: float,
+    ) -> Receiver:
+        """Begin to receive from a queue.
+
+        Args:
+            queue: Which.
+            name: What the framework calls it.
+            prefetch: How many messages it may have unacknowledged.
+            no_ack: Whether they are not to be acknowledged; told with each delivery.
+            lease_s: Length of leases in seconds, 1 to 604,800.
+            wait_s: How long a request waits at the server, 0 to 60 seconds.
+        """
+        made = Receiver(
+            name=name,
+            queue=queue,
+            session=self.session,
+            keeper=self.keeper,
+            inbox=self.inbox,
+            prefetch=prefetch,
+            no_ack=no_ack,
+            lease_s=lease_s,
+            wait_s=wait_s,
+        )
+        self._receivers.append(made)
+        return made
+
+    def close(self) -> None:
+        """Tell the server the last, and end the session: what it still has is given back."""
+        for receiver in self._receivers:
+            receiver.stop()
+        self.keeper.close(_CLOSE_S)
+        if self._session is not None:
+            self._session.close()
+        for receiver in self._receivers:
+            receiver.join(_JOIN_S)
+        self.client.close()
+        self.inbox.close()
