@@ -76,7 +76,8 @@ class LeaseholdBroker(AsyncBroker):  # type: ignore[misc]  # checked without Tas
         Raises:
             LeaseholdClientError: The server cannot be reached, or refuses it.
         """
-        self._client = AsyncClient.from_connection_string(self._connection_string)
+        if self._client is None:  # a worker starts its broker twice
+            self._client = AsyncClient.from_connection_string(self._connection_string)
         with contextlib.suppress(QueueExists):  # with other settings, which it keeps
             await self._client.queue(self._queue).create(settings=self._settings)
         await super().startup()
