@@ -26,6 +26,8 @@ LIBRARIES: Final = {
     "mns": "mns",
     "fsspec": "claim-check",
     "kombu": "celery",
+    "dramatiq": "dramatiq",
+    "taskiq": "taskiq",
     "redis": "redis",
     "psycopg": "postgres",
     "pyspark": "spark",
@@ -40,7 +42,18 @@ LIBRARIES: Final = {
 }
 """The extra that brings a library, by the name under which it is imported."""
 _SPECIAL: Final = frozenset(
-    {"arrow", "objects", "azure", "mns", "claim-check", "celery", "redis", "postgres"}
+    {
+        "arrow",
+        "objects",
+        "azure",
+        "mns",
+        "claim-check",
+        "celery",
+        "dramatiq",
+        "taskiq",
+        "redis",
+        "postgres",
+    }
 )
 """Extras that no command needs for all that it does: what needs one says so itself."""
 _OF_COMMANDS: Final = {
