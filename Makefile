@@ -39,6 +39,9 @@ test: $(READY) ## Run the tests, but for those of `make test-long` and `make tes
 test-long: $(READY) ## Run the tests that take more than about 5 seconds each, which CI runs too
 	$(BIN)/pytest -n 2 --dist worksteal -m long
 
+test-pyspark: $(READY) ## Run the tests of Spark on another release: make test-pyspark PYSPARK=4.1.4
+	$(BIN)/python tools/try_pyspark.py $(PYSPARK)
+
 test-slow: $(READY) ## Run the long rounds of the reliability suite
 	$(BIN)/pytest -m slow -s
 
@@ -87,4 +90,4 @@ wheel: $(READY) ## Build the wheel and try it in an environment of its own
 clean: ## Remove what was made here
 	rm -rf $(VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo spark-cluster serve test test-long test-slow check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres deploy-check wheel clean
+.PHONY: help setup demo spark-cluster serve test test-long test-pyspark test-slow check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres deploy-check wheel clean

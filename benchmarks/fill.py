@@ -7,12 +7,11 @@ with a finite time to live, so that every index has its entry.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -40,12 +39,29 @@ _ROW_BYTES: Final = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fill:
-    """What to fill a store with: visible messages in the queue ``bench``."""
+    """What to fill a store with: visible messages, in the queue ``bench`` at first."""
 
     messages: int
     body_bytes: int
     progress: Progress
     """Called with the number of messages written so far."""
+    queues: int = 1
+    """With more than one, half of the messages are in ``bench``, and the rest is spread evenly over
+    the others, which are called ``bench-1`` and so on."""
+
+    def names(self) -> list[str]:
+        """Return the names of the queues."""
+        return ["bench", *(f"bench-{number}" for number in range(1, self.queues))]
+
+    def parts(self) -> Iterator[tuple[str, int]]:
+        """Yield which queue gets how many messages, in batches."""
+        names, left = self.names(), self.messages
+        others = names[1:]
+        share = left // 2 // len(others) if others else 0
+        first = left - share * len(others)
+        for name, wanted in [("bench", first), *((name, share) for name in others)]:
+            for done in range(0, wanted, _BATCH):
+                yield name, min(_BATCH, wanted - done)
 
     def estimate_bytes(self) -> int:
         """Return a generous estimate of what the store takes on disk."""
@@ -68,8 +84,9 @@ def cached_store(workspace: Workspace, fill: Fill) -> tuple[Path, Mapping[str, f
     Raises:
         NoRoom: The disk cannot take it.
     """
-    stem = f"sqlite-{fill.messages}x{fill.body_bytes}-"
-    folder = workspace.fills / f"{stem}{_format_digest()}"
+    among = f"in{fill.queues}-" if fill.queues > 1 else ""
+    stem = f"sqlite-{fill.messages}x{fill.body_bytes}-{among}"
+    folder = workspace.fills / f"{stem}{format_digest()}"
     note = folder.with_suffix(".json")
     if not note.exists():
         for old in workspace.fills.glob(f"{stem}*"):
@@ -106,17 +123,18 @@ def fill_store(store: Store, fill: Fill) -> None:
     """Put the messages, one millisecond to a batch."""
     body = make_body(fill.body_bytes)
     now_ms = SystemClock().now_ms() - _AGE_MS
-    _do(store, [CreateQueue(EMULATOR_ACCOUNT, "bench", {})], now_ms)
+    names = fill.names()
+    for start in range(0, len(names), _BATCH):
+        some = names[start : start + _BATCH]
+        _do(store, [CreateQueue(EMULATOR_ACCOUNT, name, {}) for name in some], now_ms)
     written = 0
-    for batch_number in itertools.count(1):
-        size = min(_BATCH, fill.messages - written)
-        if not size:
-            break
+    batch: list[AnyCommand] = []
+    for name, size in fill.parts():
         entropy = os.urandom(ENTROPY_BYTES * size)
-        batch = [
+        batch += [
             Put(
                 EMULATOR_ACCOUNT,
-                "bench",
+                name,
                 body,
                 0,
                 _TIME_TO_LIVE_S,
@@ -124,19 +142,22 @@ def fill_store(store: Store, fill: Fill) -> None:
             )
             for at in range(0, len(entropy), ENTROPY_BYTES)
         ]
-        _do(store, batch, now_ms + batch_number)
         written += size
-        fill.progress(written)
+        if len(batch) >= _BATCH or written == fill.messages:
+            now_ms += 1
+            _do(store, batch, now_ms)
+            batch = []
+            fill.progress(written)
 
 
-def _do(store: Store, batch: list[AnyCommand] | list[Put] | list[CreateQueue], now_ms: int) -> None:
+def _do(store: Store, batch: Sequence[AnyCommand], now_ms: int) -> None:
     for result in store.execute(batch, now_ms=now_ms):
         if isinstance(result, LeaseholdError):
             raise result
     store.commit()
 
 
-def _format_digest() -> str:
+def format_digest() -> str:
     """Return eight characters that stand for the store's format."""
     digest = hashlib.sha256()
     for path in sorted(Path(sqlite.__file__).parent.glob("migrations/*.sql")):

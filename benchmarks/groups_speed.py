@@ -7,9 +7,11 @@ with all in turn:
   with a complete, with a million messages waiting (``--messages 10000000`` for more). ``plain`` has
   no groups, ``named`` has 100,000 and a queue without the setting, ``grouped`` the same with order,
   fairness and a limit;
-- ``http``: two servers on those stores, ``plain`` and ``grouped``: eight connections, each of which
-  puts, receives and completes a message: operations a second, processor time of the server for
-  each, its memory;
+- ``http``: two servers on those stores, ``plain`` and ``grouped``, and eight connections, all of
+  which put messages, one each, or receive them, or complete them, or do each in turn (``cycle``):
+  requests a second, processor time of the server for each, its memory;
+- ``ungrouped``: the same for a queue without groups, of this source (``plain``) and of another
+  (``before``) whose checkout ``--before`` names: that of the last commit that knew no groups;
 - ``pgmq``: its grouped reads (1.8 and newer) beside the PostgreSQL store on the same PostgreSQL,
   with 10,000 groups in order: one client with a message at a time, one with ten, and eight at once.
   The eight of pgmq have a connection each; those of Leasehold are one batch, as a server makes it;
@@ -39,17 +41,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.fill import format_digest
 from benchmarks.load.job import EMULATOR_KEY
 from benchmarks.load.process import ServerProcesses
-from benchmarks.machine import describe_source
 from benchmarks.peers.base import Absent, Subject, SubjectFailed
 from benchmarks.peers.postgres import Pgmq, PostgresPlace
 from benchmarks.single import Record
-from benchmarks.workspace import DEFAULT, Workspace, python
+from benchmarks.workspace import DEFAULT, REPOSITORY, Workspace, copy_folder, python
 from leasehold.clock import SystemClock
 from leasehold.domain import commands as c
 from leasehold.domain.errors import LeaseholdError
-from leasehold.domain.model import ENTROPY_BYTES, Detail, Lease
+from leasehold.domain.model import ENTROPY_BYTES, NO_DETAIL, Detail, Lease
 from leasehold.domain.queue_settings import GroupOrder, GroupSettings, QueueSettings
 from leasehold.stores.base import Store
 from leasehold.stores.memory.store import MemoryStore
@@ -64,12 +66,27 @@ SQS_GROUPS: Final = 20
 SQS_BACKLOG: Final = 200
 CONNECTIONS: Final = 8
 BODY: Final = b"x" * 200
-PARTS: Final = ("store", "http", "pgmq", "sqs")
+VERBS: Final = ("put", "receive", "complete", "cycle")
+PARTS: Final = ("store", "http", "ungrouped", "pgmq", "sqs")
 GROUPED: Final = GroupSettings(order=GroupOrder.FIFO, fair=True, max_in_flight=5)
 _CLOCK: Final = SystemClock()
 _FILL: Final = 5_000
+_PER_S: Final = 2_000
+"""About as many requests as a server answers, whatever they are."""
+_FILL_THERE: Final = f"""
+import sys
+from pathlib import Path
+from benchmarks.fill import Fill, fill_store
+from leasehold.stores.sqlite import SqliteStore
+store, messages = SqliteStore(Path(sys.argv[1])), int(sys.argv[2])
+fill_store(store, Fill(messages=messages, body_bytes={len(BODY)}, progress=lambda done: None))
+store.close()
+"""
+"""Run with the source of another commit, whose store it fills."""
 _LEASE_S: Final = 3_600
 _AGE_MS: Final = 3_600_000
+_PAIRS: Final = 15
+"""Measurements of a verb on either server in a round."""
 
 
 class Queue:
@@ -133,7 +150,7 @@ class Queue:
 
     def _put(self) -> c.Put:
         number = next(self._numbers)
-        detail = Detail(group_id=f"group-{number % self._groups}") if self._groups else Detail()
+        detail = Detail(group_id=f"group-{number % self._groups}") if self._groups else NO_DETAIL
         entropy = os.urandom(ENTROPY_BYTES)
         return c.Put(ACCOUNT, QUEUE, BODY, 0, 10**9, entropy, detail)
 
@@ -157,19 +174,23 @@ def medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
 # --- our own -----------------------------------------------------------------------------------
 
 
+def fill(folder: Path, messages: int, groups: int) -> None:
+    """Make a store with a backlog."""
+    store = SqliteStore(folder)
+    try:
+        queue = Queue(store, groups)
+        queue.create()
+        queue.fill(messages)
+    finally:
+        store.close()
+
+
 def filled(workspace: Workspace, messages: int, groups: int) -> Path:
     """Return the folder of a store with a backlog, made now if no run has left one."""
-    source = describe_source()["commit"] or "unknown"
-    folder = workspace.fills / f"groups-{messages}-{groups}-{str(source)[:12]}"
+    folder = workspace.fills / f"groups-{messages}-{groups}-{format_digest()}"
     if not folder.with_suffix(".done").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        store = SqliteStore(folder)
-        try:
-            queue = Queue(store, groups)
-            queue.create()
-            queue.fill(messages)
-        finally:
-            store.close()
+        fill(folder, messages, groups)
         folder.with_suffix(".done").touch()
     return folder
 
@@ -182,7 +203,7 @@ def measure_store(workspace: Workspace, options: argparse.Namespace) -> dict[str
         stores: dict[int, SqliteStore] = {}
         for groups in (0, GROUPS):
             folder = workspace.run / f"store-{groups}"
-            shutil.copytree(filled(workspace, options.messages, groups), folder)
+            copy_folder(filled(workspace, options.messages, groups), folder)
             stores[groups] = store = SqliteStore(folder)
             stack.callback(store.close)
         first: dict[str, float] = {}
@@ -203,12 +224,68 @@ def measure_store(workspace: Workspace, options: argparse.Namespace) -> dict[str
     return {"rounds": rounds, "summary": {**medians(rounds), **first}}
 
 
-class Server(Subject):
-    """``leasehold serve`` on a folder."""
+class Connection:
+    """One connection to a server, which puts, receives and completes a message at a time."""
 
-    def __init__(self, name: str, workspace: Workspace, folder: Path) -> None:
+    def __init__(self, port: int, groups: int, number: int) -> None:
+        self._link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._groups, self._next = groups, number * 7_919
+        self._leased: list[dict[str, Any]] = []
+
+    def close(self) -> None:
+        """Close it."""
+        self._link.close()
+
+    def put(self) -> None:
+        """Put one message."""
+        message: dict[str, Any] = {"body": BODY.decode()}
+        if self._groups:
+            self._next += 31
+            message["group_id"] = f"group-{self._next % self._groups}"
+        self._ask("", {"messages": [message]})
+
+    def receive(self) -> None:
+        """Receive one message; there must be one."""
+        (taken,) = self._ask("/receive", {"max_messages": 1})["messages"]
+        self._leased.append({"id": taken["id"], "receipt": taken["receipt"]})
+
+    def complete(self) -> None:
+        """Complete the message that was received first."""
+        self._ask("/complete", {"items": [self._leased.pop(0)]})
+
+    def cycle(self) -> None:
+        """Put, receive and complete."""
+        self.put()
+        self.receive()
+        self.complete()
+
+    def _ask(self, path: str, content: Any) -> Any:
+        base = f"/v1/accounts/{ACCOUNT}/queues/{QUEUE}/messages"
+        headers = {"content-type": "application/json", "authorization": f"Bearer {EMULATOR_KEY}"}
+        self._link.request("POST", base + path, json.dumps(content), headers)
+        answer = self._link.getresponse()
+        body = answer.read()
+        if answer.status >= 300:
+            raise SubjectFailed(f"{answer.status}: {body!r}")
+        return json.loads(body) if body else None
+
+
+class Server(Subject):
+    """``leasehold serve`` on a folder, and connections to it."""
+
+    def __init__(
+        self,
+        name: str,
+        workspace: Workspace,
+        folder: Path,
+        groups: int,
+        checkout: Path = REPOSITORY,
+    ) -> None:
         super().__init__(name, f"Leasehold, {name}", workspace)
         self._data = folder
+        self._source = checkout / "src"
+        self._groups = groups
+        self._connections: list[Connection] = []
 
     def prepare(self) -> None:
         """See :class:`Subject`."""
@@ -216,6 +293,7 @@ class Server(Subject):
     def command(self) -> list[str]:
         """See :class:`Subject`."""
         return [
+            *("env", f"PYTHONPATH={self._source}"),
             *python("-m", "leasehold.cli", "serve", "--host", "127.0.0.1"),
             *("--port", str(self.port), "--mns-port", "0", "--data", str(self._data)),
         ]
@@ -231,69 +309,112 @@ class Server(Subject):
         finally:
             link.close()
 
+    def connect(self) -> None:
+        """Open the connections, and let the server find out whose turn it is."""
+        self._connections = [
+            Connection(self.port, self._groups, number) for number in range(CONNECTIONS)
+        ]
+        self.do("cycle", 20)
 
-def load(port: int, groups: int, number: int, until_s: float) -> int:
-    """Put, receive and complete over one connection; return how many operations that were."""
-    link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    headers = {"content-type": "application/json", "authorization": f"Bearer {EMULATOR_KEY}"}
-    base = f"/v1/accounts/{ACCOUNT}/queues/{QUEUE}/messages"
+    def disconnect(self) -> None:
+        """Close them."""
+        for each in self._connections:
+            each.close()
 
-    def ask(path: str, content: Any) -> Any:
-        link.request("POST", path, json.dumps(content), headers)
-        answer = link.getresponse()
-        body = answer.read()
-        if answer.status >= 300:
-            raise SubjectFailed(f"{answer.status}: {body!r}")
-        return json.loads(body) if body else None
+    def do(self, verb: str, times: int) -> tuple[float, float]:
+        """Let each connection do a verb so many times; return processor and other seconds."""
+        process = ServerProcesses(self.pids)
 
-    done = 0
-    while time.perf_counter() < until_s:
-        message: dict[str, Any] = {"body": BODY.decode()}
-        if groups:
-            message["group_id"] = f"group-{(number * 7_919 + done * 31) % groups}"
-        ask(base, {"messages": [message]})
-        (taken,) = ask(f"{base}/receive", {"max_messages": 1})["messages"]
-        ask(f"{base}/complete", {"items": [{"id": taken["id"], "receipt": taken["receipt"]}]})
-        done += 3
-    link.close()
-    return done
+        def run(connection: Connection) -> None:
+            for _ in range(times):
+                getattr(connection, verb)()
+
+        cpu_s, began_s = process.cpu_s(), time.perf_counter()
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            for job in [pool.submit(run, each) for each in self._connections]:
+                job.result()
+        return process.cpu_s() - cpu_s, time.perf_counter() - began_s
+
+    def resident_mb(self) -> float:
+        """Return how much memory the server has."""
+        memory = ServerProcesses(self.pids).memory()
+        assert memory is not None
+        return memory.resident / 1e6
 
 
 def measure_http(workspace: Workspace, options: argparse.Namespace) -> dict[str, Any]:
     """Measure servers."""
-    rounds: list[dict[str, float]] = []
     with ExitStack() as stack:
-        servers: dict[str, tuple[Server, int]] = {}
+        servers: list[Server] = []
         for name, groups in (("plain", 0), ("grouped", GROUPS)):
             folder = workspace.run / f"http-{name}"
-            shutil.copytree(filled(workspace, options.messages, groups), folder)
+            copy_folder(filled(workspace, options.messages, groups), folder)
             store = SqliteStore(folder)
             Queue(store, groups).set_groups(GROUPED if groups else None)
             store.close()
-            server = Server(name, workspace, folder)
-            stack.callback(server.stop)
-            server.start()
-            load(server.port, groups, 0, time.perf_counter() + 1.0)
-            servers[name] = server, groups
-        for _ in range(options.rounds):
-            found: dict[str, float] = {}
-            for name, (server, groups) in servers.items():
-                process = ServerProcesses(server.pids)
-                cpu_s, began_s = process.cpu_s(), time.perf_counter()
-                until_s = began_s + options.seconds * 2
-                with ThreadPoolExecutor(CONNECTIONS) as pool:
-                    jobs = [
-                        pool.submit(load, server.port, groups, each, until_s)
-                        for each in range(CONNECTIONS)
-                    ]
-                    done = sum(job.result() for job in jobs)
-                found[f"{name}_per_s"] = done / (time.perf_counter() - began_s)
-                found[f"{name}_cpu_us"] = (process.cpu_s() - cpu_s) / done * 1e6
-                memory = process.memory()
-                assert memory is not None
-                found[f"{name}_resident_mb"] = memory.resident / 1e6
-            rounds.append(found)
-            say("http", found)
+            servers.append(started(stack, Server(name, workspace, folder, groups)))
+        return compare(options, *servers)
+
+
+def measure_ungrouped(workspace: Workspace, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure a queue without groups, with the source of before and with this one."""
+    if options.before is None:
+        raise Absent("no other source was given (--before FOLDER)")
+    with ExitStack() as stack:
+        servers: list[Server] = []
+        for name, checkout in (("before", options.before.resolve()), ("plain", REPOSITORY)):
+            folder = workspace.run / f"ungrouped-{name}"
+            server = Server(name, workspace, folder, 0, checkout)
+            paths = os.pathsep.join(map(str, (checkout, checkout / "src")))
+            subprocess.run(
+                python("-c", _FILL_THERE, str(folder), str(options.messages)),
+                check=True,
+                cwd=checkout,
+                env={**os.environ, "PYTHONPATH": paths},
+            )
+            servers.append(started(stack, server))
+        return compare(options, *servers)
+
+
+def started(stack: ExitStack, server: Server) -> Server:
+    """Start a server and connect to it, until the stack is left."""
+    stack.callback(server.stop)
+    server.start()
+    stack.callback(server.disconnect)
+    server.connect()
+    return server
+
+
+def compare(options: argparse.Namespace, first: Server, second: Server) -> dict[str, Any]:
+    """Measure each verb on two servers by turns.
+
+    A ratio is that of the second to the first, the median of those of short pairs: what else the
+    machine does changes from one second to the next, and meets both of a pair alike.
+    """
+    rounds: list[dict[str, float]] = []
+    times = max(1, round(options.seconds * _PER_S / CONNECTIONS / _PAIRS))
+    for _ in range(options.rounds):
+        found: dict[str, float] = {}
+        for verb in VERBS:
+            asked = times * CONNECTIONS * (3 if verb == "cycle" else 1)
+            cpu_us: dict[str, list[float]] = {first.name: [], second.name: []}
+            wall_s: dict[str, list[float]] = {first.name: [], second.name: []}
+            for number in range(_PAIRS):
+                for server in (first, second) if number % 2 else (second, first):
+                    spent_s, took_s = server.do(verb, times)
+                    cpu_us[server.name].append(spent_s / asked * 1e6)
+                    wall_s[server.name].append(took_s)
+            for name in (first.name, second.name):
+                found[f"{name}_{verb}_cpu_us"] = statistics.median(cpu_us[name])
+                found[f"{name}_{verb}_per_s"] = asked / statistics.median(wall_s[name])
+            for figure, spent in (("cpu", cpu_us), ("wall", wall_s)):
+                pairs = zip(spent[first.name], spent[second.name], strict=True)
+                ratio = statistics.median(two / one for one, two in pairs)
+                found[f"{verb}_{figure}_ratio"] = ratio
+        for server in (first, second):
+            found[f"{server.name}_resident_mb"] = server.resident_mb()
+        rounds.append(found)
+        say("http", found)
     return {"rounds": rounds, "summary": medians(rounds)}
 
 
@@ -467,7 +588,7 @@ def drain(work: Callable[[], int], messages: int) -> float:
 
 def say(part: str, found: Mapping[str, float]) -> None:
     """Print one round."""
-    print(f"{part}:", ", ".join(f"{key} {value:,.1f}" for key, value in found.items()), flush=True)
+    print(f"{part}:", ", ".join(f"{key} {value:,.2f}" for key, value in found.items()), flush=True)
 
 
 def main() -> None:
@@ -477,13 +598,18 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement")
+    parser.add_argument("--before", type=Path, help="a checkout to compare with")
     parser.add_argument("--pgmq-sql", type=Path, default=DEFAULT / "pgmq.sql")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     record = Record("groups-speed")
     workspace = Workspace.open(DEFAULT)
     measures = dict(
-        zip(PARTS, (measure_store, measure_http, measure_pgmq, measure_sqs), strict=True)
+        zip(
+            PARTS,
+            (measure_store, measure_http, measure_ungrouped, measure_pgmq, measure_sqs),
+            strict=True,
+        )
     )
     members: dict[str, Any] = {"messages": options.messages, "groups": GROUPS}
     try:

@@ -18,7 +18,7 @@ ROOT: Final = Path(__file__).parent
 SPARK: Final = ROOT / "spark"
 """These share one session of Spark in a process; its Java costs more than most of them."""
 DEAR: Final = tuple(
-    ROOT / name for name in ("docs/test_spark_examples.py", "reliability", "docs", "e2e")
+    ROOT / name for name in ("docs/test_spark_examples.py", "reliability", "docs", "console", "e2e")
 )
 """These start processes, and wait for them."""
 _file: Path | None = None

@@ -1,8 +1,7 @@
-"""Build the wheel and try it in environments that hold nothing else.
+"""Build the wheel into ``dist`` and try it in an environment that holds nothing else.
 
-Without extras the pure parts must import; with ``server`` the command must serve a message, and
-with ``cli`` it must see that message from another environment. That catches files left out of the
-wheel and libraries that only the developers have.
+Without extras the command must serve a message, and see it in the queue. That catches files left
+out of the wheel and libraries that only the developers have. Tells how large the environment is.
 """
 
 from __future__ import annotations
@@ -17,12 +16,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-
-PURE: Final = """
-import leasehold.auth.authenticator, leasehold.domain.visibility, leasehold.stores.memory
-import leasehold.testing
-print("leasehold", leasehold.__version__, "imports without extras")
-"""
+DIST: Final = ROOT / "dist"
+MIB: Final = 1 << 20
 
 TALK: Final = """
 import base64, sys, urllib.request
@@ -59,8 +54,21 @@ def environment(folder: Path, wheel: str) -> Path:
     return programs
 
 
-def serve_and_talk(programs: Path, callers: Path, folder: Path) -> None:
-    """Start the server of one environment; exchange a message with it, and look from the other."""
+def size_of(folder: Path) -> int:
+    """Return the bytes of the libraries in an environment, without pip and its like."""
+    site = next(folder.glob("lib/python3*/site-packages"))
+    tools = ("pip", "setuptools", "wheel", "_distutils_hack", "pkg_resources")
+    return sum(
+        file.stat().st_size
+        for part in site.iterdir()
+        if not part.name.startswith(tools)
+        for file in ([part] if part.is_file() else part.rglob("*"))
+        if file.is_file()
+    )
+
+
+def serve_and_talk(programs: Path, folder: Path) -> None:
+    """Start a server, exchange a message with it, and look at it from the command line."""
     server = subprocess.Popen(
         [programs / "leasehold", "serve", "--port", "0", "--data", folder / "data"],
         stderr=subprocess.PIPE,
@@ -74,8 +82,8 @@ def serve_and_talk(programs: Path, callers: Path, folder: Path) -> None:
         assert found, ready
         run(programs / "python", "-c", TALK, found.group())
         account = ("--url", found.group(), "--account", "devstoreaccount1")
-        run(callers / "leasehold", "queue", "list", *account)
-        run(callers / "leasehold", "inspect", "wheel", *account)
+        run(programs / "leasehold", "queue", "list", *account)
+        run(programs / "leasehold", "inspect", "wheel", *account)
     finally:
         server.terminate()
         code = server.wait(timeout=30)
@@ -86,12 +94,14 @@ def main() -> int:
     """Build, install, try."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, ROOT)
-        (wheel,) = folder.glob("*.whl")
+        DIST.mkdir(exist_ok=True)
+        for old in DIST.glob("leasehold-*.whl"):
+            old.unlink()
+        run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", DIST, ROOT)
+        (wheel,) = DIST.glob("leasehold-*.whl")
         bare = environment(folder / "bare", str(wheel))
-        run(bare / "python", "-c", PURE)
-        callers = environment(folder / "cli", f"{wheel}[cli]")
-        serve_and_talk(environment(folder / "server", f"{wheel}[server]"), callers, folder)
+        serve_and_talk(bare, folder)
+        print(f"{wheel.relative_to(ROOT)} with its libraries: {size_of(bare.parent) / MIB:.0f} MiB")
     return 0
 
 

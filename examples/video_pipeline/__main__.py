@@ -7,9 +7,11 @@ import shutil
 import signal
 import sys
 import time
+import webbrowser
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from azure.core.exceptions import AzureError
 from azure.storage.queue import QueueClient
@@ -18,7 +20,7 @@ from examples.video_pipeline.page import page
 from examples.video_pipeline.producer import CLIPS, FEWEST
 from examples.video_pipeline.report import Summary, print_summary, write_json
 from examples.video_pipeline.screen import Screen
-from examples.video_pipeline.server import ServerFailed, running_server
+from examples.video_pipeline.server import ServerFailed, console_page, running_server
 from examples.video_pipeline.story import QueueInUse, Setting, play
 from rich.console import Console
 from rich.text import Text
@@ -48,6 +50,8 @@ def main() -> int:
         root = _fresh_folder(options.data_dir)
         given = options.connection_string
         with nullcontext(given) if given else running_server(root) as connection_string:
+            if not given:
+                _show_console(console, connection_string, options)
             setting = Setting(
                 root=root,
                 connection_string=connection_string,
@@ -60,8 +64,11 @@ def main() -> int:
                 timeout_s=options.timeout,
                 tidy=bool(given),
             )
-            evidence = play(setting, Screen(console))
             url = QueueClient.from_connection_string(connection_string, options.queue).url
+            if not given:
+                place = urlsplit(url)._replace(path="/console/").geturl()
+                console.print(f"Watch it in a browser: {place}", soft_wrap=True)
+            evidence = play(setting, Screen(console))
     except _SCENE_FAILED as error:
         console.print(Text(f"The story could not be told: {error}", "bold red"), soft_wrap=True)
         return 1
@@ -83,6 +90,17 @@ def main() -> int:
     if options.json:
         write_json(options.json, summary)
     return 0 if summary.ok else 1
+
+
+def _show_console(console: Console, connection_string: str, options: argparse.Namespace) -> None:
+    """Say where the story can be watched; with ``--open`` let a browser go there."""
+    place = "pipelines" if options.on == "spark" else "queues"
+    page_of_it = console_page(connection_string, place, options.queue)
+    if page_of_it is None:
+        return
+    console.print(Text(f"console: {page_of_it}"), soft_wrap=True)
+    if options.open and not webbrowser.open(page_of_it):
+        console.print("No browser could be started.")
 
 
 def _options() -> argparse.Namespace:
@@ -119,6 +137,9 @@ def _options() -> argparse.Namespace:
         metavar="N",
     )
     parser.add_argument("--timeout", type=float, default=300, help="give up after, seconds (300)")
+    parser.add_argument(
+        "--open", action="store_true", help="open the console in a browser, if there is one"
+    )
     parser.add_argument("--json", type=Path, help="write a summary for programs to this file")
     return parser.parse_args()
 

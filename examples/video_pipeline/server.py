@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from leasehold.server.settings import DEV_ACCOUNT
 from leasehold.server.settings.values import DEV_KEY
@@ -65,6 +66,21 @@ def connection_string(port: int) -> str:
         f"DefaultEndpointsProtocol=http;AccountName={DEV_ACCOUNT};AccountKey={DEV_KEY};"
         f"QueueEndpoint=http://127.0.0.1:{port}/{DEV_ACCOUNT};"
     )
+
+
+def console_page(connection_string: str, *place: str) -> str | None:
+    """Return the address of a page of the console of a server on this machine.
+
+    Args:
+        connection_string: As :func:`connection_string` makes it.
+        place: Parts of the page's address.
+
+    Returns: None if it is not such a server.
+    """
+    found = _ADDRESS.search(connection_string)
+    if found is None:
+        return None
+    return f"{found[0]}/console/#/{'/'.join(quote(part, safe='') for part in place)}"
 
 
 def _environment() -> dict[str, str]:

@@ -6,22 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 LIBRARIES: Final = {
-    "apsw": "server",
-    "httptools": "server",
-    "uvloop": "server",
-    "click": "cli",
-    "structlog": "server",
-    "prometheus_client": "server",
-    "jwt": "server",
-    "cryptography": "server",
-    "msgspec": "client",
-    "yaml": "server",
-    "httpx": "client",
-    "sniffio": "client",
     "pyarrow": "arrow",
     "obstore": "objects",
-    "rich": "cli",
-    "opentelemetry": "worker",
+    "jwt": "oidc",
+    "cryptography": "oidc",
     "azure": "azure",
     "mns": "mns",
     "fsspec": "claim-check",
@@ -41,43 +29,31 @@ LIBRARIES: Final = {
     "jinja2": "analysis",
 }
 """The extra that brings a library, by the name under which it is imported."""
-_SPECIAL: Final = frozenset(
-    {
-        "arrow",
-        "objects",
-        "azure",
-        "mns",
-        "claim-check",
-        "celery",
-        "dramatiq",
-        "taskiq",
-        "redis",
-        "postgres",
-    }
+ALWAYS: Final = frozenset(
+    {"apsw", "click", "httptools", "httpx", "msgspec", "opentelemetry", "prometheus_client"}
+    | {"yaml", "rich", "sniffio", "structlog", "uvloop"}
 )
-"""Extras that no command needs for all that it does: what needs one says so itself."""
+"""Libraries that come with Leasehold itself: without one the installation is broken."""
 _OF_COMMANDS: Final = {
-    "serve": "server",
-    "settings": "server",
-    "store": "server",
-    "worker": "cli,worker",
-    "spark": "cli,spark",
-    "pipeline": "cli,spark",
-    "simulate": "cli,tuning",
+    "pipeline": "spark",
+    "simulate": "tuning",
     "analyze": "analysis",
 }
-"""The extras that a command needs, where it is another than ``cli``."""
+"""The extras of commands that need one for all that they do."""
+_WITHIN: Final = {"spark": {"arrow"}, "analysis": {"arrow", "spark", "tuning"}}
+"""Extras that others bring along."""
 
 
-def install(extras: str) -> str:
-    """Return how to install extras: ``run pip install '.[server]' in the folder ...``."""
-    return f"run pip install '.[{extras}]' in the folder with Leasehold's source"
+def install(extra: str = "") -> str:
+    """Return how to install an extra: ``run pip install '.[spark]' in the folder ...``."""
+    what = f"'.[{extra}]'" if extra else "."
+    return f"run pip install {what} in the folder with Leasehold's source"
 
 
 def library_of(error: ImportError) -> str | None:
-    """Return the library that is not installed, if it is one of an extra; else None."""
+    """Return the library that is not installed, if it is one of ours; else None."""
     library = (error.name or "").partition(".")[0]
-    return library if library in LIBRARIES else None
+    return library if library in LIBRARIES or library in ALWAYS else None
 
 
 def need_of(words: Sequence[str], error: ImportError) -> str | None:
@@ -94,9 +70,11 @@ def need_of(words: Sequence[str], error: ImportError) -> str | None:
     if library is None:
         return None
     name = next((word for word in words if not word.startswith("-")), "")
-    extras = _OF_COMMANDS.get(name, "cli")
-    brings = LIBRARIES[library]
-    if brings in _SPECIAL and extras != "analysis":
-        extras = f"{extras},{brings}"
     command = f"leasehold {name}".rstrip()
-    return f"{command} needs the library {library}: {install(extras)}."
+    if library in ALWAYS:
+        return f"{command} needs the library {library}, which should be there: {install()}."
+    extra = LIBRARIES[library]
+    needed = _OF_COMMANDS.get(name, extra)
+    if extra != needed and extra not in _WITHIN.get(needed, ()):
+        needed = f"{needed},{extra}"
+    return f"{command} needs the library {library}: {install(needed)}."

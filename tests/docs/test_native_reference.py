@@ -16,8 +16,8 @@ from leasehold.client import AsyncClient, AsyncQueueHandle, Client, QueueHandle,
 from leasehold.client import errors as client_errors
 from leasehold.client.retries import RetryPolicy
 from leasehold.domain import explain, limits
-from leasehold.domain.admin import MessageFilter
 from leasehold.domain.claims import ClaimState
+from leasehold.domain.filters import MessageFilter
 from leasehold.domain.limits import (
     DEFAULT_SESSION_TIMEOUT_S,
     DEFAULT_STAGING_TIMEOUT_S,

@@ -132,3 +132,30 @@ def test_console_can_be_turned_off(tmp_path: Path) -> None:
         assert ask(connection, "GET", "/console/api/session")[0].status != 200
         assert ask(connection, "GET", "/", headers={"accept": "text/html"})[0].status != 302
         connection.close()
+
+
+def test_what_has_happened_and_who_did_it(connection: http.client.HTTPConnection) -> None:
+    """Events from the newest back, figures, workers and pipelines, on a store with a disk."""
+    who = enter(connection)
+    ask(connection, "PUT", QUEUE, headers=who)
+    ask(connection, "POST", f"{QUEUE}/messages", {"messages": [{"body": "x"}]}, who)
+    ask(connection, "POST", f"{QUEUE}/pause", {"reason": "try"}, who)
+    answer, body = ask(connection, "POST", f"{QUEUE}/resume", {}, who)
+    assert json.loads(body)["previous"]["settings"]["pause_reason"] == "try"
+    query = "queue=seen-by-console&actor=*&limit=3"
+    answer, body = ask(connection, "GET", f"/console/api/events?{query}", headers=who)
+    assert answer.status == 200, body
+    events = json.loads(body)["events"]
+    assert [each["type"] for each in events] == ["queue-resumed", "queue-paused", "put"]
+    assert {each["actor"][:8] for each in events} == {"console:"}
+    figures = "/console/api/queues/seen-by-console/figures"
+    answer, body = ask(connection, "GET", figures, headers=who)
+    assert json.loads(body)["buckets"][-1]["put"] is not None
+    report = {"queue": "seen-by-console", "state": "running", "began_at_ms": 1}
+    path = f"/v1/accounts/{DEV_ACCOUNT}/pipelines/seen"
+    answer, body = ask(connection, "PUT", path, report, who)
+    assert answer.status == 204, body
+    answer, body = ask(connection, "GET", "/console/api/pipelines/seen", headers=who)
+    assert [each["state"] for each in json.loads(body)["timeline"]][-1:] == ["waiting"]
+    answer, body = ask(connection, "GET", "/console/api/workers", headers=who)
+    assert answer.status == 200, body

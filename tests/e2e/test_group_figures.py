@@ -25,6 +25,8 @@ def test_the_groups_of_a_queue(store: str) -> None:
         assert len(held) > 30
         queue.put_many([_message("other", number) for number in range(20)])
 
+        assert queue.groups().noisy == 0  # as much is its due
+        queue.update(settings={"groups": {"weights": None}})
         found = queue.groups()
         assert (found.total, found.noisy) == (3, 1)
         assert found.groups[0].group_id == "other"

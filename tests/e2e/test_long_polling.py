@@ -23,7 +23,7 @@ from tests.e2e.server import Endpoint, Server
 TIMEOUT_S: Final = 30.0
 """How long a test waits for what must come; it only matters when the test fails."""
 END: Final = datetime(2099, 1, 1, tzinfo=UTC)
-CONNECTIONS: Final = "server_connections"
+CONNECTIONS: Final = "leasehold_server_connections"
 Answer = tuple[int, dict[str, str], str]
 
 

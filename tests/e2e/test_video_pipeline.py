@@ -83,6 +83,9 @@ def every_check_holds(run: Run) -> None:
     assert run.summary["on"] == run.on
     assert run.process.returncode == 0, run.told
     assert f"all {count} checks hold" in run.process.stdout
+    page = {"spark": "pipelines", "workers": "queues"}[run.on]
+    first = rf"console: http://127\.0\.0\.1:\d+/console/#/{page}/videos"
+    assert re.fullmatch(first, run.process.stdout.splitlines()[0])
 
 
 def good_videos_have_each_output_once(run: Run) -> None:

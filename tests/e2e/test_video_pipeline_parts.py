@@ -1,4 +1,4 @@
-"""Parts of the video pipeline that need no run: the scanner, and the timeline of a message."""
+"""Parts of the video pipeline that need no run: scanner, timeline, the console's address."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 from examples.video_pipeline import signatures
+from examples.video_pipeline.server import connection_string, console_page
 from examples.video_pipeline.timeline import Span, spans
 
 from leasehold.client.models import Event
@@ -38,6 +39,15 @@ def test_scanner(tmp_path: Path, content: bytes, rules: list[str]) -> None:
     path = tmp_path / "upload.mp4"
     path.write_bytes(content)
     assert signatures.scan(path) == rules
+
+
+def test_the_address_of_a_page_of_the_console() -> None:
+    """It is on the server of the connection string; other services have no console."""
+    own = connection_string(4711)
+    page = console_page(own, "pipelines", "a/b")
+    assert page == "http://127.0.0.1:4711/console/#/pipelines/a%2Fb"
+    azure = "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=a2V5;EndpointSuffix=e.net"
+    assert console_page(azure, "queues", "videos") is None
 
 
 def test_the_test_file_is_in_no_file_of_the_example() -> None:

@@ -15,6 +15,7 @@ from leasehold.domain.claims import BindClaim, GetStream, ReadClaim, SettleClaim
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.commands import KnownBodies
 from leasehold.domain.events import Event, EventType, ReadEvents, ReadNote
+from leasehold.domain.filters import EVERYTHING
 from leasehold.domain.model import AccessPolicy, Detail, MessageState
 from leasehold.domain.sessions import ListSessions
 from leasehold.domain.transactions import GetTransaction, Publish, Stage
@@ -133,7 +134,7 @@ def test_old_database_opens_with_all_that_was_in_it(old: Old) -> None:
 @formats(2)
 def test_failures_and_jobs_are_kept(old: Old) -> None:
     """Settings, poison with its history, deduplication keys and jobs, from format 2 on."""
-    (seen,) = old.ask(o.Inspect("coho", "failing", o.EVERYTHING, "", 10)).messages
+    (seen,) = old.ask(o.Inspect("coho", "failing", EVERYTHING, "", 10)).messages
     assert (seen.state, seen.queue) == (MessageState.POISONED, "failing-poison")
     assert seen.message.priority == 3
     assert seen.message.detail.message_type == "clip"
@@ -199,7 +200,7 @@ def test_bound_claims_are_kept(old: Old) -> None:
     assert (claim.number, claim.transaction, claim.noted) == (2, "step-2", 1)
     (settled,) = old.ask(Publish("coho", "step-2")).settled
     assert (settled.completed, settled.exempted) == (1, 1)
-    (failed,) = old.ask(o.Inspect("coho", "bound", o.EVERYTHING, "", 10)).messages
+    (failed,) = old.ask(o.Inspect("coho", "bound", EVERYTHING, "", 10)).messages
     assert failed.message.visible_at_ms == NOW_MS + 6000
     (attempt,) = failed.message.detail.attempts
     assert attempt.error.text == "no such codec"
@@ -237,7 +238,7 @@ def test_older_claims_can_be_bound(old: Old) -> None:
 @formats(7)
 def test_messages_of_groups(old: Old) -> None:
     """They are of their group as before, leased, in a claim or waiting."""
-    page = old.ask(o.Inspect("coho", "grouped", o.EVERYTHING, "", 10))
+    page = old.ask(o.Inspect("coho", "grouped", EVERYTHING, "", 10))
     seen = [(each.message.body, each.message.detail.group_id, each.state) for each in page.messages]
     assert seen == [
         (b"0", "acme", MessageState.LEASED),

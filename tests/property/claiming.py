@@ -17,6 +17,7 @@ from leasehold.domain import events as e
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as sg
 from leasehold.domain.command import AnyCommand
+from leasehold.domain.filters import EVERYTHING, MessageFilter
 from leasehold.domain.model import Message, MessageState, Outcome, Progress
 from leasehold.domain.queue_settings import QueueSettings
 from leasehold.stores.base import Store
@@ -37,7 +38,7 @@ from .governed import SETTINGS
 
 CLAIMED_QUEUES = st.sampled_from([*["videos"] * 6, "audio", "videos-poison"])
 STREAMS = st.sampled_from(["s1", "s1", "s1", "s2"])
-UNEXPIRED = o.MessageFilter(states=frozenset(MessageState) - {MessageState.EXPIRED})
+UNEXPIRED = MessageFilter(states=frozenset(MessageState) - {MessageState.EXPIRED})
 NAMES = st.sampled_from(["t1", "t2", "t3"])
 PARTS = st.none() | st.lists(st.sampled_from(["p", "q"]), max_size=2).map(tuple)
 PUTS = st.lists(st.tuples(QUEUES, DELAYS, TTLS, BODIES), max_size=3)
@@ -119,10 +120,10 @@ class ClaimingComparison(OracleComparison):
         listed = [self.listing(store, queue) for store in self.stores()]
         if act in {"purge", "redrive"}:
             self.drawn += 1
-            plan = o.JobPlan(kind=o.JobKind(act), filter=o.MessageFilter(text="a"))
+            plan = o.JobPlan(kind=o.JobKind(act), filter=MessageFilter(text="a"))
             job_id = f"job{self.drawn}"
             if act == "redrive":
-                plan = replace(plan, filter=o.EVERYTHING)
+                plan = replace(plan, filter=EVERYTHING)
             self.both([o.StartJob(ACCOUNT, queue, job_id, plan), o.StepJob(job_id, 1 + place)])
             return
         batches: list[list[AnyCommand]] = []

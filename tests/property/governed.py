@@ -9,6 +9,7 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
+from leasehold.domain.filters import MessageFilter
 from leasehold.domain.groups import HaltGroup, ResumeGroup
 from leasehold.domain.model import NEVER_MS, ErrorReport, MessageState, Outcome, Progress
 from leasehold.domain.queue_settings import (
@@ -72,7 +73,7 @@ SETTINGS = st.sampled_from(
 )
 STATES = st.none() | st.frozensets(st.sampled_from(MessageState), min_size=1)
 FILTERS = st.builds(
-    o.MessageFilter,
+    MessageFilter,
     states=STATES,
     min_dequeue_count=st.none() | st.just(1),
     holder=st.none() | st.just("w1"),
@@ -196,7 +197,7 @@ class GovernedComparison(OracleComparison):
     # --- looking and moving ------------------------------------------------------------------
 
     @rule(queue=ALL_QUEUES, wanted=FILTERS, limit=st.sampled_from([1, 2, 100]))
-    def inspect(self, queue: str, wanted: o.MessageFilter, limit: int) -> None:
+    def inspect(self, queue: str, wanted: MessageFilter, limit: int) -> None:
         """All pages together; how much is on a page is each store's own business."""
         listed = []
         for store in (self.oracle, self.tested):
@@ -262,7 +263,7 @@ class GovernedComparison(OracleComparison):
         canary=st.sampled_from([0, 0, 1, 2]),
         goal=st.sampled_from([None, "audio", "nowhere"]),
     )
-    def start_job(self, queue: str, wanted: o.MessageFilter, goal: str | None, **plan: Any) -> None:
+    def start_job(self, queue: str, wanted: MessageFilter, goal: str | None, **plan: Any) -> None:
         plan["target"] = goal
         job_id = f"job{len(self.jobs)}"
         self.jobs.append(job_id)

@@ -288,6 +288,7 @@ class GroupCampaign:
     def _settings(self, promise: Promise) -> dict[str, Any]:
         groups: dict[str, Any] = {"fair": True, **self.more}
         groups["order"] = "fifo" if promise.in_order else "none"
+        groups["limit_noisy"] = not promise.in_order
         if promise.max_in_flight is not None:
             groups["max_in_flight"] = promise.max_in_flight
         if promise.rate_per_s is not None:

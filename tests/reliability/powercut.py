@@ -24,6 +24,7 @@ from typing import Any, Literal
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.command import AnyCommand
+from leasehold.domain.filters import MessageFilter
 from leasehold.domain.model import NO_DETAIL, Detail, Lease, MessageState, Outcome
 from leasehold.server.startup import DataLock
 from leasehold.stores.sqlite import SqliteStore, connection
@@ -101,7 +102,7 @@ class Workload:
         """Start a redrive or a purge of what is poison, and go a step or two."""
         self.jobs += 1
         states = frozenset({MessageState.POISONED})
-        plan = o.JobPlan(kind=rng.choice(list(o.JobKind)), filter=o.MessageFilter(states=states))
+        plan = o.JobPlan(kind=rng.choice(list(o.JobKind)), filter=MessageFilter(states=states))
         yield o.StartJob("a", "queue", f"job{self.jobs}", plan)
         for _ in range(rng.choice([1, 2])):
             yield o.StepJob(f"job{self.jobs}", 1)

@@ -89,8 +89,8 @@ def test_what_is_too_much_is_refused_and_not_done(tmp_path: Path) -> None:
                 refused += 1
         assert len(done) >= LIMIT
         assert refused > 0
-        assert metric(server.port, "server_overloaded_total") == refused
-        assert metric(server.port, "server_pending_requests") == 0
+        assert metric(server.port, "leasehold_server_overloaded_total") == refused
+        assert metric(server.port, "leasehold_server_pending_requests") == 0
         assert sorted(drain(client)) == sorted(done)
         assert client.put(QUEUE, "and now it has time").status == 201
 
@@ -134,19 +134,19 @@ def test_slow_senders_hinder_nobody_and_are_ended(tmp_path: Path) -> None:
         dripping.start()
         try:
             healthy_work(client)
-            assert metric(server.port, "server_connections") > 1
+            assert metric(server.port, "leasehold_server_connections") > 1
             ends = [connection.read_rest() for connection in slow]
         finally:
             finished.set()
             dripping.join()
         assert all(end.startswith(b"HTTP/1.1 408 ") for end in ends)
         counted = sum(
-            metric(server.port, f'server_refused_connections_total{{reason="{reason}"}}')
+            metric(server.port, f'leasehold_server_refused_connections_total{{reason="{reason}"}}')
             for reason in ("header_timeout", "body_timeout")
         )
         assert counted == SLOW
         healthy_work(client)
-        assert metric(server.port, "queue_sent_total" + LABELS) == 120
+        assert metric(server.port, "leasehold_queue_sent_total" + LABELS) == 120
 
 
 def drip(connections: list[Connection], finished: threading.Event) -> None:
@@ -174,7 +174,7 @@ def test_slow_readers_are_cut_off_and_bounded(tmp_path: Path) -> None:
         healthy_work(client, 20)
         # An answer is 2 MB; the twenty asked for on each connection would be 800.
         assert server.rss_bytes() - before < 200 * MIB
-        name = 'server_refused_connections_total{reason="slow_reader"}'
+        name = 'leasehold_server_refused_connections_total{reason="slow_reader"}'
         eventually(lambda: metric(server.port, name) == len(readers), "all are cut off")
         healthy_work(client, 20)
 

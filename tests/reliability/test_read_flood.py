@@ -28,7 +28,7 @@ LARGE = 300
 BODY = "x" * 60_000
 MIB = 1024 * 1024
 MAX_RSS = 300 * MIB
-BUFFERED = "server_buffered_bytes"
+BUFFERED = "leasehold_server_buffered_bytes"
 MESSAGES = f"/v1/accounts/devstoreaccount1/queues/{QUEUE}/messages"
 PEEK = Asked(
     method="POST",
@@ -95,7 +95,7 @@ def test_forty_who_never_read_their_answers(tmp_path: Path) -> None:
             assert other.read_answer().status == 200
         assert metric(server.port, BUFFERED) < 32 * MIB
         assert server.rss_bytes() < MAX_RSS
-        name = 'server_refused_connections_total{reason="slow_reader"}'
+        name = 'leasehold_server_refused_connections_total{reason="slow_reader"}'
         eventually(lambda: metric(server.port, name) >= 8, "they are cut off")
         for reader in readers:
             reader.close()

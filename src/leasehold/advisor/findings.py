@@ -19,6 +19,7 @@ from leasehold.advisor.recommendation import Asked, Recommendation, recommend, w
 from leasehold.advisor.rules import ENOUGH_FINISHED
 from leasehold.advisor.statistics import DurationModel, crash_rate, fit
 from leasehold.advisor.summaries import (
+    Groups,
     Hour,
     LogSummary,
     PoisonCluster,
@@ -41,6 +42,8 @@ _LATE_SHARE: Final = 0.01
 _WASTED: Final = 0.05
 _MOST_CLUSTERS: Final = 3
 _GAIN: Final = 0.03
+_EVEN: Final = 0.9
+"""Jain's index of message groups from which on they count as served alike."""
 
 
 class Weight(StrEnum):
@@ -59,8 +62,8 @@ class Finding:
 
     weight: Weight
     kind: str
-    """``timeout``, ``data``, ``drift``, ``waste``, ``split``, ``backlog``, ``poison``, ``worker``
-    or ``repeats``."""
+    """``timeout``, ``data``, ``drift``, ``waste``, ``split``, ``backlog``, ``poison``, ``worker``,
+    ``group`` or ``repeats``."""
     queue: str
     message_type: str | None
     sentence: str
@@ -78,6 +81,7 @@ class QueueFindings:
     forecast: Forecast
     poison: tuple[PoisonCluster, ...]
     workers: tuple[Standing, ...]
+    groups: Groups | None
     timelines: tuple[Timeline, ...]
     hours: tuple[Hour, ...]
     findings: tuple[Finding, ...]
@@ -148,6 +152,7 @@ def _queue(
         *(_of_set_aside(queue) if is_poison else _of_backlog(queue, ahead, until_ms)),
         *_of_poison(queue, until_ms),
         *_of_workers(ranked),
+        *_of_groups(queue),
     ]
     order_of = list(Weight)
     findings.sort(key=lambda each: order_of.index(each.weight))
@@ -159,6 +164,7 @@ def _queue(
         forecast=ahead,
         poison=queue.poison,
         workers=ranked,
+        groups=queue.groups,
         timelines=queue.timelines,
         hours=queue.hours,
         findings=tuple(findings),
@@ -324,6 +330,30 @@ def _of_workers(ranked: tuple[Standing, ...]) -> Iterator[Finding]:
         if each.strikes:
             told = "; ".join(each.strikes)
             yield _found(Weight.LOOK, "worker", each.queue, f"Worker {each.worker.holder}: {told}.")
+
+
+def _of_groups(queue: QueueSummary) -> Iterator[Finding]:
+    """Say where groups are at the cost of others."""
+    groups = queue.groups
+    if groups is None or groups.fairness is None or groups.fairness >= _EVEN:
+        return
+    dwells = [each for each in groups.largest if each.dwell_p50_s is not None]
+    told = ""
+    if len(dwells) > 1:
+        slowest = max(dwells, key=lambda each: each.dwell_p50_s or 0.0)
+        busiest = max(groups.largest, key=lambda each: each.work_s)
+        share = busiest.work_s / (sum(each.work_s for each in groups.largest) or 1.0)
+        told = (
+            f" Half of the messages of {slowest.group_id} waited {slowest.dwell_p50_s:,.3g} s; "
+            f"{busiest.group_id} had {share:.0%} of the work."
+        )
+    yield _found(
+        Weight.LOOK,
+        "group",
+        queue.queue,
+        f"Message groups that waited together were not served alike: Jain's index is "
+        f"{groups.fairness:.2f}, and would be 1.{told} Have them take turns (groups.fair).",
+    )
 
 
 def _found(

@@ -303,6 +303,13 @@ def _workers(findings: Findings) -> Iterator[Row]:
             yield {"queue": queue.queue} | asdict(each.worker) | told
 
 
+def _groups(findings: Findings) -> Iterator[Row]:
+    for queue in findings.queues:
+        if queue.groups is not None:
+            for each in queue.groups.largest:
+                yield {"queue": queue.queue} | asdict(each) | {"fairness": queue.groups.fairness}
+
+
 def _timelines(findings: Findings) -> Iterator[Row]:
     for queue in findings.queues:
         for line in queue.timelines:
@@ -327,5 +334,6 @@ _TABLES: Final[Mapping[str, Callable[[Findings], Iterator[Row]]]] = {
     "drains": _drains,
     "poison": _of_queues("poison"),
     "workers": _workers,
+    "groups": _groups,
     "timelines": _timelines,
 }

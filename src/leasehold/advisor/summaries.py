@@ -37,6 +37,8 @@ BIN_RATIO: Final = 1.02
 """Each bin of lengths is 2 % wider than the one before: some 1,000 from a millisecond to a week."""
 SHORTEST_BIN_S: Final = 0.001
 """Where the bins begin; what is shorter goes into the first."""
+MOST_GROUPS: Final = 100
+"""Message groups of a queue that are told of by name."""
 MOST_TIMELINES: Final = 50
 """Redelivered messages that are kept with all their attempts, per queue."""
 MOST_SAMPLE_IDS: Final = 5
@@ -213,6 +215,88 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One message group. Counts are of messages, lengths are seconds."""
+
+    group_id: str
+    messages: int
+    open_messages: int = 0
+    """In the queue at the end."""
+    received: int = 0
+    dwell_p50_s: float | None = None
+    """From the moment at which a message could be received to when it first was."""
+    dwell_p99_s: float | None = None
+    dwell_longest_s: float | None = None
+    work_s: float = 0.0
+    """Of attempts that completed a message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """The message groups of a queue."""
+
+    found: int
+    """How many there are."""
+    largest: tuple[Group, ...]
+    """Those with most messages first, up to MOST_GROUPS."""
+    fairness: float | None = None
+    """Jain's index, see :func:`fairness`; None where no two of the largest waited together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStretch:
+    """What a group was given in one of the stretches into which a log is cut."""
+
+    group_id: str
+    stretch: int
+    given: int
+    """Messages that were received for the first time, 1 or more."""
+    least_s: float
+    """The shortest of their dwell times..."""
+    most_s: float
+    """...and the longest, seconds."""
+
+
+def fairness(stretches: Iterable[GroupStretch], stretch_s: float) -> float | None:
+    """Return how evenly groups were served while they had messages waiting.
+
+    That is Jain's index of the messages that groups were given in a stretch, of those groups that
+    had some waiting all through it: 1 if each was given as many, 1/n if one of n was given all. Of
+    all stretches in which two or more waited it is the mean, by what was given.
+
+    Args:
+        stretches: What was given, by group and stretch.
+        stretch_s: The length of a stretch, seconds.
+    """
+    by_group: dict[str, list[GroupStretch]] = {}
+    for each in sorted(stretches, key=lambda each: each.stretch):
+        by_group.setdefault(each.group_id, []).append(each)
+    given: dict[int, list[int]] = {}
+    for own in by_group.values():
+        after = -1
+        for each in own:
+            # Of what came first in this stretch something had waited since an earlier one.
+            waited = min(each.stretch, int(each.most_s / stretch_s))
+            for starved in range(max(after + 1, each.stretch - waited + 1), each.stretch):
+                given.setdefault(starved, []).append(0)
+            if each.least_s >= stretch_s:
+                given.setdefault(each.stretch, []).append(each.given)
+            after = each.stretch
+    indexes = [(jain(counts), sum(counts)) for counts in given.values() if len(counts) > 1]
+    weight = sum(served for _, served in indexes)
+    return sum(index * served for index, served in indexes) / weight if weight else None
+
+
+def jain(shares: Sequence[float]) -> float:
+    """Return Jain's index of fairness: 1 for equal shares, 1/n if one of n has all.
+
+    Source: Jain, Chiu and Hawe, "A Quantitative Measure of Fairness and Discrimination", 1984.
+    """
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSummary:
     """One queue."""
 
@@ -236,6 +320,8 @@ class QueueSummary:
     """The largest first."""
     workers: tuple[Worker, ...] = ()
     """Those with most attempts first."""
+    groups: Groups | None = None
+    """None if no message of it named one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,6 +89,29 @@ class Grant:
     tenant_id: str | None = None
     """Directory of that user."""
 
+    @property
+    def actor(self) -> str:
+        """Who it is, for the event log: what was shown, and whose that is."""
+        if self.kind is CredentialKind.CONSOLE_SESSION:
+            return f"console:{self.object_id}"
+        if self.kind is CredentialKind.BEARER:
+            return f"oidc:{self.object_id}"
+        if self.kind in _KEYS:
+            return f"{_KEYS[self.kind]}:{self.account}/{self.key_number}"
+        if self.object_id is not None:
+            return f"sas:user {self.object_id}"
+        if self.policy_id is not None:
+            return f"sas:policy {self.policy_id}"
+        return f"sas:key {self.key_number}"
+
+
+_KEYS: Final[Mapping[CredentialKind, str]] = {
+    CredentialKind.SHARED_KEY: "key",
+    CredentialKind.SHARED_KEY_LITE: "key",
+    CredentialKind.ACCOUNT_KEY: "key",
+    CredentialKind.INSPECTOR_KEY: "inspector",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verified:

@@ -130,6 +130,7 @@ def _group_table(found: Groups) -> RenderableType:
         Column("DELAYED", right=True, drop=1),
         Column("DEFERRED", right=True, drop=2),
         Column("OLDEST", right=True),
+        Column("TIME", right=True, drop=4),
         Column("", drop=3),
     )
     rows: list[tuple[Cell, ...]] = [
@@ -140,6 +141,7 @@ def _group_table(found: Groups) -> RenderableType:
             number(each.delayed),
             number(each.deferred),
             _oldest_of(each, found.at_ms),
+            f"{each.time_share:.0%}",
             _mark_of(each),
         )
         for each in found.groups
@@ -174,7 +176,8 @@ def _whole_group(found: GroupView, now_ms: int) -> RenderableType:
         ("delayed", number(each.delayed)),
         ("deferred", number(each.deferred)),
         ("oldest", _oldest_of(each, found.at_ms)),
-        ("noisy", "yes" if each.noisy else "no"),
+        ("time worked", f"{each.time_share:.0%} of the last minute's"),
+        ("noisy", _noisy(found)),
     ]
     if each.halt is not None:
         rows.append(("halted", _halt_of(each.halt, now_ms)))
@@ -205,6 +208,12 @@ def _whole_group(found: GroupView, now_ms: int) -> RenderableType:
     if held:
         parts.append(("received and not visible", Listing(columns, held)))
     return sections(*parts)
+
+
+def _noisy(found: GroupView) -> str:
+    """Return whether a group is noisy, and what of it may be in flight then."""
+    limit = "" if found.noisy_limit is None else f"{number(found.noisy_limit)} in flight at most"
+    return ", ".join(filter(None, ("yes" if found.group.noisy else "no", limit)))
 
 
 def _oldest_of(each: GroupInfo, now_ms: int) -> str:

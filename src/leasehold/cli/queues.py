@@ -75,6 +75,7 @@ PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     "rate": ("max_receives_per_s",),
     "group-order": ("groups", "order"),
     "group-fair": ("groups", "fair"),
+    "group-limit-noisy": ("groups", "limit_noisy"),
     "group-weight": ("groups", "weights"),
     "group-in-flight": ("groups", "max_in_flight"),
     "group-in-flight-of": ("groups", "max_in_flight_of"),
@@ -176,6 +177,12 @@ _OPTIONS: Final = (
         "group_fair",
         default=None,
         help="Serve message groups in turn, whatever their backlogs, or the oldest message first.",
+    ),
+    click.option(
+        "--group-limit-noisy/--no-group-limit-noisy",
+        "group_limit_noisy",
+        default=None,
+        help="Have noisy groups leave consumers free for the others, or take all that are idle.",
     ),
     click.option(
         "--group-weight",
@@ -390,6 +397,8 @@ def _groups(groups: GroupSettings | None) -> str:
     if groups.fair:
         told.append("served in turn")
         told += [f"{clean(name)} with weight {n}" for name, n in groups.weights.items()]
+    if groups.limit_noisy:
+        told.append("noisy ones limited")
     if groups.max_in_flight is not None:
         told.append(f"{number(groups.max_in_flight)} of each in flight at most")
     told += [f"{number(n)} of {clean(name)}" for name, n in groups.max_in_flight_of.items()]

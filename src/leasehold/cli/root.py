@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import json
+import platform
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Final, NamedTuple
 
 import click
+from click.shell_completion import get_completion_class
 
 from leasehold import __version__
-from leasehold.cli.server import serve, show_settings
+from leasehold.cli.server import health, serve, show_settings
 
 # --- lazy --------------------------------------------------------------------------------------
 #
@@ -125,6 +128,13 @@ LATE: Final = {
         "leasehold.cli.messages", "message", "Send, receive, inspect and mend messages.", _THINGS
     ),
     "job": Late("leasehold.cli.jobs", "job", "Follow and stop purges and redrives.", _THINGS),
+    "backup": Late(
+        "leasehold.cli.backup",
+        "backup",
+        "Copy a store while it is served, and check the copy.",
+        _THINGS,
+    ),
+    "restore": Late("leasehold.cli.backup", "restore", "Make a store of a backup.", _THINGS),
     "store": Late(
         "leasehold.cli.store",
         "group",
@@ -216,18 +226,61 @@ LATE: Final = {
 """Commands that speak to a server, whose libraries take a while to load."""
 
 
-@click.group(cls=LazyGroup, late=LATE, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="leasehold")
-def main() -> None:
+PROGRAM: Final = "leasehold"
+SHELLS: Final = ("bash", "zsh", "fish")
+
+
+@click.group(
+    cls=LazyGroup,
+    late=LATE,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option("--version", "shows_version", is_flag=True, help="Print the version and exit.")
+@click.option("--json", "as_json", is_flag=True, help="With --version: print it as JSON.")
+@click.pass_context
+def main(ctx: click.Context, *, shows_version: bool, as_json: bool) -> None:
     """Run and look after a Leasehold server: a durable queue in which work is held on leases."""
+    if shows_version:
+        _print_version(as_json=as_json)
+        ctx.exit()
+    if as_json:
+        raise click.UsageError(
+            "--json goes with --version here; commands have a --json of their own"
+        )
+    if ctx.invoked_subcommand is None:
+        raise click.exceptions.NoArgsIsHelpError(ctx)
 
 
 @click.command()
-def version() -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with that of Python.")
+def version(*, as_json: bool) -> None:
     """Print the version."""
-    click.echo(f"leasehold {__version__}")
+    _print_version(as_json=as_json)
+
+
+def _print_version(*, as_json: bool) -> None:
+    if as_json:
+        found = {"leasehold": __version__, "python": platform.python_version()}
+        click.echo(json.dumps(found))
+    else:
+        click.echo(f"{PROGRAM} {__version__}")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print a script that has a shell complete commands and options.
+
+    Load it in the shell's startup file, as in: eval "$(leasehold completion bash)"
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None, f"click completes in {shell}"
+    click.echo(kind(main, {}, PROGRAM, "_LEASEHOLD_COMPLETE").source())
 
 
 main.add_command(serve)
+main.add_command(health)
 main.add_command(show_settings)
 main.add_command(version)
+main.add_command(completion)

@@ -1,9 +1,12 @@
-"""``leasehold serve`` and ``leasehold settings``."""
+"""``leasehold serve``, ``leasehold health`` and ``leasehold settings``."""
 
 from __future__ import annotations
 
 import json
+import ssl
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -116,6 +119,36 @@ def serve(config: Path | None, **options: str | bool | None) -> None:
     from leasehold.server.main import serve as run  # noqa: PLC0415
 
     sys.exit(run(loaded.settings))
+
+
+@click.command()
+@settings_options
+@click.option(
+    "--ready", is_flag=True, help="Ask whether it takes requests, not only whether it runs."
+)
+@click.option("--timeout", "timeout_s", default=2.0, metavar="SECONDS", help="Default: 2.")
+def health(
+    config: Path | None, ready: bool, timeout_s: float, **options: str | bool | None
+) -> None:
+    """Ask the server on this machine that has these settings whether it is well.
+
+    For health checks of containers: ends with 0 if it is, else with 1. Takes the options of
+    ``serve``. Certificates are not checked, as they are not made for a loopback address.
+    """
+    settings = load(config, options).settings
+    host = next(iter(settings.addresses()))
+    near = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    scheme = "http" if settings.tls_cert is None else "https"
+    page = "readyz" if ready else "healthz"
+    url = f"{scheme}://{near}:{settings.port}/{page}"
+    unchecked = ssl._create_unverified_context() if scheme == "https" else None  # noqa: S323, SLF001
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s, context=unchecked) as answer:  # noqa: S310
+            click.echo(answer.read().decode("utf-8").strip())
+    except urllib.error.HTTPError as error:
+        raise click.ClickException(f"{url} answers {error.code}") from None
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{url}: {getattr(error, 'reason', error)}") from None
 
 
 @click.command("settings")

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 import click
@@ -211,7 +211,7 @@ def _run(options: MoveOptions, screen: Screen) -> int:
         wanted = Wanted(
             account=options.account,
             now_ms=clock.now_ms(),
-            tell=_teller(progress),
+            tell=progress_teller(progress),
             new_receipts=options.new_receipts,
             carry_bodies=_carrier(options, progress),
         )
@@ -262,7 +262,8 @@ def _restored(store: str, screen: Screen) -> int:
     return ExitCode.DONE
 
 
-def _teller(progress: Progress) -> Teller:
+def progress_teller(progress: Progress) -> Teller:
+    """Return what shows a bar for each step of a move or a copy."""
     bars: dict[str, TaskID] = {}
 
     def tell(step: str, done: int, total: int) -> None:
@@ -283,24 +284,46 @@ def _carrier(options: MoveOptions, progress: Progress) -> Callable[[Sequence[str
 
 def _carry_bodies(place: str, other: str, progress: Progress, keys: Sequence[str]) -> None:
     """Copy bodies; those that a run before this one copied are written again."""
-    bar = progress.add_task("Copying bodies", total=len(keys), note="")
+    missing = copy_bodies(keys, place, other, progress_teller(progress))
+    if missing:
+        raise NoStore(
+            f"bodies in {place}: {counted(len(missing), 'is', 'are')} missing, such as {missing[0]}"
+        )
+
+
+def copy_bodies(keys: Sequence[str], place: str, other: str, tell: Teller) -> list[str]:
+    """Copy large bodies from one place to another; return the keys of those that are not there.
+
+    Raises:
+        NoStore: A place cannot be opened.
+    """
+    missing: list[str] = []
 
     async def carry() -> None:
         source, target = open_bodies(place), open_bodies(other)
+
+        async def one(key: str) -> None:
+            try:
+                body = await source.get(key)
+            except BodyMissing:
+                missing.append(key)
+            else:
+                await target.put(key, body)
+
         try:
             for start in range(0, len(keys), _AT_ONCE):
                 part = keys[start : start + _AT_ONCE]
-                bodies = await asyncio.gather(*map(source.get, part))
-                await asyncio.gather(*map(target.put, part, bodies))
-                progress.update(bar, advance=len(part))
+                await asyncio.gather(*map(one, part))
+                tell("Copying bodies", start + len(part), len(keys))
         finally:
             await source.close()
             await target.close()
 
     try:
         asyncio.run(carry())
-    except (ValueError, BodyMissing) as error:
+    except ValueError as error:
         raise NoStore(f"bodies in {place}: {error}") from error
+    return missing
 
 
 def _plain(
@@ -413,7 +436,7 @@ def open_end(named: str, *, new: bool) -> Iterator[End]:
     Raises:
         NoStore: It cannot be opened, or a server uses it.
     """
-    if named.startswith(_SCHEMES):
+    if is_postgres(named):
         end = _postgres(named)
         try:
             yield end
@@ -442,7 +465,7 @@ def open_reader(named: str) -> Iterator[Reader]:
     Raises:
         NoStore: It cannot be opened.
     """
-    if named.startswith(_SCHEMES):
+    if is_postgres(named):
         with _reading(named) as reader:
             yield reader
     else:
@@ -468,6 +491,27 @@ def telling(screen: Screen, work: Callable[[], int]) -> int:
         if getattr(error, "sqlstate", None) is None and type(error).__name__ == "ProgrammingError":
             text = "the URL cannot be read"  # what the library says of it may have the password
         return refuse(screen, text, ExitCode.NO_CONNECTION, "no-store")
+
+
+def is_postgres(named: str) -> bool:
+    """Tell whether a store on the command line is a database, and not a folder."""
+    return named.startswith(_SCHEMES)
+
+
+@contextmanager
+def snapshot_of_postgres(url: str) -> Iterator[End]:
+    """Open a database as it is at one instant, while servers use it.
+
+    Raises:
+        NoStore: It cannot be opened.
+    """
+    end: Any = _postgres(url)
+    try:
+        end.begin_snapshot()
+        yield end
+        end.roll_back()
+    finally:
+        end.close()
 
 
 def _folder(named: str, *, new: bool) -> Path:

@@ -298,12 +298,8 @@ class Preparation:
 
 
 def _registry() -> CollectorRegistry:
-    try:
-        from prometheus_client import CollectorRegistry  # noqa: PLC0415 - optional
-    except ImportError:
-        raise UnsafeWorker(
-            [f"metrics: prometheus-client is missing: {install('worker')}"]
-        ) from None
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415 - few workers have metrics
+
     return CollectorRegistry()
 
 
@@ -408,9 +404,9 @@ class QueueOpener:
             library = library_of(error)
             if library is None:
                 raise
-            extra = LIBRARIES[library]
+            needed = install(LIBRARIES.get(library, ""))
             raise ValueError(
-                f"queue {_shown(name)}: the library {library} is missing: {install(extra)}"
+                f"queue {_shown(name)}: the library {library} is missing: {needed}"
             ) from None
         except ValueError as error:
             raise ValueError(f"queue {_shown(name)}: {error}") from None

@@ -111,11 +111,11 @@ class Result(Struct):
     cancel: CancelRequest | None = None
 
 
-_VIEW_FIELDS = tuple(
-    name
-    for name in _View.__struct_fields__
-    if name not in {"body", "body_base64", "body_problem", "body_bytes", "saved", "last_error"}
-)
+_SHOWN_OTHERWISE = {
+    *("body", "body_base64", "body_problem", "body_bytes"),
+    *("saved", "last_error", "previous"),
+}
+_VIEW_FIELDS = tuple(name for name in _View.__struct_fields__ if name not in _SHOWN_OTHERWISE)
 _PROBLEM = msgspec.json.Decoder(Problem)
 _RECEIVED = msgspec.json.Decoder(_ReceivedMessages)
 _PEEKED = msgspec.json.Decoder(_PeekedMessages)
@@ -417,6 +417,7 @@ def _view_of(raw: _View) -> MessageView:
         body_problem=raw.body_problem or None,
         body_bytes=raw.body_bytes,
         saved=_saved(raw),
+        previous=raw.previous or None,
         **values,
     )
 

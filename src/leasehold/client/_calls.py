@@ -480,10 +480,18 @@ def _unless(value: int, default: int) -> int | None:
     return None if value == default else value
 
 
+_PLAIN_PARAMS: Final = (
+    *("min_age_s", "max_age_s", "min_dequeue_count", "max_dequeue_count"),
+    *("min_failures", "max_failures", "min_priority", "max_priority", "session", "holder"),
+)
+_TEXT_PARAMS: Final = ("reason", "error", "property", "search", "text", "json_path")
+"""Members of a filter that the query calls by the same name."""
+
+
 def _filter_query(wanted: Filter) -> Iterator[tuple[str, str]]:
     if wanted.states is not None:
         yield "state", ",".join(wanted.states)
-    for name in ("min_age_s", "max_age_s", "min_dequeue_count", "max_dequeue_count", "holder"):
+    for name in _PLAIN_PARAMS:
         value = getattr(wanted, name)
         if value is not None:
             # Without an exponent, which the server does not read.
@@ -492,7 +500,7 @@ def _filter_query(wanted: Filter) -> Iterator[tuple[str, str]]:
         yield "type", wanted.message_type
     if wanted.group_id is not None:
         yield "group", wanted.group_id
-    for name in ("reason", "error", "text", "json_path"):
+    for name in _TEXT_PARAMS:
         value = getattr(wanted, name)
         if value is not None:
             yield name, value

@@ -29,6 +29,7 @@ from leasehold.wire.admin import (
     Job,
     LeaseInfo,
     Poisoning,
+    Previous,
     Progress,
 )
 from leasehold.wire.events import Event, EventPage
@@ -37,12 +38,15 @@ from leasehold.wire.flows import (
     BoundClaim,
     CancelNotice,
     Discarded,
+    ExecutorReport,
     Faults,
+    PipelineReport,
     Published,
     SessionInfo,
     Settled,
     Staged,
     StagedPart,
+    StageReport,
     StreamSettled,
     TransactionInfo,
 )
@@ -53,6 +57,7 @@ from leasehold.wire.queues import (
     Adaptive,
     Advised,
     Backoff,
+    Before,
     Counts,
     Explanation,
     FailurePolicy,
@@ -73,6 +78,7 @@ __all__ = [
     "Attempt",
     "Backoff",
     "Beat",
+    "Before",
     "BoundClaim",
     "CancelNotice",
     "CancelRequest",
@@ -83,6 +89,7 @@ __all__ = [
     "ErrorReport",
     "Event",
     "EventPage",
+    "ExecutorReport",
     "Exemption",
     "Explanation",
     "FailurePolicy",
@@ -106,7 +113,9 @@ __all__ = [
     "Outcome",
     "Outgoing",
     "PeekedMessage",
+    "PipelineReport",
     "Poisoning",
+    "Previous",
     "Progress",
     "Published",
     "QueueInfo",
@@ -117,6 +126,7 @@ __all__ = [
     "SessionInfo",
     "Settings",
     "Settled",
+    "StageReport",
     "Staged",
     "StagedPart",
     "StreamInfo",
@@ -361,6 +371,8 @@ class MessageView(PeekedMessage, frozen=True, kw_only=True):
     for."""
     cancel: CancelRequest | None = None
     """An operator has asked the holder to stop."""
+    previous: Previous | None = None
+    """Of an answer to a change: what was changed, as it was; None if another came between."""
 
     def __repr__(self) -> str:
         return _repr_of_message(self.state, self.id, self.dequeue_count, self.body)

@@ -6,14 +6,10 @@ None of these needs a receipt, and none but the moving ones changes anything a w
 
 from __future__ import annotations
 
-import binascii
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from leasehold.domain.command import (
     Answer,
@@ -30,7 +26,7 @@ from leasehold.domain.command import (
     quarter,
     upkeep,
 )
-from leasehold.domain.failures import last_error
+from leasehold.domain.filters import EVERYTHING, MessageFilter
 from leasehold.domain.model import (
     BEGINNING,
     BodyRef,
@@ -41,6 +37,7 @@ from leasehold.domain.model import (
     MessageState,
     Place,
 )
+from leasehold.domain.noisy_groups import GroupWork
 
 COUNTED_STATES = (
     MessageState.VISIBLE,
@@ -51,37 +48,6 @@ COUNTED_STATES = (
     MessageState.EXPIRED,
 )
 """States that messages are counted by, named like the fields of :class:`Counts`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageFilter:
-    """Which messages are meant; what is left out matches all.
-
-    :func:`leasehold.domain.admin.matches` decides.
-    """
-
-    states: frozenset[MessageState] | None = None
-    min_age_s: float | None = None
-    """Inserted at least so many seconds ago."""
-    max_age_s: float | None = None
-    min_dequeue_count: int | None = None
-    max_dequeue_count: int | None = None
-    holder: str | None = None
-    message_type: str | None = None
-    group_id: str | None = None
-    reason: str | None = None
-    """Why it was poisoned."""
-    error: str | None = None
-    """Part of the text, or the whole type, or the fingerprint, of its last error."""
-    text: str | None = None
-    """Part of the body, which is taken as UTF-8, or base64 of it."""
-    json_path: str | None = None
-    """Dotted path into a body that is JSON, such as ``order.lines[0].sku``."""
-    json_value: str | None = None
-    """What must be there, as JSON; None: anything."""
-
-
-EVERYTHING = MessageFilter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +130,8 @@ class GroupStanding(NamedTuple):
     halt: GroupHalt | None = None
     """Why it stands still; None if it does not."""
     hold: GroupHold | None = None
+    noisy_limit: int | None = None
+    """How many messages of it may be in flight while it is noisy; None for any number."""
 
 
 class GroupPlace(NamedTuple):
@@ -180,8 +148,7 @@ class GroupPlace(NamedTuple):
 class CountGroups(Command["GroupPage"]):
     """Count the messages of a queue's groups, part by part.
 
-    Answer: :class:`GroupPage`, or QueueNotFound. Parts are of different moments: what moves
-    meanwhile may be counted twice, or not at all.
+    Answer: :class:`GroupPage`, or QueueNotFound. What moves meanwhile may count twice, or never.
     """
 
     traits = looks(Rank.FIRST, quarter, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
@@ -206,6 +173,7 @@ class GroupPage(NamedTuple):
     next_after: GroupPlace | None
     halts: Mapping[str, GroupHalt]
     """Of groups that stand still; also those without messages, and all of them on each page."""
+    work: GroupWork = GroupWork()
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +264,8 @@ class Amend(Command["Seen"]):
     properties: Mapping[str, str] | None = None
     force: bool = False
     """Also if it is leased: the lease ends then."""
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +281,8 @@ class Remove(Command[Done]):
     queue: str
     message_id: str
     force: bool = False
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +299,30 @@ class EndLease(Command["Seen"]):
     message_id: str
     delay_s: int = 0
     reason: str | None = None
+    actor: str | None = None
+    """Who asks for it, for the event log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendLease(Command["Seen"]):
+    """Give the holder of a lease more time, or less, without its receipt. Answer: Seen.
+
+    Or QueueNotFound, MessageNotFound, MessageNotLeased (also for members of claims, which their
+    stream extends), VisibilityPastExpiry. The receipt stays good, and the holder is not told: its
+    next renewal moves the end again.
+    """
+
+    traits = changes(
+        Rank.FIRST, one, Lock.ALONE, never, Answer.MESSAGE, finishes=False, wakes=False
+    )
+
+    account: str
+    queue: str
+    message_id: str
+    visibility_timeout_s: int
+    """Seconds from now, 1 or more."""
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 class JobKind(StrEnum):
@@ -334,6 +330,27 @@ class JobKind(StrEnum):
 
     PURGE = "purge"
     REDRIVE = "redrive"
+    AMEND = "amend"
+    END_LEASE = "end-lease"
+    EXTEND_LEASE = "extend-lease"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChange:
+    """What a job changes about each message; as for :class:`Amend` and the like."""
+
+    delay_s: int | None = None
+    """For AMEND and END_LEASE."""
+    time_to_live_s: int | None = None
+    """For AMEND."""
+    priority: int | None = None
+    """For AMEND."""
+    force: bool = False
+    """For AMEND: also what is leased, whose leases end then."""
+    visibility_timeout_s: int | None = None
+    """For EXTEND_LEASE."""
+    reason: str | None = None
+    """For END_LEASE."""
 
 
 class JobState(StrEnum):
@@ -345,6 +362,9 @@ class JobState(StrEnum):
     DONE = "done"
     STOPPED = "stopped"
     """An operator, or a failing canary, has stopped it."""
+
+
+NO_CHANGE: Final = JobChange()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,11 +381,15 @@ class JobPlan:
     """Redrive so many first, and go on only when all of them have been completed."""
     target: str | None = None
     """Queue to redrive to; None for the one that each message failed in."""
+    change: JobChange = NO_CHANGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A purge or a redrive, kept by the store until it is done and for a while after."""
+    """A purge, a redrive or another change of many messages.
+
+    It is kept by the store until it is done and for a while after.
+    """
 
     job_id: str
     account: str
@@ -378,7 +402,7 @@ class Job:
     examined: int = 0
     matched: int = 0
     moved: int = 0
-    """Messages purged or redriven."""
+    """Messages purged, redriven or changed."""
     expected: int = 0
     """Messages there when it started, for those who watch."""
     note: str | None = None
@@ -389,6 +413,8 @@ class Job:
     """It looks at nothing that came later than this."""
     canaries: tuple[str, ...] = field(default=())
     """Message ids that it waits for."""
+    actor: str | None = None
+    """Who started it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +436,8 @@ class StartJob(Command["Job"]):
     queue: str
     job_id: str
     plan: JobPlan
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,238 +481,6 @@ class ListJobs(Command[tuple["Job", ...]]):
     limit: int = 100
 
 
-# --- matching ----------------------------------------------------------------------------------
-#
-# Which messages a filter means.
-#
-# A filter may look into the body, which is the users' own bytes: whatever they are, it answers yes
-# or no. Bodies that are base64 text, as many Azure clients send them, are looked at decoded as
-# well.
-
-
-MAX_JSON_LEVELS: Final = 100
-"""How deep a value to look for may be nested; reading one must not depend on who calls."""
-
-_MS: Final = 1000
-_ABSENT: Final = object()
-_STEP: Final = re.compile(
-    r"""\.?(?P<name>[^.\[\]"]+)|\[(?P<index>-?\d{1,9})\]|\[(?P<quoted>"(?:[^"\\]|\\.)*")\]"""
-)
-JsonPath: TypeAlias = tuple[str | int, ...]
-
-
-def matches(message: Message, state: MessageState, filter: MessageFilter, now_ms: int) -> bool:  # noqa: A002 - named as what it is
-    """Tell whether *message*, which is in *state* now, is one of those that *filter* means.
-
-    The holder asked for is the one of the current lease or, without a lease, of the last one.
-
-    Raises:
-        ValueError: The filter itself is wrong; see :func:`check_filter`.
-    """
-    return (
-        (filter.states is None or state in filter.states)
-        and _matches_columns(message, filter, now_ms)
-        and (not needs_detail(filter) or _matches_detail(message, filter))
-        and (not needs_body(filter) or _matches_body(message.body, filter))
-    )
-
-
-def needs_detail(filter: MessageFilter) -> bool:  # noqa: A002 - as above
-    """Tell whether the message's detail must be known to decide."""
-    asked = filter.message_type, filter.group_id, filter.reason, filter.error
-    return any(each is not None for each in asked)
-
-
-def needs_body(filter: MessageFilter) -> bool:  # noqa: A002 - as above
-    """Tell whether the message's body must be known to decide."""
-    return not (filter.text is None and filter.json_path is None and filter.json_value is None)
-
-
-def check_filter(filter: MessageFilter) -> None:  # noqa: A002 - as above
-    """Refuse a filter whose path or value cannot be read.
-
-    Raises:
-        ValueError: With a sentence that says what is wrong.
-    """
-    if filter.json_path is not None:
-        parse_json_path(filter.json_path)
-    if filter.json_value is not None:
-        parse_json_value(filter.json_value)
-
-
-@lru_cache(maxsize=256)
-def parse_json_path(text: str) -> JsonPath:
-    """Return the steps of a path: names of members and positions in arrays.
-
-    ``order.lines[0].sku`` and ``$.order.lines[0].sku`` are the same; ``["a.b"]`` is a member whose
-    name is not plain, ``[-1]`` the last element, and ``$`` alone the whole document.
-
-    Raises:
-        ValueError: The text is no such path.
-    """
-    if not text:
-        raise ValueError("a JSON path is not empty; $ is the whole document")
-    rest = text[1:] if text == "$" or text.startswith(("$.", "$[")) else text
-    steps: list[str | int] = []
-    at = 0
-    while at < len(rest):
-        step = _STEP.match(rest, at)
-        # Only the very first name may do without its dot, and only after no $.
-        if step is None or (step["name"] and (rest[at] == ".") == (at == 0 and rest is text)):
-            place = at + len(text) - len(rest) + 1
-            raise ValueError(
-                f"JSON path {text!r} cannot be read at character {place}: "
-                'expected .name, [0] or ["name"]'
-            )
-        steps.append(_step(step, text))
-        at = step.end()
-    return tuple(steps)
-
-
-def _step(step: re.Match[str], text: str) -> str | int:
-    if step["name"]:
-        return step["name"]
-    if step["index"]:
-        return int(step["index"])
-    try:
-        return str(json.loads(step["quoted"]))
-    except ValueError:
-        raise ValueError(f"JSON path {text!r}: {step['quoted']} is not a JSON string") from None
-
-
-@lru_cache(maxsize=256)
-def parse_json_value(text: str) -> Any:
-    """Return the value that a filter asks for. The caller must not change it.
-
-    Raises:
-        ValueError: The text is not JSON, or nested deeper than MAX_JSON_LEVELS.
-    """
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        value = _ABSENT
-    except ValueError:
-        raise ValueError("the value to look for is not JSON") from None
-    if value is _ABSENT or _is_deep(value):
-        raise ValueError(f"the value to look for has more than {MAX_JSON_LEVELS} levels")
-    return value
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_JSON_LEVELS):
-        level = [
-            part
-            for each in level
-            if isinstance(each, dict | list)
-            for part in (each.values() if isinstance(each, dict) else each)
-        ]
-    return any(isinstance(each, dict | list) for each in level)
-
-
-def _matches_columns(message: Message, wanted: MessageFilter, now_ms: int) -> bool:
-    age_s = (now_ms - message.inserted_at_ms) / _MS
-    return (
-        (wanted.min_age_s is None or age_s >= wanted.min_age_s)
-        and (wanted.max_age_s is None or age_s <= wanted.max_age_s)
-        and (wanted.min_dequeue_count is None or message.dequeue_count >= wanted.min_dequeue_count)
-        and (wanted.max_dequeue_count is None or message.dequeue_count <= wanted.max_dequeue_count)
-        and (wanted.holder is None or message.holder == wanted.holder)
-    )
-
-
-def _matches_detail(message: Message, wanted: MessageFilter) -> bool:
-    detail = message.detail
-    if wanted.message_type is not None and detail.message_type != wanted.message_type:
-        return False
-    if wanted.group_id is not None and detail.group_id != wanted.group_id:
-        return False
-    if wanted.reason is not None and (
-        detail.poisoning is None or detail.poisoning.reason != wanted.reason
-    ):
-        return False
-    return wanted.error is None or _matches_error(message, wanted.error)
-
-
-def _matches_error(message: Message, wanted: str) -> bool:
-    attempt = last_error(message)
-    if attempt is None or attempt.error is None:
-        return False
-    error = attempt.error
-    return wanted in (error.type, error.fingerprint) or wanted.casefold() in error.text.casefold()
-
-
-def _matches_body(body: bytes, wanted: MessageFilter) -> bool:
-    plain = _decoded_base64(body)
-    forms = (body,) if plain is None else (body, plain)
-    if wanted.text is not None and not any(_holds_text(form, wanted.text) for form in forms):
-        return False
-    if wanted.json_path is None and wanted.json_value is None:
-        return True
-    path = parse_json_path(wanted.json_path or "$")
-    value = _ABSENT if wanted.json_value is None else parse_json_value(wanted.json_value)
-    return any(_holds_json(form, path, value) for form in forms)
-
-
-def _decoded_base64(body: bytes) -> bytes | None:
-    """Return what the body encodes, if it is base64 of UTF-8; any other word may look like it."""
-    text = body.strip()
-    if not text or len(text) % 4:
-        return None
-    try:
-        plain = binascii.a2b_base64(text, strict_mode=True)
-        plain.decode()
-    except ValueError:
-        return None
-    return plain
-
-
-def _holds_text(body: bytes, text: str) -> bool:
-    needle = text.casefold()
-    if body.isascii():  # several times as fast, and most bodies are
-        return needle.isascii() and needle.encode() in body.lower()
-    return needle in body.decode(errors="replace").casefold()
-
-
-def _holds_json(body: bytes, path: JsonPath, wanted: object) -> bool:
-    try:
-        found = _follow(json.loads(body.decode("utf-8-sig")), path)
-        return found is not _ABSENT and (wanted is _ABSENT or _same(found, wanted))
-    except (ValueError, RecursionError):
-        return False
-
-
-def _follow(value: Any, path: JsonPath) -> Any:
-    for step in path:
-        if isinstance(step, str):
-            if not isinstance(value, dict) or step not in value:
-                return _ABSENT
-            value = value[step]
-        else:
-            if not isinstance(value, list) or not -len(value) <= step < len(value):
-                return _ABSENT
-            value = value[step]
-    return value
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Compare as JSON does: 1 is 1.0, but true is not 1, as it is in Python."""
-    pairs = [(one, other)]  # not recursive: users nest as deep as they like
-    while pairs:
-        left, right = pairs.pop()
-        if isinstance(left, dict) and isinstance(right, dict):
-            if left.keys() != right.keys():
-                return False
-            pairs.extend((left[key], right[key]) for key in left)
-        elif isinstance(left, list) and isinstance(right, list):
-            if len(left) != len(right):
-                return False
-            pairs.extend(zip(left, right, strict=True))
-        elif isinstance(left, bool) is not isinstance(right, bool) or left != right:
-            return False
-    return True
-
-
 # --- jobs --------------------------------------------------------------------------------------
 #
 # How a purge or a redrive goes on: pure functions from one state of a job to the next.
@@ -702,6 +498,9 @@ EXPIRED_CANARY: Final = "it expired before it was completed"
 
 _POISON: Final = Place(poison=True, row_key=0)
 _OWN_STATES: Final = frozenset(MessageState) - {MessageState.POISONED}
+_WAITING_STATES: Final = frozenset(
+    {MessageState.VISIBLE, MessageState.DELAYED, MessageState.DEFERRED}
+)
 
 
 def begin(command: StartJob, *, expected: int, end: int, now_ms: int) -> Job:
@@ -714,6 +513,10 @@ def begin(command: StartJob, *, expected: int, end: int, now_ms: int) -> Job:
     states = plan.filter.states
     if plan.kind is JobKind.REDRIVE:
         states = frozenset({MessageState.POISONED})
+    elif plan.kind in {JobKind.END_LEASE, JobKind.EXTEND_LEASE}:
+        states = frozenset({MessageState.LEASED})
+    elif plan.kind is JobKind.AMEND:
+        states = _amended_states(states, force=plan.change.force)
     elif states is None:
         states = _OWN_STATES
     return Job(
@@ -727,7 +530,18 @@ def begin(command: StartJob, *, expected: int, end: int, now_ms: int) -> Job:
         expected=expected,
         cursor=str(_POISON if plan.kind is JobKind.REDRIVE else BEGINNING),
         end=end,
+        actor=command.actor,
     )
+
+
+def _amended_states(
+    asked: frozenset[MessageState] | None, *, force: bool
+) -> frozenset[MessageState]:
+    """Return which states a job amends messages in, of those that are asked for."""
+    leased = {MessageState.LEASED} if force else set[MessageState]()
+    if asked is None:
+        return frozenset({*_WAITING_STATES, *leased})
+    return asked & {*_WAITING_STATES, *leased, MessageState.POISONED}
 
 
 def is_over(job: Job) -> bool:

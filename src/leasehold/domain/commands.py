@@ -66,6 +66,8 @@ class CreateQueue(Command["QueueCreated"]):
     """Those of a new queue; one that is there keeps its own."""
     given: tuple[tuple[str, ...], ...] = ()
     """Which of them were asked for, as paths of names: a queue that is there must have the same."""
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class DeleteQueue(Command[Done]):
 
     account: str
     queue: str
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,8 @@ class SetQueueMetadata(Command[Done]):
     account: str
     queue: str
     metadata: Mapping[str, str]
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,8 @@ class SetQueueSettings(Command[Done]):
     account: str
     queue: str
     settings: QueueSettings
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +157,8 @@ class SetQueuePolicies(Command[Done]):
     account: str
     queue: str
     policies: tuple[AccessPolicy, ...]
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +388,8 @@ class Released(NamedTuple):
 class _Batch(NamedTuple):
     commands: tuple[Put | Renew | Complete | Release, ...]
     atomic: bool = False
+    actor: str | None = None
+    """Who asks for it, for the event log; None for workers and producers."""
 
 
 class Batch(_Batch, Command[tuple["Result", ...]]):
@@ -410,6 +422,8 @@ class Clear(Command[Done]):
 
     account: str
     queue: str
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 @dataclass(frozen=True, slots=True)

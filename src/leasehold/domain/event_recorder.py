@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any, Final, NamedTuple, cast
 
 from leasehold.domain.claims import Claim, name_of
 from leasehold.domain.errors import LeaseLost
@@ -13,12 +16,28 @@ from leasehold.domain.events import (
     encodable,
     ending_of,
     more_of,
+    signed,
 )
-from leasehold.domain.model import NO_DETAIL, ErrorReport, Message, Outcome, Phase, ReceiptParts
+from leasehold.domain.model import (
+    NEVER_MS,
+    NO_DETAIL,
+    ErrorReport,
+    Message,
+    Outcome,
+    Phase,
+    Queue,
+    ReceiptParts,
+)
 from leasehold.domain.sessions import Session
 from leasehold.domain.visibility import is_of_lease
 
-OPERATOR = "operator"
+SERVER: Final = "server"
+"""Who has acted where nobody asked for it."""
+CHANGE_CHARS: Final = 1_000
+"""What is kept of what a change of settings says, in characters."""
+_AS_ONE: Final = frozenset({"adapted", "advised"})
+"""Settings whose members make no sense one by one."""
+_OF_PAUSE: Final = frozenset({"paused_until_ms", "pause_reason"})
 PURGE = "purge"
 MOVED = "moved"
 """Of a complete: its message is in another queue, such as the poison queue."""
@@ -116,6 +135,25 @@ class Recorder:
             )
         )
 
+    def add_of_queue(
+        self, kind: EventType, account: str, queue: str, reason: str | None, until_ms: int
+    ) -> None:
+        """Record what happened to a queue; of a pause, also until when it is."""
+        number = self._number(account, queue)
+        self._events.append((kind, number, "", None, until_ms, None, None, reason, None))
+
+    @property
+    def reached(self) -> int:
+        """How many events the open batch has, for :meth:`sign`."""
+        return len(self._events)
+
+    def sign(self, since: int, actor: str | None) -> None:
+        """Say of all that was recorded from the event *since* on who asked for it."""
+        if actor is not None:
+            self._events[since:] = [
+                cast("Recorded", signed(each, actor)) for each in self._events[since:]
+            ]
+
     def take(self) -> Collected:
         """Return what was collected, and begin anew."""
         collected = Collected(tuple(self._numbers), tuple(self._events))
@@ -124,6 +162,61 @@ class Recorder:
 
     def _number(self, account: str, queue: str | None) -> int:
         return self._numbers.setdefault((account, queue), len(self._numbers))
+
+
+class QueueChange(NamedTuple):
+    """An event of a queue that has other settings than before."""
+
+    kind: EventType
+    reason: str | None
+    until_ms: int = 0
+
+
+def changes_between(before: Queue, after: Queue) -> list[QueueChange]:
+    """Return the events of a change of a queue's settings, metadata and access policies."""
+    found: list[QueueChange] = []
+    parts = [*_other_settings("", before.settings, after.settings)]
+    names = {**before.metadata, **after.metadata}
+    parts += [
+        f"metadata.{name}"
+        for name in sorted(names)
+        if before.metadata.get(name) != after.metadata.get(name)
+    ]
+    if before.policies != after.policies:
+        parts.append("access policies")
+    if parts:
+        text = encodable("; ".join(parts))
+        if len(text) > CHANGE_CHARS:
+            text = f"{text[: CHANGE_CHARS - 3]}..."
+        found.append(QueueChange(EventType.QUEUE_UPDATED, text))
+    old, new = before.settings, after.settings
+    if (old.paused_until_ms, old.pause_reason) != (new.paused_until_ms, new.pause_reason):
+        if new.paused_until_ms is None:
+            found.append(QueueChange(EventType.QUEUE_RESUMED, None))
+        else:
+            reason = None if new.pause_reason is None else encodable(new.pause_reason)
+            until_ms = 0 if new.paused_until_ms == NEVER_MS else new.paused_until_ms
+            found.append(QueueChange(EventType.QUEUE_PAUSED, reason, until_ms))
+    return found
+
+
+def _other_settings(path: str, before: Any, after: Any) -> Iterator[str]:
+    """Say which members of settings differ, each as ``path: before -> after``."""
+    for each in fields(after):
+        one, other = getattr(before, each.name), getattr(after, each.name)
+        name = path + each.name
+        if one == other or name in _OF_PAUSE:
+            continue
+        if is_dataclass(one) and is_dataclass(other) and name not in _AS_ONE:
+            yield from _other_settings(f"{name}.", one, other)
+        else:
+            yield f"{name}: {_plain(one)} -> {_plain(other)}"
+
+
+def _plain(value: Any) -> str:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {name: each for name, each in asdict(value).items() if each is not None}
+    return json.dumps(value, default=dict)
 
 
 def event_of_renewal(before: Message, visibility_timeout_s: int) -> tuple[EventType, str | None]:

@@ -26,12 +26,15 @@ from leasehold.domain.command import (
     looks,
     never,
     one,
+    quarter,
     upkeep,
 )
 from leasehold.domain.model import NEVER_MS, Detail, ErrorReport, Message, Phase
 
 EVENT_FORMAT: Final = 1
 """Rises when readers of older events could misunderstand newer ones."""
+OPERATOR: Final = "operator"
+"""Reason of what was done without a receipt."""
 ERROR_CHARS: Final = 256
 """What is kept of the text of an error, in characters."""
 
@@ -76,6 +79,11 @@ class EventType(IntEnum):
     QUEUE_CREATED = 64
     QUEUE_DELETED = 65
     QUEUE_CLEARED = 66
+    QUEUE_UPDATED = 67
+    """The reason says which settings, metadata or access policies are others now."""
+    QUEUE_PAUSED = 68
+    """Until the moment ``visible_at_ms``, if that was said."""
+    QUEUE_RESUMED = 69
     # One message group each; the target is the message that halted it, if one did.
     GROUP_HALTED = 72
     GROUP_RESUMED = 73
@@ -174,7 +182,7 @@ class Event(NamedTuple):
         Column(
             Kind.MOMENT,
             "From when on it can be received (again): the end of the lease or delay. For events of"
-            " claims: until when the claim hides its messages",
+            " claims: until when the claim hides its messages; of pauses: until when",
         ),
     ] = None
     dequeue_count: Annotated[int | None, Column(Kind.INT32, "How often it was received")] = None
@@ -253,6 +261,14 @@ class Event(NamedTuple):
     group_id: Annotated[
         str | None, Column(Kind.TEXT, "The message group that the message belongs to")
     ] = None
+    actor: Annotated[
+        str | None,
+        Column(
+            Kind.TEXT,
+            "Who asked for it, where that was an operator or the server itself: what was shown to"
+            " prove it, and who that is, such as `key:shop/1` or `console:ana@example.org`",
+        ),
+    ] = None
 
 
 COLUMNS: Final[Mapping[str, Column]] = {
@@ -284,7 +300,10 @@ Recorded: TypeAlias = tuple[
 holder if there is no core, reason, target: what a store writes, as lean as can be. Of a claim
 there is no core, and in the place of the priority until when it hides its members.
 
-Then what :func:`ending_of` returns; older events have less of it."""
+Then what :func:`ending_of` returns, and who asked for it; most events have less of it."""
+_PLAIN: Final = 9
+"""Members before that."""
+_ENDING: Final = 4
 
 _TRACEPARENT: Final = re.compile(
     r"(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
@@ -324,6 +343,12 @@ def ending_of(
     return () if message_type is None and told is None else (message_type, told)
 
 
+def signed(recorded: Any, actor: str) -> tuple[Any, ...]:
+    """Return an event as it is written down, with who asked for it."""
+    ending = recorded[_PLAIN:]
+    return (*recorded, *(None,) * (_ENDING - len(ending)), encodable(actor))
+
+
 def trace_id_of(traceparent: str) -> str | None:
     """Return the trace of a W3C trace context; None for any other text."""
     found = _TRACEPARENT.fullmatch(traceparent)
@@ -345,7 +370,7 @@ def event_of(
     """Return the event that was written as *recorded* for the account and queue *of*."""
     kind, _, message_id, core, priority, session, holder, reason, target, *more = recorded
     head = (seq, place, at_ms, EventType(kind), *of)
-    message_type, told, trace_id, group_id, *_ = (*more, None, None, None, None)
+    message_type, told, trace_id, group_id, actor, *_ = (*more, None, None, None, None, None)
     if core is None:
         return Event(
             *head,
@@ -355,9 +380,10 @@ def event_of(
             reason=reason,
             target=target,
             group_id=group_id,
+            actor=actor,
         )
     error = told or (None, None, None)
-    rest = (priority, session, reason, target, message_type, *error, trace_id, group_id)
+    rest = (priority, session, reason, target, message_type, *error, trace_id, group_id, actor)
     of_message: tuple[Any, ...] = (message_id, *core, *rest)
     event = Event(*head, *of_message)
     if kind == EventType.REFUSED and not event.since_ms:  # the beginning of its lease is not known
@@ -377,6 +403,39 @@ class ReadEvents(Command["EventPage"]):
     message_id: str | None = None
     """Only those of this message; the search still goes batch by batch."""
     account: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TailEvents(Command["EventTail"]):
+    """Read events from the newest back, of one account. Answer: :class:`EventTail`.
+
+    One look is bounded: it ends after :data:`TAIL_BATCHES` batches, and after so many bytes of log
+    as a store reads in a few milliseconds.
+    """
+
+    traits = looks(Rank.FIRST, quarter, Lock.ALONE, Answer.PLAIN, Refresh.LOG)
+
+    account: str
+    upto_seq: int
+    """The newest batch to look at; NEWEST for the last one."""
+    queue: str | None = None
+    """Only events of this queue."""
+    message_id: str | None = None
+    """Only events of this message."""
+
+
+NEWEST: Final = 2**63 - 1
+TAIL_BATCHES: Final = 1_000
+
+
+class EventTail(NamedTuple):
+    """Some events, the newest first."""
+
+    events: tuple[Event, ...]
+    next_seq: int
+    """The batch to go on with; 0 if there is no earlier one."""
+    oldest_at_ms: int | None
+    """When the oldest batch was that was looked at; None without any."""
 
 
 class EventPage(NamedTuple):

@@ -287,7 +287,9 @@ def _held_up(facts: MessageFacts, message: Message) -> tuple[str, str, dict[str,
             what = f"leased to {_holder(first.message.holder)} until {until}"
         behind = f"message {first.message.message_id} of its group {quote(group_id)}"
         return "behind-its-group", f", but waits behind {behind}, which is {what}", evidence
-    limit = settings.limit_of(group_id)
+    limit, noisy_limit = settings.limit_of(group_id), group.noisy_limit
+    is_noisy = noisy_limit is not None and (limit is None or noisy_limit < limit)
+    limit = noisy_limit if is_noisy else limit
     rate = settings.rate_of(group_id)
     if (limit is None or group.in_flight < limit) and rate and group.again_ms is not None:
         evidence |= {"rate_per_s": rate.per_s, "burst": rate.burst, "again_ms": group.again_ms}
@@ -296,11 +298,16 @@ def _held_up(facts: MessageFacts, message: Message) -> tuple[str, str, dict[str,
         return "group-rate-used-up", f", but its group {quote(group_id)} {told}", evidence
     if limit is None or group.in_flight < limit:
         return None
-    evidence["max_in_flight"] = limit
+    evidence["noisy_limit" if is_noisy else "max_in_flight"] = limit
     leased = [each.message.holder for each in group.held if each.state is MessageState.LEASED]
-    holders = enumeration(list(dict.fromkeys(map(_holder, leased))))
+    named = list(dict.fromkeys(map(_holder, leased)))
+    holders = enumeration(named if len(leased) >= group.in_flight else [*named, "others"])
     told = f", but its group {quote(group_id)} has {group.in_flight} of {limit} in flight"
-    return "group-is-full", told + (f", held by {holders}" if holders else ""), evidence
+    if is_noisy:
+        told = f", but its group {quote(group_id)} is noisy, and has {group.in_flight} in flight"
+        told += f" where at most {limit} leave room for others"
+    code = "group-is-noisy" if is_noisy else "group-is-full"
+    return code, told + (f", held by {holders}" if holders else ""), evidence
 
 
 # --- a queue -----------------------------------------------------------------------------------

@@ -12,10 +12,12 @@ newcomer does not wait for a whole round.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from math import ceil
 from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from zlib import crc32
@@ -24,16 +26,17 @@ from leasehold.domain.command import DONE as DONE  # noqa: PLC0414 - answers som
 from leasehold.domain.command import Answer, Command, Done, Lock, always, changes, never, one
 from leasehold.domain.command import Rank as BatchRank
 from leasehold.domain.errors import GroupNotHeld
-from leasehold.domain.model import NEVER_MS, GroupFigures, GroupHalt, GroupHold, Message, Phase
+from leasehold.domain.model import NEVER_MS, GroupHalt, GroupHold, Message, Phase
+from leasehold.domain.noisy_groups import Group as Group  # noqa: PLC0414 - part of this
+from leasehold.domain.noisy_groups import Work
 from leasehold.domain.queue_settings import GroupOrder, GroupRate, GroupSettings
 from leasehold.domain.visibility import first_visible_ms, order_of
 
-Group: TypeAlias = str | None
-"""Of a message; None for those without a group, which take turns together, in no order and without
-a limit."""
 Rank: TypeAlias = tuple[float, int, int]
 """Of a fair queue: when the group is served in virtual time. Of others: the place of its first
 message, see :func:`leasehold.domain.visibility.order_of`."""
+ANY: Final = 0.0, 0, 0
+"""As the rank of a group in a fair queue, whose turns know it."""
 NOW: Final = 0
 """As a moment: at the next look, whatever the time is."""
 
@@ -98,24 +101,30 @@ class Turns:
         "_count",
         "_due",
         "_finish",
-        "_heap",
         "_now_ms",
         "_ranks",
+        "_ready",
+        "_soon",
         "_virtual",
         "ageing_s",
         "heard_ms",
         "settings",
         "urgent",
+        "work",
     )
 
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
-        self._heap: list[tuple[Rank, int, Group]] = []
+        self.work = Work(settings)
+        """What groups have of the consumers."""
+        self._ready = _Ready()
         """Those whose rank is not the one in ``_ranks`` are out of date."""
         self._ranks: dict[Group, Rank] = {}
         """Groups that are taken for ready."""
         self._calls: list[tuple[int, int, Group]] = []
         """When a group is to be looked at; out of date if it is not the moment in ``_due``."""
+        self._soon: list[Group] = []
+        """Those that are to be looked at NOW; they are not among the calls."""
         self._due: dict[Group, tuple[int, int]] = {}
         """That moment, and the oldest that a group may have."""
         self._finish: dict[Group, float] = {}
@@ -132,15 +141,19 @@ class Turns:
         self._before: _Before | None = None
 
     @classmethod
-    def found(cls, settings: GroupSettings, first: Mapping[Group, int]) -> Turns:
+    def found(cls, settings: GroupSettings, first: Mapping[Group, tuple[int, int]]) -> Turns:
         """Return the turns of groups with messages that are there.
+
+        Of groups that may be served at the same time the one comes first whose first message does:
+        so they are served in the order of their messages, and neighbours lie together.
 
         Args:
             settings: Those of the queue.
-            first: By group, a moment before which nothing of it is visible, or NOW.
+            first: By group, a moment before which nothing of it is visible, or NOW, and the row key
+                of what is visible then.
         """
         turns = cls(settings)
-        for group, at_ms in sorted(first.items(), key=lambda each: (each[1], each[0] or "")):
+        for group, (at_ms, _) in sorted(first.items(), key=lambda each: (each[1], each[0] or "")):
             turns.call(group, at_ms, at_ms)
         return turns
 
@@ -176,18 +189,31 @@ class Turns:
         """
         known = self._due.get(group)
         if known is None or at_ms < known[0]:
-            if at_ms < NEVER_MS:
+            if at_ms == NOW:
+                self._soon.append(group)
+            elif at_ms < NEVER_MS:
                 self._count += 1
                 heappush(self._calls, (at_ms, self._count, group))
             elif oldest_ms >= NEVER_MS:
                 return
-            if len(self._calls) > 2 * len(self._due) + _KEPT:
-                self._forget_moved()
         elif oldest_ms >= known[1]:
             return
         if known is not None:
             at_ms, oldest_ms = min(at_ms, known[0]), min(oldest_ms, known[1])
         self._due[group] = at_ms, oldest_ms
+        if len(self._calls) > 2 * len(self._due) + _KEPT:
+            self._forget_moved()
+
+    def arrived(self, group: Group, at_ms: int) -> None:
+        """Note that a message was put that is visible from now on.
+
+        A group that is ready is looked at anyway, and no sooner for what is behind the rest of it.
+        """
+        known = self._ranks.get(group)
+        if known is None or not (
+            self.settings.fair or known <= order_of(self.urgent, at_ms, 0, self.ageing_s)
+        ):
+            self.call(group, at_ms, at_ms)
 
     def changed(self, message: Message) -> None:
         """Have the group of a message looked at that was put or changed, as it is now."""
@@ -223,32 +249,33 @@ class Turns:
             for group in list(self._due):
                 self.call(group, NOW)
         self._now_ms = now_ms
-        urgent, ageing_s = self.urgent, self.ageing_s
+        urgent, ageing_s, is_fair = self.urgent, self.ageing_s, self.settings.fair
         calls, due = self._calls, self._due
+        called = [(NOW, 0, group) for group in self._soon]
+        self._soon.clear()
         while calls and calls[0][0] <= now_ms:
-            at_ms, _, group = heappop(calls)
+            called.append(heappop(calls))
+        for at_ms, _, group in called:
             known = due.get(group)
             if known is not None and known[0] == at_ms:
                 del due[group]
-                self.enter(group, order_of(urgent, known[1], 0, ageing_s))
+                self.enter(group, ANY if is_fair else order_of(urgent, known[1], 0, ageing_s))
 
     def enter(self, group: Group, rank: Rank) -> None:
         """Take a group for ready; *rank* is that of its first message, or an earlier one."""
-        if self.settings.fair:
-            rank = max(self._finish.get(group, 0.0), self._virtual), 0, 0
-            if group in self._ranks:
-                return
         known = self._ranks.get(group)
+        if self.settings.fair:
+            if known is not None:
+                return
+            rank = max(self._finish.get(group, 0.0), self._virtual), 0, 0
         if known is None or rank < known:
-            self._ranks[group] = rank
-            self._count += 1
-            heappush(self._heap, (rank, self._count, group))
+            self._ranks[group] = self._ready.push(rank, group)
 
     def next(self) -> tuple[Group, Rank] | None:
         """Take the group whose turn it is out of those that are ready; None if there is none."""
-        heap, ranks = self._heap, self._ranks
-        while heap:
-            rank, _, group = heappop(heap)
+        ready, ranks = self._ready, self._ranks
+        while ready:
+            group, rank = ready.pop()
             if ranks.get(group) == rank:
                 del ranks[group]
                 if self._before is not None:
@@ -263,29 +290,34 @@ class Turns:
             most: So many groups.
             known: Groups that are left out.
         """
-        heap, ranks = self._heap, self._ranks
-        # A group that left and came back with the same rank is in the heap twice.
-        drawn: dict[Group, tuple[Rank, int, Group]] = {}
+        ranks = self._ranks
+        # A group that left and came back with the same rank is there twice.
+        seen: set[Group] = set()
         found: list[Group] = []
-        while heap and len(found) < most and len(drawn) < 2 * most:
-            entry = heappop(heap)
-            rank, _, group = entry
-            if ranks.get(group) == rank and group not in drawn:
-                drawn[group] = entry
-                if group not in known:
-                    found.append(group)
-        for entry in drawn.values():
-            heappush(heap, entry)
+        if most:
+            for group, rank in islice(self._ready.walk(), 2 * most):
+                if ranks.get(group) == rank and group not in seen:
+                    seen.add(group)
+                    if group not in known:
+                        found.append(group)
+                        if len(found) == most:
+                            break
         return found
 
     def served(self, group: Group, rank: Rank) -> None:
         """Note that a group whose turn it was has given one message."""
         if self.settings.fair:
-            weight = 1 if group is None else self.settings.weights.get(group, 1)
+            weights = self.settings.weights
+            weight = weights.get(group, 1) if weights and group is not None else 1
             self._virtual = rank[0]
-            self._finish[group] = rank[0] + 1 / weight
+            self._finish[group] = rank[0] + self.work.costs.get(group, 1.0) / weight
             if len(self._finish) > 2 * len(self._ranks) + _KEPT:
                 self._forget_idle()
+
+    def limit_of(self, group: str) -> int | None:
+        """Return how many messages of a group may be on leases now; None for any number."""
+        limit, own = self.settings.limit_of(group), self.work.limits.get(group)
+        return limit if own is None else own if limit is None else min(limit, own)
 
     def _forget_idle(self) -> None:
         """Forget what makes no difference: whoever comes back begins now at the earliest."""
@@ -294,12 +326,12 @@ class Turns:
 
     def first(self) -> Group | _Nobody:
         """Return the group whose turn it is, and leave it there; ``_NOBODY`` if there is none."""
-        heap, ranks = self._heap, self._ranks
-        while heap:
-            rank, _, group = heap[0]
+        ready, ranks = self._ready, self._ranks
+        while ready:
+            group, rank = next(ready.walk())
             if ranks.get(group) == rank:
                 return group
-            heappop(heap)
+            ready.pop()
         return _NOBODY
 
     def leave(self, group: Group) -> None:
@@ -313,9 +345,74 @@ class Turns:
     def due_ms(self) -> int | None:
         """Return when a group is next to be looked at, None for never."""
         calls, due = self._calls, self._due
+        if any(due.get(group, _NEVER)[0] == NOW for group in self._soon):
+            return NOW
         while calls and due.get(calls[0][2], _NEVER)[0] != calls[0][0]:
             heappop(calls)
         return calls[0][0] if calls else None
+
+
+class _Ready:
+    """Groups by rank, those of one rank in the order in which they came.
+
+    In a fair queue most have the rank of many others, so that few are ever compared; a group alone
+    with its rank takes no room but for that.
+    """
+
+    __slots__ = ("_at", "_last", "_ranks")
+
+    def __init__(self) -> None:
+        self._ranks: list[Rank] = []
+        """A heap, each once."""
+        self._at: dict[Rank, Group | deque[Group]] = {}
+        self._last: Rank | None = None
+        """The rank that was pushed last."""
+
+    def __bool__(self) -> bool:
+        """Tell whether there are any."""
+        return bool(self._ranks)
+
+    def push(self, rank: Rank, group: Group) -> Rank:
+        """Add a group; return its rank, the same object for those that come one after another."""
+        if rank == self._last:
+            rank = self._last
+        self._last = rank
+        if rank not in self._at:
+            self._at[rank] = group
+            heappush(self._ranks, rank)
+            return rank
+        there = self._at[rank]
+        if isinstance(there, deque):
+            there.append(group)
+        else:
+            self._at[rank] = deque((there, group))
+        return rank
+
+    def pop(self) -> tuple[Group, Rank]:
+        """Take the first out; there must be one."""
+        rank = self._ranks[0]
+        there = self._at[rank]
+        if isinstance(there, deque):
+            group = there.popleft()
+            if there:
+                return group, rank
+        else:
+            group = there
+        heappop(self._ranks)
+        del self._at[rank]
+        return group, rank
+
+    def walk(self) -> Iterator[tuple[Group, Rank]]:
+        """Go over all in their order; nothing may change meanwhile."""
+        ranks = self._ranks
+        next_up = [(ranks[0], 0)] if ranks else []
+        while next_up:
+            rank, place = heappop(next_up)
+            there = self._at[rank]
+            for group in there if isinstance(there, deque) else (there,):
+                yield group, rank
+            for below in range(2 * place + 1, min(2 * place + 3, len(ranks))):
+                heappush(next_up, (ranks[below], below))
 
 
 _KEPT: Final = 1_000
@@ -409,6 +506,10 @@ class Looks(Protocol[_Row_co]):
         """Look at some groups that are not known yet, each named once."""
         ...
 
+    def in_flight(self) -> Mapping[Group, int]:
+        """Return how many messages of each group are on leases, members of claims included."""
+        ...
+
 
 def take_turns(
     turns: Turns, now_ms: int, limits: Iterable[int], looks: Looks[_Row]
@@ -430,9 +531,10 @@ def take_turns(
     limits = list(limits)
     missing = sum(limits)
     turns.begin()
+    _note_work(turns.work, now_ms, limits, looks)
     turns.call_due(now_ms)
     given: set[Group] = set()
-    is_fair = turns.settings.fair
+    is_fair, is_fifo = turns.settings.fair, turns.settings.order is GroupOrder.FIFO
     try:
         for limit in limits:
             wanted = limit
@@ -447,9 +549,10 @@ def take_turns(
                     given.add(group)
                     turns.served(group, rank)
                     wanted, missing = wanted - 1, missing - 1
-                bound = look.rank_bound()
-                if bound is not None:
-                    turns.enter(group, bound)
+                if wanted or row is None or not is_fifo or group is None:  # or it is done for now
+                    bound = look.rank_bound()
+                    if bound is not None:
+                        turns.enter(group, bound)
                 if row is not None:
                     yield row
             _close_ordered(turns, given)
@@ -458,6 +561,12 @@ def take_turns(
         for group, look in looks.known.items():
             if not turns.is_ready(group):
                 turns.call(group, *look.again())
+
+
+def _note_work(work: Work, now_ms: int, limits: Sequence[int], looks: Looks[_Row]) -> None:
+    """Note what groups have in flight, where it is time to."""
+    if limits and work.is_due(now_ms):
+        work.note(now_ms, looks.in_flight(), limits[0])
 
 
 _AHEAD: Final = 256
@@ -551,45 +660,6 @@ def next_turn_ms(turns: Turns, now_ms: int, looks: Looks[object]) -> int | None:
     return turns.due_ms()
 
 
-# --- looking -----------------------------------------------------------------------------------
-
-
-NOISY_SHARE: Final = 0.1
-NOISY_IN_FLIGHT: Final = 30
-
-
-def noisy(
-    in_flight_of_group: int,
-    in_flight_of_queue: int,
-    groups: int,
-    time_share: float | None = None,
-) -> bool:
-    """Tell whether a group has so much of the consumers that it is at the cost of others.
-
-    It has at least 30 messages in flight, and these are more than a tenth of all in flight; or it
-    had more than a tenth of the time that consumers have worked lately. These are the thresholds of
-    SQS (AWS, "How Amazon SQS fair queues work", 2025). Besides, it must have more than its equal
-    part, so that of a few groups that share evenly none is noisy, nor one that is alone.
-
-    Args:
-        in_flight_of_group: Messages of the group on leases, members of claims included.
-        in_flight_of_queue: The same of all groups.
-        groups: How many have messages waiting or in flight.
-        time_share: Of the time worked lately, 0 to 1; None if that is not known.
-    """
-    busy = in_flight_of_group >= NOISY_IN_FLIGHT and (
-        in_flight_of_group > max(NOISY_SHARE, 1 / max(groups, 1)) * in_flight_of_queue
-    )
-    return busy or (time_share is not None and time_share > max(NOISY_SHARE, 1 / max(groups, 1)))
-
-
-def noisy_among(figures: Mapping[str, GroupFigures]) -> set[str]:
-    """Return which of all groups of a queue are noisy."""
-    in_flight = sum(each.in_flight for each in figures.values())
-    active = sum(bool(each.waiting or each.in_flight) for each in figures.values())
-    return {name for name, each in figures.items() if noisy(each.in_flight, in_flight, active)}
-
-
 # --- standing still ----------------------------------------------------------------------------
 
 
@@ -608,6 +678,8 @@ class HaltGroup(Command[GroupHalt]):
     queue: str
     group_id: str
     reason: str | None = None
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -621,6 +693,8 @@ class ResumeGroup(Command[bool]):
     account: str
     queue: str
     group_id: str
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 # --- holding -----------------------------------------------------------------------------------
@@ -683,6 +757,8 @@ class ReleaseGroup(Command[bool]):
     group_id: str
     session: str | None = None
     """Whose hold; None for whoever has it, as an operator asks."""
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 def check_hold(hold: GroupHold | None, session: str | None, fence: int | None = None) -> None:

@@ -118,6 +118,9 @@ class GroupSettings:
     fair: bool = False
     """Whether groups are served in turn, by weight, whatever their backlogs; otherwise the group
     whose first message is the oldest comes first."""
+    limit_noisy: bool = False
+    """Whether noisy groups leave consumers free for the others; see
+    :mod:`leasehold.domain.noisy_groups`."""
     weights: Mapping[str, int] = field(default_factory=dict)
     """By group, 1 to :data:`MAX_WEIGHT`; 1 for all others."""
     max_in_flight: int | None = None
@@ -145,6 +148,11 @@ class GroupSettings:
     def has_rates(self) -> bool:
         """Tell whether there is any group of which not all may be handed out at once."""
         return self.rate_per_s is not None or bool(self.rate_per_s_of)
+
+    @property
+    def has_limits(self) -> bool:
+        """Tell whether there is any group of which not all may be on leases at once."""
+        return self.max_in_flight is not None or bool(self.max_in_flight_of)
 
     def halts(self, group_id: str | None) -> bool:
         """Tell whether a group stands still when a message of it is poisoned."""

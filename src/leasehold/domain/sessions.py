@@ -162,6 +162,27 @@ class ListSessions(Command[tuple[Session, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
+class ListLeases(Command[tuple["HeldMessage", ...]]):
+    """List what is on the leases of a session. Answer: tuple of HeldMessage, or SessionNotFound."""
+
+    traits = looks(Rank.FIRST, one, Lock.SHARED, Answer.PLAIN, Refresh.NOTHING)
+
+    account: str
+    session_id: str
+    limit: int = 100
+
+
+class HeldMessage(NamedTuple):
+    """A message on a lease of a session."""
+
+    queue: str
+    message: Message
+    """Without its body."""
+    last_sign_ms: int
+    """When there was last a sign that the work gets on; see :func:`last_sign_ms`."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoseSessions(Command[Swept]):
     """End what has gone silent or stuck: up to *limit* leases. Answer: Swept.
 
@@ -190,6 +211,8 @@ class RequestCancel(Command[Seen]):
     queue: str
     message_id: str
     reason: str | None = None
+    actor: str | None = None
+    """Who asks for it, for the event log."""
 
 
 def is_silent(session: Session, now_ms: int) -> bool:

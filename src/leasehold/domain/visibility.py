@@ -14,8 +14,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from leasehold.domain.admin import JobKind, JobPlan
 from leasehold.domain.commands import Renew
 from leasehold.domain.errors import LeaseholdError, LeaseLost, VisibilityPastExpiry
+from leasehold.domain.events import OPERATOR, EventType
 from leasehold.domain.failures import close_attempt, has_lapsed
 from leasehold.domain.model import (
     NEVER_MS,
@@ -350,6 +352,11 @@ def after_ended_lease(message: Message, now_ms: int, delay_s: int, reason: str |
     return after_release(closed, now_ms, delay_s * _MS)
 
 
+def after_extension(message: Message, now_ms: int, visibility_timeout_s: int) -> Message:
+    """Move the end of the lease for its holder, whose receipt stays good."""
+    return message._replace(visible_at_ms=now_ms + visibility_timeout_s * _MS)
+
+
 def after_amend(  # noqa: PLR0913 - keyword-only: what can be changed
     message: Message,
     now_ms: int,
@@ -389,6 +396,48 @@ def after_amend(  # noqa: PLR0913 - keyword-only: what can be changed
         priority=message.priority if priority is None else priority,
         fence=message.fence + rise,
     )
+
+
+class Changed(NamedTuple):
+    """A message as a job leaves it, and the event of that."""
+
+    message: Message
+    event: EventType
+    reason: str | None = None
+
+
+def after_change(
+    message: Message, plan: JobPlan, now_ms: int, *, is_member: bool
+) -> Changed | None:
+    """Return a message as a job of changes leaves it; None if it cannot be changed so.
+
+    Args:
+        message: One that the filter means.
+        plan: What the job does.
+        now_ms: The time, Unix milliseconds.
+        is_member: Whether it is in a claim, which says for all its members when they come back.
+    """
+    change = plan.change
+    if plan.kind is JobKind.EXTEND_LEASE:
+        if is_member:
+            return None
+        made = after_extension(message, now_ms, change.visibility_timeout_s or 0)
+        changed = Changed(made, EventType.RENEWED, OPERATOR)
+    elif plan.kind is JobKind.END_LEASE:
+        made = after_ended_lease(message, now_ms, change.delay_s or 0, change.reason)
+        changed = Changed(made, EventType.LEASE_ENDED, OPERATOR)
+    else:
+        made = after_amend(
+            message,
+            now_ms,
+            delay_s=change.delay_s,
+            time_to_live_s=change.time_to_live_s,
+            body=None,
+            priority=change.priority,
+            properties=None,
+        )
+        changed = Changed(made, EventType.AMENDED)
+    return None if max(made.visible_at_ms, now_ms) >= made.expires_at_ms else changed
 
 
 # --- throttle ----------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from leasehold.domain.claims import AttachStream, ClaimState, ListStreams
 from leasehold.domain.command import AnyCommand, Perform
 from leasehold.domain.errors import LeaseholdError, LeaseLost
 from leasehold.domain.events import Extent, LogExtent
-from leasehold.domain.groups import noisy_among
 from leasehold.domain.model import GroupFigures, GroupHalt, Lease, QueueKey
+from leasehold.domain.noisy_groups import noisy_among
 from leasehold.domain.sessions import ListSessions, OpenSession, Session, SessionState
 from leasehold.domain.transactions import (
     Committed,
@@ -372,17 +372,27 @@ _GROUPS_WAIT_S: Final = 0.5
 """For so long whoever asks waits for figures that are being counted, before older ones are told."""
 
 
+class CountedGroups(NamedTuple):
+    """What groups of a queue there are."""
+
+    figures: Mapping[str, GroupFigures]
+    """Of those with messages."""
+    halts: Mapping[str, GroupHalt]
+    """Of those that stand still."""
+    shares: Mapping[str, float]
+    """Of the time worked lately, 0 to 1; 0 for those not named."""
+    noisy: Collection[str]
+
+
 async def count_groups(
     perform: Perform, queue: QueueKey, between: Callable[[], Awaitable[None]] | None = None
-) -> tuple[dict[str, GroupFigures], Mapping[str, GroupHalt]]:
+) -> CountedGroups:
     """Count the messages of all groups of a queue, with room for other commands between the pages.
 
     Args:
         perform: Carries commands out.
         queue: Account and name.
         between: Awaited after each page but the last; None for nothing.
-
-    Returns: Figures by group, and those that stand still.
 
     Raises:
         QueueNotFound: There is no such queue.
@@ -396,7 +406,8 @@ async def count_groups(
             found[name] = figures if known is None else known.plus(figures)
         after = page.next_after
         if after is None:
-            return found, page.halts
+            shares, weights = page.work
+            return CountedGroups(found, page.halts, shares, noisy_among(found, shares, weights))
         if between is not None:
             await between()
 
@@ -456,10 +467,10 @@ class GroupsCounter:
         for queue in queues:
             at_ms = self._clock.now_ms()
             try:
-                figures, _ = await count_groups(self._perform, queue, self._pause_after_page())
+                counted = await count_groups(self._perform, queue, self._pause_after_page())
             except LeaseholdError:  # deleted meanwhile, or its store cannot be asked now
                 continue
-            found[queue] = _totals_of(figures, at_ms, self._most)
+            found[queue] = _totals_of(counted, at_ms, self._most)
             # What takes long is told as soon as it is known.
             self._found[queue] = found[queue]
         self._found = found
@@ -478,12 +489,12 @@ class GroupsCounter:
         return pause
 
 
-def _totals_of(figures: Mapping[str, GroupFigures], at_ms: int, most: int) -> GroupTotals:
-    active = [each for each in figures.items() if each[1].waiting or each[1].in_flight]
+def _totals_of(counted: CountedGroups, at_ms: int, most: int) -> GroupTotals:
+    active = [each for each in counted.figures.items() if each[1].waiting or each[1].in_flight]
     return GroupTotals(
         at_ms=at_ms,
         waiting=sum(bool(each.waiting) for _, each in active),
         in_flight=sum(bool(each.in_flight) for _, each in active),
-        noisy=len(noisy_among(figures)),
+        noisy=len(counted.noisy),
         largest=heapq.nsmallest(most, active, key=lambda each: (-each[1].waiting, each[0])),
     )

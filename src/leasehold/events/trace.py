@@ -324,7 +324,11 @@ def _unclaimed(facts: _Facts) -> str:
 
 
 def _queue(word: str) -> Callable[[_Facts], str]:
-    return lambda facts: f"queue {facts.text('queue')} {word}"
+    def told(facts: _Facts) -> str:
+        reason = facts.text("reason")
+        return f"queue {facts.text('queue')} {word}" + (f": {reason}" if reason else "")
+
+    return told
 
 
 def _group(word: str) -> Callable[[_Facts], str]:
@@ -388,6 +392,9 @@ _SENTENCES: Final[Mapping[str, tuple[Tone, Callable[[_Facts], str]]]] = {
     "queue-created": (Tone.PLAIN, _queue("made")),
     "queue-deleted": (Tone.WARNING, _queue("deleted")),
     "queue-cleared": (Tone.WARNING, _queue("cleared")),
+    "queue-updated": (Tone.PLAIN, _queue("changed")),
+    "queue-paused": (Tone.WARNING, _queue("paused")),
+    "queue-resumed": (Tone.GOOD, _queue("resumed")),
     "group-halted": (Tone.BAD, _group("stands still")),
     "group-resumed": (Tone.GOOD, _group("goes on")),
     "group-held": (Tone.PLAIN, _held("is held by")),

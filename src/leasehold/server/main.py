@@ -441,4 +441,5 @@ def _warn_of_public_keys(settings: Settings) -> None:
                 account=account.name,
                 meaning="whoever can connect may read and change everything in this account",
                 development=account.name == DEV_ACCOUNT and settings.dev_account_on(),
+                exposed=not settings.is_private(),
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from typing import Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -42,6 +42,8 @@ from leasehold.http.guard import Guard
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 _NO_GROUPS: Final[Mapping[QueueKey, GroupTotals]] = {}
+PREFIX: Final = "leasehold_"
+"""Of the name of every metric, but for those of the process."""
 OTHER: Final = "_other"
 """Account and queue under which the queues above the limit are added up; neither can exist."""
 
@@ -57,6 +59,7 @@ class Metrics:
         clock: How far the wall clock was moved.
         max_queues: Queues with figures of their own; the rest are added up.
         groups: Message groups of each queue with figures of their own; 0 to count none.
+        old_names: Whether each figure is also told under the name that it had before 0.2.
     """
 
     def __init__(  # noqa: PLR0913 - keyword-only, and each is a source of figures
@@ -69,6 +72,7 @@ class Metrics:
         clock: Clock,
         max_queues: int,
         groups: int = 0,
+        old_names: bool = False,
     ) -> None:
         self._requests = requests
         self._engine = engine
@@ -76,6 +80,7 @@ class Metrics:
         self._guard = guard
         self._clock = clock
         self._max_queues = max_queues
+        self._old_names = old_names
         self._groups = GroupsCounter(engine.perform, clock, groups)
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
@@ -149,7 +154,7 @@ class Metrics:
         )
 
     def _write(self, snapshot: Snapshot) -> bytes:
-        return generate_latest(Families(snapshot)) + generate_latest(self._process)
+        return generate_latest(Families(snapshot, self._old_names)) + generate_latest(self._process)
 
 
 def _events(queues: Mapping[tuple[str, str], QueueStats]) -> Iterator[Figures]:
@@ -287,17 +292,29 @@ class Families(CollectorRegistry):
 
     Args:
         snapshot: Copies of all counters.
+        old_names: Whether to give each family a second time, without the prefix.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, old_names: bool = False) -> None:
         super().__init__()
         self._snapshot = snapshot
+        self._old_names = old_names
 
     def collect(self) -> Iterator[Metric]:
         """Make the families one by one."""
-        yield from _request_families(self._snapshot)
-        yield from _server_families(self._snapshot)
-        yield from _queue_families(self._snapshot)
+        snapshot = self._snapshot
+        parts = (_request_families, _server_families, _queue_families)
+        for family in chain.from_iterable(part(snapshot) for part in parts):
+            if self._old_names:
+                yield family
+            yield _prefixed(family)
+
+
+def _prefixed(family: Metric) -> Metric:
+    # In one place, so that no family can be without it.
+    named = Metric(PREFIX + family.name, family.documentation, family.type)
+    named.samples = [each._replace(name=PREFIX + each.name) for each in family.samples]
+    return named
 
 
 def _request_families(snapshot: Snapshot) -> Iterator[Metric]:

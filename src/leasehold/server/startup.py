@@ -165,7 +165,7 @@ def _bound(settings: Settings, port: int, setting: str) -> list[socket.socket]:
         raise StartFailed(ExitCode.ADDRESS, reason) from error
     bound = [listener.getsockname()[0] for listener in sockets]
     for private, is_on in (
-        ("dev_account", settings.dev_account_on()),
+        ("dev_account", settings.dev_account_on() and not settings.dev_account_exposed()),
         ("test_mode", settings.test_mode),
     ):
         if is_on and not all(ipaddress.ip_address(each).is_loopback for each in bound):
@@ -233,8 +233,16 @@ def bearer_verifier(settings: Settings) -> BearerVerifier | IssuersVerifier | No
     """
     if not settings.oidc_issuer:
         return None
-    # Late, because the library is only needed where tokens are taken.
-    from leasehold.auth.bearer import IssuersVerifier  # noqa: PLC0415
+    try:
+        # Late, because the library is an extra.
+        import cryptography  # noqa: F401, PLC0415 - it checks the signatures, for the other
+
+        from leasehold.auth.bearer import IssuersVerifier  # noqa: PLC0415
+    except ImportError as error:
+        raise StartFailed(
+            ExitCode.SETTINGS,
+            f"oidc_issuer: bearer tokens need the library {error.name}: {install('oidc')}",
+        ) from error
 
     for role in settings.oidc_default_roles:
         if not operations_of(frozenset({role})):

@@ -20,10 +20,12 @@ from leasehold.http.app import Application, Authorizer, Hosts, RequestStats
 from leasehold.http.azure import AzureDialect
 from leasehold.http.console import ConsoleDialect, is_of_console
 from leasehold.http.console.figures import ServerFigures
+from leasehold.http.console.history import History
 from leasehold.http.console.live import Live
 from leasehold.http.console.oidc import Issuer, OidcSignIn
 from leasehold.http.console.pages import StaticFiles
 from leasehold.http.console.sign_in import SignIn
+from leasehold.http.console.workers import Workers
 from leasehold.http.guard import Guard
 from leasehold.http.mns import MnsDialect
 from leasehold.http.native import NativeDialect, Services
@@ -165,13 +167,15 @@ def _metrics(  # noqa: PLR0913, PLR0917 - each is where some of the figures come
         clock=times.engine,
         max_queues=settings.metrics_max_queues,
         groups=settings.metrics_groups,
+        old_names=settings.metrics_old_names,
     )
 
 
 def hosts_of(settings: Settings) -> Hosts | None:
     """Return the names that the server is addressed by; None unless anybody here can sign."""
     public = any(uses_public_key(account) for account in settings.effective_accounts())
-    if not settings.is_private() or not (public or settings.test_mode):
+    reachable = settings.is_private() or settings.dev_account_exposed()
+    if not reachable or not (public or settings.test_mode):
         return None
     return Hosts((*settings.allowed_hosts, *settings.addresses()))
 
@@ -284,7 +288,13 @@ def _sign_in(
     """Return what signs people in, and what does it by an issuer, if one is set."""
     verifier = console_verifier(settings)
     development = DEV_ACCOUNT if settings.dev_account_on() else None
-    sign_in = SignIn(sessions, times.system, development, by_issuer=verifier is not None)
+    sign_in = SignIn(
+        sessions,
+        times.system,
+        development,
+        exposed=settings.dev_account_exposed(),
+        by_issuer=verifier is not None,
+    )
     if verifier is None:
         return sign_in, None
     from leasehold.auth.bearer import nonce_of  # noqa: PLC0415 - only where tokens are taken
@@ -312,6 +322,8 @@ def _console(  # noqa: PLR0913, PLR0917 - each is a collaborator of its own
         files=StaticFiles(),
         sign_in=sign_in,
         live=Live(sessions, engine, figures, times.engine),
+        history=History(sessions, times.engine),
+        workers=Workers(sessions, times.engine),
         oidc=oidc,
         observe=observe,
     )

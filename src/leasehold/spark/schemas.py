@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from inspect import signature
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
@@ -86,7 +87,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     """Return what Arrow batches must look like so that Spark takes them as *schema*."""
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - imports pandas
 
-    made: Any = to_arrow_schema(schema, timezone="UTC")
+    # PySpark 4.1 has no zone to be named: there it is always UTC.
+    named: dict[str, Any] = (
+        {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    )
+    made: Any = to_arrow_schema(schema, **named)
     return made
 
 

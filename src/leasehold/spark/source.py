@@ -6,8 +6,10 @@ here has side effects or holds more than options.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -90,6 +92,10 @@ class LeaseholdDataSource(DataSource):
             raise BadOption(f"option read={options.read}: a stream reads messages only")
         refuse_for_streams(options)
         _check_columns(options, schema)
+        if find_spec("pyspark.sql.streaming.datasource") is None:
+            # Without the last offset that Spark has written nothing could be settled safely, and
+            # releases before do not tell it.
+            raise BadOption(f"streams need PySpark 4.2 or newer, and this is {pyspark.__version__}")
         if options.service == "azure":
             from leasehold.spark.azure import AzureReader  # noqa: PLC0415 - needs the SDK
 

@@ -21,14 +21,9 @@ from typing import Final, TypeVar, cast
 from leasehold.clock import Clock, SystemClock
 from leasehold.domain import commands as c
 from leasehold.domain import errors as e
-from leasehold.domain.admin import (
-    CountMessages,
-    FindMessage,
-    Inspect,
-    MessageFilter,
-    NextDue,
-)
+from leasehold.domain.admin import CountMessages, FindMessage, Inspect, NextDue
 from leasehold.domain.command import Command
+from leasehold.domain.filters import MessageFilter
 from leasehold.domain.model import (
     ENTROPY_BYTES,
     MAX_ROW_KEY,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import UNSET, Struct, UnsetType
 
-from leasehold.domain.limits import MAX_GROUP_STATE_BYTES, PRIORITIES
+from leasehold.domain.limits import MAX_GROUP_STATE_BYTES, NATIVE, PRIORITIES
 from leasehold.domain.model import DEFAULT_PRIORITY
 from leasehold.wire.messages import BodyProblem, CancelRequest
 from leasehold.wire.parts import (
@@ -62,6 +62,19 @@ class Filter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     """Why it was poisoned."""
     error: ShortText | None = None
     """Part of the text, or the whole type, or the fingerprint, of its last error."""
+    search: ShortText | None = None
+    """Part of the body, of a property (``name=value``), or of its type, group, id or deduplication
+    key; in any case of letters."""
+    property: ShortText | None = None
+    """Part of a property, which is taken as ``name=value``; in any case of letters."""
+    session: ShortText | None = None
+    """Id of the session that its current or last lease belongs to."""
+    min_failures: _Count | None = None
+    """At least so many of its attempts counted as failures."""
+    max_failures: _Count | None = None
+    min_priority: Priority | None = None
+    """1 is the most urgent."""
+    max_priority: Priority | None = None
     text: ShortText | None = None
     """Part of the body."""
     json_path: ShortText | None = None
@@ -76,6 +89,31 @@ class PurgeRequest(Request):
     filter: Filter | None = None
     dry_run: bool | None = None
     """Only count."""
+    wait_s: Wait | None = None
+    rate_per_s: Annotated[float, between(RATES_PER_S)] | None = None
+    """Messages a second; as fast as they go if left out."""
+
+
+class ChangeRequest(Request):
+    """What to do to many messages."""
+
+    action: Annotated[str, one_of("amend", "end-lease", "extend-lease")]
+    """``amend``: what waits, with ``delay_s``, ``time_to_live_s`` or ``priority``. ``end-lease``:
+    what is leased, which is visible after ``delay_s``. ``extend-lease``: what is leased, whose
+    holders have ``visibility_timeout_s`` from now."""
+    filter: Filter | None = None
+    dry_run: bool | None = None
+    """Only count."""
+    rate_per_s: Annotated[float, between(RATES_PER_S)] | None = None
+    """Messages a second; as fast as they go if left out."""
+    delay_s: Delay | None = None
+    time_to_live_s: TimeToLive | None = None
+    priority: Priority | None = None
+    force: Annotated[bool, said(default=False)] | None = None
+    """Of ``amend``: also what is leased, whose leases end then."""
+    visibility_timeout_s: Annotated[int, between(NATIVE.lease_s)] | None = None
+    reason: ShortText | None = None
+    """Why leases end, for those who look at the messages later."""
     wait_s: Wait | None = None
 
 
@@ -110,6 +148,12 @@ class EndLeaseRequest(Request):
 
     delay_s: Delay | None = None
     reason: ShortText | None = None
+
+
+class ExtendLeaseRequest(Request):
+    """How much time the holder has from now."""
+
+    visibility_timeout_s: Annotated[int, between(NATIVE.lease_s)]
 
 
 class CancelMessage(Request):
@@ -187,6 +231,19 @@ class Poisoning(Struct, frozen=True):
     at_ms: Ms
 
 
+class Previous(Struct, kw_only=True, omit_defaults=True):
+    """Members of a message before a change, as a change takes them."""
+
+    delay_s: int | None = None
+    """Seconds that were left until it could be received."""
+    time_to_live_s: int | None = None
+    """Seconds that were left until it expired, -1 for never."""
+    body: str | None = None
+    body_base64: bytes | None = None
+    priority: int | None = None
+    properties: Mapping[str, str] | None = None
+
+
 class View(Struct, kw_only=True):
     """A message as an inspector sees it: in whatever state, and without touching it.
 
@@ -238,6 +295,9 @@ class View(Struct, kw_only=True):
     """An operator has asked the holder to stop."""
     group_id: str | None = None
     """The message group that it belongs to."""
+    previous: Previous | UnsetType = UNSET
+    """Of an answer to a change: what it has changed, as it was, for a change that sets it back.
+    Left out if somebody else has changed the message meanwhile."""
 
 
 class Views(Struct):
@@ -331,8 +391,10 @@ class GroupInfo(Struct, frozen=True, kw_only=True):
     """Given back with a delay."""
     oldest_ms: Ms | None = None
     """Since when the one that waits longest has been visible."""
+    time_share: float = 0.0
+    """Of the time that consumers worked in about the last minute, 0 to 1."""
     noisy: bool = False
-    """It has so many messages in flight that it is at the cost of other groups."""
+    """It has so much of the consumers that it is at the cost of other groups."""
     halt: GroupHalt | None = None
     """Why it gives nothing until it is resumed; None if it may."""
 
@@ -380,18 +442,20 @@ class GroupView(Struct, kw_only=True):
     """Which session alone gets messages of it; None if every consumer does."""
     rate_again_ms: Ms | None = None
     """When its rate allows the next message; None if it does now."""
+    noisy_limit: int | None = None
+    """How many messages of it may be in flight for as long as it is noisy; None for any number."""
 
 
 # --- jobs ----------------------------------------------------------------------------------------
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """A purge or a redrive."""
+    """A purge, a redrive or another change of many messages."""
 
     job_id: str
     queue: str
-    kind: Annotated[str, one_of("purge", "redrive")]
-    """``purge`` or ``redrive``."""
+    kind: Annotated[str, one_of("purge", "redrive", "amend", "end-lease", "extend-lease")]
+    """``purge``, ``redrive``, ``amend``, ``end-lease`` or ``extend-lease``."""
     state: Annotated[str, one_of("running", "canary", "done", "stopped")]
     """``running``, ``canary``, ``done`` or ``stopped``. ``canary``: the first few are moved, and it
     waits to see what becomes of them."""
@@ -401,11 +465,13 @@ class Job(Struct, frozen=True, kw_only=True):
     examined: int = 0
     matched: int = 0
     moved: int = 0
-    """Messages purged or redriven."""
+    """Messages purged, redriven or changed."""
     expected: int = 0
     """Messages there when it started."""
     note: str | None = None
     """Why it stopped."""
+    actor: str | None = None
+    """Who started it."""
 
     @property
     def is_over(self) -> bool:

@@ -30,7 +30,7 @@ class Event(Struct, frozen=True, omit_defaults=True, gc=False):
     """When it expires; none for never."""
     visible_at_ms: int | None = None
     """From when on it can be received (again): the end of the lease or delay. For events of claims:
-    until when the claim hides its messages."""
+    until when the claim hides its messages; of pauses: until when."""
     dequeue_count: int | None = None
     """How often it was received."""
     fence: int | None = None
@@ -66,6 +66,9 @@ class Event(Struct, frozen=True, omit_defaults=True, gc=False):
     """The trace that the message was put in: 32 hexadecimal digits, of its ``traceparent``."""
     group_id: str | None = None
     """The message group that the message belongs to."""
+    actor: str | None = None
+    """Who asked for it, where that was an operator or the server itself: what was shown to prove
+    it, and who that is, such as ``key:shop/1`` or ``console:ana@example.org``."""
     # columns of events: end
 
 

@@ -42,6 +42,7 @@ from leasehold.wire.parts import (
     Ms,
     Name,
     Number,
+    QueueName,
     Request,
     ShortText,
     between,
@@ -54,6 +55,8 @@ MAX_PUBLISHED: Final = 1_000
 CHUNKS: Final = (0, NUMBERS[1])
 MAX_ADVANCE_S: Final = 315_360_000
 """Longest single step of the clock: ten years."""
+MAX_STAGES: Final = 100
+MAX_EXECUTORS: Final = 1_000
 MAX_FAULTS: Final = 1_000_000
 MAX_DELAY_S: Final = 60
 
@@ -458,6 +461,59 @@ class Committed(Struct, Generic[R], kw_only=True):
 
 
 # --- test mode -----------------------------------------------------------------------------------
+
+
+class StageReport(Request):
+    """How a stage of a pipeline is doing."""
+
+    name: Name
+    working: int = 0
+    """Messages in it now."""
+    done: int = 0
+    failed: int = 0
+    skipped: int = 0
+    overdue: int = 0
+    mean_s: float | None = None
+    """Seconds that it takes for a message, on average."""
+
+
+class ExecutorReport(Request):
+    """How an executor of a pipeline is doing."""
+
+    name: ShortText
+    tasks: int = 0
+    """Tasks on it that are at work."""
+    in_work: int = 0
+    """Messages that these work on."""
+    done: int = 0
+
+
+class PipelineReport(Request, kw_only=True):
+    """How a pipeline is doing, told by its driver every few seconds."""
+
+    queue: QueueName
+    state: Annotated[str, one_of("running", "done", "stopped", "failed")]
+    began_at_ms: Ms
+    """By the server's time."""
+    stages: Annotated[tuple[StageReport, ...], said(maxItems=MAX_STAGES)] = ()
+    """In their order."""
+    executors: Annotated[tuple[ExecutorReport, ...], said(maxItems=MAX_EXECUTORS)] = ()
+    done: int = 0
+    """Messages completed."""
+    failed: int = 0
+    """Deliveries that failed, and whose message comes again."""
+    poisoned: int = 0
+    lost: int = 0
+    """Deliveries whose lease was lost."""
+    in_work: int = 0
+    waiting: int = 0
+    """Received by a task, and not begun yet."""
+    backlog: int | None = None
+    """Messages in the queue that no worker has; None: that is not known."""
+    per_s: float = 0.0
+    """Messages done in each of the last few seconds."""
+    failure: ShortText | None = None
+    """Why it could not go on."""
 
 
 class AdvanceRequest(Request):

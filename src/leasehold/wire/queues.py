@@ -97,6 +97,8 @@ class GroupSettings(Part, frozen=True, kw_only=True):
     message that was received before is not visible."""
     fair: bool = False
     """Whether groups are served in turn, by weight, whatever their backlogs."""
+    limit_noisy: bool = False
+    """Whether noisy groups leave consumers free, as many as the others need."""
     weights: Annotated[Mapping[GroupId, _Weight], said(maxProperties=MAX_NAMED_GROUPS)] = {}
     """By group; 1 for all others."""
     max_in_flight: _InFlight | None = None
@@ -282,6 +284,14 @@ class Activity(Struct, frozen=True, kw_only=True):
     """Receives that wait for messages now."""
 
 
+class Before(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What of a queue was different before a change, as a change takes it to set it back."""
+
+    settings: Mapping[str, Any] | None = None
+    """A merge patch: null brings the default back."""
+    metadata: Mapping[str, str] | None = None
+
+
 class Queue(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A queue."""
 
@@ -293,6 +303,8 @@ class Queue(Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at_ms: Ms
     counts: Counts | None = None
     activity: Activity | None = None
+    previous: Before | None = None
+    """Of an answer to a change: what it has changed, as it was; left out if that is nothing."""
 
 
 class QueuePage(Struct):

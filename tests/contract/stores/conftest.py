@@ -16,6 +16,7 @@ from leasehold.domain import events as e
 from leasehold.domain import sessions as s
 from leasehold.domain import transactions as sg
 from leasehold.domain.command import AnyCommand
+from leasehold.domain.filters import MessageFilter
 from leasehold.domain.model import ErrorReport, Lease, Message, MessageState, Outcome
 from leasehold.domain.queue_settings import FailurePolicy, LapsedReceipts, QueueSettings
 from leasehold.stores.base import Store
@@ -151,7 +152,7 @@ class Asker:
         """Return one page of the messages that a filter means."""
         states = wanted.pop("states", None)
         states = None if states is None else frozenset(map(MessageState, states))
-        wanted_filter = o.MessageFilter(states=states, **wanted)
+        wanted_filter = MessageFilter(states=states, **wanted)
         page = self.ask(o.Inspect(ACCOUNT, queue, wanted_filter, after, limit))
         assert isinstance(page, o.MessagePage)
         return page

@@ -15,6 +15,7 @@ from leasehold.domain import transactions as sg
 from leasehold.domain.claims import Exemption
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.events import EventType, Replay, ReplayedMessage
+from leasehold.domain.filters import EVERYTHING, MessageFilter
 from leasehold.domain.groups import HoldGroup, ResumeGroup
 from leasehold.domain.model import (
     NEVER_MS,
@@ -78,6 +79,7 @@ class RandomWork:
         """Messages put, leased, given back, staged and so on, and other commands."""
         self._queues = (*QUEUES, *(f"{name}-poison" for name in QUEUES))
         self.rare = {EventType.REFUSED, EventType.CLAIM_REOPENED}
+        self.rare |= {EventType.QUEUE_PAUSED, EventType.QUEUE_RESUMED}  # which would stop it all
         """Types of events that a short play may be without."""
         asker.create("audio")
         self._with_groups = groups
@@ -312,7 +314,7 @@ class RandomWork:
     def _operate(self) -> None:
         rng = self._rng
         queue = rng.choice(self._queues)
-        page = self._ask(o.Inspect(ACCOUNT, queue, o.EVERYTHING, "", 20))
+        page = self._ask(o.Inspect(ACCOUNT, queue, EVERYTHING, "", 20))
         if not isinstance(page, o.MessagePage) or not page.messages:
             return
         leased = [seen for seen in page.messages if seen.state is MessageState.LEASED]
@@ -331,7 +333,7 @@ class RandomWork:
         self._names += 1
         kind = rng.choice([o.JobKind.REDRIVE, o.JobKind.REDRIVE, o.JobKind.PURGE])
         text = "b" if kind is o.JobKind.PURGE else None
-        plan = o.JobPlan(kind=kind, filter=o.MessageFilter(text=text))
+        plan = o.JobPlan(kind=kind, filter=MessageFilter(text=text))
         job_id = f"job{self._names}"
         self._ask(o.StartJob(ACCOUNT, self._queue(), job_id, plan))
         self._ask(o.StepJob(job_id, self._size), self._size)
@@ -394,9 +396,7 @@ def replayed_and_live(
     return replayed, live
 
 
-_OWN = o.MessageFilter(
-    states=frozenset(MessageState) - {MessageState.EXPIRED, MessageState.POISONED}
-)
+_OWN = MessageFilter(states=frozenset(MessageState) - {MessageState.EXPIRED, MessageState.POISONED})
 
 
 def _live(seen: o.Seen) -> ReplayedMessage:

@@ -9,6 +9,7 @@ from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain.claims import ClaimState
 from leasehold.domain.errors import ClaimBroken, LeaseLost, MessageNotFound, QueueNotFound
+from leasehold.domain.filters import MessageFilter
 from leasehold.domain.model import Lease, MessageState
 
 from .conftest import ACCOUNT, POISON, QUEUE, STREAM, Asker
@@ -117,7 +118,7 @@ def test_an_operator_who_takes_a_member_breaks_the_claim(claimer: Asker, act: st
     elif act == "amend":
         claimer.amend(member, body=b"new", force=True)
     else:
-        assert claimer.run_job(o.JobKind.PURGE, filter=o.MessageFilter(text="1")).moved == 1
+        assert claimer.run_job(o.JobKind.PURGE, filter=MessageFilter(text="1")).moved == 1
     (claim,) = claimer.stream().claims
     assert (claim.state, claim.size, claim.lost) == (ClaimState.BROKEN, 3, 1)
     assert isinstance(claimer.read_claim(), ClaimBroken)

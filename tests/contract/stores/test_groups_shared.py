@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.model import Detail, Outcome
 from leasehold.domain.queue_settings import FailurePolicy, GroupOrder, GroupSettings
 
-from .conftest import Asker
+from .conftest import ACCOUNT, QUEUE, Asker
 
 ORDERS = pytest.mark.parametrize("order", GroupOrder)
 
@@ -51,6 +52,59 @@ def test_groups_take_turns(asker: Asker, order: GroupOrder) -> None:
     assert Counter(served[8:11]) == {"big": 1, "none": 1, "mid": 1}
     assert Counter(served[11:] + serve(asker, 1)) == {"big": 1, "mid": 1}
     assert serve(asker, 20) == ["big"] * 16
+
+
+@ORDERS
+def test_of_groups_that_begin_together_the_oldest_message_is_first(
+    asker: Asker, order: GroupOrder
+) -> None:
+    """Also where the settings came later, and whatever the groups are called."""
+    fill(asker, c=2, a=2, b=2)
+    asker.govern(groups=GroupSettings(order=order, fair=True))
+    assert serve(asker, 3) == ["c", "a", "b"]
+
+
+@ORDERS
+@pytest.mark.parametrize("limit", [1, 3])
+def test_without_turns_the_oldest_message_is_first(
+    asker: Asker, order: GroupOrder, limit: int
+) -> None:
+    """Whatever was read of its group, and whatever was put meanwhile."""
+    asker.govern(groups=GroupSettings(order=order))
+    for name in ("a", "b", "c", "b", "c", "a"):
+        fill(asker, **{name: 1})
+        asker.clock.advance(s=1)
+    fill(asker, b=1)
+    assert serve(asker, 3 if limit == 1 else 1, limit) == ["a", "b", "c"]
+    fill(asker, c=1)
+    assert serve(asker, 3 if limit == 1 else 1, limit) == ["b", "c", "a"]
+    assert serve(asker, 3) == ["b", "c"]
+
+
+def test_a_group_is_looked_at_again_when_a_lease_has_ended(asker: Asker) -> None:
+    """Also if another message of it was given since, and it had nothing more then."""
+    asker.govern(groups=GroupSettings(fair=True))
+    fill(asker, a=1)
+    asker.receive(lease_s=10)
+    asker.clock.advance(s=1)
+    fill(asker, a=1)
+    (later,) = asker.receive(lease_s=100)
+    assert asker.receive() == ()
+    asker.clock.advance(s=9)
+    (again,) = asker.receive()
+    assert again.message.dequeue_count == 2
+    assert again.message.message_id != later.message.message_id
+
+
+@ORDERS
+def test_expired_messages_do_not_hide_those_behind_them(asker: Asker, order: GroupOrder) -> None:
+    """Before they are retired as well, wherever they stand."""
+    asker.govern(groups=GroupSettings(order=order, fair=True))
+    detail = Detail(group_id="a")
+    for body, time_to_live_s in (("x", 5), ("y", 100), ("z", 5), ("w", 100)):
+        asker.batch(asker.put_command(body, time_to_live_s=time_to_live_s, detail=detail))
+    asker.clock.advance(s=6)
+    assert [lease.message.body for lease in asker.receive(4)] == [b"y", b"w"]
 
 
 @ORDERS
@@ -96,6 +150,75 @@ def test_priorities_count_within_a_group(asker: Asker) -> None:
     received = asker.received()
     assert [body for body in received if body[:1] == b"a"] == [b"a3", b"a2", b"a1", b"a0"]
     assert [{body[:1] for body in received[n : n + 2]} for n in (0, 2, 4)] == [{b"a", b"b"}] * 3
+
+
+# --- work --------------------------------------------------------------------------------------
+
+
+def while_it_works(asker: Asker, seconds: int, *quiet: str) -> None:
+    """Have messages of quiet groups come and go, one after the other, while others are at work."""
+    before: Any = None
+    for second in range(seconds):
+        asker.put("q", detail=Detail(group_id=quiet[second % len(quiet)]))
+        (lease,) = asker.receive(1)
+        assert lease.message.detail.group_id in quiet
+        if before is not None:
+            asker.complete(before)
+        before = lease
+        asker.clock.advance(s=1)
+    asker.complete(before)
+
+
+def hold_many(asker: Asker, count: int) -> Any:
+    """Have some messages of a group in work for long, beside quiet groups, and as many waiting."""
+    fill(asker, long=count)
+    held = asker.receive(count, lease_s=36_000)
+    while_it_works(asker, 60, "a", "b")
+    fill(asker, long=6 * count)
+    return held
+
+
+def test_turns_cost_what_a_group_has_in_work(asker: Asker) -> None:
+    """Who holds most of the consumers has few turns beside others that wait."""
+    asker.govern(groups=GroupSettings(fair=True))
+    hold_many(asker, 9)
+    work = asker.ask(o.CountGroups(ACCOUNT, QUEUE)).work
+    assert work.shares["long"] > 0.8
+    assert sum(work.shares.values()) == pytest.approx(1.0)
+    fill(asker, a=20, b=20)
+    shares = Counter(serve(asker, 20))
+    assert shares["long"] < 6
+    assert shares["a"] + shares["b"] > 14
+
+
+@ORDERS
+@pytest.mark.parametrize("is_limited", [False, True])
+def test_a_noisy_group_leaves_consumers_free(
+    asker: Asker, order: GroupOrder, is_limited: bool
+) -> None:
+    """As many as the others need, until it is alone for a while; one at least is its own."""
+    asker.govern(groups=GroupSettings(order=order, fair=True, limit_noisy=is_limited))
+    held = hold_many(asker, 9)
+    standing = asker.ask(o.LookAtGroup(ACCOUNT, QUEUE, "long"))
+    assert (standing.noisy_limit is not None) is is_limited
+    if order is GroupOrder.FIFO:
+        return  # it gives nothing while one is held anyway
+    assert (standing.noisy_limit or 0) < 9
+    given = groups_of(asker.receive(9, lease_s=36_000))
+    assert given == ([] if is_limited else ["long"] * 9)
+    fill(asker, c=1)
+    (quiet, *others) = asker.receive(9, lease_s=36_000)
+    assert groups_of([quiet, *others]) == ["c"] + ["long"] * (0 if is_limited else 8)
+    for lease in (quiet, *held):
+        asker.complete(lease)
+    now_given = groups_of(asker.receive(9, lease_s=36_000))
+    if is_limited:
+        assert now_given == ["long"] * (standing.noisy_limit or 0)
+    asker.clock.advance(s=600)
+    assert groups_of(asker.receive(9)) == ["long"] * 9
+    asker.clock.advance(s=600)
+    asker.receive(1)
+    assert asker.ask(o.LookAtGroup(ACCOUNT, QUEUE, "long")).noisy_limit is None
 
 
 # --- limits ------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.errors import InvalidMarker, MessageNotFound, QueueNotFound
+from leasehold.domain.filters import EVERYTHING, MessageFilter
 from leasehold.domain.model import Detail, ErrorReport, Lease, MessageState, Outcome, Progress
 
 from .conftest import ACCOUNT, POISON, QUEUE, Asker
@@ -140,7 +141,7 @@ def test_cleared_and_deleted_messages_are_not_seen(asker: Asker) -> None:
     assert isinstance(asker.find(put), MessageNotFound)
     asker.ask(c.DeleteQueue(ACCOUNT, QUEUE))
     for answer in (
-        asker.ask(o.Inspect(ACCOUNT, QUEUE, o.EVERYTHING, "", 1)),
+        asker.ask(o.Inspect(ACCOUNT, QUEUE, EVERYTHING, "", 1)),
         asker.find(put),
     ):
         assert isinstance(answer, QueueNotFound)
@@ -244,7 +245,7 @@ def test_a_page_goes_on_where_its_last_message_was_removed(asker: Asker) -> None
 @pytest.mark.parametrize("after", ["x", "q", "qg", "q1 ", "Q1", "q" + "f" * 13, "1"])
 def test_a_marker_of_nobody_is_refused(asker: Asker, after: str) -> None:
     """Only what a page gave out is taken."""
-    answer = asker.ask(o.Inspect(ACCOUNT, QUEUE, o.EVERYTHING, after, 1))
+    answer = asker.ask(o.Inspect(ACCOUNT, QUEUE, EVERYTHING, after, 1))
     assert isinstance(answer, InvalidMarker)
 
 
@@ -344,7 +345,7 @@ def test_jobs_by_group(asker: Asker) -> None:
     """A purge takes the messages of one group alone."""
     for group in ("a", "b", "a"):
         asker.put(group, detail=Detail(group_id=group))
-    job = asker.run_job(o.JobKind.PURGE, filter=o.MessageFilter(group_id="a"))
+    job = asker.run_job(o.JobKind.PURGE, filter=MessageFilter(group_id="a"))
     assert (job.matched, job.moved) == (2, 2)
     assert asker.bodies() == [b"b"]
 

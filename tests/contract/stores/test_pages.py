@@ -7,12 +7,13 @@ import pytest
 from leasehold.domain import admin as o
 from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
+from leasehold.domain.filters import MessageFilter
 from leasehold.domain.limits import LOOK_BYTES
 from tests.contract.stores.conftest import ACCOUNT, QUEUE, STEPS, STREAM, Asker
 
 LARGE = b"x" * 65_536
 FIT = LOOK_BYTES // len(LARGE)
-ALL = o.MessageFilter()
+ALL = MessageFilter()
 
 
 @pytest.fixture

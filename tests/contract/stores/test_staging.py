@@ -20,6 +20,7 @@ from leasehold.domain.errors import (
     VisibilityPastExpiry,
 )
 from leasehold.domain.events import replay
+from leasehold.domain.filters import MessageFilter
 from leasehold.domain.model import NEVER_MS, Detail, MessageState, Outcome, Phase
 from leasehold.domain.transactions import StagedPart, TransactionState
 
@@ -75,7 +76,7 @@ def test_staged_messages_are_out_of_reach(asker: Asker) -> None:
         o.EndLease(*named),
     ):
         assert isinstance(asker.ask(command), MessageNotFound)
-    everything = o.MessageFilter(states=frozenset(MessageState))
+    everything = MessageFilter(states=frozenset(MessageState))
     assert asker.run_job(o.JobKind.PURGE, filter=everything).moved == 0
     asker.ask(c.Clear(ACCOUNT, QUEUE))
     asker.clock.advance(s=20)

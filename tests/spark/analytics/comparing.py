@@ -46,6 +46,7 @@ MESSAGE: Final = (
     "message_type",
     "error_type",
     "error_fingerprint",
+    "group_id",
 )
 
 

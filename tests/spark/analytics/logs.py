@@ -40,7 +40,13 @@ _POLICIES: Final = (
 )
 _OUTCOMES: Final = (Outcome.FAILED, Outcome.RETURNED, Outcome.INTERRUPTED, Outcome.BURIED)
 _QUEUES: Final = ("videos", "audio")
-_DETAILS: Final = (NO_DETAIL, Detail(message_type="clip"), Detail(message_type="film"))
+_DETAILS: Final = (
+    NO_DETAIL,
+    Detail(message_type="clip", group_id="a"),
+    Detail(message_type="film"),
+    Detail(group_id="a"),
+    Detail(message_type="film", group_id="b"),
+)
 _ERRORS: Final = (
     ErrorReport(text="no such codec", type="KeyError", fingerprint="f00d"),
     ErrorReport(text="too large"),

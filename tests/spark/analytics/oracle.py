@@ -222,6 +222,7 @@ class Oracle:
             "message_type": event.message_type,
             "error_type": None,
             "error_fingerprint": None,
+            "group_id": event.group_id,
         }
         self.stays[message_id] = Stay(row, base)
 

@@ -178,6 +178,27 @@ def test_counts_are_those_of_the_tables(summary: LogSummary, oracle: Oracle, que
     }
 
 
+@pytest.mark.parametrize("queue", [f"p{n}-acme/{name}" for n in (200, 204) for name in QUEUES])
+def test_groups_are_those_of_the_tables(summary: LogSummary, oracle: Oracle, queue: str) -> None:
+    """How many messages of each there are, how long they waited and what work they were."""
+    (groups,) = (each.groups for each in summary.queues if each.queue == queue)
+    assert groups is not None
+    messages = [each for each in oracle.messages if named(each) == queue and each["group_id"]]
+    assert groups.found == len(groups.largest) == len({each["group_id"] for each in messages}) > 1
+    assert [each.messages for each in groups.largest] == sorted(
+        Counter(each["group_id"] for each in messages).values(), reverse=True
+    )
+    for group in groups.largest:
+        own = [each for each in messages if each["group_id"] == group.group_id]
+        waits = sorted(each["wait_s"] for each in own if each["wait_s"] is not None)
+        assert group.received == len(waits)
+        assert group.open_messages == sum(each["outcome"] == "open" for each in own)
+        assert group.dwell_longest_s == waits[-1]
+        assert group.dwell_p50_s in waits
+        assert sum(wait <= (group.dwell_p50_s or 0) for wait in waits) >= len(waits) / 2
+        assert group.work_s == pytest.approx(sum(each["handling_s"] or 0 for each in own))
+
+
 def test_a_lease_that_goes_on_is_no_crash(spark: SparkSession) -> None:
     """Though the message was done late meanwhile, and in less time; once it is over it may be."""
     known: dict[str, Any] = {"account": "a", "queue": "q", "message_id": "m", "renewals": 0}

@@ -13,6 +13,8 @@ from leasehold.advisor.summaries import (
     BIN_RATIO,
     SHORTEST_BIN_S,
     Bin,
+    Group,
+    Groups,
     Hour,
     LogSummary,
     PoisonCluster,
@@ -142,6 +144,24 @@ def full_queue() -> QueueSummary:
             ),
         ),
         workers=tuple(worker(each) for each in range(1, 6)),
+        groups=Groups(
+            found=240,
+            largest=(
+                Group(
+                    group_id="large",
+                    messages=5_000,
+                    open_messages=90,
+                    received=4_900,
+                    dwell_p50_s=2.0,
+                    dwell_p99_s=9.0,
+                    dwell_longest_s=11.0,
+                    work_s=9_000.0,
+                ),
+                Group(group_id="small", messages=20, received=20, dwell_p50_s=70.0, work_s=1_000.0),
+                Group(group_id="none yet", messages=3),
+            ),
+            fairness=0.61,
+        ),
     )
 
 

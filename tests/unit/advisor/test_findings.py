@@ -236,7 +236,7 @@ def told(found: QueueFindings) -> dict[str, str]:
 def test_what_is_said_of_a_busy_queue() -> None:
     """Each kind of trouble is a sentence, what asks for action first."""
     busy, rare = analyze(full_log()).queues
-    assert set(told(busy)) == {"timeout", "waste", "backlog", "poison", "worker"}
+    assert set(told(busy)) == {"timeout", "waste", "backlog", "poison", "worker", "group"}
     assert told(busy)["timeout"].startswith("Lengthen the visibility timeout from 30 s to 60 s")
     assert "41 of 44" in told(busy)["poison"]
     assert "new, since" in told(busy)["poison"]

@@ -155,9 +155,10 @@ def test_all_of_it_is_in_files(findings: Findings, written: list[Path]) -> None:
 
     assert {each.stem for each in written[2:]} == {
         "findings", "recommendations", "choices", "cost_curve", "survival", "splits", "hours",
-        "forecast", "drains", "poison", "workers", "timelines",
+        "forecast", "drains", "poison", "workers", "groups", "timelines",
     }  # fmt: skip
     assert len(rows("recommendations")) == 4
+    assert [row["group_id"] for row in rows("groups")] == ["large", "small", "none yet"]
     assert len(rows("survival")) == sum(
         len(each.survival) for queue in findings.queues for each in (queue.whole, *queue.types)
     )

@@ -13,6 +13,7 @@ from leasehold import __version__
 from leasehold.cli import main
 from leasehold.server import main as server
 from leasehold.server.settings import Settings, all_settings
+from leasehold.testing import InProcessServer
 
 KEY = "a2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s="
 
@@ -46,7 +47,43 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 def test_version(run: Any) -> None:
     """The version can be asked for in the two usual ways."""
     assert run("version").output == f"leasehold {__version__}\n"
-    assert __version__ in run("--version").output
+    assert run("--version").output == f"leasehold {__version__}\n"
+    for words in (("--version", "--json"), ("--json", "--version"), ("version", "--json")):
+        assert json.loads(run(*words).output)["leasehold"] == __version__
+    alone = run("--json", "version")
+    assert (alone.exit_code, "--json goes with --version" in alone.output) == (2, True)
+
+
+def test_without_a_command_the_help_is_shown(run: Any) -> None:
+    """As a mistake: a script that lost its command must not go on."""
+    result = run()
+    assert result.exit_code == 2
+    assert "Commands" in result.output or "queue" in result.output
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_can_complete(run: Any, shell: str) -> None:
+    """The script asks the program itself what may come next."""
+    assert "_LEASEHOLD_COMPLETE" in run("completion", shell).output
+    typed = {
+        "_LEASEHOLD_COMPLETE": "fish_complete",
+        "COMP_WORDS": "leasehold que",
+        "COMP_CWORD": "que",
+    }
+    assert "queue" in run(**typed).output
+
+
+def test_health_is_asked_of_the_server_that_the_settings_mean(run: Any) -> None:
+    """Of the port that is set, and of this machine where the server listens everywhere."""
+    with InProcessServer() as server:
+        port = server.url.rsplit(":", 1)[1].strip("/")
+        for more in ((), ("--ready",), ("--host", "0.0.0.0", "--dev-account", "insecure")):
+            result = run("health", "--port", port, *more)
+            assert result.exit_code == 0, result.output
+        assert run("health", LEASEHOLD_PORT=port).exit_code == 0
+    gone = run("health", "--port", port)
+    assert gone.exit_code == 1
+    assert f"Error: http://127.0.0.1:{port}/healthz: " in gone.output
 
 
 def test_serve_takes_an_option_for_every_setting_without_secrets(run: Any) -> None:

@@ -65,11 +65,15 @@ What most of them import is imported before, which is most of the time that they
 AWAY = ("--url", "http://127.0.0.1:9")
 WORDS = {
     "serve": ("serve", "--port", "0", "--data", "/proc/nowhere"),
+    "health": ("health", "--port", "9"),
     "settings": ("settings",),
     "version": ("version",),
+    "completion": ("completion", "bash"),
     "queue": ("queue", "list", *AWAY),
     "message": ("message", "list", "q", *AWAY),
     "job": ("job", "list", *AWAY),
+    "backup": ("backup", "/nowhere", "/proc/nowhere"),
+    "restore": ("restore", "/nowhere", "/proc/nowhere"),
     "store": ("store", "check", "/nowhere"),
     "session": ("session", "list", *AWAY),
     "stream": ("stream", "list", "q", *AWAY),
@@ -91,21 +95,22 @@ WORDS = {
     "redrive": ("redrive", "q", *AWAY),
 }
 """A call of every command that needs nothing but its libraries to come to a result."""
-EXTRAS = {name: extras._OF_COMMANDS.get(name, "cli") for name in WORDS}
+EXTRAS = {name: extras._OF_COMMANDS.get(name) for name in WORDS}
+"""The extra that a command needs; None for those that need none."""
+EVERYTHING = frozenset(extras.LIBRARIES) | extras.ALWAYS
 
 
 @cache
 def declared() -> dict[str, list[str]]:
-    """Return what each extra asks for."""
+    """Return what each extra asks for, and without a name what is always there."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    found: dict[str, list[str]] = project["optional-dependencies"]
-    return found
+    return {"": project["dependencies"], **project["optional-dependencies"]}
 
 
-def libraries(names: str) -> set[str]:
-    """Return the libraries that extras bring, by the names under which they are imported."""
+def libraries(names: str = "") -> set[str]:
+    """Return the libraries that an installation brings, by the names they are imported under."""
     found: set[str] = set()
-    for name in names.split(","):
+    for name in ("", *filter(None, names.split(","))):
         for wanted in declared()[name]:
             distribution = re.split(r"[\[<>=!~ ]", wanted)[0]
             if distribution == "leasehold":
@@ -137,25 +142,40 @@ def run(calls: Sequence[tuple[str, ...]], missing: set[str]) -> list[Ended]:
 
 
 @cache
-def run_with(names: str | None) -> dict[str, Ended]:
-    """Run a call of every command that needs extras where they alone are installed.
-
-    Args:
-        names: As a command names them; None for all commands without any extra.
-    """
-    missing = set(extras.LIBRARIES) - (libraries(names) | {"py4j"} if names else set())
-    chosen = [name for name in WORDS if names in {EXTRAS[name], None}]
-    return dict(zip(chosen, run([WORDS[name] for name in chosen], missing), strict=True))
+def run_with(extra: str | None) -> dict[str, Ended]:
+    """Run a call of every command that needs an extra, or none, where that alone is installed."""
+    present = libraries(extra or "") | ({"py4j"} if extra else set())
+    chosen = [name for name in WORDS if EXTRAS[name] == extra]
+    calls = [WORDS[name] for name in chosen]
+    return dict(zip(chosen, run(calls, set(EVERYTHING - present)), strict=True))
 
 
-def test_every_library_of_an_extra_is_known() -> None:
+@cache
+def run_bare() -> dict[str, Ended]:
+    """Run a call of every command where no extra is installed."""
+    missing = set(EVERYTHING - libraries())
+    return dict(zip(WORDS, run(list(WORDS.values()), missing), strict=True))
+
+
+def test_every_library_is_known() -> None:
     """What is declared can be named; what the table says brings it does."""
+    assert libraries() == extras.ALWAYS
     brought = {
-        library for name in declared() if name not in NOT_OF_COMMANDS for library in libraries(name)
+        library
+        for name in declared()
+        if name and name not in NOT_OF_COMMANDS
+        for library in libraries(name)
     }
-    assert brought <= set(extras.LIBRARIES)
+    assert brought <= EVERYTHING
     for library, name in extras.LIBRARIES.items():
-        assert library in libraries(name) | {"py4j", "cryptography", "grpc"}
+        assert library in libraries(name) | {"py4j", "grpc", "cryptography"}
+
+
+def test_extras_within_extras_are_known() -> None:
+    """The line names no extra that another one of it brings."""
+    for extra, within in extras._WITHIN.items():
+        for name in within:
+            assert libraries(name) <= libraries(extra)
 
 
 def test_every_command_is_tried() -> None:
@@ -165,38 +185,35 @@ def test_every_command_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_a_bare_install_says_which_extra_a_command_needs(name: str) -> None:
+def test_a_bare_install_runs_a_command_or_names_its_extra(name: str) -> None:
     """In one line, without a traceback; so it does for the help of the command."""
-    result = run_with(None)[name]
+    result = run_bare()[name]
+    extra = EXTRAS[name]
+    assert "Traceback" not in result.stderr, result.stderr
+    if extra is None:
+        assert "needs the library" not in result.stderr, result.stderr
+        return
     assert result.code == 1
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"Error: leasehold {name} needs the library ")
-    assert f"pip install '.[{EXTRAS[name]}]'" in line
+    assert f"pip install '.[{extra}]'" in line
     assert result.stdout == ""
 
 
-def test_a_bare_install_says_what_the_program_needs() -> None:
+def test_a_broken_install_says_what_should_be_there() -> None:
     """Also without a command."""
-    for result in run([(), ("--help",), ("--version",)], set(extras.LIBRARIES)):
+    for result in run([(), ("--help",), ("--version",)], set(EVERYTHING)):
         assert (result.code, result.stdout) == (1, "")
-        assert result.stderr.startswith("Error: leasehold needs the library click: ")
-        assert "'.[cli]'" in result.stderr
+        assert result.stderr.startswith("Error: leasehold needs the library click, which should")
+        assert "pip install ." in result.stderr
 
 
-@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize("name", [name for name in WORDS if EXTRAS[name]])
 def test_the_extra_that_is_named_is_all_that_a_command_needs(name: str) -> None:
     """With it and nothing else the command comes to its own result."""
     result = run_with(EXTRAS[name])[name]
     assert "needs the library" not in result.stderr, result.stderr
     assert "Traceback" not in result.stderr, result.stderr
-
-
-def test_a_server_can_be_looked_after_where_it_is_installed() -> None:
-    """The extra of the server brings the commands of its operator."""
-    names = ("queue", "message", "stats", "send", "version", "settings")
-    for result in run([WORDS[name] for name in names], set(extras.LIBRARIES) - libraries("server")):
-        assert "needs the library" not in result.stderr, result.stderr
-        assert "Traceback" not in result.stderr, result.stderr
 
 
 def test_a_mistake_in_a_handler_is_not_taken_for_a_missing_extra() -> None:
@@ -205,11 +222,26 @@ def test_a_mistake_in_a_handler_is_not_taken_for_a_missing_extra() -> None:
     assert extras.need_of(["queue"], ModuleNotFoundError("x", name="leasehold.gone")) is None
 
 
+def test_a_cluster_without_spark_names_the_extra() -> None:
+    """Its help needs nothing."""
+    missing = set(EVERYTHING - libraries())
+    (result,) = run([("spark", "cluster")], missing)
+    assert (result.code, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: leasehold spark needs the library pyspark: ")
+    assert "pip install '.[spark]'" in result.stderr
+
+
 def test_what_a_url_needs_is_asked_for_beside_the_command() -> None:
     """A library that not every use of a command needs adds its extra."""
     need = extras.need_of(["worker", "run"], ModuleNotFoundError("x", name="azure.core"))
     assert need is not None
-    assert "'.[cli,worker,azure]'" in need
+    assert "'.[azure]'" in need
+    need = extras.need_of(["pipeline", "run"], ModuleNotFoundError("x", name="psycopg"))
+    assert need is not None
+    assert "'.[spark,postgres]'" in need
+    need = extras.need_of(["analyze"], ModuleNotFoundError("x", name="numpy"))
+    assert need is not None
+    assert "'.[analysis]'" in need
 
 
 def test_no_text_names_a_package_that_is_not_published() -> None:

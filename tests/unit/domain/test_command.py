@@ -51,6 +51,7 @@ LOOKING = """
     GetQueue ListQueues GetAccountDocument Peek Inspect FindMessage LookAtGroup CountMessages
     CountGroups NextDue GetJob ListJobs GetSession ListSessions ReadClaim GetStream ListStreams
     GetTransaction ListTransactions ReadEvents LogExtent ReadNote ReadBodyGarbage KnownBodies
+    TailEvents ListLeases
 """
 UPKEEP = """
     RetireExpired RemoveRetired ReapDropped ForgetKeys NoteTime SetAdapted StepJob LoseSessions
@@ -65,16 +66,16 @@ RANKS = """
 HEAVY = """
     Receive Peek Batch Inspect CountGroups StepJob Heartbeat EndSession OpenClaim ReadClaim
     SettleClaims ExemptMembers GiveBackClaim DeleteStream LapseClaims Stage Publish Discard
-    CommitTogether ReadEvents
+    CommitTogether ReadEvents TailEvents
 """
 """All others have the weight of a put."""
 SHARING = """
     Put Receive Peek Renew Complete Release Batch Heartbeat
     GetQueue ListQueues GetAccountDocument FindMessage LookAtGroup NextDue ReadNote GetJob ListJobs
     GetSession ListSessions ReadClaim GetStream ListStreams GetTransaction ListTransactions
-    ReadBodyGarbage CountGroups HoldGroup SaveGroupState
+    ReadBodyGarbage CountGroups HoldGroup SaveGroupState ListLeases
 """
-ALONE_THOUGH_LOOKING = "Inspect CountMessages ReadEvents LogExtent KnownBodies"
+ALONE_THOUGH_LOOKING = "Inspect CountMessages ReadEvents TailEvents LogExtent KnownBodies"
 """What must be of one instant, or must not miss what another server is about to commit."""
 GROWING = """
     Put Renew CreateQueue SetQueueMetadata SetQueuePolicies SetAccountDocument Amend StartJob Stage
@@ -91,13 +92,13 @@ WAKING = """
 """
 BRINGING = "Put Renew Amend Batch CommitTogether Stage SettleClaims"
 ANSWERS = {
-    Answer.MESSAGE: "Amend EndLease RequestCancel",
+    Answer.MESSAGE: "Amend EndLease ExtendLease RequestCancel",
     Answer.MESSAGES: "Receive Peek Inspect FindMessage ReadClaim",
     Answer.EVENTS: "ReadEvents",
 }
 REFRESHED = {
     Refresh.COUNTS: "GetQueue CountMessages StartJob Inspect",
-    Refresh.LOG: "ReadEvents LogExtent TrimEvents",
+    Refresh.LOG: "ReadEvents TailEvents LogExtent TrimEvents",
 }
 
 
@@ -136,7 +137,7 @@ def test_no_trait_has_a_default(name: str) -> None:
 
 def test_every_command_is_known_and_names_its_result() -> None:
     """A dataclass with slots is made twice; only the second class counts."""
-    assert len(BY_NAME) == len(COMMANDS) == 76
+    assert len(BY_NAME) == len(COMMANDS) == 79
     for kind in COMMANDS:
         assert not hasattr(kind, "__dict__") or "__slots__" in vars(kind), kind
         bases: Iterable[Any] = vars(kind)["__orig_bases__"]
@@ -249,7 +250,7 @@ def test_weights() -> None:
     """A batch is bounded by what its commands cost."""
     assert those(lambda traits: traits.weight is not one) == named(HEAVY)
     assert those(lambda traits: traits.weight is quarter) == named(
-        "Inspect CountGroups StepJob EndSession GiveBackClaim LapseClaims"
+        "Inspect CountGroups TailEvents StepJob EndSession GiveBackClaim LapseClaims"
     )
     for command, weight in weighed():
         assert commit_policy.weight_of(command) == weight, command

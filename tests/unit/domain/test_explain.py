@@ -395,6 +395,25 @@ def test_a_group_that_is_full() -> None:
     assert answer.sentence.endswith('but its group "acme" has 2 of 2 in flight, held by w1 and w2.')
     assert (answer.evidence["in_flight"], answer.evidence["max_in_flight"]) == (2, 2)
     assert explain(mine, limited, group=GroupStanding(1, tuple(held[:1]))).code == "visible"
+    more = explain(mine, limited, group=GroupStanding(12, tuple(held)))
+    assert more.sentence.endswith("held by w1, w2 and others.")
+
+
+def test_a_group_that_is_noisy() -> None:
+    """It leaves room for others; the lower of its limits is told."""
+    mine = WAITING._replace(detail=Detail(group_id="acme"))
+    held = Seen(LEASED._replace(holder="w1"), MessageState.LEASED, "orders")
+    limited = around(groups=GroupSettings(limit_noisy=True, max_in_flight=5))
+    answer = explain(mine, limited, group=GroupStanding(1, (held,), noisy_limit=1))
+    assert answer.code == "group-is-noisy"
+    assert answer.sentence.endswith(
+        'but its group "acme" is noisy, and has 1 in flight where at most 1 leave room for others, '
+        "held by w1."
+    )
+    assert answer.evidence["noisy_limit"] == 1
+    full = explain(mine, limited, group=GroupStanding(5, (held,), noisy_limit=9))
+    assert full.code == "group-is-full"
+    assert explain(mine, limited, group=GroupStanding(1, (held,), noisy_limit=2)).code == "visible"
 
 
 def test_behind_priorities() -> None:

@@ -17,9 +17,9 @@ from leasehold.domain import admin as o
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
 from leasehold.domain import transactions as t
-from leasehold.domain.admin import EVERYTHING
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, StoreFull
+from leasehold.domain.filters import EVERYTHING
 from leasehold.domain.limits import DEFAULT_STAGING_TIMEOUT_S
 from leasehold.domain.model import Lease, Outcome
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings

@@ -10,13 +10,13 @@ import structlog
 from leasehold.domain import admin as o
 from leasehold.domain import claims as k
 from leasehold.domain import commands as c
-from leasehold.domain.admin import EVERYTHING
 from leasehold.domain.errors import (
     BodyUnreadable,
     MessageNotFound,
     Overloaded,
     Unavailable,
 )
+from leasehold.domain.filters import EVERYTHING
 from leasehold.domain.model import Outcome, Queue
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
 from leasehold.engine.body_reading import UNREACHABLE_DELAY_S, UNREADABLE_DELAY_S, Portions

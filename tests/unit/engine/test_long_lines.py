@@ -9,6 +9,7 @@ import pytest
 from leasehold.domain import admin as o
 from leasehold.domain.claims import ReadClaim, SettleClaims
 from leasehold.domain.command import AnyCommand
+from leasehold.domain.filters import EVERYTHING
 from leasehold.domain.queue_settings import FailurePolicy
 from leasehold.domain.sessions import Heartbeat
 from leasehold.domain.transactions import CommitTogether, Publish, Stage
@@ -34,7 +35,7 @@ def test_looks_at_many_messages_are_few_to_a_batch() -> None:
     """Each holds the loop for a while, so that others have their turn in between."""
 
     async def scenario(world: World) -> None:
-        await world.do(*[o.Inspect("a", "queue", o.EVERYTHING, "", 1)] * 9)
+        await world.do(*[o.Inspect("a", "queue", EVERYTHING, "", 1)] * 9)
         assert [len(batch) for batch in world.store.batches] == [4, 4, 1]
 
     play(scenario)

@@ -14,6 +14,7 @@ from leasehold.domain import commands as c
 from leasehold.domain import events as e
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import Overloaded
+from leasehold.domain.filters import MessageFilter
 from leasehold.domain.limits import LOOK_BYTES
 from leasehold.domain.model import Lease, Message, Phase
 from leasehold.http import admission as a
@@ -243,7 +244,7 @@ def test_each_answer_is_measured() -> None:
     for command, result, size in (
         (c.Receive("account", "queue", 2, 30), (Lease(one, "r"),) * 2, 200),
         (
-            o.Inspect("account", "queue", o.MessageFilter(), "", 9),
+            o.Inspect("account", "queue", MessageFilter(), "", 9),
             o.MessagePage((seen,), None),
             100,
         ),

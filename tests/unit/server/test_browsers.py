@@ -166,6 +166,7 @@ def test_a_foreign_page_sends_nothing_as_a_client_of_mns(server: InProcessServer
         ({"dev_account": "off", "test_mode": True}, True),
         ({"tls_terminated": True}, False),
         ({"host": "0.0.0.0"}, False),
+        ({"host": "0.0.0.0", "dev_account": "insecure"}, True),
     ],
 )
 def test_who_has_a_private_key_is_left_alone(settings: Mapping[str, Any], matters: bool) -> None:

@@ -83,7 +83,9 @@ class StubEngine:
 class World:
     """Pages over a stub engine."""
 
-    def __init__(self, *, max_queues: int = 1_000, groups: int = 0) -> None:
+    def __init__(
+        self, *, max_queues: int = 1_000, groups: int = 0, old_names: bool = False
+    ) -> None:
         self.engine = StubEngine()
         self.requests = RequestStats()
         self.guard = Guard(ConnectionLimits(), ManualClock())
@@ -96,6 +98,7 @@ class World:
             clock=ManualClock(),
             max_queues=max_queues,
             groups=groups,
+            old_names=old_names,
         )
         self.pages = AdminPages(
             engine=cast("ServerEngine", self.engine),
@@ -256,13 +259,13 @@ def test_requests_are_told_by_operation_and_status(world: World) -> None:
         world.requests.took(duration_s)
     samples = world.samples()
     verb = ("verb", "put-message")
-    assert samples["server_requests_total", (("status", "200"), verb)] == 2
-    assert samples["server_requests_total", (("status", "503"), verb)] == 1
-    assert samples["server_request_seconds_bucket", (("le", "0.0005"), verb)] == 1
-    assert samples["server_request_seconds_bucket", (("le", "0.005"), verb)] == 2
-    assert samples["server_request_seconds_bucket", (("le", "+Inf"), verb)] == 3
-    assert samples["server_request_seconds_count", (verb,)] == 3
-    assert samples["server_request_seconds_sum", (verb,)] == pytest.approx(9.0033)
+    assert samples["leasehold_server_requests_total", (("status", "200"), verb)] == 2
+    assert samples["leasehold_server_requests_total", (("status", "503"), verb)] == 1
+    assert samples["leasehold_server_request_seconds_bucket", (("le", "0.0005"), verb)] == 1
+    assert samples["leasehold_server_request_seconds_bucket", (("le", "0.005"), verb)] == 2
+    assert samples["leasehold_server_request_seconds_bucket", (("le", "+Inf"), verb)] == 3
+    assert samples["leasehold_server_request_seconds_count", (verb,)] == 3
+    assert samples["leasehold_server_request_seconds_sum", (verb,)] == pytest.approx(9.0033)
 
 
 def test_commits_and_refusals_are_told(world: World) -> None:
@@ -272,13 +275,13 @@ def test_commits_and_refusals_are_told(world: World) -> None:
     world.guard.refused["slow_reader"] += 3
     fill(world)
     samples = world.samples()
-    assert samples["server_fsync_seconds_bucket", (("le", "0.0025"),)] == 1
-    assert samples["server_batches_total", ()] == 2
-    assert samples["server_commands_total", ()] == 7
-    assert samples["server_refused_connections_total", (("reason", "slow_reader"),)] == 3
-    assert samples["server_refused_connections_total", (("reason", "malformed"),)] == 0
-    assert samples["server_store_writable", ()] == 0
-    assert samples["server_info", (("version", __version__),)] == 1
+    assert samples["leasehold_server_fsync_seconds_bucket", (("le", "0.0025"),)] == 1
+    assert samples["leasehold_server_batches_total", ()] == 2
+    assert samples["leasehold_server_commands_total", ()] == 7
+    assert samples["leasehold_server_refused_connections_total", (("reason", "slow_reader"),)] == 3
+    assert samples["leasehold_server_refused_connections_total", (("reason", "malformed"),)] == 0
+    assert samples["leasehold_server_store_writable", ()] == 0
+    assert samples["leasehold_server_info", (("version", __version__),)] == 1
     assert samples["process_resident_memory_bytes", ()] > 0
 
 
@@ -290,7 +293,9 @@ def test_queues_are_told_up_to_a_limit() -> None:
         stats.sent, stats.completed = 10 + number, 1
     samples = world.samples()
     sent = {
-        labels: value for (name, labels), value in samples.items() if name == "queue_sent_total"
+        labels: value
+        for (name, labels), value in samples.items()
+        if name == "leasehold_queue_sent_total"
     }
     assert sent == {
         (("account", "account"), ("queue", "queue0")): 10,
@@ -298,7 +303,7 @@ def test_queues_are_told_up_to_a_limit() -> None:
         (("account", "_other"), ("queue", "_other")): 12 + 13 + 14,
     }
     other = (("account", "_other"), ("queue", "_other"))
-    assert samples["queue_completed_total", other] == 3
+    assert samples["leasehold_queue_completed_total", other] == 3
 
 
 def test_every_counter_of_a_queue_is_told(world: World) -> None:
@@ -332,11 +337,11 @@ def test_messages_waiting_are_told_for_every_queue(world: World) -> None:
     text = world.answer("/metrics").body.decode()
     for number in range(3):
         labels = f'account="a",queue="queue{number}"'
-        assert f'queue_messages{{{labels},state="visible"}} {number}.0' in text
-        assert f'queue_messages{{{labels},state="poisoned"}} 5.0' in text
-        assert f'queue_messages{{{labels},state="expired"}} 6.0' in text
-        assert f'queue_oldest_message_seconds{{{labels},state="leased"}} 1.5' in text
-        assert f"queue_visibility_timeout_seconds{{{labels}}} 30.0" in text
+        assert f'leasehold_queue_messages{{{labels},state="visible"}} {number}.0' in text
+        assert f'leasehold_queue_messages{{{labels},state="poisoned"}} 5.0' in text
+        assert f'leasehold_queue_messages{{{labels},state="expired"}} 6.0' in text
+        assert f'leasehold_queue_oldest_message_seconds{{{labels},state="leased"}} 1.5' in text
+        assert f"leasehold_queue_visibility_timeout_seconds{{{labels}}} 30.0" in text
 
 
 def test_counts_of_queues_above_the_limit_are_added_up() -> None:
@@ -345,8 +350,8 @@ def test_counts_of_queues_above_the_limit_are_added_up() -> None:
     counts = Counts(1, 2, 3, 4, 5, {LEASED: 0})
     world.engine.counted = [Counted("a", f"queue{number}", counts, 30) for number in range(4)]
     text = world.answer("/metrics").body.decode()
-    assert 'queue_messages{account="_other",queue="_other",state="leased"} 6.0' in text
-    assert text.count("queue_visibility_timeout_seconds{") == 1
+    assert 'leasehold_queue_messages{account="_other",queue="_other",state="leased"} 6.0' in text
+    assert text.count("leasehold_queue_visibility_timeout_seconds{") == 1
 
 
 def test_groups_are_told() -> None:
@@ -369,16 +374,24 @@ def test_groups_are_told() -> None:
         named = {"account": "x", "queue": "q"} | labels
         return samples[name, tuple(sorted(named.items()))]
 
-    assert [of_queue(f"queue_{name}_groups") for name in ("halted", "held")] == [3, 4]
-    told = {state: of_queue("queue_groups", state=state) for state in ("waiting", "in_flight")}
+    assert [of_queue(f"leasehold_queue_{name}_groups") for name in ("halted", "held")] == [3, 4]
+    told = {
+        state: of_queue("leasehold_queue_groups", state=state) for state in ("waiting", "in_flight")
+    }
     assert told == {"waiting": 2, "in_flight": 2}
-    assert of_queue("queue_groups", state="noisy") == 1
-    assert of_queue("queue_groups_age_seconds") == 0
-    own = {dict(labels)["group"] for name, labels in samples if name == "queue_group_messages"}
+    assert of_queue("leasehold_queue_groups", state="noisy") == 1
+    assert of_queue("leasehold_queue_groups_age_seconds") == 0
+    own = {
+        dict(labels)["group"]
+        for name, labels in samples
+        if name == "leasehold_queue_group_messages"
+    }
     assert own == {"c", "a"}
-    assert of_queue("queue_group_messages", group="a", state="visible") == asked["a"].waiting
-    assert of_queue("queue_group_messages", group="a", state="leased") == 1
-    assert of_queue("queue_group_oldest_message_seconds", group="a") == 1.5
+    assert (
+        of_queue("leasehold_queue_group_messages", group="a", state="visible") == asked["a"].waiting
+    )
+    assert of_queue("leasehold_queue_group_messages", group="a", state="leased") == 1
+    assert of_queue("leasehold_queue_group_oldest_message_seconds", group="a") == 1.5
     assert not any(
         "plain" in dict(labels).values() for name, labels in samples if "_group_" in name
     )
@@ -387,7 +400,7 @@ def test_groups_are_told() -> None:
 def test_groups_are_not_counted_unless_asked_for(world: World) -> None:
     """It costs time, and names of groups are for those to see who ask for them."""
     world.engine.counted = [Counted("x", "q", Counts(1, 0, 0, 0, 0, {}), 30, has_groups=True)]
-    assert not any(name.startswith("queue_group") for name, _ in world.samples())
+    assert not any(name.startswith("leasehold_queue_group") for name, _ in world.samples())
 
 
 def test_sessions_claims_and_the_log_are_told(world: World) -> None:
@@ -405,18 +418,18 @@ def test_sessions_claims_and_the_log_are_told(world: World) -> None:
     text = world.answer("/metrics").body.decode()
     of_queue = 'account="a",queue="queue"'
     for line in (
-        'server_sessions{account="a",state="live"} 3.0',
-        'server_sessions{account="a",state="lost"} 1.0',
-        "server_sessions_lost_total 4.0",
-        f'queue_claims{{{of_queue},state="open"}} 2.0',
-        f'queue_claims{{{of_queue},state="lapsed"}} 0.0',
-        f'queue_claims{{{of_queue},state="broken"}} 1.0',
-        f"queue_claimed_messages{{{of_queue}}} 8.0",
-        f"queue_staged_messages{{{of_queue}}} 7.0",
-        f'queue_messages{{{of_queue},state="leased"}} 9.0',
-        "server_event_batches 10.0",
-        "server_event_bytes 4096.0",
-        "server_event_oldest_seconds 90.0",
+        'leasehold_server_sessions{account="a",state="live"} 3.0',
+        'leasehold_server_sessions{account="a",state="lost"} 1.0',
+        "leasehold_server_sessions_lost_total 4.0",
+        f'leasehold_queue_claims{{{of_queue},state="open"}} 2.0',
+        f'leasehold_queue_claims{{{of_queue},state="lapsed"}} 0.0',
+        f'leasehold_queue_claims{{{of_queue},state="broken"}} 1.0',
+        f"leasehold_queue_claimed_messages{{{of_queue}}} 8.0",
+        f"leasehold_queue_staged_messages{{{of_queue}}} 7.0",
+        f'leasehold_queue_messages{{{of_queue},state="leased"}} 9.0',
+        "leasehold_server_event_batches 10.0",
+        "leasehold_server_event_bytes 4096.0",
+        "leasehold_server_event_oldest_seconds 90.0",
     ):
         assert f"\n{line}\n" in text
 
@@ -430,7 +443,7 @@ def test_the_export_and_large_bodies_are_told(world: World) -> None:
         *("bodies_orphaned_total", "bodies_unreadable_total"),
     )
     samples = world.samples()
-    assert [samples[f"server_{name}", ()] for name in names] == [0] * len(names)
+    assert [samples[f"leasehold_server_{name}", ()] for name in names] == [0] * len(names)
     world.engine.exporter = SimpleNamespace(
         exported=1, files=2, trimmed=3, lost=4, lag_batches=5, lag_s=lambda: 6.5
     )
@@ -438,7 +451,7 @@ def test_the_export_and_large_bodies_are_told(world: World) -> None:
         written=7, removed=9, orphans=10, reader=SimpleNamespace(read=8, unreadable=11)
     )
     samples = world.samples()
-    told = [samples[f"server_{name}", ()] for name in names]
+    told = [samples[f"leasehold_server_{name}", ()] for name in names]
     assert told == [1, 2, 3, 4, 5, 6.5, 7, 8, 9, 10, 11]
 
 
@@ -447,4 +460,16 @@ def test_an_empty_log_has_no_age(world: World) -> None:
     world.engine.totals_taken = NOTHING._replace(log=Extent(21, 20, 0, None))
     samples = world.samples()
     for name in ("batches", "bytes", "oldest_seconds"):
-        assert samples[f"server_event_{name}", ()] == 0
+        assert samples[f"leasehold_server_event_{name}", ()] == 0
+
+
+def test_old_names_are_told_beside_the_new_ones(world: World) -> None:
+    """For dashboards of 0.1, where they are asked for; the same figures, each once."""
+    assert all(name.startswith(("leasehold_", "process_")) for name, _ in world.samples()), (
+        "every figure of ours has the prefix"
+    )
+    told = World(old_names=True).samples()
+    new = {key: value for key, value in told.items() if key[0].startswith("leasehold_")}
+    old = {key for key in told if not key[0].startswith(("leasehold_", "process_"))}
+    assert {(f"leasehold_{name}", labels) for name, labels in old} == set(new)
+    assert told["server_store_writable", ()] == new["leasehold_server_store_writable", ()]

@@ -104,7 +104,7 @@ def test_server_starts_serves_and_stops(tmp_path: Path) -> None:
         status, page = server.get("/devstoreaccount1/queue1/messages")
         assert (status, b"ResourceNotFound" in page) == (404, True)  # no credentials
         assert (
-            b'server_requests_total{status="404",verb="get-messages"} 1.0'
+            b'leasehold_server_requests_total{status="404",verb="get-messages"} 1.0'
             in (server.get("/metrics")[1])
         )
         assert server.stop() == 0

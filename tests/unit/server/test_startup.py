@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -178,6 +179,13 @@ def test_tokens_by_a_file_of_keys(tmp_path: Path) -> None:
     assert config.accounts == frozenset({"devstoreaccount1"})
     assert (config.roles_claim, config.leeway_s) == ("groups", 5)
     assert config.default_roles == {"Storage Queue Data Reader"}
+
+
+def test_tokens_need_the_extra_that_checks_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has not installed it is told so at the start, not at the first token."""
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(StartFailed, match=r"oidc_issuer: .* cryptography: .*'\.\[oidc\]'"):
+        bearer_verifier(Settings(**ISSUER, oidc_jwks=("https://issuer.test/keys",)))  # type: ignore[arg-type]
 
 
 def test_tokens_by_fetched_keys() -> None:

@@ -12,6 +12,7 @@ import pytest
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.command import AnyCommand
+from leasehold.domain.filters import EVERYTHING, MessageFilter
 from leasehold.domain.queue_settings import FailurePolicy, QueueSettings
 from leasehold.stores.base import Store
 from leasehold.stores.memory import MemoryStore, tables
@@ -114,7 +115,7 @@ def test_a_look_ends_with_its_bytes(
     pages: list[list[int]] = []
     after: str | None = ""
     while after is not None:
-        found = ask(sqlite, o.Inspect("a", "queue", o.MessageFilter(**wanted), after, 100))
+        found = ask(sqlite, o.Inspect("a", "queue", MessageFilter(**wanted), after, 100))
         pages.append([json.loads(seen.message.body)["number"] for seen in found.messages])
         after = found.next_after
     assert [number for page in pages for number in page] == list(range(21))
@@ -127,7 +128,7 @@ def test_a_job_goes_on_behind_large_bodies(
     """A step that ends with its bytes skips nothing and does nothing twice."""
     monkeypatch.setattr(scanning, "SEARCHED_BYTES", 1000)
     put(sqlite, 21, b"x" * 300)
-    plan = o.JobPlan(kind=o.JobKind.PURGE, filter=o.MessageFilter(text="xx"))
+    plan = o.JobPlan(kind=o.JobKind.PURGE, filter=MessageFilter(text="xx"))
     job = ask(sqlite, o.StartJob("a", "queue", "job", plan))
     steps = 0
     while job.state is o.JobState.RUNNING:
@@ -158,6 +159,6 @@ def test_what_has_expired_is_not_sorted_either(
     for limit, expected in ((10, "keys_by_age"), (11, "keys_by_visibility")):
         monkeypatch.setattr(scanning, "SORTED_UP_TO", limit)
         sorted_keys.clear()
-        page = ask(sqlite, o.Inspect("a", "queue", o.EVERYTHING, "", 100), LATER_MS)
+        page = ask(sqlite, o.Inspect("a", "queue", EVERYTHING, "", 100), LATER_MS)
         assert len(page.messages) == 11
         assert expected in sorted_keys

@@ -13,6 +13,7 @@ from leasehold.domain import admin as o
 from leasehold.domain import commands as c
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import StoreFull
+from leasehold.domain.filters import EVERYTHING, MessageFilter
 from leasehold.domain.model import Detail, ErrorReport, Lease, Outcome, Progress
 from leasehold.domain.queue_settings import (
     Adapted,
@@ -72,7 +73,7 @@ class Tried:
         for queue in (QUEUE, POISON, OTHER):
             seen += self.ask_all(
                 c.GetQueue("a", queue, with_counts=True),
-                o.Inspect("a", queue, o.EVERYTHING, "", 1000),
+                o.Inspect("a", queue, EVERYTHING, "", 1000),
                 o.NextDue("a", queue),
                 c.Peek("a", queue, 100),
             )
@@ -101,7 +102,7 @@ def tried(tmp_path: Path) -> Iterator[Tried]:
         made.ask(release(lease, outcome))
     made.clock.advance(s=5)
     made.ask_all(*(made.put(f"visible {n}", priority=1 + n) for n in range(4)))
-    purge = o.JobPlan(kind=o.JobKind.PURGE, filter=o.MessageFilter(text="nothing"))
+    purge = o.JobPlan(kind=o.JobKind.PURGE, filter=MessageFilter(text="nothing"))
     made.ask_all(o.StartJob("a", QUEUE, "job", purge), o.StepJob("job", 2))
     yield made
     made.store.close()
@@ -126,7 +127,7 @@ def everything_at_once(tried: Tried, lease: Lease) -> list[AnyCommand]:
     progress = Progress(at_ms=1, fraction=0.5)
     renew = c.Renew("a", QUEUE, message_id, lease.receipt, 90, b"new", progress)
     look: list[AnyCommand] = [o.CountMessages("a", QUEUE), o.NextDue("a", QUEUE)]
-    seen = tried.ask(o.Inspect("a", QUEUE, o.EVERYTHING, "", 1000))
+    seen = tried.ask(o.Inspect("a", QUEUE, EVERYTHING, "", 1000))
     delayed = next(each for each in seen.messages if each.message.body == b"delayed")
     return [
         renew,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.domain.admin import JobKind, JobPlan, MessageFilter
+from leasehold.domain.admin import JobKind, JobPlan
+from leasehold.domain.filters import MessageFilter
 from leasehold.domain.model import (
     NO_DETAIL,
     Attempt,

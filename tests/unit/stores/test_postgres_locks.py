@@ -17,6 +17,7 @@ from leasehold.domain import transactions as t
 from leasehold.domain.command import AnyCommand, Lock
 from leasehold.domain.commands import KnownBodies, ReadBodyGarbage
 from leasehold.domain.errors import LeaseholdError, LeaseLost
+from leasehold.domain.filters import EVERYTHING
 from leasehold.domain.model import Lease, Outcome, Progress
 from leasehold.stores.base import COMMANDS
 from leasehold.stores.postgres import PostgresStore
@@ -95,7 +96,7 @@ LOOKS: Final[dict[str, AnyCommand]] = {
         c.ListQueues(ACCOUNT, "", "", 10),
         c.GetAccountDocument(ACCOUNT, "kind"),
         c.Peek(ACCOUNT, QUEUE, 5),
-        o.Inspect(ACCOUNT, QUEUE, o.EVERYTHING, "", 5),
+        o.Inspect(ACCOUNT, QUEUE, EVERYTHING, "", 5),
         o.FindMessage(ACCOUNT, QUEUE, "0" * 8),
         o.LookAtGroup(ACCOUNT, QUEUE, "a"),
         o.CountGroups(ACCOUNT, QUEUE),
@@ -105,12 +106,14 @@ LOOKS: Final[dict[str, AnyCommand]] = {
         o.ListJobs(ACCOUNT),
         s.GetSession(ACCOUNT, "none"),
         s.ListSessions(ACCOUNT),
+        s.ListLeases(ACCOUNT, "none"),
         k.ReadClaim(ACCOUNT, QUEUE, STREAM, 1, 0, 1, "", 100),
         k.GetStream(ACCOUNT, QUEUE, STREAM),
         k.ListStreams(ACCOUNT, QUEUE),
         t.GetTransaction(ACCOUNT, "tx"),
         t.ListTransactions(ACCOUNT),
         e.ReadEvents(0, 10),
+        e.TailEvents(ACCOUNT, e.NEWEST),
         e.LogExtent(),
         e.ReadNote("name"),
         ReadBodyGarbage(10),

@@ -16,6 +16,7 @@ from leasehold.domain import transactions as st
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import ChunkOutOfTurn, StagedNotFound
 from leasehold.domain.events import EventType
+from leasehold.domain.filters import EVERYTHING
 from leasehold.domain.model import BodyRef, Detail, Lease, MessageState
 from leasehold.stores.sql import transactions
 from leasehold.stores.sqlite import SqliteStore
@@ -153,7 +154,7 @@ def test_an_undone_batch_leaves_what_is_staged(
 
     def picture() -> list[Any]:
         return [
-            *tried.ask_all(st.ListTransactions("a"), o.Inspect("a", QUEUE, o.EVERYTHING, "", 100)),
+            *tried.ask_all(st.ListTransactions("a"), o.Inspect("a", QUEUE, EVERYTHING, "", 100)),
             tried.counts(),
             tried.counts(OTHER),
             tried.sizes(),

@@ -94,7 +94,17 @@ def test_every_command_has_a_side() -> None:
     assert changes == {
         *("CreateQueue", "DeleteQueue", "SetQueueMetadata", "SetQueuePolicies"),
         *("SetQueueSettings", "SetAccountDocument", "Put", "Receive", "Renew", "Complete"),
-        *("Release", "Batch", "Clear", "Amend", "Remove", "EndLease", "StartJob", "StopJob"),
+        *(
+            "Release",
+            "Batch",
+            "Clear",
+            "Amend",
+            "Remove",
+            "EndLease",
+            "ExtendLease",
+            "StartJob",
+            "StopJob",
+        ),
         *("OpenSession", "Heartbeat", "EndSession", "RequestCancel", "AttachStream", "OpenClaim"),
         *("ExtendClaim", "SettleClaims", "GiveBackClaim", "DeleteStream", "Stage", "Publish"),
         *("Discard", "CommitTogether", "ExemptMembers", "BindClaim", "HaltGroup", "ResumeGroup"),

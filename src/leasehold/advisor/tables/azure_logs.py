@@ -222,7 +222,13 @@ def _messages(attempts: DataFrame) -> DataFrame:
             f"{day_of('coalesce(ended_at_ms, first_leased_at_ms)')} AS day",
             *(
                 f"cast(NULL AS string) AS {name}"
-                for name in ("message_type", "reason", "error_type", "error_fingerprint")
+                for name in (
+                    "message_type",
+                    "reason",
+                    "error_type",
+                    "error_fingerprint",
+                    "group_id",
+                )
             ),
             *(f"cast(NULL AS double) AS {name}" for name in ("wait_s", "total_s")),
             "cast(NULL AS long) AS expires_at_ms",

@@ -74,7 +74,7 @@ _OF_MESSAGES: Final = (
 )
 """What is staged is in no queue yet, so ``staged`` and ``discarded`` are not among them."""
 
-_OPTIONAL: Final = ("message_type", "error_type", "error_fingerprint")
+_OPTIONAL: Final = ("message_type", "error_type", "error_fingerprint", "group_id")
 """Columns that logs of other systems, and of older versions, do not have."""
 
 
@@ -88,8 +88,8 @@ def normal(events: DataFrame, types: Iterable[EventType] = (*_OF_MESSAGES, *MARK
 
     Args:
         events: With the columns of ``docs/reference/event-log.md``; ``message_type``,
-            ``error_type`` and ``error_fingerprint`` are taken where they are. Types that are not
-            known, or say nothing about a lifecycle, are left out.
+            ``error_type``, ``error_fingerprint`` and ``group_id`` are taken where they are. Types
+            that are not known, or say nothing about a lifecycle, are left out.
         types: Only these. Spark can tell by them what of a file need not be read.
     """
     known = [TYPE_NAMES[each] for each in types]
@@ -382,6 +382,7 @@ KEPT: Final = (
     "message_type",
     "error_type",
     "error_fingerprint",
+    "group_id",
     "reason",
     "target",
     "stay",

@@ -105,6 +105,7 @@ MESSAGES: Final = _columns(
     ("expires_at_ms", _LONG),
     ("error_type", _STRING),
     ("error_fingerprint", _STRING),
+    ("group_id", _STRING),
     ("day", DateType()),
 )
 """One row for each stay of a message in a queue."""
@@ -199,6 +200,7 @@ OPEN: Final = _columns(
     ("message_type", _STRING),
     ("error_type", _STRING),
     ("error_fingerprint", _STRING),
+    ("group_id", _STRING),
 )
 """Events as the lifecycle is made of them: those of messages that have not ended are kept between
 incremental runs. Moments are Unix milliseconds, types and phases are the numbers of

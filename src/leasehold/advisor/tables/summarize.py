@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _HOUR_MS: Final = 3_600_000
 _MOST_WORKERS: Final = 1_000
 _MOST_CLUSTERS: Final = 200
+_STRETCHES: Final = 120
+"""Into which a log is cut to see how evenly groups were served."""
 _FOREVER_S: Final = 1e12
 _UNRENEWED: Final = (
     f"outcome IN ('{Ending.COMPLETED_LATE}', '{Ending.LAPSED}') AND coalesce(renewals, 0) = 0"
@@ -116,7 +118,7 @@ def summarize_tables(  # noqa: PLR0913 - keyword-only but for the tables
         largest = largest_types(messages)
         own, typed = (of_types(table, largest) for table in (own, messages))
     # All of it fits on the driver, and is made by a job or two each; the longest is the first.
-    observed, counts, deliveries, hours, stays, timelines, poison, workers = at_once(
+    observed, counts, deliveries, hours, stays, timelines, poison, workers, groups = at_once(
         lambda: _observed(own, until_ms),
         lambda: _collected(_counts(own), _figures),
         lambda: _collected(_deliveries(typed), _figures),
@@ -125,6 +127,7 @@ def summarize_tables(  # noqa: PLR0913 - keyword-only but for the tables
         lambda: _timelines(attempts, messages),
         lambda: _poison(messages),
         lambda: _workers(all_workers),
+        lambda: _groups(messages, since_ms, until_ms),
     )
     works = _works(observed, counts, deliveries)
     names = {*works, *hours, *stays}
@@ -142,6 +145,7 @@ def summarize_tables(  # noqa: PLR0913 - keyword-only but for the tables
                 timelines=tuple(timelines.get(name, ())),
                 poison=tuple(poison.get(name, ())),
                 workers=tuple(workers.get(name, ())),
+                groups=groups.get(name),
                 **_stock(stays.get(name, [None])[0]),
             )
             for name in sorted(names)
@@ -472,6 +476,77 @@ def _workers(rows: DataFrame) -> dict[str, list[s.Worker]]:
         chosen.orderBy("queue", F.desc("attempts"), "holder"),
         lambda row: s.Worker(**{k: v for k, v in row.asDict().items() if k != "queue"}),
     )
+
+
+def _groups(messages: DataFrame, since_ms: int, until_ms: int) -> dict[str, s.Groups]:
+    """Return the message groups of queues, the largest of each, and how evenly they were served."""
+    largest = Window.partitionBy("queue").orderBy(F.desc("messages"), "group_id")
+    whole = Window.partitionBy("queue")
+    is_received = F.col("wait_s").isNotNull()
+    rows = (
+        messages.where("group_id IS NOT NULL")
+        .groupBy("queue", "group_id")
+        .agg(
+            F.count("*").alias("messages"),
+            F.count_if(F.col("outcome") == Fate.OPEN.value).alias("open_messages"),
+            F.count_if(is_received).alias("received"),
+            F.percentile_approx("wait_s", [0.5, 0.99]).alias("dwell"),
+            F.max("wait_s").alias("dwell_longest_s"),
+            F.coalesce(F.sum("handling_s"), F.lit(0.0)).alias("work_s"),
+        )
+        .withColumns({"n": F.row_number().over(largest), "found": F.count("*").over(whole)})
+        .where(F.col("n") <= s.MOST_GROUPS)
+        .orderBy("queue", "n")
+        .collect()
+    )
+    by_queue: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_queue[row.queue].append(row)
+    even = _fairness(messages, rows, since_ms, until_ms)
+    return {
+        queue: s.Groups(
+            found=own[0].found,
+            largest=tuple(map(_group, own)),
+            fairness=even.get(queue),
+        )
+        for queue, own in by_queue.items()
+    }
+
+
+def _group(row: Row) -> s.Group:
+    p50_s, p99_s = row.dwell or (None, None)
+    names = ("group_id", "messages", "open_messages", "received", "dwell_longest_s", "work_s")
+    return s.Group(**{name: row[name] for name in names}, dwell_p50_s=p50_s, dwell_p99_s=p99_s)
+
+
+def _fairness(
+    messages: DataFrame, rows: Sequence[Row], since_ms: int, until_ms: int
+) -> dict[str, float | None]:
+    """Return by queue how evenly its largest groups were served while they waited."""
+    if not rows:
+        return {}
+    stretch_s = max(1.0, (until_ms - since_ms) / 1000 / _STRETCHES)
+    kept = messages.sparkSession.createDataFrame(
+        [(row.queue, row.group_id) for row in rows], "queue string, group_id string"
+    )
+    stretch = F.floor((F.col("first_leased_at_ms") - since_ms) / (stretch_s * 1000))
+    found = (
+        messages.where(f"wait_s IS NOT NULL AND first_leased_at_ms >= {since_ms}")
+        .join(F.broadcast(kept), ["queue", "group_id"])
+        .groupBy("queue", "group_id", stretch.alias("stretch"))
+        .agg(
+            F.count("*").alias("given"),
+            F.min("wait_s").alias("least_s"),
+            F.max("wait_s").alias("most_s"),
+        )
+    )
+    by_queue = _by_queue(
+        found,
+        lambda row: s.GroupStretch(
+            **{name: value for name, value in row.asDict().items() if name != "queue"}
+        ),
+    )
+    return {queue: s.fairness(own, stretch_s) for queue, own in by_queue.items()}
 
 
 # --- parts -------------------------------------------------------------------------------------

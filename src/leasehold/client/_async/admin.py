@@ -27,7 +27,9 @@ from leasehold.client.retries import NO_RETRIES
 from leasehold.wire.admin import (
     AmendRequest,
     CancelMessage,
+    ChangeRequest,
     EndLeaseRequest,
+    ExtendLeaseRequest,
     PurgeRequest,
     RedriveRequest,
 )
@@ -330,6 +332,24 @@ class AsyncQueueAdmin:
         call = calls.send("POST", path, request, repeatable=False)
         return answers.view(await self._transport.call(call))
 
+    async def extend_lease(self, message_id: str, visibility_timeout_s: int) -> MessageView:
+        """Give the holder of a message more time, or less; its receipt stays good.
+
+        The holder is not told, and its next renewal moves the end again.
+
+        Args:
+            message_id: Which.
+            visibility_timeout_s: Seconds from now, 1 to 604,800.
+
+        Raises:
+            MessageNotLeased: No worker has it, or it is a member of a claim.
+            MessageNotFound: It was never there, or is completed, removed or expired.
+            OutOfRange: The number is outside its range.
+        """
+        path = f"{calls.message_path(self._path, message_id)}/extend-lease"
+        call = calls.send("POST", path, ExtendLeaseRequest(visibility_timeout_s), repeatable=True)
+        return answers.view(await self._transport.call(call))
+
     async def cancel(self, message_id: str, reason: str | None = None) -> MessageView:
         """Ask the holder of a lease to stop its work. Its lease stays until it does.
 
@@ -372,6 +392,7 @@ class AsyncQueueAdmin:
         *,
         dry_run: bool = False,
         wait_s: float = 0,
+        rate_per_s: float | None = None,
     ) -> Job:
         """Start to remove messages for good.
 
@@ -379,9 +400,55 @@ class AsyncQueueAdmin:
             filter: Which messages; None: all that are there now.
             dry_run: Only count them.
             wait_s: Seconds to wait for the end, 0 to 60; then :meth:`AsyncClient.wait_for_job`.
+            rate_per_s: Messages a second, above 0; None: as fast as they go.
         """
-        request = PurgeRequest(filter, dry_run or None, wait_s or None)
+        request = PurgeRequest(filter, dry_run or None, wait_s or None, rate_per_s)
         return await self._job("purge", request, wait_s, repeatable=dry_run)
+
+    async def change(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
+        self,
+        action: str,
+        filter: Filter | None = None,  # noqa: A002 - the name on the wire
+        *,
+        delay_s: int | None = None,
+        time_to_live_s: int | None = None,
+        priority: int | None = None,
+        force: bool = False,
+        visibility_timeout_s: int | None = None,
+        reason: str | None = None,
+        rate_per_s: float | None = None,
+        dry_run: bool = False,
+        wait_s: float = 0,
+    ) -> Job:
+        """Start to change many messages.
+
+        Args:
+            action: ``amend`` what waits, ``end-lease`` of what is leased, or ``extend-lease``.
+            filter: Which messages; None: all that are there now.
+            delay_s: For ``amend`` and ``end-lease``: seconds until they can be received.
+            time_to_live_s: For ``amend``: seconds from now until they expire, or -1 for never.
+            priority: For ``amend``: 1 (received first) to 16 (received last).
+            force: For ``amend``: also if a worker has it, whose lease ends then.
+            visibility_timeout_s: For ``extend-lease``: seconds from now, 1 to 604,800.
+            reason: For ``end-lease``: for those who look at the messages later.
+            rate_per_s: Messages a second, above 0; None: as fast as they go.
+            dry_run: Only count them.
+            wait_s: Seconds to wait for the end, 0 to 60; then :meth:`AsyncClient.wait_for_job`.
+        """
+        request = ChangeRequest(
+            action=action,
+            filter=filter,
+            dry_run=dry_run or None,
+            rate_per_s=rate_per_s,
+            delay_s=delay_s,
+            time_to_live_s=time_to_live_s,
+            priority=priority,
+            force=force or None,
+            visibility_timeout_s=visibility_timeout_s,
+            reason=reason,
+            wait_s=wait_s or None,
+        )
+        return await self._job("change", request, wait_s, repeatable=dry_run)
 
     async def redrive(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
         self,

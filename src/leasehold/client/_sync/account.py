@@ -29,6 +29,7 @@ from leasehold.client.models import (
     GiveBack,
     LeaseRef,
     Outgoing,
+    PipelineReport,
     ReceivedMessage,
     Renewal,
     SessionInfo,
@@ -52,6 +53,19 @@ class AccountPart:
     def test(self) -> TestControl:
         """Time and failures of a server in test mode."""
         return TestControl(self._transport)
+
+    def report_pipeline(self, name: str, report: PipelineReport) -> None:
+        """Say how a pipeline is doing, for those who watch in the console.
+
+        Args:
+            name: Of the pipeline: 1 to 256 of A-Z, a-z, 0-9 and ``. _ : ~ -``.
+            report: Takes the place of what was reported before.
+
+        Raises:
+            InvalidRequest: The name, or what is reported, is not as it must be.
+        """
+        path = f"{calls.account_path(self.account)}/pipelines/{calls.path_segment('name', name)}"
+        self._transport.call(calls.send("PUT", path, report, repeatable=True))
 
     # --- sessions ---
 

@@ -80,6 +80,11 @@ class Call(BaseCall):
         """The text of the message in the body, if it was too long to be read at once."""
         self.operation = "unknown"
 
+    @property
+    def actor(self) -> str:
+        """Who asks, for the event log; known once the credentials are."""
+        return self.entered[1].actor
+
     def reply(self, status: int, *extra: Header) -> Response:
         """Return an answer without a body."""
         return Response(status, self._headers(*extra))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, unquote
 
-from leasehold.domain.admin import Inspect, MessageFilter, MessagePage
+from leasehold.domain.admin import Inspect, MessagePage
 from leasehold.domain.commands import (
     Clear,
     Complete,
@@ -25,6 +25,7 @@ from leasehold.domain.commands import (
     Renew,
 )
 from leasehold.domain.errors import BodyTooLarge
+from leasehold.domain.filters import MessageFilter
 from leasehold.domain.limits import MAX_GROUP_ID, MAX_WAIT_S, PRIORITIES, WEEK_S, check_range
 from leasehold.domain.model import (
     DEFAULT_PRIORITY,
@@ -306,7 +307,7 @@ def parse_delete(call: Call) -> Complete:
 
 def parse_clear(call: Call) -> Clear:
     """Read Clear Messages."""
-    return Clear(call.account, call.route.queue)
+    return Clear(call.account, call.route.queue, call.actor)
 
 
 def render_done(call: Call, _: Done) -> Response:

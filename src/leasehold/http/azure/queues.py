@@ -82,7 +82,9 @@ def read_metadata(request: Request) -> dict[str, str]:
 
 def parse_create(call: Call) -> CreateQueue:
     """Read Create Queue."""
-    return CreateQueue(call.account, call.route.queue, read_metadata(call.request))
+    return CreateQueue(
+        call.account, call.route.queue, read_metadata(call.request), actor=call.actor
+    )
 
 
 def render_create(call: Call, result: QueueCreated) -> Response:
@@ -92,7 +94,7 @@ def render_create(call: Call, result: QueueCreated) -> Response:
 
 def parse_delete(call: Call) -> DeleteQueue:
     """Read Delete Queue."""
-    return DeleteQueue(call.account, call.route.queue)
+    return DeleteQueue(call.account, call.route.queue, call.actor)
 
 
 def parse_get_metadata(call: Call) -> GetQueue:
@@ -143,7 +145,7 @@ def _count_headers(call: Call, info: QueueInfo) -> list[tuple[bytes, bytes]]:
 
 def parse_set_metadata(call: Call) -> SetQueueMetadata:
     """Read Set Queue Metadata; no metadata at all removes what there is."""
-    return SetQueueMetadata(call.account, call.route.queue, read_metadata(call.request))
+    return SetQueueMetadata(call.account, call.route.queue, read_metadata(call.request), call.actor)
 
 
 # --- listing -----------------------------------------------------------------------------------
@@ -270,7 +272,7 @@ def parse_set_acl(call: Call) -> SetQueuePolicies:
     """Read Set Queue ACL; an empty body, or root, removes all policies."""
     body = call.request.body
     policies = read_policies(parse_tree(body)) if body else ()
-    return SetQueuePolicies(call.account, call.route.queue, policies)
+    return SetQueuePolicies(call.account, call.route.queue, policies, call.actor)
 
 
 def read_policies(root: Element) -> tuple[AccessPolicy, ...]:

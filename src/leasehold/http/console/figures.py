@@ -13,6 +13,7 @@ import heapq
 import os
 import resource
 import shutil
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -50,6 +51,12 @@ _SIGNS: Final = attrgetter(
     *("rejected_receipts", "last_receive_ms"),
 )
 _NO_SIGNS: Final = _SIGNS(QueueStats())
+_SENT: Final = 0
+_COMPLETED: Final = 3
+"""Places in what _SIGNS gets."""
+MOVES_EVERY_S: Final = 9.5
+"""A little less than the ten seconds that are meant, as looks come at their own pace."""
+MOVES_KEPT: Final = 18
 
 Row = dict[str, Any]
 """What is shown of one queue."""
@@ -61,6 +68,19 @@ class _Seen(NamedTuple):
     messages: int
     signs: tuple[Any, ...]
     queue: Queue | None
+
+
+class Moves(NamedTuple):
+    """What came and went in some seconds."""
+
+    at_ms: int
+    """When they ended."""
+    rates: Mapping[str, tuple[float, float]]
+    """Messages per second put and completed, of queues with any."""
+
+
+_STILL: Final = (0.0, 0.0)
+_NOTHING: Final = (0, 0)
 
 
 class Overview:
@@ -101,6 +121,11 @@ class Overview:
         self._poison_of: dict[str, str] = {}
         """The other way round."""
         self._sums = dict.fromkeys(SUMS, 0)
+        self.moves: deque[Moves] = deque(maxlen=MOVES_KEPT)
+        """What came and went in the last minutes, the oldest first."""
+        self._moved_s: float | None = None
+        self._counted: dict[str, tuple[int, int]] = {}
+        """What had been put and completed when that was last noted, of queues with any."""
         self._lock = asyncio.Lock()
 
     def totals(self) -> Row:
@@ -108,6 +133,11 @@ class Overview:
         busy = [self.rows[name] for name in self._busy if name in self.rows]
         rates = {rate: round(sum(row[rate] or 0.0 for row in busy), 3) for rate in RATES}
         return {"queues": len(self.rows), **self._sums, **rates}
+
+    def movement(self, name: str) -> list[tuple[float, float]]:
+        """Return what came and went in a queue in each of the last intervals; empty if nothing."""
+        told = [each.rates.get(name, _STILL) for each in self.moves]
+        return told if any(each is not _STILL for each in told) else []
 
     async def fresh(self, age_s: float) -> None:
         """Take a sample, unless the last one is younger than *age_s* seconds."""
@@ -130,6 +160,7 @@ class Overview:
         try:
             due, removed = await self._look(since_s)
             self.taken_s = now_s
+            self._note_moves(now_s)
             counted = await self._count(self._chosen(due))
         except BaseException:
             self._seen.clear()  # else nobody would look at what has been noted
@@ -179,6 +210,31 @@ class Overview:
             self._forget_poison(name)
             self._add(rows.pop(name), -1)
         return due, removed
+
+    def _note_moves(self, now_s: float) -> None:
+        """Note what came and went since that was last noted, every ten seconds."""
+        since_s = None if self._moved_s is None else now_s - self._moved_s
+        if since_s is not None and since_s < MOVES_EVERY_S:
+            return
+        counted = {
+            name: (seen.signs[_SENT], seen.signs[_COMPLETED])
+            for name, seen in self._seen.items()
+            if seen.signs is not _NO_SIGNS
+        }
+        if since_s is not None and since_s > 2 * MOVES_EVERY_S:
+            self.moves.clear()  # nobody has looked meanwhile: there is a hole
+        elif since_s is not None:
+            before = self._counted
+            rates = {
+                name: (
+                    round(max(0, sent - before.get(name, _NOTHING)[0]) / since_s, 2),
+                    round(max(0, done - before.get(name, _NOTHING)[1]) / since_s, 2),
+                )
+                for name, (sent, done) in counted.items()
+                if before.get(name, _NOTHING) != (sent, done)
+            }
+            self.moves.append(Moves(self._clock.now_ms(), rates))
+        self._moved_s, self._counted = now_s, counted
 
     def _queue(self, name: str) -> Queue | None:
         try:
@@ -380,6 +436,7 @@ def page_of(rows: Collection[Row], search: str, sort: str, limit: int, after: st
 
 
 _STATM: Final = Path("/proc/self/statm")
+_OPEN: Final = Path("/proc/self/fd")
 _SHORTEST_S: Final = 1.0
 """Rates are not told of shorter intervals."""
 
@@ -451,7 +508,11 @@ class ServerFigures:
                 "details": health.details,
             },
             "disk": self._disk(),
-            "commits": {"total": engine.stats.batches, **self._rates["commits"]},
+            "commits": {
+                "total": engine.stats.batches,
+                **self._rates["commits"],
+                "since_start": _since_start(engine),
+            },
             "commands": {"total": engine.stats.commands, **self._rates["commands"]},
             "load": {
                 "crowded": guard.is_crowded,
@@ -474,7 +535,13 @@ class ServerFigures:
                 "lag_s": 0.0 if exporter is None else round(exporter.lag_s(), 3),
             },
             "clock": {"wall_drift_s": round(self._clock.wall_drift_s(), 3)},
-            "process": {**self._rates["process"], "resident_bytes": _resident_bytes()},
+            "process": {
+                **self._rates["process"],
+                "resident_bytes": _resident_bytes(),
+                "open_files": _open_files(),
+                "max_open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+                "pid": os.getpid(),
+            },
         }
 
     def _sample(self) -> _Sample:
@@ -501,7 +568,12 @@ class ServerFigures:
             with contextlib.suppress(OSError):
                 usage = shutil.disk_usage(self._data)
                 free, total = usage.free, usage.total
-        return {"free_bytes": free, "total_bytes": total, "reserve_bytes": self._reserve_bytes}
+        return {
+            "free_bytes": free,
+            "total_bytes": total,
+            "reserve_bytes": self._reserve_bytes,
+            "data_bytes": None if self._data is None else _bytes_in(self._data),
+        }
 
 
 def _rates_between(last: _Sample | None, now: _Sample) -> dict[str, Any]:
@@ -548,6 +620,33 @@ def quantile(buckets: Sequence[int], part: float) -> float | None:
         if count and reached >= wanted:
             return bound
     return None
+
+
+def _since_start(engine: ServerEngine) -> dict[str, Any]:
+    """Return how long commits have taken, the sync to the disk included, since the start."""
+    taken = engine.stats.commit_seconds
+    commits = sum(taken.counts)
+    return {
+        "count": commits,
+        "mean_s": round(taken.sum_s / commits, 6) if commits else None,
+        **{f"p{part}_s": quantile(taken.counts, part / 100) for part in (50, 95, 99)},
+    }
+
+
+def _bytes_in(folder: Path) -> int | None:
+    """Return what the files in a folder take, without those in folders below."""
+    try:
+        with os.scandir(folder) as found:
+            return sum(each.stat().st_size for each in found if each.is_file())
+    except OSError:
+        return None
+
+
+def _open_files() -> int | None:
+    try:
+        return sum(1 for _ in _OPEN.iterdir())
+    except OSError:
+        return None
 
 
 def _resident_bytes() -> int | None:

@@ -16,19 +16,24 @@ from typing import Any, Final
 
 import msgspec
 
-from leasehold.auth.console import ConsoleSessions
+from leasehold.auth.console import ConsoleSession, ConsoleSessions
 from leasehold.auth.types import AuthError, NoCredentials, Operation, SignedRequest, Target
 from leasehold.clock import Clock
 from leasehold.engine.account_router import ServerEngine
 from leasehold.http.console.figures import ORDERS, Overview, Row, ServerFigures, page_of
-from leasehold.http.native.call import Call, param_int
+from leasehold.http.native.call import Call, param_int, param_switch
 from leasehold.http.native.dialect import cookie_request
 from leasehold.http.native.errors import RETRY_AFTER_S, Refused, invalid, problem
 from leasehold.http.requests import Header, Response
 
 INTERVAL_S: Final = 2.0
 """Seconds between two looks at the queues."""
+INTERVAL_PER_QUEUE_S: Final = 0.0005
+"""Seconds between two looks for each queue there is, if that is more: 10,000 take 10 to 20 ms of
+processor time, of which an open console shall take well under a hundredth."""
 SERVER_INTERVAL_S: Final = 5.0
+SPARK_EVERY_S: Final = 10
+"""Seconds that each value of a sparkline is of."""
 KEEP_ALIVE_S: Final = 15.0
 """Longest silence: proxies close connections on which nothing happens."""
 MAX_CONSOLES: Final = 256
@@ -97,7 +102,7 @@ class Sampler:
         overview: Of the account.
         figures: Of the server.
         clock: For when the server is to be told of.
-        interval_s: Seconds between two looks.
+        interval_s: Seconds between two looks at least; see INTERVAL_PER_QUEUE_S.
     """
 
     def __init__(
@@ -120,19 +125,26 @@ class Sampler:
         """Whether it looks by itself."""
         return self._task is not None
 
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two looks."""
+        return max(self._interval_s, INTERVAL_PER_QUEUE_S * len(self.overview.rows))
+
     async def fresh(self) -> None:
         """Have figures that are not old. While the sampler is awake they never are.
 
         Only it looks then: what it has not found itself, its readers would not be told.
         """
         if self._task is None or self.overview.taken_s is None:
-            await self.overview.fresh(self._interval_s)
+            await self.overview.fresh(self.interval_s)
 
-    async def enter(self, reader: Reader) -> None:
-        """Tell a reader everything, and from then on what changes."""
+    async def enter(self, reader: Reader, *, full: bool) -> None:
+        """Tell a reader everything, or without *full* only the sums; from then on what changes."""
         await self.fresh()
-        reader.tell("overview", self._written(list(self.overview.rows.values()), None))
+        rows = list(self.overview.rows.values()) if full else []
+        reader.tell("overview", self._written(rows, None if full else []))
         reader.tell("server", self._figures())
+        reader.tell("spark", _ENCODE(self._all_moves()))
         self.readers.add(reader)
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="console-sampler")
@@ -146,18 +158,30 @@ class Sampler:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self.interval_s)
             await self.look()
 
     async def look(self) -> None:
         """Look once, and tell all readers."""
+        before = self.overview.moves[-1] if self.overview.moves else None
         changed, removed = await self.overview.sample()
         if changed or removed:
             self._tell("overview", self._written(changed, removed))
+        newest = self.overview.moves[-1] if self.overview.moves else None
+        if newest is not None and newest is not before:
+            told = {"full": False, "every_s": SPARK_EVERY_S, "at_ms": newest.at_ms}
+            self._tell("spark", _ENCODE({**told, "queues": newest.rates}))
         now_s = self._clock.monotonic_s()
         if now_s >= self._server_due_s:
             self._server_due_s = now_s + SERVER_INTERVAL_S - _EARLY_S
             self._tell("server", self._figures())
+
+    def _all_moves(self) -> dict[str, Any]:
+        moves = self.overview.moves
+        names = {name for each in moves for name in each.rates}
+        at_ms = moves[-1].at_ms if moves else None
+        told = {name: self.overview.movement(name) for name in names}
+        return {"full": True, "every_s": SPARK_EVERY_S, "at_ms": at_ms, "queues": told}
 
     def _tell(self, event: str, content: bytes) -> None:
         for reader in self.readers:
@@ -167,7 +191,7 @@ class Sampler:
         content: dict[str, Any] = {
             "full": removed is None,
             "now_ms": self._clock.now_ms(),
-            "interval_s": self._interval_s,
+            "interval_s": self.interval_s,
             "account": self.overview.account,
             "totals": self.overview.totals(),
             "queues": rows,
@@ -189,6 +213,7 @@ class Live:
     """
 
     PARAMS: Final = frozenset({"search", "sort", "limit", "after"})
+    STREAM_PARAMS: Final = frozenset({"full"})
 
     def __init__(
         self,
@@ -247,10 +272,10 @@ class Live:
         return call.reply(
             {
                 "now_ms": self._clock.now_ms(),
-                "interval_s": self._interval_s,
+                "interval_s": sampler.interval_s,
                 "account": account,
                 "totals": overview.totals(),
-                "queues": page.rows,
+                "queues": [{**row, "spark": overview.movement(row["name"])} for row in page.rows],
                 "matched": page.matched,
                 "next": page.next,
             }
@@ -262,24 +287,24 @@ class Live:
         return call.reply(self._shown_server())
 
     async def stream(self, call: Call) -> Response:
-        """Tell what changes, until the client goes, the session ends or the server stops."""
+        """Tell what changes, until the client goes, the session ends or the server stops.
+
+        A page that shows some queues of ten thousand asks for those, and here for ``full=false``:
+        then the first event has the sums only.
+        """
         account = self._account(call)
+        full = param_switch(call, "full", default=True)
         if len(self._readers) >= MAX_CONSOLES or self._is_draining:
             detail = f"{MAX_CONSOLES} consoles are open, or the server stops."
             raise Refused(problem("overloaded", detail, retry_after_s=RETRY_AFTER_S * 5))
         request_id = (b"request-id", call.request_id)
-        events = self._events(cookie_request(call), account, call.request.gone)
+        events = self._events(cookie_request(call), account, call.request.gone, full=full)
         return Response(200, [*_HEADERS, request_id], b"", events)
 
     def _account(self, call: Call) -> str:
         """Return the account of the session, if it may look at all its queues."""
-        signed = cookie_request(call)
-        session = self._sessions.open(signed.headers, https=signed.https)
-        if session is None:
-            raise NoCredentials("Nobody has signed in to the console.")
-        call.account = session.account
-        self._check(signed, session.account)
-        return session.account
+        session_of(self._sessions, call, Operation.LIST_QUEUES)
+        return call.account
 
     def _check(self, signed: SignedRequest, account: str) -> None:
         self._sessions.check(signed, Target(account=account, operation=Operation.LIST_QUEUES))
@@ -291,7 +316,7 @@ class Live:
         }
 
     async def _events(
-        self, signed: SignedRequest, account: str, gone: Callable[[], Any]
+        self, signed: SignedRequest, account: str, gone: Callable[[], Any], *, full: bool
     ) -> AsyncGenerator[bytes, None]:
         reader, sampler = Reader(), self.sampler(account)
         self._readers.add(reader)
@@ -299,7 +324,7 @@ class Live:
         watch.add_done_callback(reader.wake)
         try:
             yield b"retry: %d\n\n" % RETRY_MS
-            await sampler.enter(reader)
+            await sampler.enter(reader, full=full)
             number = 0
             while not watch.done():
                 try:
@@ -319,6 +344,24 @@ class Live:
             watch.cancel()
             sampler.leave(reader)
             self._readers.discard(reader)
+
+
+def session_of(
+    sessions: ConsoleSessions, call: Call, operation: Operation, queue: str | None = None
+) -> ConsoleSession:
+    """Return the session of a request, and note its account in the call.
+
+    Raises:
+        AuthError: There is none, it is over, or it may not do *operation* to the queue, or to the
+            account if that is None.
+    """
+    signed = cookie_request(call)
+    session = sessions.open(signed.headers, https=signed.https)
+    if session is None:
+        raise NoCredentials("Nobody has signed in to the console.")
+    call.account = session.account
+    sessions.check(signed, Target(account=session.account, operation=operation, queue=queue))
+    return session
 
 
 def _event(number: int, name: str, content: bytes) -> bytes:

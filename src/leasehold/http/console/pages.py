@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from importlib import resources
@@ -21,9 +22,11 @@ from leasehold.auth.types import AuthError, ForeignPage, Operation
 from leasehold.clock import Clock
 from leasehold.domain.errors import LeaseholdError
 from leasehold.http.app import BaseDialect, is_foreign, observe_nothing
+from leasehold.http.console.history import History
 from leasehold.http.console.live import Live
 from leasehold.http.console.oidc import OidcSignIn
 from leasehold.http.console.sign_in import SignIn
+from leasehold.http.console.workers import Workers
 from leasehold.http.native.call import Call, Route, Services, read_params, read_query, request_ids
 from leasehold.http.native.dialect import Router
 from leasehold.http.native.errors import Refused, problem, problem_of
@@ -33,6 +36,7 @@ PREFIX: Final = "/console"
 _HOME: Final = PREFIX + "/"
 _STATIC: Final = PREFIX + "/static/"
 _API: Final = PREFIX + "/api/"
+_QUEUE: Final = _API + "queues/{queue}/"
 _CALLBACK: Final = "oidc-callback"
 _MAX_BODY_BYTES: Final = 16_384
 """Of a sign-in. It is read from anybody."""
@@ -74,6 +78,8 @@ class ConsoleDialect(BaseDialect[Call, Refused]):
         files: The pages.
         sign_in: Begins and ends sessions.
         live: Tells what changes.
+        history: Tells what has happened.
+        workers: Tells who works.
         oidc: Signs in by an issuer; None if there is none.
         observe: Called once per request with ``console-`` and the name of the route, and the
             status.
@@ -87,6 +93,8 @@ class ConsoleDialect(BaseDialect[Call, Refused]):
         files: StaticFiles,
         sign_in: SignIn,
         live: Live,
+        history: History,
+        workers: Workers,
         oidc: OidcSignIn | None = None,
         observe: Callable[[str, int], None] = observe_nothing,
     ) -> None:
@@ -108,7 +116,13 @@ class ConsoleDialect(BaseDialect[Call, Refused]):
             Route("sign-out", "DELETE", _API + "session", (), sign_in.end),
             Route("overview", "GET", _API + "overview", (), live.overview, live.PARAMS),
             Route("server", "GET", _API + "server", (), live.server),
-            Route("live", "GET", _API + "live", (), live.stream),
+            Route("live", "GET", _API + "live", (), live.stream, live.STREAM_PARAMS),
+            Route("events", "GET", _API + "events", (), history.events, history.EVENTS),
+            Route("workers", "GET", _API + "workers", (), workers.workers, workers.PARAMS),
+            Route("pipelines", "GET", _API + "pipelines", (), workers.pipelines),
+            Route("pipeline", "GET", _API + "pipelines/{name}", (), workers.pipeline),
+            Route("advice", "GET", _QUEUE + "advice", (), history.advice),
+            Route("figures", "GET", _QUEUE + "figures", (), history.figures, history.FIGURES),
         ]
         if oidc is not None:
             routes += [
@@ -216,6 +230,12 @@ class _File(NamedTuple):
     """Without quotes, of the content as it is."""
 
 
+_OWN_LANGUAGES: Final = frozenset({".js", ".css"})
+_VENDOR: Final = "vendor/"
+"""What is below is sent as it came, with its licences."""
+_COMMENT: Final = re.compile(rb"^[ \t]*(?://[^\n]*|/\*(?:[^*]|\*(?!/))*\*/[ \t]*)\n", re.MULTILINE)
+
+
 class StaticFiles:
     """Serves the files beside this module, each read when it is first asked for.
 
@@ -266,6 +286,8 @@ class StaticFiles:
         if file is None and place is not None:
             content = place.read_bytes()
             ending = _ending(name)
+            if ending in _OWN_LANGUAGES and not name.startswith(_VENDOR):
+                content = without_comments(content)
             packed = b"" if ending in _COMPRESSED else gzip.compress(content, mtime=0)
             file = self._files[name] = _File(
                 KINDS[ending],
@@ -279,6 +301,15 @@ class StaticFiles:
 def redirect(to: bytes) -> Response:
     """Return an answer that sends a browser elsewhere on this server."""
     return Response(302, [(b"location", to), (b"cache-control", b"no-store")])
+
+
+def without_comments(source: bytes) -> bytes:
+    """Leave out the comments of a script or a style sheet that have lines of their own.
+
+    They are for those who read the source, where they stay; to a browser they are a tenth of all
+    it has to load. No line of a template may begin as a comment does: it would be taken for one.
+    """
+    return _COMMENT.sub(b"", source)
 
 
 def takes_gzip(accepted: str) -> bool:

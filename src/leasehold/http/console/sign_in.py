@@ -82,6 +82,7 @@ class SignIn:
         sessions: Makes them.
         clock: The system's.
         development: The account whose key is public; None if it is off.
+        exposed: Whether that may be used from other machines too.
         by_issuer: Whether an issuer is configured to sign in by.
     """
 
@@ -91,11 +92,13 @@ class SignIn:
         clock: Clock,
         development: str | None = None,
         *,
+        exposed: bool = False,
         by_issuer: bool = False,
     ) -> None:
         self._sessions = sessions
         self._clock = clock
         self._development = development
+        self._exposed = exposed
         self._by_issuer = by_issuer
         self._failures = Failures(clock)
 
@@ -147,7 +150,7 @@ class SignIn:
         safe = request.https or is_loopback(request.client_ip)
         if asked.kind is SignInKind.DEVELOPMENT:
             account = self._development
-            if account is None or not is_loopback(request.client_ip):
+            if account is None or not self._offers_development(call):
                 raise NotAllowed("There is no development account here.")
             return self._sessions.by_right(account, asked.kind, asked.role, "development")
         if asked.account is None:
@@ -170,11 +173,15 @@ class SignIn:
             return self._sessions.by_sas(asked.account, asked.queue, signed, asked.role)
         raise invalid("$.kind", "`kind` is `development`, `key` with `key`, or `sas` with `sas`.")
 
+    def _offers_development(self, call: Call) -> bool:
+        is_near = self._exposed or is_loopback(call.request.client_ip)
+        return self._development is not None and is_near
+
     def _name(self, call: Call) -> str:
         return SECURE_COOKIE if call.request.https else COOKIE
 
     def _show(self, call: Call, session: ConsoleSession | None, *headers: Header) -> Response:
-        local = self._development is not None and is_loopback(call.request.client_ip)
+        local = self._offers_development(call)
         choices = [SignInKind.DEVELOPMENT] if local else []
         choices += [SignInKind.KEY, SignInKind.SAS]
         choices += [SignInKind.OIDC] if self._by_issuer else []

@@ -70,6 +70,11 @@ def _sent_attributes(call: Call) -> dict[str, Any]:
     return read_attributes(root)
 
 
+def _actor(call: Call) -> str:
+    """Return who asks, for the event log: all that is known is that it has the account's key."""
+    return f"key:{call.account}"
+
+
 async def create(call: Call, services: Services) -> Response:
     """Answer CreateQueue: a queue that is there must have the attributes that are sent."""
     sent = _sent_attributes(call)
@@ -78,7 +83,7 @@ async def create(call: Call, services: Services) -> Response:
     found = call.found
     if found is None:
         settings = new_settings(sent, services.receipts)
-        made = await services.perform(CreateQueue(account, name, {}, settings))
+        made = await services.perform(CreateQueue(account, name, {}, settings, actor=_actor(call)))
         if made.created:
             return call.reply(201, location)
         found = services.find_queue(account, name)  # another request was faster
@@ -94,7 +99,7 @@ async def set_attributes(call: Call, services: Services) -> Response:
     if found is None:
         raise QueueNotFound
     settings = with_attributes(found.settings, sent, call.now_ms)
-    await services.perform(SetQueueSettings(call.account, call.route.queue, settings))
+    await services.perform(SetQueueSettings(call.account, call.route.queue, settings, _actor(call)))
     return call.reply(204)
 
 
@@ -110,7 +115,7 @@ def render_attributes(call: Call, info: QueueInfo) -> Response:
 
 def parse_delete(call: Call) -> DeleteQueue:
     """Read DeleteQueue."""
-    return DeleteQueue(call.account, call.route.queue)
+    return DeleteQueue(call.account, call.route.queue, _actor(call))
 
 
 async def list_queues(call: Call, services: Services) -> Response:

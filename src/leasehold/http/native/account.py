@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from leasehold.domain.commands import GetAccountDocument, SetAccountDocument
 from leasehold.domain.events import COLUMNS, Event, EventPage, Kind, LogExtent, ReadEvents
 from leasehold.domain.limits import (
     DEFAULT_SESSION_TIMEOUT_S,
@@ -31,14 +32,16 @@ from leasehold.events.names import PHASE_NAMES, TYPE_NAMES, WORDS
 from leasehold.http.native.admin import reply_seen
 from leasehold.http.native.call import (
     Call,
+    checked_name,
     decode_body,
     in_portions,
     param_int,
+    queue_name,
     read_body,
     short_text,
     within,
 )
-from leasehold.http.native.errors import Refused, out_of_range, problem, shown
+from leasehold.http.native.errors import Refused, invalid, out_of_range, problem, shown
 from leasehold.http.native.messages import read_progress
 from leasehold.http.native.queues import MAX_PAGE, get_queue
 from leasehold.http.requests import Response
@@ -132,12 +135,70 @@ async def end(call: Call) -> Response:
 async def cancel_message(call: Call) -> Response:
     """Ask the holder of a message to stop."""
     reason = short_text("$.reason", read_body(_CANCEL, call).reason)
-    command = RequestCancel(call.account, call.queue, call.item, reason)
+    command = RequestCancel(call.account, call.queue, call.item, reason, call.actor)
     return reply_seen(call, await call.services.perform(command))
 
 
 def _reply_session(call: Call, session: Session) -> Response:
     return call.reply(_show(session))
+
+
+# --- pipelines ---------------------------------------------------------------------------------
+#
+# What drivers of pipelines report, for those who watch: the newest report of each, by name.
+
+
+PIPELINES: Final = "pipelines"
+"""Kind of the document that keeps the reports."""
+MAX_PIPELINES: Final = 20
+"""The one that was not heard of for longest goes."""
+
+_REPORT: Final = msgspec.json.Decoder(wire.PipelineReport)
+
+
+async def report_pipeline(call: Call) -> Response:
+    """Take note of how a pipeline is doing, in place of what it said before."""
+    name = checked_name("name", call.item)
+    report = read_body(_REPORT, call, MAX_REPORT_BYTES)
+    queue_name("$.queue", report.queue)
+    if report.state not in _PIPELINE_STATES:
+        known = ", ".join(_PIPELINE_STATES)
+        raise invalid("$.state", f"{shown(report.state)!r} is no state; there are {known}.")
+    for field, listed, most in (
+        ("$.stages", report.stages, wire.MAX_STAGES),
+        ("$.executors", report.executors, wire.MAX_EXECUTORS),
+    ):
+        if len(listed) > most:
+            raise out_of_range(field, len(listed), (0, most), "The figures are items.")
+    told = {"name": name, "at_ms": call.now_ms, **dict.fromkeys(_OPTIONAL)}
+    told |= msgspec.to_builtins(report)
+    async with call.services.settings_lock:
+        kept = await call.services.perform(GetAccountDocument(call.account, PIPELINES))
+        known_ones = pipelines_in(kept.content)
+        known_ones.pop(name, None)
+        known_ones[name] = {**_NO_REPORT, **told}
+        while len(known_ones) > MAX_PIPELINES:
+            del known_ones[min(known_ones, key=lambda each: known_ones[each]["at_ms"])]
+        content = msgspec.json.encode(known_ones).decode()
+        await call.services.perform(SetAccountDocument(call.account, PIPELINES, content))
+    return call.reply_nothing()
+
+
+MAX_REPORT_BYTES: Final = 256 * 1024
+_PIPELINE_STATES: Final = ("running", "done", "stopped", "failed")
+_OPTIONAL: Final = ("backlog", "failure")
+_NO_REPORT: Final[Mapping[str, Any]] = {
+    "stages": [],
+    "executors": [],
+    "per_s": 0.0,
+    **dict.fromkeys(("done", "failed", "poisoned", "lost", "in_work", "waiting"), 0),
+}
+"""What is left out of a report where it says nothing else."""
+
+
+def pipelines_in(content: str | None) -> dict[str, dict[str, Any]]:
+    """Return the reports in a document, by the names of the pipelines."""
+    return {} if content is None else msgspec.json.decode(content, type=dict[str, dict[str, Any]])
 
 
 # --- events ------------------------------------------------------------------------------------
@@ -147,8 +208,9 @@ def _reply_session(call: Call, session: Session) -> Response:
 
 DEFAULT_EVENTS: Final = 1_000
 MAX_EVENTS: Final = 10_000
-_LOOKS: Final = 16
-"""Pages that a request looks through for events of one message before it answers with none."""
+_LOOKS: Final = 4
+"""Pages that a request looks through for events of one message before it answers with none: of a
+log of ten million events that is some 70 ms."""
 
 
 _ACCOUNT: Final = Event._fields.index("account")

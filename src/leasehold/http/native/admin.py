@@ -10,40 +10,40 @@ import msgspec
 
 from leasehold.domain import explain
 from leasehold.domain.admin import (
-    EVERYTHING,
     Amend,
     EndLease,
+    ExtendLease,
     FindMessage,
     GetJob,
     Inspect,
     Job,
+    JobChange,
     JobKind,
     JobPlan,
     ListJobs,
     LookAtGroup,
-    MessageFilter,
     NextDue,
     Remove,
     Seen,
     StartJob,
     StopJob,
     is_over,
-    parse_json_path,
-    parse_json_value,
 )
 from leasehold.domain.claims import HIDING, Claim, ListStreams
 from leasehold.domain.commands import Peek
-from leasehold.domain.errors import MessageNotFound
+from leasehold.domain.errors import LeaseholdError, MessageNotFound
 from leasehold.domain.failures import last_error
+from leasehold.domain.filters import EVERYTHING, MessageFilter, parse_json_path, parse_json_value
 from leasehold.domain.limits import MAX_WAIT_S, NATIVE, NEVER, PRIORITIES
 from leasehold.domain.model import (
+    NEVER_MS,
     Attempt,
     Message,
     MessageState,
     body_problem,
 )
 from leasehold.domain.queue_settings import poison_queue_of
-from leasehold.domain.visibility import first_visible_ms
+from leasehold.domain.visibility import after_amend, first_visible_ms
 from leasehold.http.native.call import (
     MAX_SINGLE_BYTES,
     Call,
@@ -74,6 +74,7 @@ _LOOKED_AHEAD: Final = 256
 
 _NOTHING: Final = msgspec.json.Decoder(NoRequest)
 _AMEND: Final = msgspec.json.Decoder(wire.AmendRequest)
+_EXTEND_LEASE: Final = msgspec.json.Decoder(wire.ExtendLeaseRequest)
 _END_LEASE: Final = msgspec.json.Decoder(wire.EndLeaseRequest)
 
 
@@ -187,8 +188,10 @@ async def inspect(call: Call) -> Response:
 
 async def find(call: Call) -> Response:
     """Look at one message."""
-    seen = await call.services.perform(FindMessage(call.account, call.queue, call.item))
-    return reply_seen(call, seen)
+    with_body = param_switch(call, "body", default=True)
+    find = FindMessage(call.account, call.queue, call.item, with_bodies=with_body)
+    seen = await call.services.perform(find)
+    return call.reply(show_message(seen, call.now_ms, with_body=with_body))
 
 
 async def explain_message(call: Call) -> Response:
@@ -280,12 +283,9 @@ async def amend(call: Call) -> Response:
     # JSON can be twice as long as the text in it, or more; base64 is a third longer.
     request = read_body(_AMEND, call, max(MAX_SINGLE_BYTES, 2 * limit_bytes))
     delay_s, life_s, priority = request.delay_s, request.time_to_live_s, request.priority
-    if delay_s is not None:
-        within("$.delay_s", delay_s, NATIVE.delay_s)
-    if life_s is not None and life_s != NEVER:
-        within("$.time_to_live_s", life_s, NATIVE.time_to_live_s)
-    if priority is not None:
-        within("$.priority", priority, PRIORITIES)
+    _bounded("delay_s", delay_s, NATIVE.delay_s)
+    _life(life_s)
+    _bounded("priority", priority, PRIORITIES)
     properties = request.properties
     command = Amend(
         call.account,
@@ -297,14 +297,68 @@ async def amend(call: Call) -> Response:
         priority=priority,
         properties=None if properties is None else read_properties("$.properties", properties),
         force=bool(request.force),
+        actor=call.actor,
     )
+    before = await _found(call, with_body=command.body is not None)
+    seen = await call.services.perform(command)
+    view = show_message(seen, call.now_ms)
+    previous = None if before is None else _previous(command, before, seen, call.now_ms)
+    if previous is not None:
+        view.previous = previous
+    return call.reply(view)
+
+
+async def _found(call: Call, *, with_body: bool) -> Message | None:
+    find = FindMessage(call.account, call.queue, call.item, with_bodies=with_body)
+    try:
+        return (await call.services.perform(find)).message
+    except LeaseholdError:  # whatever it is, the change itself meets it or needs not know
+        return None
+
+
+def _previous(command: Amend, before: Message, after: Seen, now_ms: int) -> wire.Previous | None:
+    """Return what a change has changed, as it was; None if something else came in between."""
+    expected = after_amend(
+        before,
+        now_ms,
+        delay_s=command.delay_s,
+        time_to_live_s=None,
+        body=None,
+        priority=None,
+        properties=None,
+    )
+    if expected.fence != after.message.fence:
+        return None
+    previous = wire.Previous()
+    if command.delay_s is not None:
+        previous.delay_s = max(0, before.visible_at_ms - now_ms) // 1000
+    if command.time_to_live_s is not None:
+        left_s = max(0, before.expires_at_ms - now_ms) // 1000
+        previous.time_to_live_s = NEVER if before.expires_at_ms >= NEVER_MS else left_s
+    if command.priority is not None:
+        previous.priority = before.priority
+    if command.properties is not None:
+        previous.properties = before.detail.properties or {}
+    if command.body is not None and body_problem(before) is None:
+        try:
+            previous.body = before.body.decode()
+        except UnicodeDecodeError:
+            previous.body_base64 = before.body
+    return previous
+
+
+async def extend_lease(call: Call) -> Response:
+    """Give the holder of a message more time."""
+    request = read_body(_EXTEND_LEASE, call)
+    timeout_s = within("$.visibility_timeout_s", request.visibility_timeout_s, NATIVE.lease_s)
+    command = ExtendLease(call.account, call.queue, call.item, timeout_s, call.actor)
     return reply_seen(call, await call.services.perform(command))
 
 
 async def remove(call: Call) -> Response:
     """Remove a message without a receipt."""
     force = param_switch(call, "force", default=False)
-    await call.services.perform(Remove(call.account, call.queue, call.item, force))
+    await call.services.perform(Remove(call.account, call.queue, call.item, force, call.actor))
     return call.reply_nothing()
 
 
@@ -314,7 +368,7 @@ async def end_lease(call: Call) -> Response:
     delay_s = request.delay_s or 0
     within("$.delay_s", delay_s, NATIVE.delay_s)
     reason = short_text("$.reason", request.reason)
-    command = EndLease(call.account, call.queue, call.item, delay_s, reason)
+    command = EndLease(call.account, call.queue, call.item, delay_s, reason, call.actor)
     return reply_seen(call, await call.services.perform(command))
 
 
@@ -325,6 +379,8 @@ async def end_lease(call: Call) -> Response:
 
 PARAMS: Final = frozenset(
     {
+        *("search", "property", "session", "min_failures", "max_failures"),
+        *("min_priority", "max_priority"),
         *("state", "min_age_s", "max_age_s", "min_dequeue_count", "max_dequeue_count"),
         *("holder", "type", "group", "reason", "error", "text", "json_path", "json_value"),
     }
@@ -338,7 +394,16 @@ _NAMES_OF_PARAMS: Final[Mapping[str, str]] = {
 }
 _AGES: Final = (0, MAX_AGE_S)
 _COUNTS: Final = (0, MAX_COUNT)
-_TEXTS: Final = ("holder", "message_type", "group_id", "reason", "error", "text")
+_TEXTS: Final = (
+    *("holder", "message_type", "group_id", "reason", "error", "text"),
+    *("search", "property", "session"),
+)
+_BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    **dict.fromkeys(("min_age_s", "max_age_s"), _AGES),
+    **dict.fromkeys(("min_dequeue_count", "max_dequeue_count"), _COUNTS),
+    **dict.fromkeys(("min_failures", "max_failures"), _COUNTS),
+    **dict.fromkeys(("min_priority", "max_priority"), PRIORITIES),
+}
 _STATES: Final = [state.value for state in MessageState]
 
 
@@ -351,18 +416,19 @@ def filter_of_query(call: Call) -> MessageFilter:
     params = call.params
     if not PARAMS.intersection(params):
         return EVERYTHING
-    texts = {name: params.get(_NAMES_OF_PARAMS.get(name, name)) or None for name in _TEXTS}
+    given: dict[str, Any] = {
+        name: params.get(_NAMES_OF_PARAMS.get(name, name)) or None for name in _TEXTS
+    }
+    for name, bounds in _BOUNDS.items():
+        read: Any = param_number if bounds is _AGES else param_int
+        given[name] = read(call, name, bounds)
     states = params.get("state")
     return _checked(
         _Named(in_query=True),
         wire.Filter(
             states=tuple(states.split(",")) if states else None,
-            min_age_s=param_number(call, "min_age_s", _AGES),
-            max_age_s=param_number(call, "max_age_s", _AGES),
-            min_dequeue_count=param_int(call, "min_dequeue_count", _COUNTS),
-            max_dequeue_count=param_int(call, "max_dequeue_count", _COUNTS),
             json_path=params.get("json_path") or None,
-            **texts,
+            **given,
         ),
         _json_of_query(params.get("json_value")),
     )
@@ -395,12 +461,7 @@ class _Named:
 
 
 def _checked(named: _Named, given: wire.Filter, json_value: str | None) -> MessageFilter:
-    for name, bounds in (
-        ("min_age_s", _AGES),
-        ("max_age_s", _AGES),
-        ("min_dequeue_count", _COUNTS),
-        ("max_dequeue_count", _COUNTS),
-    ):
+    for name, bounds in _BOUNDS.items():
         value: Any = getattr(given, name)
         if value is not None:
             within(named(name), value, bounds)
@@ -421,18 +482,9 @@ def _checked(named: _Named, given: wire.Filter, json_value: str | None) -> Messa
             raise invalid(named("json_value"), f"{error}.", value=json_value) from None
     return MessageFilter(
         states=_states(named("states"), given.states),
-        min_age_s=given.min_age_s,
-        max_age_s=given.max_age_s,
-        min_dequeue_count=given.min_dequeue_count,
-        max_dequeue_count=given.max_dequeue_count,
-        holder=given.holder,
-        message_type=given.message_type,
-        group_id=given.group_id,
-        reason=given.reason,
-        error=given.error,
-        text=given.text,
         json_path=path,
         json_value=json_value,
+        **{name: getattr(given, name) for name in (*_BOUNDS, *_TEXTS)},
     )
 
 
@@ -465,12 +517,13 @@ def _json_of_query(text: str | None) -> str | None:
 
 # --- jobs --------------------------------------------------------------------------------------
 #
-# Purges and redrives, which the server carries on in the background.
+# Purges, redrives and other changes of many messages: the server carries them on by itself.
 
 
 _ID_BYTES: Final = 12
 
 _PURGE: Final = msgspec.json.Decoder(wire.PurgeRequest)
+_CHANGE: Final = msgspec.json.Decoder(wire.ChangeRequest)
 _REDRIVE: Final = msgspec.json.Decoder(wire.RedriveRequest)
 
 
@@ -488,6 +541,7 @@ def _show_job(job: Job) -> wire.Job:
         moved=job.moved,
         expected=job.expected,
         note=job.note,
+        actor=job.actor,
     )
 
 
@@ -498,16 +552,70 @@ async def purge(call: Call) -> Response:
         kind=JobKind.PURGE,
         filter=filter_of_body(request.filter),
         dry_run=bool(request.dry_run),
+        rate_per_s=_rate(request.rate_per_s),
     )
     return await _start(call, plan, request.wait_s)
+
+
+def _rate(rate_per_s: float | None) -> float | None:
+    return None if rate_per_s is None else within("$.rate_per_s", rate_per_s, RATES_PER_S)
+
+
+_CHANGED_BY: Final[Mapping[str, tuple[str, ...]]] = {
+    "amend": ("delay_s", "time_to_live_s", "priority", "force"),
+    "end-lease": ("delay_s", "reason"),
+    "extend-lease": ("visibility_timeout_s",),
+}
+"""Members that an action knows."""
+
+
+async def change(call: Call) -> Response:
+    """Change the messages that a filter means."""
+    request = read_body(_CHANGE, call)
+    action = request.action
+    if action not in _CHANGED_BY:
+        known = ", ".join(_CHANGED_BY)
+        raise invalid("$.action", f"{shown(action)!r} is no action; there are {known}.")
+    for name in sorted({name for names in _CHANGED_BY.values() for name in names}):
+        if getattr(request, name) is not None and name not in _CHANGED_BY[action]:
+            raise invalid(f"$.{name}", f"`{name}` has no meaning for `{action}`.")
+    told = JobChange(
+        delay_s=_bounded("delay_s", request.delay_s, NATIVE.delay_s),
+        time_to_live_s=_life(request.time_to_live_s),
+        priority=_bounded("priority", request.priority, PRIORITIES),
+        force=bool(request.force),
+        visibility_timeout_s=_bounded(
+            "visibility_timeout_s", request.visibility_timeout_s, NATIVE.lease_s
+        ),
+        reason=short_text("$.reason", request.reason),
+    )
+    if action == "amend" and told == JobChange(force=told.force):
+        raise invalid("$", "Say at least one of `delay_s`, `time_to_live_s` and `priority`.")
+    if action == "extend-lease" and told.visibility_timeout_s is None:
+        raise invalid("$.visibility_timeout_s", "The member `visibility_timeout_s` is missing.")
+    plan = JobPlan(
+        kind=JobKind(action),
+        filter=filter_of_body(request.filter),
+        dry_run=bool(request.dry_run),
+        rate_per_s=_rate(request.rate_per_s),
+        change=told,
+    )
+    return await _start(call, plan, request.wait_s)
+
+
+def _bounded(name: str, value: int | None, bounds: tuple[int, int]) -> int | None:
+    return None if value is None else within(f"$.{name}", value, bounds)
+
+
+def _life(life_s: int | None) -> int | None:
+    return life_s if life_s == NEVER else _bounded("time_to_live_s", life_s, NATIVE.time_to_live_s)
 
 
 async def redrive(call: Call) -> Response:
     """Bring back poisoned messages that a filter means."""
     request = read_body(_REDRIVE, call)
     rate_per_s, canary, target = request.rate_per_s, request.canary or 0, request.target
-    if rate_per_s is not None:
-        within("$.rate_per_s", rate_per_s, RATES_PER_S)
+    _rate(rate_per_s)
     within("$.canary", canary, (0, MAX_CANARY))
     if target is not None:
         queue_name("$.target", target)
@@ -528,7 +636,7 @@ async def redrive(call: Call) -> Response:
 async def _start(call: Call, plan: JobPlan, wait_s: float | None) -> Response:
     if wait_s is not None:
         within("$.wait_s", wait_s, (0, MAX_WAIT_S))
-    command = StartJob(call.account, call.queue, os.urandom(_ID_BYTES).hex(), plan)
+    command = StartJob(call.account, call.queue, os.urandom(_ID_BYTES).hex(), plan, call.actor)
     job = await call.services.perform(command)
     if wait_s and not is_over(job):
         job = await call.services.wait_for_job(call.account, job.job_id, wait_s)

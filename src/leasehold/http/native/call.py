@@ -20,6 +20,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from leasehold.auth.authenticator import CredentialKind, Grant
 from leasehold.auth.sas import FIELD_NAMES
 from leasehold.auth.types import Operation, Pairs
 from leasehold.domain.admin import Job
@@ -137,6 +138,7 @@ class Call(BaseCall):
 
     __slots__ = (
         "authorize",
+        "grant",
         "item",
         "number",
         "pairs",
@@ -152,6 +154,8 @@ class Call(BaseCall):
         self.services = services
         self.authorize = authorize
         self.operation = "native-unknown"
+        self.grant: Grant | None = None
+        """What the sender has shown; None where nothing is asked for."""
         self.pairs: Pairs = ()
         self.params: Mapping[str, str] = {}
         """The parameters of the query without those of a signature."""
@@ -161,6 +165,19 @@ class Call(BaseCall):
         """A message's id, a job's, a session's, the name of a stream or transaction, or a code."""
         self.number = ""
         """Of a claim, as it stands in the path."""
+
+    @property
+    def actor(self) -> str | None:
+        """Who asks, for the event log."""
+        return None if self.grant is None else self.grant.actor
+
+    @property
+    def console_actor(self) -> str | None:
+        """Who asks in the console; None for programs, whose everyday work names nobody."""
+        grant = self.grant
+        if grant is None or grant.kind is not CredentialKind.CONSOLE_SESSION:
+            return None
+        return grant.actor
 
     def reply(self, content: object, status: int = 200, *extra: Header) -> Response:
         """Return an answer with a JSON body."""

@@ -31,10 +31,10 @@ from leasehold.auth.types import (
 )
 from leasehold.clock import Clock
 from leasehold.domain.admin import FindMessage
-from leasehold.domain.commands import Put
+from leasehold.domain.commands import Batch, Duplicate, Put
 from leasehold.domain.errors import BodyUnreadable, LeaseholdError, Unavailable
 from leasehold.domain.limits import MAX_GROUP_ID, NATIVE, NEVER, PRIORITIES, WEEK_S
-from leasehold.domain.model import DEFAULT_PRIORITY, ENTROPY_BYTES, Detail
+from leasehold.domain.model import DEFAULT_PRIORITY, ENTROPY_BYTES, Detail, Lease
 from leasehold.http.app import (
     Authorizer,
     BaseDialect,
@@ -137,9 +137,11 @@ class NativeDialect(BaseDialect[Call, Refused]):
         queue = call.queue or None
         if route.instead is None:
             for operation in route.operations:
-                await self._authorize(call, operation, queue)
+                call.grant = await self._authorize(call, operation, queue)
         else:
-            await self._authorize_either(call, (*route.operations, route.instead), queue)
+            call.grant = await self._authorize_either(
+                call, (*route.operations, route.instead), queue
+            )
         call.params = read_params(pairs, route.params) if pairs else {}
         if call.queue:
             check_known_queue_name(call.queue)
@@ -164,15 +166,14 @@ class NativeDialect(BaseDialect[Call, Refused]):
 
     async def _authorize_either(
         self, call: Call, operations: tuple[Operation, ...], queue: str | None
-    ) -> None:
+    ) -> Grant:
         """Let a request pass that may do one of several operations."""
         for operation in operations[:-1]:
             try:
-                await self._authorize(call, operation, queue)
+                return await self._authorize(call, operation, queue)
             except (NotAllowed, PermissionMissing):
                 continue
-            return
-        await self._authorize(call, operations[-1], queue)
+        return await self._authorize(call, operations[-1], queue)
 
     async def _authorize(self, call: Call, operation: Operation, queue: str | None) -> Grant:
         target = Target(account=call.account, operation=operation, queue=queue)
@@ -312,8 +313,21 @@ async def put(call: Call) -> Response:
         along,
         DEFAULT_PRIORITY if priority is None else priority,
     )
-    result = await call.services.perform(command)
+    actor = call.console_actor
+    if actor is None:
+        result = await call.services.perform(command)
+    else:
+        result = await _put_as(call, command, actor)
     return call.reply(show_put(command, result), 201)
+
+
+async def _put_as(call: Call, command: Put, actor: str) -> Lease | Duplicate:
+    """Put a message in the name of who has signed in to the console."""
+    (result,) = await call.services.perform(Batch((command,), actor=actor))
+    if isinstance(result, LeaseholdError):
+        raise result
+    assert isinstance(result, Lease | Duplicate)
+    return result
 
 
 def _life_s(call: Call) -> int | None:
@@ -490,6 +504,7 @@ ROUTES: Final = (
     Route("pause-queue", "POST", _QUEUE + "/pause", _SET_UP, queues.pause),
     Route("resume-queue", "POST", _QUEUE + "/resume", _SET_UP, queues.resume),
     Route("purge", "POST", _QUEUE + "/purge", _CLEAR, admin.purge),
+    Route("change-messages", "POST", _QUEUE + "/change", _CHANGE, admin.change),
     Route("redrive", "POST", _QUEUE + "/redrive", _MOVE, admin.redrive),
     Route(
         "list-jobs",
@@ -517,13 +532,17 @@ ROUTES: Final = (
     ),
     Route("put-raw", "POST", _MESSAGES + "/raw", _PUT, put, PUT_PARAMS),
     Route("get-body", "GET", _MESSAGE + "/body", _LOOK, get),
-    Route("get-message", "GET", _MESSAGE, _LOOK, admin.find),
+    Route("get-message", "GET", _MESSAGE, _LOOK, admin.find, frozenset({"body"})),
     Route("explain-message", "GET", _MESSAGE + "/explain", _LOOK, admin.explain_message),
     Route("amend-message", "PATCH", _MESSAGE, _CHANGE, admin.amend),
     Route("remove-message", "DELETE", _MESSAGE, _CLEAR, admin.remove, frozenset({"force"})),
     Route("end-lease", "POST", _MESSAGE + "/end-lease", _CHANGE, admin.end_lease),
+    Route("extend-lease", "POST", _MESSAGE + "/extend-lease", _CHANGE, admin.extend_lease),
     Route("cancel-message", "POST", _MESSAGE + "/cancel", _CHANGE, account.cancel_message),
     Route("trace-message", "GET", _MESSAGE + "/trace", _LOOK, account.trace, _PAGE),
+    Route(
+        "report-pipeline", "PUT", _ACCOUNT + "/pipelines/{name}", _RECEIVE, account.report_pipeline
+    ),
     Route("list-events", "GET", _ACCOUNT + "/events", _LOOK, account.list_events, _PAGE),
     *_SESSION_ROUTES,
     *_STREAM_ROUTES,

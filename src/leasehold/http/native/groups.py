@@ -16,12 +16,11 @@ from leasehold.domain.groups import (
     ReleaseGroup,
     ResumeGroup,
     SaveGroupState,
-    noisy_among,
 )
 from leasehold.domain.limits import MAX_GROUP_ID, MAX_GROUP_STATE_BYTES
 from leasehold.domain.model import NEVER_MS, GroupFigures, GroupHalt, GroupHold
 from leasehold.domain.sessions import GetSession
-from leasehold.engine.stats import count_groups
+from leasehold.engine.stats import CountedGroups, count_groups
 from leasehold.http.native.call import Call, param_int, param_switch, read_body, short_text
 from leasehold.http.native.errors import invalid, out_of_range, shown
 from leasehold.http.native.queues import MAX_PAGE
@@ -53,9 +52,9 @@ async def list_groups(call: Call) -> Response:
         raise invalid("order", f"{shown(order)!r} is no order; there are {known}.", value=order)
     only_noisy = param_switch(call, "noisy", default=False)
     only_halted = param_switch(call, "halted", default=False)
-    figures, halts = await count_groups(call.services.perform, (call.account, call.queue))
-    noisy = noisy_among(figures)
-    shown_groups = {name: figures.get(name, GroupFigures()) for name in halts} | figures
+    counted = await count_groups(call.services.perform, (call.account, call.queue))
+    figures, halts, noisy = counted.figures, counted.halts, counted.noisy
+    shown_groups = {name: figures.get(name, GroupFigures()) for name in halts} | dict(figures)
     listed = (
         each
         for each in shown_groups.items()
@@ -70,9 +69,7 @@ async def list_groups(call: Call) -> Response:
             in_flight=sum(bool(each.in_flight) for each in figures.values()),
             noisy=len(noisy),
             halted=len(halts),
-            groups=[
-                _show_group(name, each, name in noisy, halts.get(name)) for name, each in first
-            ],
+            groups=[_show_group(name, counted, halts.get(name)) for name, _ in first],
         )
     )
 
@@ -82,9 +79,8 @@ async def look_at_group(call: Call) -> Response:
     name = call.item
     look = LookAtGroup(call.account, call.queue, name)
     standing = await call.services.perform(look)
-    figures, _ = await count_groups(call.services.perform, (call.account, call.queue))
-    own = figures.get(name, GroupFigures())
-    group = _show_group(name, own, name in noisy_among(figures), standing.halt)
+    counted = await count_groups(call.services.perform, (call.account, call.queue))
+    group = _show_group(name, counted, standing.halt)
     held = [
         wire.HeldMessage(
             id=seen.message.message_id,
@@ -102,6 +98,7 @@ async def look_at_group(call: Call) -> Response:
         held=held,
         hold=await _show_hold(call, standing.hold),
         rate_again_ms=standing.again_ms,
+        noisy_limit=standing.noisy_limit,
     )
     return call.reply(view)
 
@@ -110,14 +107,16 @@ async def halt_group(call: Call) -> Response:
     """Have a group give nothing until it is resumed."""
     reason = short_text("$.reason", read_body(_HALT, call).reason)
     name = call.item
-    halt = await call.services.perform(HaltGroup(call.account, call.queue, name, reason))
+    halt = await call.services.perform(
+        HaltGroup(call.account, call.queue, name, reason, call.actor)
+    )
     return call.reply(wire.HaltState(group_id=name, halt=_show_halt(halt)))
 
 
 async def resume_group(call: Call) -> Response:
     """Have a group go on."""
     read_body(_NOTHING, call)
-    await call.services.perform(ResumeGroup(call.account, call.queue, call.item))
+    await call.services.perform(ResumeGroup(call.account, call.queue, call.item, call.actor))
     return call.reply(wire.HaltState(group_id=call.item))
 
 
@@ -159,7 +158,7 @@ async def release_group(call: Call) -> Response:
 
 async def end_hold(call: Call) -> Response:
     """End the hold of whatever session has the group."""
-    await call.services.perform(ReleaseGroup(call.account, call.queue, call.item))
+    await call.services.perform(ReleaseGroup(call.account, call.queue, call.item, None, call.actor))
     return call.reply_nothing()
 
 
@@ -190,10 +189,15 @@ async def _show_hold(call: Call, hold: GroupHold | None) -> wire.GroupHold | Non
 # --- what is shown -------------------------------------------------------------------------------
 
 
-def _show_group(
-    name: str, figures: GroupFigures, is_noisy: bool, halt: GroupHalt | None
-) -> wire.GroupInfo:
-    return wire.GroupInfo(group_id=name, noisy=is_noisy, halt=_show_halt(halt), **figures._asdict())
+def _show_group(name: str, counted: CountedGroups, halt: GroupHalt | None) -> wire.GroupInfo:
+    figures = counted.figures.get(name, GroupFigures())
+    return wire.GroupInfo(
+        group_id=name,
+        time_share=round(counted.shares.get(name, 0.0), 4),
+        noisy=name in counted.noisy,
+        halt=_show_halt(halt),
+        **figures._asdict(),
+    )
 
 
 def _show_halt(halt: GroupHalt | None) -> wire.GroupHalt | None:

@@ -138,7 +138,8 @@ class Items:
 
 async def _perform(call: Call, commands: list[ItemCommand], *, atomic: bool) -> Sequence[object]:
     perform = call.services.perform
-    if len(commands) == 1:
+    actor = call.console_actor
+    if len(commands) == 1 and actor is None:
         # As a command of its own it shares its statement with those of other requests.
         try:
             return [await perform(commands[0])]
@@ -149,7 +150,7 @@ async def _perform(call: Call, commands: list[ItemCommand], *, atomic: bool) -> 
     for start in range(0, len(commands), step):
         part = tuple(commands[start : start + step])
         try:
-            done = await perform(Batch(part, atomic))
+            done = await perform(Batch(part, atomic, actor))
         except LeaseholdError as error:
             if not results:
                 raise

@@ -175,7 +175,7 @@ async def create(call: Call) -> Response:
     if request.settings:
         settings = patched(call.queue, settings, request.settings)
         given = given_paths(request.settings)
-    command = CreateQueue(call.account, call.queue, metadata or {}, settings, given)
+    command = CreateQueue(call.account, call.queue, metadata or {}, settings, given, call.actor)
     try:
         result = await call.services.perform(command)
     except QueueExists:
@@ -201,14 +201,19 @@ async def update(call: Call) -> Response:
     if metadata is not None:
         check_metadata(metadata)
     async with call.services.settings_lock:
-        settings = (await get_queue(call)).settings
+        before = await get_queue(call)
+        settings = before.settings
         if patch:
             settings = patched(call.queue, settings, patch)
         if metadata is not None:
-            await call.services.perform(SetQueueMetadata(call.account, call.queue, metadata))
+            await call.services.perform(
+                SetQueueMetadata(call.account, call.queue, metadata, call.actor)
+            )
         if patch:
-            await call.services.perform(SetQueueSettings(call.account, call.queue, settings))
-    return await _reply_queue(call)
+            await call.services.perform(
+                SetQueueSettings(call.account, call.queue, settings, call.actor)
+            )
+    return await _reply_changed(call, before)
 
 
 async def pause(call: Call) -> Response:
@@ -230,15 +235,27 @@ async def resume(call: Call) -> Response:
 
 async def _set_pause(call: Call, until_ms: int | None, reason: str | None) -> Response:
     async with call.services.settings_lock:
-        settings: QueueSettings = (await get_queue(call)).settings
-        changed = replace(settings, paused_until_ms=until_ms, pause_reason=reason)
-        await call.services.perform(SetQueueSettings(call.account, call.queue, changed))
-    return await _reply_queue(call)
+        before = await get_queue(call)
+        changed = replace(before.settings, paused_until_ms=until_ms, pause_reason=reason)
+        await call.services.perform(SetQueueSettings(call.account, call.queue, changed, call.actor))
+    return await _reply_changed(call, before)
+
+
+async def _reply_changed(call: Call, before: Queue) -> Response:
+    """Show a queue, and what brings back what was changed."""
+    after = await get_queue(call)
+    metadata = before.metadata if before.metadata != after.metadata else None
+    settings = merge_patch(show_settings(after.settings), show_settings(before.settings))
+    settings.pop(_READ_ONLY, None)
+    if not settings and metadata is None:
+        return call.reply(_show(after))
+    previous = wire.Before(settings=settings or None, metadata=metadata)
+    return call.reply(_show(after, previous=previous))
 
 
 async def delete(call: Call) -> Response:
     """Delete a queue and all its messages."""
-    await call.services.perform(DeleteQueue(call.account, call.queue))
+    await call.services.perform(DeleteQueue(call.account, call.queue, call.actor))
     return call.reply_nothing()
 
 
@@ -335,6 +352,20 @@ def given_paths(patch: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
         if name != _READ_ONLY
         for path in (given_paths(value) if isinstance(value, dict) and value else ((),))
     )
+
+
+def merge_patch(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the merge patch that makes of one what the other is."""
+    patch: dict[str, Any] = {}
+    for name in {**now, **wanted}:
+        here, there = now.get(name), wanted.get(name)
+        if isinstance(here, dict) and isinstance(there, dict):
+            inner = merge_patch(here, there)
+            if inner:
+                patch[name] = inner
+        elif here != there:
+            patch[name] = there
+    return patch
 
 
 def _merge(target: Any, patch: Any) -> Any:

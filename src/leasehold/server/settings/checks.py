@@ -69,18 +69,22 @@ def _check_accounts(settings: Settings) -> Iterator[Problem]:
 
 
 def _check_dev_account(settings: Settings) -> Iterator[Problem]:
-    if settings.dev_account != "on":
+    if settings.dev_account not in {"on", "insecure"}:
         return
-    if not settings.is_private():
+    if not settings.is_private() and not settings.dev_account_exposed():
         where = "a proxy in front" if settings.tls_terminated else f"host {settings.host!r}"
         yield Problem(
             "dev_account",
             f"is 'on', but {where} lets other machines connect: an account whose key is public "
-            "must not be reachable from there. Listen on 127.0.0.1 without a proxy, or give "
-            "accounts of your own in accounts",
+            "must not be reachable from there. Listen on 127.0.0.1 without a proxy, give accounts "
+            "of your own in accounts, or say 'insecure' in a container whose port is published on "
+            "127.0.0.1 only",
         )
     if DEV_ACCOUNT in settings.account_names():
-        yield Problem("dev_account", f"is 'on', but accounts already has {DEV_ACCOUNT!r}")
+        yield Problem(
+            "dev_account",
+            f"is {settings.dev_account!r}, but accounts already has {DEV_ACCOUNT!r}",
+        )
 
 
 def _check_inspectors(settings: Settings) -> Iterator[Problem]:

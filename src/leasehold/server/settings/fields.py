@@ -219,11 +219,13 @@ class Settings:
         Kind.TEXT,
         ACCOUNTS,
         f"Whether the emulators' account `{DEV_ACCOUNT}`, whose key is public, may sign in.",
-        choices=("auto", "on", "off"),
+        choices=("auto", "on", "off", "insecure"),
         special="`auto`: on if every address in `host` is a loopback address, "
         "`tls_terminated` is false, and `accounts` has no account of that name. `on` is "
         "refused where others could connect. The server cannot see a proxy that does not end "
-        "TLS: behind one, say `off`.",
+        "TLS: behind one, say `off`. `insecure` is for containers whose port is published on "
+        "a loopback address: the account may sign in from wherever the server can be reached, so "
+        "whoever can connect may read and change everything in it.",
     )
 
     inspectors: tuple[AccountKeys, ...] = setting(
@@ -472,6 +474,16 @@ class Settings:
         bounds=(0, 100_000),
     )
 
+    metrics_old_names: bool = setting(
+        False,
+        Kind.SWITCH,
+        OBSERVATION,
+        "Whether `/metrics` also tells each figure under the name without `leasehold_`, which was "
+        "its only one in 0.1.",
+        special="For dashboards that are not renamed yet. It will be gone in the release after the "
+        "next.",
+    )
+
     metrics_groups: int = setting(
         0,
         Kind.INTEGER,
@@ -641,7 +653,11 @@ class Settings:
         """Tell whether the account with the public key may sign in."""
         if self.dev_account == "auto":
             return self.is_private() and DEV_ACCOUNT not in self.account_names()
-        return self.dev_account == "on"
+        return self.dev_account in {"on", "insecure"}
+
+    def dev_account_exposed(self) -> bool:
+        """Tell whether the account with the public key may sign in from other machines."""
+        return self.dev_account == "insecure"
 
     def effective_accounts(self) -> tuple[AccountKeys, ...]:
         """Return all accounts that may sign in, the development account among them."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import re
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Self
 
 from leasehold.client import Client
 from leasehold.client.errors import LeaseholdClientError
-from leasehold.client.models import Event, MessageView
-from leasehold.spark.pipeline.report import Expired, Row, Who
+from leasehold.client.models import Event, ExecutorReport, MessageView, PipelineReport, StageReport
+from leasehold.spark.pipeline.report import Expired, Progress, Row, Who
 from leasehold.worker.adapters import QueueClient, QueueError
 from leasehold.worker.adapters.native import queue_error
 from leasehold.worker.adapters.specs import QueueSpec
@@ -75,6 +77,99 @@ class Backlog:
         for each in (self._native, self._other):
             if each is not None:
                 each.close()
+
+
+# --- telling -----------------------------------------------------------------------------------
+#
+# How a run is doing, told to the queue's server for those who watch in its console.
+
+
+REPORT_EVERY_S: Final = 2.0
+_NAME: Final = re.compile(r"[^A-Za-z0-9._:~-]")
+_NAME_CHARS: Final = 256
+
+
+class Teller:
+    """Reports how a run is doing, in a thread, until it is told to end. It never fails a run.
+
+    Args:
+        spec: The queue; only Leasehold's own service is told.
+        name: Of the pipeline.
+        began_ms: When the run began, by the server's time; None if that is not known.
+        look: Returns how it is doing.
+    """
+
+    def __init__(
+        self,
+        spec: QueueSpec,
+        name: str,
+        began_ms: int | None,
+        look: Callable[[], Progress],
+    ) -> None:
+        self._spec = spec
+        self._name = _NAME.sub("-", name).strip(".")[:_NAME_CHARS] or "pipeline"
+        self._began_ms = began_ms
+        self._look = look
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._last: tuple[str, str | None, Progress] | None = None
+
+    def start(self) -> None:
+        """Begin, if there is anybody to tell."""
+        if self._spec.service == "leasehold" and self._began_ms is not None:
+            self._thread = threading.Thread(target=self._tell, name="leasehold-teller", daemon=True)
+            self._thread.start()
+
+    def end(self, state: str, failure: str | None, last: Progress) -> None:
+        """Tell how it has ended, and end; wait for that a little."""
+        self._last = state, failure, last
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(2 * REPORT_EVERY_S)
+
+    def _tell(self) -> None:
+        try:
+            with Client.from_connection_string(self._spec.connection or None) as client:
+                while True:
+                    client.report_pipeline(self._name, self._report("running", None, self._look()))
+                    if self._over.wait(REPORT_EVERY_S):
+                        break
+                if self._last is not None:
+                    client.report_pipeline(self._name, self._report(*self._last))
+        except Exception as error:  # noqa: BLE001 - whoever watches is no reason for work to fail
+            _log.info("how the pipeline is doing is not told to the server: %s", error)
+
+    def _report(self, state: str, failure: str | None, now: Progress) -> PipelineReport:
+        return PipelineReport(
+            queue=self._spec.queue,
+            state=state,
+            began_at_ms=self._began_ms or 0,
+            stages=tuple(
+                StageReport(
+                    name,
+                    working=each.working,
+                    done=each.done,
+                    failed=each.failed,
+                    skipped=each.skipped,
+                    overdue=each.overdue,
+                    mean_s=round(each.seconds / each.done, 6) if each.done else None,
+                )
+                for name, each in now.stages.items()
+            ),
+            executors=tuple(
+                ExecutorReport(name, each.tasks, each.in_work, each.done)
+                for name, each in now.crew.items()
+            ),
+            done=now.done,
+            failed=now.failed,
+            poisoned=now.poisoned,
+            lost=now.lost,
+            in_work=now.in_work,
+            waiting=now.waiting,
+            backlog=now.backlog,
+            per_s=round(now.per_s, 3),
+            failure=None if failure is None else failure[:_NAME_CHARS],
+        )
 
 
 # --- expiring ----------------------------------------------------------------------------------

@@ -421,6 +421,17 @@ _ENDS: Final = ("done", "poisoned", "cancelled")
 """Outcomes after which a message does not come again."""
 
 
+@dataclass(slots=True)
+class CrewFigures:
+    """How one executor is doing."""
+
+    tasks: int = 0
+    """That are at work."""
+    in_work: int = 0
+    """Messages that these work on."""
+    done: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """A run at one moment. Messages are counted by deliveries: one that came twice counts twice."""
@@ -445,6 +456,8 @@ class Progress:
     """Messages in the queue that no worker has; None: that is not known."""
     per_s: float
     """Messages done in each of the last few seconds."""
+    crew: Mapping[str, CrewFigures] = field(default_factory=dict)
+    """What each executor does, by its name; those without tasks now have worked before."""
 
     @property
     def done(self) -> int:
@@ -567,6 +580,7 @@ class Board:
             dropped=sum(each.figures.dropped for each in every),
             backlog=backlog,
             per_s=self._rate(now_s, outcomes.get("done", 0)),
+            crew=_crew_of(every),
         )
 
     def _stage(self, name: str) -> StageFigures:
@@ -590,6 +604,16 @@ class Board:
             history.popleft()
         before_s, before = history[0]
         return max(0.0, (done - before) / (now_s - before_s)) if now_s > before_s else 0.0
+
+
+def _crew_of(tasks: Iterable[_Task]) -> dict[str, CrewFigures]:
+    crew: dict[str, CrewFigures] = {}
+    for each in tasks:
+        figures = crew.setdefault(each.who.executor, CrewFigures())
+        figures.tasks += each.is_there
+        figures.in_work += each.figures.in_work if each.is_there else 0
+        figures.done += each.figures.outcomes.get("done", 0)
+    return crew
 
 
 def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

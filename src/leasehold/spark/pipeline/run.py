@@ -16,6 +16,7 @@ import msgspec
 from leasehold.clock import SystemClock
 from leasehold.spark.pipeline.backlog import (
     Backlog,
+    Teller,
     expired_since,
     newest_event,
     server_time_ms,
@@ -166,6 +167,7 @@ class PipelineRun:
         """Whether messages in work were not waited for when it was stopped."""
         self._failure: str | None = None
         self._over = threading.Event()
+        self._teller: Teller | None = None
         self._report: Report | None = None
         self._last: Progress
 
@@ -195,6 +197,8 @@ class PipelineRun:
             self._close()
             self._spool.close()
             raise
+        self._teller = Teller(self._spec, self._pipeline.name, self._began_ms, self._looked)
+        self._teller.start()
         threading.Thread(target=self._work, name="leasehold-pipeline", daemon=True).start()
         return self
 
@@ -332,6 +336,9 @@ class PipelineRun:
             expired = expired_since(self._spec, self._began_ms)
             totals = self._last.members() | {"expired": expired.number}
             self._report = Report(self._spool, totals, expired.listed)
+            if self._teller is not None:
+                state = "failed" if self._failure else "stopped" if self._is_stopping else "done"
+                self._teller.end(state, self._failure, self._last)
             self._close()
             self._over.set()
 

@@ -14,7 +14,6 @@ from leasehold.domain.admin import (
     begin,
     is_kept,
     is_over,
-    matches,
     most_to_move,
     stop,
 )
@@ -25,9 +24,10 @@ from leasehold.domain.errors import (
     MessageNotLeased,
     VisibilityPastExpiry,
 )
-from leasehold.domain.event_recorder import OPERATOR, PURGE
-from leasehold.domain.events import EventType
+from leasehold.domain.event_recorder import PURGE
+from leasehold.domain.events import OPERATOR, EventType
 from leasehold.domain.failures import newest_error
+from leasehold.domain.filters import EVERYTHING, MessageFilter, matches
 from leasehold.domain.groups import NOW, HaltGroup, ResumeGroup, rate_room, room_again_ms
 from leasehold.domain.model import (
     GroupFigures,
@@ -39,9 +39,12 @@ from leasehold.domain.model import (
     read_place,
     row_key_of,
 )
+from leasehold.domain.noisy_groups import GroupWork
 from leasehold.domain.visibility import (
     after_amend,
+    after_change,
     after_ended_lease,
+    after_extension,
     after_redrive,
     is_expired,
     next_token_ms,
@@ -89,7 +92,7 @@ class AdminHandlers:
         return o.MessagePage(tuple(found), None)
 
     def walk(
-        self, table: QueueTable, after: Place, wanted: o.MessageFilter, *, apart: bool = True
+        self, table: QueueTable, after: Place, wanted: MessageFilter, *, apart: bool = True
     ) -> Iterator[tuple[Place, o.Seen]]:
         """Go over a queue's messages and, if they are asked for, those in its poison queue.
 
@@ -116,7 +119,7 @@ class AdminHandlers:
                 seen = poison.seen(row_key, now_ms)._replace(state=MessageState.POISONED)
                 yield Place(poison=True, row_key=row_key), seen
 
-    def _apart(self, table: QueueTable, wanted: o.MessageFilter) -> dict[int, o.Seen]:
+    def _apart(self, table: QueueTable, wanted: MessageFilter) -> dict[int, o.Seen]:
         """Return what is retired and, if it is asked for, what is staged."""
         found = {
             row_key: o.Seen(message, MessageState.EXPIRED, table.queue.name)
@@ -154,7 +157,11 @@ class AdminHandlers:
             if not rate_room(rate, full_at_us, now_ms):
                 again_ms = room_again_ms(rate, full_at_us, now_ms)
         halt, hold = table.halts.get(command.group_id), table.holds.get(command.group_id)
-        return o.GroupStanding(leased, tuple(bare)[: command.limit], again_ms, halt, hold)
+        noisy_limit = None
+        if table.turns is not None:
+            noisy_limit = table.turns.work.limits.get(command.group_id)
+        held_up = tuple(bare)[: command.limit]
+        return o.GroupStanding(leased, held_up, again_ms, halt, hold, noisy_limit)
 
     def halt_group(self, command: HaltGroup) -> c.Result:
         """Have a group give nothing more."""
@@ -195,7 +202,10 @@ class AdminHandlers:
                 if figures.waiting:
                     figures = figures._replace(oldest_ms=message.visible_at_ms)
                 found[group_id] = found.get(group_id, GroupFigures()).plus(figures)
-        return o.GroupPage(found, None, dict(table.halts))
+        settings = table.queue.settings.groups
+        weights = {} if settings is None else settings.weights
+        shares = {} if table.turns is None else table.turns.work.shares()
+        return o.GroupPage(found, None, dict(table.halts), GroupWork(shares, weights))
 
     def find(self, command: o.FindMessage) -> c.Result:
         """Look for one message by id."""
@@ -204,7 +214,7 @@ class AdminHandlers:
         if row_key is None:
             raise MessageNotFound
         now_ms = self._tables.now_ms
-        own = self._apart(table, o.EVERYTHING)
+        own = self._apart(table, EVERYTHING)
         if row_key in table.rows:
             own[row_key] = table.seen(row_key, now_ms)
         if row_key in own and own[row_key].message.message_id == command.message_id:
@@ -320,7 +330,23 @@ class AdminHandlers:
         self._tables.note(EventType.LEASE_ENDED, table, ended, OPERATOR, error=error)
         return o.Seen(ended, state_of(ended, now_ms), table.queue.name)
 
-    def _live(self, command: o.Amend | o.Remove | o.EndLease) -> tuple[QueueTable, int, Message]:
+    def extend_lease(self, command: o.ExtendLease) -> c.Result:
+        """Move the end of a lease."""
+        table, row_key, message = self._live(command)
+        now_ms = self._tables.now_ms
+        is_leased = table.state_of(row_key, now_ms) is MessageState.LEASED
+        if not is_leased or row_key in table.held:
+            raise MessageNotLeased
+        extended = after_extension(message, now_ms, command.visibility_timeout_s)
+        if extended.visible_at_ms >= extended.expires_at_ms:
+            raise VisibilityPastExpiry("renew", command.visibility_timeout_s)
+        self._tables.keep(table, row_key, extended)
+        self._tables.note(EventType.RENEWED, table, extended, OPERATOR)
+        return o.Seen(extended, state_of(extended, now_ms), table.queue.name)
+
+    def _live(
+        self, command: o.Amend | o.Remove | o.EndLease | o.ExtendLease
+    ) -> tuple[QueueTable, int, Message]:
         table = self._tables.get(command.account, command.queue)
         row_key, message = self._tables.live(table, command.message_id)
         return table, row_key, message
@@ -376,7 +402,9 @@ class JobHandlers:
         elif job.state is o.JobState.CANARY:
             job = after_canaries(job, self._canaries(job), tables.now_ms)
         else:
+            since = tables.log.reached
             job = self._walk(table, job, command.limit)
+            tables.log.sign(since, job.actor)
         tables.jobs[job.job_id] = job
         return job
 
@@ -423,7 +451,7 @@ class JobHandlers:
         )
 
     def _move(self, table: QueueTable, job: o.Job, at: Place, seen: o.Seen) -> bool:
-        """Purge or redrive one message; False if there is nowhere to redrive it to."""
+        """Do to one message what the job does; False if that cannot be done."""
         tables = self._tables
         source = tables.poison_of(table) if at.poison else table
         assert source is not None
@@ -431,6 +459,8 @@ class JobHandlers:
             tables.take(source, at.row_key)
             tables.note(EventType.REMOVED, source, seen.message, PURGE)
             return True
+        if job.plan.kind is not o.JobKind.REDRIVE:
+            return self._change(source, at.row_key, job.plan)
         poisoning = seen.message.detail.poisoning
         name = job.plan.target or (poisoning.queue if poisoning else job.queue)
         target = tables.queues.get((job.account, name))
@@ -441,6 +471,18 @@ class JobHandlers:
         target.rows[at.row_key] = redriven
         tables.stir(target, redriven)
         tables.note(EventType.REDRIVEN, source, redriven, target=target.queue.name)
+        return True
+
+    def _change(self, table: QueueTable, row_key: int, plan: o.JobPlan) -> bool:
+        message, member = table.rows[row_key], row_key in table.held
+        changed = after_change(message, plan, self._tables.now_ms, is_member=member)
+        if changed is None:
+            return False
+        error = None
+        if changed.event is EventType.LEASE_ENDED:
+            error = newest_error(changed.message)
+        self._tables.keep(table, row_key, changed.message)
+        self._tables.note(changed.event, table, changed.message, changed.reason, error=error)
         return True
 
     def stop(self, command: o.StopJob) -> c.Result:

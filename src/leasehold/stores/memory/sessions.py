@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from leasehold.domain import commands as c
 from leasehold.domain import sessions as rules
@@ -132,6 +133,19 @@ class SessionHandlers:
         ]
         found.sort(key=lambda desk: (-desk.session.started_at_ms, desk.session.session_id))
         return tuple(sessions.view(desk) for desk in found[: command.limit])
+
+    def leases(self, command: s.ListLeases) -> c.Result:
+        """List what is on the leases of a session."""
+        desk = self._sessions.find(command.account, command.session_id)
+        held = islice(self._sessions.leases(desk.session), command.limit)
+        return tuple(
+            s.HeldMessage(
+                table.queue.name,
+                message._replace(body=b""),
+                rules.last_sign_ms(message, desk.told.get(message.message_id)),
+            )
+            for table, _, message in held
+        )
 
     # --- heartbeats --------------------------------------------------------------------------
 

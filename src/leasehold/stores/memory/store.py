@@ -15,7 +15,7 @@ from leasehold.domain import sessions as s
 from leasehold.domain import transactions as st
 from leasehold.domain.command import AnyCommand
 from leasehold.domain.errors import LeaseholdError, QueueExists, SettingsDiffer
-from leasehold.domain.event_recorder import Collected, Recorder
+from leasehold.domain.event_recorder import SERVER, Collected, Recorder
 from leasehold.domain.events import EventType
 from leasehold.domain.groups import (
     HaltGroup,
@@ -134,10 +134,14 @@ class MemoryStore:
     # --- queues ------------------------------------------------------------------------------
 
     def _perform(self, command: AnyCommand) -> c.Result:
+        log = self._tables.log
+        since = log.reached
         try:
-            return self._verbs[type(command)](command)
+            result = self._verbs[type(command)](command)
         except LeaseholdError as error:
             return error
+        log.sign(since, getattr(command, "actor", None))
+        return result
 
     def _create_queue(self, command: c.CreateQueue) -> c.Result:
         key = command.account, command.queue
@@ -174,23 +178,25 @@ class MemoryStore:
 
     def _set_metadata(self, command: c.SetQueueMetadata) -> c.Result:
         held = self._tables.get(command.account, command.queue)
-        held.queue = replace(held.queue, metadata=dict(command.metadata))
+        self._tables.change(held, replace(held.queue, metadata=dict(command.metadata)))
         return c.DONE
 
     def _set_settings(self, command: c.SetQueueSettings) -> c.Result:
         held = self._tables.get(command.account, command.queue)
-        held.queue = with_settings(held.queue, command.settings)
+        self._tables.change(held, with_settings(held.queue, command.settings))
         return c.DONE
 
     def _set_adapted(self, command: c.SetAdapted) -> c.Result:
         held = self._tables.get(command.account, command.queue)
         settings = replace(held.queue.settings, adapted=command.adapted)
-        held.queue = replace(held.queue, settings=settings)
+        since = self._tables.log.reached
+        self._tables.change(held, replace(held.queue, settings=settings))
+        self._tables.log.sign(since, SERVER)
         return c.DONE
 
     def _set_policies(self, command: c.SetQueuePolicies) -> c.Result:
         held = self._tables.get(command.account, command.queue)
-        held.queue = replace(held.queue, policies=command.policies)
+        self._tables.change(held, replace(held.queue, policies=command.policies))
         return c.DONE
 
     def _list_queues(self, command: c.ListQueues) -> c.Result:
@@ -292,6 +298,7 @@ def _message_verbs(messages: MessageHandlers, admin: AdminHandlers, jobs: JobHan
         o.Amend: admin.amend,
         o.Remove: admin.remove,
         o.EndLease: admin.end_lease,
+        o.ExtendLease: admin.extend_lease,
         o.StartJob: jobs.start,
         o.StepJob: jobs.step,
         o.StopJob: jobs.stop,
@@ -334,6 +341,7 @@ def _session_verbs(sessions: SessionHandlers) -> _Verbs:
         s.EndSession: sessions.end,
         s.GetSession: sessions.get,
         s.ListSessions: sessions.list,
+        s.ListLeases: sessions.leases,
         s.LoseSessions: sessions.lose,
         s.RequestCancel: sessions.request_cancel,
     }
@@ -342,6 +350,7 @@ def _session_verbs(sessions: SessionHandlers) -> _Verbs:
 def _log_verbs(events: EventHandlers, bodies: BodyHandlers) -> _Verbs:
     return {
         e.ReadEvents: events.read,
+        e.TailEvents: events.tail,
         e.LogExtent: events.extent,
         e.TrimEvents: events.trim,
         e.KeepNote: events.keep_note,
@@ -441,6 +450,19 @@ class EventHandlers:
                 and command.account in {None, event.account}
             ]
         return e.EventPage(tuple(found), reached, finished=True)
+
+    def tail(self, command: e.TailEvents) -> c.Result:
+        """Read events from the newest back; here at once."""
+        batches = [batch for batch in self._batches if batch.seq <= command.upto_seq]
+        found = [
+            event
+            for batch in reversed(batches)
+            for event in reversed(_events_in(batch))
+            if event.account == command.account
+            and command.queue in {None, event.queue}
+            and command.message_id in {None, event.message_id}
+        ]
+        return e.EventTail(tuple(found), 0, batches[0].at_ms if batches else None)
 
     def extent(self, _command: e.LogExtent) -> c.Result:
         """Say how much log there is."""

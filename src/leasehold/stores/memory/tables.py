@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
@@ -19,7 +20,13 @@ from leasehold.domain.errors import (
     QueueNotFound,
     ReceiptMalformed,
 )
-from leasehold.domain.event_recorder import Recorder, is_recorded, late, late_elsewhere
+from leasehold.domain.event_recorder import (
+    Recorder,
+    changes_between,
+    is_recorded,
+    late,
+    late_elsewhere,
+)
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive, newest_error
 from leasehold.domain.groups import (
@@ -216,6 +223,13 @@ class Tables:
         self.note(EventType.QUEUE_CREATED, table)
         return table
 
+    def change(self, table: QueueTable, queue: Queue) -> None:
+        """Have a queue be as *queue* says, and record what is different."""
+        before, table.queue = table.queue, queue
+        if before.settings.event_log or queue.settings.event_log:
+            for kind, reason, until_ms in changes_between(before, queue):
+                self.log.add_of_queue(kind, queue.account, queue.name, reason, until_ms)
+
     def poison_of(self, table: QueueTable) -> QueueTable | None:
         """Return the poison queue of a queue, if there is one."""
         name = poison_queue_of(table.queue.name, table.queue.settings)
@@ -248,10 +262,10 @@ class Tables:
         if settings is None:
             table.turns = None
         elif table.turns is None or table.turns.settings != settings:
-            first: dict[Group, int] = {}
-            for message in table.rows.values():
-                group = message.detail.group_id
-                first[group] = min(first.get(group, NEVER_MS), message.visible_at_ms)
+            first: dict[Group, tuple[int, int]] = {}
+            for row_key, message in table.rows.items():
+                group, place = message.detail.group_id, (message.visible_at_ms, row_key)
+                first[group] = min(first.get(group, place), place)
             table.turns = Turns.found(settings, first)
         if table.turns is not None:
             table.turns.ageing_s = table.queue.settings.priority_ageing_s
@@ -508,9 +522,9 @@ class Taking:
                 found for key in keys if (found := good(key)[0]) is not None
             )
         elif group is not None:
-            source = take_from(turns, group, limit, _GroupLooks(table, now_ms, good, group))
+            source = take_from(turns, group, limit, _GroupLooks(table, turns, now_ms, good, group))
         else:
-            source = take_turns(turns, now_ms, (limit,), _GroupLooks(table, now_ms, good))
+            source = take_turns(turns, now_ms, (limit,), _GroupLooks(table, turns, now_ms, good))
         taken, ended = 0, False
         with contextlib.closing(source):
             while taken < limit and not ended and left[0] >= 0:
@@ -527,13 +541,13 @@ class Taking:
     def next_turn_ms(self, table: QueueTable, turns: Turns) -> int | None:
         """Return when a queue that groups share may next give something."""
         now_ms = self._tables.now_ms
-        looks = _GroupLooks(table, now_ms, lambda _: (None, False))
+        looks = _GroupLooks(table, turns, now_ms, _any)
         return next_turn_ms(turns, now_ms, looks)
 
     def next_group(self, table: QueueTable, turns: Turns) -> str | None:
         """Return the group whose turn it is of those that have something."""
         now_ms = self._tables.now_ms
-        return next_group(turns, now_ms, _GroupLooks(table, now_ms, lambda _: (None, False)))
+        return next_group(turns, now_ms, _GroupLooks(table, turns, now_ms, _any))
 
     def _good(self, table: QueueTable, left: list[int], row_key: int) -> tuple[_Found | None, bool]:
         """Return a message, None if it had to go to the poison queue, and whether to go on.
@@ -577,19 +591,28 @@ class _GroupLooks:
     """Looks at the groups of a queue; see :class:`leasehold.domain.groups.Looks`."""
 
     def __init__(
-        self, table: QueueTable, now_ms: int, good: _Judge, held: str | None = None
+        self, table: QueueTable, turns: Turns, now_ms: int, good: _Judge, held: str | None = None
     ) -> None:
         self.known: dict[Group, Look[_Found]] = {}
-        self._table, self._now_ms, self._good = table, now_ms, good
+        self._table, self._turns, self._now_ms, self._good = table, turns, now_ms, good
         self._held = held
         """The group that whoever receives holds."""
 
     def read(self, groups: Sequence[Group]) -> None:
         """See :class:`Looks`."""
         for group in groups:
-            look = self.known[group] = _GroupLook(self._table, group, self._now_ms, self._good)
+            look = _GroupLook(self._table, self._turns, group, self._now_ms, self._good)
+            self.known[group] = look
             if group in self._table.holds and group != self._held:
                 look.give_up()
+
+    def in_flight(self) -> Mapping[Group, int]:
+        """See :class:`Looks`."""
+        return Counter(
+            message.detail.group_id
+            for key, message in self._table.rows.items()
+            if self._table.state_of(key, self._now_ms) is MessageState.LEASED
+        )
 
 
 class _GroupLook:
@@ -598,6 +621,7 @@ class _GroupLook:
     def __init__(
         self,
         table: QueueTable,
+        turns: Turns,
         group: Group,
         now_ms: int,
         good: _Judge,
@@ -626,12 +650,14 @@ class _GroupLook:
                 ready = []
         else:
             ready.sort(key=lambda each: _order(table, each[0], ageing_s))
-        limit = None if group is None else policy.limit_of(group)
+        limit = None if group is None else turns.limit_of(group)
         self._room = len(ready)
         """How many may be given: what goes to the poison queue instead is not among them."""
         if limit is not None:
             leased = sum(table.state_of(key, now_ms) is MessageState.LEASED for key, _ in others)
             self._room = min(self._room, limit - leased)
+            if group in turns.work.limits:
+                self._again_ms = min(self._again_ms, turns.work.next_ms)
         self._table, self._group, self._now_ms = table, group, now_ms
         self._rate = None if group is None else policy.rate_of(group)
         if group in table.halts:
@@ -688,6 +714,10 @@ class _GroupLook:
         if self._ready and self._rate is not None:
             at_ms = min(at_ms, self._rated_ms())
         return at_ms, min(self._oldest_ms, at_ms)
+
+
+def _any(_: int) -> tuple[None, bool]:
+    return None, False
 
 
 def _ends_ms(table: QueueTable, row_key: int, message: Message) -> int:

@@ -41,7 +41,7 @@ _WAY_OUT: Final = (
     "move the account into a store of its own: behind a PostgreSQL URL write ?schema=NAME with a "
     "name that is not used yet"
 )
-_KEPT: Final = ("receipt_key", "epoch", "retired_until_ms", "last_seen_ms")
+KEPT: Final = ("receipt_key", "epoch", "retired_until_ms", "last_seen_ms")
 """Values that go with the rows, into an empty store."""
 
 
@@ -139,10 +139,10 @@ def _move(source: End, target: End, wanted: Wanted) -> Moved:
     if empty:
         _mark_arriving(target, source, wanted, move_id)
     target.prepare_bulk()
-    read = dict(_copy(source, target, tables, wanted.tell, sum(totals.values())))
+    read = dict(copy_rows(source, target, tables, wanted.tell, sum(totals.values())))
     target.finish_bulk()
     target.select(account)
-    _compare(target, tables, read, wanted.tell)
+    compare_rows(target, tables, read, wanted.tell)
     _settle_target(source, target, wanted, move_id, empty=empty)
     queues = _queues(source)
     mark = _mark("moved", move_id, target.shown, wanted)
@@ -219,7 +219,7 @@ def _mark_arriving(target: End, source: End, wanted: Wanted, move_id: str) -> No
     target.lock()
 
 
-def _copy(
+def copy_rows(
     source: End, target: End, tables: Sequence[Table], tell: Teller, total: int
 ) -> Iterator[tuple[str, Digests]]:
     """Copy the rows; return what they add up to, by table."""
@@ -239,7 +239,9 @@ def _copy(
         yield table.name, digester.result()
 
 
-def _compare(target: End, tables: Sequence[Table], read: dict[str, Digests], tell: Teller) -> None:
+def compare_rows(
+    target: End, tables: Sequence[Table], read: dict[str, Digests], tell: Teller
+) -> None:
     """Compare what the target has now with what was read."""
     total = sum(count for digests in read.values() for count, _ in digests.values())
     done = 0
@@ -261,7 +263,7 @@ def _settle_target(source: End, target: End, wanted: Wanted, move_id: str, *, em
     there, here = source.meta(), target.meta()
     target.raise_to(highest(source.high_water(), target.high_water()))
     if empty:
-        for name in _KEPT:
+        for name in KEPT:
             target.set_meta(name, there[name])
     else:
         # What expired before that and came from the source has not been dealt with.

@@ -118,6 +118,10 @@ class PostgresEnd(SqlEnd):
             self.set_meta("receipt_key", secrets.token_bytes(KEY_BYTES))
             self.set_meta("epoch", 1)
 
+    def begin_snapshot(self) -> None:
+        """Begin a transaction that sees one instant, and keeps nobody from the store."""
+        self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+
     def commit(self) -> None:
         """See :meth:`End.commit`."""
         self.execute("UPDATE change SET version = version + 1")

@@ -243,6 +243,20 @@ SELECT name, count(*) FROM unnest($2::text[]) AS g (name)
 JOIN message ON partition = $1 AND group_id = g.name AND (dequeue_count > 0) = true
 GROUP BY name
 
+-- name: lane_in_flight
+-- How many messages of each group are on leases, among the first of what is not visible.
+SELECT group_id, count(*) FROM (
+    SELECT group_id, phase, expires_at_ms FROM message
+    WHERE partition = $1 AND visible_at_ms > $2 ORDER BY visible_at_ms LIMIT $3) AS first
+WHERE phase = 2 AND expires_at_ms > $2
+GROUP BY group_id
+
+-- name: lane_members
+-- The same of members that a claim hides.
+SELECT group_id, count(*) FROM (
+    SELECT group_id FROM message WHERE partition = $1 LIMIT $2) AS first
+GROUP BY group_id
+
 -- name: groups_next
 -- When the next of what is not visible is, of what was never received and of what was.
 SELECT name,
@@ -320,7 +334,8 @@ UPDATE group_hold SET state = $3 WHERE scope = $1 AND group_id = $2
 DELETE FROM group_hold WHERE scope = $1
 
 -- name: groups_of_lane
--- One look into the index for each group, however many messages it has.
+-- Each group with the place of its first message: a few looks into the index for each, however many
+-- messages it has.
 WITH RECURSIVE found (name) AS (
     (SELECT group_id FROM message WHERE partition = $1 AND group_id IS NOT NULL
      ORDER BY group_id LIMIT 1)
@@ -328,13 +343,20 @@ WITH RECURSIVE found (name) AS (
     SELECT (SELECT group_id FROM message WHERE partition = $1 AND group_id > name
             ORDER BY group_id LIMIT 1)
     FROM found WHERE name IS NOT NULL)
-SELECT name, (SELECT min(visible_at_ms) FROM message WHERE partition = $1 AND group_id = name)
-FROM found WHERE name IS NOT NULL
+SELECT name, first.visible_at_ms, first.row_key
+FROM found CROSS JOIN (VALUES (false), (true)) AS kinds (received)
+CROSS JOIN LATERAL (
+    SELECT visible_at_ms, row_key FROM message
+    WHERE partition = $1 AND group_id = name AND (dequeue_count > 0) = received
+      AND visible_at_ms IS NOT NULL
+    ORDER BY visible_at_ms, row_key LIMIT 1) AS first
+WHERE name IS NOT NULL
 
 -- name: groups_since
--- Of which something became visible since a moment.
-SELECT DISTINCT group_id FROM message
+-- Of which something became visible since a moment, by the first of that.
+SELECT group_id FROM message
 WHERE partition = $1 AND visible_at_ms > $2 AND visible_at_ms <= $3
+GROUP BY group_id ORDER BY min(visible_at_ms), min(row_key)
 
 -- name: try_lock_groups
 SELECT name FROM unnest($2::text[]) AS g (name)
@@ -518,6 +540,9 @@ VALUES (nextval('event_seq'), $1, $2, $3, $4) RETURNING seq
 
 -- name: read_events
 SELECT seq, at_ms, content FROM event_batch WHERE seq > $1 ORDER BY seq
+
+-- name: read_events_back
+SELECT seq, at_ms, content FROM event_batch WHERE seq <= $1 ORDER BY seq DESC LIMIT $2
 
 -- name: oldest_events
 SELECT seq, size FROM event_batch WHERE seq <= $1 ORDER BY seq LIMIT $2

@@ -16,7 +16,6 @@ from leasehold.domain.admin import (
     after_step,
     begin,
     is_over,
-    matches,
     most_to_move,
     stop,
 )
@@ -29,8 +28,10 @@ from leasehold.domain.errors import (
     SettingsDiffer,
     VisibilityPastExpiry,
 )
+from leasehold.domain.event_recorder import SERVER, changes_between
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import newest_error
+from leasehold.domain.filters import matches
 from leasehold.domain.groups import NOW, HaltGroup, ResumeGroup
 from leasehold.domain.model import (
     GroupHalt,
@@ -46,7 +47,9 @@ from leasehold.domain.model import (
 )
 from leasehold.domain.visibility import (
     after_amend,
+    after_change,
     after_ended_lease,
+    after_extension,
     after_redrive,
     is_expired,
     next_token_ms,
@@ -163,7 +166,9 @@ class AdminHandlers:
         seen = tuple(seen_of(kept, now_ms) for kept in held[: command.limit])
         again_ms = self._groups.again_ms(entry, command.group_id, now_ms)
         halt, hold = entry.halts.get(command.group_id), entry.holds.get(command.group_id)
-        return o.GroupStanding(in_flight, seen, again_ms, halt, hold)
+        turns = entry.turns
+        noisy_limit = None if turns is None else turns.work.limits.get(command.group_id)
+        return o.GroupStanding(in_flight, seen, again_ms, halt, hold, noisy_limit)
 
     def halt_group(self, command: HaltGroup, now_ms: int) -> c.Result:
         """Have a group give nothing more."""
@@ -405,7 +410,20 @@ class AdminHandlers:
         self._state.log.add(EventType.LEASE_ENDED, entry, ended, BY_OPERATOR, None, error)
         return o.Seen(ended, state_of(ended, now_ms), entry.queue.name)
 
-    def _live(self, command: o.Amend | o.Remove | o.EndLease, now_ms: int) -> Kept:
+    def extend_lease(self, command: o.ExtendLease, now_ms: int) -> c.Result:
+        """Move the end of a lease."""
+        kept = self._live(command, now_ms)
+        entry, _, message, held = kept
+        if held is not None or seen_of(kept, now_ms).state is not MessageState.LEASED:
+            raise MessageNotLeased
+        extended = after_extension(message, now_ms, command.visibility_timeout_s)
+        if extended.visible_at_ms >= extended.expires_at_ms:
+            raise VisibilityPastExpiry("renew", command.visibility_timeout_s)
+        rewrite(self._state, kept, extended)
+        self._state.log.add(EventType.RENEWED, entry, extended, BY_OPERATOR)
+        return o.Seen(extended, state_of(extended, now_ms), entry.queue.name)
+
+    def _live(self, command: o.Amend | o.Remove | o.EndLease | o.ExtendLease, now_ms: int) -> Kept:
         entry = self._state.catalog.get(command.account, command.queue)
         row_key = row_key_of(command.message_id)
         rows = self._state.fetch("get_message", (row_key,))
@@ -471,7 +489,10 @@ class JobHandlers:
             return self._keep(stop(job, now_ms, "The queue was deleted."))
         if job.state is o.JobState.CANARY:
             return self._keep(after_canaries(job, self._canaries(job), now_ms))
-        return self._keep(self._walk(entry, job, command.limit, now_ms))
+        since = self._state.log.reached
+        walked = self._walk(entry, job, command.limit, now_ms)
+        self._state.log.sign(since, job.actor)
+        return self._keep(walked)
 
     def _canaries(self, job: o.Job) -> dict[str, str | None]:
         """Return the canaries that are not done: why they are poison again, None if not."""
@@ -519,7 +540,7 @@ class JobHandlers:
         )
 
     def _move(self, entry: Entry, job: o.Job, step: Step, now_ms: int) -> bool:
-        """Purge or redrive one message; False if there is nowhere to redrive it to."""
+        """Do to one message what the job does; False if that cannot be done."""
         state = self._state
         seen = step.seen
         assert seen is not None
@@ -532,14 +553,30 @@ class JobHandlers:
             free_group(source, message)
             state.log.add(EventType.REMOVED, source, message, BY_PURGE)
             return True
+        kept = Kept(source, step.place.row_key, message, step.held)
+        if job.plan.kind is not o.JobKind.REDRIVE:
+            return self._change(kept, job.plan, now_ms)
         poisoning = message.detail.poisoning
         name = job.plan.target or (poisoning.queue if poisoning else job.queue)
         target = state.catalog.find(job.account, name)
         if target is None:
             return False
         redriven = after_redrive(message, now_ms)
-        rewrite(state, Kept(source, step.place.row_key, message, step.held), redriven, target)
+        rewrite(state, kept, redriven, target)
         state.log.add(EventType.REDRIVEN, source, redriven, None, target.queue.name)
+        return True
+
+    def _change(self, kept: Kept, plan: o.JobPlan, now_ms: int) -> bool:
+        member = kept.held is not None
+        changed = after_change(kept.message, plan, now_ms, is_member=member)
+        if changed is None:
+            return False
+        rewrite(self._state, kept, changed.message)
+        error = None
+        if changed.event is EventType.LEASE_ENDED:
+            error = newest_error(changed.message)
+        log = self._state.log
+        log.add(changed.event, kept.entry, changed.message, changed.reason, None, error)
         return True
 
     def stop(self, command: o.StopJob, now_ms: int) -> c.Result:
@@ -657,7 +694,7 @@ class QueueHandlers:
             state.sql["set_metadata"],
             (metadata_to_json(command.metadata), command.account, command.queue),
         )
-        entry.take(replace(entry.queue, metadata=dict(command.metadata)))
+        self._take(entry, replace(entry.queue, metadata=dict(command.metadata)))
         return c.DONE
 
     def set_settings(self, command: c.SetQueueSettings, _now_ms: int) -> c.Result:
@@ -670,14 +707,27 @@ class QueueHandlers:
         """Set the visibility timeout that the server has chosen."""
         entry = self._state.catalog.get(command.account, command.queue)
         settings = replace(entry.queue.settings, adapted=command.adapted)
+        since = self._state.log.reached
         self._keep_settings(entry, replace(entry.queue, settings=settings))
+        self._state.log.sign(since, SERVER)
         return c.DONE
 
     def _keep_settings(self, entry: Entry, queue: Queue) -> None:
         state = self._state
         bounds = (settings_to_json(queue.settings), queue.account, queue.name)
         state.cursor.execute(state.sql["set_settings"], bounds)
-        entry.take(queue)
+        self._take(entry, queue)
+
+    def _take(self, entry: Entry, queue: Queue) -> None:
+        """Have a queue be as *queue* says, and record what is different."""
+        found = changes_between(entry.queue, queue)
+        was_logged = entry.logged  # that the log is turned off is the last thing in it
+        if not was_logged:
+            entry.take(queue)
+        for kind, reason, until_ms in found:
+            self._state.log.add_queue(kind, entry, reason, until_ms)
+        if was_logged:
+            entry.take(queue)
 
     def set_policies(self, command: c.SetQueuePolicies, _now_ms: int) -> c.Result:
         """Replace the stored access policies."""
@@ -687,7 +737,7 @@ class QueueHandlers:
             state.sql["set_policies"],
             (policies_to_json(command.policies), command.account, command.queue),
         )
-        entry.take(replace(entry.queue, policies=command.policies))
+        self._take(entry, replace(entry.queue, policies=command.policies))
         return c.DONE
 
     def list(self, command: c.ListQueues, _now_ms: int) -> c.Result:

@@ -36,6 +36,7 @@ BoundTo: TypeAlias = tuple[str, str, int]
 LANE_BITS: Final = 40
 PARTITION_MASK: Final = (1 << LANE_BITS) - 1
 DEFAULT_LANES: Final = 1 << DEFAULT_PRIORITY
+_LEASED: Final = int(Phase.LEASED)
 _GROUPED: Final = 16
 """Messages of groups have lanes of their own, whose numbers follow those of the 16 priorities."""
 
@@ -87,7 +88,7 @@ class Lane:
     def leased_since(self, now_ms: int) -> None:
         """Note that messages of this lane may have been leased now."""
         oldest = self.oldest_from_ms
-        oldest[Phase.LEASED] = min(oldest[Phase.LEASED], now_ms)
+        oldest[_LEASED] = min(oldest[_LEASED], now_ms)
 
     def written(self, message: Message) -> None:
         """Note that a message was put, or given back, as it is now."""
@@ -177,7 +178,10 @@ class Entry:
 
     def lane(self, number: int) -> Lane:
         """Return a lane by its number; it must be open."""
-        return next(lane for lane in self.lanes if lane.number == number)
+        for lane in self.lanes:
+            if lane.number == number:
+                return lane
+        raise KeyError(number)
 
     def written(self, message: Message) -> None:
         """Note that a message was put, or given back, as it is now."""

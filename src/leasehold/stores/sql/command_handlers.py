@@ -26,12 +26,14 @@ from leasehold.stores.sql.claims import ClaimHandlers
 from leasehold.stores.sql.failures import FailureHandlers
 from leasehold.stores.sql.maintenance import BodyKeyHandlers, EventHandlers, MaintenanceHandlers
 from leasehold.stores.sql.messages import CompleteVerb, MessageHandlers
+from leasehold.stores.sql.recorder import Recorder
 from leasehold.stores.sql.sessions import SessionHandlers
 from leasehold.stores.sql.settle import Settling, StagedBook
 from leasehold.stores.sql.state import State
 from leasehold.stores.sql.transactions import TransactionHandlers
 
 _Run: TypeAlias = Callable[[Sequence[Any], int], Sequence[c.Result]]
+_Verb: TypeAlias = Callable[[Any, int], c.Result]
 
 
 class CommandHandlers:
@@ -67,7 +69,7 @@ class CommandHandlers:
             **self._message_runs(messages),
             **_claim_runs(self.claims),
             **_staging_runs(staging),
-            **_session_runs(self.sessions),
+            **_session_runs(self.sessions, state.log),
             **_log_runs(EventHandlers(state), BodyKeyHandlers(state)),
         }
 
@@ -94,7 +96,12 @@ class CommandHandlers:
             refusals = self._failures.refusals(command, now_ms)
             if refusals is not None:
                 return refusals
-        return tuple(self.carry_out(command.commands, now_ms))
+        log = self._state.log
+        since = log.reached
+        results = tuple(self.carry_out(command.commands, now_ms))
+        if command.actor is not None:
+            log.sign(since, command.actor)
+        return results
 
     def _refuse_growth(self, run: Sequence[AnyCommand], now_ms: int) -> list[c.Result]:
         results: list[c.Result] = []
@@ -111,6 +118,7 @@ class CommandHandlers:
         queues = QueueHandlers(self._state, admin, self.claims)
         jobs = JobHandlers(self._state, admin)
         maintenance = MaintenanceHandlers(self._state)
+        log = self._state.log
         return {
             c.Put: messages.put,
             c.Receive: messages.receive,
@@ -119,13 +127,13 @@ class CommandHandlers:
             c.Complete: self._completing.complete,
             c.Release: _one_by_one(self._failures.release),
             c.Batch: _one_by_one(self._batch),
-            c.Clear: _one_by_one(queues.clear),
-            c.CreateQueue: _one_by_one(queues.create),
-            c.DeleteQueue: _one_by_one(queues.delete),
+            c.Clear: _one_by_one(_signing(log, queues.clear)),
+            c.CreateQueue: _one_by_one(_signing(log, queues.create)),
+            c.DeleteQueue: _one_by_one(_signing(log, queues.delete)),
             c.GetQueue: _one_by_one(queues.get),
-            c.SetQueueMetadata: _one_by_one(queues.set_metadata),
-            c.SetQueuePolicies: _one_by_one(queues.set_policies),
-            c.SetQueueSettings: _one_by_one(queues.set_settings),
+            c.SetQueueMetadata: _one_by_one(_signing(log, queues.set_metadata)),
+            c.SetQueuePolicies: _one_by_one(_signing(log, queues.set_policies)),
+            c.SetQueueSettings: _one_by_one(_signing(log, queues.set_settings)),
             c.SetAdapted: _one_by_one(queues.set_adapted),
             c.ListQueues: _one_by_one(queues.list),
             c.GetAccountDocument: _one_by_one(queues.get_document),
@@ -137,14 +145,15 @@ class CommandHandlers:
             o.Inspect: _one_by_one(admin.inspect),
             o.FindMessage: _one_by_one(admin.find),
             o.LookAtGroup: _one_by_one(admin.look_at_group),
-            HaltGroup: _one_by_one(admin.halt_group),
-            ResumeGroup: _one_by_one(admin.resume_group),
+            HaltGroup: _one_by_one(_signing(log, admin.halt_group)),
+            ResumeGroup: _one_by_one(_signing(log, admin.resume_group)),
             o.CountGroups: _one_by_one(admin.count_groups),
             o.CountMessages: _one_by_one(admin.count),
             o.NextDue: _one_by_one(admin.next_due),
-            o.Amend: _one_by_one(admin.amend),
-            o.Remove: _one_by_one(admin.remove),
-            o.EndLease: _one_by_one(admin.end_lease),
+            o.Amend: _one_by_one(_signing(log, admin.amend)),
+            o.Remove: _one_by_one(_signing(log, admin.remove)),
+            o.EndLease: _one_by_one(_signing(log, admin.end_lease)),
+            o.ExtendLease: _one_by_one(_signing(log, admin.extend_lease)),
             o.StartJob: _one_by_one(jobs.start),
             o.StepJob: _one_by_one(jobs.step),
             o.StopJob: _one_by_one(jobs.stop),
@@ -192,24 +201,26 @@ def _staging_runs(staging: TransactionHandlers) -> dict[type, _Run]:
     }
 
 
-def _session_runs(sessions: SessionHandlers) -> dict[type, _Run]:
+def _session_runs(sessions: SessionHandlers, log: Recorder) -> dict[type, _Run]:
     return {
         s.OpenSession: _one_by_one(sessions.open),
         s.Heartbeat: _one_by_one(sessions.heartbeat),
         s.EndSession: _one_by_one(sessions.end),
         s.GetSession: _one_by_one(sessions.get),
         s.ListSessions: _one_by_one(sessions.list),
+        s.ListLeases: _one_by_one(sessions.leases),
         s.LoseSessions: _one_by_one(sessions.lose),
-        s.RequestCancel: _one_by_one(sessions.cancel),
+        s.RequestCancel: _one_by_one(_signing(log, sessions.cancel)),
         HoldGroup: _one_by_one(sessions.hold_group),
         SaveGroupState: _one_by_one(sessions.save_group_state),
-        ReleaseGroup: _one_by_one(sessions.release_group),
+        ReleaseGroup: _one_by_one(_signing(log, sessions.release_group)),
     }
 
 
 def _log_runs(events: EventHandlers, keys: BodyKeyHandlers) -> dict[type, _Run]:
     return {
         e.ReadEvents: _one_by_one(events.read),
+        e.TailEvents: _one_by_one(events.tail),
         e.LogExtent: _one_by_one(events.extent),
         e.TrimEvents: _one_by_one(events.trim),
         e.KeepNote: _one_by_one(events.keep_note),
@@ -218,6 +229,18 @@ def _log_runs(events: EventHandlers, keys: BodyKeyHandlers) -> dict[type, _Run]:
         c.ForgetBodyGarbage: _one_by_one(keys.forget_garbage),
         c.KnownBodies: _one_by_one(keys.known),
     }
+
+
+def _signing(log: Recorder, verb: Callable[[Any, int], c.Result]) -> _Verb:
+    """Make a verb say in its events who has asked for it."""
+
+    def perform(command: Any, now_ms: int) -> c.Result:
+        since = log.reached
+        result = verb(command, now_ms)
+        log.sign(since, command.actor)
+        return result
+
+    return perform
 
 
 def _one_by_one(

@@ -7,11 +7,13 @@ what is in memory may be out of date and costs a look in vain, never a wrong mes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from leasehold.domain.groups import (
+    ANY,
     NOW,
     Group,
     Rank,
@@ -28,6 +30,7 @@ from leasehold.domain.groups import (
     take_turns,
 )
 from leasehold.domain.model import NEVER_MS
+from leasehold.domain.noisy_groups import MAX_COUNTED
 from leasehold.domain.queue_settings import GroupOrder, GroupRate
 from leasehold.domain.visibility import order_of
 from leasehold.stores.sql.catalog import Entry, is_grouped, lanes_of, priority_of
@@ -44,6 +47,8 @@ _BUSY_MS: Final = 20
 """Until a group is looked at again that another server was giving messages of."""
 _UNSURE_MS: Final = 100
 """The same for a group that another server may free at any moment."""
+_FRONT: Final = 17
+"""Columns of a row, behind which those stand that say more of its group."""
 _FOR_GROUPS: Final = {
     "next_visible": "group_heads",
     "next_visible_without_bodies": "group_heads_without_bodies",
@@ -76,7 +81,7 @@ class GroupSearch:
         """
         limits = tuple(limits)
         turns = self._turns_of(entry, now_ms)
-        looks = _Looks(self._state, entry, now_ms, query, sum(limits), good)
+        looks = _Looks(self._state, entry, turns, now_ms, query, sum(limits), good)
         source = take_turns(turns, now_ms, limits, looks)
         return _rated(source, looks) if looks.policy.has_rates else source
 
@@ -85,21 +90,23 @@ class GroupSearch:
     ) -> Generator[Row]:
         """Go over the messages of one group, for the session that holds it."""
         turns = self._turns_of(entry, now_ms)
-        looks = _Looks(self._state, entry, now_ms, query, limit, good, group)
+        looks = _Looks(self._state, entry, turns, now_ms, query, limit, good, group)
         source = take_from(turns, group, limit, looks)
         return _rated(source, looks) if looks.policy.has_rates else source
 
     def next_group(self, entry: Entry, now_ms: int) -> str | None:
         """Return the group whose turn it is of those that have something."""
         turns = self._turns_of(entry, now_ms)
-        query = "next_visible_without_bodies"
-        return next_group(turns, now_ms, _Looks(self._state, entry, now_ms, query, 1, _any))
+        return next_group(turns, now_ms, self._glance(entry, turns, now_ms))
 
     def next_due_ms(self, entry: Entry, now_ms: int) -> int | None:
         """Return when a receive may next get something; None for not by itself."""
         turns = self._turns_of(entry, now_ms)
-        query = "next_visible_without_bodies"
-        return next_turn_ms(turns, now_ms, _Looks(self._state, entry, now_ms, query, 1, _any))
+        return next_turn_ms(turns, now_ms, self._glance(entry, turns, now_ms))
+
+    def _glance(self, entry: Entry, turns: Turns, now_ms: int) -> _Looks:
+        """Look at groups of which nothing is taken."""
+        return _Looks(self._state, entry, turns, now_ms, "next_visible_without_bodies", 1, _any)
 
     def again_ms(self, entry: Entry, group: str, now_ms: int) -> int | None:
         """Return when the rate of a group allows one more; None if it does now."""
@@ -136,17 +143,19 @@ class GroupSearch:
         settings = entry.queue.settings.groups
         assert settings is not None
         turns = entry.turns
-        if turns is None or turns.settings != settings:
-            first: dict[Group, int] = {None: NOW}
+        if turns is not None and turns.settings is not settings and turns.settings == settings:
+            turns.settings = settings  # to compare them takes as long as a look
+        if turns is None or turns.settings is not settings:
+            first: dict[Group, tuple[int, int]] = {None: (NOW, 0)}
             for lane in entry.lanes:
                 if is_grouped(lane.partition):
-                    for group, at_ms in self._state.fetch("groups_of_lane", (lane.partition,)):
-                        if at_ms is not None:  # not all of it has expired
-                            first[group] = min(first.get(group, at_ms), at_ms)
+                    for group, *at in self._state.fetch("groups_of_lane", (lane.partition,)):
+                        place = (at[0], at[1])
+                        first[group] = min(first.get(group, place), place)
             for held in entry.lapsed:
                 for number in filter(is_grouped, lanes_of(held.partition, held.lanes_used)):
-                    for group, _ in self._state.fetch("groups_of_lane", (number,)):
-                        first[group] = NOW
+                    for group, *_ in self._state.fetch("groups_of_lane", (number,)):
+                        first[group] = NOW, 0
             turns = Turns.found(settings, first)
             turns.heard_ms = now_ms
             entry.turns = turns
@@ -175,16 +184,25 @@ def call_lanes(state: State, turns: Turns, lanes: Sequence[int]) -> None:
     """Have the groups looked at that have messages in lanes of a claim, or of what is staged."""
     turns.call(None, NOW)
     for lane in filter(is_grouped, lanes):
-        for group, _ in state.fetch("groups_of_lane", (lane,)):
+        for group, *_ in state.fetch("groups_of_lane", (lane,)):
             turns.call(group, NOW)
 
 
-def _hiding_lanes(entry: Entry, now_ms: int) -> Iterator[tuple[int, int]]:
-    """Go over the lanes with members of groups that claims hide, and until when they do."""
+def _hiding_lanes(
+    entry: Entry, now_ms: int, *, grouped: bool | None = True
+) -> Iterator[tuple[int, int]]:
+    """Go over the lanes with what claims hide, and until when they do.
+
+    Args:
+        entry: The queue.
+        now_ms: The time.
+        grouped: Only those of groups, or only the others; None for all.
+    """
     for held in entry.claims:
         if not held.lapsed or held.claim.until_ms > now_ms:
-            for number in filter(is_grouped, lanes_of(held.partition, held.lanes_used)):
-                yield number, held.claim.until_ms
+            for number in lanes_of(held.partition, held.lanes_used):
+                if grouped is None or is_grouped(number) is grouped:
+                    yield number, held.claim.until_ms
 
 
 def _any(_: Row) -> bool:
@@ -217,6 +235,7 @@ class _Looks:
         self,
         state: State,
         entry: Entry,
+        turns: Turns,
         now_ms: int,
         query: str,
         wanted: int,
@@ -226,18 +245,26 @@ class _Looks:
         policy = entry.queue.settings.groups
         assert policy is not None
         self.known: dict[Group, _Look] = {}
-        self.state, self.entry, self.policy = state, entry, policy
+        self.state, self.entry, self.policy, self.turns = state, entry, policy, turns
         self.now_ms, self.query, self.wanted, self.good = now_ms, query, wanted, good
         self.ageing_s = entry.queue.settings.priority_ageing_s
         self._own = own
         """The group that whoever receives holds."""
+        self._front_lane = self._find_front_lane()
 
     def read(self, groups: Sequence[Group]) -> None:
         """See :class:`Looks`."""
         names = self._open_of(groups)
         if None in groups:
             self.known[None] = _Look(self, None, self._without_group(self.wanted))
-        allowed = self.state.lock_groups(self.entry, names) if names else ()
+        if self._front_lane is not None and self.wanted <= len(names):
+            names = self._read_fronts(names, self._front_lane)
+        if names:
+            self._read_wholly(names)
+
+    def _read_wholly(self, names: Sequence[str]) -> None:
+        """Look at groups in which anything may be, whoever else gives messages of them."""
+        allowed = self.state.lock_groups(self.entry, names)
         found = self._heads(allowed, min(self.wanted // max(1, len(names)) + 1, _AT_ONCE))
         held = self._held(allowed)
         ended: dict[str, _Look] = {}
@@ -257,7 +284,61 @@ class _Looks:
             if name not in self.known:
                 self._pass_over(name, self.now_ms + _BUSY_MS)
 
-    def _open_of(self, groups: Sequence[Group]) -> list[str]:
+    def _find_front_lane(self) -> int | None:
+        """Return the lane with all that groups can give, where one message of each is to be read.
+
+        None where there are several, where claims have some of it, or rates are to be kept.
+        """
+        entry = self.entry
+        if self.query not in self.state.fronts or entry.claims or self.policy.has_rates:
+            return None
+        lanes = [lane.partition for lane in entry.lanes if is_grouped(lane.partition)]
+        return lanes[0] if len(lanes) == 1 else None
+
+    def _read_fronts(self, names: Sequence[str], lane: int) -> Sequence[str]:
+        """Look at groups with one statement for all there is to know; return those left over.
+
+        These are groups that may have something else than what was never received.
+        """
+        state, now_ms, known = self.state, self.now_ms, self.known
+        # What was received holds a group up that is in order, or fills its limit, till it is gone.
+        is_fifo = self.policy.order is GroupOrder.FIFO
+        is_free = not (is_fifo or self.policy.has_limits or self.turns.work.limits)
+        until_ms = now_ms if is_free else NEVER_MS
+        if len(names) == 1:
+            rows = state.fetch("group_front", (lane, names[0], now_ms, until_ms))
+        else:
+            rows = state.fetch("group_fronts", (lane, state.names_of(names), now_ms, until_ms))
+        ended: dict[str, _Look] = {}
+        for row in rows:
+            name, received, behind_ms = row[_FRONT:]
+            if not received:
+                is_whole = behind_ms is None or behind_ms > now_ms
+                look = known[name] = _Look(self, name, _Heads([row[:_FRONT]], is_whole=is_whole))
+                if not is_whole:
+                    look.behind_ms = behind_ms
+                elif is_free:
+                    ended[name] = look
+                elif behind_ms is not None:
+                    look.again_ms = behind_ms
+        for name, at_ms in self._next(tuple(ended)).items():
+            ended[name].again_ms = at_ms
+        return [name for name in names if name not in known]
+
+    def in_flight(self) -> Mapping[Group, int]:
+        """See :class:`Looks`."""
+        found: Counter[Group] = Counter()
+        for lane in self.entry.lanes:
+            for group, leased in self.state.fetch(
+                "lane_in_flight", (lane.partition, self.now_ms, MAX_COUNTED)
+            ):
+                found[group] += leased
+        for number, _ in _hiding_lanes(self.entry, self.now_ms, grouped=None):
+            for group, members in self.state.fetch("lane_members", (number, MAX_COUNTED)):
+                found[group] += members
+        return found
+
+    def _open_of(self, groups: Sequence[Group]) -> Sequence[str]:
         """Return those of groups that do not stand still, and that no other session holds."""
         names = [group for group in groups if group is not None]
         halts, holds = self.entry.halts, self.entry.holds
@@ -344,7 +425,7 @@ class _Looks:
         """Return what is received and not visible, of groups to which it matters."""
         policy = self.policy
         if policy.order is not GroupOrder.FIFO:
-            names = [name for name in names if policy.limit_of(name) is not None]
+            names = [name for name in names if self.turns.limit_of(name) is not None]
         found: dict[str, _Held] = {}
         if not names:
             return found
@@ -417,10 +498,6 @@ def _place(row: Row) -> tuple[int, int]:
     return Cell.visible_at_ms(row), Cell.row_key(row)
 
 
-_ANY_RANK: Final = 0.0, 0, 0
-"""Of a group in a fair queue, whose turns know it."""
-
-
 class _Look:
     """What one group can give; see :class:`leasehold.domain.groups.Look`."""
 
@@ -435,6 +512,7 @@ class _Look:
         "_room",
         "_taken",
         "again_ms",
+        "behind_ms",
         "given",
         "rate",
     )
@@ -442,7 +520,7 @@ class _Look:
     def __init__(self, looks: _Looks, group: Group, heads: _Heads) -> None:
         self._looks, self._group, self._heads = looks, group, heads
         self._limit = max(1, len(heads.rows))
-        self._room = None if group is None else looks.policy.limit_of(group)
+        self._room = None if group is None else looks.turns.limit_of(group)
         self._taken: set[int] = set()
         self.given = 0
         """Messages, to receives."""
@@ -452,6 +530,8 @@ class _Look:
         """Whether the clock was, since the rate was used."""
         self._bound: Row | None = None
         """What was taken last."""
+        self.behind_ms = 0
+        """What was not read yet was not visible before, as far as that is known."""
         self.again_ms = NEVER_MS
         """When the group may have something that it does not have now, as far as that is known."""
 
@@ -508,7 +588,7 @@ class _Look:
         """Read messages behind those that were taken."""
         heads, taken = self._heads, self._taken
         while not heads.rows and not heads.is_whole:
-            self._limit *= 4
+            self._limit, self.behind_ms = self._limit * 4, 0
             heads = self._looks.heads(self._group, self._limit + len(taken))
             heads.rows = [row for row in heads.rows if Cell.row_key(row) not in taken]
         self._heads = heads
@@ -523,7 +603,12 @@ class _Look:
         first = rows[0] if rows else self._bound
         if first is None or (not rows and self._heads.is_whole):
             return self.rank()
-        return _ANY_RANK if self._looks.policy.fair else self._looks.rank_of(first)
+        if self._looks.policy.fair:
+            return ANY
+        if not rows and self.behind_ms:
+            priority = priority_of(Cell.lane(first))
+            return order_of(priority, self.behind_ms, 0, self._looks.ageing_s)
+        return self._looks.rank_of(first)
 
     def take(self) -> Row | None:
         """See :class:`Look`."""
@@ -538,6 +623,7 @@ class _Look:
             self._taken.add(Cell.row_key(row))
             is_good = self._looks.good(row)
             if is_good:
+                self._looks.wanted -= 1
                 self.given += 1
                 if self._room is not None:
                     self._room -= 1
@@ -552,11 +638,12 @@ class _Look:
         """See :class:`Look`."""
         looks, group, rows = self._looks, self._group, self._heads.rows
         at_ms = looks.next_ms(None) if group is None else self.again_ms
-        used = self.used()
-        if used is not None and self.rate is not None:
+        if self.rate is not None and (used := self.used()) is not None:
             at_ms = min(at_ms, room_again_ms(self.rate, used[1], looks.now_ms))
+        if group in looks.turns.work.limits:  # it may be another then
+            at_ms = min(at_ms, looks.turns.work.next_ms)
         if looks.state.is_shared and group is not None:
             return min(at_ms, looks.now_ms + _UNSURE_MS), NOW
         if rows:
             return at_ms, Cell.visible_at_ms(rows[0])
-        return at_ms, at_ms if self._heads.is_whole else NOW
+        return at_ms, at_ms if self._heads.is_whole else self.behind_ms

@@ -138,6 +138,11 @@ _SHOWN_BYTES: Final = 1024 * 1024
 """
 
 
+_TAIL_SEARCHED_BYTES: Final = 4 * 1024 * 1024
+_TAIL_SHOWN_BYTES: Final = 128 * 1024
+"""The same for a look from the newest back, of which there can be several for one page."""
+
+
 class EventHandlers:
     """Each method carries out one command."""
 
@@ -170,6 +175,35 @@ class EventHandlers:
             cursor.close()
         return e.EventPage(tuple(found), reached, finished=True)
 
+    def tail(self, command: e.TailEvents, _now_ms: int) -> c.Result:
+        """Read events from the newest back."""
+        found: list[e.Event] = []
+        reached, looked_at, shown = command.upto_seq + 1, 0, 0
+        oldest_at_ms: int | None = None
+        needles = _needles(command.message_id)
+        place = None if command.queue is None else command.queue.encode()
+        bounds = command.upto_seq, e.TAIL_BATCHES
+        rows = 0
+        cursor = self._state.cursor.connection.cursor()
+        try:
+            for seq, at_ms, content in cursor.execute(self._state.sql["read_events_back"], bounds):
+                if looked_at > _TAIL_SEARCHED_BYTES or shown > _TAIL_SHOWN_BYTES:
+                    return e.EventTail(tuple(found), reached - 1, oldest_at_ms)
+                rows += 1
+                looked_at += len(content)
+                reached, oldest_at_ms = seq, at_ms
+                if place is not None and place not in content:
+                    continue
+                if needles and not any(needle in content for needle in needles):
+                    continue
+                shown += len(content)
+                own = [each for each in events_in(seq, at_ms, content) if _is_asked(each, command)]
+                found += reversed(own)
+        finally:
+            cursor.close()
+        more = rows == e.TAIL_BATCHES
+        return e.EventTail(tuple(found), reached - 1 if more else 0, oldest_at_ms)
+
     def extent(self, _command: e.LogExtent, _now_ms: int) -> c.Result:
         """Say how much log there is."""
         rows = self._state.fetch("first_event_batch")
@@ -200,6 +234,14 @@ class EventHandlers:
     def read_note(self, command: e.ReadNote, _now_ms: int) -> c.Result:
         """Read a text."""
         return e.Note(self._state.value("read_note", (command.name,)))
+
+
+def _is_asked(event: e.Event, command: e.TailEvents) -> bool:
+    return (
+        event.account == command.account
+        and command.queue in {None, event.queue}
+        and command.message_id in {None, event.message_id}
+    )
 
 
 def events_in(seq: int, at_ms: int, content: bytes) -> Iterator[e.Event]:
@@ -237,7 +279,7 @@ def _unpacked(
     alike = [repeat(each) for each in (at_ms, e.EventType(kind), *of)]
     core = [_column(column, count) for column in times]
     rest = [repeat(each) for each in (session, reason, target)]
-    types, _, traces, groups = (*more, None, None, None, None)[:4]
+    types, _, traces, groups, actor = (*more, None, None, None, None, None)[:5]
     errors = [repeat(None)] * 3
     return map(
         e.Event,
@@ -253,6 +295,7 @@ def _unpacked(
         *errors,
         _texts(traces),
         _texts(groups),
+        repeat(actor),
     )
 
 

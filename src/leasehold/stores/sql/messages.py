@@ -26,6 +26,7 @@ from leasehold.domain.failures import exhausted_on_receive
 from leasehold.domain.groups import check_hold
 from leasehold.domain.limits import AZURE, LOOK_BYTES
 from leasehold.domain.model import (
+    DEFAULT_PRIORITY,
     NO_DETAIL,
     Lease,
     Message,
@@ -181,7 +182,10 @@ class MessageHandlers:
         if entry.timeline is not None:
             entry.timeline.add(message.visible_at_ms, message.phase, 1)
         if entry.turns is not None:
-            entry.turns.call(group_id, message.visible_at_ms, message.visible_at_ms)
+            if message.phase:
+                entry.turns.call(group_id, message.visible_at_ms, message.visible_at_ms)
+            else:
+                entry.turns.arrived(group_id, message.visible_at_ms)
         return lane.partition
 
     # --- receive and peek --------------------------------------------------------------------
@@ -264,7 +268,7 @@ class MessageHandlers:
         visible_at_ms = now_ms + lease_s * 1000
         leases = []
         first: list[tuple[object, ...]] = []
-        timeline = entry.timeline
+        timeline, turns = entry.timeline, entry.turns
         log = state.log
         for row in rows:
             (
@@ -280,6 +284,9 @@ class MessageHandlers:
                     continue  # counted with its claim
             else:
                 first.append((visible_at_ms, count + 1, fence + 1, now_ms, holder, row_key))
+                priority, along = DEFAULT_PRIORITY, NO_DETAIL
+                if detail is not None or lane != entry.partition or saved is not None:
+                    priority, along = priority_of(lane), detail_of(detail, saved)
                 message = Message(
                     id_from_blob(blob),
                     body,
@@ -293,17 +300,15 @@ class MessageHandlers:
                     was_visible_ms,
                     0,
                     holder,
+                    priority,
+                    along,
                 )
-                if detail is not None or lane != entry.partition or saved is not None:
-                    message = message._replace(
-                        priority=priority_of(lane), detail=detail_of(detail, saved)
-                    )
                 log.add(EventType.RECEIVED, entry, message)
             if timeline is not None:
                 timeline.add(was_visible_ms, phase, -1)
                 timeline.add(visible_at_ms, Phase.LEASED, 1)
-            if entry.turns is not None:
-                entry.turns.changed(message)
+            if turns is not None:
+                turns.changed(message)
             leases.append(Lease(message, issue_receipt(state.receipt_key, row_key, fence + 1)))
         if len(first) >= statements.SET_WISE:
             keys = state.keys_of([bounds[5] for bounds in first])  # type: ignore[misc]

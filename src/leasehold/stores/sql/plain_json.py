@@ -28,7 +28,12 @@ _DECODE_DETAIL: Final = msgspec.json.Decoder(Detail).decode
 _ENCODE_TEXT: Final = msgspec.json.Encoder().encode
 _GROUP_ONLY: Final = '{"group_id":'
 _NAME_AT: Final = len(_GROUP_ONLY) + 1
-"""Most messages of groups have nothing else: such a detail is read in 1.7 us and not in 2.7."""
+"""Most messages of groups have nothing else: such a detail is read in 1.7 us and not in 2.7, and
+written without going over its fields."""
+_BESIDE_GROUP: Final = attrgetter(
+    *(each.name for each in dataclasses.fields(Detail) if each.name not in {"group_id", "saved"})
+)
+_NOTHING_BESIDE: Final = _BESIDE_GROUP(NO_DETAIL)
 
 
 def detail_to_json(detail: Detail) -> str | None:
@@ -38,15 +43,13 @@ def detail_to_json(detail: Detail) -> str | None:
     """
     if detail is NO_DETAIL:
         return None
-    plain = to_plain(detail)
-    plain.pop("saved", None)
-    if not plain:
-        return None
-    if detail.group_id is not None and len(plain) == 1:
+    if detail.group_id is not None and _BESIDE_GROUP(detail) == _NOTHING_BESIDE:
         text = _ENCODE_TEXT(detail.group_id)
         if text.isascii():  # what is not is written as escapes; statements look for these
             return _GROUP_ONLY + text.decode() + "}"
-    return _ENCODE(plain)
+    plain = to_plain(detail)
+    plain.pop("saved", None)
+    return _ENCODE(plain) if plain else None
 
 
 def detail_from_json(text: str | None) -> Detail:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 import msgspec
 
 from leasehold.domain.claims import Claim
-from leasehold.domain.events import Core, encodable, ending_of, more_of, trace_id_of
+from leasehold.domain.events import Core, encodable, ending_of, more_of, signed, trace_id_of
 from leasehold.domain.model import NO_DETAIL, ErrorReport, GroupHalt, Message
 from leasehold.stores.sql.catalog import Entry, priority_of
 from leasehold.stores.sql.plain_json import along_in_json
@@ -157,6 +157,16 @@ class Recorder:
         self.bytes_kept -= size
         self._open_bytes -= size
 
+    @property
+    def reached(self) -> int:
+        """How many entries the open batch has, for :meth:`sign`."""
+        return len(self._events)
+
+    def sign(self, since: int, actor: str | None) -> None:
+        """Say of all that was recorded from the entry *since* on who asked for it."""
+        if actor is not None:
+            self._events[since:] = [signed(each, actor) for each in self._events[since:]]
+
     def _number(self, account: str, queue: str | None) -> int:
         key = account, queue
         number = self._queues.get(key)
@@ -270,11 +280,13 @@ class Recorder:
         self._events.append((*recorded, *ending))
         self._count += len(columns.ids) // ID_BYTES
 
-    def add_queue(self, kind: int, entry: Entry) -> None:
+    def add_queue(
+        self, kind: int, entry: Entry, reason: str | None = None, until_ms: int = 0
+    ) -> None:
         """Record what happened to a queue."""
         if entry.logged:
             number = self._number(entry.queue.account, entry.queue.name)
-            self._append((kind, number, "", None, 0, None, None, None, None))
+            self._append((kind, number, "", None, until_ms, None, None, reason, None))
 
     def add_group(
         self,

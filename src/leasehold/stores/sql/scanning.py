@@ -18,18 +18,13 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from leasehold.domain import claims as cl
-from leasehold.domain.admin import (
-    CountGroups,
-    GroupPage,
-    GroupPlace,
-    MessageFilter,
-    Seen,
-    needs_body,
-)
+from leasehold.domain.admin import CountGroups, GroupPage, GroupPlace, Seen
 from leasehold.domain.events import EventType
 from leasehold.domain.failures import POISONED_AT_ONCE, exhausted_on_receive
+from leasehold.domain.filters import MessageFilter, needs_body
 from leasehold.domain.limits import LOOK_BYTES
 from leasehold.domain.model import MAX_ROW_KEY, GroupFigures, Message, MessageState, Phase, Place
+from leasehold.domain.noisy_groups import GroupWork
 from leasehold.domain.visibility import (
     after_lapse,
     allowance,
@@ -307,7 +302,11 @@ class GroupScanner:
             if left <= 0:
                 place = GroupPlace(lane, *rows[-1][:4])
                 return GroupPage(_without_empty(found), place, dict(entry.halts))
-        return GroupPage(_without_empty(found), None, dict(entry.halts))
+        settings = entry.queue.settings.groups
+        weights = {} if settings is None else settings.weights
+        shares = {} if entry.turns is None else entry.turns.work.shares()
+        work = GroupWork(shares, weights)
+        return GroupPage(_without_empty(found), None, dict(entry.halts), work)
 
     def _lanes(self, entry: Entry) -> list[tuple[int, OpenClaimState | None]]:
         """Return the lanes of groups, also those of claims, in an order that does not change."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from leasehold.domain import commands as c
@@ -186,6 +187,19 @@ class SessionHandlers:
         found.sort(key=lambda known: (-known.session.started_at_ms, known.session.session_id))
         return tuple(
             self._view(self._awake(known, now_ms), now_ms) for known in found[: command.limit]
+        )
+
+    def leases(self, command: s.ListLeases, now_ms: int) -> c.Result:
+        """List what is on the leases of a session."""
+        known = self._find(command.account, command.session_id, now_ms)
+        kept = islice(self._leases(command.session_id, now_ms), command.limit)
+        return tuple(
+            s.HeldMessage(
+                each.entry.queue.name,
+                each.message,
+                rules.last_sign_ms(each.message, known.told_ms(each.message)),
+            )
+            for each in kept
         )
 
     def _find(self, account: str, session_id: str, now_ms: int) -> Known:

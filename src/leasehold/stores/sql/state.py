@@ -33,6 +33,9 @@ class State(ABC):
 
     removes_all_from: int = statements.SET_WISE
     """From so many messages on, looking at all and then removing them is the faster way."""
+    fronts: frozenset[str] = frozenset()
+    """Queries in whose place one statement can say all that matters of groups: where nobody else
+    writes, what holds a group up needs no look of its own once the group is locked."""
 
     def __init__(
         self,

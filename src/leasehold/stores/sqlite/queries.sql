@@ -151,6 +151,52 @@ WHERE row_key IN (
           AND (m.dequeue_count > 0) = 1 AND m.visible_at_ms <= ?3 AND m.expires_at_ms > ?3
         ORDER BY m.visible_at_ms, m.row_key LIMIT ?5))
 
+-- name: group_fronts
+-- Of each of some groups the next that was never received, where there is one, without a look at any
+-- other row: with it whether anything was received that is visible up to some moment (?4), and when
+-- the one behind it is visible. An entry of the index may be of a message that has expired.
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       iif(place = 0, body,
+           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
+       iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL),
+       group_id,
+       EXISTS (SELECT 1 FROM message r INDEXED BY message_by_group
+               WHERE r.partition = ?1 AND r.group_id = message.group_id
+                 AND (r.dequeue_count > 0) = 1 AND r.visible_at_ms <= ?4),
+       (SELECT n.visible_at_ms FROM message n INDEXED BY message_by_group
+        WHERE n.partition = ?1 AND n.group_id = message.group_id AND (n.dequeue_count > 0) = 0
+          AND n.visible_at_ms IS NOT NULL
+        ORDER BY n.visible_at_ms, n.row_key LIMIT 1 OFFSET 1)
+FROM carray(?2) g CROSS JOIN message
+WHERE row_key = (
+    SELECT m.row_key FROM message m INDEXED BY message_by_group
+    WHERE m.partition = ?1 AND m.group_id = CAST(g.value AS TEXT)
+      AND (m.dequeue_count > 0) = 0 AND m.visible_at_ms <= ?3 AND m.expires_at_ms > ?3
+    ORDER BY m.visible_at_ms, m.row_key LIMIT 1)
+
+-- name: group_front
+-- The same of one group, in 6 us and not 10.
+SELECT row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms, dequeue_count, fence,
+       iif(place = 0, body,
+           coalesce((SELECT content FROM message_body b WHERE b.row_key = message.row_key), x'')),
+       phase, since_ms, visible_since_ms, renewals, holder, detail, partition, session,
+       iif(saved, (SELECT content FROM message_saved s WHERE s.row_key = message.row_key), NULL),
+       group_id,
+       EXISTS (SELECT 1 FROM message r INDEXED BY message_by_group
+               WHERE r.partition = ?1 AND r.group_id = message.group_id
+                 AND (r.dequeue_count > 0) = 1 AND r.visible_at_ms <= ?4),
+       (SELECT n.visible_at_ms FROM message n INDEXED BY message_by_group
+        WHERE n.partition = ?1 AND n.group_id = message.group_id AND (n.dequeue_count > 0) = 0
+          AND n.visible_at_ms IS NOT NULL
+        ORDER BY n.visible_at_ms, n.row_key LIMIT 1 OFFSET 1)
+FROM message
+WHERE row_key = (
+    SELECT m.row_key FROM message m INDEXED BY message_by_group
+    WHERE m.partition = ?1 AND m.group_id = ?2
+      AND (m.dequeue_count > 0) = 0 AND m.visible_at_ms <= ?3 AND m.expires_at_ms > ?3
+    ORDER BY m.visible_at_ms, m.row_key LIMIT 1)
+
 -- name: group_heads_without_bodies
 SELECT CAST(g.value AS TEXT), row_key, message_id, inserted_at_ms, expires_at_ms, visible_at_ms,
        dequeue_count, fence, x'', phase, since_ms,
@@ -212,6 +258,20 @@ SELECT CAST(g.value AS TEXT), count(*)
 FROM carray(?2) g CROSS JOIN message INDEXED BY message_by_group
 WHERE partition = ?1 AND group_id = CAST(g.value AS TEXT) AND (dequeue_count > 0) = 1
 GROUP BY g.value
+
+-- name: lane_in_flight
+-- How many messages of each group are on leases, among the first of what is not visible.
+SELECT group_id, count(*) FROM (
+    SELECT group_id, phase, expires_at_ms FROM message INDEXED BY message_by_visibility
+    WHERE partition = ?1 AND visible_at_ms > ?2 ORDER BY visible_at_ms LIMIT ?3)
+WHERE phase = 2 AND expires_at_ms > ?2
+GROUP BY group_id
+
+-- name: lane_members
+-- The same of members that a claim hides.
+SELECT group_id, count(*) FROM (
+    SELECT group_id FROM message INDEXED BY message_by_visibility WHERE partition = ?1 LIMIT ?2)
+GROUP BY group_id
 
 -- name: groups_next
 -- When the next of what is not visible is, of what was never received and of what was.
@@ -290,17 +350,26 @@ UPDATE group_hold SET state = ?3 WHERE scope = ?1 AND group_id = ?2
 DELETE FROM group_hold WHERE scope = ?1
 
 -- name: groups_of_lane
--- One look into the index for each group, however many messages it has.
+-- Each group with the place of its first message: a few looks into the index for each, however many
+-- messages it has.
 WITH RECURSIVE found (name) AS (
     SELECT min(group_id) FROM message INDEXED BY message_by_group
     WHERE partition = ?1 AND group_id IS NOT NULL
     UNION ALL
     SELECT (SELECT min(group_id) FROM message INDEXED BY message_by_group
             WHERE partition = ?1 AND group_id > name)
-    FROM found WHERE name IS NOT NULL)
-SELECT name, (SELECT min(visible_at_ms) FROM message INDEXED BY message_by_group
-              WHERE partition = ?1 AND group_id = name)
-FROM found WHERE name IS NOT NULL
+    FROM found WHERE name IS NOT NULL),
+kinds (received) AS (VALUES (0), (1))
+SELECT name,
+       (SELECT visible_at_ms FROM message INDEXED BY message_by_group
+        WHERE partition = ?1 AND group_id = name AND (dequeue_count > 0) = received
+          AND visible_at_ms IS NOT NULL
+        ORDER BY visible_at_ms, row_key LIMIT 1) AS at_ms,
+       (SELECT row_key FROM message INDEXED BY message_by_group
+        WHERE partition = ?1 AND group_id = name AND (dequeue_count > 0) = received
+          AND visible_at_ms IS NOT NULL
+        ORDER BY visible_at_ms, row_key LIMIT 1)
+FROM found CROSS JOIN kinds WHERE name IS NOT NULL AND at_ms IS NOT NULL
 
 -- name: bytes_of_lane
 SELECT coalesce(sum(CASE place WHEN 0 THEN length(body)
@@ -478,6 +547,9 @@ INSERT INTO event_batch (seq, at_ms, events, size, content) VALUES (?, ?, ?, ?, 
 
 -- name: read_events
 SELECT seq, at_ms, content FROM event_batch WHERE seq > ? ORDER BY seq
+
+-- name: read_events_back
+SELECT seq, at_ms, content FROM event_batch WHERE seq <= ? ORDER BY seq DESC LIMIT ?
 
 -- name: oldest_events
 SELECT seq, size FROM event_batch WHERE seq <= ? ORDER BY seq LIMIT ?

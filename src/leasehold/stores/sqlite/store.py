@@ -298,6 +298,7 @@ class SqliteState(State):
     """Shared state of one store, whose one connection is the only one that writes."""
 
     cursor: apsw.Cursor
+    fronts = frozenset({"next_visible"})
 
     def __init__(
         self,

@@ -39,6 +39,8 @@ from leasehold.http.xml import PORTION_BYTES
 from leasehold.testing import ManualClock
 
 ACCOUNT = "devstoreaccount1"
+ACTOR = "oidc:user"
+"""Who asks, as the event log calls it."""
 VERSION = "2026-10-06"
 BOM = b"\xef\xbb\xbf"
 MESSAGE_ID = "00000000-0001-8abc-8def-0123456789ab"

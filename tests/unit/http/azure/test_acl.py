@@ -6,7 +6,7 @@ import pytest
 
 from leasehold.domain.commands import GetQueue, QueueInfo, SetQueuePolicies
 from leasehold.domain.model import AccessPolicy, Queue
-from tests.unit.http.azure.support import ACCOUNT, BOM, Harness, error_of
+from tests.unit.http.azure.support import ACCOUNT, ACTOR, BOM, Harness, error_of
 
 _QUEUE = f"/{ACCOUNT}/orders"
 
@@ -50,7 +50,7 @@ def _policy(inner: str) -> bytes:
 def test_set(azure: Harness, body: bytes, policies: tuple[AccessPolicy, ...]) -> None:
     """Policies are kept as sent: what is missing stays missing, the order stays."""
     assert azure.send("PUT", _QUEUE, "comp=acl", body=body).status == 204
-    assert azure.command == SetQueuePolicies(ACCOUNT, "orders", policies)
+    assert azure.command == SetQueuePolicies(ACCOUNT, "orders", policies, actor=ACTOR)
 
 
 @pytest.mark.parametrize(

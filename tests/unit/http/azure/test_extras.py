@@ -29,6 +29,7 @@ from leasehold.domain.queue_settings import Adapted, Adaptive, Advised, QueueSet
 
 from .support import (
     ACCOUNT,
+    ACTOR,
     MESSAGE,
     MESSAGE_ID,
     MESSAGES,
@@ -253,4 +254,4 @@ def test_metadata_of_the_server_cannot_be_set(azure: Harness) -> None:
     """A client that writes back all that it has read changes nothing by it."""
     headers = {"x-ms-meta-leasehold_visibility_timeout_s": "1", "x-ms-meta-team": "blue"}
     assert azure.send("PUT", QUEUE, "comp=metadata", headers=headers).status == 204
-    assert azure.command == SetQueueMetadata(ACCOUNT, "orders", {"team": "blue"})
+    assert azure.command == SetQueueMetadata(ACCOUNT, "orders", {"team": "blue"}, actor=ACTOR)

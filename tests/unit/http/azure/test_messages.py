@@ -12,6 +12,7 @@ from leasehold.domain.model import NEVER_MS
 from leasehold.http.azure import MAX_REQUEST_BODY_BYTES
 from tests.unit.http.azure.support import (
     ACCOUNT,
+    ACTOR,
     BOM,
     MESSAGE,
     MESSAGE_ID,
@@ -371,7 +372,7 @@ def test_delete(azure: Harness) -> None:
 def test_clear(azure: Harness) -> None:
     """Clear Messages clears."""
     assert azure.send("DELETE", MESSAGES).status == 204
-    assert azure.command == Clear(ACCOUNT, "orders")
+    assert azure.command == Clear(ACCOUNT, "orders", actor=ACTOR)
 
 
 @pytest.mark.parametrize(
@@ -432,4 +433,4 @@ def test_every_command_carries_the_account_addressed(azure: Harness) -> None:
     ]
     for headers, path in hosts:
         azure.send("DELETE", path, headers=headers)
-    assert azure.commands == [Clear("other", "orders")] * 2
+    assert azure.commands == [Clear("other", "orders", ACTOR)] * 2

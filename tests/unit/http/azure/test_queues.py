@@ -13,7 +13,7 @@ from leasehold.domain.commands import (
     SetQueueMetadata,
 )
 from leasehold.domain.model import Queue
-from tests.unit.http.azure.support import ACCOUNT, Harness, error_of, header, make_request
+from tests.unit.http.azure.support import ACCOUNT, ACTOR, Harness, error_of, header, make_request
 
 _QUEUE = f"/{ACCOUNT}/orders"
 
@@ -23,14 +23,14 @@ def test_create(azure: Harness, created: bool, status: int) -> None:
     """A new queue is 201, the same one again 204."""
     azure.results[CreateQueue] = QueueCreated(created=created)
     response = azure.send("PUT", _QUEUE, headers={"x-ms-meta-team": "blue", "x-ms-date": "today"})
-    assert azure.command == CreateQueue(ACCOUNT, "orders", {"team": "blue"})
+    assert azure.command == CreateQueue(ACCOUNT, "orders", {"team": "blue"}, actor=ACTOR)
     assert (response.status, response.body) == (status, b"")
 
 
 def test_stray_metadata_header_is_ignored(azure: Harness) -> None:
     """A client library sends its whole dictionary under x-ms-meta as well."""
     azure.send("PUT", _QUEUE, headers={"x-ms-meta": "{'Foo': 'Bar'}", "x-ms-meta-foo": "Bar"})
-    assert azure.command == CreateQueue(ACCOUNT, "orders", {"foo": "Bar"})
+    assert azure.command == CreateQueue(ACCOUNT, "orders", {"foo": "Bar"}, actor=ACTOR)
 
 
 def test_names_keep_their_case(azure: Harness) -> None:
@@ -38,7 +38,7 @@ def test_names_keep_their_case(azure: Harness) -> None:
     request = make_request("PUT", _QUEUE, headers={"x-ms-meta-foobar": "1", "x-ms-meta-b": "2"})
     request.raw_header_names = {"x-ms-meta-foobar": "X-Ms-Meta-fooBar"}
     assert azure.handle(request).status == 201
-    assert azure.command == CreateQueue(ACCOUNT, "orders", {"fooBar": "1", "b": "2"})
+    assert azure.command == CreateQueue(ACCOUNT, "orders", {"fooBar": "1", "b": "2"}, actor=ACTOR)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_good_metadata(azure: Harness, metadata: dict[str, str]) -> None:
     """What is allowed arrives as sent."""
     headers = {f"x-ms-meta-{name}": value for name, value in metadata.items()}
     assert azure.send("PUT", _QUEUE, headers=headers).status == 201
-    assert azure.command == CreateQueue(ACCOUNT, "orders", metadata)
+    assert azure.command == CreateQueue(ACCOUNT, "orders", metadata, actor=ACTOR)
 
 
 @pytest.mark.parametrize("metadata", [{}, {"a": "1"}])
@@ -79,7 +79,7 @@ def test_set_metadata_replaces_all(azure: Harness, metadata: dict[str, str]) -> 
     """No metadata at all clears what there is."""
     headers = {f"x-ms-meta-{name}": value for name, value in metadata.items()}
     assert azure.send("PUT", _QUEUE, "comp=metadata", headers=headers).status == 204
-    assert azure.command == SetQueueMetadata(ACCOUNT, "orders", metadata)
+    assert azure.command == SetQueueMetadata(ACCOUNT, "orders", metadata, actor=ACTOR)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -98,7 +98,7 @@ def test_get_metadata(azure: Harness, method: str) -> None:
 def test_delete(azure: Harness) -> None:
     """Delete Queue deletes."""
     assert azure.send("DELETE", _QUEUE).status == 204
-    assert azure.command == DeleteQueue(ACCOUNT, "orders")
+    assert azure.command == DeleteQueue(ACCOUNT, "orders", actor=ACTOR)
 
 
 @pytest.mark.parametrize(

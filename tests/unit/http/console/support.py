@@ -15,9 +15,11 @@ from leasehold.engine.engine import Engine
 from leasehold.http.admission import Admission
 from leasehold.http.console import ConsoleDialect
 from leasehold.http.console.figures import ServerFigures
+from leasehold.http.console.history import History
 from leasehold.http.console.live import Live
 from leasehold.http.console.pages import StaticFiles
 from leasehold.http.console.sign_in import SignIn
+from leasehold.http.console.workers import Workers
 from leasehold.http.guard import ConnectionLimits, Guard
 from leasehold.http.native import NativeDialect, Services
 from leasehold.http.requests import Request, Response
@@ -106,6 +108,8 @@ class Console:
             files=StaticFiles(folder),
             sign_in=self.sign_in,
             live=self.live,
+            history=History(self.sessions, self.clock),
+            workers=Workers(self.sessions, self.clock),
         )
         self.native = NativeDialect(
             services=services,

@@ -79,6 +79,7 @@ def test_first_event_is_whole_and_later_ones_tell_changes(console: Console) -> N
     assert (name, whole["full"]) == ("overview", True)
     assert [row["name"] for row in whole["queues"]] == ["orders", "orders2"]
     assert stream.next()[0] == "server"
+    assert stream.next()[0] == "spark"
     put(console, fields)
     look(console)
     _, change = stream.next()
@@ -206,3 +207,61 @@ def test_idle_queues_are_not_counted_again(
     look(console)
     assert counted == ["orders"]
     stream.close()
+
+
+# --- sparklines --------------------------------------------------------------------------------
+
+
+def _later(console: Console, s: float) -> None:
+    console.clock.advance(s=s)
+    console.runner.run(console.live.sampler(ACCOUNT).look())
+
+
+def test_sparklines(console: Console) -> None:
+    """What came and went in each ten seconds is told once for all, and with a page of queues."""
+    fields = console.enter()
+    console.ask("PUT", QUEUE + "2", headers=fields)
+    stream = Stream(console, fields)
+    first = [stream.next() for _ in range(3)]
+    assert first[2] == ("spark", {"full": True, "every_s": 10, "at_ms": None, "queues": {}})
+    told = []
+    [reader] = console.live.sampler(ACCOUNT).readers
+    for _ in range(10):
+        put(console, fields)
+        _later(console, 2)
+        while reader.unread:
+            name, content = stream.next()
+            told += [content] if name == "spark" else []
+    assert [each["full"] for each in told] == [False, False]
+    assert [each["queues"] for each in told] == [{"orders": [0.5, 0.0]}] * 2
+    rows = console.ask("GET", "/console/api/overview", headers=fields).json["queues"]
+    assert {row["name"]: row["spark"] for row in rows} == {
+        "orders": [[0.5, 0.0], [0.5, 0.0]],
+        "orders2": [],
+    }
+    again = Stream(console, fields)
+    whole = [again.next() for _ in range(3)][2][1]
+    assert (whole["full"], whole["queues"]) == (True, {"orders": [[0.5, 0.0], [0.5, 0.0]]})
+    stream.close()
+    again.close()
+
+
+def test_a_hole_in_the_sparklines_is_not_filled(console: Console) -> None:
+    """While no console was open nobody has looked, so what was before does not join on."""
+    stream = Stream(console, console.enter())
+    assert stream.next()[0] == "overview"
+    put(console, console.enter())
+    _later(console, 10)
+    assert len(console.live.sampler(ACCOUNT).overview.moves) == 1
+    _later(console, 600)
+    assert len(console.live.sampler(ACCOUNT).overview.moves) == 0
+    stream.close()
+
+
+def test_health(console: Console) -> None:
+    """How long commits take, since the start too, and what the process may use."""
+    found = console.ask("GET", "/console/api/server", headers=console.enter()).json
+    assert found["commits"]["since_start"]["count"] >= 0
+    assert found["process"]["open_files"] > 0
+    assert found["process"]["max_open_files"] >= found["process"]["open_files"]
+    assert found["disk"]["data_bytes"] is None

@@ -11,8 +11,10 @@ import pytest
 
 from leasehold.auth.types import BadToken
 from leasehold.http.console import ConsoleDialect
+from leasehold.http.console.history import History
 from leasehold.http.console.oidc import Issuer, OidcSignIn, challenge_of
 from leasehold.http.console.pages import StaticFiles
+from leasehold.http.console.workers import Workers
 from tests.unit.http.console.support import ACCOUNT, SESSION, Answer, Console
 
 ISSUER = "https://login.example.net"
@@ -82,6 +84,8 @@ class World:
             files=StaticFiles(),
             sign_in=console.sign_in,
             live=console.live,
+            history=History(console.sessions, console.clock),
+            workers=Workers(console.sessions, console.clock),
             oidc=oidc,
         )
 

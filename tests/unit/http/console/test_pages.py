@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.http.console import is_of_console
-from leasehold.http.console.pages import POLICY, StaticFiles, takes_gzip
+from leasehold.http.console.pages import POLICY, StaticFiles, takes_gzip, without_comments
 from tests.unit.http.console.support import Console
 
 HTML = {"accept": "text/html,application/xhtml+xml"}
@@ -123,3 +123,19 @@ def test_root_is_the_console_for_browsers_only() -> None:
 def test_compression_is_agreed(accepted: str, expected: bool) -> None:
     """A weight of nothing is a refusal."""
     assert takes_gzip(accepted) is expected
+
+
+def test_comments_stay_at_home() -> None:
+    """Those with lines of their own; not what only looks like one within a line."""
+    script = b"""// What this is.
+/** One line. */
+export const a = "http://x"; // stays
+  // Indented.
+  /**
+   * Several * lines / of it.
+   */
+const b = /* stays */ 1;
+"""
+    assert without_comments(script) == (
+        b'export const a = "http://x"; // stays\nconst b = /* stays */ 1;\n'
+    )

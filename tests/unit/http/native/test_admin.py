@@ -7,7 +7,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.unit.http.native.support import BASE, MESSAGES, QUEUE, Native
+from leasehold.domain.admin import Amend, FindMessage
+from tests.unit.http.native.support import ACCOUNT, BASE, MESSAGES, QUEUE, Native
 
 
 def _states(native: Native, query: str = "") -> list[tuple[str, str]]:
@@ -296,3 +297,58 @@ def test_a_value_to_look_for_has_a_hundred_levels(
     )
     for answer in answers:
         assert (answer.status == 200) if code is None else (answer.code == code)
+
+
+def test_extend_lease(native: Native) -> None:
+    """An operator gives the holder more time; its receipt stays good."""
+    native.put_bodies("x")
+    message = native.receive_one(visibility_timeout_s=5)
+    path = f"{MESSAGES}/{message['id']}/extend-lease"
+    view = native.post(path, {"visibility_timeout_s": 100})
+    assert view["lease"]["until_ms"] == native.clock.now_ms() + 100_000
+    assert native.send("POST", path, {"visibility_timeout_s": 0}).code == "out-of-range"
+    assert native.send("POST", path, {}).code == "invalid-request"
+    native.clock.advance(s=50)
+    items = [{"id": message["id"], "receipt": message["receipt"]}]
+    [result] = native.post(f"{MESSAGES}/complete", {"items": items})["results"]
+    assert "error" not in result
+    assert native.send("POST", path, {"visibility_timeout_s": 1}).code == "message-not-found"
+
+
+def test_what_undoes_a_change(native: Native) -> None:
+    """The answer has what was changed as it was, and nothing else."""
+    [sent] = native.put_bodies("x", priority=3, properties={"a": "1"})
+    path = f"{MESSAGES}/{sent['id']}"
+    change = {"priority": 1, "properties": {}, "body": "y", "delay_s": 60, "time_to_live_s": -1}
+    previous = native.send("PATCH", path, change).json["previous"]
+    assert previous == {
+        "priority": 3,
+        "properties": {"a": "1"},
+        "body": "x",
+        "delay_s": 0,
+        "time_to_live_s": 604_800,
+    }
+    undone = native.send("PATCH", path, previous).json
+    assert (undone["priority"], undone["body"], undone["state"]) == (3, "x", "visible")
+    assert undone["previous"]["delay_s"] == 60
+    assert undone["previous"]["time_to_live_s"] == -1
+    assert native.send("PATCH", path, {"priority": 2}).json["previous"] == {"priority": 3}
+    assert "previous" not in native.get(path)
+
+
+def test_a_change_in_between_is_not_undone(native: Native) -> None:
+    """If another change came between looking and changing, nothing is said of what was before."""
+    [sent] = native.put_bodies("x", priority=3)
+    other = Amend(ACCOUNT, "orders", sent["id"], priority=9)
+    perform = native.perform
+    done: list[Any] = []
+
+    async def slow(command: Any) -> Any:
+        found = await perform(command)
+        if isinstance(command, FindMessage) and not done:
+            done.append(await perform(other))
+        return found
+
+    native.change_services(perform=slow)
+    answer = native.send("PATCH", f"{MESSAGES}/{sent['id']}", {"priority": 1})
+    assert (answer.json["priority"], "previous" in answer.json) == (1, False)

@@ -193,7 +193,10 @@ _SEEING_STAGED = {"list-transactions", "get-transaction"}
         (
             "p",
             False,
-            {*_RECEIVING, *_HOLDING, *_CLAIMING, *_SEEING_CLAIMS, *_IN_SESSIONS, *_SEEING_SESSIONS},
+            {
+                *(*_RECEIVING, *_HOLDING, *_CLAIMING, *_SEEING_CLAIMS, *_IN_SESSIONS),
+                *(*_SEEING_SESSIONS, "report-pipeline"),
+            },
         ),
     ],
 )

@@ -15,7 +15,7 @@ from leasehold.domain.model import NEVER_MS
 from leasehold.events.names import TYPE_NAMES
 from leasehold.http.native.account import show_event
 from tests.unit.http.native.checking import document, errors_of
-from tests.unit.http.native.support import BASE, MESSAGES, QUEUE, Native
+from tests.unit.http.native.support import ACCOUNT, BASE, MESSAGES, QUEUE, Native
 
 EVENTS = f"{BASE}/events"
 
@@ -33,7 +33,9 @@ def test_events(native: Native) -> None:
     assert page["finished"] is True
     now_ms = native.clock.now_ms()
     created, put, received = page["events"]
-    assert set(created) == {"seq", "place", "at_ms", "type", "queue"}
+    assert set(created) == {"seq", "place", "at_ms", "type", "queue", "actor"}
+    assert created["actor"] == f"key:{ACCOUNT}/1"
+    assert "actor" not in put
     assert "expires_at_ms" not in put
     assert put["phase"] == "waiting"
     assert received == {

@@ -111,3 +111,48 @@ def test_list_and_stop(native: Native) -> None:
     assert stopped["note"]
     assert native.send("GET", f"{BASE}/jobs/none").code == "job-not-found"
     assert native.send("POST", f"{BASE}/jobs/none/stop").code == "job-not-found"
+
+
+def test_change(native: Native) -> None:
+    """Changes of many messages are jobs like others, and say who started them."""
+    native.put_bodies("one", "two", "three")
+    native.receive_one(holder="w", visibility_timeout_s=30)
+    request = {"action": "amend", "delay_s": 60, "priority": 2, "wait_s": 1}
+    job = native.post(f"{QUEUE}/change", request | {"dry_run": True})
+    assert (job["kind"], job["matched"], job["moved"]) == ("amend", 2, 0)
+    assert native.post(f"{QUEUE}/change", request)["moved"] == 2
+    assert native.get(f"{QUEUE}/counts")["delayed"] == 2
+    held = {"filter": {"holder": "w"}, "wait_s": 1}
+    longer = {"action": "extend-lease", "visibility_timeout_s": 600}
+    assert native.post(f"{QUEUE}/change", held | longer)["moved"] == 1
+    back = {"action": "end-lease", "reason": "it hangs", "delay_s": 0}
+    job = native.post(f"{QUEUE}/change", held | back)
+    assert (job["moved"], job["actor"]) == (1, "key:devstoreaccount1/1")
+    assert native.get(f"{QUEUE}/counts")["visible"] == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "field"),
+    [
+        ({"action": "explode"}, "invalid-request", "$.action"),
+        ({}, "invalid-request", "$.action"),
+        ({"action": "amend"}, "invalid-request", "$"),
+        ({"action": "amend", "force": True}, "invalid-request", "$"),
+        ({"action": "amend", "priority": 17}, "out-of-range", "$.priority"),
+        ({"action": "amend", "delay_s": -1}, "out-of-range", "$.delay_s"),
+        ({"action": "amend", "time_to_live_s": 0}, "out-of-range", "$.time_to_live_s"),
+        ({"action": "amend", "delay_s": 1, "reason": "x"}, "invalid-request", "$.reason"),
+        ({"action": "extend-lease"}, "invalid-request", "$.visibility_timeout_s"),
+        (
+            {"action": "extend-lease", "visibility_timeout_s": 0},
+            "out-of-range",
+            "$.visibility_timeout_s",
+        ),
+        ({"action": "end-lease", "rate_per_s": 0}, "out-of-range", "$.rate_per_s"),
+        ({"action": "end-lease", "priority": 1}, "invalid-request", "$.priority"),
+    ],
+)
+def test_changes_that_make_no_sense(native: Native, body: object, code: str, field: str) -> None:
+    """What an action does not know is refused, and so is one that would change nothing."""
+    answer = native.send("POST", f"{QUEUE}/change", body)
+    assert (answer.code, answer.json.get("field")) == (code, field)

@@ -196,7 +196,11 @@ def test_patch(native: Native) -> None:
     assert answer.json["settings"]["dedup_window_s"] == 300
     assert answer.json["settings"]["visibility_timeout_s"] == 9
     assert answer.json["metadata"] == {}
+    undo = answer.json.pop("previous")
+    assert undo == {"settings": {"dedup_window_s": 5}, "metadata": {"a": "b"}}
     assert native.send("PATCH", QUEUE).json == answer.json
+    undone = native.send("PATCH", QUEUE, undo).json
+    assert (undone["settings"]["dedup_window_s"], undone["metadata"]) == (5, {"a": "b"})
 
 
 def test_patch_reaches_into_objects(native: Native) -> None:

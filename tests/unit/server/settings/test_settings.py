@@ -106,6 +106,18 @@ def test_development_account_cannot_be_forced_onto_the_network() -> None:
     assert "127.0.0.1" in text
 
 
+def test_development_account_on_the_network_needs_a_plain_word() -> None:
+    """A container's port is published on the host's loopback address, which it cannot see."""
+    settings = Settings(host="0.0.0.0", dev_account="insecure")
+    validate(settings)
+    assert settings.dev_account_on()
+    assert settings.dev_account_exposed()
+    assert not Settings(dev_account="on").dev_account_exposed()
+    mine = AccountKeys(name=DEV, keys=(KEY,))
+    (text,) = problems(replace(settings, accounts=(mine,)))
+    assert text.startswith("dev_account: is 'insecure', but accounts already has")
+
+
 def test_proxy_lets_the_network_in() -> None:
     """Behind a proxy that ends TLS a loopback address does not mean that nobody else connects."""
     settings = Settings(tls_terminated=True, accounts=(OWN,))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.domain.admin import (
+from leasehold.domain.filters import (
     EVERYTHING,
     MessageFilter,
     check_filter,
@@ -48,9 +48,14 @@ MESSAGE = Message(
     visible_at_ms=NOW_MS,
     dequeue_count=3,
     holder="worker-7",
+    session="s1",
+    priority=5,
     detail=Detail(
         message_type="order",
         group_id="acme",
+        dedup_key="k-17",
+        properties={"tenant": "Blue", "n": "4711"},
+        failures=2,
         attempts=(FAILED,),
         poisoning=Poisoning(queue="orders", reason="max_failures", at_ms=3),
     ),
@@ -79,6 +84,17 @@ YES_AND_NO: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"group_id": "acme"}, {"group_id": "acm"}),
     ({"error": "OSError"}, {"error": "OSErr"}),
     ({"error": "f00d"}, {"error": "f00"}),
+    ({"session": "s1"}, {"session": "s"}),
+    ({"min_priority": 5}, {"min_priority": 6}),
+    ({"max_priority": 5}, {"max_priority": 4}),
+    ({"min_failures": 2}, {"min_failures": 3}),
+    ({"max_failures": 2}, {"max_failures": 1}),
+    ({"property": "tenant=blu"}, {"property": "tenant=red"}),
+    ({"property": "N=4711"}, {"property": "tenant=4711"}),
+    ({"search": "SKU"}, {"search": "sku2"}),
+    ({"search": "4711"}, {"search": "4712"}),
+    ({"search": "K-17"}, {"search": "k-18"}),
+    ({"search": "ACM"}, {"search": "acmes"}),
     ({"text": "SKU"}, {"text": "sku2"}),
     ({"json_path": "order.lines[0].sku"}, {"json_path": "order.lines[2].sku"}),
     (
