@@ -11,7 +11,6 @@ import webbrowser
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from azure.core.exceptions import AzureError
 from azure.storage.queue import QueueClient
@@ -64,11 +63,8 @@ def main() -> int:
                 timeout_s=options.timeout,
                 tidy=bool(given),
             )
-            url = QueueClient.from_connection_string(connection_string, options.queue).url
-            if not given:
-                place = urlsplit(url)._replace(path="/console/").geturl()
-                console.print(f"Watch it in a browser: {place}", soft_wrap=True)
             evidence = play(setting, Screen(console))
+            url = QueueClient.from_connection_string(connection_string, options.queue).url
     except _SCENE_FAILED as error:
         console.print(Text(f"The story could not be told: {error}", "bold red"), soft_wrap=True)
         return 1

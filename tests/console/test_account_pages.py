@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -174,6 +175,43 @@ def test_what_is_wrong_with_the_server(
     assert found == tone
     assert what.startswith(beginning)
     assert remedy.endswith(".")
+
+
+def test_advice_is_applied_and_taken_back(world: World, operator: Visit) -> None:
+    """For work that outlasts its leases: the differences are shown first, and it can be undone."""
+    queue = world.client.queue("pictures")
+    queue.create(settings={"visibility_timeout_s": 1})
+    operator.open("#/queues/pictures?tab=advice").settle()
+    operator.sees("Too little is known to advise anything: 0 attempts were seen to end")
+    queue.put_many([str(number) for number in range(60)])
+    held = queue.receive(60)
+    time.sleep(1.2)  # this is the work
+    for message in held:
+        queue.complete(message)
+    # Advice is kept for a minute, unless the settings change.
+    queue.update(settings={"dedup_window_s": 60})
+    operator.page.reload()
+    operator.sees("The visibility timeout should be lengthened from 1.0 s to 2.0 s")
+    operator.page.locator(".plot canvas").nth(1).wait_for()
+    operator.button("Apply…").click()
+    changes = operator.page.locator("dialog tbody tr").all_inner_texts()
+    assert changes[0].split() == ["Visibility", "timeout,", "s", "1", "2"]
+    operator.button("Apply", within="dialog").click()
+    operator.sees("The advice is in force.")
+    assert queue.info().visibility_timeout_s == 2
+    operator.button("Undo").click()
+    operator.sees("Undone.")
+    assert queue.info().visibility_timeout_s == 1
+    assert queue.info().settings.advised is None
+
+    operator.button("Apply…").click()
+    operator.button("Apply", within="dialog").click()
+    operator.sees("Advice in force")
+    operator.button("Take back…").click()
+    operator.button("Take back", within="dialog").click()
+    operator.sees("The queue is as it was before the advice.")
+    assert queue.info().visibility_timeout_s == 1
+    assert queue.info().settings.advised is None
 
 
 def _settings(draw: random.Random) -> Current:

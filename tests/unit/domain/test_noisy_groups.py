@@ -73,7 +73,7 @@ def worked(settings: GroupSettings, seconds: int, consumers: int = 10, **in_flig
     work = Work(settings)
     for second in range(seconds):
         asked = max(0, consumers - sum(in_flight.values()))
-        work.note(START_MS + second * 1_000, {**in_flight}, asked)
+        work.note(START_MS + second * 1_000, dict(in_flight.items()), asked)
     return work
 
 
@@ -152,7 +152,7 @@ def test_nobody_is_shut_out(moments: list[dict[str, int]]) -> None:
     """Whatever was in flight, each group may have one message, and shares make a whole."""
     work = Work(LIMITED)
     for second, in_flight in enumerate(moments):
-        work.note(START_MS + second * 1_700, {**in_flight}, 1)
+        work.note(START_MS + second * 1_700, dict(in_flight.items()), 1)
         assert all(limit >= 1 for limit in work.limits.values())
         assert all(cost >= 1 for cost in work.costs.values())
         assert work.limits.keys() == work.noisy
