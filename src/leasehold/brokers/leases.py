@@ -134,6 +134,8 @@ class LeaseKeeper:
         self._clock = clock
         self._changed = threading.Condition()
         self._held: dict[str, Held] = {}
+        self._by_id: dict[tuple[str, str], Held] = {}
+        """By queue and id, until the server knows how it ended."""
         self._ended: list[tuple[Held, Ending]] = []
         self._is_busy = False
         self._is_urgent = False
@@ -148,15 +150,23 @@ class LeaseKeeper:
         prefetch: Prefetch | None,
         lease_s: int,
     ) -> list[Held]:
-        """Keep the leases of messages from now on."""
+        """Keep the leases of messages from now on, and return those that are new here.
+
+        A message may come again to the connection that has it, when its lease ran out while the
+        server was away. Its work goes on then, and is acknowledged with the new receipt.
+        """
         renew_at_s = self._clock.monotonic_s() + lease_s / RENEWALS_PER_LEASE
-        made = [
-            # A message that comes again is another delivery.
-            Held(f"{each.id}.{each.fence}", queue, each, prefetch, lease_s, renew_at_s)
-            for each in messages
-        ]
+        made: list[Held] = []
         with self._changed:
-            self._held.update((each.tag, each) for each in made)
+            for each in messages:
+                known = self._by_id.get((queue, each.id))
+                if known is None:
+                    tag = f"{each.id}.{each.fence}"
+                    held = Held(tag, queue, each, prefetch, lease_s, renew_at_s)
+                    self._held[tag] = self._by_id[queue, each.id] = held
+                    made.append(held)
+                else:
+                    known.message, known.is_lost, known.renew_at_s = each, False, renew_at_s
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="leasehold-leases", daemon=True
@@ -172,6 +182,8 @@ class LeaseKeeper:
             if held is None:
                 return
             self._ended.append((held, ending))
+            if ending != "complete":  # what is given back comes again, as another delivery
+                self._by_id.pop((held.queue, held.message.id), None)
             if len(self._ended) == 1:
                 self._changed.notify_all()
         if held.prefetch is not None:
@@ -229,6 +241,10 @@ class LeaseKeeper:
             failed = self._settle(ended)
             self._renew(due)
             with self._changed:
+                again = {id(held) for held, _ in failed}
+                for held, ending in ended:
+                    if ending == "complete" and id(held) not in again:
+                        self._by_id.pop((held.queue, held.message.id), None)
                 self._ended = failed + self._ended
                 self._is_busy = False
                 self._changed.notify_all()
@@ -246,17 +262,22 @@ class LeaseKeeper:
         for held, ending in ended:
             groups.setdefault((held.queue, ending), []).append(held)
         for (queue, ending), group in groups.items():
+            sent = [held.message for held in group]
             try:
-                answers = _settled(self._client.queue(queue), ending, group)
+                answers = _settled(self._client.queue(queue), ending, sent)
             except QueueNotFound:
                 continue
             except LeaseholdClientError as error:
                 _log.warning("%d messages of %s are settled later: %s", len(group), queue, error)
                 failed += [(held, ending) for held in group]
                 continue
-            for held, answer in zip(group, answers, strict=True):
-                if isinstance(answer, ServerProblem):
-                    _log.warning("Message %s of %s: %s", held.message.id, queue, answer)
+            for held, message, answer in zip(group, sent, answers, strict=True):
+                if not isinstance(answer, ServerProblem):
+                    continue
+                if held.message is not message:  # it has come again meanwhile
+                    failed.append((held, ending))
+                else:
+                    _log.warning("Message %s of %s: %s", message.id, queue, answer)
         return failed
 
     def _renew(self, due: list[Held]) -> None:
@@ -266,16 +287,17 @@ class LeaseKeeper:
         for (queue, lease_s), group in groups.items():
             every_s = lease_s / RENEWALS_PER_LEASE
             began_s = self._clock.monotonic_s()
+            sent = [held.message for held in group]
             try:
-                answers = self._client.queue(queue).renew_many(
-                    [held.message for held in group], lease_s
-                )
+                answers = self._client.queue(queue).renew_many(sent, lease_s)
             except LeaseholdClientError as error:
                 _log.warning("%d leases of %s could not be renewed: %s", len(group), queue, error)
                 for held in group:
                     held.renew_at_s = began_s + min(_PAUSE_S, every_s)
                 continue
-            for held, answer in zip(group, answers, strict=True):
+            for held, message, answer in zip(group, sent, answers, strict=True):
+                if held.message is not message:  # it has come again meanwhile
+                    continue
                 if isinstance(answer, ServerProblem):
                     held.is_lost = True
                     _log.warning("Lease of message %s of %s: %s", held.message.id, queue, answer)
@@ -284,8 +306,7 @@ class LeaseKeeper:
                     held.renew_at_s = began_s + every_s
 
 
-def _settled(queue: QueueHandle, ending: Ending, group: list[Held]) -> list[object]:
-    messages = [held.message for held in group]
+def _settled(queue: QueueHandle, ending: Ending, messages: list[ReceivedMessage]) -> list[object]:
     if ending == "complete":
         return list(queue.complete_many(messages))
     return list(queue.release_many(messages, outcome=ending))
@@ -456,6 +477,7 @@ class Receiver:
         if not messages:
             return
         held = self._keeper.hold(self._queue.name, messages, self._prefetch, self._lease_s)
+        self._prefetch.free(len(messages) - len(held))
         self._inbox.put((self, each) for each in held)
         if self._stopping.is_set():
             self.stop()

@@ -256,7 +256,11 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         for message in received:
             prefetch: Prefetch = self.qos.prefetch
             prefetch.add_one()
-            (held,) = link.keeper.hold(link.queue(queue).name, [message], prefetch, lease_s)
+            made = link.keeper.hold(link.queue(queue).name, [message], prefetch, lease_s)
+            if not made:
+                prefetch.free(1)
+                continue
+            held = made[0]
             if no_ack:
                 link.keeper.settle(held.tag, "complete")
             return self.Message(from_received(message, held.tag), channel=self)
