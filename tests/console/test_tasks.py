@@ -86,7 +86,7 @@ def who_holds_an_order(desk: Desk) -> None:
 
 def put_back_what_timed_out(desk: Desk) -> None:
     desk.count("poisoned", "orders")
-    desk.search("error:timeout since:12:00")
+    desk.search("error:timeout failed:12:00")
     desk.button(re.compile("^Select all"))
     desk.button("Put back")
     desk.dialog("Try so many first").fill("10")

@@ -44,8 +44,11 @@ ERRORS: Final = read("reference/errors.md")
 GLOSSARY: Final = read("glossary.md")
 HTTP: Final = read("reference/http.md")
 METRICS: Final = read("reference/metrics.md")
-OTHERS: Final = {"queue_name", "queue_settings", "server_name", "server_poison"}
-"""What looks like a metric and is a word of nginx or of an SDK, a capability, or a module."""
+OTHERS: Final = {
+    *("queue_name", "queue_name_prefix", "queue_settings"),
+    *("server_name", "server_poison"),
+}
+"""What looks like a metric and is a word of nginx, an SDK or kombu, a capability, or a module."""
 
 
 def table(text: str, heading: str) -> dict[str, list[str]]:

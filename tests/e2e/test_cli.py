@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leasehold.cli import main
+from tests.e2e.identity import IdentityProvider
 from tests.e2e.server import Endpoint, Server
 
 
@@ -172,3 +174,12 @@ def test_nobody_answers(shell: Shell) -> None:
     text = "AccountName=a;AccountKey=a2V5;QueueEndpoint=http://127.0.0.1:1/a"
     done = shell("queue", "list", code=3, AZURE_STORAGE_CONNECTION_STRING=text)
     assert "http://127.0.0.1:1" in done.stderr
+
+
+def test_health_is_asked_over_tls_too(tls_endpoint: Endpoint, identity: IdentityProvider) -> None:
+    """A health check reads the settings of its server, and so knows that it is https."""
+    files = {name: identity.server_options()[name] for name in ("--tls-cert", "--tls-key")}
+    words = ("health", "--port", str(tls_endpoint.port), *chain.from_iterable(files.items()))
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    assert CliRunner().invoke(main, ("health", "--port", str(tls_endpoint.port))).exit_code == 1

@@ -205,6 +205,12 @@ _OPTIONS: Final = (
         help="Only messages put at most so long ago.",
     ),
     click.option(
+        "--failed-within",
+        "max_error_age_s",
+        type=FRACTIONAL,
+        help="Only messages whose last error is at most so old.",
+    ),
+    click.option(
         "--min-dequeue-count",
         type=click.IntRange(min=0),
         metavar="N",

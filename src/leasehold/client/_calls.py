@@ -481,7 +481,7 @@ def _unless(value: int, default: int) -> int | None:
 
 
 _PLAIN_PARAMS: Final = (
-    *("min_age_s", "max_age_s", "min_dequeue_count", "max_dequeue_count"),
+    *("min_age_s", "max_age_s", "max_error_age_s", "min_dequeue_count", "max_dequeue_count"),
     *("min_failures", "max_failures", "min_priority", "max_priority", "session", "holder"),
 )
 _TEXT_PARAMS: Final = ("reason", "error", "property", "search", "text", "json_path")

@@ -403,6 +403,8 @@ class GiveBackClaim(Command[Done]):
     stream: str
     token: int
     number: int
+    actor: str | None = None
+    """Who asks for it in the console, for the event log."""
 
 
 class Dissolving(NamedTuple):
@@ -445,6 +447,8 @@ class DeleteStream(Command[Done]):
     account: str
     queue: str
     stream: str
+    actor: str | None = None
+    """Who asks for it in the console, for the event log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ class MessageFilter:
     """Why it was poisoned."""
     error: str | None = None
     """Part of the text, or the whole type, or the fingerprint, of its last error."""
+    max_error_age_s: float | None = None
+    """The attempt of its last error ended at most so many seconds ago."""
     search: str | None = None
     """Part of the body, of a property, or of its type, group, id or deduplication key."""
     property: str | None = None
@@ -82,7 +84,7 @@ def matches(message: Message, state: MessageState, filter: MessageFilter, now_ms
     return (
         (filter.states is None or state in filter.states)
         and _matches_columns(message, filter, now_ms)
-        and (not needs_detail(filter) or _matches_detail(message, filter))
+        and (not needs_detail(filter) or _matches_detail(message, filter, now_ms))
         and (not needs_body(filter) or _matches_body(message, filter))
     )
 
@@ -90,7 +92,7 @@ def matches(message: Message, state: MessageState, filter: MessageFilter, now_ms
 def needs_detail(filter: MessageFilter) -> bool:  # noqa: A002 - as above
     """Tell whether the message's detail must be known to decide."""
     asked = filter.message_type, filter.group_id, filter.reason, filter.error, filter.property
-    counts = filter.min_failures, filter.max_failures
+    counts = filter.min_failures, filter.max_failures, filter.max_error_age_s
     return any(each is not None for each in (*asked, *counts, filter.search))
 
 
@@ -196,7 +198,7 @@ def _matches_columns(message: Message, wanted: MessageFilter, now_ms: int) -> bo
     )
 
 
-def _matches_detail(message: Message, wanted: MessageFilter) -> bool:
+def _matches_detail(message: Message, wanted: MessageFilter, now_ms: int) -> bool:
     detail = message.detail
     if wanted.message_type is not None and detail.message_type != wanted.message_type:
         return False
@@ -211,6 +213,10 @@ def _matches_detail(message: Message, wanted: MessageFilter) -> bool:
         and (wanted.max_failures is None or detail.failures <= wanted.max_failures)
         and (wanted.property is None or _holds_property(message, wanted.property))
         and (wanted.error is None or _matches_error(message, wanted.error))
+        and (
+            wanted.max_error_age_s is None
+            or _failed_since(message, now_ms - wanted.max_error_age_s * _MS)
+        )
     )
 
 
@@ -235,6 +241,11 @@ def _matches_error(message: Message, wanted: str) -> bool:
         return False
     error = attempt.error
     return wanted in (error.type, error.fingerprint) or wanted.casefold() in error.text.casefold()
+
+
+def _failed_since(message: Message, since_ms: float) -> bool:
+    attempt = last_error(message)
+    return attempt is not None and attempt.ended_at_ms >= since_ms
 
 
 def _matches_body(message: Message, wanted: MessageFilter) -> bool:

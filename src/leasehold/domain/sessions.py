@@ -139,6 +139,8 @@ class EndSession(Command[Session]):
     account: str
     session_id: str
     reason: str | None = None
+    actor: str | None = None
+    """Who asks for it in the console, for the event log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,6 +193,8 @@ class Publish(Command["Published"]):
     name: str
     parts: tuple[str, ...] | None = None
     """None for all; a name with nothing staged and no parts named is published as nothing."""
+    actor: str | None = None
+    """Who asks for it in the console, for the event log."""
 
 
 class Published(NamedTuple):
@@ -221,6 +223,8 @@ class Discard(Command["Discarded"]):
     name: str
     parts: tuple[str, ...] | None = None
     """None for all."""
+    actor: str | None = None
+    """Who asks for it in the console, for the event log."""
 
 
 class Discarded(NamedTuple):

@@ -62,6 +62,8 @@ class Filter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     """Why it was poisoned."""
     error: ShortText | None = None
     """Part of the text, or the whole type, or the fingerprint, of its last error."""
+    max_error_age_s: _Age | None = None
+    """The attempt of its last error ended at most so many seconds ago."""
     search: ShortText | None = None
     """Part of the body, of a property (``name=value``), or of its type, group, id or deduplication
     key; in any case of letters."""

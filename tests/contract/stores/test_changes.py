@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from leasehold.domain import admin as o
+from leasehold.domain import claims as cl
 from leasehold.domain import commands as c
 from leasehold.domain import events as e
 from leasehold.domain import sessions as s
+from leasehold.domain import transactions as sg
 from leasehold.domain.admin import JobChange, JobKind
 from leasehold.domain.errors import MessageNotLeased, SessionNotFound, VisibilityPastExpiry
 from leasehold.domain.events import Event, EventType
@@ -17,7 +19,7 @@ from leasehold.domain.filters import MessageFilter
 from leasehold.domain.model import NEVER_MS, AccessPolicy, MessageState
 from leasehold.domain.queue_settings import Adapted, Adaptive, QueueSettings
 
-from .conftest import ACCOUNT, POISON, QUEUE, Asker
+from .conftest import ACCOUNT, POISON, QUEUE, STREAM, Asker
 
 ANA = "console:ana"
 
@@ -246,6 +248,28 @@ def test_actors_of_queues(asker: Asker) -> None:
         ("QUEUE_CLEARED", None, ANA),
         ("QUEUE_DELETED", None, ANA),
     ]
+
+
+def test_actors_of_what_is_given_back_published_and_ended(asker: Asker) -> None:
+    """What an operator does by hand to claims, staged messages and sessions is told as well."""
+    asker.put("a")
+    token = asker.attach().token
+    asker.claim(limit=1)
+    session = asker.open_session()
+    asker.stage("b", name="tuesday")
+    asker.stage("c", name="monday")
+    after = asker.last_seq()
+    asker.ask(cl.GiveBackClaim(ACCOUNT, QUEUE, STREAM, token, 1, ANA))
+    asker.ask(sg.Publish(ACCOUNT, "monday", None, ANA))
+    asker.ask(sg.Discard(ACCOUNT, "tuesday", None, ANA))
+    asker.ask(s.EndSession(ACCOUNT, session.session_id, "by hand", ANA))
+    found = {(event.type.name, event.actor) for event in asker.events(after)}
+    assert found == {
+        ("UNCLAIMED", ANA),
+        ("PUBLISHED", ANA),
+        ("DISCARDED", ANA),
+        ("SESSION_ENDED", ANA),
+    }
 
 
 # --- from the newest back ----------------------------------------------------------------------

@@ -36,7 +36,7 @@ ORDER = {"order": {"lines": [{"sku": "A1", "n": 1}, {"sku": "B2", "n": 2.0}], "p
 FAILED = Attempt(
     number=1,
     leased_at_ms=1,
-    ended_at_ms=2,
+    ended_at_ms=NOW_MS - 10_000,
     outcome=Outcome.FAILED,
     error=ErrorReport(text="Connection REFUSED by host", type="OSError", fingerprint="f00d"),
 )
@@ -75,6 +75,7 @@ YES_AND_NO: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     ({"min_age_s": 60}, {"min_age_s": 60.001}),
     ({"max_age_s": 60}, {"max_age_s": 59.999}),
+    ({"max_error_age_s": 10}, {"max_error_age_s": 9.999}),
     ({"min_dequeue_count": 3}, {"min_dequeue_count": 4}),
     ({"max_dequeue_count": 3}, {"max_dequeue_count": 2}),
     ({"holder": "worker-7"}, {"holder": "worker"}),

@@ -128,7 +128,7 @@ def _read_progress(
 async def end(call: Call) -> Response:
     """End a session."""
     reason = short_text("$.reason", read_body(_END, call).reason)
-    command = EndSession(call.account, call.item, reason)
+    command = EndSession(call.account, call.item, reason, call.console_actor)
     return _reply_session(call, await call.services.perform(command))
 
 

@@ -381,7 +381,8 @@ PARAMS: Final = frozenset(
     {
         *("search", "property", "session", "min_failures", "max_failures"),
         *("min_priority", "max_priority"),
-        *("state", "min_age_s", "max_age_s", "min_dequeue_count", "max_dequeue_count"),
+        *("state", "min_age_s", "max_age_s", "max_error_age_s"),
+        *("min_dequeue_count", "max_dequeue_count"),
         *("holder", "type", "group", "reason", "error", "text", "json_path", "json_value"),
     }
 )
@@ -399,7 +400,7 @@ _TEXTS: Final = (
     *("search", "property", "session"),
 )
 _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
-    **dict.fromkeys(("min_age_s", "max_age_s"), _AGES),
+    **dict.fromkeys(("min_age_s", "max_age_s", "max_error_age_s"), _AGES),
     **dict.fromkeys(("min_dequeue_count", "max_dequeue_count"), _COUNTS),
     **dict.fromkeys(("min_failures", "max_failures"), _COUNTS),
     **dict.fromkeys(("min_priority", "max_priority"), PRIORITIES),

@@ -149,7 +149,7 @@ async def get(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """Forget a stream, and give its claims back."""
-    await call.services.perform(DeleteStream(*_stream_of(call)))
+    await call.services.perform(DeleteStream(*_stream_of(call), call.console_actor))
     return call.reply_nothing()
 
 
@@ -217,7 +217,8 @@ async def extend(call: Call) -> Response:
 async def give_back(call: Call) -> Response:
     """Dissolve a claim."""
     token = within("$.token", read_body(_TOKEN, call).token, NUMBERS)
-    await call.services.perform(GiveBackClaim(*_stream_of(call), token, number_of(call)))
+    number = number_of(call)
+    await call.services.perform(GiveBackClaim(*_stream_of(call), token, number, call.console_actor))
     return call.reply_nothing()
 
 

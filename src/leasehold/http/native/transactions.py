@@ -164,7 +164,8 @@ def _check_part(field: str, part: str) -> None:
 
 async def publish(call: Call) -> Response:
     """Make staged messages visible."""
-    command = Publish(call.account, checked_name("name", call.item), _parts_of(call))
+    name = checked_name("name", call.item)
+    command = Publish(call.account, name, _parts_of(call), call.console_actor)
     published = await call.services.perform(command)
     settled = show_settled(published.settled)
     return call.reply(
@@ -174,7 +175,8 @@ async def publish(call: Call) -> Response:
 
 async def discard(call: Call) -> Response:
     """Drop what is staged."""
-    command = Discard(call.account, checked_name("name", call.item), _parts_of(call))
+    name = checked_name("name", call.item)
+    command = Discard(call.account, name, _parts_of(call), call.console_actor)
     discarded = await call.services.perform(command)
     return call.reply(wire.Discarded(*discarded))
 

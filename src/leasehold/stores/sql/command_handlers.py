@@ -67,8 +67,8 @@ class CommandHandlers:
         self.claims = ClaimHandlers(*verbs[:3], staging, settling)
         self._runs = {
             **self._message_runs(messages),
-            **_claim_runs(self.claims),
-            **_staging_runs(staging),
+            **_claim_runs(self.claims, state.log),
+            **_staging_runs(staging, state.log),
             **_session_runs(self.sessions, state.log),
             **_log_runs(EventHandlers(state), BodyKeyHandlers(state)),
         }
@@ -172,7 +172,7 @@ class CommandHandlers:
 _NEED_ROOM: Final = frozenset(kind for kind in COMMANDS if kind.traits.room is not never)
 
 
-def _claim_runs(claims: ClaimHandlers) -> dict[type, _Run]:
+def _claim_runs(claims: ClaimHandlers, log: Recorder) -> dict[type, _Run]:
     return {
         cl.AttachStream: _one_by_one(claims.attach),
         cl.OpenClaim: _one_by_one(claims.open),
@@ -181,19 +181,19 @@ def _claim_runs(claims: ClaimHandlers) -> dict[type, _Run]:
         cl.ExemptMembers: _one_by_one(claims.exempt),
         cl.BindClaim: _one_by_one(claims.bind),
         cl.SettleClaims: _one_by_one(claims.settle),
-        cl.GiveBackClaim: _one_by_one(claims.give_back),
+        cl.GiveBackClaim: _one_by_one(_signing(log, claims.give_back)),
         cl.GetStream: _one_by_one(claims.get),
         cl.ListStreams: _one_by_one(claims.list_all),
-        cl.DeleteStream: _one_by_one(claims.delete),
+        cl.DeleteStream: _one_by_one(_signing(log, claims.delete)),
         cl.LapseClaims: _one_by_one(claims.lapse),
     }
 
 
-def _staging_runs(staging: TransactionHandlers) -> dict[type, _Run]:
+def _staging_runs(staging: TransactionHandlers, log: Recorder) -> dict[type, _Run]:
     return {
         st.Stage: _one_by_one(staging.stage),
-        st.Publish: _one_by_one(staging.publish),
-        st.Discard: _one_by_one(staging.discard),
+        st.Publish: _one_by_one(_signing(log, staging.publish)),
+        st.Discard: _one_by_one(_signing(log, staging.discard)),
         st.GetTransaction: _one_by_one(staging.get),
         st.ListTransactions: _one_by_one(staging.list),
         st.ExpireStaged: _one_by_one(staging.expire),
@@ -205,7 +205,7 @@ def _session_runs(sessions: SessionHandlers, log: Recorder) -> dict[type, _Run]:
     return {
         s.OpenSession: _one_by_one(sessions.open),
         s.Heartbeat: _one_by_one(sessions.heartbeat),
-        s.EndSession: _one_by_one(sessions.end),
+        s.EndSession: _one_by_one(_signing(log, sessions.end)),
         s.GetSession: _one_by_one(sessions.get),
         s.ListSessions: _one_by_one(sessions.list),
         s.ListLeases: _one_by_one(sessions.leases),

@@ -57,7 +57,7 @@ function Find({ queue }) {
     go(pageOf(queue, event.currentTarget.elements.search.value));
   };
   return html`<form class="toolbar" role="search" aria-label="Messages" onSubmit=${submit}>
-    <input type="search" name="search" class="long" aria-label="Find a message" placeholder="Find a message: text, id, or error:timeout since:12:00" />
+    <input type="search" name="search" class="long" aria-label="Find a message" placeholder="Find a message: text, id, or error:timeout failed:12:00" />
     <button type="submit">Find</button>
   </form>`;
 }

@@ -20,6 +20,7 @@ const FIELDS = [
   { name: "since", label: "Put since", query: "max_age_s", is: "put since", isMoment: true, hint: "12:00, or 2h for two hours ago" },
   { name: "until", label: "Put before", query: "min_age_s", is: "put before", isMoment: true, hint: "12:00, or 2h for two hours ago" },
   { name: "error", label: "Last error", is: "failed with", hint: "Part of its text, its type or fingerprint" },
+  { name: "failed", label: "Failed since", query: "max_error_age_s", is: "failed since", isMoment: true, hint: "12:00, or 2h for two hours ago" },
   { name: "reason", label: "Poisoned because", is: "poisoned because of", hint: "Such as max_failures or buried" },
   { name: "min_failures", label: "Failures, from", is: "failures at least", input: NUMBER },
   { name: "max_failures", label: "Failures, to", is: "failures at most", input: NUMBER },
@@ -102,7 +103,7 @@ export const inWords = (filter) =>
     .map(({ name, is }) => `${is} ${filter[name]}`)
     .join(", ");
 
-/** What is searched for: "error:timeout since:12:00 4711" says two fields by name, the rest is text. */
+/** What is searched for: "error:timeout failed:12:00 4711" says two fields by name, the rest is text. */
 function fieldsOf(text) {
   const fields = {};
   const search = text.replace(/(^|\s)([a-z_]+):("[^"]*"|\S+)/g, (whole, _, name, value) => {
@@ -174,7 +175,7 @@ function SearchField({ value }) {
     ref=${field}
     class="long"
     aria-label="Search messages"
-    placeholder="Text, or error:timeout since:12:00"
+    placeholder="Text, or error:timeout failed:12:00"
     onSearch=${(event) => event.currentTarget.value === "" && value && change({ search: "" })}
   />`;
 }
