@@ -14,6 +14,8 @@ LIBRARIES: Final = {
     "mns": "mns",
     "fsspec": "claim-check",
     "kombu": "celery",
+    "dramatiq": "dramatiq",
+    "taskiq": "taskiq",
     "redis": "redis",
     "psycopg": "postgres",
     "pyspark": "spark",

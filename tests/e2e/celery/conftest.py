@@ -17,7 +17,7 @@ import kombu
 import pytest
 from celery import Celery
 
-import leasehold.kombu  # noqa: F401 - kombu alone does not look for it
+import leasehold.brokers.kombu  # noqa: F401 - kombu alone does not look for it
 from leasehold.client import Client
 from tests.e2e.server import Server
 

@@ -32,7 +32,7 @@ _SUITES: Final = (
 _TESTS: Final = """
 import os, uuid
 import kombu, pytest
-import leasehold.kombu
+import leasehold.brokers.kombu
 import kombu_common
 
 LIVE = os.environ["BROKER_URL"]

@@ -1,32 +1,21 @@
-"""What a connection of kombu has to the server: a client, a session, and threads.
-
-A connection of AMQP is a session here: when its process dies, all it had unacknowledged comes back
-within seconds. The session is opened for the first consumer, so that those who only publish have
-none.
-"""
+"""What a connection of kombu has to the server: leases, and queues as AMQP declares them."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from leasehold.brokers.kombu.messages import Declared, queue_name
+from leasehold.brokers.leases import LeaseConnection, Prefetch, Receiver
 from leasehold.client import Client, LeaseholdClientError, NewMessage, QueueHandle
 from leasehold.client.errors import QueueExists, QueueNotFound, ServerProblem
-from leasehold.client.handles import Session
 from leasehold.client.models import QueueInfo
-from leasehold.clock import Clock, SystemClock
-from leasehold.kombu.leases import Inbox, LeaseKeeper, Prefetch, Receiver
-from leasehold.kombu.messages import Declared, queue_name
+from leasehold.clock import Clock
 
 MAX_BODY_BYTES: Final = 1_048_576
 """Largest body in queues that are created here, unless said otherwise."""
-_CLOSE_S: Final = 5.0
-_JOIN_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +38,12 @@ class Options:
         return max(1, int(given))
 
 
-class Link:
-    """See above. It belongs to the process that has made it."""
+class Link(LeaseConnection):
+    """See above."""
 
     def __init__(self, client: Client, options: Options, clock: Clock | None = None) -> None:
-        self.client = client
+        super().__init__(client, session_timeout_s=options.session_timeout, clock=clock)
         self.options = options
-        self.clock = clock or SystemClock()
-        self.pid = os.getpid()
-        self.keeper = LeaseKeeper(client, self.clock)
-        self.inbox = Inbox()
-        self._lock = threading.RLock()
-        self._session: Session | None = None
-        self._receivers: list[Receiver] = []
         self._known: dict[str, QueueInfo] = {}
         """Queues that were declared here."""
         self._listed: dict[str, Declared] = {}
@@ -161,50 +143,33 @@ class Link:
 
     # --- consuming ---
 
-    @property
-    def session(self) -> Session:
-        """The session, opened when it is first asked for."""
-        with self._lock:
-            if self._session is None:
-                holder = f"{socket.gethostname()}:{self.pid}"
-                session = self.client.session(
-                    holder, timeout_s=self.options.session_timeout, on_lost=self.inbox.fail
-                )
-                self._session = session.open()
-                self._sweep()
-            return self._session
-
     def receiver(self, name: str, prefetch: Prefetch, *, no_ack: bool) -> Receiver:
         """Begin to receive from a queue."""
-        made = Receiver(
+        return self.receive_from(
+            self.queue(name),
             name=name,
-            queue=self.queue(name),
-            session=self.session,
-            keeper=self.keeper,
-            inbox=self.inbox,
             prefetch=prefetch,
             no_ack=no_ack,
             lease_s=self.options.lease_s(name),
             wait_s=self.options.wait_time_seconds,
         )
-        self._receivers.append(made)
-        return made
 
     def close(self) -> None:
-        """Tell the server the last, delete queues of the session, and end it."""
-        self.keeper.close(_CLOSE_S)
-        session = self._session
-        if session is not None:
-            for name, found in self._known.items():
-                said = Declared.read(found.metadata)
-                if said is not None and said.session == session.id:
-                    with contextlib.suppress(LeaseholdClientError):
-                        self.queue(name).delete()
-            session.close()
-        for receiver in self._receivers:
-            receiver.join(_JOIN_S)
-        self.client.close()
-        self.inbox.close()
+        """Delete queues of the session too."""
+        for name, known in self._known.items():
+            ours = Declared.read(known.metadata)
+            if ours is None or ours.session is None:
+                continue
+            with contextlib.suppress(LeaseholdClientError):
+                # Another connection may have declared it since.
+                now = Declared.read(self.queue(name).info().metadata)
+                if now is not None and now.session == ours.session:
+                    self.queue(name).delete()
+        super().close()
+
+    def on_session(self) -> None:
+        """See :meth:`_sweep`."""
+        self._sweep()
 
     def _sweep(self) -> None:
         """Delete queues of sessions that are over, such as those that waited for replies."""

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.client.models import NEVER, NewMessage, ReceivedMessage
-from leasehold.domain.limits import check_queue_name
-from leasehold.kombu.messages import (
+from leasehold.brokers.kombu.messages import (
     MAX_DELAY_S,
     Declared,
     bound_to,
@@ -16,6 +14,8 @@ from leasehold.kombu.messages import (
     queue_name,
     to_put,
 )
+from leasehold.client.models import NEVER, NewMessage, ReceivedMessage
+from leasehold.domain.limits import check_queue_name
 
 NOW_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 

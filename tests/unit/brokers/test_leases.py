@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from leasehold.brokers.leases import Held, Inbox, LeaseKeeper, Prefetch, Receiver
 from leasehold.client import Client, ConnectionFailed
 from leasehold.client.errors import LeaseLost, Problem, QueueNotFound
 from leasehold.client.models import ReceivedMessage
-from leasehold.kombu.leases import Held, Inbox, LeaseKeeper, Prefetch, Receiver
 from leasehold.testing import ManualClock
 
 _PATIENCE_S = 20.0
@@ -108,6 +108,21 @@ def test_a_lease_is_renewed_at_a_third(
     keeper.settle(held.tag, "complete")
     assert keeper.flush(_PATIENCE_S)
     assert server.calls[-1] == ("complete", ["a:r0+"])
+
+
+def test_a_message_that_comes_again_while_it_is_held_goes_on(
+    keeper: LeaseKeeper, server: PlayedQueue
+) -> None:
+    """Its lease ran out; it is no second delivery, and is completed with the new receipt."""
+    (held,) = hold(keeper, "a")
+    assert keeper.hold("q", [message("a", "r9", 9)], None, 30) == []
+    keeper.settle(held.tag, "complete")
+    assert keeper.flush(_PATIENCE_S)
+    assert server.calls == [("complete", ["a:r9"])]
+    (again,) = hold(keeper, "a")
+    keeper.settle(again.tag, "failed")
+    (other,) = keeper.hold("q", [message("a", "r2", 2)], None, 30)
+    assert other.tag != again.tag, "what was given back is another delivery"
 
 
 def test_settling_is_tried_again(keeper: LeaseKeeper, server: PlayedQueue) -> None:

@@ -13,6 +13,10 @@ from urllib.parse import unquote, urlsplit
 from kombu.transport import virtual
 
 from leasehold import __version__
+from leasehold.brokers.kombu.channel import Channel
+from leasehold.brokers.kombu.link import Link, Options
+from leasehold.brokers.kombu.messages import from_received
+from leasehold.brokers.leases import MAX_BATCH, Held, Receiver
 from leasehold.client import Client, ConnectionFailed, Unavailable
 from leasehold.client.errors import (
     QueueNotFound,
@@ -21,10 +25,6 @@ from leasehold.client.errors import (
     SessionOver,
     UnexpectedAnswer,
 )
-from leasehold.kombu.channel import Channel
-from leasehold.kombu.leases import MAX_BATCH, Held, Receiver
-from leasehold.kombu.link import Link, Options
-from leasehold.kombu.messages import from_received
 
 _OPTIONS: Final = tuple(Options.__dataclass_fields__)
 _PORT: Final = 10_001

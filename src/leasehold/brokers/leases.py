@@ -2,7 +2,7 @@
 
 Threads do that, so that it goes on whatever the application does meanwhile: one for each queue
 that is consumed, which waits at the server, and one that acknowledges, gives back and renews in
-batches. Nothing here knows kombu.
+batches. Nothing here knows the frameworks.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -20,7 +21,7 @@ from leasehold.client import Client, ConnectionFailed, LeaseholdClientError, Una
 from leasehold.client.errors import QueueNotFound, ServerProblem
 from leasehold.client.handles import QueueHandle, Session
 from leasehold.client.models import ReceivedMessage
-from leasehold.clock import Clock
+from leasehold.clock import Clock, SystemClock
 
 Ending = Literal["complete", "failed", "returned", "buried"]
 
@@ -34,9 +35,11 @@ RECEIVE_LINGER_S: Final = 0.005
 SETTLE_LINGER_S: Final = 0.02
 """How long a request waits for more that it can do at once. A request costs the server as much as
 ten messages; a process that is killed meanwhile has what it did not tell done again."""
+_CLOSE_S: Final = 5.0
+_JOIN_S: Final = 0.5
 _PAUSE_S: Final = 1.0
 """After a failure, before the next try."""
-_log: Final = logging.getLogger("leasehold.kombu")
+_log: Final = logging.getLogger("leasehold.brokers")
 
 
 class Prefetch:
@@ -131,6 +134,8 @@ class LeaseKeeper:
         self._clock = clock
         self._changed = threading.Condition()
         self._held: dict[str, Held] = {}
+        self._by_id: dict[tuple[str, str], Held] = {}
+        """By queue and id, until the server knows how it ended."""
         self._ended: list[tuple[Held, Ending]] = []
         self._is_busy = False
         self._is_urgent = False
@@ -145,15 +150,23 @@ class LeaseKeeper:
         prefetch: Prefetch | None,
         lease_s: int,
     ) -> list[Held]:
-        """Keep the leases of messages from now on."""
+        """Keep the leases of messages from now on, and return those that are new here.
+
+        A message may come again to the connection that has it, when its lease ran out while the
+        server was away. Its work goes on then, and is acknowledged with the new receipt.
+        """
         renew_at_s = self._clock.monotonic_s() + lease_s / RENEWALS_PER_LEASE
-        made = [
-            # A message that comes again is another delivery.
-            Held(f"{each.id}.{each.fence}", queue, each, prefetch, lease_s, renew_at_s)
-            for each in messages
-        ]
+        made: list[Held] = []
         with self._changed:
-            self._held.update((each.tag, each) for each in made)
+            for each in messages:
+                known = self._by_id.get((queue, each.id))
+                if known is None:
+                    tag = f"{each.id}.{each.fence}"
+                    held = Held(tag, queue, each, prefetch, lease_s, renew_at_s)
+                    self._held[tag] = self._by_id[queue, each.id] = held
+                    made.append(held)
+                else:
+                    known.message, known.is_lost, known.renew_at_s = each, False, renew_at_s
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="leasehold-leases", daemon=True
@@ -169,6 +182,8 @@ class LeaseKeeper:
             if held is None:
                 return
             self._ended.append((held, ending))
+            if ending != "complete":  # what is given back comes again, as another delivery
+                self._by_id.pop((held.queue, held.message.id), None)
             if len(self._ended) == 1:
                 self._changed.notify_all()
         if held.prefetch is not None:
@@ -226,6 +241,10 @@ class LeaseKeeper:
             failed = self._settle(ended)
             self._renew(due)
             with self._changed:
+                again = {id(held) for held, _ in failed}
+                for held, ending in ended:
+                    if ending == "complete" and id(held) not in again:
+                        self._by_id.pop((held.queue, held.message.id), None)
                 self._ended = failed + self._ended
                 self._is_busy = False
                 self._changed.notify_all()
@@ -243,17 +262,22 @@ class LeaseKeeper:
         for held, ending in ended:
             groups.setdefault((held.queue, ending), []).append(held)
         for (queue, ending), group in groups.items():
+            sent = [held.message for held in group]
             try:
-                answers = _settled(self._client.queue(queue), ending, group)
+                answers = _settled(self._client.queue(queue), ending, sent)
             except QueueNotFound:
                 continue
             except LeaseholdClientError as error:
                 _log.warning("%d messages of %s are settled later: %s", len(group), queue, error)
                 failed += [(held, ending) for held in group]
                 continue
-            for held, answer in zip(group, answers, strict=True):
-                if isinstance(answer, ServerProblem):
-                    _log.warning("Message %s of %s: %s", held.message.id, queue, answer)
+            for held, message, answer in zip(group, sent, answers, strict=True):
+                if not isinstance(answer, ServerProblem):
+                    continue
+                if held.message is not message:  # it has come again meanwhile
+                    failed.append((held, ending))
+                else:
+                    _log.warning("Message %s of %s: %s", message.id, queue, answer)
         return failed
 
     def _renew(self, due: list[Held]) -> None:
@@ -263,16 +287,17 @@ class LeaseKeeper:
         for (queue, lease_s), group in groups.items():
             every_s = lease_s / RENEWALS_PER_LEASE
             began_s = self._clock.monotonic_s()
+            sent = [held.message for held in group]
             try:
-                answers = self._client.queue(queue).renew_many(
-                    [held.message for held in group], lease_s
-                )
+                answers = self._client.queue(queue).renew_many(sent, lease_s)
             except LeaseholdClientError as error:
                 _log.warning("%d leases of %s could not be renewed: %s", len(group), queue, error)
                 for held in group:
                     held.renew_at_s = began_s + min(_PAUSE_S, every_s)
                 continue
-            for held, answer in zip(group, answers, strict=True):
+            for held, message, answer in zip(group, sent, answers, strict=True):
+                if held.message is not message:  # it has come again meanwhile
+                    continue
                 if isinstance(answer, ServerProblem):
                     held.is_lost = True
                     _log.warning("Lease of message %s of %s: %s", held.message.id, queue, answer)
@@ -281,8 +306,7 @@ class LeaseKeeper:
                     held.renew_at_s = began_s + every_s
 
 
-def _settled(queue: QueueHandle, ending: Ending, group: list[Held]) -> list[object]:
-    messages = [held.message for held in group]
+def _settled(queue: QueueHandle, ending: Ending, messages: list[ReceivedMessage]) -> list[object]:
     if ending == "complete":
         return list(queue.complete_many(messages))
     return list(queue.release_many(messages, outcome=ending))
@@ -453,6 +477,96 @@ class Receiver:
         if not messages:
             return
         held = self._keeper.hold(self._queue.name, messages, self._prefetch, self._lease_s)
+        self._prefetch.free(len(messages) - len(held))
         self._inbox.put((self, each) for each in held)
         if self._stopping.is_set():
             self.stop()
+
+
+class LeaseConnection:
+    """A client, a session and the threads: what one connection of a framework has.
+
+    It belongs to the process that has made it. The session is opened when it is first needed, so
+    that those who only publish have none. When the process dies, all that it had unacknowledged
+    comes back within seconds.
+
+    Args:
+        client: Is closed with it.
+        session_timeout_s: Seconds without a heartbeat after which others get its messages, 2 to
+            3,600; None: what the server has as its default, 16.
+    """
+
+    def __init__(
+        self, client: Client, *, session_timeout_s: int | None = None, clock: Clock | None = None
+    ) -> None:
+        self.client = client
+        self.clock = clock or SystemClock()
+        self.pid = os.getpid()
+        self.keeper = LeaseKeeper(client, self.clock)
+        self.inbox = Inbox()
+        self._session_timeout_s = session_timeout_s
+        self._lock = threading.RLock()
+        self._session: Session | None = None
+        self._receivers: list[Receiver] = []
+
+    @property
+    def session(self) -> Session:
+        """The session."""
+        with self._lock:
+            if self._session is None:
+                holder = f"{socket.gethostname()}:{self.pid}"
+                session = self.client.session(
+                    holder, timeout_s=self._session_timeout_s, on_lost=self.inbox.fail
+                )
+                self._session = session.open()
+                self.on_session()
+            return self._session
+
+    def on_session(self) -> None:
+        """Be called when the session has begun."""
+
+    def receive_from(  # noqa: PLR0913 - keyword-only, and each is a choice of its own
+        self,
+        queue: QueueHandle,
+        *,
+        name: str,
+        prefetch: Prefetch,
+        no_ack: bool = False,
+        lease_s: int,
+        wait_s: float,
+    ) -> Receiver:
+        """Begin to receive from a queue.
+
+        Args:
+            queue: Which.
+            name: What the framework calls it.
+            prefetch: How many messages it may have unacknowledged.
+            no_ack: Whether they are not to be acknowledged; told with each delivery.
+            lease_s: Length of leases in seconds, 1 to 604,800.
+            wait_s: How long a request waits at the server, 0 to 60 seconds.
+        """
+        made = Receiver(
+            name=name,
+            queue=queue,
+            session=self.session,
+            keeper=self.keeper,
+            inbox=self.inbox,
+            prefetch=prefetch,
+            no_ack=no_ack,
+            lease_s=lease_s,
+            wait_s=wait_s,
+        )
+        self._receivers.append(made)
+        return made
+
+    def close(self) -> None:
+        """Tell the server the last, and end the session: what it still has is given back."""
+        for receiver in self._receivers:
+            receiver.stop()
+        self.keeper.close(_CLOSE_S)
+        if self._session is not None:
+            self._session.close()
+        for receiver in self._receivers:
+            receiver.join(_JOIN_S)
+        self.client.close()
+        self.inbox.close()

@@ -12,9 +12,9 @@ from kombu import Connection, Consumer, Exchange, Message, Producer, Queue
 from kombu.exceptions import ChannelError, OperationalError
 from kombu.transport import TRANSPORT_ALIASES
 
-import leasehold.kombu
+import leasehold.brokers.kombu
+from leasehold.brokers.kombu.transport import client_for
 from leasehold.client import Client
-from leasehold.kombu.transport import client_for
 from leasehold.testing import InProcessServer
 
 
@@ -60,8 +60,11 @@ def drain(connection: Connection, got: list[Message], count: int) -> list[Messag
 
 def test_the_scheme_is_known() -> None:
     """By the entry point, once kombu has loaded its serializers."""
-    assert TRANSPORT_ALIASES[leasehold.kombu.SCHEME] == "leasehold.kombu.transport:Transport"
-    encode, decode, _, _ = leasehold.kombu.SERIALIZER
+    assert (
+        TRANSPORT_ALIASES[leasehold.brokers.kombu.SCHEME]
+        == "leasehold.brokers.kombu.transport:Transport"
+    )
+    encode, decode, _, _ = leasehold.brokers.kombu.SERIALIZER
     assert decode(encode({"a": 1})) == {"a": 1}
 
 

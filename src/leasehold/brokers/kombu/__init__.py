@@ -2,7 +2,7 @@
 
 ``broker_url = "leasehold+http://account:key@host:10001"`` needs no import: kombu imports this
 package by its entry point, which makes the scheme known. Where entry points are not to be had (a
-frozen application), ``import leasehold.kombu`` does the same.
+frozen application), ``import leasehold.brokers.kombu`` does the same.
 
 Options and what each feature of AMQP becomes: ``docs/reference/celery.md``.
 """
@@ -15,7 +15,7 @@ from kombu.transport import TRANSPORT_ALIASES
 from kombu.utils.json import dumps, loads
 
 SCHEME: Final = "leasehold"
-TRANSPORT_ALIASES[SCHEME] = "leasehold.kombu.transport:Transport"
+TRANSPORT_ALIASES[SCHEME] = "leasehold.brokers.kombu.transport:Transport"
 
 SERIALIZER: Final = (dumps, loads, "application/x-leasehold-json", "utf-8")
 """JSON as kombu has it, under a name of our own.

@@ -14,18 +14,18 @@ from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 from kombu.utils.uuid import uuid
 
+from leasehold.brokers.kombu.link import Link
+from leasehold.brokers.kombu.messages import Raw, bound_to, from_received, to_put
+from leasehold.brokers.leases import Prefetch, Receiver
 from leasehold.client.errors import QueueNotFound
 from leasehold.client.models import Filter
-from leasehold.kombu.leases import Prefetch, Receiver
-from leasehold.kombu.link import Link
-from leasehold.kombu.messages import Raw, bound_to, from_received, to_put
 
 _READY: Final = ("visible", "delayed", "deferred")
 _BINDINGS_S: Final = 5.0
 """For how long bindings are taken to be what they were, if that is enough to route a message."""
 _PURGE_S: Final = 60.0
 _PATIENCE_S: Final = 5.0
-_log: Final = logging.getLogger("leasehold.kombu")
+_log: Final = logging.getLogger("leasehold.brokers")
 
 
 class QoS:
@@ -256,7 +256,11 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         for message in received:
             prefetch: Prefetch = self.qos.prefetch
             prefetch.add_one()
-            (held,) = link.keeper.hold(link.queue(queue).name, [message], prefetch, lease_s)
+            made = link.keeper.hold(link.queue(queue).name, [message], prefetch, lease_s)
+            if not made:
+                prefetch.free(1)
+                continue
+            held = made[0]
             if no_ack:
                 link.keeper.settle(held.tag, "complete")
             return self.Message(from_received(message, held.tag), channel=self)
