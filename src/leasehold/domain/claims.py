@@ -403,8 +403,7 @@ class GiveBackClaim(Command[Done]):
     stream: str
     token: int
     number: int
-    actor: str | None = None
-    """Who asks for it in the console, for the event log."""
+    actor: str | None = None  # who asks for it in the console, for the event log
 
 
 class Dissolving(NamedTuple):
@@ -447,8 +446,7 @@ class DeleteStream(Command[Done]):
     account: str
     queue: str
     stream: str
-    actor: str | None = None
-    """Who asks for it in the console, for the event log."""
+    actor: str | None = None  # who asks for it in the console, for the event log
 
 
 @dataclass(frozen=True, slots=True)
@@ -789,10 +787,7 @@ def as_read(message: Message) -> Message:
 
 
 def as_applied(noted: Exemption, message: Message, now_ms: int) -> Exemption:
-    """Return an exemption that was noted earlier as it can be carried out now.
-
-    A delay after which the message has expired is left out: settling must not fail for a note.
-    """
+    """Return a noted exemption as it can be carried out: without a delay past the expiry."""
     if release_refusal(message, now_ms, noted.delay_s) is None:
         return noted
     return noted._replace(delay_s=0)
