@@ -437,7 +437,9 @@ def main() -> int:
                 "first_paint_ms": first_paints(browser, url, given.rounds),
                 "pages": page_times(browser, url, server, pages, given.rounds),
                 "open_console": open_console(browser, url, server, 3, given.seconds),
-                "beside_200_consoles": beside_consoles(url, server, given.rounds, given.seconds),
+                "beside_200_consoles": beside_consoles(
+                    url, server, 3 * given.rounds, given.seconds / 2
+                ),
                 "resident_mib": round(server.memory_info().rss / 2**20, 1),
             }
     finally:
