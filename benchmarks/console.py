@@ -49,10 +49,13 @@ if TYPE_CHECKING:
 
 QUEUES: Final = 10_000
 CONSOLES: Final = 200
+SEARCH: Final = "messages, none of which matches"
+"""It goes on looking by itself, so each of its requests counts."""
 BARS: Final[Mapping[str, tuple[str, float]]] = {
     "first_paint_ms": ("<=", 300.0),
     "slowest_page_processor_ms": ("<=", 150.0),
     "slowest_page_ms": ("<=", 150.0),
+    "search_processor_ms": ("<=", 150.0),
     "open_console_cpu_percent": ("<=", 1.0),
     "open_console_busy_cpu_percent": ("<=", 1.0),
     "worker_beside_200_consoles": (">=", 0.95),
@@ -127,7 +130,7 @@ def stir(url: str) -> dict[str, str]:
             },
             "messages, leased": "#/queues/bench?tab=messages&state=leased",
             "messages, poisoned": "#/queues/bench?tab=messages&state=poisoned",
-            "messages, found": "#/queues/bench?tab=messages&search=no-such-text",
+            SEARCH: "#/queues/bench?tab=messages&search=no-such-text",
             "groups": "#/queues/grouped?tab=groups",
             "message": f"#/messages/bench/{held[0].id}",
             "group": "#/groups/grouped/one",
@@ -394,12 +397,15 @@ def summary_of(found: Mapping[str, Any]) -> dict[str, float]:
     def extra(pairs: list[dict[str, float]]) -> float:
         return round(statistics.median(pair["with"] - pair["without"] for pair in pairs), 3)
 
+    pages = {name: each for name, each in found["pages"].items() if name != SEARCH}
+    search = found["pages"][SEARCH]
     return {
         "first_paint_ms": round(statistics.median(found["first_paint_ms"]["cold"]), 1),
         "first_paint_again_ms": round(statistics.median(found["first_paint_ms"]["warm"]), 1),
         "rows_ms": round(statistics.median(found["first_paint_ms"]["rows"]), 1),
-        "slowest_page_processor_ms": max(each["processor_ms"] for each in found["pages"].values()),
-        "slowest_page_ms": max(each["quietest_ms"] for each in found["pages"].values()),
+        "slowest_page_processor_ms": max(each["processor_ms"] for each in pages.values()),
+        "slowest_page_ms": max(each["quietest_ms"] for each in pages.values()),
+        "search_processor_ms": round(search["processor_ms"] / search["requests"], 1),
         "open_console_cpu_percent": extra(found["open_console"]["idle"]),
         "open_console_busy_cpu_percent": extra(found["open_console"]["busy"]),
         "worker_beside_200_consoles": statistics.median(
