@@ -81,6 +81,12 @@ bench-mns: $(READY) ## Measure the MNS dialect beside the Azure dialect
 bench-postgres: $(READY) ## Measure two servers on PostgreSQL beside pgmq (pgmq.sql in PGMQ_SQL)
 	$(BIN)/python -m benchmarks.postgres_servers $(if $(PGMQ_SQL),--pgmq-sql $(PGMQ_SQL)) --out benchmarks/results/latest-postgres.json
 
+bench-console: $(READY) ## Measure the console on ten thousand queues (needs Chromium, 10 GB and 15 minutes)
+	$(BIN)/python -m benchmarks.console --out benchmarks/results/latest-console.json
+
+screenshots: $(READY) ## Take the pictures of the console anew (needs Chromium)
+	$(BIN)/python -m tools.screenshots
+
 deploy-check: $(READY) ## Check what is in deploy/ with the linters that can be had
 	$(BIN)/pytest tests/unit/deploy -q -rs
 
@@ -90,4 +96,4 @@ wheel: $(READY) ## Build the wheel and try it in an environment of its own
 clean: ## Remove what was made here
 	rm -rf $(VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo spark-cluster serve test test-long test-pyspark test-slow check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres deploy-check wheel clean
+.PHONY: help setup demo spark-cluster serve test test-long test-pyspark test-slow check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel clean

@@ -97,7 +97,7 @@ class Visit:
         """What the page must not do, and did."""
         self.requests: list[str] = []
         """The addresses that were asked for, in order."""
-        self._expected = [re.compile("status of 404 .*/advice$")]
+        self._expected: list[re.Pattern[str]] = []
         self.context: BrowserContext = browser.new_context(
             viewport=size or WIDE,
             color_scheme=theme,

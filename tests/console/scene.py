@@ -15,8 +15,9 @@ from leasehold.client.models import ErrorReport, NewMessage
 
 if TYPE_CHECKING:
     from leasehold.client import Client
-    from leasehold.client.models import ReceivedMessage
 
+ORDERS: Final = {"failure_policy": {"max_failures": 2}, "visibility_timeout_s": 600}
+"""Settings of the queue of orders."""
 QUIET: Final = ("emails", "exports", "invoices", "refunds", "search-index", "thumbnails")
 
 
@@ -73,7 +74,7 @@ def _fill_orders(
 ) -> None:
     """Orders: some held by workers, some failed, some on their way to another try."""
     queue = client.queue("orders")
-    queue.create(settings={"failure_policy": {"max_failures": 2}, "visibility_timeout_s": 600})
+    queue.create(settings=ORDERS)
     sent = queue.put_many([order(number) for number in range(4700, 4760)])
     scene.ids |= {f"order {4700 + place}": _id(each) for place, each in enumerate(sent)}
     for holder, count in (("worker-eu-1", 12), ("worker-eu-2", 3), ("worker-us-1", 5)):
@@ -87,7 +88,7 @@ def _fill_orders(
         pause()
     for text, count in (("timeout calling payments", 14), ("no such customer", 3)):
         for message in queue.receive(count, holder="worker-us-2"):
-            _fail_twice(queue, message, text)
+            queue.bury(message, text)
     pause()
     for message in queue.receive(4, holder="worker-us-2"):
         report = ErrorReport(text="503 from stock", type="StockError", fingerprint="a1b2c3")
@@ -98,16 +99,6 @@ def _fill_orders(
         scene.ids["completed"] = message.id
     scene.ids["delayed"] = _id(queue.put("remind the customer", delay_s=7_200, priority=3))
     scene.ids["binary"] = _id(queue.put(bytes(range(256)), type="blob"))
-
-
-def _fail_twice(queue: Any, message: ReceivedMessage, text: str) -> None:
-    """Fail a message as often as its queue allows: then it is poisoned."""
-    queue.release(message, outcome="failed", delay_s=0, error=text)
-    for again in queue.receive(100, holder="worker-us-2"):
-        if again.id == message.id:
-            queue.release(again, outcome="failed", delay_s=0, error=text)
-        else:
-            queue.release(again)
 
 
 def _fill_tenants(client: Client, scene: Scene) -> None:
@@ -175,6 +166,7 @@ def addresses(scene: Scene) -> dict[str, str]:
             )
         },
         "message": f"#/messages/orders/{message['order 4700']}",
+        "message-held": f"#/messages/videos/{message['stuck']}",
         "message-failed": f"#/messages/orders/{message['retried']}",
         "message-binary": f"#/messages/orders/{message['binary']}",
         "group": "#/groups/reports/acme",

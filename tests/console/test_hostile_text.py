@@ -89,13 +89,7 @@ def fill(world: World, stack: contextlib.ExitStack) -> dict[str, str]:
         plain.release(tried, outcome="failed", delay_s=600, error=report)
     for other in queue.receive(1, holder=HOSTILE[:200]):
         queue.bury(other, report)
-    stream = client.queue("streamed")
-    stream.create()
-    stream.put_many([HOSTILE] * 3)
-    reader = stream.stream("reader")
-    reader.attach()
-    reader.open(1, limit=2, lease_s=3600, holder=HOSTILE[:200])
-    client.transaction("staged").stage([HOSTILE], queue="streamed", part=SHORT)
+    fill_stream(world)
     queue.purge(dry_run=True, wait_s=5)
     return {
         "overview": "#/",
@@ -121,6 +115,18 @@ def fill(world: World, stack: contextlib.ExitStack) -> dict[str, str]:
         "pipelines": "#/pipelines",
         "server": "#/server",
     }
+
+
+def fill_stream(world: World) -> None:
+    """Have messages in a claim, and others that are staged."""
+    client = world.client
+    stream = client.queue("streamed")
+    stream.create()
+    stream.put_many([HOSTILE] * 3)
+    reader = stream.stream("reader")
+    reader.attach()
+    reader.open(1, limit=2, lease_s=3600, holder=HOSTILE[:200])
+    client.transaction("staged").stage([HOSTILE], queue="streamed", part=SHORT)
 
 
 def _quoted(text: str) -> str:
