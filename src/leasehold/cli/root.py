@@ -131,10 +131,15 @@ LATE: Final = {
     "backup": Late(
         "leasehold.cli.backup",
         "backup",
-        "Copy a store while it is served, and check the copy.",
+        "Copy a store into a folder while servers use it, and check the copy.",
         _THINGS,
     ),
-    "restore": Late("leasehold.cli.backup", "restore", "Make a store of a backup.", _THINGS),
+    "restore": Late(
+        "leasehold.cli.backup",
+        "restore",
+        "Make a store of a backup, which is checked first and stays as it is.",
+        _THINGS,
+    ),
     "store": Late(
         "leasehold.cli.store",
         "group",

@@ -245,7 +245,7 @@ def test_a_move_that_is_cut_short(
     asker.store.close()
     with monkeypatch.context() as patched:
         if at == "compare":
-            patched.setattr(migrate, "_compare", _no_end)
+            patched.setattr(migrate, "compare_rows", _no_end)
         elif at == "out":
             patched.setattr(migrate, "_take_out", _no_end)
         else:

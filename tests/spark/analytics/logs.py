@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -102,6 +103,7 @@ class Play:
             action: Callable[[], None] = getattr(self, f"can_{name}")
             action()
         self._stop_a_group()
+        self._change_a_queue()
 
     def events(self) -> tuple[Event, ...]:
         page = self._do(ReadEvents(0, _ALL))
@@ -111,6 +113,13 @@ class Play:
     def messages(self) -> list[Message]:
         """Return the messages that are there."""
         return [each[2] for each in self._store._tables.everything()]
+
+    def _change_a_queue(self) -> None:
+        """Change its settings, pause it and have it go on: events that are of no message."""
+        settings = QueueSettings(visibility_timeout_s=21)
+        until_ms = self._now_ms + 60_000
+        for changed in (settings, replace(settings, paused_until_ms=until_ms), settings):
+            self._do(c.SetQueueSettings(ACCOUNT, _QUEUES[0], changed))
 
     # --- what can be done --------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from leasehold.domain import admin as o
 from leasehold.domain import commands as c
@@ -148,7 +149,7 @@ class AdminHandlers:
         ]
         seen = [table.seen(key, now_ms) for _, key in sorted(held)]
         leased = sum(each.state is MessageState.LEASED for each in seen)
-        bare = (each._replace(message=each.message._replace(body=b"")) for each in seen)
+        bare = (_without_content(each) for each in seen)
         settings = table.queue.settings.groups
         rate = None if settings is None else settings.rate_of(command.group_id)
         again_ms = None
@@ -513,3 +514,10 @@ class JobHandlers:
         if job is None or account not in {None, job.account}:
             raise JobNotFound
         return job
+
+
+def _without_content(seen: o.Seen) -> o.Seen:
+    """Return a message without its body and what was saved with it."""
+    message = seen.message
+    detail = replace(message.detail, saved=None)
+    return seen._replace(message=message._replace(body=b"", detail=detail))
