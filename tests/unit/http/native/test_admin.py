@@ -102,6 +102,15 @@ def test_list_without_bodies(native: Native) -> None:
     assert view["body_bytes"] == 1
 
 
+def test_one_message_is_shown_without_its_body(native: Native) -> None:
+    """Its size is told, and all else."""
+    sent = native.put_bodies("hello")[0]
+    whole = native.get(f"{MESSAGES}/{sent['id']}")
+    view = native.get(f"{MESSAGES}/{sent['id']}", "body=false")
+    assert (whole.pop("body"), view["body_bytes"]) == ("hello", 5)
+    assert view == whole
+
+
 @pytest.mark.parametrize(
     ("query", "bodies"),
     [
