@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pytest
@@ -91,6 +91,11 @@ def fill(world: World, stack: contextlib.ExitStack) -> dict[str, str]:
         queue.bury(other, report)
     fill_stream(world)
     queue.purge(dry_run=True, wait_s=5)
+    return _addresses([each.id for each in (held, as_image, as_page, failed)], session.id)
+
+
+def _addresses(messages: Sequence[str], session_id: str) -> dict[str, str]:
+    """Return the addresses of the pages, by names of their own."""
     return {
         "overview": "#/",
         **{
@@ -99,13 +104,13 @@ def fill(world: World, stack: contextlib.ExitStack) -> dict[str, str]:
         },
         **{f"plain-{tab}": f"#/queues/plain?tab={tab}" for tab in ("overview", "messages")},
         "streamed": "#/queues/streamed?tab=streams",
-        "message-json": f"#/messages/hostile/{held.id}",
-        "message-svg": f"#/messages/plain/{as_image.id}",
-        "message-html": f"#/messages/plain/{as_page.id}",
-        "message-failed": f"#/messages/plain/{failed.id}",
+        "message-json": f"#/messages/hostile/{messages[0]}",
+        "message-svg": f"#/messages/plain/{messages[1]}",
+        "message-html": f"#/messages/plain/{messages[2]}",
+        "message-failed": f"#/messages/plain/{messages[3]}",
         "group": f"#/groups/hostile/{_quoted(HOSTILE[:120])}",
         "workers": "#/workers",
-        "worker": f"#/workers/{session.id}",
+        "worker": f"#/workers/{session_id}",
         "streams": "#/streams",
         "stream": "#/streams/streamed/reader",
         "transactions": "#/transactions",

@@ -233,6 +233,7 @@ class _File(NamedTuple):
 _OWN_LANGUAGES: Final = frozenset({".js", ".css"})
 _VENDOR: Final = "vendor/"
 """What is below is sent as it came, with its licences."""
+_INDENT: Final = re.compile(rb"^[ \t]+", re.MULTILINE)
 _COMMENT: Final = re.compile(rb"^[ \t]*(?://[^\n]*|/\*(?:[^*]|\*(?!/))*\*/[ \t]*)\n", re.MULTILINE)
 
 
@@ -287,7 +288,7 @@ class StaticFiles:
             content = place.read_bytes()
             ending = _ending(name)
             if ending in _OWN_LANGUAGES and not name.startswith(_VENDOR):
-                content = without_comments(content)
+                content = compact(content)
             packed = b"" if ending in _COMPRESSED else gzip.compress(content, mtime=0)
             file = self._files[name] = _File(
                 KINDS[ending],
@@ -303,13 +304,13 @@ def redirect(to: bytes) -> Response:
     return Response(302, [(b"location", to), (b"cache-control", b"no-store")])
 
 
-def without_comments(source: bytes) -> bytes:
-    """Leave out the comments of a script or a style sheet that have lines of their own.
+def compact(source: bytes) -> bytes:
+    """Leave out of a script or a style sheet what only its readers need: most comments, indents.
 
-    They are for those who read the source, where they stay; to a browser they are a tenth of all
-    it has to load. No line of a template may begin as a comment does: it would be taken for one.
+    Comments that have lines of their own are a tenth of all that a browser has to load. No line of
+    a template may begin as a comment does, nor may its indent have a meaning.
     """
-    return _COMMENT.sub(b"", source)
+    return _INDENT.sub(b"", _COMMENT.sub(b"", source))
 
 
 def takes_gzip(accepted: str) -> bool:

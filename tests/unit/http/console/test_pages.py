@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.http.console import is_of_console
-from leasehold.http.console.pages import POLICY, StaticFiles, takes_gzip, without_comments
+from leasehold.http.console.pages import POLICY, StaticFiles, compact, takes_gzip
 from tests.unit.http.console.support import Console
 
 HTML = {"accept": "text/html,application/xhtml+xml"}
@@ -134,8 +134,6 @@ export const a = "http://x"; // stays
   /**
    * Several * lines / of it.
    */
-const b = /* stays */ 1;
+  const b = /* stays */ 1;
 """
-    assert without_comments(script) == (
-        b'export const a = "http://x"; // stays\nconst b = /* stays */ 1;\n'
-    )
+    assert compact(script) == (b'export const a = "http://x"; // stays\nconst b = /* stays */ 1;\n')

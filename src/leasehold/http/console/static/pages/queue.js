@@ -1,7 +1,7 @@
 // One queue: what is in it, how it moves, its messages and its settings.
 
 import { html, useEffect, useState } from "../lib/html.js";
-import { path, query, useResource } from "../lib/api.js";
+import { path, query, session, useResource } from "../lib/api.js";
 import { queues } from "../lib/live.js";
 import { to } from "../lib/router.js";
 import { useStore } from "../lib/store.js";
@@ -67,7 +67,8 @@ export default function QueuePage({ parts, params }) {
 // happens in a queue; until then what the overview says of queues of such names will do.
 function useRows(name) {
   const rows = useStore(queues);
-  const { data } = useResource(`/console/api/overview${query({ search: name, limit: SIMILAR })}`);
+  // Who has signed in for one queue may not see the others.
+  const { data } = useResource(session.value.queue ? null : `/console/api/overview${query({ search: name, limit: SIMILAR })}`);
   const asked = data?.queues ?? [];
   const isPoison = (row) => row.poison_of === name;
   return {

@@ -1,7 +1,7 @@
 // What goes on for longer than a click: jobs of the server's, and actions on many messages one by one.
 
 import { html, useEffect } from "../lib/html.js";
-import { get, path, post, query } from "../lib/api.js";
+import { get, path, post, query, session } from "../lib/api.js";
 import { to } from "../lib/router.js";
 import { Store, useStore } from "../lib/store.js";
 import * as format from "../lib/format.js";
@@ -71,6 +71,7 @@ export async function runForEach(queue, label, items, act, reload, atOnce = AT_O
 
 // Jobs that go on already: begun before this page was loaded, or by others.
 async function adopt(queue) {
+  if (session.value.queue) return; // signed in for one queue: jobs are the account's
   const { jobs } = await get(path("jobs") + query({ queue, limit: 20 }));
   const known = new Set(runs.value.map((run) => run.job?.job_id));
   for (const job of jobs) {
