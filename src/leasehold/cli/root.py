@@ -118,6 +118,12 @@ LATE: Final = {
     "queue": Late(
         "leasehold.cli.queues", "queue", "Create, look at, set, pause and purge queues.", _THINGS
     ),
+    "definitions": Late(
+        "leasehold.cli.definitions",
+        "definitions",
+        "Write queues with their settings to a file, and make queues as a file says.",
+        _THINGS,
+    ),
     "group": Late(
         "leasehold.cli.groups",
         "group",

@@ -81,6 +81,7 @@ WORDS = {
     "transaction": ("transaction", "list", *AWAY),
     "events": ("events", "tail", *AWAY),
     "trace": ("trace", "q", "m", *AWAY),
+    "definitions": ("definitions", "export", "-", *AWAY),
     "group": ("group", "list", "q", *AWAY),
     "stats": ("stats", *AWAY),
     "worker": ("worker", "run", "no_such_module_of_ours:handle", "--queue", "q", *AWAY),
