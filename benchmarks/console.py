@@ -155,7 +155,7 @@ def stir(url: str) -> dict[str, str]:
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Start the browser."""
-    path = os.environ.get("LEASEHOLD_TEST_CHROMIUM") or shutil.which("chromium")
+    path = os.environ.get("TEST_CHROMIUM") or shutil.which("chromium")
     if path is None:
         raise RuntimeError("there is no Chromium")
     with sync_playwright() as playwright:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from leasehold.client import Client
 
-CHROMIUM: Final = "LEASEHOLD_TEST_CHROMIUM"
+CHROMIUM: Final = "TEST_CHROMIUM"
 """Environment variable with the path of another browser."""
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS: Final = (

@@ -88,6 +88,8 @@ def _name_standbys(other: psycopg.Connection[tuple[object, ...]], names: str) ->
     seen = "SELECT pg_sleep(0.1) FROM pg_settings WHERE name = 'synchronous_standby_names'"
     while other.execute(f"{seen} AND setting <> '{names}'").fetchone():
         pass
+    # Commits go by what the checkpointer has heard, which reads its settings before a checkpoint.
+    other.execute("CHECKPOINT")
 
 
 def test_what_others_must_not_see_half_done_is_not_tried(
