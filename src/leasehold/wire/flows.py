@@ -466,7 +466,7 @@ class Committed(Struct, Generic[R], kw_only=True):
 class StageReport(Request):
     """How a stage of a pipeline is doing."""
 
-    name: Name
+    name: ShortText
     working: int = 0
     """Messages in it now."""
     done: int = 0

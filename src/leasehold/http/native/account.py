@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -164,12 +164,16 @@ async def report_pipeline(call: Call) -> Response:
     if report.state not in _PIPELINE_STATES:
         known = ", ".join(_PIPELINE_STATES)
         raise invalid("$.state", f"{shown(report.state)!r} is no state; there are {known}.")
-    for field, listed, most in (
+    parts: tuple[tuple[str, Sequence[wire.StageReport | wire.ExecutorReport], int], ...] = (
         ("$.stages", report.stages, wire.MAX_STAGES),
         ("$.executors", report.executors, wire.MAX_EXECUTORS),
-    ):
+    )
+    for field, listed, most in parts:
         if len(listed) > most:
             raise out_of_range(field, len(listed), (0, most), "The figures are items.")
+        for number, each in enumerate(listed):
+            short_text(f"{field}[{number}].name", each.name)
+    short_text("$.failure", report.failure)
     told = {"name": name, "at_ms": call.now_ms, **dict.fromkeys(_OPTIONAL)}
     told |= msgspec.to_builtins(report)
     async with call.services.settings_lock:
