@@ -18,20 +18,6 @@ _TIMEOUT_MS = 30_000
 
 
 @pytest.fixture
-def server() -> Iterator[InProcessServer]:
-    """Give a server."""
-    with InProcessServer(clock="system") as made:
-        yield made
-
-
-@pytest.fixture
-def client(server: InProcessServer) -> Iterator[Client]:
-    """Give a client of it."""
-    with Client.from_connection_string(server.connection_string) as made:
-        yield made
-
-
-@pytest.fixture
 def broker(server: InProcessServer) -> Iterator[LeaseholdBroker]:
     """Give a broker whose leases are shorter than the work."""
     made = LeaseholdBroker(

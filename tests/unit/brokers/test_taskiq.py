@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,20 +15,6 @@ from leasehold.client import Client
 from leasehold.testing import InProcessServer
 
 _PATIENCE_S = 30.0
-
-
-@pytest.fixture
-def server() -> Iterator[InProcessServer]:
-    """Give a server."""
-    with InProcessServer(clock="system") as made:
-        yield made
-
-
-@pytest.fixture
-def client(server: InProcessServer) -> Iterator[Client]:
-    """Give a client of it."""
-    with Client.from_connection_string(server.connection_string) as made:
-        yield made
 
 
 @pytest.fixture

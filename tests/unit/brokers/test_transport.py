@@ -26,13 +26,6 @@ def server() -> Iterator[InProcessServer]:
 
 
 @pytest.fixture
-def client(server: InProcessServer) -> Iterator[Client]:
-    """Give a client of it."""
-    with Client.from_connection_string(server.connection_string) as made:
-        yield made
-
-
-@pytest.fixture
 def prefix(request: pytest.FixtureRequest) -> str:
     """Name of the test, for queues of its own."""
     return f"{request.node.name.removeprefix('test_').replace('_', '-')}-"
