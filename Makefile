@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-CODE   := src tests benchmarks examples tools
+CODE   := src tests benchmarks examples proof tools
 
 # Processes by the thousand import the same modules, and tests are rewritten before they run: all of
 # that is kept, also where the environment says that Python shall keep nothing.

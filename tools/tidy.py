@@ -247,7 +247,7 @@ def main() -> int:
     """Print every finding; exit code 1 if there are any."""
     files = [
         path
-        for folder in ("src", "tests", "benchmarks", "examples", "tools")
+        for folder in ("src", "tests", "benchmarks", "examples", "proof", "tools")
         for path in sorted((ROOT / folder).rglob("*.py"))
         if "node_modules" not in path.parts
     ]
