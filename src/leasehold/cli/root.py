@@ -184,6 +184,12 @@ LATE: Final = {
         "Run handlers, try how they bear late workers, describe their stages.",
         _WORK,
     ),
+    "certify": Late(
+        "leasehold.cli.certify",
+        "certify",
+        "Find out what a worker does wrong with its leases.",
+        _WORK,
+    ),
     "spark": Late(
         "leasehold.cli.spark",
         "group",

@@ -86,6 +86,7 @@ WORDS = {
     "stats": ("stats", *AWAY),
     "worker": ("worker", "run", "no_such_module_of_ours:handle", "--queue", "q", *AWAY),
     "spark": ("spark", "cluster", "--help"),
+    "certify": ("certify", "--list"),
     "doctor": ("doctor", *AWAY),
     "pipeline": ("pipeline", "run", "no_such_module_of_ours:films", *AWAY),
     "simulate": ("simulate", "--work", "constant:1", "--messages", "5"),

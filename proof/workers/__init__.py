@@ -1,0 +1,1 @@
+"""Workers that ``leasehold certify`` is tried on: good ones, and the loops that manuals show."""

@@ -1,0 +1,415 @@
+"""One scenario with one worker: the server, the work that it does, and what was seen.
+
+The server's clock is virtual. It goes on with the real one, but never by more than a moment at
+once: while the machine has no time for the worker, the server's time stands still too, so that a
+loaded machine makes no lease end. A scenario may also let time jump.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httptools
+
+from leasehold.client import AsyncClient
+from leasehold.client.errors import MessageNotFound
+from leasehold.client.models import Event
+from leasehold.clock import Clock
+from leasehold.testing import InProcessServer
+from leasehold.testing.certify.proxy import Exchange, Kind, Proxy, read_whole
+
+QUEUE: Final = "certify"
+POISON_QUEUE: Final = f"{QUEUE}-poison"
+MAX_ATTEMPTS: Final = 5
+"""Failures after which a worker is told to stop trying a message."""
+_TICK_S: Final = 0.05
+_LONGEST_TICK_S: Final = 0.1
+_LOOK_S: Final = 0.03
+_KILL_WAIT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How every scenario is played."""
+
+    command: tuple[str, ...]
+    """The worker: a program and its arguments."""
+    lease_s: int = 4
+    """Visibility timeout that the worker is told to use, whole seconds from 2."""
+    grace_s: float = 10.0
+    """Seconds that the worker has to end after SIGTERM."""
+    patience_s: float = 20.0
+    """Seconds by the real clock that something expected is waited for."""
+    saves_progress: bool = False
+    """Whether the worker says that it saves the steps that it has done."""
+
+
+class Missed(Exception):
+    """The worker did not do what it should have done by now; the rule, and a sentence."""
+
+    def __init__(self, rule: str, told: str) -> None:
+        super().__init__(told)
+        self.rule = rule
+        self.told = told
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """The worker asked the web service to do a message's work."""
+
+    text: str
+    """Of the message."""
+    step: int
+    """0 for all of the work, or the number of the step, from 1."""
+    begun_s: float
+    ended_s: float | None = None
+    is_done: bool = False
+    is_dropped: bool = False
+    """Whether the worker closed the connection before an answer."""
+    answer: asyncio.Future[bool] = field(default_factory=asyncio.Future)
+
+    def finish(self, *, well: bool = True) -> None:
+        """Let it end: well, or as a failure."""
+        if not self.answer.done():
+            self.answer.set_result(well)
+
+
+class Worker:
+    """The worker's process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.output = bytearray()
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        while piece := await self._process.stdout.read(4_096):
+            self.output += piece
+            del self.output[:-20_000]
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._process.returncode
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it and all that it has started a signal."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    async def end(self) -> None:
+        """Kill what is left of it."""
+        self.send(signal.SIGKILL)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), _KILL_WAIT_S)
+        self._reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._reading
+
+    async def wait(self, seconds: float) -> int | None:
+        """Return its exit code, None if it still runs after so many seconds."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), seconds)
+        return self.code
+
+
+class Trial:
+    """What a scenario acts through. Made by :func:`trial`."""
+
+    def __init__(
+        self, options: Options, server: InProcessServer, client: AsyncClient, clock: Clock
+    ) -> None:
+        host, _, port = server.url.rpartition("//")[2].rpartition(":")
+        self.options = options
+        self.clock = clock
+        self.proxy = Proxy(host, int(port), clock)
+        self.queue = client.queue(QUEUE)
+        self.client = client
+        self.works: list[Work] = []
+        self.held: set[str] = set()
+        """Texts of messages whose work waits until the scenario lets it end."""
+        self.failures: dict[str, float] = {}
+        """Texts of messages whose work fails, and how often it will."""
+        self.repeats: dict[str, int] = {}
+        """Texts of messages whose work may be begun again, and how often, for a good reason."""
+        self.ids: dict[str, str] = {}
+        """Message ids by text."""
+        self.worker: Worker | None = None
+        self.may_end = False
+        """Whether the worker may end by itself now."""
+        self._server = server
+        self._proxy_port = 0
+        self._work_port = 0
+        self.passed_s = 0.0
+        """Seconds that have passed for the server, without jumps."""
+        self._taken: set[Work] = set()
+        self._jobs: set[asyncio.Task[None]] = set()
+
+    # --- what a scenario does ----------------------------------------------------------------
+
+    async def put(self, text: str, *, hold: bool = False, fails: float = 0, **more: Any) -> None:
+        """Put a message whose work ends at once, waits for the scenario, or fails so often."""
+        if hold:
+            self.held.add(text)
+        self.failures[text] = fails
+        self.ids[text] = (await self.queue.put(text, **more)).id
+
+    async def begun(self, text: str, *, step: int = 0) -> Work:
+        """Wait until the worker begins the work of a message (again), and return it."""
+
+        def found() -> Work | None:
+            for work in self.works:
+                if work.text == text and work.step == step and work not in self._taken:
+                    return work
+            return None
+
+        what = f"the work of {text!r} was not begun"
+        work: Work = await self._until(found, "lost", what)
+        self._taken.add(work)
+        return work
+
+    def let(self, text: str, *, well: bool = True) -> None:
+        """Let the work of a message end, however often it was begun, and hold it no more."""
+        self.held.discard(text)
+        for work in self.works:
+            if work.text == text:
+                work.finish(well=well)
+
+    async def gone(self, text: str, rule: str = "lost") -> None:
+        """Wait until the worker has deleted a message."""
+        await self._until_events("completed", text, rule, f"{text!r} was not deleted")
+
+    async def left(self, text: str) -> None:
+        """Wait until a message is not in the queue any more, or is poisoned by the server."""
+
+        async def is_gone() -> bool:
+            kinds = {event.type for event in await self.events(text)}
+            return bool(kinds & {"completed", "poisoned", "removed"})
+
+        told = f"{text!r} did not leave the queue"
+        await self._until_true(is_gone, "poison-endless", told)
+
+    async def is_leased(self, text: str) -> bool:
+        """Tell whether a message is in the queue, on a lease."""
+        try:
+            return (await self.queue.get(self.ids[text])).state == "leased"
+        except MessageNotFound:
+            return False
+
+    async def rival(self) -> None:
+        """Have another worker look for messages: what it finds on an ended lease is noted.
+
+        The service notices the end of a lease when it is about to hand the message out again. What
+        was found is given back at once.
+        """
+        taken = await self.queue.receive(32)
+        if taken:
+            await self.queue.release_many(taken)
+
+    async def pass_s(self, seconds: float) -> None:
+        """Let time pass, for the server as for the worker."""
+        until_s = self.passed_s + seconds
+        await self._until(
+            lambda: True if self.passed_s >= until_s else None,
+            "machine",
+            "the machine is too slow",
+            patience_s=seconds * 5 + 10,
+        )
+
+    async def jump(self, seconds: float) -> None:
+        """Let time pass for the server at once."""
+        await asyncio.to_thread(self._server.advance, seconds)
+
+    async def quiet(self, kind: Kind, seconds: float) -> int:
+        """Let time pass; return how many requests of a kind the worker made in it."""
+        before = len(self.of_kind(kind))
+        await self.pass_s(seconds)
+        return len(self.of_kind(kind)) - before
+
+    async def stop(self, rule: str = "impolite-stop") -> None:
+        """Ask the worker to end by SIGTERM, and wait until it has."""
+        assert self.worker is not None
+        self.may_end = True
+        self.worker.send(signal.SIGTERM)
+        code = await self.worker.wait(self.options.grace_s)
+        if code is None:
+            raise Missed(rule, f"it did not end within {self.options.grace_s:g} s of SIGTERM")
+        if code not in {0, -signal.SIGTERM, 128 + signal.SIGTERM}:
+            raise Missed(rule, f"asked to end by SIGTERM it ended with code {code}")
+
+    async def kill(self) -> None:
+        """End the worker with SIGKILL."""
+        assert self.worker is not None
+        self.may_end = True
+        await self.worker.end()
+
+    async def start(self) -> None:
+        """Start the worker, anew if one has run."""
+        url = f"http://127.0.0.1:{self._proxy_port}"
+        connection = self._server.connection_string.replace(self._server.url, url)
+        environment = {
+            **os.environ,
+            "AZURE_STORAGE_CONNECTION_STRING": connection,
+            "CERTIFY_CONNECTION_STRING": connection,
+            "CERTIFY_QUEUE": QUEUE,
+            "CERTIFY_POISON_QUEUE": POISON_QUEUE,
+            "CERTIFY_WORK_URL": f"http://127.0.0.1:{self._work_port}/work",
+            "CERTIFY_VISIBILITY_TIMEOUT_S": str(self.options.lease_s),
+            "CERTIFY_MAX_ATTEMPTS": str(MAX_ATTEMPTS),
+            "NO_PROXY": "127.0.0.1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        self.may_end = False
+        self.worker = Worker(
+            await asyncio.create_subprocess_exec(
+                *self.options.command,
+                env=environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        )
+
+    # --- what was seen -----------------------------------------------------------------------
+
+    def of_kind(self, kind: Kind) -> list[Exchange]:
+        """Return the requests of a kind on the queue, in the order in which they came."""
+        return [each for each in self.proxy.exchanges if each.kind is kind and each.queue == QUEUE]
+
+    def works_of(self, text: str, *, step: int = 0) -> list[Work]:
+        """Return the times that the work of a message was begun."""
+        return [work for work in self.works if work.text == text and work.step == step]
+
+    async def events(self, text: str | None = None) -> list[Event]:
+        """Return what happened to all messages of the queue, or to one."""
+        return [
+            event
+            async for event in self.client.events()
+            if event.message_id is not None
+            and (text is None or event.message_id == self.ids.get(text))
+        ]
+
+    # --- waiting -----------------------------------------------------------------------------
+
+    async def _until(
+        self, look: Callable[[], Any], rule: str, told: str, *, patience_s: float | None = None
+    ) -> Any:
+        patience_s = self.options.patience_s if patience_s is None else patience_s
+        until_s = self.clock.monotonic_s() + patience_s
+        while (found := look()) is None:
+            self._check_worker()
+            if self.clock.monotonic_s() > until_s:
+                raise Missed(rule, f"{told} within {patience_s:g} s")
+            await asyncio.sleep(_LOOK_S)
+        return found
+
+    async def _until_true(self, look: Callable[[], Any], rule: str, told: str) -> None:
+        until_s = self.clock.monotonic_s() + self.options.patience_s
+        while not await look():
+            self._check_worker()
+            if self.clock.monotonic_s() > until_s:
+                raise Missed(rule, f"{told} within {self.options.patience_s:g} s")
+            await asyncio.sleep(_LOOK_S)
+
+    async def _until_events(self, kind: str, text: str, rule: str, told: str) -> None:
+        async def there() -> bool:
+            return any(event.type == kind for event in await self.events(text))
+
+        await self._until_true(there, rule, told)
+
+    def _check_worker(self) -> None:
+        if self.worker is not None and self.worker.code is not None and not self.may_end:
+            raise Missed("crashed", f"the worker ended by itself, with code {self.worker.code}")
+
+    # --- what goes on beside it --------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        before_s = self.clock.monotonic_s()
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now_s = self.clock.monotonic_s()
+            step_s = min(now_s - before_s, _LONGEST_TICK_S)
+            before_s = now_s
+            await asyncio.to_thread(self._server.advance, step_s)
+            self.passed_s += step_s
+
+    async def _serve_work(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), suppress(OSError, httptools.HttpParserError):
+            while request := await read_whole(reader, httptools.HttpRequestParser):
+                step = request.path.rpartition("/")[2]
+                work = Work(
+                    text=request.body.decode("utf-8", "replace"),
+                    step=int(step) if step.isdecimal() else 0,
+                    begun_s=self.clock.monotonic_s(),
+                )
+                self.works.append(work)
+                if work.text not in self.held:
+                    left = self.failures.get(work.text, 0)
+                    self.failures[work.text] = left - 1
+                    work.finish(well=left < 1)
+                if not await self._outcome(work, reader):
+                    return
+                status = b"200 OK" if work.is_done else b"500 Failed"
+                writer.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\n\r\n" % status)
+                await writer.drain()
+
+    async def _outcome(self, work: Work, reader: asyncio.StreamReader) -> bool:
+        """Wait until a work ends; tell whether the worker still waits for it."""
+        gone: asyncio.Future[bytes] = asyncio.ensure_future(reader.read(1))
+        either: set[asyncio.Future[Any]] = {gone, work.answer}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        work.ended_s = self.clock.monotonic_s()
+        if work.answer.done():
+            work.is_done = work.answer.result()
+            gone.cancel()
+            with suppress(asyncio.CancelledError, OSError):
+                await gone
+            return True
+        work.is_dropped = True
+        return False
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Serve the worker; end it and everything else at the end."""
+        self._proxy_port = await self.proxy.start()
+        service = await asyncio.start_server(self._serve_work, "127.0.0.1", 0)
+        self._work_port = service.sockets[0].getsockname()[1]
+        await self.queue.create(settings={"visibility_timeout_s": self.options.lease_s})
+        await self.client.queue(POISON_QUEUE).create()
+        ticking = asyncio.create_task(self._tick())
+        try:
+            yield
+        finally:
+            if self.worker is not None:
+                await self.worker.end()
+            ticking.cancel()
+            with suppress(asyncio.CancelledError):
+                await ticking
+            service.close()
+            for work in self.works:
+                work.finish(well=False)
+            await self.proxy.stop()
+
+
+@asynccontextmanager
+async def trial(options: Options, clock: Clock) -> AsyncIterator[Trial]:
+    """Give a server and everything else to one scenario."""
+    server = InProcessServer()
+    await asyncio.to_thread(server.start)
+    try:
+        client = AsyncClient.from_connection_string(server.connection_string)
+        async with client:
+            made = Trial(options, server, client, clock)
+            async with made.running():
+                yield made
+    finally:
+        await asyncio.to_thread(server.stop)

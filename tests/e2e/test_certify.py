@@ -1,0 +1,105 @@
+"""``leasehold certify`` finds nothing in a good worker, and each fault in one that has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from proof.workers.faulty import FAULTS
+
+from leasehold.testing.certify.judge import RULES
+from leasehold.testing.certify.scenarios import SCENARIOS
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SHOWN_BY: Final = {
+    "deletes-first": "one-message",
+    "crashes-on-failure": "fails-once",
+    "tries-for-ever": "fails-always",
+    "throws-poison-away": "poison-is-kept",
+    "works-again": "delete-is-refused",
+    "gives-up": "server-is-away-while-idle",
+    "leaves-leases": "stopped-in-work",
+    "ignores-failed-renewal": "lease-is-taken-away",
+    "takes-more": "stopped-with-others-waiting",
+    "polls-busily": "empty-queue",
+    "forgets-progress": "killed-in-a-step",
+    "ignores-sigterm": "stopped-while-idle",
+    "renews-only-the-first": "slow-work-before-others",
+    "never-renews": "work-of-a-lease",
+    "renews-too-late": "work-of-three-leases",
+    "keeps-old-receipt": "slow-then-quick",
+}
+"""By fault, a scenario that shows it."""
+QUICK: Final = ("deletes-first", "crashes-on-failure", "works-again")
+
+
+def certify(worker: str, *words: str, scenarios: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """Run the command on a worker of ours; return what it says about each scenario."""
+    chosen = [word for name in scenarios for word in ("--scenario", name)]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "leasehold.cli", "certify", "--json", "--progress", *chosen),
+            *(sys.executable, "-m", f"proof.workers.{worker}", *words),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert told, done.stderr
+    found = any(each["findings"] for each in told)
+    assert done.returncode == int(found), done.stderr
+    return told
+
+
+def test_good_worker_passes() -> None:
+    """A scenario of each kind that is quick."""
+    names = ("one-message", "fails-once", "delete-is-refused")
+    told = certify("leasehold_worker", "progress", scenarios=names)
+    assert {each["scenario"]: each["findings"] for each in told} == {key: [] for key in names}
+
+
+@pytest.mark.parametrize("fault", QUICK)
+def test_fault_is_found(fault: str) -> None:
+    """The same small worker, with something wrong in it."""
+    _finds(fault)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("fault", sorted(set(SHOWN_BY) - set(QUICK)))
+def test_other_fault_is_found(fault: str) -> None:
+    """Those that take longer."""
+    _finds(fault)
+
+
+def _finds(fault: str) -> None:
+    (told,) = certify("faulty", fault, scenarios=(SHOWN_BY[fault],))
+    assert FAULTS[fault] in {each["rule"] for each in told["findings"]}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("worker", "words"), [("leasehold_worker", ("progress",)), ("faulty", ("none",))]
+)
+def test_good_worker_passes_all(worker: str, words: tuple[str, ...]) -> None:
+    """Our own worker, and a small one on the client; each in every scenario."""
+    told = certify(worker, *words)
+    assert {each["scenario"] for each in told} == set(SCENARIOS)
+    assert [each for each in told if each["findings"]] == []
+
+
+def test_faults_and_scenarios_are_known() -> None:
+    """Each fault has a scenario, each rule is one that is explained, and forty are played."""
+    assert set(SHOWN_BY) == set(FAULTS) - {"none"}
+    assert set(SHOWN_BY.values()) <= set(SCENARIOS)
+    assert {rule for rule in FAULTS.values() if rule} <= set(RULES)
+    assert len([each for each in SCENARIOS.values() if not each.for_progress]) >= 40
