@@ -575,7 +575,7 @@ class Settings:
         "How long exported events are kept. They are deleted by whole days, in UTC.",
         unit="seconds",
         bounds=(0, 3_153_600_000),
-        special="0 keeps them for ever.",
+        special="0 keeps them forever.",
     )
 
     # --- MNS -------------------------------------------------------------------------------------
