@@ -72,9 +72,16 @@ def blocks(page: Path) -> list[Block]:
 
 
 def section(text: str, heading: str) -> str:
-    """Return what stands under a heading, up to the next one of the same rank or above."""
+    """Return what stands under a heading, up to the next one of the same rank or above.
+
+    A heading in *text* may have an anchor of its own, as in ``## Title { #anchor }``.
+    """
     rank, text = heading.index(" "), f"\n{text}"
-    start = text.index(f"\n{heading}\n") + len(heading) + 2
+    found = re.search(rf"\n{re.escape(heading)}(?: {{ #[\w-]+ }})?\n", text)
+    if found is None:
+        message = f"no heading {heading!r}"
+        raise ValueError(message)
+    start = found.end()
     following = re.compile(rf"^#{{1,{rank}}} ", re.MULTILINE).search(text, start)
     return text[start : following.start() if following else len(text)]
 

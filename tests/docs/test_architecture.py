@@ -91,7 +91,7 @@ def test_a_put_passes_the_files_told_in_their_order_and_no_others() -> None:
             queue.send_message(f"pack order {number}")
             passed.append(seen())
     always = set.intersection(*map(set, passed))
-    page = section(ARCHITECTURE.read_text("utf-8"), "## The way of a Put Message")
+    page = section(ARCHITECTURE.read_text("utf-8"), "## The path of a Put Message")
     in_order = re.findall(r"^\| \d+ \| `([^`]+)`", page, re.MULTILINE)
     assert in_order in [[name for name in each if name in always] for each in passed]
     assert len(in_order) <= 20
@@ -110,7 +110,7 @@ def test_a_receive_that_waits_passes_the_files_told() -> None:
         queue.put("pack order 7")
         waiter.join(timeout=60)
         assert got == [1]
-        missing = told("## The way of a receive that waits").difference(seen())
+        missing = told("## The path of a receive that waits").difference(seen())
         # Another server has not to be told. When the next message is due is asked once nothing was
         # found, and the put may come before that.
         missing -= {"stores/sql/admin.py"}
@@ -158,7 +158,7 @@ def micro_batches(backlog: int = 0, **options: str) -> Iterator[Callable[[], lis
 
 def claim_files() -> list[str]:
     """Return the files of the package that a claim passes, in their order."""
-    page = section(ARCHITECTURE.read_text("utf-8"), "## The way of a claim from Spark")
+    page = section(ARCHITECTURE.read_text("utf-8"), "## The path of a claim from Spark")
     return re.findall(r"^\| \d+ \| `([^`]+)`", page, re.MULTILINE)
 
 

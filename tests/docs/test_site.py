@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.docs.pages import DOCS, FRONT, ROOT, page_id, pages
+from tests.docs.pages import DOCS, FRONT, ROOT, page_id, pages, read, rows
 
 GENERATED: Final = DOCS / "reference" / "settings.md"
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
@@ -96,3 +96,14 @@ def test_pages_are_plain_text(page: Path) -> None:
     assert len(re.findall(r"^# ", prose, re.MULTILINE)) == 1
     if page != GENERATED:
         assert [line for line in text.splitlines() if len(line) > 100 and line[0] != "|"] == []
+
+
+def test_the_table_of_expectations_is_filled() -> None:
+    """No cell is empty, a dash has a note, and every note is there and used."""
+    text = read("explanation/first-day.md")
+    cells = [cell for row in rows(text) for cell in row]
+    assert len(cells) % 6 == 0
+    assert [cell for cell in cells if cell.strip("- ") == ""] == []
+    assert [cell for cell in cells if cell.endswith("-")] == []
+    defined = re.findall(r"^\[\^(\w+)\]:", text, re.MULTILINE)
+    assert set(defined) == set(re.findall(r"\[\^(\w+)\](?!:)", text))

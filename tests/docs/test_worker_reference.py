@@ -185,11 +185,11 @@ def test_every_argument_of_a_learner() -> None:
 
 def test_the_decision_table() -> None:
     """The rows are the actions, in their order; the answers are the verdicts."""
-    text = section(KEEPING, "## One look at one message")
+    text = section(KEEPING, "## One tick for one message")
     looks = [code(row[0])[0] for row in rows(text) if code(row[0])]
     assert looks == ["nothing", "skip", "abandon", "lose", "nothing", "renew"]
     assert set(looks) == {each.name.lower() for each in Action}
-    answers = set(table(KEEPING, "## What the answer means"))
+    answers = set(table(KEEPING, "## Responses to a renewal"))
     assert answers == {each.name.lower() for each in Verdict}
 
 

@@ -243,8 +243,8 @@ OPTIONS: Final = (
         "read",
         choice("messages", "snapshot", "events"),
         None,
-        "messages: take them, as a stream. snapshot: look at a queue, leasing nothing. events: the "
-        "event log of the account, or of the queue named.",
+        "messages: receive them, as a stream. snapshot: inspect a queue without leasing. events: "
+        "the event log of the account, or of the named queue.",
         aliases=("content",),
     ),
     # Admission
@@ -253,20 +253,20 @@ OPTIONS: Final = (
         "maxMessagesPerTrigger",
         whole(1, 1_000_000),
         50_000,
-        "Most messages of a micro-batch.",
+        "Maximum number of messages in a micro-batch.",
     ),
     _option(
         "maxBytesPerTrigger",
         size_bytes,
         None,
-        "Bytes of bodies that end a micro-batch. Default: 256m, so that a few large messages do "
-        "not fill the memory of a task.",
+        "Total size of bodies at which a micro-batch ends. Default: 256m, so that a few large "
+        "messages do not fill the memory of a task.",
     ),
     _option(
         "minMessagesPerTrigger",
         whole(0, 1_000_000),
         0,
-        "Wait for so many, but no longer than maxTriggerDelay.",
+        "Wait for this many messages, but no longer than maxTriggerDelay.",
     ),
     _option(
         "maxTriggerDelay", seconds(0, 86_400), 900.0, "Longest wait for minMessagesPerTrigger."
@@ -275,7 +275,7 @@ OPTIONS: Final = (
         "waitSeconds",
         seconds(0, 60),
         1.0,
-        "How long the server is asked to wait for a first message.",
+        "How long the server waits for a first message.",
     ),
     _option(
         "numPartitions",
@@ -288,9 +288,9 @@ OPTIONS: Final = (
         "wholeGroups",
         truth,
         False,
-        "Give all messages that a group has in a micro-batch to one task.",
+        "Put all messages of a group in a micro-batch into one task.",
     ),
-    _option("prefetchClaim", truth, True, "Open the next claim while this one is worked on."),
+    _option("prefetchClaim", truth, True, "Open the next claim while this one is processed."),
     # Leases
     _option(
         "visibilityTimeout",
@@ -308,14 +308,14 @@ OPTIONS: Final = (
         "delivery",
         choice("exactlyOnce", "atLeastOnce", "atMostOnce"),
         "exactlyOnce",
-        "exactlyOnce, atLeastOnce or atMostOnce: what is promised when something fails.",
+        "exactlyOnce, atLeastOnce or atMostOnce: the guarantee when something fails.",
     ),
     _option(
         "settleWithSink",
         truth,
         False,
         "Settle a claim with the publishing of the batch, if the sink is this server. Only for "
-        "queries that keep no state.",
+        "stateless queries.",
     ),
     _option(
         "failOnDataLoss",
@@ -327,15 +327,15 @@ OPTIONS: Final = (
         "allowNewCheckpoint",
         truth,
         False,
-        "Let a query without a checkpoint go on where the stream stands on the server. Only with a "
-        "sink that has no batch numbers of the old checkpoint.",
+        "Let a query without a checkpoint continue at the stream's position on the server. Only "
+        "with a sink that has no batch numbers of the old checkpoint.",
     ),
     _option(
         "retryPatience",
         seconds(0, 86_400),
         300.0,
-        "How long the driver goes on trying while the server does not answer. Tasks that write try "
-        "for a fifth of it, and Spark repeats them.",
+        "How long the driver keeps retrying while the server does not respond. Tasks that write "
+        "retry for a fifth of it, and Spark repeats them.",
         kinds=_BOTH,
     ),
     # Bodies
@@ -368,8 +368,8 @@ OPTIONS: Final = (
     _option("columns", names, None, "Only these columns, in this order.", kinds=_READ),
     # Batch reads
     _option("state", names, None, "Snapshot: only messages in one of these states."),
-    _option("limit", whole(1, 1_000_000_000), None, "Batch reads: at most so many rows."),
-    _option("pushdown", truth, False, "Batch reads: let Spark hand filters down."),
+    _option("limit", whole(1, 1_000_000_000), None, "Batch reads: maximum number of rows."),
+    _option("pushdown", truth, False, "Batch reads: let Spark push filters down."),
     _option("startingSeq", whole(0, 1 << 62), None, "Events: after the batch with this number."),
     _option("startingTime", plain, None, "Events: from this time on, ISO 8601."),
     _option("endingTime", plain, None, "Events: before this time, ISO 8601."),
@@ -377,23 +377,23 @@ OPTIONS: Final = (
         "eventLog",
         plain,
         None,
-        "Events: folder of the exported log, read in place of the server's own.",
+        "Events: folder of the exported log, read instead of the server's own.",
     ),
     # Writes
-    _option("txnAppId", plain, None, "Streams: in place of the query's id.", kinds=_WRITE),
+    _option("txnAppId", plain, None, "Streams: replaces the query's id.", kinds=_WRITE),
     _option("txnId", plain, None, "Batch: publish at most once under this name.", kinds=_WRITE),
     _option(
         "stageRows",
         whole(1, 10_000),
         10_000,
-        "Most rows of one request that stages.",
+        "Maximum number of rows in one staging request.",
         kinds=_WRITE,
     ),
     _option(
         "stagingTimeout",
         whole_seconds(60, _WEEK_S),
         86_400,
-        "When staged rows vanish that are not published.",
+        "When unpublished staged rows are removed.",
         kinds=_WRITE,
     ),
     _option(

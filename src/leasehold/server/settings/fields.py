@@ -83,7 +83,7 @@ class Settings:
         None,
         Kind.PATH,
         LISTENING,
-        "Certificate chain in PEM form. With it the server speaks https and nothing else.",
+        "Certificate chain in PEM form. With it the server only speaks https.",
         special="Needs `tls_key`.",
     )
 
@@ -99,7 +99,7 @@ class Settings:
         False,
         Kind.SWITCH,
         LISTENING,
-        "A proxy in front ends TLS: treat every request as if it had come over https.",
+        "A proxy in front terminates TLS: treat every request as if it had arrived over https.",
         special="Not together with `tls_cert`. Only the proxy may then reach the port.",
     )
 
@@ -107,11 +107,11 @@ class Settings:
         (),
         Kind.LIST,
         LISTENING,
-        "Names that requests may have in their `Host`, besides addresses in figures, "
-        "`localhost`, what ends in `.localhost`, and the names in `host`. `*.NAME` stands for "
-        "all names under one. Only looked at where any client can sign, with the development "
-        "account or another public key or in test mode, on a loopback address: a web page "
-        "whose name was made to mean this machine could otherwise read everything.",
+        "Names that requests may have in their `Host`, besides IP addresses, `localhost`, names "
+        "that end in `.localhost`, and the names in `host`. `*.NAME` means all names below one. "
+        "Only checked where any client can sign, with the development account or another public "
+        "key or in test mode, on a loopback address: otherwise a web page could read everything "
+        "through DNS rebinding.",
         special="`*` allows all names.",
     )
 
@@ -121,7 +121,7 @@ class Settings:
         Path("data"),
         Kind.PATH,
         STORAGE,
-        "Folder of the database; made if it is missing. One server at a time can use it.",
+        "Folder of the database; created if it is missing. One server at a time can use it.",
         special="Not used with `store_url`, and refused as an option or in one file with it.",
     )
 
@@ -129,7 +129,7 @@ class Settings:
         64,
         Kind.INTEGER,
         STORAGE,
-        "Room kept aside so that consumers can go on while the disk is full.",
+        "Disk space kept in reserve so that consumers can continue while the disk is full.",
         unit="MiB",
         bounds=(0, 1_048_576),
         special="0 keeps none; a full disk then stops consumers too.",
@@ -139,7 +139,7 @@ class Settings:
         32,
         Kind.INTEGER,
         STORAGE,
-        "Page cache of the database. It bounds memory however many messages wait.",
+        "Page cache of the database. It bounds memory, whatever the backlog.",
         unit="MiB",
         bounds=(1, 65_536),
     )
@@ -148,7 +148,7 @@ class Settings:
         86_400,
         Kind.INTEGER,
         STORAGE,
-        "How long an expired message stays on disk, out of reach, before it is removed.",
+        "How long an expired message stays on disk, hidden, before it is removed.",
         unit="seconds",
         bounds=(0, 31_536_000),
         special="0 removes it in the next round of maintenance.",
@@ -158,7 +158,7 @@ class Settings:
         "",
         Kind.TEXT,
         STORAGE,
-        "Where large bodies are kept: a folder, or the address of an object store: "
+        "Where large bodies are stored: a folder, or the URL of an object store: "
         "`s3://bucket/prefix`, `az://container/prefix` or `gs://bucket/prefix`.",
         special="Empty: the folder `bodies` in `data`; with `store_url` the database. A folder "
         "must then be one that all servers share. An object store needs the extra "
@@ -169,7 +169,7 @@ class Settings:
         65_536,
         Kind.INTEGER,
         STORAGE,
-        "Bodies up to this size are kept in the database, larger ones in `bodies`.",
+        "Bodies up to this size are stored in the database, larger ones in `bodies`.",
         unit="bytes",
         bounds=(1_024, 67_108_864),
     )
@@ -232,8 +232,8 @@ class Settings:
         (),
         Kind.ACCOUNTS,
         ACCOUNTS,
-        "Keys that only read, by account: one or two base64 keys of at least 32 bytes each. "
-        "They are sent as bearer tokens to the native API and sign nothing.",
+        "Read-only keys, by account: one or two base64 keys of at least 32 bytes each. "
+        "They are sent as bearer tokens to the native API and cannot sign.",
         special="In the file: a table `[inspectors.NAME]` with `key1` and, for rotation, "
         "`key2`; NAME is an account. In the environment: `name:key1:key2;name2:key1`. "
         "There is no option for it: command lines can be read by other users.",
@@ -253,7 +253,7 @@ class Settings:
         (),
         Kind.LIST,
         TOKENS,
-        "What a token's `aud` must be, one of these. Clients of the service ask for "
+        "Accepted values of a token's `aud`. Clients of Azure Queue Storage request "
         "`https://storage.azure.com`; `{account}` in a value stands for the account's name.",
     )
 
@@ -261,8 +261,8 @@ class Settings:
         (),
         Kind.LIST,
         TOKENS,
-        "Public keys of the issuers, in the order of `oidc_issuer`: path of a JSON file, or an "
-        "address that begins with `https://`.",
+        "Public keys of the issuers, in the order of `oidc_issuer`: path of a JSON file, or a URL "
+        "that begins with `https://`.",
     )
 
     oidc_roles_claim: str = setting(
@@ -284,7 +284,7 @@ class Settings:
         0,
         Kind.INTEGER,
         TOKENS,
-        "By how much the issuer's clock may be off.",
+        "How far the issuer's clock may be off.",
         unit="seconds",
         bounds=(0, 300),
     )
@@ -303,16 +303,17 @@ class Settings:
         True,
         Kind.SWITCH,
         CONSOLE,
-        "Whether `/console/` answers browsers, and the native API takes the sessions of those who "
-        "have signed in there.",
+        "Whether the console is served at `/console/`, and the native API accepts the sessions of "
+        "users who have signed in there.",
     )
 
     console_oidc_client_id: str = setting(
         "",
         Kind.TEXT,
         CONSOLE,
-        "What the first issuer of `oidc_issuer` knows the console by: a public client that may "
-        "use the code flow with PKCE and return to `/console/api/oidc/callback`.",
+        "Client id of the console at the first issuer of `oidc_issuer`: a public client that may "
+        "use the authorization code flow with PKCE, with the redirect URI "
+        "`/console/api/oidc/callback`.",
         special="Empty: nobody signs in to the console by an issuer. Needs `oidc_issuer`.",
     )
 
@@ -322,8 +323,8 @@ class Settings:
         1_000,
         Kind.INTEGER,
         LOAD,
-        "Requests that may wait for an answer at once; more are told 503 and to come back. "
-        "Updates and deletes of messages, which finish work, may pass it by a quarter.",
+        "Requests that may wait for a response at the same time; more get a 503. Updates and "
+        "deletes of messages, which finish work, may exceed it by a quarter.",
         unit="requests",
         bounds=(1, 1_000_000),
     )
@@ -332,7 +333,7 @@ class Settings:
         4_096,
         Kind.INTEGER,
         LOAD,
-        "Open connections; one more closes the oldest without credentials, or is told 503.",
+        "Open connections; one more closes the oldest without credentials, or gets a 503.",
         unit="connections",
         bounds=(1, 1_000_000),
         special="The limit on open files must be higher; the server raises it where it may.",
@@ -342,11 +343,11 @@ class Settings:
         128,
         Kind.INTEGER,
         LOAD,
-        "Bodies of requests that wait for an answer or are still arriving, and large answers "
-        "from before they are made until they are sent, all connections together. Beyond it "
-        "the slowest requests are told 503 and their connections closed. Answers take half of "
-        "it at most; requests without credentials may hold a quarter of it, from one address "
-        "a quarter of that.",
+        "Memory for bodies of requests that wait for a response or are still arriving, and for "
+        "large responses from before they are built until they are sent, for all connections "
+        "together. Beyond it the slowest requests get a 503 and their connections are closed. "
+        "Responses use half of it at most; requests without credentials a quarter of it, and from "
+        "one address a quarter of that.",
         unit="MiB",
         bounds=(1, 65_536),
     )
@@ -355,7 +356,7 @@ class Settings:
         8_192,
         Kind.INTEGER,
         LOAD,
-        "Longest address of a request, path and query together; a longer one is told 414.",
+        "Longest path and query of a request together; a longer one gets a 414.",
         unit="bytes",
         bounds=(256, 65_536),
     )
@@ -364,7 +365,7 @@ class Settings:
         32_768,
         Kind.INTEGER,
         LOAD,
-        "All header fields of a request together; more are told 431.",
+        "Total size of the header fields of a request; more gets a 431.",
         unit="bytes",
         bounds=(1_024, 1_048_576),
     )
@@ -373,7 +374,7 @@ class Settings:
         100,
         Kind.INTEGER,
         LOAD,
-        "Header fields of a request; more are told 431.",
+        "Number of header fields of a request; more gets a 431.",
         unit="fields",
         bounds=(16, 10_000),
     )
@@ -384,7 +385,7 @@ class Settings:
         10.0,
         Kind.NUMBER,
         CONNECTIONS,
-        "From the first byte of a request to the end of its header; a slower one is told 408.",
+        "From the first byte of a request to the end of its header; a slower one gets a 408.",
         unit="seconds",
         bounds=(0.1, 3_600),
     )
@@ -393,8 +394,8 @@ class Settings:
         10.0,
         Kind.NUMBER,
         CONNECTIONS,
-        "How long a body may take, beyond what `body_min_bytes_per_s` allows for its length; "
-        "a slower one is told 408.",
+        "How long a body may take, beyond what `body_min_bytes_per_s` allows for its length; a "
+        "slower one gets a 408.",
         unit="seconds",
         bounds=(0.1, 3_600),
     )
@@ -403,7 +404,7 @@ class Settings:
         1_024,
         Kind.INTEGER,
         CONNECTIONS,
-        "Slowest rate at which a body may arrive: each such number of bytes earns a second.",
+        "Slowest rate at which a body may arrive: each such number of bytes allows another second.",
         unit="bytes per second",
         bounds=(1, 1_000_000_000),
     )
@@ -423,7 +424,7 @@ class Settings:
         30.0,
         Kind.NUMBER,
         CONNECTIONS,
-        "How long a client may take to read an answer before its connection is cut.",
+        "How long a client may take to read a response before its connection is closed.",
         unit="seconds",
         bounds=(0.1, 3_600),
     )
@@ -432,7 +433,7 @@ class Settings:
         25.0,
         Kind.NUMBER,
         CONNECTIONS,
-        "How long a server that was told to stop goes on answering what had already arrived.",
+        "How long a stopping server keeps serving requests that have already arrived.",
         unit="seconds",
         bounds=(0, 3_600),
         special="0 cuts them off at once.",
@@ -444,7 +445,7 @@ class Settings:
         "console",
         Kind.TEXT,
         OBSERVATION,
-        "Form of the log on stderr: lines for people, or one JSON object a line.",
+        "Format of the log on stderr: lines for people, or one JSON object per line.",
         choices=("console", "json"),
     )
 
@@ -452,7 +453,7 @@ class Settings:
         "info",
         Kind.TEXT,
         OBSERVATION,
-        "Least important events that are logged.",
+        "Lowest level of events that are logged.",
         choices=("debug", "info", "warning", "error"),
         special="`debug` logs every request and costs throughput.",
     )
@@ -461,15 +462,14 @@ class Settings:
         True,
         Kind.SWITCH,
         OBSERVATION,
-        "Whether `/metrics` answers. It needs no credentials and names accounts and queues.",
+        "Whether `/metrics` is served. It needs no credentials and names accounts and queues.",
     )
 
     metrics_max_queues: int = setting(
         1_000,
         Kind.INTEGER,
         OBSERVATION,
-        "Queues that get figures of their own in `/metrics`; the rest are added up under the "
-        "name `_other`.",
+        "Queues with their own metrics in `/metrics`; the rest are summed up as `_other`.",
         unit="queues",
         bounds=(0, 100_000),
     )
@@ -478,8 +478,7 @@ class Settings:
         False,
         Kind.SWITCH,
         OBSERVATION,
-        "Whether `/metrics` also tells each figure under the name without `leasehold_`, which was "
-        "its only one in 0.1.",
+        "Whether `/metrics` also has each metric under its name of 0.1, without `leasehold_`.",
         special="For dashboards that are not renamed yet. It will be gone in the release after the "
         "next.",
     )
@@ -488,8 +487,8 @@ class Settings:
         0,
         Kind.INTEGER,
         OBSERVATION,
-        "Message groups of each queue that get figures of their own in `/metrics`: those with the "
-        "most messages waiting.",
+        "Message groups of each queue with their own metrics in `/metrics`: those with the "
+        "largest backlog.",
         unit="groups",
         bounds=(0, 100),
         special="Of queues whose settings speak of groups. Their messages are counted in the "
@@ -502,7 +501,7 @@ class Settings:
         False,
         Kind.SWITCH,
         TEST,
-        "Whether tests may make requests fail and move a virtual clock, at addresses under "
+        "Whether tests may inject faults and advance a virtual clock, at endpoints below "
         "`/v1/test/` that need no credentials.",
         special="Refused where other machines could connect.",
     )
@@ -511,8 +510,8 @@ class Settings:
         "system",
         Kind.TEXT,
         TEST,
-        "What messages, leases and waits go by. A `virtual` clock stands still until a test "
-        "moves it.",
+        "The clock for messages, leases and waits. A `virtual` clock stands still until a test "
+        "advances it.",
         choices=("system", "virtual"),
         special="`virtual` needs `test_mode`. Signatures, tokens and the time limits of "
         "connections go by the system's clock all the same.",
@@ -522,7 +521,7 @@ class Settings:
         0,
         Kind.INTEGER,
         TEST,
-        "Seed of the random numbers that spread retries. The same requests, one after the "
+        "Seed of the random numbers for back-off with jitter. The same requests, one after the "
         "other, then give the same order of deliveries.",
         bounds=(0, 4_294_967_295),
         special="Used with `test_mode` only.",
@@ -534,8 +533,8 @@ class Settings:
         None,
         Kind.PATH,
         EVENTS,
-        "Folder to export events to, as Parquet files; made if it is missing. Each server "
-        "needs one of its own; with `store_url` all of them need the same one.",
+        "Folder to export events to, as Parquet files; created if it is missing. Each server "
+        "needs its own; with `store_url` all of them need the same one.",
         special="Without it nothing is exported. It needs the extra `arrow`.",
     )
 
@@ -544,7 +543,7 @@ class Settings:
         Kind.NUMBER,
         EVENTS,
         "How long after an event it is exported at the latest, and how often old events are "
-        "looked for. A longer one makes fewer and larger files.",
+        "removed. A longer interval makes fewer and larger files.",
         unit="seconds",
         bounds=(1, 86_400),
     )
@@ -563,7 +562,7 @@ class Settings:
         1_073_741_824,
         Kind.INTEGER,
         EVENTS,
-        "Most room for events in the database. Of more, the oldest are forgotten, exported or "
+        "Maximum space for events in the database. Beyond it the oldest are deleted, exported or "
         "not; the log says so if they were not.",
         unit="bytes",
         bounds=(1_048_576, 1_125_899_906_842_624),
@@ -573,10 +572,10 @@ class Settings:
         0,
         Kind.INTEGER,
         EVENTS,
-        "How long exported events are kept. They go by whole days, in UTC.",
+        "How long exported events are kept. They are deleted by whole days, in UTC.",
         unit="seconds",
         bounds=(0, 3_153_600_000),
-        special="0 keeps them for ever.",
+        special="0 keeps them forever.",
     )
 
     # --- MNS -------------------------------------------------------------------------------------
@@ -596,9 +595,9 @@ class Settings:
         "strict",
         Kind.TEXT,
         MNS,
-        "What a receipt handle is worth in queues that are made through this protocol. "
-        "`strict`: it dies with its lease, and when a change of visibility replaces it, as is "
-        "documented. `same-lease`: a replaced one works too, until the lease ends.",
+        "How long a receipt handle is valid in queues created through this protocol. `strict`: "
+        "until its lease ends or a change of visibility replaces it, as documented. `same-lease`: "
+        "a replaced one is valid too, until the lease ends.",
         choices=("strict", "same-lease"),
         special="For a queue that is there, set `lapsed_receipts` in its settings.",
     )
@@ -607,9 +606,9 @@ class Settings:
         (),
         Kind.ACCESS_KEYS,
         MNS,
-        "Access keys besides those of the accounts: an AccessKeyId, its AccessKeySecret, and "
-        "the account that it opens. Each account has one anyway: its name, and as the secret "
-        "one of its keys in base64.",
+        "Access keys besides those of the accounts: an AccessKeyId, its AccessKeySecret, and the "
+        "account that it belongs to. Each account has one anyway: its name, with one of its keys "
+        "in base64 as the secret.",
         special="In the file: a table `[mns_keys.ID]` with `secret` and `account`. In the "
         "environment: `id:secret:account;id2:secret2:account`. "
         "There is no option for it: command lines can be read by other users.",
@@ -621,9 +620,9 @@ class Settings:
         REFUSE,
         Kind.TEXT,
         LEASES,
-        "What becomes of a renewal that would end after its message expires, in every "
-        "protocol. `refuse`: it is an error and changes nothing, as Azure Queue Storage and "
-        "MNS document it. `accept`: the lease is renewed.",
+        "What happens to a renewal that would end after its message expires, in every protocol. "
+        "`refuse`: it is an error and changes nothing, as Azure Queue Storage and MNS document "
+        "it. `accept`: the lease is renewed.",
         choices=(REFUSE, ACCEPT),
         special="The expiry wins either way: the message is removed then, and its receipt "
         "with it. Version 2011-08-18 of Azure's protocol accepts them whatever is set. It "
