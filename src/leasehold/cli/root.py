@@ -178,6 +178,12 @@ LATE: Final = {
         "Show every queue at a glance: counts, ages, rates.",
         _THINGS,
     ),
+    "top": Late(
+        "leasehold.cli.top",
+        "top",
+        "Watch queues, workers and leases in the terminal, the busiest first.",
+        _THINGS,
+    ),
     "worker": Late(
         "leasehold.cli.worker",
         "worker",

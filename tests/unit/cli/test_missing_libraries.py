@@ -84,6 +84,7 @@ WORDS = {
     "definitions": ("definitions", "export", "-", *AWAY),
     "group": ("group", "list", "q", *AWAY),
     "stats": ("stats", *AWAY),
+    "top": ("top", "--once", *AWAY),
     "worker": ("worker", "run", "no_such_module_of_ours:handle", "--queue", "q", *AWAY),
     "spark": ("spark", "cluster", "--help"),
     "doctor": ("doctor", *AWAY),

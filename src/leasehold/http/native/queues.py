@@ -159,10 +159,15 @@ async def _with_counts(call: Call, queues: Sequence[Queue]) -> list[wire.Queue]:
         )
         for queue, counts in zip(part, counted, strict=True):
             if isinstance(counts, Counts):
-                found.append(_show(queue, counts=_show_counts(counts, call.now_ms)))
+                shown = _show_counts(counts, call.now_ms)
+                found.append(_show(queue, counts=shown, activity=_activity(call, queue.name)))
             else:
                 found.append(_show(queue))  # it was deleted meanwhile
     return found
+
+
+def _activity(call: Call, queue: str) -> wire.Activity:
+    return wire.Activity(**call.services.activity(call.account, queue)._asdict())
 
 
 async def create(call: Call) -> Response:
@@ -189,9 +194,8 @@ async def get(call: Call) -> Response:
     """Look at a queue."""
     queue = await get_queue(call)
     counts = await count_messages(call, call.queue)
-    activity = call.services.activity(call.account, call.queue)
     shown = _show_counts(counts, call.now_ms)
-    return call.reply(_show(queue, counts=shown, activity=wire.Activity(**activity._asdict())))
+    return call.reply(_show(queue, counts=shown, activity=_activity(call, call.queue)))
 
 
 async def update(call: Call) -> Response:

@@ -154,11 +154,12 @@ def test_list(native: Native) -> None:
 
 
 def test_list_with_counts(native: Native) -> None:
-    """Counts are there when asked for."""
+    """Counts are there when asked for, and what has happened in each queue."""
     native.put_bodies("x")
     [queue] = native.get(f"{BASE}/queues", "counts=true")["queues"]
-    assert queue["counts"]["visible"] == 1
-    assert "counts" not in native.get(f"{BASE}/queues", "counts=false")["queues"][0]
+    assert (queue["counts"]["visible"], queue["activity"]["sent"]) == (1, 1)
+    [queue] = native.get(f"{BASE}/queues", "counts=false")["queues"]
+    assert not queue.keys() & {"counts", "activity"}
 
 
 @pytest.mark.parametrize(
