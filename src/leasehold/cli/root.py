@@ -113,6 +113,7 @@ def _load(late: Late) -> click.Command:
 _THINGS: Final = "Queues, messages and what concerns them"
 _WORK: Final = "Workers"
 _SHORT: Final = "Short forms"
+_ABOUT: Final = "About the command line"
 
 LATE: Final = {
     "queue": Late(
@@ -239,8 +240,14 @@ LATE: Final = {
     "redrive": Late(
         "leasehold.cli.jobs", "redrive", "Bring messages back from the poison queue.", _SHORT
     ),
+    "help": Late(
+        "leasehold.cli.topics",
+        "show_help",
+        "Explain a topic or a command. Without either, list the topics.",
+        _ABOUT,
+    ),
 }
-"""Commands that speak to a server, whose libraries take a while to load."""
+"""Commands whose libraries take a while to load."""
 
 
 PROGRAM: Final = "leasehold"

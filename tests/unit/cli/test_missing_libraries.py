@@ -69,6 +69,7 @@ WORDS = {
     "settings": ("settings",),
     "version": ("version",),
     "completion": ("completion", "bash"),
+    "help": ("help", "states"),
     "queue": ("queue", "list", *AWAY),
     "message": ("message", "list", "q", *AWAY),
     "job": ("job", "list", *AWAY),
