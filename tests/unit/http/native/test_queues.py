@@ -158,6 +158,47 @@ def test_list(native: Native) -> None:
     assert [queue["name"] for queue in page["queues"]] == ["aaa-b", "aaab"]
 
 
+def test_policies(native: Native) -> None:
+    """They are replaced as a whole, are kept as they were sent, and go with their queue."""
+    path = f"{BASE}/queues/deep"
+    native.send("PUT", path)
+    assert native.get(f"{path}/policies") == {"policies": []}
+    wanted = [
+        {"id": "readers", "start": "2026-01-01", "expiry": "2027-01-01T00:00Z", "permission": "rp"},
+        {"id": "empty"},
+    ]
+    for _ in range(2):
+        answer = native.send("PUT", f"{path}/policies", {"policies": wanted})
+        assert (answer.status, answer.json) == (200, {"policies": wanted})
+    assert native.get(f"{path}/policies") == {"policies": wanted}
+    native.send("PUT", f"{path}/policies", {"policies": []})
+    assert native.get(f"{path}/policies") == {"policies": []}
+    assert native.send("GET", f"{BASE}/queues/none/policies").code == "queue-not-found"
+
+
+@pytest.mark.parametrize(
+    ("policies", "code", "field"),
+    [
+        ([{"id": f"p{number}"} for number in range(6)], "out-of-range", "$.policies"),
+        ([{"id": "a"}, {"id": "a"}], "invalid-request", "$.policies"),
+        ([{"id": ""}], "out-of-range", "$.policies[0].id"),
+        ([{"id": "x" * 65}], "out-of-range", "$.policies[0].id"),
+        ([{"id": "a"}, {"id": "b", "expiry": "soon"}], "invalid-request", "$.policies[1].expiry"),
+        ([{"id": "a", "permission": "rw"}], "invalid-request", "$.policies[0].permission"),
+        ([{"id": "a", "permission": ""}], "invalid-request", "$.policies[0].permission"),
+        ([{"id": "a", "key": "k"}], "invalid-request", "$.policies[0].key"),
+        ([{}], "invalid-request", "$.policies[0].id"),
+    ],
+)
+def test_policies_that_are_none(native: Native, policies: Any, code: str, field: str) -> None:
+    """Nothing is changed."""
+    path = f"{BASE}/queues/deep"
+    native.send("PUT", path)
+    answer = native.send("PUT", f"{path}/policies", {"policies": policies})
+    assert (answer.code, answer.json["field"]) == (code, field)
+    assert native.get(f"{path}/policies") == {"policies": []}
+
+
 def test_list_with_counts(native: Native) -> None:
     """Counts are there when asked for, and what has happened in each queue."""
     native.put_bodies("x")
