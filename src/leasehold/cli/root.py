@@ -134,7 +134,9 @@ LATE: Final = {
     "message": Late(
         "leasehold.cli.messages", "message", "Send, receive, inspect and mend messages.", _THINGS
     ),
-    "job": Late("leasehold.cli.jobs", "job", "Follow and stop purges and redrives.", _THINGS),
+    "job": Late(
+        "leasehold.cli.jobs", "job", "Follow and stop purges, redrives and changes.", _THINGS
+    ),
     "backup": Late(
         "leasehold.cli.backup",
         "backup",
