@@ -167,3 +167,13 @@ def test_a_setting_that_is_wrong_is_the_servers_to_refuse(places: tuple[Place, P
     here, _ = places
     text = json.dumps({"queues": [{"name": "a", "settings": {"visibility_timeout_s": 0}}]})
     assert "visibility_timeout_s" in here("import", "-", "--yes", code=1, stdin=text).output
+
+
+def test_a_file_that_cannot_be_written(places: tuple[Place, Place], tmp_path: Path) -> None:
+    """One line with its name, and no traceback."""
+    here, _ = places
+    here.client.queue("orders").create()
+    said = here("export", tmp_path / "no" / "such.json", code=1).output
+    assert (
+        said == f"Error: Could not open file '{tmp_path}/no/such.json': No such file or directory\n"
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +16,7 @@ from leasehold import __version__
 from leasehold.cli.output import counted
 from leasehold.cli.remote import YES, Session, remote
 from leasehold.cli.root import OrderedGroup
-from leasehold.client.errors import Forbidden, QueueNotFound
+from leasehold.client.errors import Forbidden, QueueNotFound, ServerProblem
 from leasehold.client.models import QueueInfo
 from leasehold.wire.queues import PolicyItem
 
@@ -85,7 +84,8 @@ def export(session: Session, file: Path, prefix: str) -> None:
     found = [_definition_of(session, each) for each in session.client.list_queues(prefix)]
     if any(each.policies is None for each in found):
         session.screen.hint(
-            "Stored access policies are left out: this credential may not see them."
+            "Stored access policies are left out: this credential may not see them, or the server "
+            "cannot tell."
         )
     text = json.dumps(msgspec.to_builtins(_Definitions(found)), indent=2, sort_keys=True) + "\n"
     if str(file) == "-":
@@ -129,8 +129,13 @@ def import_(session: Session, file: Any, *, dry_run: bool, yes: bool) -> None:
 
 def _definition_of(session: Session, info: QueueInfo) -> _Definition:
     policies = None
-    with suppress(Forbidden):
+    try:
         policies = _policies_of(session, info.name)
+    except Forbidden:
+        pass
+    except ServerProblem as error:
+        if error.problem.code != "no-such-route":  # a server of before they could be asked for
+            raise
     return _Definition(info.name, dict(info.metadata), _settings_of(info), policies)
 
 
