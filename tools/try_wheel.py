@@ -84,6 +84,7 @@ def serve_and_talk(programs: Path, folder: Path) -> None:
         account = ("--url", found.group(), "--account", "devstoreaccount1")
         run(programs / "leasehold", "queue", "list", *account)
         run(programs / "leasehold", "inspect", "wheel", *account)
+        run(programs / "leasehold", "help", "exit-codes")
     finally:
         server.terminate()
         code = server.wait(timeout=30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from click.testing import CliRunner, Result
 
 from leasehold.cli import main
 from leasehold.client import Client
+from leasehold.client.models import Policy
+from leasehold.server.settings.values import DEV_KEY, account_of
 from leasehold.testing import InProcessServer
 
 POLICY = {"max_failures": 3, "backoff": {"kind": "exponential", "initial_s": 2, "cap_s": 60}}
@@ -72,6 +75,52 @@ def test_queues_are_as_they_were_elsewhere(places: tuple[Place, Place], tmp_path
     assert here("export", "-").output == there("export", "-").output
 
 
+def test_stored_access_policies_go_along(places: tuple[Place, Place], tmp_path: Path) -> None:
+    """They are made, found the same, changed and taken away; a file without them leaves them."""
+    here, there = places
+    file = tmp_path / "queues.json"
+    readers = Policy("readers", "2026-01-01", "2027-01-01T00:00Z", "rp")
+    adders = Policy("adders", permission="a")
+    orders = here.client.queue("orders")
+    orders.create()
+    orders.set_policies([readers, adders])
+    here("export", file)
+    assert DEV_KEY not in file.read_text()
+    there("import", file, "--yes")
+    found = there.client.queue("orders")
+    assert sorted(found.policies(), key=lambda each: each.id) == [adders, readers]
+    orders.set_policies([adders, readers])  # the order says nothing
+    here("export", file)
+    assert "All queues are as the file says." in there("import", file, "--yes").output
+    orders.set_policies([adders])
+    here("export", file)
+    assert "orders: changes\n  policies: [" in there("import", file, "--dry-run").output
+    assert len(found.policies()) == 2
+    there("import", file, "--yes")
+    assert found.policies() == [adders]
+    there("import", "-", "--yes", stdin='{"queues": [{"name": "orders"}]}')
+    assert found.policies() == [adders]
+    none = '{"queues": [{"name": "orders", "policies": []}]}'
+    there("import", "-", "--yes", stdin=none)
+    assert found.policies() == []
+
+
+def test_policies_that_may_not_be_seen_are_left_out(tmp_path: Path) -> None:
+    """It is said; the rest is written."""
+    key = base64.b64encode(b"i" * 32).decode()
+    inspector = account_of("devstoreaccount1", [key])
+    with InProcessServer(inspectors=(inspector,)) as server, server.client() as client:
+        client.queue("orders").create()
+        client.queue("orders").set_policies([Policy("adders", permission="a")])
+        (tmp_path / "key").write_text(key)
+        words = ("definitions", "export", "-", "--url", server.url, "--send-key")
+        done = CliRunner().invoke(main, [*words, "--key-file", str(tmp_path / "key")])
+    assert done.exit_code == 0, done.output
+    assert "Stored access policies are left out" in done.stderr
+    (queue,) = json.loads(done.stdout)["queues"]
+    assert (queue["name"], queue["policies"]) == ("orders", None)
+
+
 def test_differences_are_shown_before_they_are_made(places: tuple[Place, Place]) -> None:
     """A dry run does nothing; what the file does not name stays."""
     here, _ = places
@@ -118,3 +167,13 @@ def test_a_setting_that_is_wrong_is_the_servers_to_refuse(places: tuple[Place, P
     here, _ = places
     text = json.dumps({"queues": [{"name": "a", "settings": {"visibility_timeout_s": 0}}]})
     assert "visibility_timeout_s" in here("import", "-", "--yes", code=1, stdin=text).output
+
+
+def test_a_file_that_cannot_be_written(places: tuple[Place, Place], tmp_path: Path) -> None:
+    """One line with its name, and no traceback."""
+    here, _ = places
+    here.client.queue("orders").create()
+    said = here("export", tmp_path / "no" / "such.json", code=1).output
+    assert (
+        said == f"Error: Could not open file '{tmp_path}/no/such.json': No such file or directory\n"
+    )

@@ -16,8 +16,9 @@ from leasehold import __version__
 from leasehold.cli.output import counted
 from leasehold.cli.remote import YES, Session, remote
 from leasehold.cli.root import OrderedGroup
-from leasehold.client.errors import QueueNotFound
+from leasehold.client.errors import Forbidden, QueueNotFound, ServerProblem
 from leasehold.client.models import QueueInfo
+from leasehold.wire.queues import PolicyItem
 
 _STATE: Final = frozenset({"adapted", "advised", "paused_until_ms", "pause_reason"})
 """Members of settings that say how a queue is at the moment, and not how it is set up."""
@@ -27,10 +28,12 @@ class _Definition(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     metadata: dict[str, str] | None = None
     settings: dict[str, Any] = {}
+    policies: list[PolicyItem] | None = None
+    """Stored access policies; None: those that are there stay."""
 
 
 class _Definitions(msgspec.Struct, forbid_unknown_fields=True):
-    """What a file holds. A setting that is null is to have its default, one left out stays."""
+    """What a file holds. A setting that is null is to have its default, what is left out stays."""
 
     queues: list[_Definition]
     leasehold: str = __version__
@@ -71,16 +74,19 @@ def definitions() -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @click.option("--prefix", default="", metavar="TEXT", help="Only queues whose names begin so.")
 def export(session: Session, file: Path, prefix: str) -> None:
-    """Write all queues with their settings and metadata to a file, as JSON; - for the output.
+    """Write all queues to a file, as JSON; - for the output.
 
-    Messages are not in it, nor what a queue is at the moment, such as paused.
+    In it are settings, metadata and stored access policies. Messages are not, nor keys, nor what a
+    queue is at the moment, such as paused. Policies are left out if this key may not see them.
 
     Example: leasehold definitions export queues.json
     """
-    found = [
-        _definition_of(session.queue(each.name).info())
-        for each in session.client.list_queues(prefix)
-    ]
+    found = [_definition_of(session, each) for each in session.client.list_queues(prefix)]
+    if any(each.policies is None for each in found):
+        session.screen.hint(
+            "Stored access policies are left out: this credential may not see them, or the server "
+            "cannot tell."
+        )
     text = json.dumps(msgspec.to_builtins(_Definitions(found)), indent=2, sort_keys=True) + "\n"
     if str(file) == "-":
         click.echo(text, nl=False)
@@ -96,8 +102,8 @@ def export(session: Session, file: Path, prefix: str) -> None:
 def import_(session: Session, file: Any, *, dry_run: bool, yes: bool) -> None:
     """Make and change queues as a file says; what it does not name stays as it is.
 
-    A setting that is null there gets its default. All differences are shown before anything is
-    done.
+    A setting that is null there gets its default. Stored access policies, where the file names
+    any, replace those of the queue. All differences are shown before anything is done.
 
     Example: leasehold definitions import queues.json --dry-run
     """
@@ -121,8 +127,22 @@ def import_(session: Session, file: Any, *, dry_run: bool, yes: bool) -> None:
     screen.result({"dry_run": False, "queues": [each.plain() for each in changes]}, sentence)
 
 
-def _definition_of(info: QueueInfo) -> _Definition:
-    return _Definition(info.name, dict(info.metadata), _settings_of(info))
+def _definition_of(session: Session, info: QueueInfo) -> _Definition:
+    policies = None
+    try:
+        policies = _policies_of(session, info.name)
+    except Forbidden:
+        pass
+    except ServerProblem as error:
+        if error.problem.code != "no-such-route":  # a server of before they could be asked for
+            raise
+    return _Definition(info.name, dict(info.metadata), _settings_of(info), policies)
+
+
+def _policies_of(session: Session, queue: str) -> list[PolicyItem]:
+    """Return the stored access policies, in the order of their names."""
+    found = msgspec.convert(session.queue(queue).policies(), list[PolicyItem], from_attributes=True)
+    return sorted(found, key=lambda each: each.id)
 
 
 def _settings_of(info: QueueInfo) -> dict[str, Any]:
@@ -160,6 +180,11 @@ def _changes(session: Session, wanted: list[_Definition]) -> Iterator[Change]:
         }
         if each.metadata is not None and dict(info.metadata) != each.metadata:
             differs["metadata"] = (dict(info.metadata), each.metadata)
+        if each.policies is not None:
+            there = _policies_of(session, each.name)
+            wanted_ones = sorted(each.policies, key=lambda policy: policy.id)
+            if there != wanted_ones:
+                differs["policies"] = tuple(map(msgspec.to_builtins, (there, wanted_ones)))
         if differs:
             yield Change(each, is_new=False, differs=differs)
 
@@ -175,10 +200,16 @@ def _carry_out(session: Session, change: Change) -> None:
     wanted, queue = change.wanted, session.queue(change.wanted.name)
     if change.is_new:
         queue.create(metadata=wanted.metadata, settings=wanted.settings)
+        if wanted.policies:
+            queue.set_policies(wanted.policies)
         return
-    settings = {name: then for name, (_, then) in change.differs.items() if name != "metadata"}
+    others = {"metadata", "policies"}
+    settings = {name: then for name, (_, then) in change.differs.items() if name not in others}
     metadata = wanted.metadata if "metadata" in change.differs else None
-    queue.update(metadata=metadata, settings=settings or None)
+    if settings or metadata is not None:
+        queue.update(metadata=metadata, settings=settings or None)
+    if "policies" in change.differs:
+        queue.set_policies(wanted.policies or ())
 
 
 def _compact(value: Any) -> str:

@@ -1,8 +1,9 @@
-"""``leasehold job``, and the purges and redrives that are such jobs."""
+"""``leasehold job``, and the purges, redrives and changes that are such jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import click
@@ -24,29 +25,42 @@ from leasehold.cli.output import (
 )
 from leasehold.cli.remote import WATCH, YES, ExitCode, Session, remote
 from leasehold.cli.root import OrderedGroup
-from leasehold.cli.values import filter_of, filter_options, how_many
+from leasehold.cli.values import LENGTH, TIME_TO_LIVE, filter_of, filter_options, how_many
 from leasehold.client import QueueHandle
 from leasehold.client.models import Filter, Job
 
 _FIRST_WAIT_S = 1.0
 """The server is asked to wait so long, so that small jobs are over with their first answer."""
 _LOOK_S = 10.0
-_DONE_OF = {"purge": "removed", "redrive": "brought back"}
+_DONE_OF = {
+    "purge": "removed",
+    "redrive": "brought back",
+    "amend": "changed",
+    "end-lease": "taken back",
+    "extend-lease": "given more time",
+}
 
 _NO_WAIT = click.Option(["--no-wait"], is_flag=True, help="Do not wait for the end of the job.")
+_RATE = click.option(
+    "--rate",
+    "rate_per_s",
+    metavar="NUMBER",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Messages a second, to go slowly.",
+)
 _DRY_RUN = click.Option(["--dry-run"], is_flag=True, help="Only count what would be meant.")
 
 
 @click.group("job", cls=OrderedGroup)
 def job() -> None:
-    """Follow and stop purges and redrives. The server carries them on by itself."""
+    """Follow and stop purges, redrives and changes. The server carries them on by itself."""
 
 
 @remote("list", WATCH, add_to=job)
 @click.option("--queue", metavar="QUEUE", help="Only jobs of this queue.")
 @how_many
 def list_jobs(session: Session, queue: str | None, limit: int, every_s: float | None) -> None:
-    """List purges and redrives, the newest first.
+    """List purges, redrives and changes, the newest first.
 
     Example: leasehold job list --queue orders
     """
@@ -114,13 +128,7 @@ def purge(
 
 
 @remote("redrive", _DRY_RUN, _NO_WAIT, YES)
-@click.option(
-    "--rate",
-    "rate_per_s",
-    metavar="NUMBER",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Messages a second, to go slowly.",
-)
+@_RATE
 @click.option(
     "--canary",
     type=click.IntRange(min=0),
@@ -152,6 +160,86 @@ def redrive(
     _finish(session, begun, wait=not no_wait)
 
 
+@remote("change", _DRY_RUN, _NO_WAIT, YES)
+@click.option(
+    "--delay",
+    "delay_s",
+    type=LENGTH,
+    help="From now until they can be received; 0: now. With --end-lease, too.",
+)
+@click.option(
+    "--time-to-live", "time_to_live_s", type=TIME_TO_LIVE, help="From now until they expire."
+)
+@click.option(
+    "--priority", type=click.IntRange(1, 16), metavar="N", help="1 is received first, 16 last."
+)
+@click.option("--force", is_flag=True, help="Also those that workers have, whose leases end then.")
+@click.option(
+    "--extend-lease",
+    "extend_s",
+    type=LENGTH,
+    help="Give the workers that have them so much time from now; their receipts stay good.",
+)
+@click.option(
+    "--end-lease", "ends", is_flag=True, help="Take them back from the workers that have them."
+)
+@click.option(
+    "--note", metavar="TEXT", help="With --end-lease: for those who look at the messages later."
+)
+@_RATE
+@filter_options()
+@click.argument("queue", metavar="QUEUE")
+def change(
+    session: Session, queue: str, dry_run: bool, no_wait: bool, yes: bool, **given: Any
+) -> None:
+    """Change messages that a filter means, after asking: those that wait, or leases.
+
+    For one message: message amend, message extend, message end-lease. Without a filter: all that
+    can be changed so.
+
+    Example: leasehold message change orders --group acme --priority 1
+
+    Example: leasehold message change orders --holder worker-7 --extend-lease 1h
+    """
+    action, how = _change_of(given)
+    handle, wanted = session.queue(queue), filter_of(given)
+    start: Callable[..., Job] = partial(handle.change, action, **how)
+    if not dry_run and not yes:
+        meant = _meant(session, handle, wanted, start)
+        session.confirm(f"{_QUESTIONS[action]} {meant} of queue {queue}?", yes=yes)
+    begun = start(wanted, dry_run=dry_run, wait_s=0 if no_wait else _FIRST_WAIT_S)
+    _finish(session, begun, wait=not no_wait)
+
+
+_QUESTIONS = {
+    "amend": "Change",
+    "end-lease": "End the leases of",
+    "extend-lease": "Extend the leases of",
+}
+
+
+def _change_of(given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Take out of the options which action they mean, and what it is told."""
+    extend_s, ends, note = (given.pop(name) for name in ("extend_s", "ends", "note"))
+    rate = {"rate_per_s": given.pop("rate_per_s")}
+    members = {name: given.pop(name) for name in ("delay_s", "time_to_live_s", "priority")}
+    force = given.pop("force")
+    named = {name for name, value in members.items() if value is not None}
+    if extend_s is not None:
+        if ends or named or force or note is not None:
+            raise click.UsageError("--extend-lease changes the leases, and nothing else.")
+        return "extend-lease", rate | {"visibility_timeout_s": extend_s}
+    if ends:
+        if named - {"delay_s"} or force:
+            raise click.UsageError("With --end-lease only --delay and --note can be said.")
+        return "end-lease", rate | {"delay_s": members["delay_s"], "reason": note}
+    if note is not None:
+        raise click.UsageError("--note goes with --end-lease.")
+    if not named:
+        raise click.UsageError("Say what to change: leasehold message change --help.")
+    return "amend", rate | members | {"force": force}
+
+
 def _meant(
     session: Session,
     handle: QueueHandle,
@@ -161,7 +249,7 @@ def _meant(
     """Return how many messages a job would touch, for the question whether it is to."""
     if not session.is_interactive:
         return "messages"  # no confirmation will be asked for
-    if wanted is None:
+    if wanted is None and start in {handle.purge, handle.redrive}:
         found = handle.counts()
         return _messages(found.poisoned if start == handle.redrive else found.total)
     counted = start(wanted, dry_run=True, wait_s=_LOOK_S)

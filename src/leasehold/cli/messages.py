@@ -10,6 +10,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from leasehold.cli.jobs import change
 from leasehold.cli.output import (
     Cell,
     Column,
@@ -178,7 +179,7 @@ def explain(session: Session, queue: str, message_id: str | None, every_s: float
     _explain(session, queue, message_id, every_s)
 
 
-for _command in (complete, renew, release, bury):
+for _command in (complete, renew, release, bury, change):
     message.add_command(_command)
 
 
@@ -241,6 +242,26 @@ def end_lease(
     Example: leasehold message end-lease orders 00000000-0001-8abc-9def-0123456789ab
     """
     _reply(session, session.queue(queue).end_lease(message_id, delay_s, reason))
+
+
+@remote("extend", add_to=message)
+@click.option(
+    "--for",
+    "for_s",
+    type=LENGTH,
+    required=True,
+    help="Length of the lease from now on: seconds, or 90s, 5m, 2h.",
+)
+@QUEUE
+@MESSAGE
+def extend(session: Session, queue: str, message_id: str, for_s: int) -> None:
+    """Give the worker that has a message more time, or less; its receipt stays good.
+
+    No receipt is needed. The worker is not told, and its next renewal moves the end again.
+
+    Example: leasehold message extend orders 00000000-0001-8abc-9def-0123456789ab --for 1h
+    """
+    _reply(session, session.queue(queue).extend_lease(message_id, for_s))
 
 
 @remote("cancel", add_to=message)

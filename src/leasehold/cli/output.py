@@ -244,6 +244,9 @@ class Column(NamedTuple):
     """Left out if room is short, the lowest first; 0: never."""
     least: int = 16
     """Columns of the terminal that it keeps at least when it is cut."""
+    width: int = 0
+    """Columns of the terminal that it has at least, also when it is empty: what is drawn again and
+    again is not to move sideways."""
 
 
 class Listing:
@@ -273,7 +276,11 @@ class Listing:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines, for the width that there is."""
         del console
-        shown, widths, gap = self._fitted(options.max_width)
+        return self.lines(options.max_width)
+
+    def lines(self, room: int) -> Iterator[RenderableType]:
+        """Yield the lines: heads, a rule, the rows, what stands below them."""
+        shown, widths, gap = self._fitted(room)
         heads = [Text(column.title, style="bold") for column in self._columns]
         rule = Text(_RULE * (sum(widths) + gap * (len(shown) - 1)), style="dim")
         yield self._line(heads, shown, widths, gap)
@@ -321,9 +328,9 @@ class Listing:
         """Return how wide a column would like to be, 0 if nothing stands in it."""
         cells = [row[place].cell_len for row in self._rows]
         if not any(cells):
-            return 0
+            return self._columns[place].width
         foot = self._foot[place].cell_len if self._foot is not None else 0
-        return max(foot, len(self._columns[place].title), *cells)
+        return max(foot, len(self._columns[place].title), self._columns[place].width, *cells)
 
     def _line(self, cells: Sequence[Text], shown: list[int], widths: list[int], gap: int) -> Text:
         line = Text(no_wrap=True, overflow="crop")

@@ -306,6 +306,10 @@ class RemoteCommand(click.Command):
             except ValueError as error:
                 # The client refuses what cannot be part of an address.
                 raise click.UsageError(f"{error}.") from None
+            except OSError as error:
+                if error.filename is None:  # no file that the caller has named
+                    raise
+                raise click.FileError(str(error.filename), error.strerror) from None
             except KeyboardInterrupt:
                 raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
 
@@ -394,7 +398,11 @@ Exit codes:
 
 
 _SERVER_ERROR: Final = 500
+_WRONG_KEY: Final = "The signature is not that of this string to sign"
+"""How the server begins to say it, for those who write clients."""
 _REMEDIES: Final = {
+    "unauthenticated": "Look at the account and its key: --account and --key-file, or the "
+    "connection string in AZURE_STORAGE_CONNECTION_STRING.",
     "queue-not-found": "Look at the names with leasehold queue list, or create it with leasehold "
     "queue create.",
     "queue-exists": "Leave --metadata out to take it as it is, or change it with leasehold queue "
@@ -462,6 +470,8 @@ def print_problem(error: ServerProblem, screen: Screen) -> None:
     if problem.status:
         head.append(f" ({problem.status})")
     detail = problem.detail or problem.title
+    if detail.startswith(_WRONG_KEY):
+        detail = "The key is not that of the account."
     lines = [head, Text(clean(detail))]
     if problem.field is not None and problem.field not in detail:
         lines.append(Text(f"At {clean(problem.field)}."))

@@ -113,6 +113,7 @@ def _load(late: Late) -> click.Command:
 _THINGS: Final = "Queues, messages and what concerns them"
 _WORK: Final = "Workers"
 _SHORT: Final = "Short forms"
+_ABOUT: Final = "About the command line"
 
 LATE: Final = {
     "queue": Late(
@@ -133,7 +134,9 @@ LATE: Final = {
     "message": Late(
         "leasehold.cli.messages", "message", "Send, receive, inspect and mend messages.", _THINGS
     ),
-    "job": Late("leasehold.cli.jobs", "job", "Follow and stop purges and redrives.", _THINGS),
+    "job": Late(
+        "leasehold.cli.jobs", "job", "Follow and stop purges, redrives and changes.", _THINGS
+    ),
     "backup": Late(
         "leasehold.cli.backup",
         "backup",
@@ -176,6 +179,12 @@ LATE: Final = {
         "leasehold.cli.stats",
         "stats",
         "Show every queue at a glance: counts, ages, rates.",
+        _THINGS,
+    ),
+    "top": Late(
+        "leasehold.cli.top",
+        "top",
+        "Watch queues, workers and leases in the terminal, the busiest first.",
         _THINGS,
     ),
     "worker": Late(
@@ -239,8 +248,14 @@ LATE: Final = {
     "redrive": Late(
         "leasehold.cli.jobs", "redrive", "Bring messages back from the poison queue.", _SHORT
     ),
+    "help": Late(
+        "leasehold.cli.topics",
+        "show_help",
+        "Explain a topic or a command. Without either, list the topics.",
+        _ABOUT,
+    ),
 }
-"""Commands that speak to a server, whose libraries take a while to load."""
+"""Commands whose libraries take a while to load."""
 
 
 PROGRAM: Final = "leasehold"

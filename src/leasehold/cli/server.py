@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import ssl
 import sys
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
+from leasehold import __version__
 from leasehold.server.settings import (
     Kind,
     Loaded,
@@ -100,7 +102,14 @@ def _help(meta: Meta, default: Any) -> str:
 
 @click.command()
 @settings_options
-def serve(config: Path | None, **options: str | bool | None) -> None:
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="For programs: once it listens, or cannot start, write one line of JSON to standard "
+    "output, with address, version and store; the log is JSON, too.",
+)
+def serve(config: Path | None, *, as_json: bool, **options: str | bool | None) -> None:
     """Run a server until it is told to stop.
 
     SIGTERM or Ctrl+C stops it once it has answered what had arrived; a second one ends it at once.
@@ -114,11 +123,26 @@ def serve(config: Path | None, **options: str | bool | None) -> None:
       75  the data folder is in use by another server
       78  a setting cannot be used
     """  # noqa: D301 - the escape tells click to keep the lines of the list
-    loaded = load(config, options)
+    if as_json and options.get("log_format") is None:
+        options["log_format"] = "json"
+    try:
+        loaded = load(config, options)
+    except BadSettings as error:
+        if as_json:
+            code = error.exit_code
+            failed = {"event": "server.start_failed", "version": __version__}
+            _announce(failed | {"reason": error.message, "exit_code": code})
+        raise
     # Late: the server's libraries take a while to load, and --help needs none of them.
     from leasehold.server.main import serve as run  # noqa: PLC0415
 
-    sys.exit(run(loaded.settings))
+    sys.exit(run(loaded.settings, _announce if as_json else None))
+
+
+def _announce(document: dict[str, Any]) -> None:
+    # A program that has closed its end must not stop the server from serving.
+    with contextlib.suppress(OSError):
+        click.echo(json.dumps(document, separators=(",", ":")))
 
 
 @click.command()

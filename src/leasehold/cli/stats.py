@@ -16,8 +16,8 @@ from leasehold.cli.remote import WATCH, Session, remote
 from leasehold.client.errors import QueueNotFound
 from leasehold.client.models import Activity, Counts, QueueInfo
 
-_STATES: Final = ("visible", "leased", "delayed", "deferred", "poisoned")
-_RATES: Final = ("sent", "received", "completed")
+STATES: Final = ("visible", "leased", "delayed", "deferred", "poisoned")
+RATES: Final = ("sent", "received", "completed")
 _MS: Final = 1000
 _BAR_CELLS: Final = 20
 
@@ -62,13 +62,42 @@ def stats(session: Session, prefix: str, sample_s: float, every_s: float | None)
     )
 
 
+class Rates:
+    """Compares what has happened in queues with what had at the look before."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[int, Activity]] = {}
+
+    def of(self, found: QueueInfo, now_ms: int) -> dict[str, float] | None:
+        """Return messages put, received and completed each second since the look before.
+
+        Args:
+            found: The queue as it is now.
+            now_ms: When it was looked at, Unix milliseconds.
+
+        Returns:
+            None at the first look, and at the first one after the server was started anew.
+        """
+        now = found.activity
+        if now is None:
+            return None
+        before_ms, before = self._before.get(found.name, (now_ms, now))
+        self._before[found.name] = (now_ms, now)
+        if now_ms <= before_ms or now.since_ms != before.since_ms:
+            return None
+        passed_s = (now_ms - before_ms) / _MS
+        return {
+            name: max(0, getattr(now, name) - getattr(before, name)) / passed_s for name in RATES
+        }
+
+
 class _Sampler:
-    """Looks at the queues, and compares with the look before."""
+    """Looks at the queues, one by one."""
 
     def __init__(self, session: Session, prefix: str) -> None:
         self._session = session
         self._prefix = prefix
-        self._before: dict[str, tuple[int, Activity]] = {}
+        self._rates = Rates()
 
     def look(self) -> list[Row]:
         """Return the queues as they are now."""
@@ -79,21 +108,8 @@ class _Sampler:
                 found = client.queue(listed.name).info()
             except QueueNotFound:  # it was deleted meanwhile
                 continue
-            rows.append(Row(found, self._rates(found)))
+            rows.append(Row(found, self._rates.of(found, self._session.now_ms)))
         return rows
-
-    def _rates(self, found: QueueInfo) -> dict[str, float] | None:
-        now, now_ms = found.activity, self._session.now_ms
-        if now is None:
-            return None
-        before_ms, before = self._before.get(found.name, (now_ms, now))
-        self._before[found.name] = (now_ms, now)
-        if now_ms <= before_ms or now.since_ms != before.since_ms:
-            return None  # the first look, or the server was started anew
-        passed_s = (now_ms - before_ms) / _MS
-        return {
-            name: max(0, getattr(now, name) - getattr(before, name)) / passed_s for name in _RATES
-        }
 
 
 def stats_table(rows: Sequence[Row], session: Session) -> RenderableType:
@@ -102,7 +118,7 @@ def stats_table(rows: Sequence[Row], session: Session) -> RenderableType:
         return Text("There are no queues.")
     screen = session.screen
     bars = screen.is_terminal
-    columns = [Column("QUEUE"), *(Column(name.upper(), right=True) for name in _STATES)]
+    columns = [Column("QUEUE"), *(Column(name.upper(), right=True) for name in STATES)]
     columns += [Column("OLDEST", right=True)]
     columns += [Column("IN/S", right=True, drop=4), Column("OUT/S", right=True, drop=3)]
     columns += [Column("DONE/S", right=True, drop=2)]
@@ -115,7 +131,7 @@ def stats_table(rows: Sequence[Row], session: Session) -> RenderableType:
             *_counts(each.queue.counts),
             *_rates(each.rates),
             *([_bar(each, most)] if bars else []),
-            _note(each.queue, session.now_ms),
+            note_of(each.queue, session.now_ms),
         ]
         for each in rows
     ]
@@ -125,10 +141,10 @@ def stats_table(rows: Sequence[Row], session: Session) -> RenderableType:
 
 def _counts(counts: Counts | None) -> list[Cell]:
     if counts is None:
-        return [""] * (len(_STATES) + 1)
+        return [""] * (len(STATES) + 1)
     about = "" if counts.exact else "~"
     cells: list[Cell] = []
-    for name in _STATES:
+    for name in STATES:
         many: int = getattr(counts, name)
         cells.append(Text(about + number(many), style=STATE_STYLES[name] if many else "dim"))
     oldest_s = counts.oldest_age_s.get("visible")
@@ -137,7 +153,7 @@ def _counts(counts: Counts | None) -> list[Cell]:
 
 def _rates(rates: dict[str, float] | None) -> list[Cell]:
     if rates is None:
-        return [""] * len(_RATES)
+        return [""] * len(RATES)
     return [Text(per_second(rate), style="" if rate else "dim") for rate in rates.values()]
 
 
@@ -152,7 +168,7 @@ def _bar(row: Row, most: int) -> Text:
     if counts is None or not most:
         return bar
     reached = drawn = 0
-    for name in _STATES:
+    for name in STATES:
         reached += getattr(counts, name)
         # Rounded up, so that a single message among thousands is seen.
         cells = -(-reached * _BAR_CELLS // most) - drawn
@@ -161,7 +177,8 @@ def _bar(row: Row, most: int) -> Text:
     return bar
 
 
-def _note(queue: QueueInfo, now_ms: int) -> str:
+def note_of(queue: QueueInfo, now_ms: int) -> str:
+    """Return what else there is to say about a queue: that it is paused, has staged messages."""
     paused = paused_text(queue.settings, now_ms)
     notes = [f"paused {paused}"] if paused else []
     for name in ("staged", "expired"):
@@ -172,12 +189,10 @@ def _note(queue: QueueInfo, now_ms: int) -> str:
 
 def _foot(rows: Sequence[Row], *, bars: bool) -> list[Cell]:
     counted = [each.queue.counts for each in rows if each.queue.counts is not None]
-    sums: list[Cell] = [
-        number(sum(getattr(counts, name) for counts in counted)) for name in _STATES
-    ]
+    sums: list[Cell] = [number(sum(getattr(counts, name) for counts in counted)) for name in STATES]
     known = [each.rates for each in rows if each.rates is not None]
     rates: list[Cell] = [
-        per_second(sum(each[name] for each in known)) if known else "" for name in _RATES
+        per_second(sum(each[name] for each in known)) if known else "" for name in RATES
     ]
     return [f"{len(rows)} queues", *sums, "", *rates, *([""] if bars else []), ""]
 

@@ -125,6 +125,7 @@ _QUEUE = msgspec.json.Decoder(QueueInfo)
 _QUEUES = msgspec.json.Decoder(QueuePage)
 _COUNTS = msgspec.json.Decoder(Counts)
 _GROUPS = msgspec.json.Decoder(Groups)
+_POLICIES = msgspec.json.Decoder(shapes.Policies)
 _HALT_STATE = msgspec.json.Decoder(HaltState)
 _HELD_GROUP = msgspec.json.Decoder(HeldGroup)
 _GROUP = msgspec.json.Decoder(GroupView)
@@ -291,6 +292,11 @@ def explanation(answer: Answer) -> Explanation:
 def groups(answer: Answer) -> Groups:
     """Return groups of a queue."""
     return decoded(_GROUPS, answer)
+
+
+def policies(answer: Answer) -> list[shapes.Policy]:
+    """Read the stored access policies of a queue."""
+    return [*decoded(_POLICIES, answer).policies]
 
 
 def halt_state(answer: Answer) -> HaltState:

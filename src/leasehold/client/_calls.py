@@ -28,6 +28,7 @@ from leasehold.client.models import (
     NewMessage,
     Outcome,
     Outgoing,
+    Policy,
     Progress,
     Renewal,
 )
@@ -49,6 +50,7 @@ from leasehold.wire.messages import (
     ReportedError,
 )
 from leasehold.wire.parts import NoRequest
+from leasehold.wire.queues import PoliciesRequest, PolicyItem
 
 JSON: Final = "application/json"
 OCTETS: Final = "application/octet-stream"
@@ -221,6 +223,17 @@ def groups(path: str, order: str, limit: int, *, noisy: bool, halted: bool) -> C
     query += [("noisy", "true")] if noisy else []
     query += [("halted", "true")] if halted else []
     return get(f"{path}/groups", tuple(query))
+
+
+def policies(path: str) -> Call:
+    """Return the request for the stored access policies of a queue."""
+    return get(f"{path}/policies")
+
+
+def set_policies(path: str, given: Iterable[Policy]) -> Call:
+    """Return the request that replaces them."""
+    items = [PolicyItem(each.id, each.start, each.expiry, each.permission) for each in given]
+    return send("PUT", f"{path}/policies", PoliciesRequest(items), repeatable=True)
 
 
 def group(path: str, group_id: str) -> Call:

@@ -63,6 +63,7 @@ from leasehold.wire.queues import (
     FailurePolicy,
     GroupSettings,
     MnsAttributes,
+    Policy,
     Settings,
 )
 
@@ -115,6 +116,7 @@ __all__ = [
     "PeekedMessage",
     "PipelineReport",
     "Poisoning",
+    "Policy",
     "Previous",
     "Progress",
     "Published",

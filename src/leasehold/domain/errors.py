@@ -31,6 +31,7 @@ these classes to its own codes, and a test that the table is complete.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 
@@ -50,7 +51,15 @@ class QueueExists(LeaseholdError):
 
 
 class SettingsDiffer(LeaseholdError):
-    """A queue of this name exists already and has other settings than those given."""
+    """A queue of this name exists already and has other settings than those given.
+
+    ``differences`` has what is there and what was given, by the setting's name; of a part of one
+    with a dot between, as in ``failure_policy.max_failures``.
+    """
+
+    def __init__(self, differences: Mapping[str, tuple[object, object]] | None = None) -> None:
+        super().__init__()
+        self.differences = differences or {}
 
 
 class InvalidQueueName(LeaseholdError):

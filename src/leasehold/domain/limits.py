@@ -176,3 +176,16 @@ def check_azure_queue_name(name: str) -> None:
         raise InvalidQueueName(name, "length")
     if _AZURE_QUEUE_NAME.fullmatch(name) is None:
         raise InvalidQueueName(name, "characters")
+
+
+# --- stored access policies --------------------------------------------------------------------
+#
+# Source: "Define a stored access policy".
+
+
+MAX_POLICIES: Final = 5
+"""Of one queue."""
+MAX_POLICY_ID: Final = 64
+"""Characters."""
+POLICY_PERMISSIONS: Final = "raup"
+"""Letters that a policy may grant: read (peek), add, update, process."""

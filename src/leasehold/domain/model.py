@@ -441,11 +441,12 @@ def same_metadata(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     }
 
 
-def same_where_given(
+def differences_where_given(
     one: QueueSettings, other: QueueSettings, given: Iterable[Sequence[str]]
-) -> bool:
-    """Tell whether two settings are the same in what some paths of names lead to."""
-    return all(_at(one, path) == _at(other, path) for path in given)
+) -> dict[str, tuple[object, object]]:
+    """Return in which of the things that some paths of names lead to two settings differ."""
+    found = ((".".join(path), (_at(one, path), _at(other, path))) for path in given)
+    return {name: pair for name, pair in found if pair[0] != pair[1]}
 
 
 def _at(settings: QueueSettings, path: Sequence[str]) -> object:

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import structlog
 import uvloop
@@ -33,6 +33,7 @@ from leasehold.http.logs import configure_logs
 from leasehold.http.request_cycle import App
 from leasehold.http.test_mode import Controls
 from leasehold.server.settings import DEV_ACCOUNT, Settings, uses_public_key
+from leasehold.server.settings.fields import SHARED
 from leasehold.server.startup import (
     ExitCode,
     Placed,
@@ -76,8 +77,16 @@ _CANCEL_S: Final = 1.0
 _log = structlog.get_logger(__name__)
 
 
-def serve(settings: Settings) -> int:
+Announce: TypeAlias = Callable[[dict[str, Any]], None]
+"""Takes what a program that has started a server wants to know: where it is, or why it is not."""
+
+
+def serve(settings: Settings, announce: Announce | None = None) -> int:
     """Run a server until it is told to stop; return the exit code of the process.
+
+    Args:
+        settings: Validated.
+        announce: Called once, when the server listens or cannot start.
 
     SIGTERM or SIGINT stops it: it takes no more connections, answers what has arrived, and closes
     the store. A second signal ends the process at once, which loses nothing that was answered.
@@ -86,9 +95,12 @@ def serve(settings: Settings) -> int:
     configure_logs(log_format=settings.log_format, log_level=settings.log_level, clock=clock)
     try:
         with data_lock(settings):
-            return uvloop.run(_run(settings, clock))
+            return uvloop.run(_run(settings, clock, announce))
     except StartFailed as failure:
-        _log.error("server.start_failed", reason=str(failure), exit_code=int(failure.code))
+        told = {"reason": str(failure), "exit_code": int(failure.code)}
+        _log.error("server.start_failed", **told)
+        if announce is not None:
+            announce({"event": "server.start_failed", "version": __version__, **told})
         return failure.code
 
 
@@ -199,7 +211,7 @@ class Running(NamedTuple):
     """What tests may do to it; None outside test mode."""
 
 
-async def _run(settings: Settings, clock: Clock) -> int:
+async def _run(settings: Settings, clock: Clock, announce: Announce | None) -> int:
     url = settings.store_url
     place = {"data": str(settings.data)} if url is None else {"store": repr(url)}
     _log.info("server.started", version=__version__, **place, pid=os.getpid())
@@ -226,6 +238,8 @@ async def _run(settings: Settings, clock: Clock) -> int:
 
             def on_ready() -> None:
                 _say_ready(settings, sockets, of_mns)
+                if announce is not None:
+                    announce(_ready_document(settings, sockets, of_mns))
                 spare_collecting()
 
             return on_ready
@@ -431,6 +445,36 @@ def _say_ready(
     if of_mns:
         more["url_mns"] = url_of(of_mns[0], tls=settings.tls_cert is not None)
     _log.info("server.ready", url=urls[0], **more)
+
+
+def _ready_document(
+    settings: Settings, sockets: Sequence[socket.socket], of_mns: Sequence[socket.socket]
+) -> dict[str, Any]:
+    """Return what a program needs that has started a server; there are no secrets in it."""
+    tls = settings.tls_cert is not None
+    url, *also = [url_of(listener, tls=tls) for listener in sockets]
+    mns_url = url_of(of_mns[0], tls=tls) if of_mns else None
+    if mns_url is None and settings.mns_port == SHARED:
+        mns_url = url
+    is_folder = settings.store_url is None
+    return {
+        "event": "server.ready",
+        "version": __version__,
+        "pid": os.getpid(),
+        "url": url,
+        "also": also,
+        "port": sockets[0].getsockname()[1],
+        "mns_url": mns_url,
+        "mns_port": of_mns[0].getsockname()[1] if of_mns else None,
+        "console_url": f"{url}/console/" if settings.console else None,
+        "store": "sqlite" if is_folder else "postgresql",
+        "data": str(settings.data.resolve()) if is_folder else None,
+        "store_url": None if is_folder else repr(settings.store_url),
+        "accounts": [account.name for account in settings.effective_accounts()],
+        "development_account": settings.dev_account_on(),
+        "bearer_tokens": bool(settings.oidc_issuer),
+        "test_mode": settings.test_mode,
+    }
 
 
 def _warn_of_public_keys(settings: Settings) -> None:

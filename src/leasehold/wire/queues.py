@@ -7,7 +7,14 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
-from leasehold.domain.limits import MNS, NATIVE, WEEK_S
+from leasehold.domain.limits import (
+    MAX_POLICIES,
+    MAX_POLICY_ID,
+    MNS,
+    NATIVE,
+    POLICY_PERMISSIONS,
+    WEEK_S,
+)
 from leasehold.domain.model import NEVER_MS
 from leasehold.domain.queue_settings import (
     DEFAULT_DEDUP_WINDOW_S,
@@ -235,6 +242,28 @@ class PauseRequest(Request):
     reason: ShortText | None = None
 
 
+class Policy(Struct, frozen=True, omit_defaults=True):
+    """A stored access policy, by whose ``id`` a shared access signature says what it grants."""
+
+    id: Annotated[str, said(minLength=1, maxLength=MAX_POLICY_ID)]
+    start: str | None = None
+    """ISO 8601 time, as it was sent; the signature says it if this does not."""
+    expiry: str | None = None
+    """ISO 8601 time, as it was sent; the signature says it if this does not."""
+    permission: Annotated[str, said(pattern=f"^[{POLICY_PERMISSIONS}]+$")] | None = None
+    """Letters out of ``raup``: read (peek), add, update, process."""
+
+
+class PolicyItem(Policy, frozen=True, forbid_unknown_fields=True):
+    """A policy that is sent."""
+
+
+class PoliciesRequest(Request):
+    """All stored access policies that a queue is to have."""
+
+    policies: Annotated[list[PolicyItem], said(maxItems=MAX_POLICIES)]
+
+
 # --- answers -------------------------------------------------------------------------------------
 
 
@@ -312,6 +341,12 @@ class QueuePage(Struct):
 
     queues: Sequence[Queue]
     next_after: NextAfter = None
+
+
+class Policies(Struct):
+    """The stored access policies of a queue."""
+
+    policies: Sequence[Policy]
 
 
 class Explanation(Struct, frozen=True):

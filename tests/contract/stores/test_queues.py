@@ -58,7 +58,9 @@ def test_a_part_of_the_settings_may_be_asked_for_in_part(asker: Asker) -> None:
     asker.limit_failures(max_failures=3, max_lapses=5)
     assert asker.ask(again) == c.QueueCreated(created=False)
     asker.limit_failures(max_failures=4)
-    assert isinstance(asker.ask(again), SettingsDiffer)
+    refused = asker.ask(again)
+    assert isinstance(refused, SettingsDiffer)
+    assert refused.differences == {"failure_policy.max_failures": (4, 3)}
 
 
 def test_a_queue_is_known_by_account_and_name(asker: Asker) -> None:

@@ -129,3 +129,67 @@ def test_show_and_stop(shell: Shell) -> None:
     shell.server.on("POST", "/jobs/j1/stop", RUNNING | {"state": "stopped"})
     result = shell("job", "stop", "j1")
     assert (result.exit_code, result.output) == (0, "Stopped after 8 messages removed.\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "sent", "said"),
+    [
+        (
+            ("--delay", "0", "--priority", "1", "--time-to-live", "never", "--rate", "5"),
+            {"action": "amend", "delay_s": 0, "priority": 1, "time_to_live_s": -1, "rate_per_s": 5},
+            "changed",
+        ),
+        (
+            ("--priority", "2", "--force"),
+            {"action": "amend", "priority": 2, "force": True},
+            "changed",
+        ),
+        (
+            ("--end-lease", "--delay", "1m", "--note", "wrong version"),
+            {"action": "end-lease", "delay_s": 60, "reason": "wrong version"},
+            "taken back",
+        ),
+        (("--end-lease",), {"action": "end-lease"}, "taken back"),
+        (
+            ("--extend-lease", "1h"),
+            {"action": "extend-lease", "visibility_timeout_s": 3_600},
+            "given more time",
+        ),
+    ],
+)
+def test_change(shell: Shell, options: tuple[str, ...], sent: dict[str, Any], said: str) -> None:
+    """Each action with what it can be told, for the messages that the filter means."""
+    kind = {"kind": sent["action"]}
+    shell.server.on("POST", "/queues/orders/change", JOB | kind | {"moved": 5})
+    result = shell("message", "change", "orders", "--holder", "worker-7", *options, "--yes")
+    assert result.output == f"5 messages {said}, of 1,236 looked at.\n"
+    assert shell.server.sent == sent | {"filter": {"holder": "worker-7"}, "wait_s": 1.0}
+
+
+def test_change_asks(shell: Shell) -> None:
+    """Always after counting: without a filter not all messages are meant either."""
+    shell.is_interactive = True
+    shell.server.on("POST", "/queues/orders/change", JOB | {"matched": 3, "dry_run": True})
+    refused = shell("message", "change", "orders", "--extend-lease", "1h", stdin="n\n")
+    assert refused.exit_code == 1
+    assert "Extend the leases of 3 messages of queue orders?" in refused.stderr
+    assert shell.server.sent["dry_run"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "Say what to change"),
+        (("--note", "x"), "--note goes with --end-lease"),
+        (("--extend-lease", "1h", "--priority", "1"), "and nothing else"),
+        (("--extend-lease", "1h", "--end-lease"), "and nothing else"),
+        (("--end-lease", "--priority", "1"), "only --delay and --note"),
+        (("--end-lease", "--force"), "only --delay and --note"),
+    ],
+)
+def test_changes_that_are_none(shell: Shell, options: tuple[str, ...], said: str) -> None:
+    """Nothing is asked of the server."""
+    result = shell("message", "change", "orders", *options, "--yes")
+    assert result.exit_code == 2
+    assert said in result.output
+    assert shell.server.requests == []

@@ -255,6 +255,16 @@ def test_remove(shell: Shell) -> None:
     assert "--force" in result.stderr
 
 
+def test_extend(shell: Shell) -> None:
+    """No receipt is needed; how the message is then is said."""
+    shell.server.on("POST", f"/queues/orders/messages/{ID}/extend-lease", VIEW)
+    result = shell("message", "extend", "orders", ID, "--for", "1h")
+    assert (result.exit_code, result.output) == (0, "It is leased to worker-7.\n")
+    assert shell.server.sent == {"visibility_timeout_s": 3_600}
+    assert json.loads(shell("message", "extend", "orders", ID, "--for", "9", "--json").output)
+    assert shell("message", "extend", "orders", ID).exit_code == 2
+
+
 def test_end_lease(shell: Shell) -> None:
     """With a delay and a reason."""
     shell.server.on("POST", f"{PATH}/end-lease", VIEW | {"state": "visible", "why": ""})

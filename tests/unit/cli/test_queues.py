@@ -13,7 +13,7 @@ from leasehold.domain.model import NEVER_MS
 from leasehold.testing import InProcessServer
 from leasehold.testing.time import START_MS
 from tests.unit.cli.support import COUNTS, QUEUE, Shell
-from tests.unit.client.support import answer
+from tests.unit.client.support import answer, problem
 
 SETTINGS = {
     "visibility_timeout_s": 30,
@@ -178,7 +178,7 @@ def test_create_with_other_settings() -> None:
         other = run("--visibility-timeout", "2m")
         assert other.exit_code == 1
         told = " ".join(other.output.split())
-        assert "A queue of this name exists already, and has other settings" in told
+        assert "with other settings: visibility_timeout_s is 30, not 120." in told
         assert "change them with leasehold queue set" in told
         assert "Traceback" not in told
         # What stands as it is given, and what names no settings, will do.
@@ -409,3 +409,15 @@ def test_stats_without_a_sample(shell: Shell) -> None:
     shell.server.on("GET", "/queues/orders", whole_queue())
     assert "IN/S" not in shell("stats", "--sample", "0").output
     assert shell.server.asked == ["GET /queues", "GET /queues/orders"]
+
+
+def test_a_wrong_key_is_said_in_a_line(shell: Shell) -> None:
+    """What was signed helps those who write clients, and no operator."""
+    detail = "The signature is not that of this string to sign: 'GET x-ms-date:Wed'"
+    refusal = problem("unauthenticated", 401, detail=detail, remedy="Sign the request.")
+    shell.server.on("GET", "/queues", refusal)
+    result = shell("queue", "list")
+    assert result.exit_code == 1
+    lines = result.stderr.splitlines()
+    assert lines[1] == "The key is not that of the account."
+    assert lines[2].startswith("What to do: Look at the account and its key: --account")

@@ -14,6 +14,7 @@ from leasehold.client.models import (
     ErrorReport,
     GiveBack,
     LeaseRef,
+    Policy,
     Progress,
     Renewal,
 )
@@ -36,6 +37,7 @@ A = "/v1/accounts/devstoreaccount1"
 Q = f"{A}/queues/jobs"
 M = f"{Q}/messages"
 LEASED = LeaseRef(ID, "r1")
+POLICY = {"id": "readers", "permission": "r"}
 GROUPS = {
     "at_ms": 1,
     "total": 0,
@@ -109,6 +111,11 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], object, str, str, o
         *("POST", f"{M}/receive", {"max_messages": 3, "session": "s1", "next_group": True}),
     ),
     "end a hold": (".end_hold", ("a/b",), {}, None, "DELETE", f"{Q}/groups/a%2Fb/hold", None),
+    "policies": (".policies", (), {}, {"policies": [POLICY]}, "GET", f"{Q}/policies", None),
+    "set policies": (
+        *(".set_policies", ([Policy("readers", permission="r")],), {}, {"policies": [POLICY]}),
+        *("PUT", f"{Q}/policies", {"policies": [POLICY]}),
+    ),
     "halt a group": (
         *(".halt_group", ("a/b", "why"), {}, {"group_id": "a/b", "halt": {"since_ms": 1}}),
         *("POST", f"{Q}/groups/a%2Fb/halt", {"reason": "why"}),

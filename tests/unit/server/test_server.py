@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import pytest
 
+from leasehold import __version__
 from leasehold.server.main import serve
 from leasehold.server.settings import Settings
 from leasehold.server.settings.values import DEV_KEY
@@ -90,6 +91,70 @@ class Process:
         """Send a signal and return the exit code."""
         self.process.send_signal(number)
         return self.process.wait(TIMEOUT_S)
+
+
+def test_the_first_line_of_json_says_all_that_a_program_needs(tmp_path: Path) -> None:
+    """It is alone on standard output, which the log does not touch; no key is in it."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("LEASEHOLD_")}
+    words = ("serve", "--json", "--port", "0", "--data", str(tmp_path), "--disk-reserve-mib", "0")
+    with subprocess.Popen(
+        [sys.executable, "-m", "leasehold.cli", *words, "--mns-port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, out) == (0, "")
+    found = json.loads(line)
+    port, mns_port = found.pop("port"), found.pop("mns_port")
+    assert port != mns_port
+    assert found == {
+        "event": "server.ready",
+        "version": __version__,
+        "pid": process.pid,
+        "url": f"http://127.0.0.1:{port}",
+        "also": [],
+        "mns_url": f"http://127.0.0.1:{mns_port}",
+        "console_url": f"http://127.0.0.1:{port}/console/",
+        "store": "sqlite",
+        "data": str(tmp_path),
+        "store_url": None,
+        "accounts": ["devstoreaccount1"],
+        "development_account": True,
+        "bearer_tokens": False,
+        "test_mode": False,
+    }
+    names = [json.loads(each)["event"] for each in err.splitlines()]
+    assert (names[0], names[-1]) == ("server.started", "server.stopped")
+
+
+def test_why_it_cannot_start_is_a_line_of_json_too(tmp_path: Path) -> None:
+    """With the exit code; settings that will not do are told in the same form."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for options, code, reason in (
+            (("--port", port), 69, f"cannot listen on 127.0.0.1 port {port}"),
+            (("--port", "70000", "--log-level", "loud"), 78, "port: is 70000"),
+        ):
+            words = ("serve", "--json", "--data", str(tmp_path), *options)
+            done = subprocess.run(
+                [sys.executable, "-m", "leasehold.cli", *words],
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+            (line,) = done.stdout.splitlines()
+            found = json.loads(line)
+            assert (found["event"], found["exit_code"]) == ("server.start_failed", code)
+            assert reason in found["reason"]
+            assert done.returncode == code
 
 
 def test_server_starts_serves_and_stops(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from leasehold.client.models import (
     HaltState,
     Job,
     MessageView,
+    Policy,
     QueueInfo,
 )
 from leasehold.client.retries import NO_RETRIES
@@ -103,6 +104,24 @@ class QueueAdmin:
         """Say in a sentence why the queue gives messages or does not."""
         call = calls.get(f"{self._path}/explain")
         return answers.explanation(self._transport.call(call))
+
+    def policies(self) -> list[Policy]:
+        """Return the stored access policies; they name permissions and times, and hold no keys."""
+        return answers.policies(self._transport.call(calls.policies(self._path)))
+
+    def set_policies(self, policies: Iterable[Policy]) -> list[Policy]:
+        """Replace all stored access policies.
+
+        Signatures that name one which is gone grant nothing any more.
+
+        Args:
+            policies: Five at most, each with an ``id`` of its own.
+
+        Raises:
+            InvalidRequest: A time is not in ISO 8601 form, or an ``id`` is there twice.
+            OutOfRange: There are too many.
+        """
+        return answers.policies(self._transport.call(calls.set_policies(self._path, policies)))
 
     def halt_group(self, group_id: str, reason: str | None = None) -> HaltState:
         """Have a group give nothing until it is resumed; what is on leases is worked on.

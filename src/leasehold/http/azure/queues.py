@@ -22,7 +22,10 @@ from leasehold.domain.commands import (
 )
 from leasehold.domain.errors import InvalidMarker, InvalidQueueName
 from leasehold.domain.limits import (
+    MAX_POLICIES,
+    MAX_POLICY_ID,
     METADATA_NAME,
+    POLICY_PERMISSIONS,
     RESERVED_METADATA,
     check_azure_queue_name,
     check_queue_name,
@@ -263,11 +266,6 @@ def _metadata(name: str, value: str) -> bytes:
 # Source: "Get Queue ACL", "Set Queue ACL" and "Define a stored access policy".
 
 
-MAX_POLICIES = 5
-MAX_ID_CHARS = 64
-_PERMISSIONS = frozenset("raup")
-
-
 def parse_set_acl(call: Call) -> SetQueuePolicies:
     """Read Set Queue ACL; an empty body, or root, removes all policies."""
     body = call.request.body
@@ -299,8 +297,8 @@ def _read_policy(entry: Element) -> AccessPolicy:
     if "Id" not in nodes:
         raise missing_node("Id")
     policy_id = nodes["Id"].text()
-    if not 1 <= len(policy_id) <= MAX_ID_CHARS:
-        raise invalid_value(nodes["Id"], f"An Id has 1 to {MAX_ID_CHARS} characters")
+    if not 1 <= len(policy_id) <= MAX_POLICY_ID:
+        raise invalid_value(nodes["Id"], f"An Id has 1 to {MAX_POLICY_ID} characters")
     if "AccessPolicy" not in nodes:
         return AccessPolicy(policy_id=policy_id, complete=False)
     texts = child_texts(nodes["AccessPolicy"], ("Start", "Expiry", "Permission"))
@@ -325,7 +323,7 @@ def _time(policy: Element, text: str | None) -> str | None:
 def _permission(text: str | None) -> str | None:
     if not text:
         return None
-    if not _PERMISSIONS.issuperset(text):
+    if not set(POLICY_PERMISSIONS).issuperset(text):
         raise invalid_document("The permission is not out of the letters r, a, u and p")
     return text
 

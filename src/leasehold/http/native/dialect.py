@@ -358,6 +358,7 @@ async def get(call: Call) -> Response:
 
 _ACCOUNT: Final = "/v1/accounts/{account}"
 _QUEUE: Final = _ACCOUNT + "/queues/{queue}"
+_POLICIES: Final = _QUEUE + "/policies"
 _MESSAGES: Final = _QUEUE + "/messages"
 _MESSAGE: Final = _MESSAGES + "/{id}"
 _JOB: Final = _ACCOUNT + "/jobs/{job_id}"
@@ -503,6 +504,8 @@ ROUTES: Final = (
     Route("save-group-state", "PUT", _QUEUE + "/groups/{group}/state", _RECEIVE, groups.save_state),
     Route("pause-queue", "POST", _QUEUE + "/pause", _SET_UP, queues.pause),
     Route("resume-queue", "POST", _QUEUE + "/resume", _SET_UP, queues.resume),
+    Route("get-policies", "GET", _POLICIES, (Operation.GET_QUEUE_ACL,), queues.policies),
+    Route("set-policies", "PUT", _POLICIES, (Operation.SET_QUEUE_ACL,), queues.set_policies),
     Route("purge", "POST", _QUEUE + "/purge", _CLEAR, admin.purge),
     Route("change-messages", "POST", _QUEUE + "/change", _CHANGE, admin.change),
     Route("redrive", "POST", _QUEUE + "/redrive", _MOVE, admin.redrive),

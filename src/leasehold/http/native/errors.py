@@ -176,6 +176,27 @@ def _message_leased(error: domain.MessageLeased) -> Problem:
     )
 
 
+def _settings_differ(error: domain.SettingsDiffer) -> Problem:
+    told = [_difference(name, *pair) for name, pair in error.differences.items()]
+    detail = f"A queue of this name exists already, with other settings: {'; '.join(told)}."
+    return problem("settings-differ", detail if told else "")
+
+
+def _difference(name: str, there: object, given: object) -> str:
+    plain = str | int | float | None  # what is more than a word or a number is only named
+    if isinstance(there, plain) and isinstance(given, plain):
+        return f"{name} is {_in_words(there)}, not {_in_words(given)}"
+    return f"{name} is another"
+
+
+def _in_words(value: object) -> str:
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
+
+
 def _session_over(error: domain.SessionOver) -> Problem:
     how = "was lost" if error.state == "lost" else "was ended"
     why = "" if error.reason is None else f": {shown(error.reason)}"
@@ -262,7 +283,7 @@ TABLE: Final[dict[type[Exception], Callable[[Any], Problem]]] = {
     domain.LeaseholdError: _plain("internal-error"),
     domain.QueueNotFound: _plain("queue-not-found"),
     domain.QueueExists: _plain("queue-exists"),
-    domain.SettingsDiffer: _plain("settings-differ"),
+    domain.SettingsDiffer: _settings_differ,
     domain.InvalidQueueName: _invalid_queue_name,
     domain.MessageNotFound: _plain("message-not-found"),
     domain.LeaseLost: _lease_lost,

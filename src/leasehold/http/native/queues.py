@@ -10,6 +10,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
+from leasehold.auth.types import parse_iso_time
 from leasehold.domain.admin import CountMessages, Counts
 from leasehold.domain.commands import (
     CreateQueue,
@@ -17,17 +18,21 @@ from leasehold.domain.commands import (
     GetQueue,
     ListQueues,
     SetQueueMetadata,
+    SetQueuePolicies,
     SetQueueSettings,
 )
 from leasehold.domain.errors import InvalidMarker, QueueExists
 from leasehold.domain.limits import (
     MAX_GROUP_ID,
+    MAX_POLICIES,
+    MAX_POLICY_ID,
     MAX_QUEUE_NAME,
     METADATA_NAME,
     NATIVE,
+    POLICY_PERMISSIONS,
     RESERVED_METADATA,
 )
-from leasehold.domain.model import NEVER_MS, Queue
+from leasehold.domain.model import NEVER_MS, AccessPolicy, Queue
 from leasehold.domain.queue_settings import (
     DEFAULT_SETTINGS,
     MAX_IN_FLIGHT,
@@ -69,6 +74,7 @@ _MS: Final = 1000
 
 _QUEUE: Final = msgspec.json.Decoder(wire.QueueRequest)
 _PAUSE: Final = msgspec.json.Decoder(wire.PauseRequest)
+_POLICIES: Final = msgspec.json.Decoder(wire.PoliciesRequest)
 _NOTHING: Final = msgspec.json.Decoder(NoRequest)
 
 
@@ -159,10 +165,15 @@ async def _with_counts(call: Call, queues: Sequence[Queue]) -> list[wire.Queue]:
         )
         for queue, counts in zip(part, counted, strict=True):
             if isinstance(counts, Counts):
-                found.append(_show(queue, counts=_show_counts(counts, call.now_ms)))
+                shown = _show_counts(counts, call.now_ms)
+                found.append(_show(queue, counts=shown, activity=_activity(call, queue.name)))
             else:
                 found.append(_show(queue))  # it was deleted meanwhile
     return found
+
+
+def _activity(call: Call, queue: str) -> wire.Activity:
+    return wire.Activity(**call.services.activity(call.account, queue)._asdict())
 
 
 async def create(call: Call) -> Response:
@@ -189,9 +200,8 @@ async def get(call: Call) -> Response:
     """Look at a queue."""
     queue = await get_queue(call)
     counts = await count_messages(call, call.queue)
-    activity = call.services.activity(call.account, call.queue)
     shown = _show_counts(counts, call.now_ms)
-    return call.reply(_show(queue, counts=shown, activity=wire.Activity(**activity._asdict())))
+    return call.reply(_show(queue, counts=shown, activity=_activity(call, call.queue)))
 
 
 async def update(call: Call) -> Response:
@@ -262,6 +272,53 @@ async def delete(call: Call) -> Response:
 async def counts(call: Call) -> Response:
     """Count the messages by state."""
     return call.reply(_show_counts(await count_messages(call, call.queue), call.now_ms))
+
+
+# --- stored access policies ----------------------------------------------------------------------
+
+
+async def policies(call: Call) -> Response:
+    """Show the stored access policies."""
+    return call.reply(_show_policies(await get_queue(call)))
+
+
+async def set_policies(call: Call) -> Response:
+    """Replace all stored access policies."""
+    given = read_body(_POLICIES, call).policies
+    if len(given) > MAX_POLICIES:
+        raise out_of_range("$.policies", len(given), (0, MAX_POLICIES), "A queue has no more.")
+    found = tuple(_policy(f"$.policies[{place}]", each) for place, each in enumerate(given))
+    if len({each.policy_id for each in found}) < len(found):
+        raise invalid("$.policies", "Two policies have the same `id`.")
+    await call.services.perform(SetQueuePolicies(call.account, call.queue, found, call.actor))
+    return call.reply(_show_policies(await get_queue(call)))
+
+
+def _policy(field: str, given: wire.Policy) -> AccessPolicy:
+    short_text(f"{field}.id", given.id, MAX_POLICY_ID)
+    for name in ("start", "expiry"):
+        text = getattr(given, name)
+        if text is not None and parse_iso_time(text) is None:
+            raise invalid(f"{field}.{name}", f"`{shown(text)}` is no time in ISO 8601 form.")
+    letters = given.permission
+    if letters is not None and not (letters and set(letters) <= set(POLICY_PERMISSIONS)):
+        raise invalid(f"{field}.permission", f"The letters may be {', '.join(POLICY_PERMISSIONS)}.")
+    return AccessPolicy(
+        policy_id=given.id,
+        start=given.start,
+        expiry=given.expiry,
+        permission=letters,
+        complete=any((given.start, given.expiry, letters)),
+    )
+
+
+def _show_policies(queue: Queue) -> wire.Policies:
+    return wire.Policies(
+        [
+            wire.Policy(each.policy_id, each.start, each.expiry, each.permission)
+            for each in queue.policies
+        ]
+    )
 
 
 # --- settings json -----------------------------------------------------------------------------

@@ -75,8 +75,7 @@ def load_settings(
     for name, value in flags.items():
         gathered.put(name, value, f"option --{name.replace('_', '-')}", _from_text)
     settings = Settings(**gathered.values)
-    if gathered.has_all_files:
-        gathered.check(settings)
+    gathered.check(settings)
     gathered.raise_problems()
     return Loaded(
         settings=settings,
@@ -91,26 +90,35 @@ class _Gathered:
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self.problems: list[Problem] = []
+        self.unread: set[str] = set()
+        """Settings whose value could not be read where it was given last."""
         self.has_all_files = True
         """Whether the file could be read; without it most of what is wrong is not."""
 
     def check(self, settings: Settings) -> None:
-        """Add what is wrong with the values, but not what follows from one that was not read."""
-        unread = {each.field for each in self.problems}
+        """Add what is wrong with the values, but not what follows from one that was not read.
+
+        Of a file that could not be read nobody knows what it says: only what was given elsewhere
+        is judged then.
+        """
+        unread = set(self.unread)
+        if not self.has_all_files:
+            unread |= {"accounts", *(all_settings().keys() - self.values.keys())}
         if "accounts" in unread:
             unread |= _OF_ACCOUNTS
         try:
             validate(settings)
         except SettingsError as error:
-            self.problems += [each for each in error.problems if each.field not in unread]
+            self.problems += [
+                self._with_origin(each) for each in error.problems if each.field not in unread
+            ]
         if settings.store_url is not None and self._is_data_meant():
-            self.problems.append(
-                Problem(
-                    "data",
-                    "is not used with store_url, which keeps everything in that database: give one "
-                    "of the two",
-                )
+            problem = Problem(
+                "data",
+                "is not used with store_url, which keeps everything in that database: give one "
+                "of the two",
             )
+            self.problems.append(self._with_origin(problem))
 
     def _is_data_meant(self) -> bool:
         """Tell whether the data folder was named beside the database, and not as a default.
@@ -130,7 +138,10 @@ class _Gathered:
         try:
             self.values[name] = read(all_settings()[name][0].kind, value)
         except ValueError as error:
-            self.problems.append(Problem(name, str(error)))
+            self.problems.append(Problem(name, f"{error} ({origin})"))
+            self.unread.add(name)
+        else:
+            self.unread.discard(name)
 
     def take_environment(self, environment: Mapping[str, str]) -> None:
         """Take every variable that begins with the prefix; an unknown one is a problem."""
@@ -139,7 +150,7 @@ class _Gathered:
             if not variable.startswith(PREFIX) or variable == FILE_VARIABLE:
                 continue
             if variable not in names:
-                self._unknown(variable, "environment", [*names, FILE_VARIABLE])
+                self._unknown(variable, "environment", [*names, FILE_VARIABLE], PREFIX)
                 continue
             self.put(names[variable], text, f"environment {variable}", _from_text)
 
@@ -149,7 +160,8 @@ class _Gathered:
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            self.problems.append(Problem("config", f"{path} cannot be read: {error}"))
+            reason = error.strerror if isinstance(error, OSError) else error
+            self.problems.append(Problem("config", f"{path} cannot be read: {reason}"))
             self.has_all_files = False
             return
         for name, value in table.items():
@@ -159,20 +171,21 @@ class _Gathered:
             self.put(name, value, origin, _from_toml)
 
     def raise_problems(self) -> None:
-        """Raise what has gone wrong so far, each with where the value came from."""
+        """Raise what has gone wrong so far."""
         if self.problems:
-            raise SettingsError(
-                tuple(
-                    Problem(each.field, f"{each.text} ({self.origins[each.field]})")
-                    if each.field in self.origins
-                    else each
-                    for each in self.problems
-                )
-            )
+            raise SettingsError(tuple(self.problems))
 
-    def _unknown(self, name: str, origin: str, known: Iterable[str]) -> None:
-        near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near else ""
+    def _with_origin(self, problem: Problem) -> Problem:
+        origin = self.origins.get(problem.field)
+        if origin is None:
+            return problem
+        return Problem(problem.field, f"{problem.text} ({origin})")
+
+    def _unknown(self, name: str, origin: str, known: Iterable[str], prefix: str = "") -> None:
+        # Without what all have in common, which would make all of them near.
+        short = [each.removeprefix(prefix) for each in known]
+        near = difflib.get_close_matches(name.removeprefix(prefix), short, n=1, cutoff=0.6)
+        hint = f"; did you mean {prefix}{near[0]}?" if near else ""
         self.problems.append(Problem(name, f"there is no such setting{hint} ({origin})"))
 
 

@@ -28,8 +28,8 @@ from leasehold.domain.model import (
     Message,
     Phase,
     Queue,
+    differences_where_given,
     same_metadata,
-    same_where_given,
     with_settings,
 )
 from leasehold.domain.visibility import is_expired
@@ -147,8 +147,11 @@ class MemoryStore:
         key = command.account, command.queue
         held = self._tables.queues.get(key)
         if held is not None:
-            if not same_where_given(held.queue.settings, command.settings, command.given):
-                raise SettingsDiffer
+            differences = differences_where_given(
+                held.queue.settings, command.settings, command.given
+            )
+            if differences:
+                raise SettingsDiffer(differences)
             if same_metadata(held.queue.metadata, command.metadata):
                 return c.QueueCreated(created=False)
             raise QueueExists

@@ -39,10 +39,10 @@ from leasehold.domain.model import (
     MessageState,
     Phase,
     Queue,
+    differences_where_given,
     read_place,
     row_key_of,
     same_metadata,
-    same_where_given,
     with_settings,
 )
 from leasehold.domain.visibility import (
@@ -635,8 +635,11 @@ class QueueHandlers:
         state = self._state
         entry = state.catalog.find(command.account, command.queue)
         if entry is not None:
-            if not same_where_given(entry.queue.settings, command.settings, command.given):
-                raise SettingsDiffer
+            differences = differences_where_given(
+                entry.queue.settings, command.settings, command.given
+            )
+            if differences:
+                raise SettingsDiffer(differences)
             if same_metadata(entry.queue.metadata, command.metadata):
                 return c.QueueCreated(created=False)
             raise QueueExists

@@ -56,6 +56,11 @@ def test_create_over_other_settings(native: Native) -> None:
         answer = native.send("PUT", path, {"settings": settings})
         assert answer.status == status, settings
         assert status == 200 or answer.code == "settings-differ"
+    wanted = {"failure_policy": {"max_failures": 4}, "dedup_window_s": 7, "paused_until_ms": None}
+    assert native.send("PUT", path, {"settings": wanted}).json["detail"] == (
+        "A queue of this name exists already, with other settings: failure_policy.max_failures is "
+        "3, not 4; dedup_window_s is 300, not 7."
+    )
 
 
 @pytest.mark.parametrize("name", ["x" * 257, "-ab", "a_b", "a.b", "a%2Fb", "caf%C3%A9"])
@@ -153,12 +158,54 @@ def test_list(native: Native) -> None:
     assert [queue["name"] for queue in page["queues"]] == ["aaa-b", "aaab"]
 
 
+def test_policies(native: Native) -> None:
+    """They are replaced as a whole, are kept as they were sent, and go with their queue."""
+    path = f"{BASE}/queues/deep"
+    native.send("PUT", path)
+    assert native.get(f"{path}/policies") == {"policies": []}
+    wanted = [
+        {"id": "readers", "start": "2026-01-01", "expiry": "2027-01-01T00:00Z", "permission": "rp"},
+        {"id": "empty"},
+    ]
+    for _ in range(2):
+        answer = native.send("PUT", f"{path}/policies", {"policies": wanted})
+        assert (answer.status, answer.json) == (200, {"policies": wanted})
+    assert native.get(f"{path}/policies") == {"policies": wanted}
+    native.send("PUT", f"{path}/policies", {"policies": []})
+    assert native.get(f"{path}/policies") == {"policies": []}
+    assert native.send("GET", f"{BASE}/queues/none/policies").code == "queue-not-found"
+
+
+@pytest.mark.parametrize(
+    ("policies", "code", "field"),
+    [
+        ([{"id": f"p{number}"} for number in range(6)], "out-of-range", "$.policies"),
+        ([{"id": "a"}, {"id": "a"}], "invalid-request", "$.policies"),
+        ([{"id": ""}], "out-of-range", "$.policies[0].id"),
+        ([{"id": "x" * 65}], "out-of-range", "$.policies[0].id"),
+        ([{"id": "a"}, {"id": "b", "expiry": "soon"}], "invalid-request", "$.policies[1].expiry"),
+        ([{"id": "a", "permission": "rw"}], "invalid-request", "$.policies[0].permission"),
+        ([{"id": "a", "permission": ""}], "invalid-request", "$.policies[0].permission"),
+        ([{"id": "a", "key": "k"}], "invalid-request", "$.policies[0].key"),
+        ([{}], "invalid-request", "$.policies[0].id"),
+    ],
+)
+def test_policies_that_are_none(native: Native, policies: Any, code: str, field: str) -> None:
+    """Nothing is changed."""
+    path = f"{BASE}/queues/deep"
+    native.send("PUT", path)
+    answer = native.send("PUT", f"{path}/policies", {"policies": policies})
+    assert (answer.code, answer.json["field"]) == (code, field)
+    assert native.get(f"{path}/policies") == {"policies": []}
+
+
 def test_list_with_counts(native: Native) -> None:
-    """Counts are there when asked for."""
+    """Counts are there when asked for, and what has happened in each queue."""
     native.put_bodies("x")
     [queue] = native.get(f"{BASE}/queues", "counts=true")["queues"]
-    assert queue["counts"]["visible"] == 1
-    assert "counts" not in native.get(f"{BASE}/queues", "counts=false")["queues"][0]
+    assert (queue["counts"]["visible"], queue["activity"]["sent"]) == (1, 1)
+    [queue] = native.get(f"{BASE}/queues", "counts=false")["queues"]
+    assert not queue.keys() & {"counts", "activity"}
 
 
 @pytest.mark.parametrize(

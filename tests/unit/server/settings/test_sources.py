@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,10 +27,10 @@ def load(
     return load_settings(flags or {}, file=path, environment=environment)
 
 
-def refused(tmp_path: Path, **sources: str) -> str:
+def refused(tmp_path: Path, **sources: Any) -> str:
     """Return why the settings are refused."""
     with pytest.raises(SettingsError) as refusal:
-        load(tmp_path, **sources)  # type: ignore[arg-type]
+        load(tmp_path, **sources)
     return str(refusal.value)
 
 
@@ -170,6 +171,33 @@ def test_what_follows_from_another_problem_is_not_told(tmp_path: Path) -> None:
     assert [each.field for each in refusal.value.problems] == ["config"]
 
 
+def test_a_file_that_cannot_be_read_hides_nothing(tmp_path: Path) -> None:
+    """What was given elsewhere is judged all the same."""
+    given = {"port": "70000", "data": "d", "tls_cert": "c.pem"}
+    environment = {"LEASEHOLD_STORE_URL": "postgresql://db/queues", "LEASEHOLD_LOG_LEVEL": "loud"}
+    with pytest.raises(SettingsError) as refusal:
+        load_settings(given, file=tmp_path / "missing.toml", environment=environment)
+    found = [each.field for each in refusal.value.problems]
+    assert found == ["config", "port", "log_level", "data"]
+
+
+def test_each_problem_names_the_source_that_has_it(tmp_path: Path) -> None:
+    """Also where a later source has something better to say of the same setting."""
+    text = refused(
+        tmp_path,
+        file="port = 'x'",
+        flags={"port": "70000", "log_level": "loud"},
+        LEASEHOLD_LOG_LEVEL="info",
+        LEASEHOLD_IDLE_TIMEOUT_S="long",
+    )
+    assert text.splitlines() == [
+        f"port: must be a whole number (file {tmp_path / 'leasehold.toml'})",
+        "idle_timeout_s: is 'long'; it must be a number (environment LEASEHOLD_IDLE_TIMEOUT_S)",
+        "port: is 70000; it must be 0 to 65,535 (option --port)",
+        "log_level: is 'loud'; it must be debug, info, warning or error (option --log-level)",
+    ]
+
+
 def test_a_folder_beside_a_database_is_refused(tmp_path: Path) -> None:
     """It would not be used; one that an image brings along is no wish of anybody's."""
     url = "postgresql://db/queues"
@@ -187,6 +215,8 @@ def test_a_folder_beside_a_database_is_refused(tmp_path: Path) -> None:
 def test_unknown_name_that_is_near_nothing(tmp_path: Path) -> None:
     """No guess is better than a wild one."""
     assert refused(tmp_path, file="zzz = 1").startswith("zzz: there is no such setting (file ")
+    text = refused(tmp_path, LEASEHOLD_NOPE="1")
+    assert text == "LEASEHOLD_NOPE: there is no such setting (environment)"
 
 
 @pytest.mark.parametrize("text", ["1_000", "nan", "1e3", "", "ten", "0x10", "\uff11"])
