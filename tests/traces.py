@@ -127,6 +127,15 @@ class Collector:
         with self._changed:
             return list(self._spans)
 
+    def until_whole(self, trace_id: str, count: int) -> list[Seen]:
+        """Wait until so many spans of a trace have come; return all that have."""
+        with self._changed:
+            come = self._changed.wait_for(
+                lambda: sum(each.trace == trace_id for each in self._spans) >= count, _PATIENCE_S
+            )
+            assert come, [each for each in self._spans if each.trace == trace_id]
+            return list(self._spans)
+
     def until(self, *names: str) -> list[Seen]:
         """Wait until spans of all these names have come; return all that have."""
         with self._changed:

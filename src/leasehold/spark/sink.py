@@ -36,6 +36,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from leasehold import spans
 from leasehold.client.errors import (
     AlreadyPublished,
     ConnectionFailed,
@@ -128,7 +129,11 @@ class _Writer:
 
     def _stage(self, name: str, part: str, batches: Iterator[pa.RecordBatch]) -> TaskDone:
         policy = patient(self._options.retry_patience * _TASK_SHARE)
-        with connect(self._options.place, policy) as client, self._missing_queue_named(client):
+        with (
+            _spans_sent(),
+            connect(self._options.place, policy) as client,
+            self._missing_queue_named(client),
+        ):
             return self._stager.stage(client.transaction(name), part, batches)
 
     def _missing_queue_named(self, client: Client) -> AbstractContextManager[None]:
@@ -144,7 +149,7 @@ class _Writer:
                 "published together: use fewer partitions (coalesce)"
             )
         policy = patient(self._options.retry_patience if patience_s is None else patience_s)
-        with connect(self._options.place, policy) as client:
+        with _spans_sent(), connect(self._options.place, policy) as client:
             try:
                 return client.transaction(name).publish(parts)
             except StagedNotFound as refusal:
@@ -161,6 +166,15 @@ class _Writer:
             contextlib.suppress(LeaseholdClientError),
         ):
             client.transaction(name).discard(parts)
+
+
+@contextlib.contextmanager
+def _spans_sent() -> Iterator[None]:
+    """Send what spans there are at the end: Spark may end this process at any time after it."""
+    try:
+        yield
+    finally:
+        spans.flush()
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):

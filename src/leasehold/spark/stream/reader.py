@@ -28,6 +28,7 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.types import StructType
 
+from leasehold import spans
 from leasehold.client import Client, LeaseholdClientError
 from leasehold.client.errors import (
     AlreadyPublished,
@@ -158,6 +159,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._consumer is not None:
             outlast_sigterm()
             self._consumer.stop()
+            spans.flush()
 
     def _most(self, limit: ReadLimit) -> Taking:
         options = self._options
@@ -178,7 +180,11 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         See :func:`read_part` for the errors.
         """
         assert isinstance(partition, Part)
-        return read_part(self._options, self._decoder, partition, self.task())
+        try:
+            yield from read_part(self._options, self._decoder, partition, self.task())
+        finally:
+            # Spark may end this process at any time from now on.
+            spans.flush()
 
 
 def most_messages(limit: ReadLimit, options: ReadOptions) -> int:
