@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.storage.queue import QueueClient
 from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.util._once import Once
 
+from leasehold import spans
 from leasehold.client import AsyncClient, Client
 from leasehold.client.errors import LeaseLost, QueueNotFound
 from leasehold.client.models import LeaseRef, NewMessage
+from leasehold.server.startup import StartFailed
 from leasehold.testing import InProcessServer
 from leasehold.worker import Worker
 from leasehold.worker.adapters.protocol import Lease
@@ -24,9 +31,23 @@ from leasehold.worker.errors import Poison
 from leasehold.worker.message import Message
 from leasehold.worker.stages import Stages
 from leasehold.worker.tracing import Tracing
-from tests.traces import Seen, named, recorded, seen, tree
+from tests.e2e.server import Server
+from tests.traces import Collector, Seen, named, recorded, seen, tree
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+BARE = """
+import sys
+from leasehold.testing import InProcessServer
+from leasehold.worker import Worker
+from leasehold.worker.adapters.specs import QueueSpec
+
+with InProcessServer(clock="system") as server, server.client() as client:
+    client.queue("films").create()
+    client.queue("films").put("x")
+    spec = QueueSpec("leasehold", "films", server.connection_string, {})
+    assert Worker(lambda _: None, spec).run_until_idle(30).queues[0].handled[0] == 1
+print([each for each in sys.modules if each.startswith("opentelemetry")])
+"""
 PUT: dict[str, Any] = {"native-put": {"commit": {}}}
 COMPLETE: dict[str, Any] = {"complete films": {"native-complete": {"commit": {}}}}
 
@@ -56,9 +77,9 @@ def spec(server: InProcessServer) -> QueueSpec:
     return QueueSpec("leasehold", "films", server.connection_string, {})
 
 
-def only(spans: list[Seen], name: str) -> Seen:
-    (found,) = named(spans, name)
-    return found
+def only(found: list[Seen], name: str) -> Seen:
+    (one,) = named(found, name)
+    return one
 
 
 def test_one_message_is_one_tree(
@@ -74,19 +95,19 @@ def test_one_message_is_one_tree(
 
     client.queue("films").put("cellar.mp4")
     Worker(stages, spec).run_until_idle(30)
-    spans = seen(exporter.get_finished_spans())
-    sent = only(spans, "send films")
-    assert tree(spans, sent.trace) == {
+    found = seen(exporter.get_finished_spans())
+    sent = only(found, "send films")
+    assert tree(found, sent.trace) == {
         "send films": {
             **PUT,
             "process films": {"stage encode": {"send done": PUT}, **COMPLETE},
         }
     }
-    handled = only(spans, "process films")
+    handled = only(found, "process films")
     assert handled.parent == sent.id
     assert handled.links == (sent.id,)
     assert [each.kind for each in (sent, handled)] == ["PRODUCER", "CONSUMER"]
-    assert {each.kind for each in spans if each.name.startswith("native-")} == {"SERVER"}
+    assert {each.kind for each in found if each.name.startswith("native-")} == {"SERVER"}
 
 
 def test_names_are_those_of_the_conventions(
@@ -97,13 +118,13 @@ def test_names_are_those_of_the_conventions(
     sent = queue.put("x")
     (message,) = queue.receive(2)
     queue.complete(message)
-    spans = seen(exporter.get_finished_spans())
+    found = seen(exporter.get_finished_spans())
     for name, kind, operation in (
         ("send films", "PRODUCER", "send"),
         ("receive films", "CLIENT", "receive"),
         ("complete films", "CLIENT", "settle"),
     ):
-        span = only(spans, name)
+        span = only(found, name)
         assert span.kind == kind
         assert span.attributes["messaging.system"] == "leasehold"
         assert span.attributes["messaging.destination.name"] == "films"
@@ -112,11 +133,11 @@ def test_names_are_those_of_the_conventions(
         assert span.attributes["messaging.message.id"] == sent.id
         assert span.attributes["server.address"] == "127.0.0.1"
         assert f":{span.attributes['server.port']}" in server.url
-    assert only(spans, "receive films").links == (only(spans, "send films").id,)
+    assert only(found, "receive films").links == (only(found, "send films").id,)
     # The server's spans of the lease and of the end link to where the message comes from.
-    commits = {each.attributes["leasehold.command"]: each for each in named(spans, "commit")}
+    commits = {each.attributes["leasehold.command"]: each for each in named(found, "commit")}
     for command in ("Receive", "Complete"):
-        assert commits[command].links == (only(spans, "send films").id,), command
+        assert commits[command].links == (only(found, "send films").id,), command
         assert commits[command].attributes["messaging.destination.name"] == "films"
         assert commits[command].attributes["messaging.message.id"] == sent.id
 
@@ -137,10 +158,10 @@ def test_asynchronous_client_has_the_same_spans(
             await asyncio.gather(send("films"), send("done"))
 
     asyncio.run(run())
-    spans = seen(exporter.get_finished_spans())
+    found = seen(exporter.get_finished_spans())
     for name in ("films", "done"):
-        root = only(spans, name)
-        assert tree(spans, root.trace) == {name: {f"send {name}": PUT}}
+        root = only(found, name)
+        assert tree(found, root.trace) == {name: {f"send {name}": PUT}}
 
 
 def test_context_of_a_batch_and_own_contexts(
@@ -174,9 +195,9 @@ def test_settling_many_links_to_each(
         deliveries = films.receive(2, visibility_timeout_s=30)
         with Tracing().settling([(None, each) for each in deliveries]):
             films.complete([Lease(each.message_id, each.receipt) for each in deliveries])
-    spans = seen(exporter.get_finished_spans())
-    completed = only(spans, "complete films")
-    assert set(completed.links) == {each.id for each in named(spans, "send films")}
+    found = seen(exporter.get_finished_spans())
+    completed = only(found, "complete films")
+    assert set(completed.links) == {each.id for each in named(found, "send films")}
     assert completed.attributes["messaging.batch.message_count"] == 2
 
 
@@ -186,11 +207,11 @@ def test_a_worker_can_begin_traces_of_its_own(
     """With parent=False handling is another trace, which links to the producer's."""
     client.queue("films").put("x")
     Worker(lambda _: None, spec, hooks=[Tracing(parent=False)], tracing=False).run_until_idle(30)
-    spans = seen(exporter.get_finished_spans())
-    sent, handled = only(spans, "send films"), only(spans, "process films")
+    found = seen(exporter.get_finished_spans())
+    sent, handled = only(found, "send films"), only(found, "process films")
     assert handled.parent is None
     assert handled.links == (sent.id,)
-    assert tree(spans, handled.trace) == {"process films": COMPLETE}
+    assert tree(found, handled.trace) == {"process films": COMPLETE}
 
 
 def test_an_sdk_of_azure_takes_part(
@@ -202,11 +223,11 @@ def test_an_sdk_of_azure_takes_part(
     message = queue.receive_message()
     assert message is not None
     queue.delete_message(message)
-    spans = seen(exporter.get_finished_spans())
-    put = next(each for each in spans if each.parent == TRACEPARENT.split("-")[2])
+    found = seen(exporter.get_finished_spans())
+    put = next(each for each in found if each.parent == TRACEPARENT.split("-")[2])
     assert put.kind == "SERVER"
     assert put.trace == TRACEPARENT.split("-")[1]
-    commits = {each.attributes["leasehold.command"]: each for each in named(spans, "commit")}
+    commits = {each.attributes["leasehold.command"]: each for each in named(found, "commit")}
     # Who takes and deletes it says nothing of a trace; the server knows where it comes from.
     for command in ("Receive", "Complete"):
         assert commits[command].links == (TRACEPARENT.split("-")[2],), command
@@ -217,10 +238,10 @@ def test_waiting_is_a_span(client: Client, exporter: InMemorySpanExporter) -> No
     queue = client.queue("films")
     queue.put("x")
     queue.receive(wait_s=5)
-    spans = seen(exporter.get_finished_spans())
-    waited = only(spans, "wait")
+    found = seen(exporter.get_finished_spans())
+    waited = only(found, "wait")
     assert waited.attributes["leasehold.command"] == "Receive"
-    assert tree(spans, waited.trace) == {"receive films": {"native-receive": {"wait": {}}}}
+    assert tree(found, waited.trace) == {"receive films": {"native-receive": {"wait": {}}}}
 
 
 def test_refusals_are_errors_of_the_client_only(
@@ -229,11 +250,11 @@ def test_refusals_are_errors_of_the_client_only(
     """The client's span fails with the code; the server has done what it should."""
     with pytest.raises(QueueNotFound):
         client.queue("nowhere").put("x")
-    spans = seen(exporter.get_finished_spans())
-    sent = only(spans, "send nowhere")
+    found = seen(exporter.get_finished_spans())
+    sent = only(found, "send nowhere")
     assert sent.is_error
     assert sent.attributes["error.type"] == "queue-not-found"
-    answered = only(spans, "native-put")
+    answered = only(found, "native-put")
     assert not answered.is_error
     assert answered.attributes["http.response.status_code"] == 404
 
@@ -262,9 +283,9 @@ def test_no_secret_is_in_any_span(
     received = azure.receive_message()
     assert received is not None
     azure.delete_message(received)
-    spans = seen(exporter.get_finished_spans())
-    assert {"send films", "process films", "commit"} <= {each.name for each in spans}
-    for each in spans:
+    found = seen(exporter.get_finished_spans())
+    assert {"send films", "process films", "commit"} <= {each.name for each in found}
+    for each in found:
         for hidden in (secret, message.receipt, server.key, received.pop_receipt, "SharedKey"):
             assert str(hidden) not in each.text, each.name
 
@@ -287,3 +308,62 @@ def test_nothing_is_traced_unless_it_is_switched_on(exporter: InMemorySpanExport
         client.queue("films").put("x")
     (sent,) = exporter.get_finished_spans()
     assert sent.name == "send films"
+
+
+def test_a_server_sends_its_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The switch and OpenTelemetry's own variables are all that it needs; the last spans come."""
+    with Collector() as collector:
+        for name, value in collector.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
+        monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
+        server = Server(tmp_path / "data", options={"--tracing": ""})
+        with (
+            server as endpoint,
+            Client.from_connection_string(endpoint.connection_string) as client,
+        ):
+            client.queue("films").create()
+            client.queue("films").put("x", traceparent=TRACEPARENT)
+        # It has ended, and sent what it had first.
+        found = collector.spans()
+    assert {each.service for each in found} == {"leasehold"}
+    put = only(found, "native-put")
+    assert put.kind == "SERVER"
+    commit = next(each for each in named(found, "commit") if each.parent == put.id)
+    assert commit.attributes["leasehold.command"] == "Put"
+    assert commit.links == (TRACEPARENT.split("-")[2],)
+
+
+def test_a_server_without_the_extra_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It does not start, and names what to install."""
+
+    def fail(_: str) -> None:
+        raise ModuleNotFoundError("no", name="opentelemetry.sdk")
+
+    monkeypatch.setattr("leasehold.server.wiring.start_spans", fail)
+    with pytest.raises(StartFailed, match=r"opentelemetry\.sdk.*otel"):
+        InProcessServer(tracing=True).start()
+
+
+def test_a_name_of_the_service_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the variables say goes before what the program says; a provider that is set stays."""
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "orders")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trace, "_TRACER_PROVIDER", None)
+        patch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
+        assert not spans.is_used()
+        spans.start("leasehold")
+        made = trace.get_tracer_provider()
+        assert isinstance(made, TracerProvider)
+        assert made.resource.attributes["service.name"] == "orders"
+        spans.start("again")
+        assert trace.get_tracer_provider() is made
+        made.shutdown()
+
+
+def test_who_traces_nothing_does_not_even_import_it() -> None:
+    """Without a provider and the setting there is no OpenTelemetry in the process."""
+    done = subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -75,8 +75,8 @@ class Plan:
         if self.tracing:
             spans.start(SERVICE)
         left = Task(self, current()).run()
-        # Spark may end this process at any time from now on.
-        spans.flush()
+        if self.tracing:
+            spans.flush()  # Spark may end this process at any time from now on
         yield pa.RecordBatch.from_pydict({"content": [msgspec.json.encode(left)]})
 
 

@@ -44,7 +44,12 @@ from leasehold.client.errors import (
 from leasehold.client.handles import Stream, Transaction
 from leasehold.client.models import ErrorReport, Exemption
 from leasehold.domain.limits import MAX_CLAIM
-from leasehold.spark.connection import TaskIdentity, connect, current_task, patient
+from leasehold.spark.connection import (
+    TaskIdentity,
+    connect,
+    current_task,
+    patient,
+)
 from leasehold.spark.options import (
     BadOption,
     BadRecord,
@@ -159,7 +164,8 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._consumer is not None:
             outlast_sigterm()
             self._consumer.stop()
-            spans.flush()
+            if self._options.place.tracing:
+                spans.flush()
 
     def _most(self, limit: ReadLimit) -> Taking:
         options = self._options
@@ -183,8 +189,8 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             yield from read_part(self._options, self._decoder, partition, self.task())
         finally:
-            # Spark may end this process at any time from now on.
-            spans.flush()
+            if self._options.place.tracing:
+                spans.flush()  # Spark may end this process at any time from now on
 
 
 def most_messages(limit: ReadLimit, options: ReadOptions) -> int:
