@@ -6,12 +6,14 @@ message:
 
 - ``base``: the source in FOLDER, such as a worktree of the commit before;
 - ``off``: this source, without a provider and without the setting;
-- ``on``: this source, with spans of all requests sent to a collector that drops them.
+- ``on``: this source, with spans of all requests sent to a collector that drops them;
+- ``sampled``: the same, where the client begins one trace of twenty.
 
 All forms stand ready, and take turns of a fraction of a second, in another order in each round:
-what else the machine does meanwhile hits all alike. A round gives a ratio to ``base``; what counts
-is the median of the rounds'. ``same`` is the base once more: how far its ratio is from 1, so much
-is noise.
+what else the machine does meanwhile hits all alike. A round gives a ratio to ``base``. Processes
+of one source differ by some percent for as long as they live, so all are begun anew several times,
+in another order. What counts is the median over these of the medians of their rounds. ``same`` is
+the base once more: how far its ratio is from 1, so much is noise.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import psutil
 
@@ -38,6 +40,12 @@ from benchmarks.workspace import REPOSITORY, environment
 
 _START_S: Final = 30
 _WARM_UP: Final = 300
+_SAMPLED: Final = {
+    "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+    "OTEL_TRACES_SAMPLER_ARG": "0.05",
+}
+_Round: TypeAlias = dict[str, dict[str, float]]
+"""Microseconds by form and side."""
 _PROGRAM: Final = """
 import sys, time
 from leasehold.client import Client
@@ -78,37 +86,69 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--starts", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=25, help="after each start")
     parser.add_argument("--count", type=int, default=60, help="messages of a turn")
     given = parser.parse_args()
     record = Record("tracing_cost")
     base, own = given.base / "src", REPOSITORY / "src"
     collector = ThreadingHTTPServer(("127.0.0.1", 0), _Drop)
     threading.Thread(target=collector.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{collector.server_port}"
-    with ExitStack() as stack:
-        pairs = {
-            "base": stack.enter_context(_pair(base, given.count, None)),
-            "same": stack.enter_context(_pair(base, given.count, None)),
-            "off": stack.enter_context(_pair(own, given.count, None)),
-            "on": stack.enter_context(_pair(own, given.count, address)),
-        }
-        order = [*pairs]
-        rounds = []
-        for _ in range(given.rounds):
-            random.shuffle(order)
-            rounds.append({form: pairs[form].turn() for form in order})
+    on = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_port}"}
+    forms: dict[str, tuple[Path, dict[str, str]]] = {
+        "base": (base, {}),
+        "same": (base, {}),
+        "off": (own, {}),
+        "on": (own, on),
+        "sampled": (own, on | _SAMPLED),
+    }
+    starts = []
+    for number in range(given.starts):
+        starts.append(_rounds(forms, given.rounds, given.count))
+        print(f"{number + 1} of {given.starts}", file=sys.stderr, flush=True)
     summary = {}
     for side in ("server", "client"):
-        for form in pairs:
-            summary[f"{side}_{form}_us"] = statistics.median(r[form][side] for r in rounds)
-        for form in ("same", "off", "on"):
-            ratios = [r[form][side] / r["base"][side] for r in rounds]
-            summary[f"{side}_{form}_ratio"] = statistics.median(ratios)
+        for form in forms:
+            summary[f"{side}_{form}_us"] = _middle(starts, side, form)
+        for form in [*forms][1:]:
+            summary[f"{side}_{form}_ratio"] = _middle(starts, side, form, "base")
     for name, figure in summary.items():
         print(f"{name:24} {figure:10.3f}")
     if given.out:
-        record.write(given.out, {"messages": given.count, "rounds": rounds, "summary": summary})
+        record.write(given.out, {"messages": given.count, "starts": starts, "summary": summary})
+
+
+def _rounds(
+    forms: Mapping[str, tuple[Path, dict[str, str]]], rounds: int, count: int
+) -> list[_Round]:
+    """Begin all forms in some order, and let them take turns."""
+    order = [*forms]
+    random.shuffle(order)
+    with ExitStack() as stack:
+        pairs = {form: stack.enter_context(_pair(*forms[form], count)) for form in order}
+        found = []
+        for _ in range(rounds):
+            random.shuffle(order)
+            found.append({form: pairs[form].turn() for form in order})
+        return found
+
+
+def _middle(
+    starts: Sequence[Sequence[_Round]], side: str, form: str, beside: str | None = None
+) -> float:
+    """Return the median over all starts of the median of their rounds.
+
+    Args:
+        starts: What was measured.
+        side: ``server`` or ``client``.
+        form: Whose figure it is.
+        beside: The form that it is divided by in each round; None: none.
+    """
+
+    def figure(found: _Round) -> float:
+        return found[form][side] / (1 if beside is None else found[beside][side])
+
+    return statistics.median(statistics.median(map(figure, rounds)) for rounds in starts)
 
 
 class _Pair:
@@ -134,14 +174,12 @@ class _Pair:
 
 
 @contextmanager
-def _pair(source: Path, count: int, collector: str | None) -> Iterator[_Pair]:
-    variables = {**environment(), "PYTHONPATH": str(source)}
-    if collector is not None:
-        variables["OTEL_EXPORTER_OTLP_ENDPOINT"] = collector
-    with _server(variables, traces=collector is not None) as (url, server):
+def _pair(source: Path, traces: Mapping[str, str], count: int) -> Iterator[_Pair]:
+    variables = {**environment(), "PYTHONPATH": str(source), **traces}
+    with _server(variables, traces=bool(traces)) as (url, server):
         command = [sys.executable, "-c", _PROGRAM, url, str(count), str(_WARM_UP)]
         client = subprocess.Popen(
-            [*command, "off" if collector is None else "on"],
+            [*command, "on" if traces else "off"],
             env=variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
