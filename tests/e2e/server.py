@@ -105,7 +105,10 @@ class Server:
         options: Mapping[str, str] | None = None,
         ca_file: Path | None = None,
     ) -> None:
-        """*port* 0 takes any free one; *options* are further long options of ``serve``."""
+        """*port* 0 takes any free one; *options* are further long options of ``serve``.
+
+        An option without a value has an empty one.
+        """
         self._data = data
         self._port = port
         self._options = dict(options or {})
@@ -133,7 +136,7 @@ class Server:
         if "--store-url" not in self._options:
             command += ["--data", str(self._data)]
         for name, value in self._options.items():
-            command += [name, value]
+            command += [name, value] if value else [name]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LEASEHOLD_")}
         environment["PYTHONPATH"] = str(Path(leasehold.__file__).parents[1])
         with self._log.open("wb") as log:

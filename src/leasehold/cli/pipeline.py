@@ -20,7 +20,7 @@ from leasehold.cli.output import Screen, clean, counted, facts, length, number
 from leasehold.cli.remote import ExitCode, LocalCommand, refuse
 from leasehold.cli.root import OrderedGroup
 from leasehold.cli.values import Length, Pair
-from leasehold.cli.worker import MERMAID, RunCommand, logging_lines
+from leasehold.cli.worker import MERMAID, TRACING, RunCommand, logging_lines
 from leasehold.cli.worker_setup import NotFound, QueueOpener, find
 from leasehold.spark.pipeline.backlog import Backlog
 from leasehold.spark.pipeline.report import Report, check_path
@@ -134,6 +134,7 @@ def pipeline() -> None:
     help="Show how it is going: bars on a terminal, a line every ten seconds elsewhere. On unless "
     "told.",
 )
+@TRACING
 def run_pipeline(given: dict[str, Any], **options: Any) -> None:
     """Work a queue off on the executors of Spark, and say what was done.
 
@@ -191,6 +192,7 @@ class PipelineOptions:
     report: str | None
     each: str
     progress: bool
+    tracing: bool
 
 
 def run(options: PipelineOptions, given: Mapping[str, Any]) -> int:
@@ -282,6 +284,7 @@ def _prepared(
         poison=PoisonRule(max_failures=options.max_failures),
         grace_s=options.grace_s,
         show=("json" if screen.as_json else "auto") if options.progress else None,
+        tracing=options.tracing,
     )
     problems = settings.leases().problems(capabilities)
     if problems:

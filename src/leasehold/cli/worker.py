@@ -16,6 +16,7 @@ from typing import Any, Final
 import click
 from rich.text import Text
 
+from leasehold import spans
 from leasehold.cli.output import Screen, clean_lines, facts, length
 from leasehold.cli.remote import CONNECTION, OUTPUT, ExitCode, LocalCommand, RemoteCommand, refuse
 from leasehold.cli.root import OrderedGroup
@@ -46,6 +47,12 @@ _CODEC: Final = click.option(
     "--codec",
     type=click.Choice(["json", "text", "bytes"]),
     help="What message.payload is. Default: bytes.",
+)
+TRACING: Final = click.option(
+    "--tracing",
+    is_flag=True,
+    help="Send spans of OpenTelemetry by OTLP; where to, OTEL_EXPORTER_OTLP_ENDPOINT says. Needs "
+    "the extra otel.",
 )
 MERMAID: Final = click.option(
     "--mermaid", is_flag=True, help="Write a flowchart in the language of Mermaid."
@@ -214,6 +221,7 @@ def worker() -> None:
     help="Who renews leases. A process of its own is not held up by a handler that computes for "
     "long in Python.",
 )
+@TRACING
 def run_worker(given: dict[str, Any], **options: Any) -> None:
     """Receive messages, keep their leases, call a handler for each, and settle them.
 
@@ -453,6 +461,8 @@ def run(
         around: What tests replace.
     """
     try:
+        if options.tracing:
+            spans.start("leasehold-worker")
         with ExitStack() as stack:
             stopping = Stopping(options.grace_s, screen.hint)
             preparation = Preparation(options, given, around, stack)

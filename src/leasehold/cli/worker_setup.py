@@ -96,6 +96,7 @@ class RunOptions:
     progress: bool
     grace_s: float
     renewer: Literal["thread", "process"]
+    tracing: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leasehold.auth.authenticator import Authenticator
 from leasehold.auth.console import ConsoleSessions
@@ -15,6 +15,7 @@ from leasehold.domain.command import Perform
 from leasehold.domain.model import AccessPolicy
 from leasehold.domain.queue_settings import LapsedReceipts
 from leasehold.engine.account_router import ServerEngine
+from leasehold.extras import install
 from leasehold.http.admission import Admission, LongClaim, LongReceive
 from leasehold.http.app import Application, Authorizer, Hosts, RequestStats
 from leasehold.http.azure import AzureDialect
@@ -33,7 +34,16 @@ from leasehold.http.test_mode import Controls, SigningTime
 from leasehold.server.admin import AdminPages
 from leasehold.server.metrics import Metrics
 from leasehold.server.settings import DEV_ACCOUNT, Settings, uses_public_key
-from leasehold.server.startup import bearer_verifier, console_verifier
+from leasehold.server.startup import (
+    ExitCode,
+    StartFailed,
+    bearer_verifier,
+    console_verifier,
+)
+from leasehold.spans import start as start_spans
+
+if TYPE_CHECKING:
+    from leasehold.server.spans import ServerTracer
 
 _SECOND_MS: Final = 1_000
 _MIB: Final = 1024 * 1024
@@ -92,7 +102,9 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
         authenticator = SigningTime(checks, times.system)  # clients sign by the system's clock
     requests = RequestStats()
     admission = _admission(settings, engine, guard)
-    services = _services(engine, admission, controls)
+    tracer = _tracer(settings)
+    observe = requests.answered if tracer is None else tracer.observing(requests.answered)
+    services = _services(engine, admission, controls, tracer)
     dialect = AzureDialect(
         perform=services.perform,
         receive=services.receive,
@@ -101,21 +113,20 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
         accounts=accounts,
         find_queue=engine.find_queue,
         accepts_late=settings.accepts_late_renewals(),
-        observe=requests.answered,
+        observe=observe,
     )
     sessions = _sessions(settings, times, accounts, engine, checks)
     figures = _figures(settings, times, engine, guard, admission, draining)
-    console = _console(settings, times, sessions, services, engine, figures, requests.answered)
+    console = _console(settings, times, sessions, services, engine, figures, observe)
     native = NativeDialect(
         services=services,
         authenticator=authenticator,
         clock=times.engine,
         accepts_late=settings.accepts_late_renewals(),
         sessions=sessions,
-        observe=requests.answered,
+        observe=observe,
     )
-    mns = _mns_dialect(settings, times, services, accounts, requests.answered)
-    return Application(
+    return (Application if tracer is None else tracer.application)(
         dialect=dialect,
         native=native,
         pages=AdminPages(
@@ -128,7 +139,7 @@ def build_application(  # noqa: PLR0913 - each is a collaborator of its own
         ),
         clock=times.system,
         timings=requests,
-        mns=mns,
+        mns=_mns_dialect(settings, times, services, accounts, observe),
         mns_ports=mns_ports,
         mns_accounts=accounts,
         console=console,
@@ -218,13 +229,39 @@ def _access_keys(settings: Settings, accounts: Mapping[str, Account]) -> dict[st
     return keys
 
 
-def _services(engine: ServerEngine, admission: Admission, controls: Controls | None) -> Services:
+def _tracer(settings: Settings) -> ServerTracer | None:
+    """Return what makes spans; None if that is turned off.
+
+    Raises:
+        StartFailed: The extra for it is not installed.
+    """
+    if not settings.tracing:
+        return None  # then nothing of it is called, and nothing of it is imported
+    try:
+        start_spans("leasehold")
+    except ImportError as error:
+        reason = f"the setting tracing needs the library {error.name}: {install('otel')}"
+        raise StartFailed(ExitCode.SETTINGS, reason) from None
+    from leasehold.server.spans import ServerTracer  # noqa: PLC0415 - only where it is used
+
+    return ServerTracer()
+
+
+def _services(
+    engine: ServerEngine,
+    admission: Admission,
+    controls: Controls | None,
+    tracer: ServerTracer | None,
+) -> Services:
     perform: Perform = admission.perform
     receive: LongReceive = admission.receive
     open_claim: LongClaim = admission.open_claim
     if controls is not None:
         perform, receive = controls.watched(perform), controls.watched_wait(receive)
         open_claim = controls.watched_wait(open_claim)
+    if tracer is not None:
+        perform, receive = tracer.performing(perform), tracer.receiving(receive)
+        open_claim = tracer.claiming(open_claim)
     return Services(
         perform=perform,
         receive=receive,

@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from leasehold import spans
 from leasehold.client import Client, QueueNotFound, RetryPolicy
+from leasehold.extras import install
 from leasehold.spark.options import BadOption, Place
 
+SERVICE: Final = "leasehold-spark"
+"""Name of the service in spans, unless OTEL_SERVICE_NAME says another."""
 _DEVELOPMENT_ACCOUNT: Final = "devstoreaccount1"
 _MANY: Final = 1_000_000
 """More tries than any patience allows: it is the patience that ends them."""
@@ -60,8 +64,11 @@ def connect(place: Place, retries: RetryPolicy | None = None, *, timeout_s: floa
         timeout_s: Seconds without a byte from the server after which a try has failed, above 0.
 
     Raises:
-        BadOption: What the options say is malformed; the text shows no secret.
+        BadOption: What the options say is malformed, or tracing needs a library that is not there;
+            the text shows no secret.
     """
+    if place.tracing:
+        _start_spans()
     policy = retries or RetryPolicy()
     try:
         if place.endpoint is None:
@@ -75,6 +82,20 @@ def connect(place: Place, retries: RetryPolicy | None = None, *, timeout_s: floa
         )
     except ValueError as error:
         raise BadOption(f"the connection is not properly given: {error}") from None
+
+
+def _start_spans() -> None:
+    """Have this process send spans, if it does not yet: before the client is made, which asks.
+
+    Raises:
+        BadOption: The extra for it is not installed on this machine.
+    """
+    try:
+        spans.start(SERVICE)
+    except ImportError as error:
+        raise BadOption(
+            f"option tracing needs the library {error.name} on this machine: {install('otel')}"
+        ) from None
 
 
 @contextlib.contextmanager

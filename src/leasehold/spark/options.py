@@ -338,6 +338,14 @@ OPTIONS: Final = (
         "retry for a fifth of it, and Spark repeats them.",
         kinds=_BOTH,
     ),
+    _option(
+        "tracing",
+        truth,
+        False,
+        "Send spans of OpenTelemetry by OTLP, from the driver and the executors. Needs the extra "
+        "otel, and OpenTelemetry's own variables wherever these run.",
+        kinds=_BOTH,
+    ),
     # Bodies
     _option(
         "messageEncoding",
@@ -456,6 +464,8 @@ class Place:
     endpoint: str | None = None
     account: str | None = None
     credential: str | None = None
+    tracing: bool = False
+    """Whether processes that connect send spans."""
 
     def __repr__(self) -> str:
         # An address with a signature in it is refused later, and must not be shown before.
@@ -636,6 +646,7 @@ def _place(values: Mapping[str, Any]) -> Place:
         endpoint=values["endpoint"],
         account=values["account"],
         credential=values["credential"],
+        tracing=values["tracing"],
     )
 
 

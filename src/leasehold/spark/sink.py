@@ -36,6 +36,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from leasehold import spans
 from leasehold.client.errors import (
     AlreadyPublished,
     ConnectionFailed,
@@ -128,8 +129,16 @@ class _Writer:
 
     def _stage(self, name: str, part: str, batches: Iterator[pa.RecordBatch]) -> TaskDone:
         policy = patient(self._options.retry_patience * _TASK_SHARE)
-        with connect(self._options.place, policy) as client, self._missing_queue_named(client):
-            return self._stager.stage(client.transaction(name), part, batches)
+        try:
+            with connect(self._options.place, policy) as client, self._missing_queue_named(client):
+                return self._stager.stage(client.transaction(name), part, batches)
+        finally:
+            self._send_spans()
+
+    def _send_spans(self) -> None:
+        """Send the spans that there are: Spark may end this process at any time from now on."""
+        if self._options.place.tracing:
+            spans.flush()
 
     def _missing_queue_named(self, client: Client) -> AbstractContextManager[None]:
         """Say which queue is missing, if rows name none of their own."""
@@ -153,6 +162,8 @@ class _Writer:
                     f"({self._options.staging_timeout} s), or they were discarded. Nothing "
                     "was published."
                 ) from refusal
+            finally:
+                self._send_spans()
 
     def _discard(self, name: str, parts: list[str] | None) -> None:
         """Drop what is staged, if that can be done now; otherwise it vanishes in time."""

@@ -87,7 +87,7 @@ class HookCalls:
     """
 
     def __init__(self, hooks: Iterable[Hooks]) -> None:
-        every = tuple(hooks)
+        self.every = every = tuple(hooks)
         self.failures = 0
         self.starting = _overridden(every, "starting")
         self.received = _overridden(every, "received")

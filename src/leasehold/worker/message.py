@@ -98,10 +98,14 @@ class Message:
         "_payload",
         "_saved",
         "_session",
+        "_span_context",
         "_time",
         "cancel_token",
         "delivery",
     )
+
+    _span_context: Any
+    """Of the span that it is handled in; not there unless there is one."""
 
     def __init__(
         self,

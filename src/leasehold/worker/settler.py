@@ -8,6 +8,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final, Protocol, TypeAlias, TypeVar
@@ -36,6 +37,7 @@ from leasehold.worker.outcomes import (
 )
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.timing import start_thread
+from leasehold.worker.tracing import settling_of
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -89,6 +91,7 @@ class Settler:
         self._client = source.client
         self._retries = retries
         self._poison = poison
+        self._settling = settling_of(core.hooks.every)
         self._returns = GivenBackOften()
         self._most = source.capabilities.max_settle
         self._new: deque[Work] = deque()
@@ -279,7 +282,8 @@ class Settler:
             raise TypeError("it is not to be buried")
         fault, receipt = work.settlement.fault, _lease(work).receipt
         try:
-            self._client.bury(work.delivery, receipt, fault, timeout_s=self._limit_s(work))
+            with self._traced([work]):
+                self._client.bury(work.delivery, receipt, fault, timeout_s=self._limit_s(work))
         except QueueError as error:
             return error
         except Exception as error:  # noqa: BLE001 - others have to be settled too
@@ -403,7 +407,8 @@ class Settler:
     def _results(self, call: _Call[T], items: Sequence[T], works: Sequence[Work]) -> _Results:
         """Make a call for many; if it fails as a whole, that is what came of each."""
         try:
-            results = call(items, timeout_s=self._limit_s(works[0]))
+            with self._traced(works):
+                results = call(items, timeout_s=self._limit_s(works[0]))
             if len(results) != len(items):
                 raise TypeError(f"{len(items)} to settle, {len(results)} answers")  # noqa: TRY301
         except QueueError as error:
@@ -411,6 +416,11 @@ class Settler:
         except Exception as error:  # noqa: BLE001 - others have to be settled too
             return [self._broken(error)] * len(items)
         return results
+
+    def _traced(self, works: Sequence[Work]) -> AbstractContextManager[None]:
+        if self._settling is None:
+            return nullcontext()
+        return self._settling([(work.message, work.delivery) for work in works])
 
     def _broken(self, error: Exception) -> QueueError:
         """Return what a client means that fails as none should: to repeat it is of no use."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from types import FrameType, TracebackType
 from typing import Any, Final, Literal, Self
 
+from leasehold.spans import is_used
 from leasehold.worker import metrics
 from leasehold.worker.adapters.protocol import LeaseGone, QueueClient, Unreachable
 from leasehold.worker.core import Core, gate_of, sources_of
@@ -38,7 +39,7 @@ from leasehold.worker.reporting import Reporter, Snapshot, Stats
 from leasehold.worker.retry_policy import PoisonRule, RetryRule
 from leasehold.worker.threads import LateRenewals, WorkerThreads
 from leasehold.worker.timing import ScaledTime, SystemTime, Time
-from leasehold.worker.tracing import Tracing, is_used
+from leasehold.worker.tracing import Tracing
 
 _log: Final = logging.getLogger("leasehold.worker")
 _LOOK_S: Final = 0.5
@@ -92,7 +93,8 @@ class Worker:
         wait_s: How long a receive waits for a first message, where the service can; cut to what
             the length of leases allows.
         poll_s: The longest pause between receives where the service does not wait.
-        tracing: Spans for OpenTelemetry, if the program has set a provider by then.
+        tracing: Spans for OpenTelemetry, if the program has set a provider by then; see
+            :class:`~leasehold.worker.tracing.Tracing`, which can be among the *hooks* instead.
         registry: Of prometheus-client, in which the worker's figures are to be.
         report_s: Seconds between reports for people; on a terminal it is a bar. None: no reports.
 

@@ -25,6 +25,8 @@ DISTRIBUTIONS = {
     "PyJWT": "jwt",
     "PyYAML": "yaml",
     "opentelemetry-api": "opentelemetry",
+    "opentelemetry-sdk": "opentelemetry.sdk",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter",
     "azure-storage-queue": "azure",
     "aliyun-mns-sdk": "mns",
 }

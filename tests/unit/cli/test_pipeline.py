@@ -143,7 +143,15 @@ def test_options_become_settings_of_the_run_and_the_sums_are_told(
         result = run(
             *("run", f"{MODULE}:pipeline", "--queue", "more-films", "--master", "local[2]"),
             *("--tasks", "3", "--at-once", "9", "--lease", "2m", "--max-failures", "7"),
-            *("--continuous", "--grace", "5s", "--report", "all.json", "--no-progress"),
+            *(
+                "--continuous",
+                "--grace",
+                "5s",
+                "--report",
+                "all.json",
+                "--no-progress",
+                "--tracing",
+            ),
             *("--connection-string", server.connection_string),
         )
     assert result.exit_code == 0, result.output
@@ -153,6 +161,7 @@ def test_options_become_settings_of_the_run_and_the_sums_are_told(
     assert settings.leases().visibility_timeout_s == 120
     assert settings.poison.max_failures == 7
     assert settings.continuous
+    assert settings.tracing
     assert settings.show is None
     assert "1,200" in result.output
     # What is piped is not padded.

@@ -11,12 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from opentelemetry import trace
 
+from leasehold import spans
 from leasehold.testing.memory_queue import MEMORY, MemoryQueue
 from leasehold.testing.server import InProcessServer
 from leasehold.worker.adapters import Denied, QueueError, QueueMissing, Unreachable
 from leasehold.worker.hooks import Hooks
 from leasehold.worker.worker import Worker
+from tests.traces import recorded
 from tests.unit.cli.worker_support import Folder, clean_modules
 
 PLAN = """\
@@ -120,6 +123,30 @@ def test_an_async_handler_runs_in_a_loop(folder: Folder) -> None:
     code, _, err = run(folder, *queues, "--until-idle", handler="w6_jobs:each")
     assert code == 0, err
     assert folder.module("jobs").seen == ["a", "b"]
+
+
+def test_tracing_is_switched_on_before_the_worker_is_made(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --tracing handlers have spans, and without it none."""
+    folder.queue("orders", "a")
+    with recorded() as exporter, monkeypatch.context() as patch:
+        provider = trace.get_tracer_provider()
+        patch.setattr(trace, "_TRACER_PROVIDER", None)
+
+        def start(service: str) -> None:
+            assert service == "leasehold-worker"
+            patch.setattr(trace, "_TRACER_PROVIDER", provider)
+
+        patch.setattr(spans, "start", start)
+        run(folder, "--queue", "orders", "--until-idle", handler="w6_jobs:ahandle")
+        assert exporter.get_finished_spans() == ()
+        folder.queue("orders", "b")
+        code, _, err = run(
+            folder, "--queue", "orders", "--until-idle", "--tracing", handler="w6_jobs:ahandle"
+        )
+        assert code == 0, err
+        assert [each.name for each in exporter.get_finished_spans()] == ["process orders"]
 
 
 def test_a_pipeline_is_a_handler(folder: Folder) -> None:

@@ -14,7 +14,7 @@ from leasehold.client import _answers as answers
 from leasehold.client import _calls as calls
 from leasehold.client._async.account import AsyncAccountPart
 from leasehold.client._async.queue import AsyncQueueHandle
-from leasehold.client._async.transport import AsyncTransport
+from leasehold.client._async.transport import AsyncTracedTransport, AsyncTransport
 from leasehold.client._connection import (
     DEFAULT_URL,
     DEVELOPMENT_ACCOUNT,
@@ -25,6 +25,7 @@ from leasehold.client._connection import (
 from leasehold.client.errors import InvalidConnectionString
 from leasehold.client.models import Job, QueueInfo
 from leasehold.client.retries import RetryPolicy
+from leasehold.spans import is_used
 from leasehold.wire.parts import NoRequest
 
 _DEFAULT_RETRIES = RetryPolicy()
@@ -46,6 +47,8 @@ class AsyncClient(AsyncAccountPart):
     It keeps connections open between calls, so make one and keep it. It belongs to the event loop
     that it was first used in. To cancel a call closes its connection; messages that the server
     has leased for a cancelled receive come back when their lease ends.
+
+    If the program has set a provider of OpenTelemetry before it makes the client, calls have spans.
     """
 
     def __init__(  # noqa: PLR0913 - each is a choice of its own
@@ -88,8 +91,10 @@ class AsyncClient(AsyncAccountPart):
         credential = credential_of(
             endpoint, key, sas, send_key=send_key, token=token_provider is not None
         )
+        # Whether there are spans is decided here, once: without them nothing of it is called.
+        kind = AsyncTracedTransport if is_used() else AsyncTransport
         super().__init__(
-            AsyncTransport(
+            kind(
                 endpoint=endpoint,
                 credential=credential,
                 token_provider=token_provider,

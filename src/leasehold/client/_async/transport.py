@@ -7,7 +7,7 @@ import logging
 import random
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
@@ -15,6 +15,7 @@ from leasehold import __version__
 from leasehold.client._answers import Answer, Tries, failure_of, is_done
 from leasehold.client._calls import Call, Credential, Unsigned, bearer, target_of
 from leasehold.client._connection import Endpoint
+from leasehold.client._spans import CallTracer
 from leasehold.client.errors import ConnectionFailed, LeaseholdClientError
 from leasehold.client.retries import RetryPolicy
 
@@ -191,6 +192,26 @@ class AsyncTransport:
             repeated=repeated,
             is_untrusted=is_untrusted,
         )
+
+
+class AsyncTracedTransport(AsyncTransport):
+    """The same with spans; see :mod:`leasehold.client._spans`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._tracer = CallTracer(self.endpoint)
+
+    async def call(self, call: Call, retries: RetryPolicy | None = None) -> Answer:
+        """See :meth:`AsyncTransport.call`."""
+        with self._tracer.span(call) as note:
+            answer = await super().call(call, retries)
+            note(answer)
+        return answer
+
+    async def _request(self, call: Call) -> httpx.Request:
+        request = await super()._request(call)
+        self._tracer.inject(request.headers)
+        return request
 
 
 _USER_AGENT: Final = f"leasehold-python/{__version__}"

@@ -22,10 +22,11 @@ from leasehold.client._connection import (
 )
 from leasehold.client._sync.account import AccountPart
 from leasehold.client._sync.queue import QueueHandle
-from leasehold.client._sync.transport import Transport
+from leasehold.client._sync.transport import TracedTransport, Transport
 from leasehold.client.errors import InvalidConnectionString
 from leasehold.client.models import Job, QueueInfo
 from leasehold.client.retries import RetryPolicy
+from leasehold.spans import is_used
 from leasehold.wire.parts import NoRequest
 
 _DEFAULT_RETRIES = RetryPolicy()
@@ -46,6 +47,8 @@ class Client(AccountPart):
 
     It keeps connections open between calls, so make one and keep it. Threads may share it; a
     process that was forked must make its own.
+
+    If the program has set a provider of OpenTelemetry before it makes the client, calls have spans.
     """
 
     def __init__(  # noqa: PLR0913 - each is a choice of its own
@@ -88,8 +91,10 @@ class Client(AccountPart):
         credential = credential_of(
             endpoint, key, sas, send_key=send_key, token=token_provider is not None
         )
+        # Whether there are spans is decided here, once: without them nothing of it is called.
+        kind = TracedTransport if is_used() else Transport
         super().__init__(
-            Transport(
+            kind(
                 endpoint=endpoint,
                 credential=credential,
                 token_provider=token_provider,

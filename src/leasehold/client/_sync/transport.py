@@ -8,7 +8,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
@@ -16,6 +16,7 @@ from leasehold import __version__
 from leasehold.client._answers import Answer, Tries, failure_of, is_done
 from leasehold.client._calls import Call, Credential, Unsigned, bearer, target_of
 from leasehold.client._connection import Endpoint
+from leasehold.client._spans import CallTracer
 from leasehold.client.errors import ConnectionFailed, LeaseholdClientError
 from leasehold.client.retries import RetryPolicy
 
@@ -190,6 +191,26 @@ class Transport:
             repeated=repeated,
             is_untrusted=is_untrusted,
         )
+
+
+class TracedTransport(Transport):
+    """The same with spans; see :mod:`leasehold.client._spans`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._tracer = CallTracer(self.endpoint)
+
+    def call(self, call: Call, retries: RetryPolicy | None = None) -> Answer:
+        """See :meth:`Transport.call`."""
+        with self._tracer.span(call) as note:
+            answer = super().call(call, retries)
+            note(answer)
+        return answer
+
+    def _request(self, call: Call) -> httpx.Request:
+        request = super()._request(call)
+        self._tracer.inject(request.headers)
+        return request
 
 
 _USER_AGENT: Final = f"leasehold-python/{__version__}"

@@ -495,6 +495,16 @@ class Settings:
         "background, for a tenth of the time at most. 0 counts none.",
     )
 
+    tracing: bool = setting(
+        False,
+        Kind.SWITCH,
+        OBSERVATION,
+        "Whether requests have spans of OpenTelemetry, sent by OTLP over HTTP. Where to, how many "
+        "of them and under which name is said by OpenTelemetry's own variables, such as "
+        "`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER` and `OTEL_SERVICE_NAME`.",
+        special="Needs the extra `otel`.",
+    )
+
     # --- test mode -------------------------------------------------------------------------------
 
     test_mode: bool = setting(

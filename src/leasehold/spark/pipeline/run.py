@@ -91,6 +91,9 @@ class RunSettings:
     show: Show = "auto"
     """What :meth:`Pipeline.run` shows: "bars" (for terminals), "lines", "json" (one object a line,
     on standard output); "auto": bars on a terminal, otherwise lines; None: nothing."""
+    tracing: bool = False
+    """Have executors send spans of OpenTelemetry by OTLP. Needs the extra ``otel`` there, and
+    OpenTelemetry's own variables."""
     host: str | None = None
     """At which executors reach this process; None: ``spark.driver.host``."""
     bind: str | None = None
@@ -301,6 +304,7 @@ class PipelineRun:
             retries=settings.retries,
             poison=settings.poison,
             grace_s=settings.grace_s,
+            tracing=settings.tracing,
         )
 
     def _parallelism(self) -> int:

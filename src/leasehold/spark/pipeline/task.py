@@ -18,7 +18,9 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from leasehold import spans
 from leasehold.clock import Clock, SystemClock
+from leasehold.spark.connection import SERVICE
 from leasehold.spark.pipeline.backlog import Backlog
 from leasehold.spark.pipeline.channel import Address, Answer, Link, TaskResult
 from leasehold.spark.pipeline.report import UNFINISHED, Figures, Row, StageFigures, StageRun, Who
@@ -63,12 +65,18 @@ class Plan:
     retries: RetryRule
     poison: PoisonRule
     grace_s: float
+    tracing: bool = False
+    """Whether this process sends spans, if it does not anyway."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Work; what Spark calls in each task."""
         for _ in batches:
             pass  # the number of the task, which its context has too
+        if self.tracing:
+            spans.start(SERVICE)
         left = Task(self, current()).run()
+        if self.tracing:
+            spans.flush()  # Spark may end this process at any time from now on
         yield pa.RecordBatch.from_pydict({"content": [msgspec.json.encode(left)]})
 
 

@@ -28,6 +28,7 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.types import StructType
 
+from leasehold import spans
 from leasehold.client import Client, LeaseholdClientError
 from leasehold.client.errors import (
     AlreadyPublished,
@@ -43,7 +44,12 @@ from leasehold.client.errors import (
 from leasehold.client.handles import Stream, Transaction
 from leasehold.client.models import ErrorReport, Exemption
 from leasehold.domain.limits import MAX_CLAIM
-from leasehold.spark.connection import TaskIdentity, connect, current_task, patient
+from leasehold.spark.connection import (
+    TaskIdentity,
+    connect,
+    current_task,
+    patient,
+)
 from leasehold.spark.options import (
     BadOption,
     BadRecord,
@@ -158,6 +164,8 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._consumer is not None:
             outlast_sigterm()
             self._consumer.stop()
+            if self._options.place.tracing:
+                spans.flush()
 
     def _most(self, limit: ReadLimit) -> Taking:
         options = self._options
@@ -178,7 +186,11 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         See :func:`read_part` for the errors.
         """
         assert isinstance(partition, Part)
-        return read_part(self._options, self._decoder, partition, self.task())
+        try:
+            yield from read_part(self._options, self._decoder, partition, self.task())
+        finally:
+            if self._options.place.tracing:
+                spans.flush()  # Spark may end this process at any time from now on
 
 
 def most_messages(limit: ReadLimit, options: ReadOptions) -> int:

@@ -38,6 +38,7 @@ from mns.mns_request import (
 )
 from mns.queue import Message, Queue, QueueMeta
 
+from leasehold.spans import carried, is_used
 from leasehold.worker.adapters.envelope import ProgressForm
 from leasehold.worker.adapters.fallbacks import (
     one_by_one,
@@ -395,8 +396,11 @@ def _new(text: str, like: Outgoing | Delivery) -> Any:
     message = Message(text, message_group_id=like.group_id or "")
     for name, value in like.properties.items():
         message.add_user_property(name, MessagePropertyValue(PropertyType.STRING, value))
-    if like.traceparent is not None:
-        value = MessageSystemPropertyValue(SystemPropertyType.STRING, like.traceparent)
+    trace = like.traceparent
+    if trace is None and isinstance(like, Outgoing) and is_used():
+        trace = carried().get("traceparent")  # the SDK makes no span, so that of who sends
+    if trace is not None:
+        value = MessageSystemPropertyValue(SystemPropertyType.STRING, trace)
         message.add_system_property(SystemPropertyName.TRACEPARENT, value)
     return message
 

@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple
 
+from leasehold import spans
 from leasehold.garbage import spare_collecting
-from leasehold.worker import tracing
 from leasehold.worker.adapters.protocol import Delivery, Saved
 from leasehold.worker.handlers import Handler, call, is_async
 from leasehold.worker.message import Message
@@ -168,7 +168,7 @@ class Child:
         error: BaseException | None = None
         try:
             handler = self._handlers[job.handler]
-            with tracing.continued(job.context):
+            with spans.continued(job.context):
                 if is_async(handler):
                     self._loop().run(self._call(handler, message))
                 else:

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Final
 
-from leasehold.worker import tracing
+from leasehold import spans
 from leasehold.worker.adapters.protocol import Fault
 from leasehold.worker.core import Core, Work
 from leasehold.worker.errors import Cancelled, WorkerError
@@ -195,7 +195,7 @@ class _Port:
     def _handle(self, work: Work, message: Message) -> Outcome:
         self._number += 1
         self.work = work
-        place, context = self._runner.place_of(work.source.handler), tracing.carried()
+        place, context = self._runner.place_of(work.source.handler), spans.carried()
         job = child.Job(self._number, work.delivery, place, context)
         try:
             self._send(job)

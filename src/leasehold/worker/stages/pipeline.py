@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import pairwise
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
+from leasehold.spans import DESTINATION, MESSAGE_ID, fail, is_used, tracer_of
 from leasehold.worker.adapters.protocol import NotSupported, QueueClient, Saved
 from leasehold.worker.message import Message
 from leasehold.worker.stages.declared import (
@@ -105,9 +106,11 @@ class Stages:
         self._layout: Layout | None = None
         self._watch = Watch(self._time)
         self._has_warned = False
+        self._made_spans: Spans | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: each for name, each in vars(self).items() if name != "_watch"}
+        state = {name: each for name, each in vars(self).items() if name != "_watch"}
+        return {**state, "_made_spans": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _watch=Watch(state["_time"]))
@@ -246,11 +249,17 @@ class Stages:
                 raise RuntimeError("in an event loop, await acall(message)")
             asyncio.run(self.acall(message))
         else:
-            drive(self._run(message).steps(), message)
+            drive(self._run(message).steps(), message, self._spans())
 
     async def acall(self, message: Message) -> None:
         """Do the stages that are left, from an event loop; see :meth:`__call__`."""
-        await drive_async(self._run(message).steps(), message)
+        await drive_async(self._run(message).steps(), message, self._spans())
+
+    def _spans(self) -> Spans:
+        """Return what makes a span of each stage; whether there are any is asked for once."""
+        if self._made_spans is None:
+            self._made_spans = spans_of_stages() if is_used() else no_span
+        return self._made_spans
 
     def _run(self, message: Message) -> Run:
         if not self._has_warned and _looks_like_digits(message, len(self.layout.names)):
@@ -389,28 +398,65 @@ def _facts(stage: Stage) -> list[str]:
 # Does what a run asks for: in this thread, or in an event loop.
 
 
-def drive(steps: Steps, message: Message) -> None:
+def drive(steps: Steps, message: Message, spans: Spans) -> None:
     """Do all steps in this thread."""
     step = next(steps, None)
     while step is not None:
         try:
-            answer = _do(step, message)
+            answer = _do(step, message, spans)
         except BaseException as error:  # noqa: BLE001 - the run decides on it, and raises it
             step = _throw(steps, error)
         else:
             step = _send(steps, answer)
 
 
-async def drive_async(steps: Steps, message: Message) -> None:
+async def drive_async(steps: Steps, message: Message, spans: Spans) -> None:
     """Do all steps in the running event loop; what blocks is done in threads."""
     step = next(steps, None)
     while step is not None:
         try:
-            answer = await _do_async(step, message)
+            answer = await _do_async(step, message, spans)
         except BaseException as error:  # noqa: BLE001 - the run decides on it, and raises it
             step = _throw(steps, error)
         else:
             step = _send(steps, answer)
+
+
+Spans: TypeAlias = Callable[[Call], AbstractContextManager[None]]
+"""Gives what is entered while a stage is at work."""
+_NO_SPAN: Final = nullcontext()
+
+
+def no_span(_: Call) -> AbstractContextManager[None]:
+    """Return nothing to enter."""
+    return _NO_SPAN
+
+
+def spans_of_stages() -> Spans:
+    """Return what makes a span of each attempt at a stage, below that of the message."""
+    tracer = tracer_of("leasehold.worker.stages")
+
+    @contextmanager
+    def span(step: Call) -> Iterator[None]:
+        attributes = {
+            "leasehold.stage": step.stage.name,
+            "leasehold.stage.attempt": step.message.attempt,
+            DESTINATION: step.message.queue,
+            MESSAGE_ID: step.message.id,
+        }
+        with tracer.start_as_current_span(
+            f"stage {step.stage.name}",
+            attributes=attributes,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as made:
+            try:
+                yield
+            except BaseException as error:
+                fail(made, type(error).__qualname__)
+                raise
+
+    return span
 
 
 def _send(steps: Steps, answer: Any) -> Step | None:
@@ -427,21 +473,23 @@ def _throw(steps: Steps, error: BaseException) -> Step | None:
         return None
 
 
-def _do(step: Step, message: Message) -> Any:
+def _do(step: Step, message: Message, spans: Spans) -> Any:
     if isinstance(step, Call):
-        return step.stage.run(step.message, step.state)
+        with spans(step):
+            return step.stage.run(step.message, step.state)
     if isinstance(step, Save):
         return message.save(step.saved)
     return message.cancel_token.wait(step.seconds)
 
 
-async def _do_async(step: Step, message: Message) -> Any:
+async def _do_async(step: Step, message: Message, spans: Spans) -> Any:
     if isinstance(step, Call):
-        if not step.stage.is_async:
-            return await _in_thread(step)
-        if step.stoppable:
-            return await _stoppable(step)
-        return await step.stage.run(step.message, step.state)
+        with spans(step):
+            if not step.stage.is_async:
+                return await _in_thread(step)
+            if step.stoppable:
+                return await _stoppable(step)
+            return await step.stage.run(step.message, step.state)
     if isinstance(step, Save):
         return await message.asave(step.saved)
     return await asyncio.sleep(step.seconds)

@@ -15,7 +15,9 @@ from mns.mns_exception import (
     MNSServerException,
 )
 from mns.queue import Message
+from opentelemetry import trace
 
+from leasehold.spans import context_of
 from leasehold.testing.memory_queue import MemoryQueue
 from leasehold.worker.adapters.mns import Clients, MnsQueue, queue_error
 from leasehold.worker.adapters.protocol import (
@@ -32,6 +34,7 @@ from leasehold.worker.adapters.protocol import (
     Unreachable,
 )
 from tests.contract.queues.mns_player import MnsPlayer
+from tests.traces import recorded
 
 
 @pytest.fixture
@@ -370,3 +373,13 @@ def test_a_queue_with_other_attributes_is_there(queue: MnsQueue, player: MnsPlay
     player.refuse.append("AccessDenied")
     with pytest.raises(Denied):
         queue.create()
+
+
+def test_a_send_has_the_context_at_hand(queue: MnsQueue) -> None:
+    """What a handler sends belongs to its trace, though the SDK knows of none."""
+    with recorded(), trace.get_tracer("test").start_as_current_span("handling") as span:
+        queue.put([Outgoing(body="next")])
+    (delivery,) = queue.receive(1, visibility_timeout_s=30)
+    found = context_of(delivery.traceparent)
+    assert found is not None
+    assert found.span_id == span.get_span_context().span_id

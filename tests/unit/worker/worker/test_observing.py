@@ -15,9 +15,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry, generate_latest
 
+from leasehold import spans
 from leasehold.testing import ManualTime
 from leasehold.testing.memory_queue import MemoryQueue
-from leasehold.worker import metrics, reporting, tracing
+from leasehold.worker import metrics, reporting
 from leasehold.worker.adapters import Outgoing
 from leasehold.worker.errors import GiveBack, Poison
 from leasehold.worker.message import Message
@@ -126,7 +127,7 @@ def traced_queue() -> MemoryQueue:
 def test_span_links_to_the_producer(
     exporter: InMemorySpanExporter, provider: TracerProvider, runner: str
 ) -> None:
-    """Each handling is a span of its own that links to that of the sender, and is current."""
+    """Each handling is a span below that of the sender, with a link to it, and is current."""
     current: list[Any] = []
 
     async def handle_async(_message: Message) -> None:
@@ -139,7 +140,8 @@ def test_span_links_to_the_producer(
     handle_all(handler, traced_queue(), hooks=[Tracing(provider)])
     (span,) = exporter.get_finished_spans()
     assert span.name == "process orders"
-    assert span.parent is None
+    assert span.parent is not None
+    assert trace.format_span_id(span.parent.span_id) == SPAN_ID
     assert span.kind is trace.SpanKind.CONSUMER
     (link,) = span.links
     assert trace.format_trace_id(link.context.trace_id) == TRACE_ID
@@ -184,12 +186,12 @@ def test_malformed_context_is_left_out(
 
 def test_without_the_api_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where OpenTelemetry is not installed the hooks do nothing."""
-    monkeypatch.setattr(tracing, "is_there", lambda: False)
+    monkeypatch.setattr(spans, "is_there", lambda: False)
     hooks = Tracing()
-    assert not tracing.is_used()
-    assert tracing.carried() == {}
+    assert not spans.is_used()
+    assert spans.carried() == {}
     handle_all(lambda _: None, filled("x"), hooks=[hooks])
-    with tracing.continued({"traceparent": "x"}):
+    with spans.continued({"traceparent": "x"}):
         pass
 
 
@@ -197,16 +199,16 @@ def test_context_crosses_a_process(provider: TracerProvider) -> None:
     """What is carried to another process is the current span's context there."""
     tracer = provider.get_tracer("test")
     with tracer.start_as_current_span("here") as span:
-        carrier = tracing.carried()
-    with tracing.continued(carrier):
+        carrier = spans.carried()
+    with spans.continued(carrier):
         there = trace.get_current_span().get_span_context()
     assert there.trace_id == span.get_span_context().trace_id
 
 
 def test_nobody_asks_for_spans_that_go_nowhere() -> None:
     """As long as nobody has set a provider, a worker makes no spans."""
-    assert tracing.is_there()
-    assert not tracing.is_used()
+    assert spans.is_there()
+    assert not spans.is_used()
     assert Worker(lambda _: None, filled())._hooks.before == ()
 
 
