@@ -53,6 +53,7 @@ lint: $(READY) ## Check style
 	$(BIN)/python tools/tidy.py
 	$(BIN)/python tools/make_sync.py --check
 	$(BIN)/python tools/make_events.py --check
+	$(BIN)/python tools/make_openapi.py --check
 
 types: $(READY) ## Check types
 	$(BIN)/mypy
@@ -93,7 +94,10 @@ deploy-check: $(READY) ## Check what is in deploy/ with the linters that can be 
 wheel: $(READY) ## Build the wheel and try it in an environment of its own
 	$(BIN)/python tools/try_wheel.py
 
+wheel-bare: $(READY) ## Try the wheel in a Debian with Python only (needs root and debootstrap)
+	$(BIN)/python tools/try_wheel.py --bare
+
 clean: ## Remove what was made here
 	rm -rf $(VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo spark-cluster serve test test-long test-pyspark test-slow check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel clean
+.PHONY: help setup demo spark-cluster serve test test-long test-pyspark test-slow check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel wheel-bare clean

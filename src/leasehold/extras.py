@@ -31,7 +31,7 @@ LIBRARIES: Final = {
 """The extra that brings a library, by the name under which it is imported."""
 ALWAYS: Final = frozenset(
     {"apsw", "click", "httptools", "httpx", "msgspec", "opentelemetry", "prometheus_client"}
-    | {"yaml", "rich", "sniffio", "structlog", "uvloop"}
+    | {"rich", "sniffio", "structlog", "uvloop"}
 )
 """Libraries that come with Leasehold itself: without one the installation is broken."""
 _OF_COMMANDS: Final = {

@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parents[3]
 DISTRIBUTIONS = {
     "prometheus-client": "prometheus_client",
     "PyJWT": "jwt",
-    "PyYAML": "yaml",
     "opentelemetry-api": "opentelemetry",
     "azure-storage-queue": "azure",
     "aliyun-mns-sdk": "mns",
