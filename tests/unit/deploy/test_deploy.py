@@ -161,7 +161,7 @@ def test_the_scaler_is_the_one_that_is_explained() -> None:
     """What scales workers is, to the letter, what the how-to says."""
     page = (ROOT / "docs/howto/count-and-scale.md").read_text(encoding="utf-8")
     shown = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
-    assert documents(DEPLOY / "kubernetes/workers/scaledobject.yaml") == shown
+    assert documents(DEPLOY / "kubernetes/workers/scaledobject.yaml") == shown[:2]
     assert shown[0]["spec"]["scaleTargetRef"]["name"] == "jobs-worker"
     assert manifest("Deployment", "jobs-worker")
 

@@ -480,6 +480,14 @@ ROUTES: Final = (
     Route("update-queue", "PATCH", _QUEUE, _SET_UP, queues.update),
     Route("delete-queue", "DELETE", _QUEUE, (Operation.DELETE_QUEUE,), queues.delete),
     Route("count-messages", "GET", _QUEUE + "/counts", _LOOK_AT_QUEUE, queues.counts),
+    Route(
+        "desired-workers",
+        "GET",
+        _QUEUE + "/desired-workers",
+        _LOOK_AT_QUEUE,
+        queues.scaling,
+        queues.SCALING_PARAMS,
+    ),
     Route("explain-queue", "GET", _QUEUE + "/explain", _LOOK_AT_QUEUE, admin.explain_queue),
     Route(
         "list-groups",
