@@ -89,6 +89,7 @@ screenshots: $(READY) ## Take the pictures of the console anew (needs Chromium)
 	$(BIN)/python -m tools.screenshots
 
 deploy-check: $(READY) ## Check what is in deploy/ with the linters that can be had
+	$(BIN)/python tools/get_helm.py
 	$(BIN)/pytest tests/unit/deploy -q -rs
 
 wheel: $(READY) ## Build the wheel and try it in an environment of its own

@@ -29,9 +29,8 @@ import leasehold
 from leasehold.client import Client, QueueHandle
 from tests.e2e.server import DEV_ACCOUNT, Endpoint, Server
 
-SCALED_OBJECT: Final = (
-    Path(__file__).resolve().parents[2] / "deploy/kubernetes/workers/scaledobject.yaml"
-)
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs/howto/count-and-scale.md"
+"""It has the ScaledObject that the chart makes, too."""
 INSPECTOR: Final = b64encode(b"the key of an autoscaler, no more").decode()
 MESSAGES: Final = 45
 MAX_REPLICAS: Final = 5
@@ -69,8 +68,8 @@ class Autoscaler:
         self._endpoint = endpoint
         self._folder = folder
         self._stop_with = stop_with
-        trigger = yaml.safe_load(SCALED_OBJECT.read_text().partition("---")[0])["spec"]["triggers"]
-        self._trigger = trigger[0]["metadata"]
+        shown = PAGE.read_text(encoding="utf-8").partition("```yaml\n")[2].partition("```")[0]
+        self._trigger = yaml.safe_load(shown)["spec"]["triggers"][0]["metadata"]
         self._dice = random.Random(1)
         self._idle = 0
         self.running: list[subprocess.Popen[bytes]] = []
