@@ -332,6 +332,67 @@ def test_the_unit_is_understood(tmp_path: Path) -> None:
     assert float(exposed[1]) < _MOST_EXPOSED
 
 
+def test_compose_fits_the_schema() -> None:
+    """By the schema of the Compose specification."""
+    schema = ("--builtin-schema", "vendor.compose-spec")
+    passes(program("check-jsonschema"), *schema, COMPOSE)
+
+
+def test_what_compose_mounts_is_there() -> None:
+    """Files exist, are not written to, and volumes are declared."""
+    compose = documents(COMPOSE)[0]
+    files = 0
+    for service in compose["services"].values():
+        for mount in service.get("volumes", ()):
+            source, _, target = mount.partition(":")
+            if source.startswith("."):
+                assert (COMPOSE.parent / source).is_file(), source
+                assert target.endswith(":ro")
+                files += 1
+            else:
+                assert source in compose["volumes"]
+    assert files
+
+
+def test_compose_publishes_to_this_machine_only_and_knows_no_password() -> None:
+    """Whoever does not set what is secret cannot start it; env.example names all that is asked."""
+    text = COMPOSE.read_text(encoding="utf-8")
+    for service in documents(COMPOSE)[0]["services"].values():
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), port
+    asked = set(re.findall(r"\$\{(\w+):\?", text))
+    example = (COMPOSE.parent / "env.example").read_text(encoding="utf-8")
+    assert asked == set(re.findall(r"^(\w+)=$", example, re.MULTILINE))
+    assert asked >= {"POSTGRES_PASSWORD", "GRAFANA_PASSWORD", "SPARK_SECRET"}
+    assert not re.findall(r"(?:PASSWORD|SECRET)\w*: (?!\$\{)", text)
+
+
+def test_prometheus_understands_its_settings(tmp_path: Path) -> None:
+    """By promtool, with the alert rules; both servers are scraped as the job of the alerts."""
+    settings = documents(COMPOSE.with_name("prometheus.yaml"))[0]
+    (job,) = settings["scrape_configs"]
+    assert job["job_name"] == "leasehold"
+    servers = {name for name in documents(COMPOSE)[0]["services"] if name.startswith("leasehold")}
+    (targets,) = job["static_configs"]
+    assert {target.partition(":")[0] for target in targets["targets"]} == servers
+    settings["rule_files"] = [str(DEPLOY / "monitoring" / "alerts.yaml")]
+    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(settings))
+    passes(program("promtool"), "check", "config", tmp_path / "prometheus.yaml")
+
+
+def test_grafana_finds_its_source_and_its_dashboard() -> None:
+    """The source is the Prometheus of the file, the folder the one that the dashboard is in."""
+    services = documents(COMPOSE)[0]["services"]
+    grafana = COMPOSE.parent / "grafana"
+    (source,) = documents(grafana / "datasources.yaml")[0]["datasources"]
+    assert source["type"] == "prometheus"
+    assert re.fullmatch(r"http://(\w+):9090", source["url"])[1] in services  # type: ignore[index]
+    (provider,) = documents(grafana / "dashboards.yaml")[0]["providers"]
+    folder = provider["options"]["path"]
+    mounted = [mount.split(":")[1] for mount in services["grafana"]["volumes"]]
+    assert any(target.startswith(f"{folder}/") and target.endswith(".json") for target in mounted)
+
+
 def _composing() -> Iterator[list[str]]:
     docker = shutil.which("docker")
     if docker is not None:
@@ -345,5 +406,6 @@ def test_compose_is_understood() -> None:
     command = next(_composing(), None)
     if command is None:
         pytest.skip("docker compose is not installed")
-    environment = {**os.environ, "POSTGRES_PASSWORD": "x", "LEASEHOLD_ACCOUNTS": "shop:key"}
+    secrets = ("POSTGRES_PASSWORD", "LEASEHOLD_ACCOUNTS", "GRAFANA_PASSWORD", "SPARK_SECRET")
+    environment = {**os.environ, **dict.fromkeys(secrets, "x")}
     passes(*command, "--file", COMPOSE, "config", "--quiet", env=environment)
