@@ -42,6 +42,9 @@ test-long: $(READY) ## Run the tests that take more than about 5 seconds each, w
 test-pyspark: $(READY) ## Run the tests of Spark on another release: make test-pyspark PYSPARK=4.1.4
 	$(BIN)/python tools/try_pyspark.py $(PYSPARK)
 
+test-python: $(READY) ## Run most tests on another Python: make test-python VERSION=3.13
+	$(BIN)/python tools/try_python.py $(VERSION)
+
 test-slow: $(READY) ## Run the long rounds of the reliability suite
 	$(BIN)/pytest -m slow -s
 
@@ -53,6 +56,7 @@ lint: $(READY) ## Check style
 	$(BIN)/python tools/tidy.py
 	$(BIN)/python tools/make_sync.py --check
 	$(BIN)/python tools/make_events.py --check
+	$(BIN)/python tools/make_openapi.py --check
 
 types: $(READY) ## Check types
 	$(BIN)/mypy
@@ -88,12 +92,16 @@ screenshots: $(READY) ## Take the pictures of the console anew (needs Chromium)
 	$(BIN)/python -m tools.screenshots
 
 deploy-check: $(READY) ## Check what is in deploy/ with the linters that can be had
+	$(BIN)/python tools/get_helm.py
 	$(BIN)/pytest tests/unit/deploy -q -rs
 
 wheel: $(READY) ## Build the wheel and try it in an environment of its own
 	$(BIN)/python tools/try_wheel.py
 
+wheel-bare: $(READY) ## Try the wheel in a Debian with Python only (needs root and debootstrap)
+	$(BIN)/python tools/try_wheel.py --bare
+
 clean: ## Remove what was made here
 	rm -rf $(VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo spark-cluster serve test test-long test-pyspark test-slow check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel clean
+.PHONY: help setup demo spark-cluster serve test test-long test-pyspark test-slow test-python check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel wheel-bare clean

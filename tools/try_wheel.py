@@ -1,23 +1,42 @@
 """Build the wheel into ``dist`` and try it in an environment that holds nothing else.
 
 Without extras the command must serve a message, and see it in the queue. That catches files left
-out of the wheel and libraries that only the developers have. Tells how large the environment is.
+out of the wheel and libraries that only the developers have. Tells how long it was from the wheel
+to that message, and how large the libraries are; fails if they are larger than they may be.
+
+``python tools/try_wheel.py --bare`` does the same in a Debian 12 that has Python 3.11 and nothing
+else, in a folder that debootstrap fills: it asks for root. ``--wheel FILE`` tries a wheel that is
+there, as is done inside of that folder, where only the standard library is.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
+import resource
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import venv
+from collections import Counter
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DIST: Final = ROOT / "dist"
-MIB: Final = 1 << 20
+CONSTRAINTS: Final = "constraints.txt"
+MB: Final = 1_000_000
+MAX_MB: Final = 60
+"""What an installation without extras may bring, with the modules that pip compiles."""
+NOT_OURS: Final = {"pip", "setuptools", "wheel"}
+SHOWN: Final = 6
+BARE: Final = ("debootstrap", "--variant=minbase", "--include=python3-venv,ca-certificates")
+CERTIFICATES: Final = "/etc/ssl/certs/ca-certificates.crt"
+REACHES_THE_INDEX: Final = (CERTIFICATES, "/etc/resolv.conf", "/etc/hosts")
 
 TALK: Final = """
 import base64, sys, urllib.request
@@ -45,26 +64,28 @@ def run(*command: str | Path) -> None:
     subprocess.run([str(part) for part in command], check=True)
 
 
-def environment(folder: Path, wheel: str) -> Path:
+def environment(folder: Path, wheel: Path) -> Path:
     """Make an environment with the wheel in it and return its programs' folder."""
     venv.create(folder, with_pip=True)
     programs = folder / "bin"
     pip = (programs / "pip", "install", "--quiet", "--disable-pip-version-check")
-    run(*pip, "-c", ROOT / "constraints.txt", wheel)
+    run(*pip, "--no-cache-dir", "-c", Path(__file__).parents[1] / CONSTRAINTS, wheel)
     return programs
 
 
-def size_of(folder: Path) -> int:
-    """Return the bytes of the libraries in an environment, without pip and its like."""
+def sizes(folder: Path) -> Counter[str]:
+    """Return the bytes that each distribution in an environment takes, without pip and its like.
+
+    The folders of distributions are counted, so that what was compiled is.
+    """
     site = next(folder.glob("lib/python3*/site-packages"))
-    tools = ("pip", "setuptools", "wheel", "_distutils_hack", "pkg_resources")
-    return sum(
-        file.stat().st_size
-        for part in site.iterdir()
-        if not part.name.startswith(tools)
-        for file in ([part] if part.is_file() else part.rglob("*"))
-        if file.is_file()
-    )
+    found: Counter[str] = Counter()
+    for distribution in distributions(path=[str(site)]):
+        name = distribution.metadata["Name"]
+        if name not in NOT_OURS:
+            inside = [file for file in distribution.files or () if not str(file).startswith("..")]
+            found[name] = sum(Path(str(file.locate())).stat().st_size for file in inside)
+    return found
 
 
 def serve_and_talk(programs: Path, folder: Path) -> None:
@@ -91,19 +112,68 @@ def serve_and_talk(programs: Path, folder: Path) -> None:
     assert code == 0, f"the server ended with {code}"
 
 
-def main() -> int:
-    """Build, install, try."""
+def spent_s() -> float:
+    """Return the seconds of processors that programs we started have taken so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def try_it(wheel: Path) -> int:
+    """Install a wheel, exchange a message, and tell what that took; 1 if it is too large."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        DIST.mkdir(exist_ok=True)
-        for old in DIST.glob("leasehold-*.whl"):
-            old.unlink()
-        run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", DIST, ROOT)
-        (wheel,) = DIST.glob("leasehold-*.whl")
-        bare = environment(folder / "bare", str(wheel))
-        serve_and_talk(bare, folder)
-        print(f"{wheel.relative_to(ROOT)} with its libraries: {size_of(bare.parent) / MIB:.0f} MiB")
+        began_s, before_s = time.monotonic(), spent_s()
+        programs = environment(folder / "bare", wheel)
+        serve_and_talk(programs, folder)
+        took_s, worked_s = time.monotonic() - began_s, spent_s() - before_s
+        found = sizes(programs.parent)
+    python = ".".join(map(str, sys.version_info[:3]))
+    print(f"Python {python}: {took_s:.1f} s from wheel to message, {worked_s:.1f} s of processors")
+    largest = ", ".join(f"{name} {size / MB:.1f}" for name, size in found.most_common(SHOWN))
+    whole_mb = found.total() / MB
+    print(f"{whole_mb:.1f} MB with its {len(found) - 1} libraries ({largest})")
+    if whole_mb >= MAX_MB:
+        print(f"That is more than {MAX_MB} MB.")
+        return 1
     return 0
+
+
+def try_in_bare_debian(wheel: Path) -> int:
+    """Run this file in a Debian that has Python and nothing else."""
+    with tempfile.TemporaryDirectory() as temporary:
+        debian = Path(temporary) / "debian"
+        run(*BARE, "bookworm", debian)
+        for name in REACHES_THE_INDEX:
+            shutil.copy(name, f"{debian}{name}")
+        (debian / "try" / "tools").mkdir(parents=True)
+        shutil.copy(wheel, debian / "try")
+        shutil.copy(ROOT / CONSTRAINTS, debian / "try")
+        shutil.copy(__file__, debian / "try" / "tools")
+        inside = ("python3", f"/try/tools/{Path(__file__).name}", "--wheel", f"/try/{wheel.name}")
+        kept = {name: value for name, value in os.environ.items() if "proxy" in name.lower()}
+        environment = {**kept, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PIP_CERT": CERTIFICATES}
+        done = subprocess.run(("chroot", debian, *inside), env=environment, check=False)
+    return done.returncode
+
+
+def build() -> Path:
+    """Build the wheel."""
+    DIST.mkdir(exist_ok=True)
+    for old in DIST.glob("leasehold-*.whl"):
+        old.unlink()
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", DIST, ROOT)
+    (wheel,) = DIST.glob("leasehold-*.whl")
+    return wheel
+
+
+def main() -> int:
+    """Build, install, try."""
+    parser = argparse.ArgumentParser(description="Try the wheel")
+    parser.add_argument("--bare", action="store_true", help="in a Debian with Python only")
+    parser.add_argument("--wheel", type=Path, help="one that is there already")
+    given = parser.parse_args()
+    wheel: Path = given.wheel or build()
+    return try_in_bare_debian(wheel) if given.bare else try_it(wheel)
 
 
 if __name__ == "__main__":

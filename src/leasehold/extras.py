@@ -34,7 +34,7 @@ LIBRARIES: Final = {
 a library that another one shares its first part with."""
 ALWAYS: Final = frozenset(
     {"apsw", "click", "httptools", "httpx", "msgspec", "opentelemetry", "prometheus_client"}
-    | {"yaml", "rich", "sniffio", "structlog", "uvloop"}
+    | {"rich", "sniffio", "structlog", "uvloop"}
 )
 """Libraries that come with Leasehold itself: without one the installation is broken."""
 _OF_COMMANDS: Final = {

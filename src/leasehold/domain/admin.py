@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import ceil
 from typing import Final, NamedTuple
 
 from leasehold.domain.command import (
@@ -221,6 +222,49 @@ class Counts(NamedTuple):
     def total(self) -> int:
         """Return how many are in the queue itself."""
         return self.visible + self.leased + self.delayed + self.deferred
+
+
+class Workload(NamedTuple):
+    """What a queue has for its workers."""
+
+    visible: int
+    """Messages that wait."""
+    leased: int
+    """Messages in work."""
+    waiting_s: float = 0.0
+    """Seconds that the visible message which has waited longest has waited."""
+
+
+def desired_workers(
+    work: Workload,
+    *,
+    messages_per_worker: int,
+    leases_per_worker: int = 1,
+    max_wait_s: float | None = None,
+) -> int:
+    """Say how many workers a queue needs: enough for its backlog, and for all that is in work.
+
+    ``max(ceil(leased / leases_per_worker), ceil((leased + visible * urgency) /
+    messages_per_worker))``, with the urgency ``max(1, waiting_s / max_wait_s)``. The first part is
+    what keeps workers there that hold leases: with one lease to a worker the number is never less
+    than that of the workers that hold one.
+
+    Args:
+        work: What there is to do; no figure is negative.
+        messages_per_worker: Messages, waiting or in work, that one worker is to look after; 1 or
+            more.
+        leases_per_worker: How many messages a worker handles at once, 1 or more. If it is not
+            known, 1 errs on the side of too many workers.
+        max_wait_s: Seconds, more than 0, that a message may wait. If one has waited n times as
+            long, the backlog counts n times. None: however long it takes.
+
+    Returns: 0 only if nothing is visible or leased.
+    """
+    urgency = 1.0 if max_wait_s is None else max(1.0, work.waiting_s / max_wait_s)
+    return max(
+        ceil(work.leased / leases_per_worker),
+        ceil((work.leased + work.visible * urgency) / messages_per_worker),
+    )
 
 
 @dataclass(frozen=True, slots=True)

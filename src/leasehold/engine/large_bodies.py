@@ -138,7 +138,10 @@ class LargeBodies:
     async def close(self) -> None:
         """Finish removing what was refused, and close the body store."""
         while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            tasks = tuple(self._tasks)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            # From Python 3.12 on, waiting for tasks that are done gives their callbacks no turn.
+            self._tasks.difference_update(tasks)
         await self._store.close()
 
     # --- writing -----------------------------------------------------------------------------

@@ -293,6 +293,20 @@ class Counts(Struct, frozen=True, kw_only=True):
     """By state: seconds since the message that has been longest in it entered it."""
 
 
+class DesiredWorkers(Struct, frozen=True, kw_only=True):
+    """How many workers a queue needs, and the figures that say so."""
+
+    at_ms: Ms
+    workers: int
+    """For an autoscaler: 0 only if nothing is visible or leased."""
+    visible: int
+    """Messages that can be received now: none while the queue is paused."""
+    leased: int
+    """Messages on leases of workers; those in claims are left out."""
+    waiting_s: float
+    """Seconds since the visible message that has waited longest became visible; 0 without one."""
+
+
 class Activity(Struct, frozen=True, kw_only=True):
     """What happened in a queue since the server was started, at ``since_ms``."""
 

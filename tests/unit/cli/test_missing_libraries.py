@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parents[3]
 DISTRIBUTIONS = {
     "prometheus-client": "prometheus_client",
     "PyJWT": "jwt",
-    "PyYAML": "yaml",
     "opentelemetry-api": "opentelemetry",
     "opentelemetry-sdk": "opentelemetry.sdk",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter",

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "systemd" / "leasehold.service"
 COMPOSE = DEPLOY / "compose" / "compose.yaml"
-MANIFESTS = sorted((DEPLOY / "kubernetes").rglob("*.yaml"))
-BUILT_IN = [path for path in MANIFESTS if path.name != "scaledobject.yaml"]
-"""Those of kinds that Kubernetes itself has."""
+CHART = DEPLOY / "helm" / "leasehold"
+KINDS = ("sqlite", "postgresql")
+NOT_BUILT_IN = {"ScaledObject", "TriggerAuthentication", "ServiceMonitor"}
+"""Kinds that Kubernetes itself does not have."""
 _MOST_EXPOSED = 2.0
 """Of 10, as systemd counts it."""
 
@@ -55,22 +57,40 @@ def documents(path: Path) -> list[dict[str, Any]]:
     return [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
 
 
-def manifest(kind: str, name: str) -> dict[str, Any]:
+@cache
+def rendered(values: str, *more: str) -> list[dict[str, Any]]:
+    """Return what the chart makes of the values of a file in ``ci``, and of more."""
+    given: list[str | Path] = ["--values", CHART / "ci" / f"{values}-values.yaml", *more]
+    said = passes(program("helm"), "template", "leasehold", CHART, "--namespace", "queues", *given)
+    return [each for each in yaml.safe_load_all(said) if each]
+
+
+def refuses(*more: str) -> str:
+    """Return what Helm says of values that it must not take."""
+    given = ("--values", CHART / "ci" / "sqlite-values.yaml", *more)
+    command = (program("helm"), "template", "leasehold", CHART, *given)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    return done.stderr
+
+
+def manifest(values: str, kind: str, name: str = "leasehold") -> dict[str, Any]:
     """Return one manifest."""
     (found,) = (
         each
-        for path in MANIFESTS
-        for each in documents(path)
+        for each in rendered(values)
         if each["kind"] == kind and each["metadata"]["name"] == name
     )
     return found
 
 
-def container(name: str) -> dict[str, Any]:
-    """Return the container of a deployment."""
-    spec = manifest("Deployment", name)["spec"]["template"]["spec"]
-    found: dict[str, Any] = spec["containers"][0]
-    return found
+def pods(values: str) -> dict[str, dict[str, Any]]:
+    """Return the pods of all that runs, by name."""
+    return {
+        each["metadata"]["name"]: each["spec"]["template"]["spec"]
+        for each in rendered(values)
+        if each["kind"] in {"Deployment", "StatefulSet"}
+    }
 
 
 # --- it fits the server ---------------------------------------------------------------------------
@@ -102,68 +122,146 @@ def test_the_settings_of_compose_can_be_used() -> None:
     assert not loaded.settings.dev_account_on()
 
 
-def test_a_pod_ends_after_its_server() -> None:
+@pytest.mark.parametrize("values", KINDS)
+def test_a_pod_ends_after_its_server(values: str) -> None:
     """It is given the pause of preStop and the time to answer what has arrived, and more."""
-    settings = all_settings()
-    drain_s = settings["drain_timeout_s"][1]
-    pause_s = int(container("leasehold")["lifecycle"]["preStop"]["exec"]["command"][1])
-    spec = manifest("Deployment", "leasehold")["spec"]["template"]["spec"]
+    spec = pods(values)["leasehold"]
+    (container,) = spec["containers"]
+    given = {each["name"]: each.get("value") for each in container["env"]}
+    drain_s = float(given.get(f"{PREFIX}DRAIN_TIMEOUT_S") or all_settings()["drain_timeout_s"][1])
+    pause_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     assert spec["terminationGracePeriodSeconds"] > pause_s + drain_s
+
+
+def test_processes_are_given_the_time_to_stop() -> None:
+    """By Compose and by systemd as well."""
+    drain_s = all_settings()["drain_timeout_s"][1]
     stop_s = int(documents(COMPOSE)[0]["services"]["leasehold-1"]["stop_grace_period"][:-1])
     assert stop_s > drain_s
     assert int(_unit()["Service"]["TimeoutStopSec"]) > drain_s
 
 
-def test_selectors_select() -> None:
-    """Service, budget and policy mean the pods of the deployment; ports are the server's."""
-    template = manifest("Deployment", "leasehold")["spec"]["template"]
-    labels = template["metadata"]["labels"]
+@pytest.mark.parametrize("values", KINDS)
+def test_selectors_select(values: str) -> None:
+    """Service, budget, policy and monitor mean the servers, and not the workers."""
+    whose = {}
+    for each in rendered(values):
+        spec = each["spec"]
+        labels = spec.get("template", {}).get("metadata", {}).get("labels")
+        if labels is not None:
+            whose[each["metadata"]["name"]] = labels
+            assert spec["selector"]["matchLabels"].items() <= labels.items()
+    server = whose.pop("leasehold")
+    seen = set()
     for kind, way in (
         ("Service", ("selector",)),
         ("PodDisruptionBudget", ("selector", "matchLabels")),
         ("NetworkPolicy", ("podSelector", "matchLabels")),
-        ("Deployment", ("selector", "matchLabels")),
+        ("ServiceMonitor", ("selector", "matchLabels")),
     ):
-        found = manifest(kind, "leasehold")["spec"]
-        for step in way:
-            found = found[step]
-        assert found.items() <= labels.items()
+        for found in (each for each in rendered(values) if each["kind"] == kind):
+            chosen = found["spec"]
+            for step in way:
+                chosen = chosen[step]
+            assert chosen.items() <= server.items()
+            assert not any(chosen.items() <= labels.items() for labels in whose.values())
+            seen.add(kind)
+    assert seen >= {"Service", "NetworkPolicy"}
+    clients = manifest(values, "NetworkPolicy")["spec"]["ingress"][0]["from"][0]["podSelector"]
+    assert all(clients["matchLabels"].items() <= labels.items() for labels in whose.values())
     port = all_settings()["port"][1]
-    assert [each["containerPort"] for each in container("leasehold")["ports"]] == [port]
+    (container,) = pods(values)["leasehold"]["containers"]
+    assert [each["containerPort"] for each in container["ports"]] == [port]
     assert f"EXPOSE {port}\n" in (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 
 
-def test_probes_ask_pages_that_exist() -> None:
-    """Alive and ready are asked of the pages for that."""
-    found = container("leasehold")
-    paths = {name: found[name]["httpGet"]["path"] for name in found if name.endswith("Probe")}
-    assert paths == {
+@pytest.mark.parametrize(("values", "scheme"), [("sqlite", "HTTP"), ("postgresql", "HTTPS")])
+def test_probes_ask_pages_that_exist(values: str, scheme: str) -> None:
+    """Alive and ready are asked of the pages for that, with TLS where the server has it."""
+    (found,) = pods(values)["leasehold"]["containers"]
+    asked = {name: found[name]["httpGet"] for name in found if name.endswith("Probe")}
+    assert {name: get["path"] for name, get in asked.items()} == {
         "startupProbe": "/healthz",
         "livenessProbe": "/healthz",
         "readinessProbe": "/readyz",
     }
+    assert {get["scheme"] for get in asked.values()} == {scheme}
 
 
-def test_pods_have_no_rights() -> None:
+@pytest.mark.parametrize("values", KINDS)
+def test_pods_have_no_rights(values: str) -> None:
     """No root, no capabilities, nothing written into the image, no token of the cluster."""
-    for name in ("leasehold", "jobs-worker"):
-        spec = manifest("Deployment", name)["spec"]["template"]["spec"]
+    for spec in pods(values).values():
         assert spec["automountServiceAccountToken"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
-        inner = container(name)["securityContext"]
+        (container,) = spec["containers"]
+        inner = container["securityContext"]
         assert inner["capabilities"] == {"drop": ["ALL"]}
         assert inner["readOnlyRootFilesystem"] is True
         assert inner["allowPrivilegeEscalation"] is False
-        assert container(name)["resources"]["requests"].keys() == {"cpu", "memory"}
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+
+
+def test_a_store_on_a_volume_has_one_server() -> None:
+    """Its database outlives the release; with PostgreSQL any number of servers keep nothing."""
+    (claim,) = manifest("sqlite", "StatefulSet")["spec"]["volumeClaimTemplates"]
+    assert manifest("sqlite", "StatefulSet")["spec"]["replicas"] == 1
+    (container,) = pods("sqlite")["leasehold"]["containers"]
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    data = {each["name"]: each.get("value") for each in container["env"]}[f"{PREFIX}DATA"]
+    assert Path(data).is_relative_to(mounts[claim["metadata"]["name"]])
+    assert manifest("postgresql", "Deployment")["spec"]["replicas"] == 3
+
+
+@pytest.mark.parametrize("values", KINDS)
+def test_the_settings_of_the_chart_can_be_used(values: str) -> None:
+    """All names are those of settings, and the server would start with what is not secret."""
+    (container,) = pods(values)["leasehold"]["containers"]
+    given = {each["name"]: each.get("value") for each in container["env"]}
+    assert given.keys() <= {f"{PREFIX}{name.upper()}" for name in all_settings()}
+    secret = {name for name, value in given.items() if value is None}
+    assert secret == {f"{PREFIX}{name}" for name in ("ACCOUNTS", "INSPECTORS")} | (
+        {f"{PREFIX}STORE_URL"} if values == "postgresql" else set()
+    )
+    key = "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVphYmNkZWY="
+    plain = {name: value for name, value in given.items() if value is not None}
+    plain |= {f"{PREFIX}ACCOUNTS": f"shop:{key}", f"{PREFIX}HOST": "0.0.0.0"}
+    load_settings({}, environment=plain)
+
+
+def test_a_worker_is_given_the_time_that_it_takes() -> None:
+    """Its pod lives 20 seconds longer than --grace at least; KEDA alone says how many there are."""
+    for name, grace_s in (("films", 300), ("jobs", 90)):
+        spec = pods("postgresql")[f"leasehold-{name}"]
+        assert f"--grace={grace_s}s" in spec["containers"][0]["args"]
+        assert spec["terminationGracePeriodSeconds"] >= grace_s + 20
+    assert manifest("postgresql", "Deployment", "leasehold-films")["spec"]["replicas"] == 2
+    assert "replicas" not in manifest("postgresql", "Deployment", "leasehold-jobs")["spec"]
 
 
 def test_the_scaler_is_the_one_that_is_explained() -> None:
-    """What scales workers is, to the letter, what the how-to says."""
+    """What the chart makes differs from the how-to in names only."""
     page = (ROOT / "docs/howto/count-and-scale.md").read_text(encoding="utf-8")
     shown = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
-    assert documents(DEPLOY / "kubernetes/workers/scaledobject.yaml") == shown
-    assert shown[0]["spec"]["scaleTargetRef"]["name"] == "jobs-worker"
-    assert manifest("Deployment", "jobs-worker")
+    made = [manifest("postgresql", each["kind"], "leasehold-jobs") for each in shown[:2]]
+    asked = made[0]["spec"]["triggers"][0]["metadata"].pop("url")
+    written = shown[0]["spec"]["triggers"][0]["metadata"].pop("url")
+    assert asked.partition("/v1/") == (
+        "https://leasehold.queues.svc:10001",
+        "/v1/",
+        written.partition("/v1/")[2],
+    )
+    made[0]["spec"]["scaleTargetRef"]["name"] = "jobs-worker"
+    made[0]["spec"]["triggers"][0]["authenticationRef"]["name"] = "jobs-inspector"
+    assert [each["spec"] for each in made] == [each["spec"] for each in shown[:2]]
+
+
+def test_values_that_cannot_be_meant_are_refused() -> None:
+    """Secrets, names that are not known, a missing image, an Ingress without a host."""
+    assert "accounts" in refuses("--set", "settings.accounts=shop:key")
+    assert "replica" in refuses("--set", "store.replica=2")
+    assert "repository" in refuses("--set", "image.repository=")
+    assert "host" in refuses("--set", "ingress.enabled=true")
 
 
 def test_the_unit_restarts_what_a_restart_can_help() -> None:
@@ -188,14 +286,32 @@ def _unit() -> configparser.ConfigParser:
 
 
 def test_yaml_is_clean() -> None:
-    """By yamllint."""
+    """By yamllint; the templates are no YAML."""
     passes(program("yamllint"), "--strict", "-c", DEPLOY / "yamllint.yaml", DEPLOY)
 
 
-def test_manifests_fit_the_schemas() -> None:
+@pytest.mark.parametrize("values", KINDS)
+def test_the_chart_is_clean(values: str) -> None:
+    """By Helm."""
+    given = ("--values", CHART / "ci" / f"{values}-values.yaml")
+    passes(program("helm"), "lint", "--strict", CHART, *given)
+
+
+@pytest.mark.parametrize("values", KINDS)
+def test_manifests_fit_the_schemas(values: str, tmp_path: Path) -> None:
     """By the schemas of Kubernetes, in which nothing is unknown."""
-    said = passes(program("kubernetes-validate"), "--strict", *BUILT_IN)
-    assert said.count("passed for resource") == len(BUILT_IN)
+    built_in = [each for each in rendered(values) if each["kind"] not in NOT_BUILT_IN]
+    (tmp_path / "made.yaml").write_text(yaml.safe_dump_all(built_in))
+    said = passes(program("kubernetes-validate"), "--strict", tmp_path / "made.yaml")
+    assert said.count("passed for resource") == len(built_in) > 2
+
+
+def test_the_notes_say_what_is_there() -> None:
+    """After an installation."""
+    given = ("--values", CHART / "ci" / "postgresql-values.yaml")
+    said = passes(program("helm"), "install", "--dry-run=client", "queues", CHART, *given)
+    assert "https://queues-leasehold.default.svc:10001" in said
+    assert "rollout status deployment/queues-leasehold" in said
 
 
 def test_the_dockerfile_is_clean() -> None:
@@ -216,6 +332,67 @@ def test_the_unit_is_understood(tmp_path: Path) -> None:
     assert float(exposed[1]) < _MOST_EXPOSED
 
 
+def test_compose_fits_the_schema() -> None:
+    """By the schema of the Compose specification."""
+    schema = ("--builtin-schema", "vendor.compose-spec")
+    passes(program("check-jsonschema"), *schema, COMPOSE)
+
+
+def test_what_compose_mounts_is_there() -> None:
+    """Files exist, are not written to, and volumes are declared."""
+    compose = documents(COMPOSE)[0]
+    files = 0
+    for service in compose["services"].values():
+        for mount in service.get("volumes", ()):
+            source, _, target = mount.partition(":")
+            if source.startswith("."):
+                assert (COMPOSE.parent / source).is_file(), source
+                assert target.endswith(":ro")
+                files += 1
+            else:
+                assert source in compose["volumes"]
+    assert files
+
+
+def test_compose_publishes_to_this_machine_only_and_knows_no_password() -> None:
+    """Whoever does not set what is secret cannot start it; env.example names all that is asked."""
+    text = COMPOSE.read_text(encoding="utf-8")
+    for service in documents(COMPOSE)[0]["services"].values():
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), port
+    asked = set(re.findall(r"\$\{(\w+):\?", text))
+    example = (COMPOSE.parent / "env.example").read_text(encoding="utf-8")
+    assert asked == set(re.findall(r"^(\w+)=$", example, re.MULTILINE))
+    assert asked >= {"POSTGRES_PASSWORD", "GRAFANA_PASSWORD", "SPARK_SECRET"}
+    assert not re.findall(r"(?:PASSWORD|SECRET)\w*: (?!\$\{)", text)
+
+
+def test_prometheus_understands_its_settings(tmp_path: Path) -> None:
+    """By promtool, with the alert rules; both servers are scraped as the job of the alerts."""
+    settings = documents(COMPOSE.with_name("prometheus.yaml"))[0]
+    (job,) = settings["scrape_configs"]
+    assert job["job_name"] == "leasehold"
+    servers = {name for name in documents(COMPOSE)[0]["services"] if name.startswith("leasehold")}
+    (targets,) = job["static_configs"]
+    assert {target.partition(":")[0] for target in targets["targets"]} == servers
+    settings["rule_files"] = [str(DEPLOY / "monitoring" / "alerts.yaml")]
+    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(settings))
+    passes(program("promtool"), "check", "config", tmp_path / "prometheus.yaml")
+
+
+def test_grafana_finds_its_source_and_its_dashboard() -> None:
+    """The source is the Prometheus of the file, the folder the one that the dashboard is in."""
+    services = documents(COMPOSE)[0]["services"]
+    grafana = COMPOSE.parent / "grafana"
+    (source,) = documents(grafana / "datasources.yaml")[0]["datasources"]
+    assert source["type"] == "prometheus"
+    assert re.fullmatch(r"http://(\w+):9090", source["url"])[1] in services  # type: ignore[index]
+    (provider,) = documents(grafana / "dashboards.yaml")[0]["providers"]
+    folder = provider["options"]["path"]
+    mounted = [mount.split(":")[1] for mount in services["grafana"]["volumes"]]
+    assert any(target.startswith(f"{folder}/") and target.endswith(".json") for target in mounted)
+
+
 def _composing() -> Iterator[list[str]]:
     docker = shutil.which("docker")
     if docker is not None:
@@ -229,5 +406,6 @@ def test_compose_is_understood() -> None:
     command = next(_composing(), None)
     if command is None:
         pytest.skip("docker compose is not installed")
-    environment = {**os.environ, "POSTGRES_PASSWORD": "x", "LEASEHOLD_ACCOUNTS": "shop:key"}
+    secrets = ("POSTGRES_PASSWORD", "LEASEHOLD_ACCOUNTS", "GRAFANA_PASSWORD", "SPARK_SECRET")
+    environment = {**os.environ, **dict.fromkeys(secrets, "x")}
     passes(*command, "--file", COMPOSE, "config", "--quiet", env=environment)

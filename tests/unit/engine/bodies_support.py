@@ -103,6 +103,7 @@ class World:
         """Let what goes on in the background come to its end."""
         while self.bodies._tasks:
             await asyncio.gather(*self.bodies._tasks)
+            await asyncio.sleep(0)  # their callbacks take them out
 
     async def crash(self) -> None:
         """Drop the engine without a word, and begin another one."""

@@ -232,11 +232,12 @@ def is_loopback(client_ip: str) -> bool:
 def openapi_json() -> bytes:
     """Return the document; to make it takes a moment, so it is done once.
 
-    Paths, examples, and what no member says by itself stand in ``openapi.yaml``; the schemas are
-    made of the shapes in :mod:`leasehold.wire`.
+    Paths, examples, and what no member says by itself stand in ``openapi.yaml``, of which
+    ``tools/make_openapi.py`` makes the JSON that is read here; the schemas are made of the shapes
+    in :mod:`leasehold.wire`.
     """
-    text = resources.files(__package__ or "").joinpath("openapi.yaml").read_bytes()
-    content = msgspec.yaml.decode(text)
+    text = resources.files(__package__ or "").joinpath("openapi.json").read_bytes()
+    content = msgspec.json.decode(text)
     content["info"]["version"] = __version__
     by_hand = content["components"]["schemas"]
     made = make_schemas({*re.findall(rf"{REF}(\w+)", text.decode())})
@@ -480,6 +481,14 @@ ROUTES: Final = (
     Route("update-queue", "PATCH", _QUEUE, _SET_UP, queues.update),
     Route("delete-queue", "DELETE", _QUEUE, (Operation.DELETE_QUEUE,), queues.delete),
     Route("count-messages", "GET", _QUEUE + "/counts", _LOOK_AT_QUEUE, queues.counts),
+    Route(
+        "desired-workers",
+        "GET",
+        _QUEUE + "/desired-workers",
+        _LOOK_AT_QUEUE,
+        queues.scaling,
+        queues.SCALING_PARAMS,
+    ),
     Route("explain-queue", "GET", _QUEUE + "/explain", _LOOK_AT_QUEUE, admin.explain_queue),
     Route(
         "list-groups",

@@ -11,6 +11,7 @@ import os
 import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -177,6 +178,9 @@ def _raise_shared(results: Sequence[object]) -> None:
 
 _READERS_DEPTH: Final = 200
 """How much deeper than here a reader of what was saved may be in its stack."""
+_MAX_DEPTH: Final = 700
+"""How deep what is saved may be nested: Python 3.11 reads 1,000 levels, later ones many more."""
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _SURE: Final = 4
 """No character has more bytes."""
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -250,6 +254,13 @@ def body_of(item: WithBody, prefix: str = "", limit_bytes: int = NATIVE.body_byt
     return body
 
 
+def _is_too_deep(text: bytes) -> bool:
+    if text.count(b"[") + text.count(b"{") <= _MAX_DEPTH:
+        return False
+    steps = ((each in b"[{") - (each in b"]}") for each in _STRING.sub(b"", text))
+    return max(accumulate(steps)) > _MAX_DEPTH
+
+
 def saved_of(field: str, raw: msgspec.Raw) -> str:
     """Return what a holder wants saved, without blanks; REMOVE_SAVED for ``null``.
 
@@ -259,6 +270,8 @@ def saved_of(field: str, raw: msgspec.Raw) -> str:
     text = bytes(raw)
     if text == b"null":
         return REMOVE_SAVED
+    if _is_too_deep(text):
+        raise invalid(field, f"`{field}` cannot be read as JSON: it is nested too deeply.")
     try:
         msgspec.json.decode(b"[" * _READERS_DEPTH + text + b"]" * _READERS_DEPTH)
         compact = msgspec.json.format(text, indent=-1).decode()

@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 import msgspec
 
 from leasehold.auth.types import parse_iso_time
-from leasehold.domain.admin import CountMessages, Counts
+from leasehold.domain.admin import CountMessages, Counts, Workload, desired_workers
 from leasehold.domain.commands import (
     CreateQueue,
     DeleteQueue,
@@ -32,7 +32,7 @@ from leasehold.domain.limits import (
     POLICY_PERMISSIONS,
     RESERVED_METADATA,
 )
-from leasehold.domain.model import NEVER_MS, AccessPolicy, Queue
+from leasehold.domain.model import NEVER_MS, AccessPolicy, MessageState, Queue
 from leasehold.domain.queue_settings import (
     DEFAULT_SETTINGS,
     MAX_IN_FLIGHT,
@@ -272,6 +272,33 @@ async def delete(call: Call) -> Response:
 async def counts(call: Call) -> Response:
     """Count the messages by state."""
     return call.reply(_show_counts(await count_messages(call, call.queue), call.now_ms))
+
+
+SCALING_PARAMS: Final = frozenset({"messages_per_worker", "leases_per_worker", "max_wait_s"})
+_PER_WORKER: Final = (1, 1_000_000)
+_WAIT_S: Final = (1, 604_800)
+_DEFAULT_PER_WORKER: Final = 10
+
+
+async def scaling(call: Call) -> Response:
+    """Say how many workers the queue needs."""
+    messages_per_worker = param_int(call, "messages_per_worker", _PER_WORKER) or _DEFAULT_PER_WORKER
+    leases_per_worker = param_int(call, "leases_per_worker", _PER_WORKER) or 1
+    max_wait_s = param_int(call, "max_wait_s", _WAIT_S)
+    queue = await get_queue(call)
+    counted = await count_messages(call, call.queue)
+    # More workers would not get more out of a queue that is paused.
+    visible = 0 if queue.settings.is_paused(call.now_ms) else counted.visible
+    since_ms = counted.since.get(MessageState.VISIBLE, call.now_ms) if visible else call.now_ms
+    leased = counted.leased - counted.claimed
+    work = Workload(visible, leased, max(0, call.now_ms - since_ms) / _MS)
+    workers = desired_workers(
+        work,
+        messages_per_worker=messages_per_worker,
+        leases_per_worker=leases_per_worker,
+        max_wait_s=max_wait_s,
+    )
+    return call.reply(wire.DesiredWorkers(at_ms=call.now_ms, workers=workers, **work._asdict()))
 
 
 # --- stored access policies ----------------------------------------------------------------------

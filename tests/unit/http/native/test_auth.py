@@ -30,6 +30,7 @@ from tests.unit.http.native.support import (
 _VERSION: Final = "2026-10-06"
 _READING: Final = {
     *("list-queues", "get-queue", "count-messages", "explain-queue", "list-jobs", "get-job"),
+    "desired-workers",
     *("list-groups", "get-group"),
     *("peek", "list-messages", "get-message", "explain-message", "get-body"),
     *("trace-message", "list-events", "list-sessions", "get-session"),
@@ -181,6 +182,7 @@ _SEEING_STAGED = {"list-transactions", "get-transaction"}
             True,
             {
                 *("get-queue", "count-messages", "explain-queue", "list-groups", "get-group"),
+                "desired-workers",
                 *("peek", "list-messages", "get-message", "explain-message", "get-body"),
                 *("trace-message", *_SEEING_CLAIMS),
             },

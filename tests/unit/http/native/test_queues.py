@@ -108,6 +108,43 @@ def test_counts(native: Native) -> None:
     }
 
 
+def test_desired_workers(native: Native) -> None:
+    """What waits and what is in work call for workers, and for more after a long wait."""
+    asked = f"{QUEUE}/desired-workers"
+    assert native.get(asked)["workers"] == 0
+    native.put_bodies(*[str(number) for number in range(21)])
+    native.clock.advance(s=30)
+    assert native.get(asked) == {
+        "at_ms": native.clock.now_ms(),
+        "workers": 3,
+        "visible": 21,
+        "leased": 0,
+        "waiting_s": 30.0,
+    }
+    assert native.get(asked, "messages_per_worker=21")["workers"] == 1
+    assert native.get(asked, "max_wait_s=10")["workers"] == 7
+    for _ in range(5):
+        native.receive_one()
+    assert native.get(asked)["workers"] == 5
+    assert native.get(asked, "leases_per_worker=4")["workers"] == 3
+    refused = native.send("GET", asked, query="messages_per_worker=0")
+    assert (refused.status, refused.code) == (400, "out-of-range")
+
+
+def test_no_workers_for_what_cannot_be_received(native: Native) -> None:
+    """A paused queue keeps only those that are at work; messages in claims are for others."""
+    native.put_bodies(*[str(number) for number in range(40)])
+    native.receive_one()
+    stream = f"{QUEUE}/streams/nightly"
+    token = native.send("PUT", stream).json["token"]
+    native.send("PUT", f"{stream}/claims/1", {"token": token, "limit": 9, "lease_s": 60})
+    told = native.get(f"{QUEUE}/desired-workers")
+    assert (told["visible"], told["leased"], told["workers"]) == (30, 1, 4)
+    native.send("POST", f"{QUEUE}/pause", {})
+    told = native.get(f"{QUEUE}/desired-workers")
+    assert (told["visible"], told["leased"], told["workers"], told["waiting_s"]) == (0, 1, 1, 0.0)
+
+
 def test_missing_queue(native: Native) -> None:
     """A queue that is not there is a 404 for every operation on it."""
     path = f"{BASE}/queues/nowhere"
@@ -116,6 +153,7 @@ def test_missing_queue(native: Native) -> None:
         ("PATCH", ""),
         ("DELETE", ""),
         ("GET", "/counts"),
+        ("GET", "/desired-workers"),
         ("GET", "/explain"),
         ("POST", "/pause"),
         ("POST", "/resume"),

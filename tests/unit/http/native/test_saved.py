@@ -62,7 +62,9 @@ def test_the_limit_is_on_json_without_blanks(native: Native, message: dict[str, 
 
 
 @pytest.mark.parametrize(
-    "saved", [b'"\\ud800"', b'"\xff"', b"1e999", b"[" * 900 + b"]" * 900], ids=repr
+    "saved",
+    [b'"\\ud800"', b'"\xff"', b"1e999", b"[" * 900 + b"]" * 900],
+    ids=["surrogate", "bytes", "number", "depth"],
 )
 def test_what_a_reader_could_not_read_is_refused(
     native: Native, message: dict[str, Any], saved: bytes
@@ -74,6 +76,13 @@ def test_what_a_reader_could_not_read_is_refused(
     found = answer.json if answer.status == 400 else answer.json["results"][0]["error"]
     assert found["code"] == "invalid-request"
     assert "saved" not in native.get(f"{MESSAGES}/{message['id']}")
+
+
+def test_brackets_in_texts_are_no_depth(native: Native, message: dict[str, Any]) -> None:
+    """Nor is a long list of lists."""
+    saved = [["[" * 900, '"' + "{" * 900], *([[]] * 900)]
+    _renew(native, message, saved=saved)
+    assert native.get(f"{MESSAGES}/{message['id']}")["saved"] == saved
 
 
 def test_a_commit_saves_as_well(native: Native, message: dict[str, Any]) -> None:

@@ -158,7 +158,8 @@ class FileQueue:
         """Return when something was renewed, for how long, and by which process."""
         with self._open() as database:
             found = database.execute(
-                "SELECT at_s, lease_s, pid FROM renewals WHERE ?1 IS NULL OR id = ?1 ORDER BY at_s",
-                (message_id,),
+                "SELECT at_s, lease_s, pid FROM renewals WHERE :id IS NULL OR id = :id"
+                " ORDER BY at_s",
+                {"id": message_id},
             )
             return found.fetchall()
