@@ -201,7 +201,7 @@ class Turns:
         if known is not None:
             at_ms, oldest_ms = min(at_ms, known[0]), min(oldest_ms, known[1])
         self._due[group] = at_ms, oldest_ms
-        if len(self._calls) > 2 * len(self._due) + _KEPT:
+        if at_ms != NOW and len(self._calls) > 2 * len(self._due) + _KEPT:
             self._forget_moved()
 
     def arrived(self, group: Group, at_ms: int) -> None:
@@ -334,13 +334,16 @@ class Turns:
             ready.pop()
         return _NOBODY
 
-    def leave(self, group: Group) -> None:
-        """Take a group for ready no more."""
-        self._ranks.pop(group, None)
+    def leave(self, groups: Iterable[Group]) -> None:
+        """Take some groups for ready no more."""
+        for group in groups:
+            self._ranks.pop(group, None)
 
-    def is_ready(self, group: Group) -> bool:
-        """Tell whether a group is taken for ready."""
-        return group in self._ranks
+    def call_looked_at(self, looks: Mapping[Group, Look[object]]) -> None:
+        """Have those that are not ready looked at again when they may have something."""
+        for group, look in looks.items():
+            if group not in self._ranks:
+                self.call(group, *look.again())
 
     def due_ms(self) -> int | None:
         """Return when a group is next to be looked at, None for never."""
@@ -512,7 +515,7 @@ class Looks(Protocol[_Row_co]):
 
 
 def take_turns(
-    turns: Turns, now_ms: int, limits: Iterable[int], looks: Looks[_Row]
+    turns: Turns, now_ms: int, limits: Sequence[int], looks: Looks[_Row]
 ) -> Generator[_Row]:
     """Go over what some receives get, in the order in which groups have their turns.
 
@@ -528,12 +531,13 @@ def take_turns(
     Yields:
         What looks take. Whoever has enough closes it.
     """
-    limits = list(limits)
     missing = sum(limits)
     turns.begin()
-    _note_work(turns.work, now_ms, limits, looks)
+    if limits and turns.work.is_due(now_ms):
+        turns.work.note(now_ms, looks.in_flight(), limits[0])
     turns.call_due(now_ms)
-    given: set[Group] = set()
+    given: list[Group] = []
+    """Groups in order that have given to this receive."""
     is_fair, is_fifo = turns.settings.fair, turns.settings.order is GroupOrder.FIFO
     try:
         for limit in limits:
@@ -546,7 +550,8 @@ def take_turns(
                 else:
                     row = None
                 if row is not None:
-                    given.add(group)
+                    if is_fifo and group is not None:
+                        given.append(group)
                     turns.served(group, rank)
                     wanted, missing = wanted - 1, missing - 1
                 if wanted or row is None or not is_fifo or group is None:  # or it is done for now
@@ -555,18 +560,11 @@ def take_turns(
                         turns.enter(group, bound)
                 if row is not None:
                     yield row
-            _close_ordered(turns, given)
+            turns.leave(given)
+            given.clear()
     finally:
-        _close_ordered(turns, given)
-        for group, look in looks.known.items():
-            if not turns.is_ready(group):
-                turns.call(group, *look.again())
-
-
-def _note_work(work: Work, now_ms: int, limits: Sequence[int], looks: Looks[_Row]) -> None:
-    """Note what groups have in flight, where it is time to."""
-    if limits and work.is_due(now_ms):
-        work.note(now_ms, looks.in_flight(), limits[0])
+        turns.leave(given)
+        turns.call_looked_at(looks.known)
 
 
 _AHEAD: Final = 256
@@ -581,15 +579,6 @@ def _look_at(turns: Turns, group: Group, looks: Looks[_Row], missing: int) -> Lo
         looks.read([group, *more])
         look = looks.known[group]
     return look
-
-
-def _close_ordered(turns: Turns, given: set[Group]) -> None:
-    """Note that groups in order that have given to one receive give nothing to another now."""
-    if turns.settings.order is GroupOrder.FIFO:
-        for group in given:
-            if is_ordered(turns.settings, group):
-                turns.leave(group)
-        given.clear()
 
 
 def take_from(turns: Turns, group: str, limit: int, looks: Looks[_Row]) -> Generator[_Row]:
@@ -611,8 +600,7 @@ def take_from(turns: Turns, group: str, limit: int, looks: Looks[_Row]) -> Gener
             limit -= 1
             yield row
     finally:
-        if not turns.is_ready(group):
-            turns.call(group, *look.again())
+        turns.call_looked_at(looks.known)
 
 
 def next_group(turns: Turns, now_ms: int, looks: Looks[object]) -> str | None:
@@ -640,9 +628,7 @@ def next_group(turns: Turns, now_ms: int, looks: Looks[object]) -> str | None:
     finally:
         if without_group is not None:
             turns.enter(None, without_group)
-        for group, look in looks.known.items():
-            if not turns.is_ready(group):
-                turns.call(group, *look.again())
+        turns.call_looked_at(looks.known)
 
 
 def next_turn_ms(turns: Turns, now_ms: int, looks: Looks[object]) -> int | None:
@@ -654,7 +640,7 @@ def next_turn_ms(turns: Turns, now_ms: int, looks: Looks[object]) -> int | None:
         look = looks.known[group]
         if look.rank() is not None:
             return now_ms
-        turns.leave(group)
+        turns.leave([group])
         at_ms, oldest_ms = look.again()
         turns.call(group, max(at_ms, now_ms + 1), oldest_ms)
     return turns.due_ms()

@@ -47,6 +47,7 @@ class Lane:
     """
 
     __slots__ = (
+        "is_grouped",
         "live_from_ms",
         "number",
         "oldest_from_ms",
@@ -62,6 +63,7 @@ class Lane:
         self.partition = lane_of(partition, number)
         self.number = number
         self.priority = priority_of(self.partition)
+        self.is_grouped = is_grouped(self.partition)
         self.forget_scan()
 
     def forget_scan(self) -> None:

@@ -8,7 +8,7 @@ what is in memory may be out of date and costs a look in vain, never a wrong mes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -68,7 +68,7 @@ class GroupSearch:
         self._state = state
 
     def take(
-        self, entry: Entry, now_ms: int, limits: Iterable[int], query: str, good: Good
+        self, entry: Entry, now_ms: int, limits: Sequence[int], query: str, good: Good | None
     ) -> Generator[Row]:
         """Go over the messages that receives or a claim get; whoever has enough closes it.
 
@@ -77,16 +77,15 @@ class GroupSearch:
             now_ms: The time.
             limits: Messages at most, of each receive.
             query: Finds messages of a queue without groups.
-            good: Judges each message.
+            good: Judges each message; None where all are good.
         """
-        limits = tuple(limits)
         turns = self._turns_of(entry, now_ms)
         looks = _Looks(self._state, entry, turns, now_ms, query, sum(limits), good)
         source = take_turns(turns, now_ms, limits, looks)
         return _rated(source, looks) if looks.policy.has_rates else source
 
     def take_from(  # noqa: PLR0913, PLR0917 - as take
-        self, entry: Entry, now_ms: int, group: str, limit: int, query: str, good: Good
+        self, entry: Entry, now_ms: int, group: str, limit: int, query: str, good: Good | None
     ) -> Generator[Row]:
         """Go over the messages of one group, for the session that holds it."""
         turns = self._turns_of(entry, now_ms)
@@ -106,7 +105,7 @@ class GroupSearch:
 
     def _glance(self, entry: Entry, turns: Turns, now_ms: int) -> _Looks:
         """Look at groups of which nothing is taken."""
-        return _Looks(self._state, entry, turns, now_ms, "next_visible_without_bodies", 1, _any)
+        return _Looks(self._state, entry, turns, now_ms, "next_visible_without_bodies", 1, None)
 
     def again_ms(self, entry: Entry, group: str, now_ms: int) -> int | None:
         """Return when the rate of a group allows one more; None if it does now."""
@@ -125,7 +124,7 @@ class GroupSearch:
         rows: list[Row] = []
         names = state.names_of([group])
         for lane in entry.lanes:
-            if is_grouped(lane.partition):
+            if lane.is_grouped:
                 bounds = (lane.partition, group, now_ms)
                 for _, _, own_leased, _ in state.fetch(
                     "groups_held", (lane.partition, names, now_ms)
@@ -148,7 +147,7 @@ class GroupSearch:
         if turns is None or turns.settings is not settings:
             first: dict[Group, tuple[int, int]] = {None: (NOW, 0)}
             for lane in entry.lanes:
-                if is_grouped(lane.partition):
+                if lane.is_grouped:
                     for group, *at in self._state.fetch("groups_of_lane", (lane.partition,)):
                         place = (at[0], at[1])
                         first[group] = min(first.get(group, place), place)
@@ -174,7 +173,7 @@ class GroupSearch:
         turns.call(None, NOW)
         since_ms, turns.heard_ms = turns.heard_ms - _UNSURE_MS, now_ms
         for lane in entry.lanes:
-            if is_grouped(lane.partition):
+            if lane.is_grouped:
                 bounds = (lane.partition, since_ms, now_ms)
                 for (group,) in self._state.fetch("groups_since", bounds):
                     turns.call(group, NOW)
@@ -203,10 +202,6 @@ def _hiding_lanes(
             for number in lanes_of(held.partition, held.lanes_used):
                 if grouped is None or is_grouped(number) is grouped:
                     yield number, held.claim.until_ms
-
-
-def _any(_: Row) -> bool:
-    return True
 
 
 def _full_at_us(state: State, entry: Entry, groups: Sequence[str]) -> dict[str, int]:
@@ -239,7 +234,7 @@ class _Looks:
         now_ms: int,
         query: str,
         wanted: int,
-        good: Good,
+        good: Good | None,
         own: str | None = None,
     ) -> None:
         policy = entry.queue.settings.groups
@@ -248,12 +243,15 @@ class _Looks:
         self.state, self.entry, self.policy, self.turns = state, entry, policy, turns
         self.now_ms, self.query, self.wanted, self.good = now_ms, query, wanted, good
         self.ageing_s = entry.queue.settings.priority_ageing_s
+        self.has_limits = True
+        """Whether there is any group of which not all may be on leases at once."""
         self._own = own
         """The group that whoever receives holds."""
         self._front_lane = self._find_front_lane()
 
     def read(self, groups: Sequence[Group]) -> None:
         """See :class:`Looks`."""
+        self.has_limits = bool(self.policy.has_limits or self.turns.work.limits)
         names = self._open_of(groups)
         if None in groups:
             self.known[None] = _Look(self, None, self._without_group(self.wanted))
@@ -292,7 +290,7 @@ class _Looks:
         entry = self.entry
         if self.query not in self.state.fronts or entry.claims or self.policy.has_rates:
             return None
-        lanes = [lane.partition for lane in entry.lanes if is_grouped(lane.partition)]
+        lanes = [lane.partition for lane in entry.lanes if lane.is_grouped]
         return lanes[0] if len(lanes) == 1 else None
 
     def _read_fronts(self, names: Sequence[str], lane: int) -> Sequence[str]:
@@ -303,7 +301,7 @@ class _Looks:
         state, now_ms, known = self.state, self.now_ms, self.known
         # What was received holds a group up that is in order, or fills its limit, till it is gone.
         is_fifo = self.policy.order is GroupOrder.FIFO
-        is_free = not (is_fifo or self.policy.has_limits or self.turns.work.limits)
+        is_free = not (is_fifo or self.has_limits)
         until_ms = now_ms if is_free else NEVER_MS
         if len(names) == 1:
             rows = state.fetch("group_front", (lane, names[0], now_ms, until_ms))
@@ -321,8 +319,9 @@ class _Looks:
                     ended[name] = look
                 elif behind_ms is not None:
                     look.again_ms = behind_ms
-        for name, at_ms in self._next(tuple(ended)).items():
-            ended[name].again_ms = at_ms
+        if ended:
+            for name, at_ms in self._next(tuple(ended)).items():
+                ended[name].again_ms = at_ms
         return [name for name in names if name not in known]
 
     def in_flight(self) -> Mapping[Group, int]:
@@ -406,7 +405,7 @@ class _Looks:
     def _lanes(self, *, grouped: bool) -> Iterator[tuple[int, int | None]]:
         """Go over the lanes that may have messages to give; of a lapsed claim with its end."""
         for lane in self.entry.lanes:
-            if is_grouped(lane.partition) is grouped:
+            if lane.is_grouped is grouped:
                 yield lane.partition, None
         for held in self.entry.lapsed:
             if held.claim.until_ms <= self.now_ms and held.claim.remaining:
@@ -431,7 +430,7 @@ class _Looks:
             return found
         known = self.state.names_of(names)
         for lane in self.entry.lanes:
-            if is_grouped(lane.partition):
+            if lane.is_grouped:
                 bounds = (lane.partition, known, self.now_ms)
                 for name, *own in self.state.fetch("groups_held", bounds):
                     found[name] = _Held(*own).with_more(found.get(name))
@@ -519,8 +518,10 @@ class _Look:
 
     def __init__(self, looks: _Looks, group: Group, heads: _Heads) -> None:
         self._looks, self._group, self._heads = looks, group, heads
-        self._limit = max(1, len(heads.rows))
-        self._room = None if group is None else looks.turns.limit_of(group)
+        self._limit = len(heads.rows) or 1
+        self._room: int | None = None
+        if looks.has_limits and group is not None:
+            self._room = looks.turns.limit_of(group)
         self._taken: set[int] = set()
         self.given = 0
         """Messages, to receives."""
@@ -621,7 +622,8 @@ class _Look:
                 continue
             row = self._bound = rows.pop(0)
             self._taken.add(Cell.row_key(row))
-            is_good = self._looks.good(row)
+            good = self._looks.good
+            is_good = True if good is None else good(row)
             if is_good:
                 self._looks.wanted -= 1
                 self.given += 1

@@ -43,7 +43,7 @@ from leasehold.stores.sql.catalog import (
     priority_of,
 )
 from leasehold.stores.sql.failures import poison
-from leasehold.stores.sql.groups import GroupSearch
+from leasehold.stores.sql.groups import Good, GroupSearch
 from leasehold.stores.sql.rows import Cell, Kept, Row, kept_in, message_of, visible_from
 from leasehold.stores.sql.state import State
 
@@ -311,7 +311,7 @@ class GroupScanner:
     def _lanes(self, entry: Entry) -> list[tuple[int, OpenClaimState | None]]:
         """Return the lanes of groups, also those of claims, in an order that does not change."""
         lanes: list[tuple[int, OpenClaimState | None]] = [
-            (lane.partition, None) for lane in entry.lanes if is_grouped(lane.partition)
+            (lane.partition, None) for lane in entry.lanes if lane.is_grouped
         ]
         for held in entry.claims:
             numbers = lanes_of(held.partition, held.lanes_used)
@@ -551,7 +551,9 @@ class Search:
         if group is not None:
             rows = self._of_group(entry, now_ms, group, wanted, query)
         elif settings.groups is not None:
-            rows = self._in_turn(entry, now_ms, _cut(limits, wanted), query, step)
+            if rate_per_s is not None:
+                limits = _cut(limits, wanted)
+            rows = self._in_turn(entry, now_ms, limits, query, step)
         else:
             rows = self._next(entry, now_ms, wanted, query, step) if wanted else []
             if settings.failure_policy is not None:
@@ -617,7 +619,7 @@ class Search:
         self, entry: Entry, now_ms: int, group: str, wanted: int, query: str
     ) -> list[Row]:
         """Return what one group gives to the session that holds it."""
-        good = partial(self._is_good, entry, now_ms, _Budget(POISONED_AT_ONCE))
+        good = self._judge(entry, now_ms)
         return list(self._groups.take_from(entry, now_ms, group, wanted, query, good))
 
     def _in_turn(
@@ -629,13 +631,20 @@ class Search:
         step: SearchStep | None,
     ) -> list[Row]:
         """Return what the groups of a queue give that is shared by them."""
-        good = partial(self._is_good, entry, now_ms, _Budget(POISONED_AT_ONCE))
-        if step is not None:
-            step[0]()
+        source = self._groups.take(entry, now_ms, limits, query, self._judge(entry, now_ms))
+        if step is None:
+            return list(source)
+        step[0]()
         rows: list[Row] = []
-        with contextlib.closing(self._groups.take(entry, now_ms, limits, query, good)) as source:
+        with contextlib.closing(source):
             for row in source:
                 rows.append(row)
-                if step is not None and not step[1](row):
+                if not step[1](row):
                     break
         return rows
+
+    def _judge(self, entry: Entry, now_ms: int) -> Good | None:
+        """Return what tells whether a message may be delivered; None where all may."""
+        if entry.queue.settings.failure_policy is None:
+            return None
+        return partial(self._is_good, entry, now_ms, _Budget(POISONED_AT_ONCE))
