@@ -184,7 +184,7 @@ LATE: Final = {
     "top": Late(
         "leasehold.cli.top",
         "top",
-        "Watch queues, workers and leases in the terminal, the busiest first.",
+        "Watch queues, workers and leases, the busiest first, until q is pressed.",
         _THINGS,
     ),
     "worker": Late(
@@ -251,7 +251,7 @@ LATE: Final = {
     "help": Late(
         "leasehold.cli.topics",
         "show_help",
-        "Explain a topic or a command. Without either, list the topics.",
+        "Explain a topic or a command.",
         _ABOUT,
     ),
 }

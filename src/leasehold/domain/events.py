@@ -159,7 +159,7 @@ class Event(NamedTuple):
         int,
         Column(
             Kind.INT32,
-            "Place within the batch, from 0. `seq` and `place` name an event for ever, and their"
+            "Place within the batch, from 0. `seq` and `place` identify an event, and their"
             " order is the order in which things happened",
         ),
     ]

@@ -14,8 +14,8 @@ class Event(Struct, frozen=True, omit_defaults=True, gc=False):
     """Number of the batch. Rises, with gaps. A batch of more than 16,000 events has several that
     follow each other, so it can be split over files."""
     place: int
-    """Place within the batch, from 0. ``seq`` and ``place`` name an event for ever, and their order
-    is the order in which things happened."""
+    """Place within the batch, from 0. ``seq`` and ``place`` identify an event, and their order is
+    the order in which things happened."""
     at_ms: int
     """When; the same for a whole batch."""
     type: str
