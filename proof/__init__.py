@@ -1,0 +1,1 @@
+"""The public proof: what the queue promises, checked by machines. ``make proof`` runs it all."""
