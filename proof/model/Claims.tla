@@ -197,7 +197,7 @@ SettleAgain(n) == n <= settled /\ log' = <<>> /\ UNCHANGED <<core, own>>
 ClaimTick ==
   LET after == [n \in Numbers |-> [claim[n] EXCEPT !.left = Less(@)]]
   IN /\ Ticked # msg \/ after # claim
-     /\ WriteUncounted(Ticked, <<>>) /\ UNCHANGED <<counted, done, settled, token, sent, told>>
+     /\ WriteUncounted(Ticked, ATick) /\ UNCHANGED <<counted, done, settled, token, sent, told>>
      /\ live' = [m \in Messages |-> LessLive(live[m])]
      /\ due' = [m \in Messages |-> Less(due[m])]
      /\ claim' = after

@@ -226,9 +226,10 @@ Expire(m) ==
 TickRow(row) == [row EXCEPT !.hidden = Less(@),
                             !.life = IF row.place = "queue" THEN Less(@) ELSE @]
 Ticked == [m \in Messages |-> TickRow(msg[m])]
+ATick == <<[type |-> "tick", m |-> 0]>>  \* not an event; for who reads a behaviour
 Tick ==
   /\ Ticked # msg
-  /\ WriteUncounted(Ticked, <<>>) /\ UNCHANGED <<counted, done>>
+  /\ WriteUncounted(Ticked, ATick) /\ UNCHANGED <<counted, done>>
   /\ live' = [m \in Messages |-> LessLive(live[m])]
   /\ due' = [m \in Messages |-> Less(due[m])]
 

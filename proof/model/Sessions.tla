@@ -56,13 +56,12 @@ Holds(m, s) ==
 \* the budget of deliveries does not count.
 Ended(row, state) ==
   LET closed == IF state = "ended" THEN [row EXCEPT !.spared = @ + 1] ELSE row
-  IN IF Exhausted(closed) THEN [Poisoned(closed) EXCEPT !.spared = closed.spared]
-                          ELSE Released(closed, 0)
+  IN IF Exhausted(closed) THEN Poisoned(closed) ELSE Released(closed, 0)
 
 Order(ms) == CHOOSE q \in [1..Cardinality(ms) -> ms] :
                \A i, j \in 1..Cardinality(ms) : i < j => q[i] < q[j]
 
-Over(s, state) ==
+EndLeases(s, state, first) ==
   LET held == {m \in Messages : Holds(m, s)}
       ending == IF Bug = "session-kept" THEN {} ELSE held
       rows == [m \in Messages |-> IF m \in ending THEN Ended(msg[m], state) ELSE msg[m]]
@@ -71,28 +70,34 @@ Over(s, state) ==
                    IN IF rows[m].place = "poison"
                         THEN Event("poisoned", m, rows[m], "max_deliveries")
                         ELSE Event("lease-ended", m, rows[m], "session " \o state)]
-  IN /\ session[s].state = "live"
-     /\ \A m \in ending : msg[m].fence < MaxFence
-     /\ Write(rows, <<OfSession("session-" \o state, s)>> \o events)
+  IN /\ \A m \in ending : msg[m].fence < MaxFence
+     /\ Write(rows, first \o events)
      /\ session' = [session EXCEPT ![s] = [state |-> state, left |-> 0]]
      /\ live' = [m \in Messages |-> IF m \in ending THEN {} ELSE live[m]]
      /\ UNCHANGED <<due, done, holder>>
 
+Over(s, state) ==
+  session[s].state = "live" /\ EndLeases(s, state, <<OfSession("session-" \o state, s)>>)
 Lose(s) == session[s].left = 0 /\ Over(s, "lost")
 End(s) == Over(s, "ended")
+
+\* A lease that had lapsed when its session ended was not ended with it. Its receipt may have
+\* renewed it since, if the rule is until-retaken: the next look of the server ends it.
+EndLate(s) == /\ session[s].state \in {"lost", "ended"} /\ \E m \in Messages : Holds(m, s)
+              /\ EndLeases(s, session[s].state, <<>>)
 
 \* A session lives up to the end of its last tick; it is lost in the one after that.
 SessionTick ==
   LET after == [s \in Sessions |-> [session[s] EXCEPT !.left = Less(@)]]
   IN /\ Ticked # msg \/ after # session
-     /\ WriteUncounted(Ticked, <<>>) /\ UNCHANGED <<counted, done, holder>>
+     /\ WriteUncounted(Ticked, ATick) /\ UNCHANGED <<counted, done, holder>>
      /\ live' = [m \in Messages |-> LessLive(live[m])]
      /\ due' = [m \in Messages |-> Less(due[m])]
      /\ session' = after
 
 NextSessions ==
   \/ SessionTick
-  \/ \E s \in Sessions : Start(s) \/ Heartbeat(s) \/ Lose(s) \/ End(s)
+  \/ \E s \in Sessions : Start(s) \/ Heartbeat(s) \/ Lose(s) \/ End(s) \/ EndLate(s)
   \/ \E m \in Messages :
        \/ ReceiveForNobody(m)
        \/ \E s \in Sessions : ReceiveFor(m, s)
@@ -107,9 +112,9 @@ SpecSessions == InitSessions /\ [][NextSessions]_sessionVars
 -----------------------------------------------------------------------------
 (* Laws. *)
 
-\* When a session is over, no message is on a lease of it: others can have them at once.
+\* In the step in which a session ends, all its leases end: others can have the messages at once.
 SessionEndsLeases ==
-  [][\A s \in Sessions : session'[s].state \in {"lost", "ended"} =>
+  [][\A s \in Sessions : session[s].state = "live" /\ session'[s].state \in {"lost", "ended"} =>
        \A m \in Messages : ~Holds(m, s)']_sessionVars
 
 \* A session that is over is given nothing, and what is over stays over.
