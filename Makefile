@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-CODE   := src tests benchmarks examples tools
+CODE   := src tests benchmarks examples proof tools
 
 # Processes by the thousand import the same modules, and tests are rewritten before they run: all of
 # that is kept, also where the environment says that Python shall keep nothing.
@@ -44,6 +44,12 @@ test-pyspark: $(READY) ## Run the tests of Spark on another release: make test-p
 
 test-slow: $(READY) ## Run the long rounds of the reliability suite
 	$(BIN)/pytest -m slow -s
+
+proof: $(READY) ## Check what the queue promises against its model and from outside (ten minutes)
+	$(BIN)/python -m proof
+
+proof-long: $(READY) ## The same, in the sizes that take hours
+	$(BIN)/python -m proof --long
 
 check: lint types imports docs test ## Everything that must be clean before a commit lands
 
@@ -96,4 +102,4 @@ wheel: $(READY) ## Build the wheel and try it in an environment of its own
 clean: ## Remove what was made here
 	rm -rf $(VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo spark-cluster serve test test-long test-pyspark test-slow check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel clean
+.PHONY: help setup demo spark-cluster serve test test-long test-pyspark test-slow proof proof-long check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel clean

@@ -96,7 +96,7 @@ class Plant(NamedTuple):
     in_log: bool
     """Whether the events up to there show it, without the receipts that were used and without the
     rows of the store."""
-    bounds: Mapping[str, object] = {}  # noqa: RUF012 - never changed
+    bounds: Mapping[str, object] = {}
     """Other ones, where the small ones do not let it happen."""
 
 

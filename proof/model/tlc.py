@@ -24,7 +24,9 @@ from proof.model.values import State, read_states
 MODELS: Final = Path(__file__).parent
 JAR_SHA256: Final = "58c6df9a1045beb341ee947bc640fe8d89988ad1d0b700e392aa8dd97502129a"
 _VIOLATED: Final = re.compile(r"(?:Action property|Invariant) (\w+) is violated")
-_FOUND: Final = re.compile(r"^([\d,]+) states generated, ([\d,]+) distinct states found", re.M)
+_FOUND: Final = re.compile(
+    r"^([\d,]+) states generated, ([\d,]+) distinct states found", re.MULTILINE
+)
 _CHECKED: Final = re.compile(r"([\d,]+) states checked")
 _DEPTH: Final = re.compile(r"depth of the complete state graph search is (\d+)")
 
@@ -166,7 +168,9 @@ def _run(model: Model, folder: Path, rule: str, bug: str, options: Sequence[str]
         shutil.copy(path, folder)
     (folder / "run.cfg").write_text(_config(model, rule, bug), encoding="utf-8")
     # Its own library of modules is unpacked into the folder for temporary files.
-    command = [str(java()), "-XX:+UseParallelGC", "-Xmx3g", f"-Djava.io.tmpdir={folder}"]
+    quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx1g"]
+    how = quick if bug != "none" else ["-XX:+UseParallelGC", "-Xmx3g"]  # bugs are found at once
+    command = [str(java()), *how, f"-Djava.io.tmpdir={folder}"]
     command += ["-cp", str(jar()), "tlc2.TLC", "-deadlock", "-nowarning"]
     command += ["-metadir", str(folder / "states"), "-config", "run.cfg", *options]
     ended = subprocess.run(

@@ -10,6 +10,8 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +23,10 @@ START_MS: Final = 1_700_000_000_000
 TICK_MS: Final = 1_000
 WALK_STEPS: Final = 60
 _REASONS: Final = {"exempted": "returned"}
-_MOVES: Final = frozenset(
-    "put received claimed renewed released poisoned redriven lease-ended published staged".split()
-)
+_MOVES: Final = {
+    *("put", "received", "claimed", "renewed", "released", "poisoned", "redriven"),
+    *("lease-ended", "published", "staged"),
+}
 """What changes the phase, the end of a lease or delay, or the fence."""
 
 
@@ -121,9 +124,7 @@ class _Writer:
 
     def _add(self, kind: str, **columns: Any) -> None:
         told = {key: value for key, value in columns.items() if value is not None}
-        self._batch.append(
-            {"at_ms": self._now_ms, "type": kind, "account": "model"} | told
-        )
+        self._batch.append({"at_ms": self._now_ms, "type": kind, "account": "model"} | told)
 
     def _claim(self, kind: str, n: int, after: Mapping[str, Any]) -> None:
         claim = after["claim"][n - 1]
@@ -143,52 +144,33 @@ class _Writer:
     ) -> None:
         kind, m, row = event["type"], event["m"], event["row"]
         known = self._known.setdefault(m, _Known(inserted_at_ms=self._now_ms))
-        queue, target, reason = "q", None, _REASONS.get(event["why"], event["why"]) or None
-        since_ms: int | None = None
-        if kind == "refused":
-            since_ms = known.start_of(event["by"])
-        elif kind == "lapsed":
+        late_ms = known.start_of(event["by"]) if kind == "refused" else None
+        if kind == "lapsed":
             known.close()
         elif kind in _MOVES or (kind == "unclaimed" and row["fence"] != known.fence):
             self._move(known, kind, row)
-        if kind == "received" and "holder" in after:
+        if kind in {"received", "redriven"} and "holder" in after:
             known.session = after["holder"][m - 1]
-        if kind == "redriven":
-            known.session = 0
         if "group" in after:
             known.group = after["group"][m - 1]
-        if kind == "poisoned":
-            target = "q-poison"
-            if not self._has_poison:
-                self._has_poison = True
-                self._add("queue-created", queue=target)
-        elif kind == "redriven":
-            queue, target = "q-poison", "q"
-        elif kind in {"claimed", "settled", "unclaimed"}:
-            target = f"s/{event['claim']}"
-        elif kind in {"staged", "published", "discarded"}:
-            target = f"t{event['claim']}"
-        columns = self._columns(m, known, row, queue) | {"reason": reason, "target": target}
+        if kind == "poisoned" and not self._has_poison:
+            self._has_poison = True
+            self._add("queue-created", queue="q-poison")
+        columns = self._columns(m, known, row) | _where(event)
         if kind == "refused":
-            columns["since_ms"] = since_ms
+            columns["since_ms"] = late_ms
         self._add(kind, **columns)
         if kind == "claimed":
             self._until[event["claim"]] = known.visible_at_ms
-        self._halt(kind, m, before, after, reason)
+        self._halt(event, before, after)
 
     def _halt(
-        self,
-        kind: str,
-        m: int,
-        before: Mapping[str, Any],
-        after: Mapping[str, Any],
-        reason: str | None,
+        self, event: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
     ) -> None:
-        if kind == "poisoned" and "halted" in after:
+        if event["type"] == "poisoned" and "halted" in after:
+            told = {"target": f"m{event['m']}", "reason": event["why"]}
             for group in set(after["halted"]) - set(before["halted"]):
-                self._add(
-                    "group-halted", queue="q", group_id=f"g{group}", target=f"m{m}", reason=reason
-                )
+                self._add("group-halted", queue="q", group_id=f"g{group}", **told)
 
     def _move(self, known: _Known, kind: str, row: Mapping[str, Any]) -> None:
         """Note a change of phase, of the end of a lease or delay, or of the fence."""
@@ -214,11 +196,8 @@ class _Writer:
     def _expiry(self, life: int) -> int | None:
         return None if life == self._never else self._now_ms + life * TICK_MS
 
-    def _columns(
-        self, m: int, known: _Known, row: Mapping[str, Any], queue: str
-    ) -> dict[str, Any]:
+    def _columns(self, m: int, known: _Known, row: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            "queue": queue,
             "message_id": f"m{m}",
             "inserted_at_ms": known.inserted_at_ms,
             "expires_at_ms": known.expires_at_ms,
@@ -236,6 +215,22 @@ class _Writer:
         }
 
 
+def _where(event: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return queue, target and reason of an event of a message."""
+    kind, target = event["type"], None
+    if kind in {"claimed", "settled", "unclaimed"}:
+        target = f"s/{event['claim']}"
+    elif kind in {"staged", "published", "discarded"}:
+        target = f"t{event['claim']}"
+    elif kind in {"poisoned", "redriven"}:
+        target = "q-poison" if kind == "poisoned" else "q"
+    return {
+        "queue": "q-poison" if kind == "redriven" else "q",
+        "target": target,
+        "reason": _REASONS.get(event["why"], event["why"]) or None,
+    }
+
+
 def trace_of(
     name: str, model: Model, states: Sequence[State], *, rule: str, bug: str = "none"
 ) -> Trace:
@@ -249,7 +244,7 @@ def trace_of(
         bug: That is planted in the model. Its last step is the one that broke the bug's law.
     """
     writer = _Writer(model)
-    for before, after in zip(states, states[1:], strict=False):
+    for before, after in pairwise(states):
         writer.step(before.variables, after.variables)
     last = states[-1].variables
     left: dict[str, list[str]] = {"q": [], "q-poison": [], "staged": []}
@@ -298,9 +293,8 @@ def accepted(walks: int, *, seed: int = 1) -> Iterator[Trace]:
     for title, bounded in MODELS.items():
         for rule in RULES:
             with tempfile.TemporaryDirectory() as folder:
-                steps = walks * WALK_STEPS
-                how = {"steps": steps, "depth": WALK_STEPS, "seed": seed, "workers": 1}
-                run = simulate(bounded.walk, rule=rule, keep=Path(folder), **how)
+                how = partial(simulate, bounded.walk, rule=rule, keep=Path(folder), workers=1)
+                run = how(steps=walks * WALK_STEPS, depth=WALK_STEPS, seed=seed)
                 if run.broken is not None:
                     raise RuntimeError(f"{title}: {run.broken}")
                 for n, path in enumerate(sorted(Path(folder).iterdir())):

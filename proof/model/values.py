@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 _TOKEN: Final = re.compile(r'\s*(<<|>>|\|->|:>|@@|\[|\]|\{|\}|\(|\)|,|"[^"]*"|-?\d+|\w+)')
-_HEAD: Final = re.compile(r"^(?:State (\d+):|STATE_(\d+) ==|\d+:)[ \t]*(?:<(\w+))?.*$", re.MULTILINE)
+_HEAD: Final = re.compile(r"^(?:State \d+: <|STATE_\d+ ==)(\w+)?.*$", re.MULTILINE)
 _VARIABLE: Final = re.compile(r"^(?:/\\ )?(\w+) = ", re.MULTILINE)
 
 
@@ -37,22 +37,21 @@ def read_value(text: str) -> Any:
 
 def _value(tokens: list[str], at: int) -> tuple[Any, int]:
     token = tokens[at]
-    if token == "<<":
-        return _several(tokens, at + 1, ">>")
-    if token == "{":
-        values, at = _several(tokens, at + 1, "}")
-        return sorted(values, key=repr), at
-    if token == "[":
-        return _pairs(tokens, at + 1, "|->", ",", "]")
-    if token == "(":
-        return _pairs(tokens, at + 1, ":>", "@@", ")")
+    if token in {"<<", "{"}:
+        values, after = _several(tokens, at + 1, ">>" if token == "<<" else "}")
+        return (values if token == "<<" else sorted(values, key=repr)), after
+    if token in {"[", "("}:
+        signs = ("|->", ",", "]") if token == "[" else (":>", "@@", ")")
+        return _pairs(tokens, at + 1, *signs)
+    return _plain(token), at + 1
+
+
+def _plain(token: str) -> str | bool | int:
     if token[0] == '"':
-        return token[1:-1], at + 1
+        return token[1:-1]
     if token in {"TRUE", "FALSE"}:
-        return token == "TRUE", at + 1
-    if token.lstrip("-").isdecimal():
-        return int(token), at + 1
-    raise ValueError(token)
+        return token == "TRUE"
+    return int(token)
 
 
 def _several(tokens: list[str], at: int, end: str) -> tuple[list[Any], int]:
@@ -90,4 +89,4 @@ def read_states(text: str) -> Iterator[State]:
             )
             for n, name in enumerate(names)
         }
-        yield State(head[3], variables)
+        yield State(head[1], variables)
