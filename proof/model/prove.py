@@ -16,8 +16,8 @@ from proof.report import Check, Order
 SHORT_WALK: Final = 20_000
 """Steps of each model; TLC checks some four steps for one that it takes."""
 LONG_WALK: Final = 1_000_000
-SHORT_COMPARED: Final = 100
-LONG_COMPARED: Final = 5_000
+SHORT_COMPARED: Final = 300
+LONG_COMPARED: Final = 20_000
 DEPTH: Final = 200
 CORES: Final = 2
 

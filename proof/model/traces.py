@@ -183,6 +183,8 @@ class _Writer:
                 known.renewals += 1
             elif row["phase"] == "leased":
                 known.renewals, known.since_ms = 0, now_ms
+            elif row["phase"] == "deferred":
+                known.since_ms = now_ms
         else:
             known.close()
             known.since_ms = now_ms
