@@ -48,6 +48,12 @@ test-python: $(READY) ## Run most tests on another Python: make test-python VERS
 test-slow: $(READY) ## Run the long rounds of the reliability suite
 	$(BIN)/pytest -m slow -s
 
+proof: $(READY) ## Check what the queue promises against its model and from outside (ten minutes)
+	$(BIN)/python -m proof
+
+proof-long: $(READY) ## The same, in the sizes that take hours
+	$(BIN)/python -m proof --long
+
 check: lint types imports docs test ## Everything that must be clean before a commit lands
 
 lint: $(READY) ## Check style
@@ -104,4 +110,4 @@ wheel-bare: $(READY) ## Try the wheel in a Debian with Python only (needs root a
 clean: ## Remove what was made here
 	rm -rf $(VENV) build dist site demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo spark-cluster serve test test-long test-pyspark test-slow test-python check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel wheel-bare clean
+.PHONY: help setup demo spark-cluster serve test test-long test-pyspark test-slow test-python proof proof-long check lint types imports docs bench bench-native bench-exactly-once bench-spark bench-mns bench-postgres bench-console screenshots deploy-check wheel wheel-bare clean

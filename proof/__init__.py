@@ -1,1 +1,1 @@
-"""Proof in public: what can be rerun, applied to others as well, and can fail."""
+"""The public proof: what the queue promises, checked by machines. ``make proof`` runs it all."""
